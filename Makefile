@@ -1,0 +1,53 @@
+# Every target works from a fresh clone with Python 3.11+, make and git: .venv is made on the way.
+# PYTHON=python3.12 make test    another Python        PIP_ARGS="..." make test    more arguments for pip
+
+PYTHON ?= python3
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+TEST_EXTRAS := dev,figures,jpeg,demo,parquet
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test test-all check format bench clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
+
+quickstart: $(VENV)/.installed-core  ## install, build a small Vision Transformer, say what it is, run it once
+	$(BIN)/vitlab quickstart
+
+test: check  ## install, then format, lint, types and tests (all but the slow ones)
+	$(BIN)/python -m pytest -n auto -m "not slow" $(PYTEST_ARGS)
+
+test-all: check  ## the same with the slow tests
+	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+
+check: $(VENV)/.installed-test  ## format, lint and types only
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict
+
+format: $(VENV)/.installed-test  ## put the code into its format and fix what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.installed-test  ## run every benchmark that needs nothing but this checkout
+	$(BIN)/python benchmarks/startup.py
+
+clean:  ## remove .venv and everything that was generated
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: vitlab needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+
+# A stamp is renewed only when what is to be installed has changed.
+$(VENV)/.installed-core: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[$(TEST_EXTRAS)]"
+	@touch $@ $(VENV)/.installed-core

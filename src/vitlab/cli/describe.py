@@ -1,0 +1,100 @@
+"""`vitlab describe NAME|FILE`: what a variant would be, or what a checkpoint is. A variant's name needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from vitlab.cli.facts import model_facts
+from vitlab.cli.parse import Count, HeightWidth, parse, positional, unset
+from vitlab.cli.table import print_facts
+from vitlab.cli.talk import UsageError, note
+from vitlab.config.text import Json, to_json
+from vitlab.config.variants import name_of, variant
+from vitlab.errors import ConfigError
+
+_FILE_ENDINGS = (".safetensors", ".npz", ".pt", ".pth", ".bin", ".json", ".onnx", "/")
+_FILE_BEGINNINGS = (".", "/", "~")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """Say what a variant (ViT-B/16, R50+ViT-L/32, BiT-R152x4, ...) or a checkpoint is."""
+
+    model: Annotated[tyro.conf.Positional[str], positional("NAME|FILE")]
+    """a variant's name, a checkpoint's file or folder, or hub:owner/name"""
+
+    image_size: Annotated[HeightWidth, unset("the variant's own")] = None
+    """of a variant: pixels, 224 or 160x224"""
+
+    num_classes: Annotated[Count, unset("1000")] = None
+    """of a variant: classes of the head, 0 for no head"""
+
+    channels: Annotated[Count, unset("3")] = None
+    """of a variant: channels of a picture"""
+
+    json: bool = False
+    """print one JSON object"""
+
+
+def run(words: Sequence[str]) -> None:
+    """Print what the named model is."""
+    arguments = parse(Arguments, words, verb="describe")
+    if arguments.model.startswith("hub:") or Path(arguments.model).exists():
+        print_facts(_file_facts(arguments), json=arguments.json)
+    else:
+        print_facts(_variant_facts(arguments), json=arguments.json)
+
+
+def _variant_facts(arguments: Arguments) -> dict[str, Json]:
+    try:
+        config = variant(
+            arguments.model,
+            image_size=arguments.image_size,
+            num_classes=1000 if arguments.num_classes is None else arguments.num_classes,
+            channels=3 if arguments.channels is None else arguments.channels,
+        )
+    except ConfigError:
+        if arguments.model.endswith(_FILE_ENDINGS) or arguments.model.startswith(_FILE_BEGINNINGS):
+            raise UsageError(f"no file or folder called {arguments.model!r}") from None
+        raise
+    facts: dict[str, Json] = {"name": name_of(config), **model_facts(config)}
+    return facts | {"config": to_json(config)} if arguments.json else facts
+
+
+def _file_facts(arguments: Arguments) -> dict[str, Json]:
+    of_variant = {
+        "--image-size": arguments.image_size,
+        "--num-classes": arguments.num_classes,
+        "--channels": arguments.channels,
+    }
+    for flag, value in of_variant.items():
+        if value is not None:
+            raise UsageError(f"{flag} is for a variant's name: {arguments.model} says its own")
+    from vitlab.checkpoint import describe
+
+    checkpoint = describe(arguments.model)
+    for line in checkpoint.notes:
+        note(f"note: {line}")
+    facts: dict[str, Json] = {"file": arguments.model, "format": checkpoint.format, "name": name_of(checkpoint.config)}
+    facts |= model_facts(checkpoint.config) | {"preprocess": to_json(checkpoint.preprocess)}
+    if arguments.json:
+        return facts | {
+            "labels": to_json(checkpoint.labels),
+            "metadata": to_json(checkpoint.metadata),
+            "notes": to_json(checkpoint.notes),
+            "config": to_json(checkpoint.config),
+        }
+    return facts | {"labels": _first(checkpoint.labels), "metadata": to_json(checkpoint.metadata) or None}
+
+
+def _first(labels: Sequence[str] | None, *, shown: int = 4) -> str | None:
+    """The first labels and how many there are."""
+    if not labels:
+        return None
+    more = ", ..." if len(labels) > shown else ""
+    return f"{len(labels):,}: {', '.join(labels[:shown])}{more}"

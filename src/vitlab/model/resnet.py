@@ -1,0 +1,93 @@
+"""The paper's baseline, a BiT ResNet: pre-activation, GroupNorm, standardised weights (Kolesnikov et al. 2020).
+
+B batch, C channels (of logits: classes), H height, W width, D width of the features.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitlab.config.model import ResNetConfig
+from vitlab.errors import ConfigError
+from vitlab.model.record import Record
+from vitlab.model.standardised import StandardisedConv
+
+
+class Unit(nn.Module):
+    """A pre-activation bottleneck: shortcut + (norm, relu, convolution) three times, of kernels 1, 3 and 1.
+
+    The middle convolution has a quarter of the `outputs` and takes the stride. `first` of its stage: the shortcut is projected,
+    from the activated input.
+    """
+
+    def __init__(self, config: ResNetConfig, inputs: int, outputs: int, *, first: bool, stride: int) -> None:
+        super().__init__()
+        width = outputs // 4
+        self.norm1 = _norm(config, inputs)
+        self.conv1 = _conv(config, inputs, width, 1)
+        self.norm2 = _norm(config, width)
+        self.conv2 = _conv(config, width, width, 3, stride=stride)
+        self.norm3 = _norm(config, width)
+        self.conv3 = _conv(config, width, outputs, 1)
+        self.shortcut = _conv(config, inputs, outputs, 1, stride=stride) if first else None
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        active_BCHW = F.relu(self.norm1(x_BCHW), inplace=True)
+        shortcut_BCHW = x_BCHW if self.shortcut is None else self.shortcut(active_BCHW)
+        y_BCHW = self.conv1(active_BCHW)
+        y_BCHW = self.conv2(F.relu(self.norm2(y_BCHW), inplace=True))
+        y_BCHW = self.conv3(F.relu(self.norm3(y_BCHW), inplace=True))
+        return shortcut_BCHW + y_BCHW
+
+
+class ResNet(nn.Module):
+    """A BiT ResNet; it takes images of any size, `config.image_size` being the one it was made for."""
+
+    def __init__(self, config: ResNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        inputs = config.root_width * config.width_factor
+        self.root = _conv(config, config.channels, inputs, 7, stride=2)
+        self.stages = nn.ModuleList()
+        for stage, (units, stage_width) in enumerate(zip(config.blocks, config.stage_widths, strict=True)):
+            outputs = stage_width * config.width_factor
+            layers = []
+            for unit in range(units):
+                first = unit == 0
+                layers.append(Unit(config, inputs, outputs, first=first, stride=2 if first and stage else 1))
+                inputs = outputs
+            self.stages.append(nn.Sequential(*layers))
+        self.norm = _norm(config, inputs)
+        self.head = nn.Linear(inputs, config.num_classes) if config.num_classes else None
+
+    def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
+        """Logits (B, classes) of normalised images; without a head (`num_classes` 0) the features."""
+        features_BD = self.features(images_BCHW, record)
+        return features_BD if self.head is None else self.head(features_BD)
+
+    def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
+        """What the head sees, (B, D): the mean over places of the last maps, normalised and rectified."""
+        if images_BCHW.ndim != 4 or images_BCHW.shape[1] != self.config.channels:
+            shape = tuple(images_BCHW.shape)
+            raise ConfigError(f"images of shape {shape} are not (batch, {self.config.channels}, height, width)")
+        if record is not None:
+            record.refuse_attention("a BiT ResNet")
+            record.start(len(self.stages))
+        x_BCHW = self.root(images_BCHW)
+        # The authors' pooling sees a border of zeros, which wins where the maps are negative: not the same as padding=1.
+        x_BCHW = F.max_pool2d(F.pad(x_BCHW, (1, 1, 1, 1)), 3, stride=2)
+        for index, stage in enumerate(self.stages):
+            x_BCHW = stage(x_BCHW)
+            if record is not None:
+                record.keep_maps(index, x_BCHW)
+        return F.relu(self.norm(x_BCHW), inplace=True).mean(dim=(2, 3))
+
+
+def _conv(config: ResNetConfig, inputs: int, outputs: int, kernel: int, *, stride: int = 1) -> StandardisedConv:
+    eps = config.standardise_eps
+    return StandardisedConv(inputs, outputs, kernel, padding="half", form="variance", eps=eps, stride=stride)
+
+
+def _norm(config: ResNetConfig, channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(config.groups, channels, eps=config.norm_eps)

@@ -1,0 +1,91 @@
+"""Weight-standardised convolution (Qiao et al. 2019) and the two ways its users pad: XLA's "SAME", and half a kernel.
+
+B batch, C channels, H height, W width; in a kernel O outputs, I inputs.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitlab.config.model import Standardise
+
+Padding = Literal["same", "half"]
+
+
+def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Cells that XLA's "SAME" adds (before, after) one axis, so that it comes out ceil(size / stride) long.
+
+    Where the total is odd the end gets the extra one: at stride 2 an even side is padded on one side only, which no symmetric
+    padding reproduces.
+    """
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
+
+
+def pad_same(x_BCHW: Tensor, *, kernel: int, stride: int, value: float = 0.0) -> Tensor:
+    """The maps with XLA's "SAME" padding of `value` around them."""
+    top, bottom = same_padding(x_BCHW.shape[2], kernel, stride)
+    left, right = same_padding(x_BCHW.shape[3], kernel, stride)
+    return F.pad(x_BCHW, (left, right, top, bottom), value=value)
+
+
+def standardise(weight_OIHW: Tensor, *, form: Standardise, eps: float) -> Tensor:
+    """The kernel with mean 0 and variance 1 over each output's inputs, the variance being the biased one.
+
+    `form` "std" divides by (std + eps), "variance" by sqrt(variance + eps). A half-precision kernel is standardised in float32:
+    the sums run over thousands of numbers. A constant filter becomes 0, and its gradient stays finite.
+    """
+    wide_OIHW = weight_OIHW.to(torch.promote_types(weight_OIHW.dtype, torch.float32))
+    centred_OIHW = wide_OIHW - wide_OIHW.mean(dim=(1, 2, 3), keepdim=True)
+    if form == "std":
+        # The norm over sqrt(count) is the std, with a gradient of 0 where sqrt(0) would give infinity times zero.
+        norm_O111 = torch.linalg.vector_norm(centred_OIHW, dim=(1, 2, 3), keepdim=True)
+        scale_O111 = norm_O111 / weight_OIHW[0].numel() ** 0.5 + eps
+    else:
+        scale_O111 = (centred_OIHW.square().mean(dim=(1, 2, 3), keepdim=True) + eps).sqrt()
+    return (centred_OIHW / scale_O111).to(weight_OIHW.dtype)
+
+
+class StandardisedConv(nn.Module):
+    """A square convolution without bias whose kernel is standardised each time it is used.
+
+    `padding`: "same" is XLA's, which depends on the size of what comes in; "half" adds kernel // 2 on every side.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        *,
+        padding: Padding,
+        form: Standardise,
+        eps: float,
+        stride: int = 1,
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel, kernel))
+        self.kernel = kernel
+        self.stride = stride
+        self.padding: Padding = padding
+        self.form: Standardise = form
+        self.eps = eps
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        weight_OIHW = standardise(self.weight, form=self.form, eps=self.eps)
+        if self.padding == "half":
+            return F.conv2d(x_BCHW, weight_OIHW, stride=self.stride, padding=self.kernel // 2)
+        top, bottom = same_padding(x_BCHW.shape[2], self.kernel, self.stride)
+        left, right = same_padding(x_BCHW.shape[3], self.kernel, self.stride)
+        if top == bottom and left == right:  # the convolution pads by itself, without a copy
+            return F.conv2d(x_BCHW, weight_OIHW, stride=self.stride, padding=(top, left))
+        return F.conv2d(F.pad(x_BCHW, (left, right, top, bottom)), weight_OIHW, stride=self.stride)
+
+    def extra_repr(self) -> str:
+        outputs, inputs = self.weight.shape[:2]
+        shape = f"{inputs}, {outputs}, {self.kernel}, stride={self.stride}"
+        return f"{shape}, padding={self.padding!r}, form={self.form!r}, eps={self.eps}"

@@ -1,0 +1,173 @@
+"""What goes wrong on the command line is told in one `error:` line, at most one `hint:` line and the exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from vitlab.cli import main as cli
+from vitlab.errors import ConfigError
+
+
+def told(capsys: pytest.CaptureFixture[str], words: Sequence[str]) -> tuple[int, list[str]]:
+    """The exit code, and the lines on stderr; nothing may be on stdout."""
+    code = cli.main(words)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return code, captured.err.splitlines()
+
+
+def assert_one_error(lines: list[str]) -> None:
+    assert [line.split(":")[0] for line in lines] in (["error"], ["error", "hint"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["descibe"], "no verb called 'descibe'"),
+        (["--verbose"], "no option called --verbose"),
+        (["describe"], "missing NAME|FILE"),
+        (["describe", "ViT-B/16", "--imagesize", "3"], "no option called --imagesize"),
+        (["describe", "ViT-B/16", "more", "and more"], "unexpected argument 'more'"),
+        (["describe", "ViT-B/16", "--num-classes", "ten"], "--num-classes: 'ten' is not a whole number of at least 0"),
+        (["describe", "ViT-B/16", "--num-classes=-1"], "--num-classes: '-1' is not a whole number of at least 0"),
+        (["describe", "ViT-B/16", "--num-classes"], "--num-classes needs a value"),
+        (["describe", "ViT-B/16", "--image-size", "0"], "--image-size: '0' is neither one number"),
+        (["describe", "nowhere.safetensors"], "no file or folder called 'nowhere.safetensors'"),
+        (["describe", "../nowhere"], "no file or folder called '../nowhere'"),
+        (["convert", "nowhere.npz", "out", "--to", "timm"], "IN: no file or folder called 'nowhere.npz'"),
+        (["convert", "nowhere.npz", "out", "--to", "tim"], "--to: 'tim' is not one of"),
+        (["convert", "nowhere.npz", "out"], "missing --to"),
+        (["convert"], "missing IN, OUT, --to"),
+    ],
+)
+def test_a_command_line_not_understood_exits_2_with_one_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    code, lines = told(capsys, words)
+    assert code == 2
+    assert_one_error(lines)
+    assert lines[0].startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["descibe"], "did you mean describe?"),
+        (["zzz"], "vitlab --help lists the verbs"),
+        (["describe", "ViT-B/16", "--imagesize", "3"], "did you mean --image-size?"),
+        (["convert", "a", "b", "--to", "tim"], "did you mean timm?"),
+        (["describe", "ViT-X/16"], "did you mean"),
+    ],
+)
+def test_a_near_miss_is_told_what_was_meant(capsys: pytest.CaptureFixture[str], words: list[str], hint: str) -> None:
+    _, lines = told(capsys, words)
+    assert lines[1].startswith(f"hint: {hint}")
+
+
+def test_a_refusal_of_the_library_exits_1_with_its_message_and_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = told(capsys, ["describe", "ViT-B/16", "--image-size", "225"])
+    assert code == 1
+    assert_one_error(lines)
+    assert "image_size=225x225" in lines[0]
+
+
+def test_long_words_are_told_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "x" * 300 + ".npz"
+    _, lines = told(capsys, ["convert", name, "out", "--to", "timm"])
+    assert lines[0] == f"error: IN: no file or folder called '{name}'"
+
+
+def test_a_name_with_control_characters_stays_on_one_line_and_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = told(capsys, ["a\nb\x1b[31m"])
+    assert code == 2
+    assert len(lines) == 2
+    assert "\x1b" not in lines[0]
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A verb `probe` whose module a test writes to the returned file."""
+    monkeypatch.setitem(cli.VERBS, "probe", ("a verb for tests", "probe_verb"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "probe_verb", raising=False)
+    return tmp_path / "probe_verb.py"
+
+
+def test_ctrl_c_is_one_line_and_exit_130(verb: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verb.write_text("def run(words): raise KeyboardInterrupt")
+    assert told(capsys, ["probe"]) == (130, ["interrupted"])
+
+
+def test_a_bug_is_not_dressed_up_as_an_error_of_the_user(verb: Path) -> None:
+    verb.write_text("def run(words): raise ZeroDivisionError('bug')")
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["probe"])
+
+
+def test_a_broken_pipe_that_is_not_our_output_is_a_bug_to_be_seen(verb: Path) -> None:
+    verb.write_text("def run(words): raise BrokenPipeError('some socket')")
+    with pytest.raises(BrokenPipeError):
+        cli.main(["probe"])
+
+
+def test_an_error_without_a_hint_prints_no_hint_line(verb: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verb.write_text("from vitlab.errors import ConfigError\ndef run(words): raise ConfigError('width=0 is too small')")
+    assert told(capsys, ["probe"]) == (1, ["error: width=0 is too small"])
+    assert issubclass(ConfigError, Exception)
+
+
+def vitlab(*words: str, stdout: int | None = subprocess.PIPE, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """The installed command, as a shell would start it."""
+    return subprocess.run(
+        [Path(sys.executable).with_name("vitlab"), *words],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        input=stdin,
+    )
+
+
+@pytest.mark.parametrize("words", [("--help",), ("describe", "--help"), ("describe", "ViT-B/16")])
+def test_a_reader_that_leaves_ends_the_command_in_silence(words: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = vitlab(*words, stdout=writer)
+    finally:
+        os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode == 128 + signal.SIGPIPE
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_that_cannot_be_written_is_an_error_not_a_traceback() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = vitlab("--help", stdout=full.fileno())
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["error: cannot write to standard output: No space left on device"]
+
+
+def test_ctrl_c_in_a_real_process_leaves_one_line_and_130(tmp_path: Path) -> None:
+    (tmp_path / "probe_verb.py").write_text(
+        "import sys, time\ndef run(words):\n    print('ready', flush=True)\n    time.sleep(60)\n"
+    )
+    start = (
+        "import vitlab.cli.main as cli; cli.VERBS['probe'] = ('', 'probe_verb'); raise SystemExit(cli.main(['probe']))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", start], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, told_on_stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert told_on_stderr == "interrupted\n"

@@ -1,0 +1,49 @@
+"""Configs and help answer at once because they leave the heavy libraries alone; seen in a fresh interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from vitlab.cli.main import VERBS
+
+HEAVY = ("torch", "numpy", "PIL", "safetensors", "matplotlib", "rich")
+
+
+def loaded_by(statements: str) -> set[str]:
+    """The top-level modules a fresh interpreter holds after these statements."""
+    tell = "\nimport sys, json; sys.stderr.write(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    done = subprocess.run([sys.executable, "-c", statements + tell], capture_output=True, text=True, check=True)
+    import json
+
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def command(*words: str) -> str:
+    return f"from vitlab.cli.main import main\nassert main({list(words)!r}) == 0"
+
+
+@pytest.mark.parametrize("module", ["vitlab", "vitlab.errors", "vitlab.config", "vitlab.cli.main", "vitlab.model.cost"])
+def test_importing_a_light_module_leaves_the_heavy_ones_out(module: str) -> None:
+    assert loaded_by(f"import {module}").isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("--version",)])
+def test_help_and_version_need_not_even_the_argument_parser(words: tuple[str, ...]) -> None:
+    assert loaded_by(command(*words)).isdisjoint({*HEAVY, "tyro"})
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_page_of_a_verb_leaves_the_heavy_modules_out(verb: str) -> None:
+    assert loaded_by(command(verb, "--help")).isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("name", ["ViT-B/16", "R50+ViT-B/16", "BiT-R152x4"])
+def test_describing_a_variant_leaves_the_heavy_modules_out(name: str) -> None:
+    assert loaded_by(command("describe", name)).isdisjoint(HEAVY)
+
+
+def test_a_module_that_does_import_torch_is_seen() -> None:
+    assert "torch" in loaded_by("import torch")
