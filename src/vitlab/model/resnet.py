@@ -34,8 +34,8 @@ class Unit(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         active_BCHW = F.relu(self.norm1(x_BCHW), inplace=True)
-        shortcut_BCHW = x_BCHW if self.shortcut is None else self.shortcut(active_BCHW)
-        y_BCHW = self.conv1(active_BCHW)
+        shortcut_BCHW: Tensor = x_BCHW if self.shortcut is None else self.shortcut(active_BCHW)
+        y_BCHW: Tensor = self.conv1(active_BCHW)
         y_BCHW = self.conv2(F.relu(self.norm2(y_BCHW), inplace=True))
         y_BCHW = self.conv3(F.relu(self.norm3(y_BCHW), inplace=True))
         return shortcut_BCHW + y_BCHW
@@ -63,18 +63,20 @@ class ResNet(nn.Module):
 
     def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """Logits (B, classes) of normalised images; without a head (`num_classes` 0) the features."""
-        features_BD = self.features(images_BCHW, record)
-        return features_BD if self.head is None else self.head(features_BD)
+        y_BD = self.features(images_BCHW, record)
+        return y_BD if self.head is None else self.head(y_BD)
 
     def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """What the head sees, (B, D): the mean over places of the last maps, normalised and rectified."""
-        if images_BCHW.ndim != 4 or images_BCHW.shape[1] != self.config.channels:
-            shape = tuple(images_BCHW.shape)
-            raise ConfigError(f"images of shape {shape} are not (batch, {self.config.channels}, height, width)")
+        if images_BCHW.ndim != 4:
+            raise ConfigError(f"pictures are (batch, channels, height, width), not of shape {tuple(images_BCHW.shape)}")
+        if images_BCHW.shape[1] != self.config.channels:
+            raise ConfigError(f"the pictures have {images_BCHW.shape[1]} channels and the model takes {self.config.channels}")
         if record is not None:
             record.refuse_attention("a BiT ResNet")
             record.start(len(self.stages))
-        x_BCHW = self.root(images_BCHW)
+            record.start(len(self.stages))
+        x_BCHW: Tensor = self.root(images_BCHW)
         # The authors' pooling sees a border of zeros, which wins where the maps are negative: not the same as padding=1.
         x_BCHW = F.max_pool2d(F.pad(x_BCHW, (1, 1, 1, 1)), 3, stride=2)
         for index, stage in enumerate(self.stages):

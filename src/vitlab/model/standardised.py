@@ -5,6 +5,7 @@ B batch, C channels, H height, W width; in a kernel O outputs, I inputs.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -43,8 +44,8 @@ def standardise(weight_OIHW: Tensor, *, form: Standardise, eps: float) -> Tensor
     centred_OIHW = wide_OIHW - wide_OIHW.mean(dim=(1, 2, 3), keepdim=True)
     if form == "std":
         # The norm over sqrt(count) is the std, with a gradient of 0 where sqrt(0) would give infinity times zero.
-        norm_O111 = torch.linalg.vector_norm(centred_OIHW, dim=(1, 2, 3), keepdim=True)
-        scale_O111 = norm_O111 / weight_OIHW[0].numel() ** 0.5 + eps
+        norm_O111: Tensor = torch.linalg.vector_norm(centred_OIHW, dim=(1, 2, 3), keepdim=True)
+        scale_O111 = norm_O111 / math.sqrt(weight_OIHW[0].numel()) + eps
     else:
         scale_O111 = (centred_OIHW.square().mean(dim=(1, 2, 3), keepdim=True) + eps).sqrt()
     return (centred_OIHW / scale_O111).to(weight_OIHW.dtype)
