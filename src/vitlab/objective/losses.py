@@ -1,0 +1,59 @@
+"""Losses: the paper's softmax and sigmoid cross-entropies, and distillation.
+
+Axes: B batch, C classes. Every function takes logits and gives one number, the mean over the batch.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def soft_targets(labels: Tensor, classes: int, *, smoothing: float = 0.0) -> Tensor:
+    """Targets (B, C) as probabilities, from class numbers (B,) or from soft or multi-hot targets (B, C).
+
+    `smoothing` moves that share of each target's mass evenly to all classes.
+    """
+    targets_BC = F.one_hot(labels, classes).to(torch.float32) if labels.ndim == 1 else labels.to(torch.float32)
+    if smoothing == 0:
+        return targets_BC
+    return targets_BC * (1 - smoothing) + targets_BC.sum(-1, keepdim=True) * smoothing / classes
+
+
+def softmax_cross_entropy(logits_BC: Tensor, labels: Tensor, *, smoothing: float = 0.0, weight_C: Tensor | None = None) -> Tensor:
+    """Cross-entropy of one class a picture, or of soft targets such as mixup's.
+
+    With `weight_C` each target counts as its class's weight, and the batch as the sum of its weights.
+    """
+    targets_BC = soft_targets(labels, logits_BC.shape[-1], smoothing=smoothing)
+    log_BC = logits_BC.float().log_softmax(-1)
+    if weight_C is None:
+        return -(targets_BC * log_BC).sum(-1).mean()
+    plain_BC = soft_targets(labels, logits_BC.shape[-1])
+    weight_B = plain_BC @ weight_C.float()
+    return -((targets_BC * log_BC).sum(-1) * weight_B).sum() / weight_B.sum()
+
+
+def sigmoid_cross_entropy(logits_BC: Tensor, labels: Tensor, *, smoothing: float = 0.0, weight_C: Tensor | None = None) -> Tensor:
+    """One yes or no for each class, summed over classes: the authors' pre-training loss, and that of multi-label pictures.
+
+    `smoothing` moves each yes and no that far towards one half; `weight_C` weighs the classes.
+    """
+    targets_BC = soft_targets(labels, logits_BC.shape[-1])
+    if smoothing:
+        targets_BC = targets_BC * (1 - smoothing) + smoothing / 2
+    each_BC = F.binary_cross_entropy_with_logits(logits_BC.float(), targets_BC, reduction="none")
+    return (each_BC if weight_C is None else each_BC * weight_C.float()).sum(-1).mean()
+
+
+def soft_distillation(logits_BC: Tensor, teacher_BC: Tensor, *, temperature: float) -> Tensor:
+    """Divergence from the teacher's softened probabilities, scaled by temperature squared so that gradients keep their size."""
+    student_BC = (logits_BC.float() / temperature).log_softmax(-1)
+    target_BC = (teacher_BC.float() / temperature).log_softmax(-1)
+    return F.kl_div(student_BC, target_BC, log_target=True, reduction="batchmean") * temperature**2
+
+
+def hard_distillation(logits_BC: Tensor, teacher_BC: Tensor) -> Tensor:
+    """Cross-entropy with the class the teacher would have chosen (Touvron et al. 2021)."""
+    return F.cross_entropy(logits_BC.float(), teacher_BC.argmax(-1))

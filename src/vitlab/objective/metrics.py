@@ -1,0 +1,139 @@
+"""How well a classifier does: pure functions of what it said and what was right.
+
+Axes: N pictures, C classes, K chosen classes, R resamples. Arrays in, numbers out; nothing here needs a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.errors import DataError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+def log_softmax(logits_NC: NDArray[np.floating]) -> Floats:
+    """Logarithms of the probabilities, in double precision."""
+    wide_NC = np.asarray(logits_NC, np.float64)
+    shifted_NC = wide_NC - wide_NC.max(-1, keepdims=True)
+    log_NC: Floats = shifted_NC - np.log(np.exp(shifted_NC).sum(-1, keepdims=True))
+    return log_NC
+
+
+def top_classes(logits_NC: NDArray[np.floating], k: int) -> Ints:
+    """The k classes with the largest logits, best first; of equals the lower number first."""
+    return np.argsort(-np.asarray(logits_NC), axis=-1, kind="stable")[:, :k].astype(np.int64)
+
+
+def hits(logits_NC: NDArray[np.floating], labels_N: Ints, k: int = 1) -> Bools:
+    """Whether the right class is among the k best, for each picture."""
+    right_N: Bools = (top_classes(logits_NC, k) == np.asarray(labels_N)[:, None]).any(-1)
+    return right_N
+
+
+def real_hits(logits_NC: NDArray[np.floating], labels: Sequence[Sequence[int]]) -> Bools:
+    """Whether the best class is one of the picture's ReaL labels, for pictures that have any (Beyer et al. 2020)."""
+    best_N = top_classes(logits_NC, 1)[:, 0]
+    return np.array([int(best) in right for best, right in zip(best_N, labels, strict=True) if len(right)], bool)
+
+
+def confusion(labels_N: Ints, chosen_N: Ints, classes: int) -> Ints:
+    """Counts (right class, chosen class)."""
+    counts = np.zeros((classes, classes), np.int64)
+    np.add.at(counts, (np.asarray(labels_N), np.asarray(chosen_N)), 1)
+    return counts
+
+
+def per_class_accuracy(confusion_CC: Ints) -> Floats:
+    """Share of each class's pictures that were recognised; nan for a class without pictures."""
+    totals_C = confusion_CC.sum(1)
+    with np.errstate(invalid="ignore"):
+        return np.where(totals_C > 0, np.diag(confusion_CC) / np.maximum(totals_C, 1), np.nan)
+
+
+def negative_log_likelihood(logits_NC: NDArray[np.floating], labels_N: Ints) -> float:
+    """Mean over pictures of minus the log-probability of the right class, in nats."""
+    return float(-log_softmax(logits_NC)[np.arange(len(labels_N)), labels_N].mean())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Confidence against accuracy in bins of equal width; `error` is the expected calibration error, 0 to 1."""
+
+    error: float
+    confidence: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    count: tuple[int, ...]
+
+
+def calibration(logits_NC: NDArray[np.floating], labels_N: Ints, *, bins: int = 15) -> Calibration:
+    """How far the confidence in the chosen class is from how often it is right; empty bins give nan."""
+    chance_N = np.exp(log_softmax(logits_NC)).max(-1)
+    right_N = hits(logits_NC, labels_N)
+    bin_N = np.minimum((chance_N * bins).astype(int), bins - 1)
+    count = np.bincount(bin_N, minlength=bins)
+    with np.errstate(invalid="ignore"):
+        confidence = np.bincount(bin_N, chance_N, minlength=bins) / count
+        accuracy = np.bincount(bin_N, right_N, minlength=bins) / count
+    full = count > 0
+    error = float((np.abs(confidence - accuracy)[full] * count[full]).sum() / max(len(chance_N), 1))
+    return Calibration(error=error, confidence=tuple(confidence), accuracy=tuple(accuracy), count=tuple(count.tolist()))
+
+
+def temperature(logits_NC: NDArray[np.floating], labels_N: Ints) -> float:
+    """The divisor of the logits that makes the right classes likeliest, found between 0.01 and 100 (Guo et al. 2017)."""
+    wide_NC = np.asarray(logits_NC, np.float64)
+    low, high = np.log(0.01), np.log(100.0)
+    golden = (np.sqrt(5) - 1) / 2
+    for _ in range(60):  # golden section: the likelihood has one peak in the logarithm of the temperature
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        if negative_log_likelihood(wide_NC / np.exp(left), labels_N) < negative_log_likelihood(wide_NC / np.exp(right), labels_N):
+            high = right
+        else:
+            low = left
+    return float(np.exp((low + high) / 2))
+
+
+def bootstrap(
+    values_N: NDArray[np.floating] | Bools,
+    *,
+    statistic: Callable[[Floats], Floats] | None = None,
+    seed: int = 0,
+    resamples: int = 1000,
+    level: float = 0.95,
+) -> tuple[float, float]:
+    """The interval that holds the mean of `values_N` at that level, by resampling pictures with replacement.
+
+    `statistic` maps resampled values (R, N) to one number each (R,); the mean unless given.
+    """
+    values_N = np.asarray(values_N, np.float64)
+    if not len(values_N):
+        raise DataError("there are no pictures to resample")
+    rng = np.random.default_rng(seed)
+    of = (lambda drawn_RN: drawn_RN.mean(-1)) if statistic is None else statistic
+    rows = max(1, min(resamples, 4_000_000 // len(values_N)))  # resamples at a time, to bound memory
+    found: list[Floats] = []
+    for start in range(0, resamples, rows):
+        count = min(rows, resamples - start)
+        found.append(of(values_N[rng.integers(0, len(values_N), (count, len(values_N)))]))
+    low, high = np.quantile(np.concatenate(found), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def average_precision(scores_N: NDArray[np.floating], right_N: Bools) -> float:
+    """Area under precision against recall, as steps: the ranking quality of one class of a multi-label set; nan without a yes."""
+    right_N = np.asarray(right_N, bool)
+    if not right_N.any():
+        return float("nan")
+    order = np.argsort(-np.asarray(scores_N), kind="stable")
+    scores, right = np.asarray(scores_N)[order], right_N[order]
+    ends = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)  # equal scores stand or fall together
+    found = np.cumsum(right)[ends]
+    precision, recall = found / (ends + 1), found / right.sum()
+    return float((np.diff(recall, prepend=0.0) * precision).sum())

@@ -1,0 +1,81 @@
+"""Metrics against scikit-learn's, and against their definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn import metrics as sk
+
+from vitlab.errors import DataError
+from vitlab.objective import metrics
+
+
+def answers(seed: int = 0, pictures: int = 300, classes: int = 7) -> tuple[metrics.Floats, metrics.Ints]:
+    rng = np.random.default_rng(seed)
+    labels_N = rng.integers(0, classes, pictures)
+    logits_NC = rng.normal(size=(pictures, classes))
+    logits_NC[np.arange(pictures), labels_N] += 1.5
+    return logits_NC, labels_N
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_top_k_equals_scikit_learns(k: int) -> None:
+    logits_NC, labels_N = answers()
+    assert metrics.hits(logits_NC, labels_N, k).mean() == pytest.approx(sk.top_k_accuracy_score(labels_N, logits_NC, k=k))
+
+
+def test_confusion_and_per_class_accuracy_equal_scikit_learns() -> None:
+    logits_NC, labels_N = answers()
+    chosen_N = logits_NC.argmax(-1)
+    counts = metrics.confusion(labels_N, chosen_N, 7)
+    assert np.array_equal(counts, sk.confusion_matrix(labels_N, chosen_N))
+    np.testing.assert_allclose(metrics.per_class_accuracy(counts), sk.recall_score(labels_N, chosen_N, average=None))
+    assert np.isnan(metrics.per_class_accuracy(metrics.confusion(labels_N, chosen_N, 8))[7])
+
+
+def test_likelihood_equals_scikit_learns_log_loss() -> None:
+    logits_NC, labels_N = answers()
+    expected = sk.log_loss(labels_N, np.exp(metrics.log_softmax(logits_NC)))
+    assert metrics.negative_log_likelihood(logits_NC, labels_N) == pytest.approx(expected)
+
+
+def test_average_precision_equals_scikit_learns_with_and_without_ties() -> None:
+    rng = np.random.default_rng(1)
+    for decimals in (8, 1):
+        scores = rng.normal(size=200).round(decimals)
+        right = rng.random(200) < 0.3
+        assert metrics.average_precision(scores, right) == pytest.approx(sk.average_precision_score(right, scores))
+    assert np.isnan(metrics.average_precision(scores, np.zeros(200, bool)))
+
+
+def test_pictures_without_a_real_label_are_left_out_and_any_of_several_counts() -> None:
+    logits_NC = np.eye(4)
+    right = metrics.real_hits(logits_NC, [[0], [], [1, 2], [0]])
+    assert right.tolist() == [True, True, False]
+
+
+def test_a_calibrated_classifier_has_a_small_error_and_temperature_one() -> None:
+    rng = np.random.default_rng(2)
+    logits_NC = rng.normal(size=(20_000, 5)) * 2
+    chance_NC = np.exp(metrics.log_softmax(logits_NC))
+    labels_N = np.array([rng.choice(5, p=chance_C) for chance_C in chance_NC])
+    assert metrics.calibration(logits_NC, labels_N).error < 0.01
+    assert metrics.temperature(logits_NC, labels_N) == pytest.approx(1, abs=0.03)
+    assert metrics.temperature(logits_NC * 3, labels_N) == pytest.approx(3, rel=0.03)
+    assert metrics.calibration(logits_NC * 3, labels_N).error > 0.1
+    assert sum(metrics.calibration(logits_NC, labels_N).count) == 20_000
+
+
+def test_the_bootstrap_interval_of_a_mean_is_the_normal_one_for_many_pictures() -> None:
+    values = np.random.default_rng(3).random(4000) < 0.7
+    low, high = metrics.bootstrap(values, seed=1)
+    half = 1.96 * np.sqrt(0.7 * 0.3 / 4000)
+    assert low == pytest.approx(values.mean() - half, abs=0.002)
+    assert high == pytest.approx(values.mean() + half, abs=0.002)
+    assert metrics.bootstrap(values, seed=1) == (low, high)
+    with pytest.raises(DataError):
+        metrics.bootstrap(np.array([]))
+
+
+def test_of_equal_logits_the_lower_class_comes_first() -> None:
+    assert metrics.top_classes(np.zeros((1, 4)), 2).tolist() == [[0, 1]]
