@@ -257,5 +257,7 @@ def test_a_picture_of_another_size_is_refused_or_fitted_as_asked() -> None:
     assert dynamic(larger_BCHW).shape == (1, 5)
     with pytest.raises(ConfigError, match="not a multiple"):
         dynamic(torch.randn(1, 3, 33, 32))
+    with pytest.raises(ConfigError, match=r"are not \(batch"):
+        model(torch.randn(3, 32, 32))
     with pytest.raises(ConfigError, match="1 channels"):
         model(torch.randn(1, 1, 32, 32))

@@ -94,19 +94,19 @@ def along(axis: Axis, q_BHNK: Tensor, k_BHNK: Tensor, v_BHNK: Tensor, scene: Sce
     """Each patch sees its own line and the prefix tokens, which themselves see all: cost N (G or J) and not N squared."""
     p, (g, j) = scene.prefix, scene.grid
     b, h, _, k = q_BHNK.shape
+    count, length = (g, j) if axis == "rows" else (j, g)
     order = (0, 2, 1, 3, 4) if axis == "rows" else (0, 3, 1, 2, 4)  # lines beside the batch, heads, patches of a line
 
-    def lines(x_BHNK: Tensor) -> Tensor:
-        return x_BHNK[:, :, p:].reshape(b, h, g, j, k).permute(order)
-
-    count = g if axis == "rows" else j
+    def lines(x_BHNK: Tensor) -> Tensor:  # lines join the batch axis: the fused kernels take four axes
+        return x_BHNK[:, :, p:].reshape(b, h, g, j, k).permute(order).reshape(b * count, h, length, k)
 
     def with_prefix(x_BHNK: Tensor) -> Tensor:
-        return torch.cat([x_BHNK[:, None, :, :p].expand(b, count, h, p, k), lines(x_BHNK)], dim=3)
+        prefix = x_BHNK[:, None, :, :p].expand(b, count, h, p, k).reshape(b * count, h, p, k)
+        return torch.cat([prefix, lines(x_BHNK)], dim=2)
 
     patches = F.scaled_dot_product_attention(lines(q_BHNK), with_prefix(k_BHNK), with_prefix(v_BHNK))
     back = (0, 2, 1, 3, 4) if axis == "rows" else (0, 2, 3, 1, 4)
-    patches_BHNK = patches.permute(back).flatten(2, 3)
+    patches_BHNK = patches.view(b, count, h, length, k).permute(back).flatten(2, 3)
     if p == 0:
         return patches_BHNK
     prefix_BHPK = F.scaled_dot_product_attention(q_BHNK[:, :, :p], k_BHNK, v_BHNK)

@@ -15,7 +15,7 @@ def cut(images_BCHW: Tensor, patch_size: tuple[int, int]) -> Tensor:
     b, c, h, w = images_BCHW.shape
     p, q = patch_size
     x_BCGPJQ = images_BCHW.reshape(b, c, h // p, p, w // q, q)
-    return x_BCGPJQ.permute(0, 2, 4, 1, 3, 5).reshape(b, (h // p) * (w // q), c * p * q)
+    return x_BCGPJQ.permute(0, 2, 4, 1, 3, 5).reshape(b, (h // p) * (w // q), c * p * q).contiguous()
 
 
 class Patches(nn.Module):

@@ -132,6 +132,8 @@ class ViT(nn.Module):
         config = self.config
         if record is not None:
             record.refuse_maps("a ViT")
+        if images_BCHW.ndim != 4:
+            raise ConfigError(f"images of shape {tuple(images_BCHW.shape)} are not (batch, {config.channels}, height, width)")
         _, channels, height, width = images_BCHW.shape
         if channels != config.channels:
             raise ConfigError(f"the pictures have {channels} channels and the model takes {config.channels}")
