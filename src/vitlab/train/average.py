@@ -1,0 +1,27 @@
+"""Polyak averaging: a moving average of the weights, kept in float32 beside the model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.config.train import Average
+from vitlab.train.schedule import averaging_decay
+
+
+class Averaged:
+    """The running average of a model's parameters by name; `update` after each step, `state` to read or save it."""
+
+    def __init__(self, model: nn.Module, config: Average) -> None:
+        self.config = config
+        self.state: dict[str, Tensor] = {
+            name: parameter.detach().to(torch.float32, copy=True) for name, parameter in model.named_parameters()
+        }
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Move the average towards the weights after update number `step`, counted from 0."""
+        weight = 1 - averaging_decay(step, self.config)
+        averages = list(self.state.values())
+        current = [parameter.detach().to(torch.float32) for _, parameter in model.named_parameters()]
+        torch._foreach_lerp_(averages, current, weight)

@@ -1,0 +1,105 @@
+"""From a model and its config to torch optimisers: who is decayed, who learns more slowly, who does not learn at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.config.train import Optimizer, TrainConfig
+from vitlab.errors import ConfigError
+
+_BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
+_STAGE = re.compile(r"stages\.(\d+)\.(\d+)\.")
+_HEADS = ("head.", "distill_head.", "representation.", "pool.", "pool_norm.", "encoder.norm.", "norm.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """How one parameter is treated: its share of the learning rate, whether it is decayed, and by which optimiser."""
+
+    scale: float
+    decay: bool
+    muon: bool
+
+
+def freeze(model: nn.Module, config: TrainConfig) -> tuple[str, ...]:
+    """Let only the parts of `config.trainable` learn; the names of those that do."""
+    layers = layer_count(model)
+    for name, parameter in model.named_parameters():
+        deep = layer_of(name, layers)
+        if config.trainable == "head":
+            learns = name.startswith(("head.", "distill_head."))
+        elif config.trainable == "last-blocks":
+            learns = deep > layers - config.blocks
+        else:
+            learns = True
+        parameter.requires_grad_(learns)
+    names = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    if not names:
+        raise ConfigError(f"trainable={config.trainable!r} leaves nothing to learn in this model")
+    return names
+
+
+def optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.Optimizer]:
+    """The optimisers of the parameters that learn: one, or two for Muon. Each group carries its share of the rate as `scale`."""
+    layers = layer_count(model)
+    groups: dict[Rule, list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            rule = rule_of(name, parameter, layers, config)
+            groups.setdefault(rule, []).append(parameter)
+    plain = [_group(rule, tensors, config) for rule, tensors in groups.items() if not rule.muon]
+    matrices = [_group(rule, tensors, config) for rule, tensors in groups.items() if rule.muon]
+    made: list[torch.optim.Optimizer] = []
+    if plain and config.kind == "sgd":
+        made.append(torch.optim.SGD(plain, lr=config.lr, momentum=config.momentum, fused=True))
+    elif plain:
+        rate = config.adam_lr if config.kind == "muon" else config.lr
+        made.append(torch.optim.AdamW(plain, lr=rate, betas=config.betas, eps=config.eps, fused=True))
+    if matrices:
+        made.append(torch.optim.Muon(matrices, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay))
+    return made
+
+
+def set_rates(made: Iterable[torch.optim.Optimizer], rate: float, config: Optimizer) -> None:
+    """Give every group its share of this step's rate, `rate` being that of `config.lr`'s schedule."""
+    for optimizer in made:
+        peak = config.adam_lr if config.kind == "muon" and isinstance(optimizer, torch.optim.AdamW) else config.lr
+        for group in optimizer.param_groups:
+            group["lr"] = rate * (peak / config.lr) * group["scale"]
+
+
+def rule_of(name: str, parameter: Tensor, layers: int, config: Optimizer) -> Rule:
+    """What the optimiser does with a parameter: matrices and kernels are decayed, as in the authors' code; nothing else is."""
+    decay = parameter.ndim >= 2 and name.endswith("weight")
+    muon = config.kind == "muon" and parameter.ndim == 2 and _BLOCK.search(name) is not None
+    return Rule(scale=config.layer_decay ** (layers + 1 - layer_of(name, layers)), decay=decay, muon=muon)
+
+
+def layer_count(model: nn.Module) -> int:
+    """Layers between the embedding and the head."""
+    found = [_depth(name) for name, _ in model.named_parameters()]
+    return 1 + max((depth for depth in found if depth is not None), default=-1)
+
+
+def layer_of(name: str, layers: int) -> int:
+    """0 for the embedding, 1 to `layers` for the blocks, `layers` + 1 for the head and what is after the blocks."""
+    depth = _depth(name)
+    if depth is not None:
+        return depth + 1
+    return layers + 1 if name.startswith(_HEADS) else 0
+
+
+def _depth(name: str) -> int | None:
+    if block := _BLOCK.match(name):
+        return int(block[1])
+    stage = _STAGE.match(name)  # a ResNet's layers are its stages
+    return None if stage is None else int(stage[1])
+
+
+def _group(rule: Rule, tensors: list[Tensor], config: Optimizer) -> dict[str, object]:
+    return {"params": tensors, "weight_decay": config.weight_decay if rule.decay else 0.0, "scale": rule.scale}
