@@ -7,6 +7,7 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_EXTRAS := dev,figures,jpeg,demo,parquet
+BENCHMARKS := benchmarks/startup.py benchmarks/generated.py
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test test-all check format bench clean
@@ -33,7 +34,7 @@ format: $(VENV)/.installed-test  ## put the code into its format and fix what th
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.installed-test  ## run every benchmark that needs nothing but this checkout
-	$(BIN)/python benchmarks/startup.py
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:  ## remove .venv and everything that was generated
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -41,7 +42,7 @@ clean:  ## remove .venv and everything that was generated
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: vitlab needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0])'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # A stamp is renewed only when what is to be installed has changed.
 $(VENV)/.installed-core: pyproject.toml constraints.txt | $(BIN)/python

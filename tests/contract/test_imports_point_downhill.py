@@ -78,9 +78,7 @@ def test_every_import_of_the_package_points_downhill(checkout: Path) -> None:
 )
 def test_an_import_that_points_uphill_or_sideways_is_found(tmp_path: Path, line: str) -> None:
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "vit.py").write_text(
-        f"from vitlab.config import variant\nfrom vitlab.model import mlp\n{line}\n"
-    )
+    (tmp_path / "model" / "vit.py").write_text(f"from vitlab.config import variant\nfrom vitlab.model import mlp\n{line}\n")
     assert len(uphill_imports(tmp_path)) == 1
 
 

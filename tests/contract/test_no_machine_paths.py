@@ -10,9 +10,7 @@ import pytest
 
 # Written in pieces so that this file does not find itself.
 MACHINE = re.compile(
-    "|".join(
-        ["/ho" + r"me/\w", "/ro" + r"ot/\w", "/Us" + r"ers/\w", "/wo" + r"rk/\w", "/op" + r"t/\w", "index" + "-url"]
-    )
+    "|".join(["/ho" + r"me/\w", "/ro" + r"ot/\w", "/Us" + r"ers/\w", "/wo" + r"rk/\w", "/op" + r"t/\w", "index" + "-url"])
 )
 
 

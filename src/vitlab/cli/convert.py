@@ -8,13 +8,12 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitlab.cli.parse import Count, Existing, HeightWidth, parse, positional, unset
+from vitlab.cli.parse import Count, Existing, HeightWidth, Profile, parse, positional, unset
 from vitlab.cli.table import print_facts
 from vitlab.cli.talk import note
 from vitlab.config.text import Json
 
 Format = Literal["native", "jax-npz", "big-vision", "timm", "huggingface", "torchvision", "bit-npz"]
-Profile = Literal["official", "timm", "huggingface", "torchvision"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +32,14 @@ class Arguments:
     heads: Annotated[Count, unset("what the file says, else width / 64")] = None
     """attention heads, for a file that does not say"""
 
-    grid: Annotated[HeightWidth, unset("square")] = None
+    grid: Annotated[HeightWidth, unset("what the file says, else square")] = None
     """patches down x across, for a file that does not say"""
+
+    profile: Annotated[Profile, unset("what the file implies")] = None
+    """whose numerics the weights are run with"""
+
+    overwrite: bool = False
+    """replace OUT where it exists"""
 
     json: bool = False
     """print one JSON object"""
@@ -45,7 +50,15 @@ def run(words: Sequence[str]) -> None:
     arguments = parse(Arguments, words, verb="convert")
     from vitlab.checkpoint import convert
 
-    notes = convert(arguments.source, arguments.target, to=arguments.to, heads=arguments.heads, grid=arguments.grid)
+    notes = convert(
+        arguments.source,
+        arguments.target,
+        to=arguments.to,
+        heads=arguments.heads,
+        grid=arguments.grid,
+        profile=arguments.profile,
+        overwrite=arguments.overwrite,
+    )
     for line in notes:
         note(f"note: {line}")
     facts: dict[str, Json] = {"from": arguments.source, "to": arguments.target, "format": arguments.to}

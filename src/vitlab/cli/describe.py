@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from vitlab.cli.facts import model_facts
-from vitlab.cli.parse import Count, HeightWidth, parse, positional, unset
+from vitlab.cli.parse import Count, HeightWidth, Profile, is_checkpoint, parse, positional, unset
 from vitlab.cli.table import print_facts
 from vitlab.cli.talk import UsageError, note
 from vitlab.config.text import Json, to_json
@@ -37,6 +36,15 @@ class Arguments:
     channels: Annotated[Count, unset("3")] = None
     """of a variant: channels of a picture"""
 
+    heads: Annotated[Count, unset("what the file says, else width / 64")] = None
+    """of a file that does not say: attention heads"""
+
+    grid: Annotated[HeightWidth, unset("what the file says, else square")] = None
+    """of a file that does not say: patches down x across"""
+
+    profile: Annotated[Profile, unset("the authors', or what the file implies")] = None
+    """whose numerics"""
+
     json: bool = False
     """print one JSON object"""
 
@@ -44,19 +52,21 @@ class Arguments:
 def run(words: Sequence[str]) -> None:
     """Print what the named model is."""
     arguments = parse(Arguments, words, verb="describe")
-    if arguments.model.startswith("hub:") or Path(arguments.model).exists():
+    if is_checkpoint(arguments.model):
         print_facts(_file_facts(arguments), json=arguments.json)
     else:
         print_facts(_variant_facts(arguments), json=arguments.json)
 
 
 def _variant_facts(arguments: Arguments) -> dict[str, Json]:
+    _refuse({"--heads": arguments.heads, "--grid": arguments.grid}, f"is for a file, and there is none called {arguments.model}")
     try:
         config = variant(
             arguments.model,
             image_size=arguments.image_size,
             num_classes=1000 if arguments.num_classes is None else arguments.num_classes,
             channels=3 if arguments.channels is None else arguments.channels,
+            profile=arguments.profile or "official",
         )
     except ConfigError:
         if arguments.model.endswith(_FILE_ENDINGS) or arguments.model.startswith(_FILE_BEGINNINGS):
@@ -67,29 +77,31 @@ def _variant_facts(arguments: Arguments) -> dict[str, Json]:
 
 
 def _file_facts(arguments: Arguments) -> dict[str, Json]:
-    of_variant = {
+    of_variant: dict[str, object] = {
         "--image-size": arguments.image_size,
         "--num-classes": arguments.num_classes,
         "--channels": arguments.channels,
     }
-    for flag, value in of_variant.items():
-        if value is not None:
-            raise UsageError(f"{flag} is for a variant's name: {arguments.model} says its own")
+    _refuse(of_variant, f"is for a variant's name, and {arguments.model} says its own")
     from vitlab.checkpoint import describe
 
-    checkpoint = describe(arguments.model)
-    for line in checkpoint.notes:
+    said = describe(arguments.model, heads=arguments.heads, grid=arguments.grid, profile=arguments.profile)
+    for line in said.notes:
         note(f"note: {line}")
-    facts: dict[str, Json] = {"file": arguments.model, "format": checkpoint.format, "name": name_of(checkpoint.config)}
-    facts |= model_facts(checkpoint.config) | {"preprocess": to_json(checkpoint.preprocess)}
+    facts: dict[str, Json] = {"file": arguments.model, "format": said.format, "name": name_of(said.config)}
+    facts |= model_facts(said.config) | {"parameters": said.parameters, "dtypes": list(said.dtypes)}
+    facts |= {"preprocess": to_json(said.preprocess), "labels": to_json(said.labels), "metadata": to_json(said.metadata)}
     if arguments.json:
-        return facts | {
-            "labels": to_json(checkpoint.labels),
-            "metadata": to_json(checkpoint.metadata),
-            "notes": to_json(checkpoint.notes),
-            "config": to_json(checkpoint.config),
-        }
-    return facts | {"labels": _first(checkpoint.labels), "metadata": to_json(checkpoint.metadata) or None}
+        return facts | {"notes": to_json(said.notes), "config": to_json(said.config)}
+    short = {key: value for key, value in said.metadata.items() if key != "recipe"}  # a whole config: --json shows it
+    return facts | {"labels": _first(said.labels), "metadata": to_json(short) or None}
+
+
+def _refuse(options: dict[str, object], why: str) -> None:
+    """UsageError for the first of these options that was given."""
+    for option, value in options.items():
+        if value is not None:
+            raise UsageError(f"{option} {why}")
 
 
 def _first(labels: Sequence[str] | None, *, shown: int = 4) -> str | None:

@@ -11,9 +11,16 @@ from vitlab.model.cost import cost
 
 
 def model_facts(config: ModelConfig) -> dict[str, Json]:
-    """Parameters, multiply-accumulates of one picture, sizes, choices; then every setting that is not the usual one."""
+    """Parameters, multiply-adds and float32 memory for one picture, sizes, choices; then each unusual setting."""
     spent = cost(config)
-    told: dict[str, Json] = {"kind": _kind(config), "parameters": spent.parameters, "macs": spent.macs}
+    told: dict[str, Json] = {
+        "kind": _kind(config),
+        "parameters": spent.parameters,
+        "macs": spent.macs,
+        "activations": spent.activations,
+        "weight_bytes": spent.weight_bytes(),
+        "inference_bytes": spent.inference_bytes(),
+    }
     told |= _vit(config) if isinstance(config, ViTConfig) else _resnet(config)
     return told | _unusual(config, told)
 
@@ -24,7 +31,7 @@ def _kind(config: ModelConfig) -> str:
 
 def _vit(config: ViTConfig) -> dict[str, Json]:
     profiles = [name for name, numerics in PROFILES.items() if numerics == config.numerics]
-    told: dict[str, Json] = {
+    return {
         "image_size": list(config.image_size),
         "channels": config.channels,
         "patch_size": list(config.patch_size),
@@ -41,14 +48,13 @@ def _vit(config: ViTConfig) -> dict[str, Json]:
         "profile": profiles[0] if profiles else "custom",
         "numerics": to_json(config.numerics),
     }
-    return told
 
 
 def _resnet(config: ResNetConfig) -> dict[str, Json]:
     return {
         "image_size": list(config.image_size),
         "channels": config.channels,
-        "blocks": ", ".join(map(str, config.blocks)),
+        "blocks": list(config.blocks),
         "width_factor": config.width_factor,
         "feature_width": config.feature_width,
         "num_classes": config.num_classes,

@@ -6,13 +6,13 @@ Exit codes: 0 done; 1 a VitlabError, told in `error:` and `hint:` lines; 2 a com
 
 from __future__ import annotations
 
-import os
+import errno
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from vitlab import __version__
-from vitlab.cli import talk
+from vitlab.cli import output, talk
 from vitlab.errors import VitlabError
 
 # verb -> (its line in `vitlab --help`, its module). A verb's module holds `Arguments` and `run(words)`, and is imported
@@ -27,9 +27,8 @@ VERBS: dict[str, tuple[str, str]] = {
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line (`sys.argv` unless given) and return its exit code."""
     try:
-        code = _call(sys.argv[1:] if words is None else words)
-        _flush()
-        return code
+        _call(sys.argv[1:] if words is None else words)
+        sys.stdout.flush()  # here, where a failure can still be told
     except talk.UsageError as fault:
         talk.error(fault)
         return 2
@@ -40,27 +39,31 @@ def main(words: Sequence[str] | None = None) -> int:
         talk.note("interrupted")
         return 130
     except BrokenPipeError:
-        if not _reader_left():
+        if not output.reader_left():
             raise  # some other pipe broke, and that is a bug to be seen
         return 141
+    except OSError as fault:
+        if fault.errno != errno.ENOSPC:
+            raise
+        output.give_up()
+        talk.error(VitlabError(f"cannot write {fault.filename or 'the output'}: no space left on the device"))
+        return 1
+    return 0
 
 
-def _call(words: Sequence[str]) -> int:
+def _call(words: Sequence[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(_help())
-        return 0
-    verb = words[0]
-    if verb == "--version":
+    elif words[0] == "--version":
         print(f"vitlab {__version__}")
-        return 0
-    if verb not in VERBS:
-        raise _unknown(verb)
-    try:
-        import_module(VERBS[verb][1]).run(words[1:])
-    except SystemExit as leaving:  # `vitlab VERB --help` ends the parser this way
-        if leaving.code not in (None, 0):
-            raise
-    return 0
+    elif words[0] in VERBS:
+        try:
+            import_module(VERBS[words[0]][1]).run(words[1:])
+        except SystemExit as leaving:  # `vitlab VERB --help` ends the parser this way
+            if leaving.code not in (None, 0):
+                raise
+    else:
+        raise _unknown(words[0])
 
 
 def _help() -> str:
@@ -83,36 +86,7 @@ def _help() -> str:
 def _unknown(word: str) -> talk.UsageError:
     from vitlab.config.check import did_you_mean  # only a mistake pays for this import
 
-    hint = did_you_mean(word, list(VERBS)) or "vitlab --help lists the verbs"
+    ways = "vitlab --help lists the verbs"
     if word.startswith("-"):
-        return talk.UsageError(f"no option called {word}", hint="vitlab --help lists the verbs")
-    return talk.UsageError(f"no verb called {word!r}", hint=hint)
-
-
-def _flush() -> None:
-    """Write out what was printed now, where a failure can still be told."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as fault:
-        _discard(sys.stdout.fileno())
-        raise VitlabError(f"cannot write to standard output: {fault.strerror}") from fault
-
-
-def _reader_left() -> bool:
-    """Whether our own output is the broken pipe; if so, nothing more goes there, not even as the interpreter ends."""
-    left = False
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            _discard(stream.fileno())
-            left = True
-    return left
-
-
-def _discard(descriptor: int) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+        return talk.UsageError(f"no option called {word}", hint=ways)
+    return talk.UsageError(f"no verb called {word!r}", hint=did_you_mean(word, list(VERBS)) or ways)

@@ -7,14 +7,15 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Annotated, TypeVar
+from difflib import get_close_matches
+from typing import Annotated, TypeVar, Union
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from vitlab.cli.talk import UsageError
 from vitlab.config.check import did_you_mean
+from vitlab.config.model import PROFILES
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ def parse(arguments: type[T], words: Sequence[str], *, verb: str) -> T:
             return _fill(arguments, words, verb)
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
-            raise _told(heard.getvalue(), verb) from None
+            raise _told(heard.getvalue(), arguments, words, verb) from None
     return _fill(arguments, words, verb)  # a help page was asked for: now let it be seen
 
 
@@ -72,15 +73,29 @@ def height_width(word: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
+def profile(word: str) -> str:
+    """The name of a numerics profile."""
+    if word not in PROFILES:
+        raise ValueError(f"{word!r} is not one of {', '.join(PROFILES)}")
+    return word
+
+
 def existing(word: str) -> str:
     """A file or folder that is there, or a model on the hub (`hub:owner/name`)."""
-    if not word.startswith("hub:") and not Path(word).exists():
+    if not is_checkpoint(word):
         raise ValueError(f"no file or folder called {word!r}")
     return word
 
 
-Count = Annotated[int | None, one("N", count)]
-HeightWidth = Annotated[tuple[int, int] | None, one("HxW", height_width)]
+def is_checkpoint(word: str) -> bool:
+    """Whether this names a file or folder that is there, or a model on the hub."""
+    return word.startswith("hub:") or os.path.exists(word)  # noqa: PTH110  (Path.exists raises on a name that is too long)
+
+
+# Union with None first: tyro then knows a default of None at once; for `int | None` it imports typeguard, 60 ms a start.
+Count = Annotated[Union[None, int], one("N", count)]  # noqa: UP007, RUF036
+HeightWidth = Annotated[Union[None, tuple[int, int]], one("HxW", height_width)]  # noqa: UP007, RUF036
+Profile = Annotated[Union[None, str], one("{" + ",".join(PROFILES) + "}", profile)]  # noqa: UP007, RUF036
 Existing = Annotated[str, one("FILE", existing)]
 
 
@@ -97,27 +112,39 @@ def _columns(width: int) -> Iterator[None]:
             os.environ["COLUMNS"] = before
 
 
-def _told(box: str, verb: str) -> UsageError:
+def _told(box: str, arguments: type, words: Sequence[str], verb: str) -> UsageError:
     """What a box of tyro's says, in one line. A text not foreseen here keeps its own words."""
     ways = f"vitlab {verb} --help lists what it takes"
+    options = _options(arguments, verb)
+    for word in words:
+        option = word.partition("=")[0]
+        if re.match(r"--?[A-Za-z]", option) and option.replace("_", "-") not in options:
+            near = get_close_matches(option.lstrip("-"), [name.lstrip("-") for name in options], n=1)
+            return UsageError(f"no option called {option}", hint=f"did you mean --{near[0]}?" if near else ways)
     parts = _parts(box)
     said = " ".join(line.strip() for line in parts[0]) if parts else "the command line was not understood"
     if said.startswith("Missing from"):
-        names = [line.strip().split()[0] for line in parts[0] if re.match(r" {4}\S", line)]
+        names = [line.split()[0] for line in parts[0] if re.match(r" {4}\S", line)]
         return UsageError(f"missing {', '.join(names)}", hint=ways)
-    if match := re.match(r"Unrecognized options: ([^,]+)", said):
-        meant = [line.split()[0] for part in parts[1:] for line in part if re.match(r" {4}-", line)]
-        if not match[1].startswith("-"):
-            return UsageError(f"unexpected argument {match[1]!r}", hint=ways)
-        return UsageError(f"no option called {match[1]}", hint=f"did you mean {meant[0]}?" if meant else ways)
+    if match := re.match(r"Unrecognized options: (.+)", said):
+        first = max((word for word in words if match[1].startswith(word)), key=len, default=match[1])
+        return UsageError(f"unexpected argument {first!r}", hint=ways)
     if match := re.match(r"invalid choice (.+) for argument '(.+?)'\. Expected one of \((.+)\)", said):
-        words = sorted(set(re.findall(r"'([^']+)'", match[3])) - {"None"})
-        given = match[1].strip("'")
-        hint = did_you_mean(given, words) or ways
-        return UsageError(f"{match[2]}: {given!r} is not one of {', '.join(words)}", hint=hint)
+        choices = sorted(set(re.findall(r"'([^']+)'", match[3])) - {"None"})
+        given = max((word for word in words if repr(word) == match[1]), key=len, default=match[1])
+        hint = did_you_mean(given, choices) or ways
+        return UsageError(f"{match[2]}: {given!r} is not one of {', '.join(choices)}", hint=hint)
     if match := re.match(r"Missing value for argument '(.+?)'", said):
         return UsageError(f"{match[1]} needs a value", hint=ways)
     return UsageError(said.removeprefix("Error parsing "))
+
+
+def _options(arguments: type, verb: str) -> list[str]:
+    """Every `--option` on the help page, and `-h`."""
+    page = io.StringIO()
+    with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit), _columns(4096):
+        _fill(arguments, ["--help"], verb)
+    return ["-h", *re.findall(r"(?<!\S)--[a-z][\w.:-]*", page.getvalue())]
 
 
 def _parts(box: str) -> list[list[str]]:

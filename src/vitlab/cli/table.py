@@ -9,10 +9,15 @@ from vitlab.cli.talk import printable
 from vitlab.config.text import Json
 
 
+def print_json(value: Json | Mapping[str, Json] | Sequence[Mapping[str, Json]]) -> None:
+    """A value as indented JSON text."""
+    print(json_text.dumps(value, indent=2, allow_nan=False))
+
+
 def print_facts(facts: Mapping[str, Json], *, json: bool) -> None:
     """One thing: a line for each of its properties, or one JSON object."""
     if json:
-        print(json_text.dumps(facts, indent=2))
+        print_json(facts)
         return
     lines = {key.replace("_", " "): cell(value) for key, value in facts.items()}
     width = max(map(len, lines))
@@ -23,7 +28,7 @@ def print_facts(facts: Mapping[str, Json], *, json: bool) -> None:
 def print_rows(rows: Sequence[Mapping[str, Json]], *, json: bool) -> None:
     """Many things of one kind: a line for each under their heads, numbers to the right, or a JSON list of objects."""
     if json:
-        print(json_text.dumps(rows, indent=2))
+        print_json(rows)
         return
     columns = list(rows[0]) if rows else []
     heads = [column.replace("_", " ") for column in columns]
@@ -52,8 +57,10 @@ def cell(value: Json) -> str:
             return printable(value)
         case dict():
             return ", ".join(f"{printable(key.replace('_', ' '))} {cell(item)}" for key, item in value.items())
-        case list() if value and all(type(item) is int for item in value):
-            return " x ".join(str(item) for item in value)
+        case [int(), int()]:
+            return " x ".join(map(str, value))
+        case list() if value and all(isinstance(item, int | float) for item in value):
+            return f"[{', '.join(map(cell, value))}]"
         case list():
             return ", ".join(cell(item) for item in value) or "-"
 

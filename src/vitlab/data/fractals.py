@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.keyed import Draws, Floats, cosine, keys, sine, turns, uniforms
+from vitlab.data.keyed import Choice, Choices, Floats, Keys, cosine, keys, sine, turns, uniforms
 
-DRAWS = 48
-"""Random numbers that one picture takes."""
+COARSEST = 0.4
+"""Share of its pixels that a picture of this kind can do with and still show its class."""
 
 _MOST_MAPS = 4
 _CHAINS = 64
@@ -30,6 +30,20 @@ _FORMULA_STREAM = 31
 _CLOUD_STREAM = 32
 
 
+# What a sample does to its class. Sizes are shares of the picture's side, angles are in turns.
+_SAMPLE = Choices(
+    {
+        "weight": Choice(0.86, 1.14, times=_MOST_MAPS * 6),
+        "shift": Choice(-0.06, 0.06, times=_MOST_MAPS * 2),
+        "turn": Choice(-0.08, 0.08),
+        "stretch": Choice(0.8, 1.25, 1),
+        "size": Choice(0.7, 1.0, 0.92),
+        "place": Choice(0, 1, times=2),
+        "light": Choice(12, 120, 40),
+    }
+)
+
+
 class _System(NamedTuple):
     """One class: `maps_F6` rows are a, b, c, d, e, f of (x, y) -> (ax + by + e, cx + dy + f); its cloud; its chains of maps."""
 
@@ -38,50 +52,46 @@ class _System(NamedTuple):
     chain_LW: NDArray[np.int64]
 
 
-def coverage(seed: int, label_B: NDArray[np.int64], draws: Draws, image_size: tuple[int, int]) -> NDArray[np.uint8]:
-    """How much of each pixel the fractal covers, 0 to 255, [B, H, W]."""
-    height, width = image_size
+def coverage(
+    seed: int, label_B: NDArray[np.int64], key_B: Keys, image_size: tuple[int, int], *, variety: float
+) -> NDArray[np.uint8]:
+    """How much of each pixel the fractal covers, 0 to 255, [B, H, W]; `key_B` holds the samples' own keys."""
+    batch, height, width = len(label_B), *image_size
     cloud = max(24, 3 * height * width // _CHAINS)
     systems = [_system(seed, int(label), cloud) for label in label_B]
-    batch, side = len(label_B), min(image_size)
+    sample = _SAMPLE.draw(key_B, variety=variety)
 
     # The sample's own maps: every coefficient off by a share, as FractalDB weights them.
-    weight_BF6 = draws.several(_MOST_MAPS * 6, 0.86, 1.14).reshape(batch, _MOST_MAPS, 6)
-    maps_BF6 = np.array([system.maps_F6 for system in systems]) * weight_BF6
-    maps_BF6[..., 4:] += draws.several(_MOST_MAPS * 2, -0.06, 0.06).reshape(batch, _MOST_MAPS, 2)
-    maps_BF6 = maps_BF6.astype(np.float32)
+    maps_BF6 = np.array([system.maps_F6 for system in systems]) * sample["weight"].reshape(batch, _MOST_MAPS, 6)
+    maps_BF6[..., 4:] += sample["shift"].reshape(batch, _MOST_MAPS, 2)
     chain_BLW = np.array([system.chain_LW for system in systems])
+    maps_BLW6 = maps_BF6.astype(np.float32)[np.arange(batch)[:, None, None], chain_BLW]
+    maps_L6BW1 = np.ascontiguousarray(maps_BLW6.transpose(1, 3, 0, 2))[..., None]
     cloud_B2Q = np.array([system.cloud_2Q for system in systems])
     x_BWQ, y_BWQ = cloud_B2Q[:, 0, None], cloud_B2Q[:, 1, None]
-    for link in range(_LINKS):
-        map_6BW1 = np.take_along_axis(maps_BF6, chain_BLW[:, link, :, None], axis=1).transpose(2, 0, 1)[..., None]
-        a, b, c, d, e, f = map_6BW1
+    for a, b, c, d, e, f in maps_L6BW1:
         x_BWQ, y_BWQ = a * x_BWQ + b * y_BWQ + e, c * x_BWQ + d * y_BWQ + f
 
     # Turned, then scaled and put where it fits.
-    x_BN, y_BN = x_BWQ.reshape(batch, -1), y_BWQ.reshape(batch, -1)
-    turn_B1 = turns(draws.several(1, -0.08, 0.08))
-    cos_B1, sin_B1 = cosine(turn_B1).astype(np.float32), sine(turn_B1).astype(np.float32)
-    x_BN, y_BN = x_BN * cos_B1 - y_BN * sin_B1, x_BN * sin_B1 + y_BN * cos_B1
-    stretch_B1 = draws.several(1, 0.8, 1.25, middle=1).astype(np.float32)
-    x_BN = x_BN * stretch_B1
-    size_B1 = (draws.several(1, 0.6, 1.0, middle=0.92) * (side - 1)).astype(np.float32)
-    place_B2 = draws.several(2, 0, 1).astype(np.float32)
-    low_B2 = np.stack([x_BN.min(axis=1), y_BN.min(axis=1)], axis=1)
-    span_B2 = np.stack([x_BN.max(axis=1), y_BN.max(axis=1)], axis=1) - low_B2
+    turn_B11 = turns(sample["turn"])[..., None]
+    cos_B11, sin_B11 = cosine(turn_B11).astype(np.float32), sine(turn_B11).astype(np.float32)
+    stretch_B11 = sample["stretch"].astype(np.float32)[..., None]
+    x_BWQ, y_BWQ = (x_BWQ * cos_B11 - y_BWQ * sin_B11) * stretch_B11, x_BWQ * sin_B11 + y_BWQ * cos_B11
+    points_B2N = np.stack([x_BWQ.reshape(batch, -1), y_BWQ.reshape(batch, -1)], axis=1)
+    low_B2 = points_B2N.min(axis=2)
+    span_B2 = points_B2N.max(axis=2) - low_B2
+    size_B1 = (sample["size"] * (min(image_size) - 1)).astype(np.float32)
     scale_B1 = size_B1 / span_B2.max(axis=1, keepdims=True)
-    start_B2 = (np.array([width, height], np.float32) - span_B2 * scale_B1) * place_B2 - low_B2 * scale_B1
-    column_BN = (x_BN * scale_B1 + start_B2[:, :1]).astype(np.int32)
-    row_BN = (y_BN * scale_B1 + start_B2[:, 1:]).astype(np.int32)
-    np.minimum(column_BN, width - 1, out=column_BN)
-    np.minimum(row_BN, height - 1, out=row_BN)
+    room_B2 = np.array([width, height], np.float32) - span_B2 * scale_B1
+    start_B2 = room_B2 * sample["place"].astype(np.float32) - low_B2 * scale_B1
+    pixel_B2N = (points_B2N * scale_B1[..., None] + start_B2[..., None]).astype(np.int32)
+    np.minimum(pixel_B2N, np.array([[width - 1], [height - 1]], np.int32), out=pixel_B2N)
 
-    # Points per pixel, as light: one point already shows, a few are full.
-    column_BN += row_BN * width
-    column_BN += (np.arange(batch, dtype=np.int32) * (height * width))[:, None]
-    count_BHW = np.bincount(column_BN.ravel(), minlength=batch * height * width).reshape(batch, height, width)
-    light_B = draws.between(70, 255, middle=140)
-    return np.minimum(count_BHW * light_B[:, None, None], 255).astype(np.uint8)
+    # Points per pixel, as light.
+    first_B1 = (np.arange(batch, dtype=np.int32) * (height * width))[:, None]
+    pixel_BN = pixel_B2N[:, 1] * width + pixel_B2N[:, 0] + first_B1
+    count_BHW = np.bincount(pixel_BN.ravel(), minlength=batch * height * width).reshape(batch, height, width)
+    return np.minimum(count_BHW * sample["light"][..., None], 255).astype(np.uint8)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -115,31 +125,31 @@ def _system(seed: int, label: int, cloud: int) -> _System:
 
 def _candidate(key_1: NDArray[np.uint64]) -> tuple[Floats, Floats]:
     """Maps [F, 6], unused ones zero, and the share of points that each takes, by area (FractalDB)."""
-    draws = Draws(key_1, count=8 * _MOST_MAPS)
-    count = 2 + int(draws.between(0, _MOST_MAPS - 1)[0])
-    larger_F = draws.several(count, 0.3, 0.9)[0]
-    smaller_F = larger_F * draws.several(count, 0.15, 1.0)[0]
+    maps, larger_F, smaller_F, first_F, second_F, flip_F, *shift_2F = np.split(
+        uniforms(key_1, 1 + 7 * _MOST_MAPS)[0], range(1, 1 + 7 * _MOST_MAPS, _MOST_MAPS)
+    )
+    count = 2 + int(maps[0] * (_MOST_MAPS - 1))
+    used_F = np.arange(_MOST_MAPS) < count
+    larger_F = (0.3 + 0.6 * larger_F) * used_F
+    smaller_F = larger_F * (0.15 + 0.85 * smaller_F)
     # Anderson and Farrell's sigma factor: the sum over maps of larger + 2 * smaller is held at about (5 + count) / 2.
     factor = (5.5 + count) / 2 / float(np.cumsum(larger_F + 2 * smaller_F)[-1])
     larger_F, smaller_F = np.minimum(larger_F * factor, 0.9), np.minimum(smaller_F * factor, 0.85)
-    first_F, second_F = turns(draws.several(count, 0, 1)[0]), turns(draws.several(count, 0, 1)[0])
-    flip_F = np.where(draws.several(count, 0, 1)[0] < 0.3, -1.0, 1.0)
-    shift_2F = draws.several(2 * count, -1, 1)[0].reshape(2, count)
-    cos_first_F, sin_first_F, cos_second_F, sin_second_F = cosine(first_F), sine(first_F), cosine(second_F), sine(second_F)
-    smaller_F = smaller_F * flip_F
-    maps_F6 = np.zeros((_MOST_MAPS, 6))
-    maps_F6[:count] = np.stack(  # rotation @ diag(larger, smaller) @ rotation
+    area_F = np.maximum(larger_F * smaller_F, 0.02) * used_F
+    smaller_F = np.where(flip_F < 0.3, -smaller_F, smaller_F)
+    first_F, second_F = turns(first_F), turns(second_F)
+    cos_first_F, sin_first_F = cosine(first_F), sine(first_F)
+    cos_second_F, sin_second_F = cosine(second_F), sine(second_F)
+    maps_F6 = np.stack(  # rotation @ diag(larger, smaller) @ rotation, and the shift
         [
             cos_first_F * larger_F * cos_second_F - sin_first_F * smaller_F * sin_second_F,
             -cos_first_F * larger_F * sin_second_F - sin_first_F * smaller_F * cos_second_F,
             sin_first_F * larger_F * cos_second_F + cos_first_F * smaller_F * sin_second_F,
             -sin_first_F * larger_F * sin_second_F + cos_first_F * smaller_F * cos_second_F,
-            *shift_2F,
+            *(2 * shift_F - 1 for shift_F in shift_2F),
         ],
         axis=1,
     )
-    area_F = np.zeros(_MOST_MAPS)
-    area_F[:count] = np.maximum(np.abs(larger_F * smaller_F), 0.02)
     return maps_F6, area_F / np.cumsum(area_F)[-1]
 
 
@@ -152,9 +162,7 @@ def _choose(*, shares_F: Floats, uniform: Floats) -> NDArray[np.int64]:
 def _settled(maps_F6: Floats, shares_F: Floats, count: int, key_1: NDArray[np.uint64]) -> Floats:
     """`count` points of the attractor, [2, count]: the chaos game played by all of them side by side."""
     x_Q, y_Q = np.zeros(count), np.zeros(count)
-    choice_SQ = _choose(
-        shares_F=shares_F, uniform=uniforms(key_1, _SETTLING * count, after=1 << 20).reshape(_SETTLING, count)
-    )
+    choice_SQ = _choose(shares_F=shares_F, uniform=uniforms(key_1, _SETTLING * count, after=1 << 20).reshape(_SETTLING, count))
     for choice_Q in choice_SQ:
         a, b, c, d, e, f = maps_F6[choice_Q].T
         x_Q, y_Q = a * x_Q + b * y_Q + e, c * x_Q + d * y_Q + f

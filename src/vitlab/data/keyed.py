@@ -9,6 +9,9 @@ Axes: B pictures of a batch, K numbers of one picture.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,57 +55,65 @@ def _mix(bits: Keys) -> Keys:
     return bits ^ (bits >> np.uint64(31))
 
 
+@lru_cache(maxsize=64)
+def _root(seed: int, stream: int) -> Keys:
+    return _mix(np.array([seed], np.uint64) + np.array([stream], np.uint64) * _GOLDEN)
+
+
+@lru_cache(maxsize=64)
+def _positions(after: int, count: int) -> Keys:
+    return np.arange(after + 1, after + count + 1, dtype=np.uint64) * _GOLDEN
+
+
 def keys(seed: int, stream: int, *numbers_B: NDArray[np.int64]) -> Keys:
     """One key per picture out of the seed, the purpose (`stream`) and the picture's own numbers (class, index)."""
-    key_B = _mix(np.array([seed], np.uint64) + np.array([stream], np.uint64) * _GOLDEN)
+    key_B = _root(seed, stream)
     for number_B in numbers_B:
         key_B = _mix((key_B ^ number_B.astype(np.uint64)) + _GOLDEN)
     return key_B
 
 
 def words(key_B: Keys, count: int, *, after: int = 0) -> Keys:
-    """`count` random 64-bit words for each key, those at positions `after`, `after` + 1, ..."""
-    position_K = np.arange(after + 1, after + count + 1, dtype=np.uint64) * _GOLDEN
-    return _mix(key_B[:, None] + position_K)
+    """`count` random 64-bit words for each key, those at positions `after`, `after` + 1, ... of its sequence."""
+    return _mix(key_B[:, None] + _positions(after, count))
 
 
 def uniforms(key_B: Keys, count: int, *, after: int = 0) -> Floats:
     """`count` numbers in [0, 1) for each key."""
-    return (words(key_B, count, after=after) >> np.uint64(11)) * _ONE_UNIT
+    drawn: Floats = (words(key_B, count, after=after) >> np.uint64(11)).astype(np.float64) * _ONE_UNIT
+    return drawn
 
 
-class Draws:
-    """The random choices of a batch of pictures, taken one after the other; all made at once, since calls are what costs.
+class Choice(NamedTuple):
+    """A number to be chosen evenly from `low` to `high`, `times` over; with no variety it is `middle` (halfway if None)."""
 
-    `variety` in [0, 1] pulls every choice towards its middle; at 0 all pictures choose the same.
-    """
+    low: float
+    high: float
+    middle: float | None = None
+    times: int = 1
 
-    __slots__ = ("_taken", "_uniform_BK", "variety")
 
-    def __init__(self, key_B: Keys, *, count: int, variety: float = 1.0) -> None:
-        self._uniform_BK = uniforms(key_B, count)
-        self._taken = 0
-        self.variety = variety
+CHANCE = Choice(0, 1, 1)
+"""A yes or no, to be compared with a probability; no without variety."""
 
-    def between(self, low: float, high: float, *, middle: float | None = None) -> Floats:
-        """One number per picture, [B], from `low` to `high`; `middle` is the one that variety 0 gives."""
-        return self._scale(self._take(1)[:, 0], low, high, middle)
 
-    def several(self, count: int, low: float, high: float, *, middle: float | None = None) -> Floats:
-        """`count` numbers per picture, [B, count]."""
-        return self._scale(self._take(count), low, high, middle)
+class Choices:
+    """All the choices of a picture, by name; chosen for a whole batch in one stroke, since calls are what costs."""
 
-    def happens(self, probability: float) -> NDArray[np.bool_]:
-        """Yes or no per picture, [B]; never at variety 0."""
-        chosen: NDArray[np.bool_] = self._take(1)[:, 0] < probability * self.variety
-        return chosen
+    __slots__ = ("_high_K", "_low_K", "_middle_K", "_places")
 
-    def _scale(self, uniform: Floats, low: float, high: float, middle: float | None) -> Floats:
-        centre = (low + high) / 2 if middle is None else middle
-        start = centre + self.variety * (low - centre)
-        return uniform * (self.variety * (high - low)) + start
+    def __init__(self, table: Mapping[str, Choice]) -> None:
+        repeated = [choice for choice in table.values() for _ in range(choice.times)]
+        self._low_K = np.array([choice.low for choice in repeated], np.float64)
+        self._high_K = np.array([choice.high for choice in repeated], np.float64)
+        self._middle_K = np.array(
+            [(choice.low + choice.high) / 2 if choice.middle is None else choice.middle for choice in repeated]
+        )
+        ends = np.cumsum([choice.times for choice in table.values()]).tolist()
+        self._places = [(name, slice(end - choice.times, end)) for (name, choice), end in zip(table.items(), ends, strict=True)]
 
-    def _take(self, count: int) -> Floats:
-        first, self._taken = self._taken, self._taken + count
-        assert self._taken <= self._uniform_BK.shape[1], "more random numbers taken than were made"
-        return self._uniform_BK[:, first : self._taken]
+    def draw(self, key_B: Keys, *, variety: float = 1.0, after: int = 0) -> dict[str, Floats]:
+        """Each choice's numbers, [B, times]; `variety` in [0, 1] is how far they may stray from the middle."""
+        start_K = self._middle_K + variety * (self._low_K - self._middle_K)
+        chosen_BK = uniforms(key_B, len(start_K), after=after) * (variety * (self._high_K - self._low_K)) + start_K
+        return {name: chosen_BK[:, place] for name, place in self._places}

@@ -15,28 +15,49 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from vitlab.data.keyed import TURN, Draws, Floats, cosine, keys, sine, turns
+from vitlab.data.keyed import TURN, Choice, Choices, Floats, Keys, cosine, keys, sine, turns, uniforms
+
+COARSEST = 0.22
+"""Share of its pixels that a picture of this kind can do with and still show its class: 7 of 32."""
 
 _STROKES = 3
 _PIECES = 4
 _POINTS = 10
-_FIELDS = 3  # length, bend and corner of a piece
+_FIELDS = 3  # of a piece: length, bend (turns), corner before it (turns)
+_STARTS = 4  # of a stroke: heading (turns), where it meets the first stroke, where on itself, how far beside
 _FORMULA_STREAM = 21
 _CANDIDATES = 64
 _CELLS = 6
+_STROKE_COUNTS = (0.55, 0.9)  # more than half of the classes are written in one stroke, nine of ten in at most two
+_BEND_COUNTS = (0.4, 0.62, 0.88)
+_BENDS = ((0.0, 0.0), (0.2, 0.2), (0.4, 0.25), (0.75, 0.2))  # straight, quarter, half, loop: turns, at least and on top
 _EASY = 2.5  # lengths of line per side of the drawing that still take any pen
+_NEARLY_STRAIGHT = 0.25  # turns in all: below, two steps of a piece meet without a visible notch
 _HAND_SHARE = np.array([0.28, 0.18, 0.15])  # how far a hand strays from a length, a bend, a corner
 _DONE_T = (np.arange(_POINTS) + 0.5) / _POINTS
 _X_THEN_Y = np.array([TURN // 4, 0])[:, None, None, None]
 _ASIDE = np.array([1.0, -1.0])[:, None]
 
-DRAWS = _STROKES * _PIECES * (_FIELDS + 2) + _STROKES * 4 + 8
-"""Random numbers that one picture takes."""
+# What a sample does to its class. Sizes are shares of the picture's side, angles are in turns.
+_SAMPLE = Choices(
+    {
+        "hand": Choice(-1, 1, times=_STROKES * _PIECES * _FIELDS),
+        "waver": Choice(-0.035, 0.035, times=_STROKES * _PIECES),
+        "start": Choice(-0.06, 0.06, times=_STROKES * _STARTS),
+        "tilt": Choice(-0.06, 0.06),
+        "slant": Choice(-0.35, 0.35),
+        "stretch": Choice(0.72, 1.3, 1),
+        "size": Choice(0.7, 1.0, 0.92),
+        "place": Choice(0, 1, times=2),
+        "pen": Choice(0.05, 0.18, 0.1),
+        "pressure": Choice(0.8, 1.2, 1, _STROKES * _PIECES),
+    }
+)
 
 
 @lru_cache(maxsize=1 << 14)
 def _formula(seed: int, label: int) -> tuple[Floats, Floats]:
-    """The class: pieces [S, G, 3] (length, bend in turns, corner in turns) and starts [S, 4] (heading, where, own share, shift)."""
+    """The class: pieces [S, G, 3] and starts [S, 4]."""
     for attempt in range(_CANDIDATES):
         pieces_SG3, starts_S4 = _candidate(seed, label, attempt)
         if _legible(_walk(pieces_SG3[None], starts_S4[None])[0], pieces_SG3):
@@ -45,27 +66,28 @@ def _formula(seed: int, label: int) -> tuple[Floats, Floats]:
 
 
 def _candidate(seed: int, label: int, attempt: int) -> tuple[Floats, Floats]:
-    draws = Draws(keys(seed, _FORMULA_STREAM, np.array([label]), np.array([attempt])), count=128)
-    strokes = int(np.searchsorted([0.55, 0.9], draws.between(0, 1)[0])) + 1
+    key_1 = keys(seed, _FORMULA_STREAM, np.array([label]), np.array([attempt]))
+    uniform_1K = uniforms(key_1, 4 + _STROKES * (_STARTS + 7 * _PIECES))
+    count_4, start_K, piece_K = np.split(uniform_1K[0], [4, 4 + _STROKES * _STARTS])
+    strokes = int(np.searchsorted(_STROKE_COUNTS, count_4[0])) + 1
     pieces_SG3 = np.zeros((_STROKES, _PIECES, _FIELDS))
     for stroke in range(strokes):
-        most = (_PIECES, 2, 1)[stroke] if strokes > 1 else _PIECES
-        least = 2 if strokes == 1 else 1
-        count = least + int(draws.between(0, most - least + 1)[0])
-        for piece in range(count):
-            length, bend_kind, bend_size, bend_sign, corner_kind, corner_size, corner_sign = draws.several(7, 0, 1)[0]
-            arc = (0.0, 0.2 + 0.2 * bend_size, 0.4 + 0.25 * bend_size, 0.75 + 0.2 * bend_size)[
-                int(np.searchsorted([0.4, 0.62, 0.88], bend_kind))
+        least, most = (2, _PIECES) if strokes == 1 else ((1, _PIECES), (1, 2), (1, 1))[stroke]
+        for piece in range(least + int(count_4[1 + stroke] * (most - least + 1))):
+            length, bend_kind, bend, bend_sign, corner_kind, corner, corner_sign = piece_K.reshape(_STROKES, _PIECES, 7)[
+                stroke, piece
             ]
-            corner = 0.0 if piece == 0 or corner_kind < 0.4 else 0.18 + 0.22 * corner_size
+            least_bend, more_bend = _BENDS[int(np.searchsorted(_BEND_COUNTS, bend_kind))]
+            arc = least_bend + more_bend * bend
+            sharp = piece > 0 and corner_kind > 0.4
             pieces_SG3[stroke, piece] = (
-                # a full loop is a small one: its length is that of its circle
-                (0.5 + 0.7 * length) * (1 + 0.8 * arc) / (1.35**stroke),
+                (0.5 + 0.7 * length) * (1 + 0.8 * arc) * 0.75**stroke,  # what bends more is longer; later strokes are shorter
                 np.copysign(arc, bend_sign - 0.5),
-                np.copysign(corner, corner_sign - 0.5),
+                np.copysign(0.18 + 0.22 * corner, corner_sign - 0.5) if sharp else 0.0,
             )
-    heading_S, where_S, own_S, shift_S = draws.several(4 * _STROKES, 0, 1).reshape(4, _STROKES)
-    return pieces_SG3, np.stack([heading_S, where_S, own_S, (shift_S - 0.5) * 0.3], axis=1)
+    starts_S4 = start_K.reshape(_STROKES, _STARTS).copy()
+    starts_S4[:, 3] = (starts_S4[:, 3] - 0.5) * 0.3
+    return pieces_SG3, starts_S4
 
 
 def _legible(points_2SN: Floats, pieces_SG3: Floats) -> bool:
@@ -106,71 +128,69 @@ def _walk(pieces_BSG3: Floats, starts_BS4: Floats) -> Floats:
     return points_B2SN
 
 
-def coverage(seed: int, label_B: NDArray[np.int64], draws: Draws, image_size: tuple[int, int]) -> NDArray[np.uint8]:
-    """How much of each pixel the ink covers, 0 to 255, [B, H, W]."""
+def coverage(
+    seed: int, label_B: NDArray[np.int64], key_B: Keys, image_size: tuple[int, int], *, variety: float
+) -> NDArray[np.uint8]:
+    """How much of each pixel the ink covers, 0 to 255, [B, H, W]; `key_B` holds the samples' own keys."""
     formulas = [_formula(seed, int(label)) for label in label_B]
     pieces_BSG3 = np.array([pieces for pieces, _ in formulas])
     starts_BS4 = np.array([starts for _, starts in formulas])
+    sample = _SAMPLE.draw(key_B, variety=variety)
     batch = len(label_B)
-    side = min(image_size)
 
     # The hand: lengths, bends and corners by a share, headings and meeting points by a little.
-    share_BSG3 = draws.several(pieces_BSG3[0].size, -1, 1).reshape(pieces_BSG3.shape) * _HAND_SHARE
-    waver_BSG = draws.several(_STROKES * _PIECES, -0.035, 0.035).reshape(pieces_BSG3.shape[:3])
-    pieces_BSG3 *= 1 + share_BSG3
-    pieces_BSG3[..., 1] += waver_BSG
-    starts_BS4 += draws.several(_STROKES * 4, -0.06, 0.06).reshape(starts_BS4.shape)
+    pieces_BSG3 *= 1 + sample["hand"].reshape(pieces_BSG3.shape) * _HAND_SHARE
+    pieces_BSG3[..., 1] += sample["waver"].reshape(pieces_BSG3.shape[:3])
+    starts_BS4 += sample["start"].reshape(starts_BS4.shape)
     np.clip(starts_BS4[:, :, 1:3], 0, 1, out=starts_BS4[:, :, 1:3])
     points_B2SN = _walk(pieces_BSG3, starts_BS4)
 
     # The sheet: turned, slanted and stretched, then scaled and put where it fits.
-    tilt_B1 = turns(draws.several(1, -0.06, 0.06))
-    slant_B1 = draws.several(1, -0.35, 0.35)
-    stretch_B1 = draws.several(1, 0.72, 1.3, middle=1)
+    tilt_B1 = turns(sample["tilt"])
+    cos_B1, sin_B1 = cosine(tilt_B1), sine(tilt_B1)
     x_BN, y_BN = points_B2SN.reshape(batch, 2, -1).transpose(1, 0, 2)
-    down_BN = x_BN * sine(tilt_B1) + y_BN * cosine(tilt_B1)
-    across_BN = (x_BN * cosine(tilt_B1) - y_BN * sine(tilt_B1) + slant_B1 * down_BN) * stretch_B1
-    points_B2N = np.stack([across_BN, down_BN], axis=1)
+    points_B2N = np.empty((batch, 2, x_BN.shape[1]))
+    points_B2N[:, 1] = down_BN = x_BN * sin_B1 + y_BN * cos_B1
+    points_B2N[:, 0] = (x_BN * cos_B1 - y_BN * sin_B1 + sample["slant"] * down_BN) * sample["stretch"]
     low_B2 = points_B2N.min(axis=2)
     span_B2 = points_B2N.max(axis=2) - low_B2
     longest_B1 = span_B2.max(axis=1, keepdims=True)
 
     # The pen: finer where a long line is crowded into a small place; pressed more or less.
-    size_B1 = draws.several(1, 0.62, 1.0, middle=0.92) * (side - 1)
+    size_B1 = sample["size"] * (min(image_size) - 1)
     crowd_B1 = np.cumsum(pieces_BSG3[..., 0].reshape(batch, -1), axis=1)[:, -1:] / longest_B1
-    pen_B1 = size_B1 * draws.several(1, 0.05, 0.18, middle=0.1) * np.minimum(1, _EASY / crowd_B1)
+    pen_B1 = size_B1 * sample["pen"] * np.minimum(1, _EASY / crowd_B1)
     scale_B1 = (size_B1 - pen_B1) / longest_B1
     room_B2 = np.array(image_size[::-1]) - pen_B1 - span_B2 * scale_B1
-    start_B2 = pen_B1 / 2 + room_B2 * draws.several(2, 0, 1) - low_B2 * scale_B1
-    points_B2N = points_B2N * scale_B1[..., None] + start_B2[..., None]
-    pen_BD = pen_B1 * draws.several(_STROKES * _PIECES, 0.8, 1.2, middle=1)
-
-    drawn_BS = np.count_nonzero(pieces_BSG3[..., 0], axis=2)
-    points_BDT2 = points_B2N.transpose(0, 2, 1).reshape(batch, _STROKES * _PIECES, 2 * _POINTS)
-    return np.stack(
-        [
-            _ink(points, pens, drawn, image_size)
-            for points, pens, drawn in zip(points_BDT2.tolist(), pen_BD.tolist(), drawn_BS.tolist(), strict=True)
-        ]
+    start_B2 = pen_B1 / 2 + room_B2 * sample["place"] - low_B2 * scale_B1
+    finer = 4 if max(image_size) <= 96 else 2  # drawn larger and reduced, so that edges are soft
+    points_BN2 = ((points_B2N * scale_B1[..., None] + start_B2[..., None]) * finer).transpose(0, 2, 1)
+    pen_BD = pen_B1 * sample["pressure"] * finer
+    sheets = zip(
+        points_BN2.reshape(batch, _STROKES * _PIECES, 2 * _POINTS).tolist(),
+        pen_BD.tolist(),
+        (np.abs(pieces_BSG3[..., 1]) > _NEARLY_STRAIGHT).reshape(batch, -1).tolist(),
+        np.count_nonzero(pieces_BSG3[..., 0], axis=2).tolist(),
+        strict=True,
     )
+    large = (image_size[1] * finer, image_size[0] * finer)
+    return np.array([np.asarray(_ink(*sheet, large).reduce(finer)) for sheet in sheets])
 
 
-def _ink(
-    points: list[list[float]], pens: list[float], drawn: list[int], image_size: tuple[int, int]
-) -> NDArray[np.uint8]:
-    """One drawing: each piece's points (x, y, x, y, ...) and pen width, all in pixels; how many pieces of each stroke to draw."""
-    # Drawn larger and reduced, so that edges are soft.
-    finer = 4 if max(image_size) <= 96 else 2
-    sheet = Image.new("L", (image_size[1] * finer, image_size[0] * finer))
+def _ink(points: list[list[float]], pens: list[float], bends: list[bool], drawn: list[int], size: tuple[int, int]) -> Image.Image:
+    """One drawing on a sheet of `size` (width, height): each piece's points (x, y, x, y, ...) and pen width, all in pixels,
+    and whether it bends; `drawn` is how many pieces of each stroke there are."""
+    sheet = Image.new("L", size)
     draw = ImageDraw.Draw(sheet)
     for stroke, pieces in enumerate(drawn):
         last: list[float] = []
         for piece in range(stroke * _PIECES, stroke * _PIECES + pieces):
-            line = [value * finer for value in points[piece]]
-            pen = pens[piece] * finer
+            line, pen = points[piece], pens[piece]
             half = pen / 2
             draw.line(last + line, fill=255, width=round(pen))
-            for x, y in zip(line[::2], line[1::2], strict=True):  # round joints and ends
+            # Round ends, and round joints where the line bends.
+            every = 2 if bends[piece] else 2 * _POINTS - 2
+            for x, y in zip(line[::every], line[1::every], strict=True):
                 draw.ellipse((x - half, y - half, x + half, y + half), fill=255)
             last = line[-2:]
-    return np.asarray(sheet.reduce(finer))
+    return sheet

@@ -51,9 +51,16 @@ class ViT(nn.Module):
     def encoded(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """All tokens after the encoder, (B, N, D), patches in reading order."""
         grid = self.checked_grid(images_BCHW, record)
-        maps_BCHW = images_BCHW if self.stem is None else self.stem(images_BCHW)
-        z_BND: Tensor = self.patches(maps_BCHW)  # x_p E
-        z_BND = torch.cat([*self.prefix(z_BND.shape[0]), z_BND], dim=1)  # [x_class; x_p E]
+        return self.encode(self.embedded(images_BCHW), grid, record)
+
+    def embedded(self, images_BCHW: Tensor) -> Tensor:
+        """Patches as vectors, (B, patches, D): x_p E of equation 1."""
+        patches_BND: Tensor = self.patches(images_BCHW if self.stem is None else self.stem(images_BCHW))
+        return patches_BND
+
+    def encode(self, patches_BND: Tensor, grid: Grid, record: Record | None = None) -> Tensor:
+        """All tokens after the encoder, from embedded patches."""
+        z_BND: Tensor = torch.cat([*self.prefix(patches_BND.shape[0]), patches_BND], dim=1)  # [x_class; x_p E]
         if (E_pos_1ND := self.position.added(0, grid)) is not None:
             z_BND = z_BND + E_pos_1ND  # eq. 1: z_0 = [x_class; x_p E] + E_pos
         z_BND = self.thinned(self.dropout(z_BND))

@@ -1,6 +1,7 @@
 """Losses: the paper's softmax and sigmoid cross-entropies, and distillation.
 
-Axes: B batch, C classes. Every function takes logits and gives one number, the mean over the batch.
+Axes: B batch, C classes. Every function takes logits (B, C) and gives one number a picture, (B,), so that a batch may be taken in
+parts of any size.
 """
 
 from __future__ import annotations
@@ -22,17 +23,10 @@ def soft_targets(labels: Tensor, classes: int, *, smoothing: float = 0.0) -> Ten
 
 
 def softmax_cross_entropy(logits_BC: Tensor, labels: Tensor, *, smoothing: float = 0.0, weight_C: Tensor | None = None) -> Tensor:
-    """Cross-entropy of one class a picture, or of soft targets such as mixup's.
-
-    With `weight_C` each target counts as its class's weight, and the batch as the sum of its weights.
-    """
+    """Cross-entropy of one class a picture, or of soft targets such as mixup's; with `weight_C` times the weight of its class."""
     targets_BC = soft_targets(labels, logits_BC.shape[-1], smoothing=smoothing)
-    log_BC = logits_BC.float().log_softmax(-1)
-    if weight_C is None:
-        return -(targets_BC * log_BC).sum(-1).mean()
-    plain_BC = soft_targets(labels, logits_BC.shape[-1])
-    weight_B = plain_BC @ weight_C.float()
-    return -((targets_BC * log_BC).sum(-1) * weight_B).sum() / weight_B.sum()
+    loss_B = -(targets_BC * logits_BC.float().log_softmax(-1)).sum(-1)
+    return loss_B if weight_C is None else loss_B * (soft_targets(labels, logits_BC.shape[-1]) @ weight_C.float())
 
 
 def sigmoid_cross_entropy(logits_BC: Tensor, labels: Tensor, *, smoothing: float = 0.0, weight_C: Tensor | None = None) -> Tensor:
@@ -44,16 +38,16 @@ def sigmoid_cross_entropy(logits_BC: Tensor, labels: Tensor, *, smoothing: float
     if smoothing:
         targets_BC = targets_BC * (1 - smoothing) + smoothing / 2
     each_BC = F.binary_cross_entropy_with_logits(logits_BC.float(), targets_BC, reduction="none")
-    return (each_BC if weight_C is None else each_BC * weight_C.float()).sum(-1).mean()
+    return (each_BC if weight_C is None else each_BC * weight_C.float()).sum(-1)
 
 
 def soft_distillation(logits_BC: Tensor, teacher_BC: Tensor, *, temperature: float) -> Tensor:
     """Divergence from the teacher's softened probabilities, scaled by temperature squared so that gradients keep their size."""
     student_BC = (logits_BC.float() / temperature).log_softmax(-1)
     target_BC = (teacher_BC.float() / temperature).log_softmax(-1)
-    return F.kl_div(student_BC, target_BC, log_target=True, reduction="batchmean") * temperature**2
+    return F.kl_div(student_BC, target_BC, log_target=True, reduction="none").sum(-1) * temperature**2
 
 
 def hard_distillation(logits_BC: Tensor, teacher_BC: Tensor) -> Tensor:
     """Cross-entropy with the class the teacher would have chosen (Touvron et al. 2021)."""
-    return F.cross_entropy(logits_BC.float(), teacher_BC.argmax(-1))
+    return F.cross_entropy(logits_BC.float(), teacher_BC.argmax(-1), reduction="none")

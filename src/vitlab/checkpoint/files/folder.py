@@ -1,0 +1,104 @@
+"""A folder of weights as Hugging Face lays it out: config.json, preprocessor_config.json, one weights file or several shards."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+import torch
+
+from vitlab.checkpoint.files.raw import RawFile
+from vitlab.checkpoint.files.safetensors_file import open_safetensors
+from vitlab.checkpoint.files.sniff import open_regular, size_of
+from vitlab.config.text import Json
+from vitlab.errors import CheckpointError
+
+MAX_TEXT = 8 << 20  # bytes of a JSON file
+CONFIG = "config.json"
+PREPROCESSOR = "preprocessor_config.json"
+_PREFERRED = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+_ENDINGS = (".safetensors", ".npz", ".pt", ".pth", ".bin")
+
+
+def weights_in(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """The weights file of a folder, and a note where another was passed over; several equals are refused."""
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    found = [name for name in _PREFERRED if name in names]
+    if found:
+        passed = f"read {found[0]}; left aside {', '.join(found[1:])}"
+        return folder / found[0], (passed,) if len(found) > 1 else ()
+    others = [name for name in names if name.endswith(_ENDINGS) and not name.startswith(".")]
+    if not others:
+        raise CheckpointError(f"the folder {folder} holds no weights", hint=f"a weights file is called {', '.join(_PREFERRED)}")
+    if len(others) > 1:
+        shown = ", ".join(others[:6]) + (", ..." if len(others) > 6 else "")
+        raise CheckpointError(f"the folder {folder} holds several weights files ({shown})", hint="give the path of one of them")
+    return folder / others[0], ()
+
+
+def with_sidecars(raw: RawFile, folder: Path, *, asked: bool) -> RawFile:
+    """The same with config.json and preprocessor_config.json of the folder, where they are.
+
+    One that is not a JSON object is an error if the folder was `asked` for, and else left aside with a note: who gives a file
+    that happens to lie beside something else does not mean the something else.
+    """
+    read: dict[str, dict[str, Json] | None] = {CONFIG: None, PREPROCESSOR: None}
+    notes = raw.notes
+    for name in read:
+        if not (folder / name).is_file():
+            continue
+        try:
+            read[name] = read_json(folder / name)
+        except CheckpointError as error:
+            if asked:
+                raise
+            notes = (*notes, f"left {name} aside: {error.message}")
+    return replace(raw, sidecar=read[CONFIG], preprocessor=read[PREPROCESSOR], notes=notes)
+
+
+def read_json(path: Path) -> dict[str, Json]:
+    """The JSON object in a small file."""
+    with open_regular(path) as file:
+        return parse_json(file, path)
+
+
+def parse_json(file: BinaryIO, path: Path) -> dict[str, Json]:
+    """The JSON object in an open small file."""
+    if size_of(file) > MAX_TEXT:
+        raise CheckpointError(f"{path} has {size_of(file):,} bytes, too many for a JSON file here")
+    try:
+        value = json.loads(file.read().decode())
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not JSON: {str(error)[:120]}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} is not a JSON object")
+    return value
+
+
+def read_shards(index: Path, content: dict[str, Json], *, values: bool) -> dict[str, torch.Tensor]:
+    """The tensors of all shards named by an index file, which must hold exactly the tensors that the index says."""
+    places = content.get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise CheckpointError(f"{index} is a JSON file without a weight_map", hint="give the folder, or the weights file in it")
+    by_shard: dict[str, set[str]] = {}
+    for name, shard in places.items():
+        by_shard.setdefault(_plain_name(shard, index), set()).add(name)
+    tensors: dict[str, torch.Tensor] = {}
+    for shard, names in by_shard.items():
+        with open_safetensors(index.parent / shard) as opened:
+            there = opened.header.entries.keys()
+            if there != names:
+                odd = sorted(there ^ names)
+                shown = ", ".join(odd[:8]) + (", ..." if len(odd) > 8 else "")
+                raise CheckpointError(f"{index} and its shard {shard} disagree about {shown}")
+            tensors |= opened.tensors() if values else opened.shapes()
+    return tensors
+
+
+def _plain_name(shard: Json, index: Path) -> str:
+    """The name of a file in the same folder; a path that leads elsewhere is refused."""
+    if not isinstance(shard, str) or PurePosixPath(shard).name != shard or "\\" in shard or "\0" in shard:
+        raise CheckpointError(f"{index} names the shard {str(shard)[:60]!r}, which is not a file of its own folder")
+    return shard

@@ -1,0 +1,127 @@
+"""What a format can hold, as a value: a model that asks for more is refused on writing, with every reason at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vitlab.config.model import ModelConfig, Numerics, Pool, PositionKind, ResNetStem, ViTConfig
+from vitlab.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expressible:
+    """The choices of a ViT that a layout has keys for; the plain ViT of the paper is always among them.
+
+    `bare_positions`: positions for the patches alone although there is a class token. `class_token_unpooled`: a class token
+    that a mean leaves aside. No format has tokens beside the patches that attention pooling sees: timm's leaves them out.
+    """
+
+    format: str
+    pools: tuple[Pool, ...] = ("token",)
+    positions: tuple[PositionKind, ...] = ("learned-1d",)
+    bare_positions: bool = False
+    class_token_unpooled: bool = False
+    stem: bool = False
+    distill_token: bool = False
+    register_tokens: bool = False
+    representation: bool = False
+    norm_after_mean: bool = False
+    layer_scale: bool = False
+    without_qkv_bias: bool = False
+
+
+def only_vit(config: ModelConfig, name: str) -> ViTConfig:
+    """The config where it is a ViT's or a hybrid's; CheckpointError for the other kinds of model."""
+    if not isinstance(config, ViTConfig):
+        raise CheckpointError(
+            f"{name} holds ViTs, and this is a {config.kind}", hint="a BiT ResNet can be written as bit-npz, timm or native"
+        )
+    return config
+
+
+def refuse(config: ViTConfig, can: Expressible, *, also: Sequence[str] = ()) -> None:
+    """CheckpointError that names everything of this model that the format has no place for; `also` adds reasons."""
+    reasons = [*_tokens(config, can), *_pooling(config, can), *_positions(config, can), *_layers(config, can), *also]
+    if reasons:
+        raise CheckpointError(
+            f"{can.format} cannot express {'; '.join(reasons)}", hint="the native format holds every model: --to native"
+        )
+
+
+def numerics_notes(config: ViTConfig, implied: Numerics, *, reader: str) -> list[str]:
+    """Notes where the format's own readers compute otherwise than this model is configured to."""
+    notes = []
+    if config.numerics.gelu != implied.gelu:
+        notes.append(
+            f"this model has the {config.numerics.gelu} GELU and {reader} uses the {implied.gelu} one:"
+            " its logits will differ slightly"
+        )
+    if config.numerics.norm_eps != implied.norm_eps:
+        notes.append(
+            f"this model's LayerNorm eps is {config.numerics.norm_eps:g} and {reader} uses {implied.norm_eps:g}:"
+            " its logits will differ slightly"
+        )
+    if config.pad and config.image_size != (config.grid[0] * config.step[0], config.grid[1] * config.step[1]):
+        notes.append(f"this model pads its pictures at the right and lower edge, which {reader} does not do")
+    return notes
+
+
+def stem_notes(stem: ResNetStem, implied: ResNetStem, *, reader: str) -> list[str]:
+    """The same for the ResNet before a hybrid's patches."""
+    names = ("standardise", "standardise_eps", "norm_eps", "groups")
+    other = [name for name in names if getattr(stem, name) != getattr(implied, name)]
+    told = ", ".join(f"{name} {getattr(stem, name)} against {getattr(implied, name)}" for name in other)
+    return [f"this model's stem differs from {reader}'s in {told}: its logits will differ slightly"] if other else []
+
+
+def _tokens(config: ViTConfig, can: Expressible) -> list[str]:
+    reasons = []
+    if config.register_tokens and not can.register_tokens:
+        reasons.append(f"register tokens (register_tokens={config.register_tokens})")
+    if config.distill_token and not can.distill_token:
+        reasons.append("a distillation token (distill_token=True)")
+    return reasons
+
+
+def _pooling(config: ViTConfig, can: Expressible) -> list[str]:
+    reasons = []
+    if config.pool not in can.pools:
+        reasons.append(f"pool={config.pool!r}")
+    elif config.pool == "map" and config.prefix_tokens:
+        reasons.append("class or register tokens that pool='map' sees")
+    elif config.class_token and config.pool == "mean" and not can.class_token_unpooled:
+        reasons.append("a class token beside pool='mean'")
+    if config.norm_after_pool and not (can.norm_after_mean and config.pool == "mean"):
+        reasons.append(f"norm_after_pool=True with pool={config.pool!r}")
+    if config.representation_width and not can.representation:
+        reasons.append(f"a hidden layer before the head (representation_width={config.representation_width})")
+    return reasons
+
+
+def _positions(config: ViTConfig, can: Expressible) -> list[str]:
+    position = config.position
+    if position.kind not in can.positions:
+        return [f"positions of the kind {position.kind!r}"]
+    if position.kind == "none":
+        return []
+    reasons = []
+    if position.place != "stem":
+        reasons.append(f"positions added at more places than the stem (position.place={position.place!r})")
+    learned_without = position.kind == "learned-1d" and config.prefix_tokens and not position.prefix
+    if learned_without and not can.bare_positions:
+        reasons.append("a class token without a position (position.prefix=False)")
+    return reasons
+
+
+def _layers(config: ViTConfig, can: Expressible) -> list[str]:
+    reasons = []
+    if config.stem is not None and not can.stem:
+        reasons.append("a hybrid's ResNet stem")
+    if config.attention != "global":
+        reasons.append(f"attention={config.attention!r}")
+    if config.layer_scale and not can.layer_scale:
+        reasons.append("layer scale (layer_scale above 0)")
+    if not config.qkv_bias and not can.without_qkv_bias:
+        reasons.append("attention without biases (qkv_bias=False)")
+    return reasons

@@ -1,0 +1,153 @@
+"""timm's state dicts: ViT, DeiT, hybrids and BiT ResNets, with or without the config.json of their folder.
+
+A timm file does not say how many heads there are nor the shape of its grid; config.json, or vitlab's own header, may.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from vitlab.checkpoint.files.raw import RawFile
+from vitlab.checkpoint.formats.contract import Reading, State, Told, Written
+from vitlab.checkpoint.formats.express import Expressible, numerics_notes, refuse, stem_notes
+from vitlab.checkpoint.formats.feeding import cropped, described, squashed
+from vitlab.checkpoint.formats.header import Header, adopted, header_of, metadata_of
+from vitlab.checkpoint.formats.infer import WIDE_HEADS, stem_of, unwrapped, zero_head
+from vitlab.checkpoint.formats.resnet import resnet_notes
+from vitlab.checkpoint.formats.sidecar import Sidecar
+from vitlab.checkpoint.formats.timm_resnet import bit_config, bit_rows
+from vitlab.checkpoint.formats.timm_sidecar import is_timm, labels_of, preprocess_of, said_of, sidecar_of
+from vitlab.checkpoint.formats.timm_vit import Said, vit_config, vit_rows
+from vitlab.checkpoint.table import native_shapes, to_ours, to_theirs
+from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitlab.config.model import PROFILES, ModelConfig, ResNetConfig, ViTConfig
+
+FORMAT = "timm"
+CAN = Expressible(
+    format=FORMAT,
+    pools=("token", "mean", "map"),
+    positions=("learned-1d", "none"),
+    bare_positions=True,
+    class_token_unpooled=True,
+    stem=True,
+    distill_token=True,
+    register_tokens=True,
+    representation=True,
+    norm_after_mean=True,
+    layer_scale=True,
+    without_qkv_bias=True,
+)
+READER = "timm"
+
+
+def matches(raw: RawFile) -> bool:
+    """Whether the tensors carry the names of timm's VisionTransformer or of its BiT ResNets."""
+    tensors, _ = unwrapped(raw)
+    return _is_vit(tensors) or _is_bit(tensors)
+
+
+def read(raw: RawFile, told: Told) -> Reading:
+    """The model of a timm file; what neither it nor its config.json says is told or guessed, and a guess is said."""
+    tensors, notes = unwrapped(raw)
+    where, header = raw.path.name, header_of(raw)
+    beside = raw.sidecar if header is None and is_timm(raw.sidecar) else None
+    config, found = _config(tensors, told, header, beside, where)
+    if header is not None:
+        config = adopted(config, header, told, where=where)
+    rows = vit_rows(config) if isinstance(config, ViTConfig) else bit_rows(config)
+    state = to_ours(tensors, list(rows), native_shapes(config), where=where)
+    labels: tuple[str, ...] | None = None
+    fed: list[str] = []
+    if header is not None:
+        preprocess = header.preprocess
+        labels = header.labels_for(config.num_classes)
+    elif beside is not None:
+        preprocess, fed = preprocess_of(beside, config)
+        labels, named = labels_of(beside, config.num_classes)
+        fed += named
+    else:
+        preprocess, fed = _guessed_feeding(config)
+    return Reading(
+        format=FORMAT,
+        config=config,
+        state=state,
+        preprocess=preprocess,
+        labels=labels,
+        notes=(*notes, *found, *zero_head(state), *fed),
+    )
+
+
+def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
+    """The model under timm's names; in a folder, beside the config.json from which timm builds it."""
+    if isinstance(config, ResNetConfig):
+        notes, rows = resnet_notes(config, official=False, reader=READER), bit_rows(config)
+    else:
+        refuse(config, CAN)
+        notes, rows = _vit_notes(config), vit_rows(config)
+    tensors = to_theirs(state, list(rows), native_shapes(config))
+    beside = sidecar_of(config, preprocess, labels)
+    if beside is None:
+        notes.append("no config.json for timm: it has no model of this ResNet under a name")
+    return Written(
+        container="safetensors",
+        tensors=tensors,
+        metadata=metadata_of(config, preprocess, labels),
+        sidecars={} if beside is None else {"config.json": beside},
+        notes=tuple(notes),
+    )
+
+
+def _is_vit(tensors: dict[str, Tensor]) -> bool:
+    return "patch_embed.proj.weight" in tensors and "blocks.0.norm1.weight" in tensors
+
+
+def _is_bit(tensors: dict[str, Tensor]) -> bool:
+    return "stem.conv.weight" in tensors and "stages.0.blocks.0.conv1.weight" in tensors
+
+
+def _config(
+    tensors: dict[str, Tensor], told: Told, header: Header | None, beside: Sidecar | None, where: str
+) -> tuple[ModelConfig, list[str]]:
+    if _is_bit(tensors):
+        config, notes = bit_config(tensors, told, where=where)
+        return config, notes if header is None else []
+    said = Said()
+    if header is not None and isinstance(header.config, ViTConfig):
+        said = Said(heads=header.config.heads, grid=header.config.grid, pool=header.config.pool)
+    elif beside is not None:
+        said = said_of(beside)
+    return vit_config(tensors, told, said, where=where)
+
+
+def _guessed_feeding(config: ModelConfig) -> tuple[Preprocess, list[str]]:
+    size, channels = config.image_size, config.channels
+    if isinstance(config, ResNetConfig):
+        preprocess = cropped(size, channels, interpolation="bilinear")
+        return preprocess, [f"preprocessing is a guess ({described(preprocess)}): the file does not say"]
+    if config.pool == "map":
+        preprocess = squashed(size, channels, interpolation="bicubic")
+    elif config.stem is not None:
+        preprocess = cropped(size, channels, interpolation="bicubic")
+    else:
+        preprocess = cropped(size, channels, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
+        other = "models converted from JAX (augreg) want pixels to [-1, 1] and a crop of 0.9"
+        return preprocess, [f"preprocessing is a guess, as for DeiT ({described(preprocess)}): the file does not say; {other}"]
+    return preprocess, [f"preprocessing is a guess ({described(preprocess)}): the file does not say"]
+
+
+def _vit_notes(config: ViTConfig) -> list[str]:
+    """In what timm, given these tensors alone, would build or run another model."""
+    notes = numerics_notes(config, PROFILES["timm"], reader=READER)
+    if config.stem is not None:
+        implied = stem_of(Told(), config.stem.blocks, config.stem.width, official=False)
+        notes += stem_notes(config.stem, implied, reader=READER)
+    usual = WIDE_HEADS.get((config.width, config.depth, config.mlp_width), config.width / 64)
+    if config.heads != usual:
+        notes.append(f"the tensors do not say that there are {config.heads} heads: timm needs num_heads={config.heads}")
+    if config.grid[0] != config.grid[1] or config.position.kind == "none":
+        notes.append(f"the tensors do not say that the grid is {config.grid[0]}x{config.grid[1]}: timm needs img_size")
+    if config.pool == "mean" and config.class_token and not config.norm_after_pool:
+        notes.append("the tensors do not say that the pool is the mean: timm needs global_pool='avg', fc_norm=False")
+    if config.representation_width:
+        notes.append("timm has had no hidden layer before the head (pre_logits) since 0.8: only older versions read these keys")
+    return notes

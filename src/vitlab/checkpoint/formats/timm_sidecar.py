@@ -1,0 +1,202 @@
+"""The config.json of a timm model's folder: what it says of the model and how it is fed, and the one we write."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from vitlab.checkpoint.formats import sidecar
+from vitlab.checkpoint.formats.feeding import per_channel
+from vitlab.checkpoint.formats.sidecar import Sidecar
+from vitlab.checkpoint.formats.timm_vit import Said
+from vitlab.config.data import Interpolation, Preprocess, Resize
+from vitlab.config.model import Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig
+from vitlab.config.text import Json, to_json
+from vitlab.config.variants import name_of
+from vitlab.errors import CheckpointError
+
+POOLS: dict[str, Pool] = {"token": "token", "avg": "mean", "map": "map"}
+CROPS: dict[str, Resize] = {"center": "short-side", "squash": "squash", "border": "pad"}
+INTERPOLATIONS: dict[str, Interpolation] = {"bilinear": "bilinear", "bicubic": "bicubic"}
+# Architectures whose GELU is the tanh one without their model_args saying so.
+TANH = re.compile(r"vit_(so400m_patch16|giantopt_patch16)_siglip\w*|vit_large_patch16_siglip(_gap)?_512")
+
+# timm's names of what vitlab's `name_of` calls by the paper's.
+HYBRIDS = {
+    "R+ViT-Ti/16": "vit_tiny_r_s16_p8_224",
+    "R26+ViT-S/32": "vit_small_r26_s32_224",
+    "R50+ViT-B/16": "vit_base_r50_s16_224",
+    "R50+ViT-L/32": "vit_large_r50_s32_224",
+}
+RESNETS = {
+    "BiT-R50x1": "resnetv2_50x1_bit",
+    "BiT-R50x3": "resnetv2_50x3_bit",
+    "BiT-R101x1": "resnetv2_101x1_bit",
+    "BiT-R101x3": "resnetv2_101x3_bit",
+    "BiT-R152x2": "resnetv2_152x2_bit",
+    "BiT-R152x4": "resnetv2_152x4_bit",
+}
+
+
+def is_timm(data: Sidecar | None) -> bool:
+    """Whether a config.json is timm's; transformers' has `architectures` and `model_type` instead."""
+    return data is not None and isinstance(data.get("architecture"), str)
+
+
+def said_of(data: Sidecar) -> Said:
+    """What timm's config.json says of the model itself."""
+    arguments = sidecar.within(data, "model_args")
+    pool = sidecar.text(data, "global_pool") or sidecar.text(arguments, "global_pool")
+    if pool and pool not in POOLS:
+        raise CheckpointError(f"config.json says global_pool={pool!r}, which vitlab does not have", hint="token, avg or map")
+    return Said(
+        heads=sidecar.whole(arguments, "num_heads"),
+        image_size=sidecar.size(arguments, "img_size") or _input_size(data),
+        pool=POOLS[pool] if pool else None,
+        gelu=_gelu(data, arguments),
+    )
+
+
+def preprocess_of(data: Sidecar, config: ModelConfig) -> tuple[Preprocess, list[str]]:
+    """How timm evaluates this model, with notes where it does so in a way vitlab does not have."""
+    fed = _pretrained(data)
+    height, width = _input_size(data) or config.image_size
+    interpolation, crop = sidecar.text(fed, "interpolation") or "bicubic", sidecar.text(fed, "crop_mode") or "center"
+    share = sidecar.number(fed, "crop_pct") or 0.875
+    if not 0.1 <= share <= 1:
+        raise CheckpointError(f"config.json says crop_pct={share}, which is not a share of the picture")
+    notes = []
+    if interpolation not in INTERPOLATIONS:
+        notes.append(f"config.json says interpolation={interpolation!r}: bicubic is used")
+    if crop not in CROPS:
+        notes.append(f"config.json says crop_mode={crop!r}: the centre is used")
+    if (height, width) != config.image_size:
+        seen = f"{config.image_size[0]}x{config.image_size[1]}"
+        notes.append(f"config.json says pictures of {height}x{width}, and the model sees {seen}: fed with that")
+    mean, std = sidecar.numbers(fed, "mean") or (0.5,), sidecar.numbers(fed, "std") or (0.5,)
+    fits = len(mean) == len(std) == config.channels
+    preprocess = Preprocess(
+        image_size=config.image_size,
+        resize=CROPS.get(crop, "short-side"),
+        resize_to=max(math.floor(max(height, width) / share), max(config.image_size)),
+        interpolation=INTERPOLATIONS.get(interpolation, "bicubic"),
+        mean=mean if fits else per_channel(mean, config.channels),
+        std=std if fits else per_channel(mean, config.channels),
+    )
+    return preprocess, notes
+
+
+def labels_of(data: Sidecar, classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
+    """The classes' names, where there are as many as classes."""
+    value = data.get("label_names", _pretrained(data).get("label_names"))
+    if value is None or not classes:
+        return None, []
+    labels = sidecar.names(value, classes, key="label_names")
+    return labels, [] if labels else [f"config.json's label_names are not {classes} names: left out"]
+
+
+def sidecar_of(config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Json:
+    """A config.json from which timm builds this model, or None where timm has no name to build it under."""
+    name = name_of(config) or ""
+    arguments: dict[str, Json]
+    if isinstance(config, ResNetConfig):
+        architecture, arguments, pool = RESNETS.get(name), {}, "avg"
+    else:
+        architecture, arguments, pool = _architecture(config, name), _arguments(config), _timm_pool(config)
+    if architecture is None:
+        return None
+    crop = {resize: mode for mode, resize in CROPS.items()}[preprocess.resize]
+    fed: dict[str, Json] = {
+        "input_size": [config.channels, *preprocess.image_size],
+        "fixed_input_size": isinstance(config, ViTConfig),
+        "interpolation": "bicubic" if preprocess.interpolation == "bicubic" else "bilinear",
+        "crop_pct": _share(preprocess) if crop == "center" else 1.0,
+        "crop_mode": crop,
+        "mean": list(preprocess.mean),
+        "std": list(preprocess.std),
+        "num_classes": config.num_classes,
+    }
+    named: dict[str, Json] = {} if labels is None else {"label_names": list(labels)}
+    return {
+        "architecture": architecture,
+        "num_classes": config.num_classes,
+        "num_features": config.feature_width,
+        "global_pool": pool,
+        **named,
+        "model_args": arguments,
+        "pretrained_cfg": fed,
+    }
+
+
+def _architecture(config: ViTConfig, name: str) -> str | None:
+    """A name under which timm builds a model whose arguments can all be given; a hybrid's ResNet cannot."""
+    if config.stem is not None:
+        return HYBRIDS.get(name)
+    return "deit_base_distilled_patch16_224" if config.distill_token else "vit_base_patch16_224"
+
+
+def _arguments(config: ViTConfig) -> dict[str, Json]:
+    arguments: dict[str, Json] = {
+        "img_size": to_json(config.image_size),
+        "patch_size": to_json(config.patch_size),
+        "in_chans": config.channels,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        "mlp_ratio": _ratio(config),
+        "qkv_bias": config.qkv_bias,
+        "class_token": config.class_token,
+        "reg_tokens": config.register_tokens,
+        "no_embed_class": bool(config.prefix_tokens) and not config.position.prefix,
+        "pos_embed": "none" if config.position.kind == "none" else "learn",
+        "global_pool": _timm_pool(config),
+        "fc_norm": config.norm_after_pool,
+        "act_layer": "gelu_tanh" if config.numerics.gelu == "tanh" else "gelu",
+    }
+    if config.layer_scale:
+        arguments["init_values"] = config.layer_scale
+    return arguments
+
+
+def _ratio(config: ViTConfig) -> float:
+    """timm's MLP width is int(width * ratio): a ratio that gives ours in spite of rounding."""
+    ratio = config.mlp_width / config.width
+    return ratio if int(config.width * ratio) == config.mlp_width else (config.mlp_width + 0.5) / config.width
+
+
+def _share(preprocess: Preprocess) -> float:
+    """timm scales the short side to floor(size / share): a share that gives ours in spite of rounding."""
+    size = max(preprocess.image_size)
+    share = size / preprocess.resize_to
+    return share if math.floor(size / share) == preprocess.resize_to else size / (preprocess.resize_to + 0.5)
+
+
+def _timm_pool(config: ViTConfig) -> str:
+    return {pool: word for word, pool in POOLS.items()}[config.pool]
+
+
+def _pretrained(data: Sidecar) -> Sidecar:
+    """How it was fed: an object of its own, in the oldest files the file itself."""
+    return sidecar.within(data, "pretrained_cfg") if "pretrained_cfg" in data else data
+
+
+def _input_size(data: Sidecar) -> tuple[int, int] | None:
+    fed = _pretrained(data)
+    shape = sidecar.numbers(fed, "input_size")
+    if shape is None:
+        return None
+    if len(shape) != 3:
+        raise CheckpointError(f"config.json says input_size={list(shape)}, which is not channels, height, width")
+    return sidecar.size({"input_size": [int(side) for side in shape[1:]]}, "input_size")
+
+
+def _gelu(data: Sidecar, arguments: Sidecar) -> Gelu | None:
+    match sidecar.text(arguments, "act_layer"):
+        case "gelu_tanh":
+            return "tanh"
+        case "gelu":
+            return "exact"
+        case None:
+            return "tanh" if TANH.fullmatch(sidecar.text(data, "architecture") or "") else None
+        case other:
+            raise CheckpointError(f"config.json says act_layer={other!r}, which vitlab does not have", hint="gelu or gelu_tanh")

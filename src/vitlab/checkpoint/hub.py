@@ -1,0 +1,60 @@
+"""`hub:owner/name[@revision]`: a model repository of the Hugging Face Hub as a local folder."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from vitlab.errors import CheckpointError
+
+PREFIX = "hub:"
+_ADDRESS = re.compile(r"hub:(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
+_TEXTS = ["config.json", "preprocessor_config.json"]
+# The first of these that a repository has is fetched: no pickle is downloaded where there is something better.
+_WEIGHTS = (["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"], ["*.npz"], ["pytorch_model.bin"])
+_FETCHED = (".safetensors", ".npz", ".bin", ".index.json")
+
+
+def is_hub(path: str | Path) -> bool:
+    """Whether a path is an address on the Hub."""
+    return isinstance(path, str) and path.startswith(PREFIX)
+
+
+def fetch(address: str) -> tuple[Path, tuple[str, ...]]:
+    """The folder with the repository's weights, downloaded or from the local cache, and a note of the exact revision."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None:
+        raise CheckpointError(f"{address!r} is no address on the Hub", hint="write hub:owner/name or hub:owner/name@revision")
+    if find_spec("huggingface_hub") is None:
+        raise CheckpointError(
+            f"{address} needs the package huggingface_hub, which is not installed",
+            hint="pip install 'vitlab[hub]', or download the files and give their folder",
+        )
+    name, revision = found["name"], found["revision"]
+    for weights in _WEIGHTS:
+        folder = _download(address, name, revision, [*_TEXTS, *weights])
+        if any(entry.name.endswith(_FETCHED) for entry in folder.iterdir()):
+            return folder, (f"from the Hub: {name} at revision {folder.name}",)
+    raise CheckpointError(
+        f"{address} holds no weights that vitlab reads", hint="download the files and give the path of the one you mean"
+    )
+
+
+def _download(address: str, name: str, revision: str | None, patterns: list[str]) -> Path:
+    hub = import_module("huggingface_hub")
+    errors = import_module("huggingface_hub.errors")
+    try:
+        return Path(hub.snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except errors.RepositoryNotFoundError as error:
+        raise CheckpointError(f"there is no public repository {name} on the Hub", hint="check owner and name") from error
+    except errors.RevisionNotFoundError as error:
+        raise CheckpointError(f"{name} has no revision {revision!r} on the Hub") from error
+    except errors.HFValidationError as error:
+        raise CheckpointError(f"{address!r} is no address on the Hub", hint="write hub:owner/name") from error
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, errors.HfHubHTTPError, OSError) as error:
+        raise CheckpointError(
+            f"cannot reach the Hub for {name}, and it is not in the local cache: {str(error).strip().splitlines()[0][:160]}",
+            hint="go online, or download the files elsewhere and give their folder",
+        ) from error

@@ -1,0 +1,74 @@
+"""Whether weights, labels and preprocessing belong to a model, asked before the model is built at full size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from vitlab.config.data import Preprocess
+from vitlab.config.model import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.errors import CheckpointError
+from vitlab.model.assemble import skeleton
+
+MAX_POSITIONS = 1 << 26  # numbers in a table of fixed positions, which a model computes and no file has to hold
+_SHOWN = 20
+
+
+def check_state(state: Mapping[str, torch.Tensor], config: ModelConfig, *, where: str) -> None:
+    """Refuse weights that are not exactly those of the config's model, naming what is missing, unknown or of another shape."""
+    _check_extent(config, len(state), where)
+    wanted = {name: tuple(tensor.shape) for name, tensor in skeleton(config).state_dict().items()}
+    faults = [f"{name} is missing" for name in wanted if name not in state]
+    faults += [f"{name} is unknown" for name in state if name not in wanted]
+    faults += [
+        f"{name} is {_by(state[name].shape)} and should be {_by(shape)}"
+        for name, shape in wanted.items()
+        if name in state and tuple(state[name].shape) != shape
+    ]
+    if faults:
+        more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        raise CheckpointError(f"{where}: the weights are not those of the model: {'; '.join(faults[:_SHOWN])}{more}")
+    odd = [
+        f"{name} is {str(tensor.dtype).removeprefix('torch.')}" for name, tensor in state.items() if not tensor.is_floating_point()
+    ]
+    if odd:
+        raise CheckpointError(f"{where}: weights must be floating-point numbers: {'; '.join(odd[:_SHOWN])}")
+
+
+def check_labels(labels: Sequence[str] | None, num_classes: int) -> None:
+    """Refuse labels that are not one a class."""
+    if labels is not None and len(labels) != num_classes:
+        raise CheckpointError(
+            f"{len(labels)} labels for a head of {num_classes} classes",
+            hint="give one label a class, in the order of the logits",
+        )
+
+
+def check_preprocess(preprocess: Preprocess, config: ModelConfig) -> None:
+    """Refuse preprocessing that makes pictures the model cannot take."""
+    if preprocess.channels != config.channels:
+        raise CheckpointError(f"preprocessing gives {preprocess.channels} channels and the model takes {config.channels}")
+    fixed = isinstance(config, ViTConfig) and not config.dynamic_size
+    if fixed and preprocess.image_size != config.image_size:
+        raise CheckpointError(
+            f"preprocessing gives {_by(preprocess.image_size)} pixels and the model takes {_by(config.image_size)}",
+            hint="load with image_size=, or with dynamic_size=True",
+        )
+
+
+def _check_extent(config: ModelConfig, tensors: int, where: str) -> None:
+    """Refuse a config whose model would be far larger than the file, before it is built even without values."""
+    units = config.layers if isinstance(config, ViTConfig) else sum(config.blocks)
+    if isinstance(config, ViTConfig) and config.stem is not None:
+        units += sum(config.stem.blocks)
+    if units > tensors:
+        raise CheckpointError(f"{where}: the config has {units:,} layers and there are only {tensors:,} tensors")
+    if isinstance(config, ResNetConfig) or config.position.kind not in ("none", "sincos-2d"):
+        return
+    if config.tokens * config.width > MAX_POSITIONS:
+        raise CheckpointError(f"{where}: the config has {config.tokens:,} tokens of width {config.width:,}, beyond any model")
+
+
+def _by(shape: Iterable[int]) -> str:
+    return "x".join(map(str, shape)) or "a single number"

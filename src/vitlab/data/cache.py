@@ -1,0 +1,63 @@
+"""Arrays that took long to make, kept in the user's cache folder until what they were made from changes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from hashlib import blake2b
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[np.generic]]
+
+
+def cache_folder() -> Path:
+    """Where this user's programs keep what they can make again: $XDG_CACHE_HOME/vitlab, else ~/.cache/vitlab."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitlab"
+
+
+def stamp_of(status: os.stat_result) -> tuple[int, int, int]:
+    """What changes when a file does: its bytes, and the times (ns) of its last change of content and of any change."""
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def settled(stamp: tuple[int, int, int]) -> bool:
+    """Whether a file was last changed long enough ago (2 s) that a later change must show in its times."""
+    return time.time_ns() - max(stamp[1:]) > 2_000_000_000
+
+
+def recall(kind: str, path: Path) -> Arrays | None:
+    """The arrays remembered about `path`, or None where there are none or they are damaged."""
+    try:
+        with np.load(_file(kind, path), allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, EOFError, KeyError, BadZipFile):
+        return None
+
+
+def remember(kind: str, path: Path, arrays: Arrays) -> None:
+    """Keep arrays about `path` for the next time, whole or not at all.
+
+    Where the cache cannot be written (a full disk, a home without permission) the work is done again the next time.
+    """
+    file = _file(kind, path)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=file.parent, prefix=".partial-")
+    except OSError:
+        return
+    try:
+        with os.fdopen(handle, "wb") as out:
+            np.savez(out, allow_pickle=False, **arrays)
+        os.replace(partial, file)  # noqa: PTH105
+    except OSError:
+        Path(partial).unlink(missing_ok=True)
+
+
+def _file(kind: str, path: Path) -> Path:
+    key = blake2b(os.fsencode(path.absolute()), digest_size=16).hexdigest()
+    return cache_folder() / kind / f"{key}.npz"

@@ -1,0 +1,97 @@
+"""The built-in set of real pictures: 1,797 handwritten digits of 8 x 8 pixels, which scikit-learn carries with it.
+
+They are the test part of the UCI set "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998).
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.config.check import choice
+from vitlab.data.digests import Digests, digest_all
+from vitlab.data.labels import LabelTable
+from vitlab.data.listed import PARTS, ListedSource
+from vitlab.errors import DataError
+
+HoldOut = Literal["content", "writers"]
+
+_COUNT = 1797
+_WHITE = 16  # a pixel is the number of inked cells among 4 x 4
+_TEST_SHARE = 0.25
+# The set is one filled-in form after the other: its labels run 0, 1, ..., 9 three times and go on the same way at 0, 130, 256,
+# ..., 1157, 1287, 1415, 1667. Nobody's form lies on both sides of such a place.
+_LAST_FORMS = 1287
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DigitsContents:
+    """The pixels of all digits, uint8 [pictures, 8, 8, 1], from 0 (paper) to 255 (ink)."""
+
+    pixels: NDArray[np.uint8]
+
+    def name(self, row: int) -> str:
+        """Which digit this is, in scikit-learn's order."""
+        return f"digits/{row:04d}"
+
+    def read(self, row: int) -> NDArray[np.uint8]:
+        """Its pixels, [8, 8, 1]."""
+        read: NDArray[np.uint8] = self.pixels[row]
+        return read
+
+    def digests(self, rows: NDArray[np.int64]) -> Digests:
+        """The hash of each row's pixels."""
+        return digest_all(self.read, rows)
+
+
+def open_digits(*, hold_out: HoldOut = "content") -> ListedSource:
+    """All digits in scikit-learn's order, each declared `train` or `test`; needs scikit-learn (the extra `demo`).
+
+    `hold_out` is the rule of the test part, the same on every machine. `content`: of each digit, the quarter whose pixels have
+    the lowest hash (450 pictures; writers are in both parts). `writers`: the last four or five of the set's 13 writers,
+    who are not in train (510 pictures; harder).
+    """
+    choice("hold_out", hold_out, HoldOut)
+    pixels, codes = _read()
+    contents = DigitsContents(pixels=pixels)
+    rows = np.arange(len(codes))
+    parts = np.full(len(codes), PARTS.index("train"), np.int8)
+    if hold_out == "writers":
+        parts[_LAST_FORMS:] = PARTS.index("test")
+    else:
+        digests = contents.digests(rows)
+        for code in range(10):
+            members = rows[codes == code]
+            # By the hash read from its end: a `val` that is held out of train later goes by its beginning.
+            by_hash = members[np.lexsort(digests[members].T)]
+            parts[by_hash[: round(len(members) * _TEST_SHARE)]] = PARTS.index("test")
+    return ListedSource(
+        contents=contents,
+        rows=rows,
+        table=LabelTable(codes=codes),
+        labels=tuple(str(code) for code in range(10)),
+        parts=parts,
+    )
+
+
+def _read() -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Pixels [pictures, 8, 8, 1] and labels, checked: the split holds for this set and no other."""
+    try:
+        datasets = importlib.import_module("sklearn.datasets")
+    except ModuleNotFoundError as missing:
+        raise DataError(
+            f"the digits come with scikit-learn, which cannot be imported: no module named {missing.name!r}",
+            hint="pip install 'vitlab[demo]'",
+        ) from missing
+    bunch = datasets.load_digits()
+    images, codes = np.asarray(bunch.images), np.asarray(bunch.target, np.int32)
+    if images.shape != (_COUNT, 8, 8) or images.min() < 0 or images.max() > _WHITE or set(codes.tolist()) != set(range(10)):
+        raise DataError(
+            f"scikit-learn's digits are not the {_COUNT:,} pictures of 8 x 8 that are known here: {images.shape}",
+            hint="pip install 'vitlab[demo]' in a fresh environment",
+        )
+    return np.rint(images * (255 / _WHITE)).astype(np.uint8)[..., None], codes

@@ -1,0 +1,92 @@
+"""Mixing the pictures and targets of a batch: mixup and cutmix. Pure functions of (batch, targets, rng).
+
+A batch is uint8 or float; its targets are soft, [B, K], and each row keeps its sum.
+Axes: B batch, H height, W width, C channels, K classes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from vitlab.config.augment import Augment
+from vitlab.errors import DataError
+
+Layout = Literal["BHWC", "BCHW"]
+Mixed = tuple[torch.Tensor, torch.Tensor]
+
+
+def mix(
+    images: torch.Tensor, targets_BK: torch.Tensor, rng: np.random.Generator, config: Augment, *, layout: Layout = "BHWC"
+) -> Mixed:
+    """What `config.mixup` and `config.cutmix` ask for: neither, one, or either of them with equal chance for each batch."""
+    either = config.mixup > 0 and config.cutmix > 0
+    if rng.random() < 0.5 if either else config.mixup > 0:
+        return mixup(images, targets_BK, rng, config.mixup)
+    if config.cutmix:
+        return cutmix(images, targets_BK, rng, config.cutmix, layout=layout)
+    return images, targets_BK
+
+
+def mixup(images: torch.Tensor, targets_BK: torch.Tensor, rng: np.random.Generator, alpha: float) -> Mixed:
+    """Every picture blended with the one before it, one weight from Beta(alpha, alpha) for the whole batch.
+
+    The larger share stays with the picture itself, as in the official code; uint8 is rounded back to uint8.
+    """
+    _check(images, targets_BK, alpha)
+    weight = rng.beta(alpha, alpha)
+    weight = max(weight, 1 - weight)
+    blended = _blend(images, images.roll(1, 0), weight)
+    return blended, _blend(targets_BK, targets_BK.roll(1, 0), weight)
+
+
+def cutmix(
+    images: torch.Tensor, targets_BK: torch.Tensor, rng: np.random.Generator, alpha: float, *, layout: Layout = "BHWC"
+) -> Mixed:
+    """One box, the same for the whole batch, pasted from the picture before; targets weighed by the area that is left.
+
+    The box has the picture's aspect and a share 1 - Beta(alpha, alpha) of its area, around a centre drawn evenly, cut off at
+    the border ("CutMix", Yun et al., 2019, eq. 2); the weight is counted after the cut.
+    """
+    _check(images, targets_BK, alpha)
+    height_axis, width_axis = layout.index("H"), layout.index("W")
+    height, width = images.shape[height_axis], images.shape[width_axis]
+    side = math.sqrt(1 - rng.beta(alpha, alpha))
+    down, across = rng.random(2)
+    top, bottom = _reach(int(down * height), int(height * side), height)
+    left, right = _reach(int(across * width), int(width * side), width)
+    mixed = images.clone()
+    box = mixed.narrow(height_axis, top, bottom - top).narrow(width_axis, left, right - left)
+    other = images.roll(1, 0).narrow(height_axis, top, bottom - top).narrow(width_axis, left, right - left)
+    box.copy_(other)
+    weight = 1 - (bottom - top) * (right - left) / (height * width)
+    return mixed, _blend(targets_BK, targets_BK.roll(1, 0), weight)
+
+
+def one_hot(labels_B: torch.Tensor, classes: int) -> torch.Tensor:
+    """Class numbers as float targets, [B, K]; DataError where a label is not below `classes`."""
+    if labels_B.numel() and not 0 <= int(labels_B.min()) <= int(labels_B.max()) < classes:
+        raise DataError(f"labels run from {int(labels_B.min())} to {int(labels_B.max())}, but there are {classes} classes")
+    return F.one_hot(labels_B.long(), classes).float()
+
+
+def _reach(centre: int, length: int, most: int) -> tuple[int, int]:
+    return max(0, centre - length // 2), min(most, centre - length // 2 + length)
+
+
+def _blend(mine: torch.Tensor, other: torch.Tensor, weight: float) -> torch.Tensor:
+    if mine.dtype == torch.uint8:
+        return torch.lerp(other.float(), mine.float(), weight).round_().to(torch.uint8)
+    return torch.lerp(other, mine, weight)
+
+
+def _check(images: torch.Tensor, targets_BK: torch.Tensor, alpha: float) -> None:
+    if images.ndim != 4 or targets_BK.ndim != 2 or len(images) != len(targets_BK):
+        raise DataError(f"a batch {list(images.shape)} cannot be mixed with targets {list(targets_BK.shape)}")
+    if not targets_BK.is_floating_point():
+        raise DataError("mixing needs soft targets [batch, classes]", hint="make them with one_hot")
+    assert alpha > 0, "no mixing was asked for"

@@ -1,0 +1,66 @@
+"""Many names in little memory, and names as they may be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def shown(name: str) -> str:
+    """A name on one line: control characters, line ends and undecodable bytes as escapes, every other letter as it is."""
+    if name.isprintable():
+        return name
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
+
+
+class Names:
+    """An unchanging list of names in two buffers: a million of them pickle, fork and load at once.
+
+    A list of str would be copied page by page into every worker, because reading a str writes its reference count.
+    Names are as the file system gives them, undecodable bytes included.
+    """
+
+    __slots__ = ("_blob", "_ends")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        encoded = [name.encode("utf-8", "surrogateescape") for name in names]
+        self._blob = b"".join(encoded)
+        self._ends: NDArray[np.int64] = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+
+    @classmethod
+    def from_buffers(cls, blob: bytes, ends: NDArray[np.int64]) -> Names:
+        """The names whose `buffers` these are; ValueError where they cannot be."""
+        if ends.ndim != 1 or len(ends) == 0 or ends[0] != 0 or ends[-1] != len(blob) or np.any(np.diff(ends) < 0):
+            raise ValueError("these buffers hold no names")
+        names = cls(())
+        names._blob, names._ends = blob, ends
+        return names
+
+    def buffers(self) -> tuple[bytes, NDArray[np.int64]]:
+        """All letters end to end, and where each name ends, from 0."""
+        return self._blob, self._ends
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> str:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._blob[self._ends[index] : self._ends[index + 1]].decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        ends = self._ends.tolist()
+        for start, end in pairwise(ends):
+            yield self._blob[start:end].decode("utf-8", "surrogateescape")
+
+    def take(self, rows: NDArray[np.int64]) -> Names:
+        """The names of these rows, in this order."""
+        return Names(self[int(row)] for row in rows)
+
+
+def natural(name: str) -> bytes:
+    """The key names are sorted by: their letters' code points, as `sorted` does, also where a byte is no letter."""
+    return name.encode("utf-8", "surrogateescape")

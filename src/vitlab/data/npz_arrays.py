@@ -1,0 +1,96 @@
+"""Arrays of an .npz file that hold no objects: their headers checked before anything is allocated, their bytes mapped."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from vitlab.config.source import ArchiveLimits
+from vitlab.data.blocks import LARGEST_IN_MEMORY, map_bytes
+from vitlab.data.names import shown
+from vitlab.data.zips import STORED, ZipContents, read_zip_index
+from vitlab.errors import DataError
+
+_LIMITS = ArchiveLimits(entries=1000, entry_bytes=2**40, total_bytes=2**41)  # mapped, so larger than memory is fine
+_LONGEST_HEADER = 10_000
+_CHECKED_AT_ONCE = 512 * 2**20  # bytes; larger arrays are not read through just to verify their checksum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NpzArray:
+    """One array of an .npz file, not yet read. Picklable."""
+
+    contents: ZipContents
+    row: int
+    dtype: str
+    shape: tuple[int, ...]
+    header: int
+    """bytes before the values"""
+
+    @property
+    def where(self) -> str:
+        """The file and the array, for messages."""
+        return self.contents.name(self.row).removesuffix(".npy")
+
+    def load(self) -> NDArray[np.generic]:
+        """The values: mapped from the file where they are stored as they are, else unpacked into memory."""
+        size = math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        if self.contents.index.methods[self.row] == STORED:
+            offset = self.contents.data_offset(self.row) + self.header
+            raw = map_bytes(self.contents.index.path, self.contents.index.stamp, offset, size)
+        else:
+            if size > LARGEST_IN_MEMORY:
+                raise DataError(f"{shown(self.where)} unpacks to {size:,} bytes; the limit is {LARGEST_IN_MEMORY:,}")
+            raw = np.empty(size + self.header, np.uint8)
+            filled = 0
+            for chunk in self.contents.stream(self.row):
+                raw[filled : filled + len(chunk)] = np.frombuffer(chunk, np.uint8)
+                filled += len(chunk)
+            raw = raw[self.header :]
+        return raw.view(self.dtype).reshape(self.shape)
+
+
+def open_npz(path: Path) -> dict[str, NpzArray]:
+    """The arrays of an .npz file by name; DataError where one holds objects, or is not as large as it claims."""
+    contents = ZipContents(read_zip_index(path, _LIMITS))
+    arrays = {}
+    for row, name in enumerate(contents.index.names):
+        if not name.endswith(".npy"):
+            raise DataError(f"{shown(str(path))} holds {shown(name)}, which is no array")
+        arrays[name.removesuffix(".npy")] = _described(contents, row)
+    if not arrays:
+        raise DataError(f"{shown(str(path))} holds no array")
+    return arrays
+
+
+def _described(contents: ZipContents, row: int) -> NpzArray:
+    where, size = contents.name(row), int(contents.index.sizes[row])
+    head = next(contents.stream(row, chunk=_LONGEST_HEADER + 16), b"") if size else b""
+    file = io.BytesIO(head)
+    try:
+        version = npy.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise DataError(f"{shown(where)} is of version {version[0]}.{version[1]} of the format; 1.0 and 2.0 are read")
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read_header(file, max_header_size=_LONGEST_HEADER)
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{shown(where)} is no array: {shown(str(error).splitlines()[0])}") from error
+    if dtype.hasobject:
+        raise DataError(f"{shown(where)} holds Python objects, which are pickled and never read")
+    needed = math.prod(shape) * dtype.itemsize
+    if needed != size - file.tell():
+        raise DataError(
+            f"{shown(where)} claims {'x'.join(map(str, shape)) or '1'} values, {needed:,} bytes, and holds {size - file.tell():,}"
+        )
+    if fortran and len(shape) > 1:
+        raise DataError(f"{shown(where)} is in Fortran order", hint="save it with numpy.ascontiguousarray")
+    if contents.index.methods[row] == STORED and size <= _CHECKED_AT_ONCE:
+        for _ in contents.stream(row):  # verifies the checksum, which mapped reading would not
+            pass
+    return NpzArray(contents=contents, row=row, dtype=dtype.str, shape=shape, header=file.tell())

@@ -1,0 +1,110 @@
+"""Small models of every option, with random weights, and the passage of a model through a format without a disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitlab.checkpoint.files.raw import RawFile
+from vitlab.checkpoint.formats import FORMATS
+from vitlab.checkpoint.formats.contract import Reading, Told, Written
+from vitlab.checkpoint.table import native_shapes
+from vitlab.config import ModelConfig, Numerics, Position, Preprocess, ResNetConfig, ResNetStem, ViTConfig, variant
+
+State = dict[str, Tensor]
+
+
+def mini() -> ViTConfig:
+    """ViT-Mini/8 at 32 pixels with 5 classes."""
+    config = variant("ViT-Mini/8", num_classes=5)
+    assert isinstance(config, ViTConfig)
+    return config
+
+
+BARE = Position(prefix=False)
+OPTIONS: dict[str, ModelConfig] = {
+    "plain": mini(),
+    "no head": replace(mini(), num_classes=0),
+    "hidden layer": replace(mini(), representation_width=48),
+    "hidden layer, no head": replace(mini(), representation_width=48, num_classes=0),
+    "mean": replace(mini(), pool="mean", class_token=False),
+    "mean, norm after": replace(mini(), pool="mean", class_token=False, norm_after_pool=True),
+    "mean, norm after, class token": replace(mini(), pool="mean", norm_after_pool=True),
+    "mean, class token": replace(mini(), pool="mean"),
+    "token, norm after": replace(mini(), norm_after_pool=True),
+    "map": replace(mini(), pool="map", class_token=False),
+    "map, no head": replace(mini(), pool="map", class_token=False, num_classes=0),
+    "map, class token": replace(mini(), pool="map"),
+    "distilled": replace(mini(), distill_token=True),
+    "distilled, no head": replace(mini(), distill_token=True, num_classes=0),
+    "one register": replace(mini(), register_tokens=1),
+    "four registers": replace(mini(), register_tokens=4),
+    "four registers, bare positions": replace(mini(), register_tokens=4, position=BARE),
+    "bare positions": replace(mini(), position=BARE),
+    "no positions": replace(mini(), position=Position(kind="none")),
+    "sine positions": replace(mini(), position=Position(kind="sincos-2d", prefix=False)),
+    "2-d positions": replace(mini(), position=Position(kind="learned-2d")),
+    "relative positions": replace(mini(), position=Position(kind="relative")),
+    "positions at every layer": replace(mini(), position=Position(place="every")),
+    "local": replace(mini(), attention="local", window=3),
+    "axial": replace(mini(), attention="axial"),
+    "layer scale": replace(mini(), layer_scale=1e-5),
+    "no qkv bias": replace(mini(), qkv_bias=False),
+    "other grid": replace(mini(), image_size=(24, 56)),
+    "other patch": replace(mini(), patch_size=(8, 4), image_size=(32, 16)),
+    "one channel": replace(mini(), channels=1),
+    "exact gelu, hf eps": replace(mini(), numerics=Numerics(gelu="exact", norm_eps=1e-12, resize="bicubic")),
+    "hybrid": replace(mini(), stem=ResNetStem(blocks=(2, 1), width=32), patch_size=(1, 1)),
+    "hybrid root": replace(mini(), stem=ResNetStem(blocks=(), width=32), patch_size=(2, 2)),
+    "resnet": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=5),
+    "resnet, no head": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=0),
+    "wide resnet": ResNetConfig(blocks=(1, 1, 1, 1), width_factor=2, channels=1, num_classes=3),
+}
+
+
+def random_state(config: ModelConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> State:
+    """Weights of that model, every number its own."""
+    generator = torch.Generator().manual_seed(seed)
+    return {key: torch.randn(shape, generator=generator).to(dtype) for key, shape in native_shapes(config).items()}
+
+
+def written(name: str, config: ModelConfig, state: State, labels: tuple[str, ...] | None = None) -> Written:
+    """The model in that format."""
+    return FORMATS[name].write(state, config, fed(config), labels)
+
+
+def fed(config: ModelConfig) -> Preprocess:
+    """Preprocessing for that model."""
+    return Preprocess(image_size=config.image_size, resize="squash", mean=(0.5,) * config.channels, std=(0.25,) * config.channels)
+
+
+def raw_of(tensors: State, **beside: object) -> RawFile:
+    """A file as read, `metadata=`, `sidecar=` and `preprocessor=` beside its tensors."""
+    raw = RawFile(path=Path("weights.file"), tensors=tensors, metadata={}, sidecar=None, preprocessor=None)
+    return replace(raw, **beside)  # type: ignore[arg-type]
+
+
+def file_of(given: Written, *, folder: bool) -> RawFile:
+    """What reading the written file gives, with its sidecars where it stands in a folder."""
+    if not folder:
+        return raw_of(given.tensors, metadata=given.metadata)
+    beside = {"sidecar": given.sidecars.get("config.json"), "preprocessor": given.sidecars.get("preprocessor_config.json")}
+    return raw_of(given.tensors, metadata=given.metadata, **beside)
+
+
+def read(raw: RawFile, told: Told | None = None) -> Reading:
+    """Read by the one format whose layout it is."""
+    (name,) = [name for name, layout in FORMATS.items() if layout.matches(raw)]
+    reading = FORMATS[name].read(raw, told or Told())
+    assert reading.format == name
+    return reading
+
+
+def same(one: State, other: State) -> bool:
+    """Whether two states have the same keys, types and bits."""
+    return one.keys() == other.keys() and all(
+        one[key].dtype == other[key].dtype and torch.equal(one[key], other[key]) for key in one
+    )

@@ -1,0 +1,165 @@
+"""Sources and views for the loader's tests, in a module of their own so that worker processes can import them and nothing else.
+
+A stamp is a tiny picture that tells which picture it was made from, and with which randomness.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.source import Example
+from vitlab.errors import DataError
+
+Pixels = NDArray[np.uint8]
+
+SHAPE = (2, 4, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stamps:
+    """`count` pictures of `classes` classes in turn; those in `broken` cannot be decoded, those in `missing` not even read."""
+
+    count: int
+    classes: int = 3
+    broken: frozenset[int] = frozenset()
+    missing: frozenset[int] = frozenset()
+    multi_label: bool = False
+    version: str = "1"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(f"class {code}" for code in range(self.classes))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Example:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        if index in self.missing:
+            raise FileNotFoundError(2, "No such file", f"stamp-{index}.png")
+        content = b"broken" if index in self.broken else index.to_bytes(8, "little")
+        return Example(name=f"stamp-{index}.png", content=content, label=self.label(index))
+
+    def label(self, index: int) -> int | tuple[int, ...] | None:
+        if not self.multi_label:
+            return index % self.classes
+        return tuple(code for code in range(self.classes) if index >> code & 1)
+
+    def fingerprint(self) -> str:
+        return f"{self!r}"
+
+
+def decode(example: Example) -> Pixels:
+    """The picture's number in a column of 8 bytes."""
+    if isinstance(example.content, np.ndarray):
+        return example.content
+    if example.content == b"broken":
+        raise DataError(f"{example.name} is truncated")
+    return np.frombuffer(example.content, np.uint8).reshape(8, 1, 1)
+
+
+def stamp(example: Example, rng: np.random.Generator) -> Pixels:
+    """The picture's number in the first channel, its randomness in the second."""
+    number = decode(example).reshape(2, 4, 1)
+    return np.concatenate([number, rng.integers(0, 256, (2, 4, 1), np.uint8)], axis=2)
+
+
+def plain(example: Example, rng: np.random.Generator) -> Pixels:
+    """A view without randomness."""
+    number = decode(example).reshape(2, 4, 1)
+    return np.concatenate([number, number], axis=2)
+
+
+def numbers(images_BHWC: Pixels) -> list[int]:
+    """The pictures' numbers, read back from the stamps."""
+    return [int.from_bytes(image[..., 0].tobytes(), "little") for image in images_BHWC]
+
+
+@dataclass(frozen=True)
+class HangAt:
+    """A view that never comes back from one picture."""
+
+    index: int
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
+        if example.name == f"stamp-{self.index}.png":
+            threading.Event().wait()
+        return stamp(example, rng)
+
+
+@dataclass(frozen=True)
+class DieAt:
+    """A view whose decoder crashes the process at one picture."""
+
+    index: int
+    signal: signal.Signals
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
+        if example.name == f"stamp-{self.index}.png":
+            os.kill(os.getpid(), self.signal)
+        return stamp(example, rng)
+
+
+@dataclass(frozen=True)
+class MistakeAt:
+    """A view with a bug that one picture shows."""
+
+    index: int
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
+        if example.name == f"stamp-{self.index}.png":
+            raise ZeroDivisionError("division by zero in the view")
+        return stamp(example, rng)
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A view that takes some seconds a picture."""
+
+    seconds: float
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
+        time.sleep(self.seconds)
+        return stamp(example, rng)
+
+
+@dataclass(frozen=True)
+class Marking:
+    """A view that leaves a mark in a file for every picture, whichever process it is in."""
+
+    path: str
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
+        with open(self.path, "ab", buffering=0) as file:
+            file.write(b".")
+        return stamp(example, rng)
+
+
+def thread_settings(example: Example, rng: np.random.Generator) -> Pixels:
+    """What the process that views the picture was told about threads, and whether torch was loaded into it."""
+    import sys
+
+    seen = np.zeros(SHAPE, np.uint8)
+    seen[0, 0, 0] = int(os.environ["OMP_NUM_THREADS"])
+    seen[0, 0, 1] = "torch" in sys.modules
+    return seen
+
+
+class Counting:
+    """A decoder that counts what it decodes, in this process."""
+
+    def __init__(self) -> None:
+        self.decoded: Counter[str] = Counter()
+
+    def __call__(self, example: Example) -> Pixels:
+        self.decoded[example.name] += 1
+        return decode(example)

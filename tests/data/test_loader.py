@@ -1,0 +1,412 @@
+"""The loader: the same bits for any number of workers, resume point and rank, and nothing lost or counted twice."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.stamps import SHAPE, Counting, Marking, MistakeAt, Slow, Stamps, decode, numbers, plain, stamp, thread_settings
+from vitlab.config.loader import LoaderConfig, WorkerKind
+from vitlab.data.batch import Batch, Feed, View
+from vitlab.data.loader import Loader
+from vitlab.data.order import Share
+from vitlab.errors import ConfigError, DataError
+
+CONFIG = LoaderConfig(batch_size=8, workers=0, seed=5, cache="none")
+POOLS: list[tuple[int, WorkerKind]] = [(0, "process"), (1, "process"), (2, "process"), (4, "process"), (1, "thread"), (3, "thread")]
+
+
+def loader(
+    source: Stamps,
+    config: LoaderConfig = CONFIG,
+    *,
+    view: View = stamp,
+    train: bool = True,
+    share: Share = Share(),  # noqa: B008
+) -> Loader:
+    return Loader(source, Feed(view=view, shape=SHAPE), config=config, train=train, share=share)
+
+
+def taken(made: Loader, count: int, position: int = 0) -> list[Batch]:
+    with made.batches(position) as stream:
+        return [next(stream) for _ in range(count)]
+
+
+def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.images_BHWC.dtype == other.images_BHWC.dtype == np.uint8
+        np.testing.assert_array_equal(one.images_BHWC, other.images_BHWC)
+        np.testing.assert_array_equal(one.labels, other.labels)
+        np.testing.assert_array_equal(one.index_B, other.index_B)
+        assert (one.epoch, one.position, one.failed) == (other.epoch, other.position, other.failed)
+
+
+def union(parts: list[Batch]) -> Batch:
+    """The batch that the parts of all ranks make."""
+    first = parts[0]
+    assert len({(part.epoch, part.position) for part in parts}) == 1
+    return replace(
+        first,
+        images_BHWC=np.concatenate([part.images_BHWC for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        index_B=np.concatenate([part.index_B for part in parts]),
+        failed=tuple(failure for part in parts for failure in part.failed),
+    )
+
+
+# Workers, resume, ranks
+
+
+@pytest.mark.parametrize(("workers", "kind"), POOLS[1:])
+def test_any_number_of_workers_gives_the_same_batches(workers: int, kind: WorkerKind) -> None:
+    source = Stamps(count=37, broken=frozenset({4, 30}), missing=frozenset({11}))
+    config = replace(CONFIG, batch_size=24, corrupt="skip", corrupt_budget=0.5)
+    pooled = replace(config, workers=workers, worker_kind=kind)
+    assert_same(taken(loader(source, pooled), 7), taken(loader(source, config), 7))
+    whole = list(loader(source, config, train=False))
+    assert_same(list(loader(source, pooled, train=False)), whole)
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_repeats_and_weights_too_are_the_same_with_workers(kind: WorkerKind) -> None:
+    config = replace(CONFIG, batch_size=24, repeats=3, balance=0.5)
+    assert_same(
+        taken(loader(Stamps(count=37), replace(config, workers=2, worker_kind=kind)), 4), taken(loader(Stamps(count=37), config), 4)
+    )
+
+
+@given(count=st.integers(1, 40), batch=st.integers(1, 16), skipped=st.integers(0, 12), seed=st.integers(0, 2**64 - 1))
+@settings(max_examples=50)
+def test_a_stream_resumed_anywhere_goes_on_as_if_never_stopped(count: int, batch: int, skipped: int, seed: int) -> None:
+    made = loader(Stamps(count=count), replace(CONFIG, batch_size=batch, seed=seed))
+    whole = taken(made, skipped + 3)
+    position = whole[skipped - 1].position if skipped else 0
+    assert position == skipped * batch
+    assert_same(taken(made, 3, position), whole[skipped:])
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_seven_batches_and_thirteen_more_after_a_resume_are_twenty(workers: int) -> None:
+    whole = taken(loader(Stamps(count=37)), 20)
+    made = loader(Stamps(count=37), replace(CONFIG, workers=workers))
+    first = taken(made, 7)
+    assert_same([*first, *taken(made, 13, first[-1].position)], whole)
+
+
+def test_a_resume_reads_nothing_of_what_it_skips() -> None:
+    read = Counting()
+    made = loader(Stamps(count=1000), view=lambda example, rng: (read(example), stamp(example, rng))[1])
+    taken(made, 1, position=800)
+    assert sum(read.decoded.values()) == CONFIG.batch_size
+
+
+def test_a_resume_may_change_the_batch_size() -> None:
+    small = taken(loader(Stamps(count=37)), 6)
+    large = taken(loader(Stamps(count=37), replace(CONFIG, batch_size=16)), 2, position=16)
+    np.testing.assert_array_equal(
+        np.concatenate([batch.images_BHWC for batch in small[2:]]), np.concatenate([batch.images_BHWC for batch in large])
+    )
+
+
+@given(
+    count=st.integers(1, 40),
+    each=st.integers(1, 6),
+    ranks=st.integers(1, 4),
+    position=st.integers(0, 100),
+    broken=st.sets(st.integers(0, 39), max_size=2),
+)
+@settings(max_examples=50)
+def test_the_ranks_together_have_the_batch_of_one(count: int, each: int, ranks: int, position: int, broken: set[int]) -> None:
+    config = replace(CONFIG, batch_size=each * ranks, corrupt="skip", corrupt_budget=0.99)
+    source = Stamps(count=count + len(broken), broken=frozenset(broken))
+    alone = taken(loader(source, config), 4, position)
+    parts = [taken(loader(source, config, share=Share(rank=rank, ranks=ranks)), 4, position) for rank in range(ranks)]
+    assert_same([union(list(step)) for step in zip(*parts, strict=True)], alone)
+
+
+@given(count=st.integers(1, 40), batch=st.integers(1, 12), ranks=st.integers(1, 4))
+@settings(max_examples=50)
+def test_the_ranks_together_evaluate_every_picture_once(count: int, batch: int, ranks: int) -> None:
+    config = replace(CONFIG, batch_size=batch)
+    alone = list(loader(Stamps(count=count), config, train=False))
+    parts = [list(loader(Stamps(count=count), config, train=False, share=Share(rank=r, ranks=ranks))) for r in range(ranks)]
+    assert_same([union(list(step)) for step in zip(*parts, strict=True)], alone)
+    assert [number for step in alone for number in numbers(step.images_BHWC)] == list(range(count))
+    assert len(alone) == len(loader(Stamps(count=count), config, train=False))
+
+
+def test_a_rank_with_nothing_left_to_do_still_has_its_batch() -> None:
+    config = replace(CONFIG, workers=2)
+    last = list(loader(Stamps(count=9), config, train=False, share=Share(rank=0, ranks=2)))[-1]
+    assert last.images_BHWC.shape == (0, *SHAPE)
+    assert last.position == 9
+
+
+# What a batch is
+
+
+def test_every_epoch_shows_every_picture_once_although_batches_straddle_epochs() -> None:
+    rows = np.concatenate([batch.index_B for batch in taken(loader(Stamps(count=37)), 37)])
+    epochs = rows.reshape(8, 37)
+    assert np.array_equal(np.sort(epochs, axis=1), np.tile(np.arange(37), (8, 1)))
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 8
+
+
+def test_a_batch_may_be_larger_than_the_source() -> None:
+    batch = taken(loader(Stamps(count=3)), 1)[0]
+    assert np.bincount(batch.index_B).tolist() == [3, 3, 2] or sorted(np.bincount(batch.index_B)) == [2, 3, 3]
+    assert taken(loader(Stamps(count=3)), 2)[1].epoch == 2
+
+
+def test_rows_labels_and_indices_belong_together() -> None:
+    batch = taken(loader(Stamps(count=37)), 1, position=20)[0]
+    assert numbers(batch.images_BHWC) == batch.index_B.tolist()
+    assert batch.labels.dtype == np.int64
+    assert batch.labels.tolist() == [index % 3 for index in batch.index_B]
+
+
+def test_several_classes_become_a_row_of_zeros_and_ones() -> None:
+    batch = next(iter(loader(Stamps(count=8, multi_label=True), train=False)))
+    assert batch.labels.dtype == np.float32
+    assert batch.labels.tolist() == [[index >> code & 1 for code in range(3)] for index in range(8)]
+
+
+def test_a_picture_looks_different_in_another_epoch_and_under_another_seed_but_not_in_another_batch() -> None:
+    def randomness(config: LoaderConfig, epoch: int) -> bytes:
+        made = loader(Stamps(count=16), config)
+        for batch in taken(made, 16 // config.batch_size, epoch * 16):
+            for row in np.flatnonzero(batch.index_B == 3):
+                return batch.images_BHWC[row, ..., 1].tobytes()
+        raise AssertionError("every epoch shows every picture")
+
+    assert randomness(CONFIG, 0) == randomness(replace(CONFIG, batch_size=4), 0)
+    assert len({randomness(CONFIG, 0), randomness(CONFIG, 1), randomness(replace(CONFIG, seed=6), 0)}) == 3
+
+
+def test_repeats_of_a_picture_are_in_one_batch_and_augmented_differently() -> None:
+    batch = taken(loader(Stamps(count=37), replace(CONFIG, batch_size=12, repeats=3)), 1)[0]
+    assert np.all(batch.index_B.reshape(4, 3) == batch.index_B[::3, None])
+    assert len({row.tobytes() for row in batch.images_BHWC}) == 12
+
+
+def test_balance_shows_rare_classes_as_often_as_common_ones() -> None:
+    source = Stamps(count=101, classes=100)  # class 0 has two pictures, the others one
+    labels = np.concatenate([batch.labels for batch in taken(loader(source, replace(CONFIG, batch_size=500, balance=1.0)), 20)])
+    counts = np.bincount(labels.astype(np.int64), minlength=100)
+    assert abs(counts[0] - 100) < 50
+    assert counts.min() > 50
+
+
+def test_what_was_given_out_does_not_change_when_the_next_batch_comes() -> None:
+    with loader(Stamps(count=37), replace(CONFIG, workers=2)).batches() as stream:
+        first = next(stream)
+        before = first.images_BHWC.copy()
+        for _ in range(6):
+            next(stream)
+        np.testing.assert_array_equal(first.images_BHWC, before)
+        first.images_BHWC[:] = 0  # and it belongs to whoever has it
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_no_more_is_made_ahead_than_prefetch_says(kind: WorkerKind, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    config = replace(CONFIG, workers=2, worker_kind=kind, prefetch=3)
+    with loader(Stamps(count=400), config, view=Marking(str(marks))).batches() as stream:
+        next(stream)
+        time.sleep(0.4)
+    assert marks.stat().st_size == 8 * (1 + 3)
+
+
+def test_a_worker_process_uses_one_thread_and_needs_no_torch() -> None:
+    batch = taken(loader(Stamps(count=37), replace(CONFIG, workers=1), view=thread_settings), 1)[0]
+    assert set(batch.images_BHWC[:, 0, 0, 0].tolist()) == {1}
+    assert set(batch.images_BHWC[:, 0, 0, 1].tolist()) == {0}
+
+
+# Corrupt pictures
+
+
+def skipping(budget: float = 0.5, *, workers: int = 0) -> LoaderConfig:
+    return replace(CONFIG, corrupt="skip", corrupt_budget=budget, workers=workers)
+
+
+def test_a_corrupt_picture_is_replaced_named_and_counted_and_the_rest_is_as_without_it() -> None:
+    sound, hurt = Stamps(count=40), Stamps(count=40, broken=frozenset({7}))
+    for before, after in zip(taken(loader(sound, skipping()), 5), taken(loader(hurt, skipping()), 5), strict=True):
+        changed = before.index_B == 7
+        np.testing.assert_array_equal(after.images_BHWC[~changed], before.images_BHWC[~changed])
+        assert after.n_replaced == changed.sum() == len(after.failed)
+        assert after.n_failed == 0
+        assert len(after) == after.n_asked == 8
+        for failure, row in zip(after.failed, np.flatnonzero(changed), strict=True):
+            assert (failure.index, failure.name) == (7, "stamp-7.png")
+            assert "truncated" in failure.reason
+            assert failure.replaced_by == after.index_B[row] != 7
+            assert numbers(after.images_BHWC[row : row + 1]) == [failure.replaced_by]
+            assert after.labels[row] == after.index_B[row] % 3
+
+
+def test_a_replacement_is_another_picture_in_another_epoch() -> None:
+    made = loader(Stamps(count=40, missing=frozenset({7})), skipping())
+    others = {failure.replaced_by for batch in taken(made, 50) for failure in batch.failed}
+    assert len(others) > 3
+
+
+def test_the_summary_names_each_corrupt_picture_once_however_often_it_is_met() -> None:
+    with loader(Stamps(count=40, broken=frozenset({7, 9})), skipping()).batches() as stream:
+        for _ in range(20):
+            next(stream)
+        assert sorted(failure.name for failure in stream.failures) == ["stamp-7.png", "stamp-9.png"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_above_the_budget_training_stops_at_the_same_batch_and_lists_the_offenders(workers: int) -> None:
+    source = Stamps(count=200, broken=frozenset({3, 50, 120}))  # 1.5 %
+    config = skipping(0.01, workers=workers)
+    given_out = []
+    with loader(source, config).batches() as stream, pytest.raises(DataError, match=r"3 of 200 pictures cannot be read") as caught:
+        given_out.extend(stream)
+    assert all(f"stamp-{index}.png is truncated" in caught.value.message for index in (3, 50, 120))
+    order = np.concatenate([batch.index_B for batch in taken(loader(Stamps(count=200)), 25)])
+    last = max(np.flatnonzero(np.isin(order, [3, 50, 120])))
+    assert len(given_out) == last // CONFIG.batch_size
+
+
+def test_exactly_the_budget_is_allowed() -> None:
+    taken(loader(Stamps(count=200, broken=frozenset({3, 50})), skipping(0.01)), 25)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("train", [True, False])
+def test_the_policy_fail_stops_at_the_first_corrupt_picture_and_names_it(train: bool, workers: int) -> None:
+    made = loader(Stamps(count=40, broken=frozenset({13, 21})), replace(CONFIG, workers=workers), train=train)
+    first = next(index for index in made.order.picks(0, 40).index_B.tolist() if index in (13, 21))
+    with pytest.raises(DataError, match=f"^stamp-{first}.png is truncated") as caught:
+        list(made)
+    assert "corrupt=skip" in (caught.value.hint or "")
+
+
+def test_an_unreadable_file_is_a_corrupt_picture_too() -> None:
+    with pytest.raises(DataError, match=r"stamp-3.png"):
+        list(loader(Stamps(count=8, missing=frozenset({3})), train=False))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_evaluation_leaves_corrupt_pictures_out_and_says_so(workers: int) -> None:
+    broken = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 12})  # the whole first batch
+    with loader(Stamps(count=20, broken=broken), skipping(workers=workers), train=False).batches() as stream:
+        batches = list(stream)
+    assert [len(batch) for batch in batches] == [0, 7, 4]
+    assert sum(batch.n_asked for batch in batches) == 20
+    assert sum(batch.n_failed for batch in batches) == len(stream.failures) == 9
+    assert all(failure.replaced_by is None for failure in stream.failures)
+    assert [number for batch in batches for number in numbers(batch.images_BHWC)] == sorted(set(range(20)) - broken)
+
+
+def test_evaluation_too_stops_above_the_budget() -> None:
+    with pytest.raises(DataError, match=r"1 of 20 pictures cannot be read, above corrupt_budget=0.01"):
+        list(loader(Stamps(count=20, broken=frozenset({5})), skipping(0.01), train=False))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_when_nothing_can_be_read_training_ends_rather_than_searching_for_ever(workers: int) -> None:
+    source = Stamps(count=30, missing=frozenset(range(30)))
+    with pytest.raises(DataError, match="none of 8 pictures tried in its place"):
+        next(loader(source, skipping(0.9, workers=workers)).batches())
+
+
+@pytest.mark.parametrize(("workers", "kind"), POOLS)
+def test_a_mistake_in_the_view_is_no_corrupt_picture_and_names_the_one_that_shows_it(workers: int, kind: WorkerKind) -> None:
+    config = replace(skipping(), workers=workers, worker_kind=kind)
+    with pytest.raises(DataError, match=r"stamp-5.png: ZeroDivisionError: division by zero in the view") as caught:
+        list(loader(Stamps(count=20), config, view=MistakeAt(5), train=False))
+    assert "stamps.py" in str(caught.value.__cause__)
+
+
+# Wrong use
+
+
+def test_a_view_of_another_shape_than_promised_is_refused() -> None:
+    made = Loader(Stamps(count=8), Feed(view=stamp, shape=(4, 4, 2)), config=CONFIG, train=True)
+    with pytest.raises(DataError, match="the view gave 2x4x2 of uint8, the loader was promised 4x4x2 of uint8"):
+        next(made.batches())
+
+
+def test_a_view_of_another_type_than_uint8_is_refused() -> None:
+    made = loader(Stamps(count=8), view=lambda example, rng: stamp(example, rng).astype(np.float32))  # type: ignore[arg-type, return-value]
+    with pytest.raises(DataError, match="of float32"):
+        next(made.batches())
+
+
+def test_an_empty_source_is_refused() -> None:
+    with pytest.raises(DataError, match="no pictures"):
+        loader(Stamps(count=0))
+
+
+def test_a_batch_that_ranks_cannot_share_equally_is_refused_in_training_only() -> None:
+    with pytest.raises(ConfigError, match="cannot be shared equally by 3 ranks"):
+        loader(Stamps(count=20), share=Share(rank=0, ranks=3))
+    loader(Stamps(count=20), train=False, share=Share(rank=0, ranks=3))
+
+
+@pytest.mark.parametrize("position", [-1, 21])
+def test_a_position_outside_the_stream_is_refused(position: int) -> None:
+    with pytest.raises(ConfigError, match=f"position={position}"):
+        loader(Stamps(count=20), train=False).batches(position)
+
+
+def test_a_training_loader_has_no_length() -> None:
+    with pytest.raises(TypeError, match="never ends"):
+        len(loader(Stamps(count=20)))
+
+
+def test_a_view_that_cannot_be_sent_to_a_process_is_refused_with_a_way_out() -> None:
+    with pytest.raises(ConfigError, match="cannot be sent to a worker process") as caught:
+        loader(Stamps(count=20), replace(CONFIG, workers=1), view=lambda example, rng: plain(example, rng)).batches()
+    assert "worker_kind=thread" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("batch_size", 0),
+        ("batch_size", 7.0),
+        ("batch_size", True),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("workers", -1),
+        ("prefetch", 0),
+        ("timeout", 0.0),
+        ("timeout", float("nan")),
+        ("timeout", float("inf")),
+        ("repeats", 3),
+        ("balance", 1.5),
+        ("class_weights", ()),
+        ("class_weights", (1.0, -1.0)),
+        ("class_weights", (0.0, 0.0)),
+        ("corrupt", "ignore"),
+        ("corrupt_budget", 1.0),
+        ("worker_kind", "fiber"),
+        ("cache", "ram"),
+        ("cache_folder", ""),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=field):
+        replace(CONFIG, **{field: value})
+
+
+def test_a_slow_view_is_not_taken_for_one_that_hangs() -> None:
+    config = replace(CONFIG, workers=1, timeout=0.5)
+    assert len(taken(loader(Stamps(count=37), config, view=Slow(0.15)), 1)[0]) == 8  # 1.2 s in all, 0.15 s a picture
+
+
+def test_the_decoder_of_the_stamps_is_what_the_view_uses() -> None:
+    assert decode(Stamps(count=3)[2]).ravel().tolist() == [2, 0, 0, 0, 0, 0, 0, 0]

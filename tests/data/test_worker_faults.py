@@ -1,0 +1,249 @@
+"""Workers that die, hang or are interrupted: a clear error at once, no wait, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.data.stamps import SHAPE, DieAt, HangAt, Stamps, stamp
+from vitlab.config.loader import LoaderConfig, WorkerKind
+from vitlab.data.batch import Feed, View
+from vitlab.data.loader import Loader, Stream
+from vitlab.data.processes import Processes
+from vitlab.errors import DataError
+
+CONFIG = LoaderConfig(batch_size=8, workers=2, seed=5, cache="none")
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="worker processes need a POSIX system")
+
+
+def started(config: LoaderConfig = CONFIG, *, view: View = stamp) -> Stream:
+    return Loader(Stamps(count=40), Feed(view=view, shape=SHAPE), config=config, train=False).batches()
+
+
+def pids(stream: Stream) -> tuple[int, ...]:
+    assert isinstance(stream.pool, Processes)
+    return stream.pool.pids
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is more than a corpse nobody has buried yet."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def soon(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def in_shared_memory() -> set[str]:
+    folder = Path("/dev/shm")
+    return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+
+
+@pytest.mark.parametrize("when", ["at the start", "while idle", "in the next batch"])
+def test_a_killed_worker_is_told_of_at_once(when: str) -> None:
+    stream = started(replace(CONFIG, timeout=60.0))
+    if when != "at the start":
+        next(stream)
+    if when == "while idle":
+        time.sleep(0.2)  # all that may be made ahead has been made
+    victim, other = pids(stream)
+    os.kill(victim, signal.SIGKILL)
+    begin = time.monotonic()
+    with pytest.raises(DataError, match=rf"worker 0 \(process {victim}\) was killed by SIGKILL") as caught:
+        list(stream)
+    assert time.monotonic() - begin < 2
+    assert "memory" in (caught.value.hint or "")
+    assert not is_running(other)
+    assert list(stream) == []  # closed, not broken
+
+
+@pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGKILL])
+def test_a_worker_that_a_picture_kills_names_the_picture(how: signal.Signals) -> None:
+    with started(view=DieAt(19, how)) as stream:
+        assert len(next(stream)) == 8
+        with pytest.raises(DataError, match=rf"was killed by {how.name} at stamp-19.png \(index 19\)"):
+            list(stream)
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_a_worker_that_hangs_is_named_when_its_time_is_up(kind: WorkerKind) -> None:
+    config = replace(CONFIG, timeout=0.5, worker_kind=kind)
+    with started(config, view=HangAt(19)) as stream:
+        assert len(next(stream)) == 8
+        next(stream)
+        begin = time.monotonic()
+        with pytest.raises(
+            DataError, match=rf"worker \d \({kind}\) hangs at stamp-19.png \(index 19\): no sign of life for 0\.[56]"
+        ):
+            next(stream)
+        assert time.monotonic() - begin < 1.5
+
+
+def test_a_stopped_worker_counts_as_hanging() -> None:
+    with started(replace(CONFIG, timeout=0.5)) as stream:
+        next(stream)
+        for pid in pids(stream):
+            os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(DataError, match="hangs"):
+            list(stream)
+        assert not any(is_running(pid) for pid in pids(stream))
+
+
+def test_a_pause_of_the_caller_is_not_taken_for_a_hang() -> None:
+    with started(replace(CONFIG, timeout=0.2)) as stream:
+        next(stream)
+        time.sleep(0.5)
+        assert len(list(stream)) == 4
+
+
+def test_workers_end_with_the_last_batch_and_on_close_and_when_nobody_holds_the_stream() -> None:
+    finished = started()
+    workers = pids(finished)
+    assert len(list(finished)) == 5
+    assert not any(map(is_running, workers))
+
+    closed = started()
+    next(closed)
+    closed.close()
+    closed.close()
+    assert not any(map(is_running, pids(closed)))
+
+    forgotten = started()
+    workers = pids(forgotten)
+    next(forgotten)
+    del forgotten
+    gc.collect()
+    assert not any(map(is_running, workers))
+
+
+def test_streams_leave_no_open_file_behind() -> None:
+    list(started())
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for _ in range(3):
+        list(started())
+        gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+SCRIPT = """
+    import sys, time
+    from tests.data.stamps import SHAPE, HangAt, Slow, Stamps, stamp
+    from vitlab.config.loader import LoaderConfig
+    from vitlab.data.batch import Feed
+    from vitlab.data.loader import Loader
+
+    config = LoaderConfig(batch_size=8, workers=2, cache="none", timeout=60.0)
+    stream = Loader(Stamps(count=40), Feed(view={view}, shape=SHAPE), config=config, train=True).batches()
+    print(*stream.pool.pids, flush=True)
+    next(stream)
+    print("going", flush=True)
+    for batch in stream:
+        {body}
+"""
+
+
+def script(checkout: Path, *, view: str = "stamp", body: str = "time.sleep(0.01)") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT).format(view=view, body=body)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+        start_new_session=True,  # a process group as a terminal would give it
+    )
+
+
+def first_words(process: subprocess.Popen[str]) -> list[int]:
+    assert process.stdout is not None
+    workers = [int(word) for word in process.stdout.readline().split()]
+    assert process.stdout.readline() == "going\n"
+    assert len(workers) == 2
+    assert all(map(is_running, workers))
+    return workers
+
+
+@pytest.mark.parametrize("view", ["stamp", "HangAt(30)"])  # in the training step, and while waiting for a batch
+def test_ctrl_c_leaves_no_worker_and_no_shared_memory(checkout: Path, view: str) -> None:
+    before = in_shared_memory()
+    process = script(checkout, view=view)
+    workers = first_words(process)
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does: to the whole group
+    _, talk = process.communicate(timeout=10)
+    assert process.returncode != 0
+    assert talk.count("Traceback") == 1  # the caller's own, none of a worker
+    assert talk.strip().endswith("KeyboardInterrupt")
+    assert soon(lambda: not any(map(is_running, workers)))
+    assert in_shared_memory() <= before
+
+
+@pytest.mark.parametrize("view", ["stamp", "HangAt(30)"])  # also a worker that hangs at that moment
+def test_workers_end_when_their_caller_is_killed(checkout: Path, view: str) -> None:
+    before = in_shared_memory()
+    process = script(checkout, view=view)
+    workers = first_words(process)
+    process.kill()
+    process.communicate(timeout=10)
+    assert soon(lambda: not any(map(is_running, workers)))
+    assert in_shared_memory() <= before
+
+
+def test_what_a_view_prints_is_talk_and_not_data(checkout: Path) -> None:
+    process = script(checkout, view="Slow(print('made') or 0)", body="sys.exit(3)")
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 3
+    assert "going" in out
+
+
+def test_a_view_that_lives_in_the_script_is_refused_with_a_way_out(checkout: Path) -> None:
+    code = """
+        from tests.data.stamps import SHAPE, Stamps, stamp
+        from vitlab.config.loader import LoaderConfig
+        from vitlab.data.batch import Feed
+        from vitlab.data.loader import Loader
+        from vitlab.errors import ConfigError
+
+        def own(example, rng):
+            return stamp(example, rng)
+
+        def first(kind):
+            config = LoaderConfig(batch_size=8, workers=2, cache="none", worker_kind=kind)
+            return next(Loader(Stamps(count=40), Feed(view=own, shape=SHAPE), config=config, train=True).batches())
+
+        assert len(first("thread")) == 8
+        try:
+            first("process")
+        except ConfigError as error:
+            print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+    )
+    assert "could not open the view or the source" in done.stdout
+    assert "worker_kind=thread" in done.stdout
