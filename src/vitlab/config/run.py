@@ -9,7 +9,7 @@ from vitlab.config.data import Preprocess
 from vitlab.config.decode import DecodeLimits
 from vitlab.config.loader import LoaderConfig
 from vitlab.config.model import ModelConfig
-from vitlab.config.source import SplitRule
+from vitlab.config.source import Split, SplitRule
 from vitlab.config.train import TrainConfig
 from vitlab.errors import ConfigError
 
@@ -19,12 +19,12 @@ class RunData:
     """Which pictures a run learns from and is judged by.
 
     `source` is spelled as on the command line: a path, `digits`, `generated`, `cifar10:/path`. `train_split` is learned from;
-    `evaluate_split` is looked at while training ("" for nothing); `rule` makes the parts where the data declares none.
+    `evaluate_split` is looked at while training (None for nothing); `rule` makes the parts where the data declares none.
     """
 
     source: str
-    train_split: str = "train"
-    evaluate_split: str = "val"
+    train_split: Split = "train"
+    evaluate_split: Split | None = "val"
     rule: SplitRule = field(default_factory=SplitRule)
     augment: Augment = field(default_factory=Augment)
     loader: LoaderConfig = field(default_factory=LoaderConfig)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitlab.config.train import Optimizer, TrainConfig
 from vitlab.errors import ConfigError
@@ -103,3 +104,35 @@ def _depth(name: str) -> int | None:
 
 def _group(rule: Rule, tensors: list[Tensor], config: Optimizer) -> dict[str, object]:
     return {"params": tensors, "weight_decay": config.weight_decay if rule.decay else 0.0, "scale": rule.scale}
+
+
+def optimizer_state(model: nn.Module, made: Iterable[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """The optimisers' tensors as `parameter/slot`, whole where ranks hold parts of them."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    found = dict[str, Tensor]()
+    for optimizer in made:
+        for parameter, slots in optimizer.state.items():
+            for slot, value in slots.items():
+                if isinstance(value, Tensor):
+                    found[f"{names[parameter]}/{slot}"] = value.full_tensor() if isinstance(value, DTensor) else value
+    return found
+
+
+def restore_optimizer(model: nn.Module, made: Iterable[torch.optim.Optimizer], state: dict[str, Tensor]) -> None:
+    """Put back what `optimizer_state` gave; ConfigError names what does not belong to this model."""
+    slots = dict[str, dict[str, Tensor]]()
+    for key, value in state.items():
+        name, _, slot = key.rpartition("/")
+        slots.setdefault(name, {})[slot] = value
+    parameters = dict(model.named_parameters())
+    if strangers := sorted(slots.keys() - parameters.keys()):
+        raise ConfigError(f"the saved optimiser knows parameters that the model does not have: {', '.join(strangers[:5])}")
+    for optimizer in made:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                name = next(name for name, own in parameters.items() if own is parameter)
+                for slot, value in slots.get(name, {}).items():
+                    placed = value.to(parameter.device)
+                    if isinstance(parameter, DTensor) and placed.shape == parameter.shape:
+                        placed = distribute_tensor(placed, parameter.device_mesh, parameter.placements)
+                    optimizer.state[parameter][slot] = placed

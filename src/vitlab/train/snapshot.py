@@ -15,8 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -150,13 +150,14 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._trouble: BaseException | None = None
 
-    def start(self, folder: Path, snapshot: Snapshot) -> None:
-        """Begin writing; waits for the write before."""
+    def start(self, folder: Path, snapshot: Snapshot, then: Callable[[], None]) -> None:
+        """Begin writing, and do `then` when the folder is on the disk; waits for the write before."""
         self.wait()
 
         def work() -> None:
             try:
                 write(folder, snapshot)
+                then()
             except BaseException as error:  # noqa: BLE001 (whatever it is, the training thread must hear of it)
                 self._trouble = error
 
@@ -177,9 +178,3 @@ class Writer:
             raise TrainingError(f"the checkpoint could not be written: {trouble.message}", hint=trouble.hint) from trouble
         if trouble is not None:
             raise trouble
-
-
-def advanced(progress: Progress, *, batch_size: int, seconds: float) -> Progress:
-    """One update further."""
-    step = progress.step + 1
-    return replace(progress, step=step, position=step * batch_size, in_a_row=0, seconds=progress.seconds + seconds)

@@ -1,0 +1,55 @@
+"""Wishes from outside while a run goes on: stop, save now. Set by signals or by a listener, read between two updates."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from vitlab.train.events import Reason
+
+TERMINATED = 143  # the exit code of a run that SIGTERM ended with a checkpoint
+INTERRUPTED = 130  # and of one that Ctrl-C ended
+
+
+class Control:
+    """What the loop is asked to do at the next opportunity."""
+
+    def __init__(self) -> None:
+        self.stop: Reason | None = None
+        self.save = False
+
+    def ask_stop(self, reason: Reason) -> None:
+        """End after the current update, with a checkpoint."""
+        self.stop = reason
+
+    def ask_save(self) -> None:
+        """Write a checkpoint after the current update and go on."""
+        self.save = True
+
+
+@contextmanager
+def signals(control: Control) -> Iterator[None]:
+    """SIGTERM and Ctrl-C end the run with a checkpoint, a second one ends it at once; SIGUSR1 asks for a checkpoint."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        reason: Reason = "terminated" if number == signal.SIGTERM else "interrupted"
+        if control.stop is not None:
+            os._exit(TERMINATED if number == signal.SIGTERM else INTERRUPTED)
+        control.ask_stop(reason)
+
+    def save(number: int, frame: FrameType | None) -> None:
+        control.ask_save()
+
+    wanted = {signal.SIGTERM: stop, signal.SIGINT: stop}
+    if sys.platform != "win32":
+        wanted[signal.SIGUSR1] = save
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,75 @@
+"""One process or many: who we are under torchrun, and how the model's work is shared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+_PATIENCE = timedelta(seconds=60)  # a rank that died is noticed within this time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """This process among all: `rank` of `ranks`, and the device it computes on."""
+
+    rank: int = 0
+    ranks: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that writes and speaks."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all ranks, known to each."""
+        if self.ranks > 1:
+            dist.all_reduce(values)
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true on any rank."""
+        return bool(self.sum(torch.tensor(float(flag), device=self.device)).item())
+
+    def gather(self, value: T) -> list[T]:
+        """The value of every rank, in their order, known to each."""
+        if self.ranks == 1:
+            return [value]
+        found: list[T | None] = [None] * self.ranks
+        dist.all_gather_object(found, value)
+        return [item for item in found if item is not None]
+
+    def barrier(self) -> None:
+        """Wait for every rank."""
+        if self.ranks > 1:
+            dist.barrier()
+
+
+@contextmanager
+def world() -> Iterator[World]:
+    """The world that torchrun set up, or a world of one; process groups end with the block."""
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    cuda = torch.cuda.is_available()
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    device = torch.device("cuda", local) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    if ranks == 1 or dist.is_initialized():
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        yield World(rank=rank, ranks=dist.get_world_size() if dist.is_initialized() else 1, device=device)
+        return
+    dist.init_process_group("nccl" if cuda else "gloo", timeout=_PATIENCE)
+    try:
+        yield World(rank=dist.get_rank(), ranks=dist.get_world_size(), device=device)
+    finally:
+        dist.destroy_process_group()

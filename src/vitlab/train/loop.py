@@ -1,0 +1,290 @@
+"""The training loop: an iterator of events. It tells; whoever listens acts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitlab.checkpoint.native import write_native
+from vitlab.config.run import RunConfig
+from vitlab.data.batch import Batch
+from vitlab.data.loader import Loader
+from vitlab.errors import CheckpointError, TrainingError, VitlabError
+from vitlab.train.control import Control
+from vitlab.train.directory import RunDirectory
+from vitlab.train.distributed import World, world
+from vitlab.train.events import Evaluated, Event, Finished, Reason, Saved, Shrunk, Skipped, Started, Stepped, Warned
+from vitlab.train.optim import optimizer_state
+from vitlab.train.schedule import learning_rate
+from vitlab.train.setup import assemble, evaluation_loader, open_part, training_loader
+from vitlab.train.snapshot import Progress, Snapshot, Writer, copied, read
+from vitlab.train.step import Stepper
+from vitlab.train.task import extra_state
+from vitlab.train.validate import score, validate
+
+_PATIENCE_WITH_NANS = 3
+
+
+def train(run: RunConfig, *, out: str | Path, control: Control | None = None, override: bool = False) -> Iterator[Event]:
+    """Train, telling what happens; the folder `out` is begun, or gone on with where it was left.
+
+    The same command under torchrun shares the work among its processes. `control` asks for a stop or a checkpoint from outside.
+    `override` goes on with a changed config.
+    """
+    control = control or Control()
+    directory = RunDirectory(out)
+    with world() as here, directory.locked() if here.leads else nullcontext():
+        if here.leads:
+            directory.begin(run, override=override)
+        here.barrier()
+        yield from Loop(run, directory, here, control).events()
+
+
+class Loop:
+    """One run from where it is to where it ends."""
+
+    def __init__(self, run: RunConfig, directory: RunDirectory, here: World, control: Control) -> None:
+        self.run = run
+        self.directory = directory
+        self.here = here
+        self.control = control
+        self.writer = Writer()
+        self.progress = Progress(seed=run.train.seed)
+        self.metrics: dict[str, float] = {}
+        self.saved_step = -1
+
+    def events(self) -> Iterator[Event]:
+        """Everything that happens, also written to the run's events where this process leads."""
+        try:
+            for event in self._events():
+                if self.here.leads:
+                    self.directory.append_event(_as_line(event))
+                yield event
+        finally:
+            self.writer.wait()
+
+    def _events(self) -> Iterator[Event]:
+        began = time.monotonic()
+        run, directory = self.run, self.directory
+        restored, troubles = last_good(directory)
+        if restored is not None:
+            self.progress = restored.progress
+            self.saved_step = self.progress.step
+        if self.here.leads:
+            directory.forget_events_after(self.progress.step)
+        source = open_part(run, run.data.train_split)
+        held_out = None if run.data.evaluate_split is None else open_part(run, run.data.evaluate_split)
+        loader = training_loader(run, source, self.here)
+        judge = None if held_out is None else evaluation_loader(run, held_out, self.here)
+        with loader.batches(self.progress.position) as stream:  # its workers start before the model takes memory
+            self.players = assemble(run, source, self.here, restored)
+            self.stepper = Stepper(self.players.model, self.players.optimizers, self.players.task, run.train, self.here)
+            self.stepper.micro_batch = self.progress.micro_batch or run.train.micro_batch
+            yield self._started(len(source), (*loader.notes, *self.players.notes), resumed=restored is not None)
+            for trouble in troubles:
+                yield Warned(step=self.progress.step, message=trouble)
+            reason: Reason = "finished"
+            while self.progress.step < run.train.steps:
+                stop = self._asked_to_stop(began)
+                if stop is not None:
+                    reason = stop
+                    break
+                try:
+                    batch = next(stream)
+                except VitlabError:
+                    yield from self._save()  # what was learned so far is not lost with a worker
+                    raise
+                yield from self._step(batch, loader)
+                yield from self._look(judge)
+                if self._patience_is_over():
+                    reason = "patience"
+                    break
+                if self._wants_save():
+                    yield from self._save()
+        yield from self._end(judge, reason, began)
+
+    def _started(self, pictures: int, notes: tuple[str, ...], *, resumed: bool) -> Started:
+        parameters = list(self.players.model.parameters())
+        return Started(
+            step=self.progress.step,
+            steps=self.run.train.steps,
+            parameters=sum(parameter.numel() for parameter in parameters),
+            trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+            pictures=pictures,
+            out=self.directory.root,
+            resumed=resumed,
+            notes=notes,
+        )
+
+    def _step(self, batch: Batch, loader: Loader) -> Iterator[Event]:
+        config, progress = self.run.train, self.progress
+        size = self.run.data.loader.batch_size
+        rate = learning_rate(progress.step, peak=config.optimizer.lr, steps=config.steps, schedule=config.schedule)
+        began = time.monotonic()
+        outcome = self.stepper.update(batch, step=progress.step, batch_size=size, rate=rate)
+        seconds = time.monotonic() - began
+        step = progress.step + 1
+        self.progress = progress = replace(
+            progress,
+            step=step,
+            position=step * size,
+            seconds=progress.seconds + seconds,
+            micro_batch=self.stepper.micro_batch,
+            skipped=progress.skipped + (outcome.fault is not None),
+            in_a_row=progress.in_a_row + 1 if outcome.fault is not None else 0,
+        )
+        if outcome.shrunk:
+            yield Shrunk(step=step, micro_batch=outcome.micro_batch)
+        if outcome.fault is not None:
+            samples = tuple(int(index) for index in batch.index_B)
+            yield Skipped(step=step, reason=outcome.fault, in_a_row=progress.in_a_row, samples=samples)
+            if progress.in_a_row >= _PATIENCE_WITH_NANS:
+                raise TrainingError(
+                    f"{outcome.fault} for the {progress.in_a_row}rd time in a row, at step {step}: nothing of it was applied",
+                    hint="a lower learning rate, a longer warm-up, clipping, or float32 usually helps",
+                )
+            return
+        if self.players.average is not None:
+            self.players.average.update(self.players.bare, progress.step - 1)
+        yield Stepped(
+            step=step,
+            epoch=progress.position / loader.order.epoch_length,
+            loss=outcome.loss,
+            accuracy=outcome.accuracy,
+            rate=rate,
+            gradient_norm=outcome.gradient_norm,
+            pictures=size,
+            seconds=seconds,
+            micro_batch=outcome.micro_batch,
+        )
+
+    def _look(self, judge: Loader | None, *, last: bool = False) -> Iterator[Event]:
+        """Evaluate where it is due, and keep what is best."""
+        every = self.run.train.evaluate_every
+        due = last or (every > 0 and self.progress.step % every == 0)
+        if judge is None or not due or self.metrics.get("step") == self.progress.step:
+            return
+        metrics = validate(self.players, judge, self.run, self.here)
+        self.metrics = {**metrics, "step": self.progress.step}
+        value = score(metrics)
+        best = self.progress.best is None or value > self.progress.best
+        self.progress = replace(
+            self.progress, best=value if best else self.progress.best, stale=0 if best else self.progress.stale + 1
+        )
+        averaged = self.players.average is not None
+        yield Evaluated(step=self.progress.step, metrics=metrics, averaged=averaged, best=best)
+        if best:
+            yield from self._save(best=True)
+
+    def _patience_is_over(self) -> bool:
+        patience = self.run.train.patience
+        return patience > 0 and self.progress.stale >= patience
+
+    def _wants_save(self) -> bool:
+        every = self.run.train.save_every
+        asked = self.here.any(self.control.save) if self.here.ranks > 1 else self.control.save
+        self.control.save = False
+        return asked or (every > 0 and self.progress.step % every == 0)
+
+    def _asked_to_stop(self, began: float) -> Reason | None:
+        limit = self.run.train.max_minutes * 60
+        late = limit > 0 and time.monotonic() - began + 2 * _step_seconds(self.progress) >= limit
+        wants = self.control.stop is not None or late
+        if not (self.here.any(wants) if self.here.ranks > 1 else wants):
+            return None
+        return self.control.stop or "max-time"
+
+    def _save(self, *, best: bool = False) -> Iterator[Event]:
+        """Write a checkpoint in the background; `last`, and `best` where it is, follow when it is on the disk."""
+        step = self.progress.step
+        if step == self.saved_step and not best:
+            return
+        began = time.monotonic()
+        snapshot = self._snapshot()
+        if not self.here.leads:
+            self.saved_step = step
+            return
+        _refuse_non_finite(snapshot.model)
+        directory, keep = self.directory, self.run.train.keep
+        troubles: list[str] = []
+
+        def then() -> None:
+            directory.point("last", step)
+            if best:
+                directory.point("best", step)
+            troubles.extend(directory.retain(keep))
+
+        self.writer.start(directory.step_path(step), snapshot, then)
+        self.saved_step = step
+        yield Saved(step=step, path=directory.step_path(step), seconds=time.monotonic() - began)
+        for trouble in troubles:
+            yield Warned(step=step, message=trouble)
+
+    def _snapshot(self) -> Snapshot:
+        players = self.players
+        facts = replace(players.facts, metrics={name: value for name, value in self.metrics.items() if name != "step"} or None)
+        return Snapshot(
+            progress=self.progress,
+            model=copied(dict(players.bare.state_dict())),
+            facts=facts,
+            optimizer=copied(optimizer_state(players.model, players.optimizers)),
+            average=None if players.average is None else copied(players.average.state),
+            extra=copied(extra_state(players.model)),
+        )
+
+    def _end(self, judge: Loader | None, reason: Reason, began: float) -> Iterator[Event]:
+        if reason in ("finished", "patience", "max-time"):
+            yield from self._look(judge, last=True)
+        yield from self._save()
+        self.writer.wait()
+        model = None
+        if self.here.leads and reason in ("finished", "patience"):
+            model = self._keep_model()
+        self.here.barrier()
+        metrics = {name: value for name, value in self.metrics.items() if name != "step"}
+        yield Finished(step=self.progress.step, reason=reason, model=model, metrics=metrics, seconds=time.monotonic() - began)
+
+    def _keep_model(self) -> Path:
+        """The file to keep: the best weights where the run stops early, else the last; averaged where the run averages."""
+        path = self.directory.root / "model.safetensors"
+        step = self.directory.pointed("best" if self.run.train.patience else "last")
+        assert step is not None
+        snapshot = read(self.directory.step_path(step))
+        write_native(path, snapshot.average or snapshot.model, snapshot.facts)
+        return path
+
+
+def last_good(directory: RunDirectory) -> tuple[Snapshot | None, list[str]]:
+    """The newest checkpoint that is whole, and a sentence for each newer one that is not."""
+    troubles = list[str]()
+    for step in reversed(directory.steps()):
+        try:
+            return read(directory.step_path(step)), troubles
+        except CheckpointError as error:
+            troubles.append(f"passed over the checkpoint of step {step}: {error.message}")
+    if troubles:
+        raise TrainingError(
+            f"no checkpoint in {directory.checkpoints} can be used: {troubles[0]}", hint="begin again in another folder"
+        )
+    return None, troubles
+
+
+def _step_seconds(progress: Progress) -> float:
+    return progress.seconds / progress.step if progress.step else 0.0
+
+
+def _refuse_non_finite(state: dict[str, Tensor]) -> None:
+    odd = [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]
+    if odd:
+        raise TrainingError(f"weights became infinite or not a number ({odd[0]}), so no checkpoint of them is kept")
+
+
+def _as_line(event: Event) -> dict[str, object]:
+    values = {name: getattr(event, name) for name in event.__dataclass_fields__ if name != "event"}
+    return {"event": event.event} | {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}

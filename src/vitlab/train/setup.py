@@ -1,0 +1,184 @@
+"""From a run's config to everything that takes part in it: pictures, model, optimisers, task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitlab.checkpoint import describe, load
+from vitlab.checkpoint.native import Facts
+from vitlab.config.model import ViTConfig
+from vitlab.config.run import RunConfig
+from vitlab.config.source import Split
+from vitlab.config.text import Json, to_json
+from vitlab.data.feed import evaluation_feed, training_feed
+from vitlab.data.loader import Loader
+from vitlab.data.order import Share
+from vitlab.data.source import Source, open_source
+from vitlab.errors import ConfigError
+from vitlab.model.assemble import Model, build, skeleton
+from vitlab.model.masked import MaskedViT
+from vitlab.model.vit import ViT
+from vitlab.train.average import Averaged
+from vitlab.train.distributed import World
+from vitlab.train.optim import freeze, optimizers, restore_optimizer
+from vitlab.train.snapshot import Snapshot
+from vitlab.train.task import Classify, PredictMasked, Task
+
+
+@dataclass(slots=True, kw_only=True)
+class Players:
+    """All that takes part in a run. `bare` is the model that is kept; `model` what the step calls, with its wrappers."""
+
+    bare: Model
+    model: nn.Module
+    optimizers: list[torch.optim.Optimizer]
+    task: Task
+    average: Averaged | None
+    facts: Facts
+    notes: tuple[str, ...]
+
+
+def training_loader(run: RunConfig, source: Source, world: World) -> Loader:
+    """The endless stream of training batches, this rank's share of them."""
+    feed = training_feed(run.data.augment, channels=run.model.channels, limits=run.data.limits)
+    return Loader(source, feed, config=run.data.loader, train=True, share=Share(rank=world.rank, ranks=world.ranks))
+
+
+def evaluation_loader(run: RunConfig, source: Source, world: World) -> Loader:
+    """The held-out pictures once, this rank's share of them."""
+    feed = evaluation_feed(run.preprocess, limits=run.data.limits)
+    batch = max(run.data.loader.batch_size, world.ranks)
+    config = replace(run.data.loader, batch_size=batch, repeats=1, balance=0.0, class_weights=None)
+    return Loader(source, feed, config=config, train=False, share=Share(rank=world.rank, ranks=world.ranks))
+
+
+def open_part(run: RunConfig, split: Split) -> Source:
+    """One part of the run's pictures."""
+    return open_source(run.data.source, split=split, rule=run.data.rule)
+
+
+def assemble(run: RunConfig, source: Source, world: World, restored: Snapshot | None) -> Players:
+    """Model, optimisers and task, as they were in `restored` or as the run begins."""
+    _check_classes(run, source)
+    bare, notes = _model(run, source, restored)
+    bare.to(world.device)
+    whole: nn.Module = bare
+    if run.train.masked is not None:
+        whole = _with_masked_head(bare, run, restored).to(world.device)
+    freeze(whole, run.train)
+    whole.train()
+    made = optimizers(whole, run.train.optimizer)
+    average = Averaged(bare, run.train.average) if run.train.average.decay else None
+    if restored is not None:
+        restore_optimizer(whole, made, restored.optimizer)
+        if average is not None and restored.average is not None:
+            average.state = {name: tensor.to(world.device) for name, tensor in restored.average.items()}
+    facts = Facts(
+        config=run.model,
+        preprocess=run.preprocess,
+        labels=source.labels if run.train.masked is None and source.labels else None,
+        recipe=_recipe(run),
+        notes=notes,
+    )
+    task = _task(run, source, world)
+    return Players(bare=bare, model=whole, optimizers=made, task=task, average=average, facts=facts, notes=notes)
+
+
+def _recipe(run: RunConfig) -> dict[str, Json]:
+    data = to_json(run)
+    assert isinstance(data, dict)
+    return data
+
+
+def _check_classes(run: RunConfig, source: Source) -> None:
+    if run.train.masked is not None:
+        return
+    if not source.labels:
+        raise ConfigError(f"{run.data.source} has no labels to learn", hint="masked patch prediction learns without labels")
+    if len(source.labels) != run.model.num_classes:
+        raise ConfigError(f"the data has {len(source.labels)} classes and the model {run.model.num_classes}")
+    if source.multi_label and run.train.loss != "sigmoid":
+        raise ConfigError("pictures with several labels need loss='sigmoid'")
+
+
+def _model(run: RunConfig, source: Source, restored: Snapshot | None) -> tuple[Model, tuple[str, ...]]:
+    if restored is not None:
+        model = skeleton(run.model)
+        model.load_state_dict(restored.model, strict=True, assign=True)
+        return model, restored.facts.notes
+    if run.start is None:
+        return build(run.model, seed=run.train.seed), ()
+    start = load(
+        run.start,
+        num_classes=run.model.num_classes,
+        new_head=_needs_new_head(run, source),
+        image_size=run.model.image_size,
+        patch_size=run.model.patch_size if isinstance(run.model, ViTConfig) else None,
+        channels=run.model.channels,
+        interpolation=run.model.numerics.resize if isinstance(run.model, ViTConfig) else None,
+        dynamic_size=run.model.dynamic_size if isinstance(run.model, ViTConfig) else None,
+    )
+    model = skeleton(run.model)
+    model.load_state_dict(start.model.state_dict(), strict=True, assign=True)
+    return model, (f"begins with {run.start}", *start.notes)
+
+
+def _needs_new_head(run: RunConfig, source: Source) -> bool:
+    """A head of the same number of classes stays only where it is of the same classes."""
+    assert run.start is not None
+    return run.train.masked is None and describe(run.start).labels != source.labels
+
+
+def _with_masked_head(bare: Model, run: RunConfig, restored: Snapshot | None) -> MaskedViT:
+    if not isinstance(bare, ViT):
+        raise ConfigError("masked patch prediction needs a ViT")
+    assert run.train.masked is not None
+    whole = MaskedViT(bare, run.train.masked.target)
+    generator = torch.Generator().manual_seed(run.train.seed)
+    with torch.no_grad():
+        whole.mask_token.normal_(0, 0.02, generator=generator)
+        whole.predict.weight.normal_(0, 0.02, generator=generator)
+        whole.predict.bias.zero_()
+        for name, tensor in (restored.extra if restored is not None else {}).items():
+            whole.get_parameter(name).copy_(tensor)
+    return whole
+
+
+def _task(run: RunConfig, source: Source, world: World) -> Task:
+    config = run.train
+    if config.masked is not None:
+        assert isinstance(run.model, ViTConfig)
+        grid = run.model.grid
+        return PredictMasked(
+            config=config.masked, preprocess=run.preprocess, patches=grid[0] * grid[1], step=run.model.step, dtype=torch.float32
+        )
+    teacher = None if config.distill is None else load(config.distill.teacher, image_size=run.model.image_size)
+    if teacher is not None and teacher.config.num_classes != run.model.num_classes:
+        raise ConfigError(f"the teacher has {teacher.config.num_classes} classes and the student {run.model.num_classes}")
+    if teacher is not None and teacher.labels is not None and teacher.labels != source.labels:
+        raise ConfigError("the teacher's classes are not the data's, in name or order")
+    return Classify(
+        config=config,
+        augment=run.data.augment,
+        preprocess=run.preprocess,
+        classes=run.model.num_classes,
+        dtype=torch.float32,
+        weight_C=_class_weights(source) if config.balanced_loss else None,
+        teacher=None if teacher is None else teacher.model.to(world.device),
+        teacher_preprocess=None if teacher is None else teacher.preprocess,
+    )
+
+
+def _class_weights(source: Source) -> Tensor:
+    """Inverse frequencies, such that the mean weight of a picture is 1."""
+    counts = np.zeros(len(source.labels))
+    for index in range(len(source)):
+        label = source.label(index)
+        counts[list(label) if isinstance(label, tuple) else label] += 1
+    present = counts > 0
+    weights = np.where(present, counts.sum() / np.maximum(counts, 1) / max(present.sum(), 1), 0.0)
+    return torch.from_numpy(weights).float()

@@ -1,0 +1,72 @@
+"""A look at the held-out pictures during training, with the averaged weights where the run averages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from vitlab.evaluate.answers import answer, headline, merged
+
+from vitlab.config.run import RunConfig
+from vitlab.data.loader import Loader
+from vitlab.train.distributed import World
+from vitlab.train.setup import Players
+from vitlab.train.task import PredictMasked, Work
+
+_VALIDATION_STREAM = 203
+
+
+def validate(players: Players, judge: Loader, run: RunConfig, here: World) -> dict[str, float]:
+    """Names and values: loss, top1, ... over every held-out picture of all ranks."""
+    with swapped(players):
+        players.model.eval()
+        try:
+            if isinstance(players.task, PredictMasked):
+                return {"loss": _masked_loss(players, judge, run, here)}
+            own = answer(players.bare, judge, run.preprocess, device=here.device)
+            return headline(merged(here.gather(own)))
+        finally:
+            players.model.train()
+
+
+def score(metrics: dict[str, float]) -> float:
+    """The one number by which a checkpoint is better than another: accuracy where there is one, else minus the loss."""
+    for name in ("top1", "mean_average_precision"):
+        if name in metrics:
+            return metrics[name]
+    return -metrics["loss"]
+
+
+@contextmanager
+def swapped(players: Players) -> Iterator[None]:
+    """The averaged weights in the model's place within the block."""
+    if players.average is None:
+        yield
+        return
+    own = {name: parameter.detach().clone() for name, parameter in players.bare.named_parameters()}
+    try:
+        _put(players, players.average.state)
+        yield
+    finally:
+        _put(players, own)
+
+
+@torch.no_grad()
+def _put(players: Players, state: dict[str, torch.Tensor]) -> None:
+    for name, parameter in players.bare.named_parameters():
+        parameter.copy_(state[name])
+
+
+@torch.inference_mode()
+def _masked_loss(players: Players, judge: Loader, run: RunConfig, here: World) -> float:
+    totals = torch.zeros(2, dtype=torch.float64, device=here.device)
+    for number, batch in enumerate(judge):
+        rng = np.random.default_rng([run.train.seed, _VALIDATION_STREAM, number])
+        work = players.task.prepare(torch.from_numpy(batch.images_BHWC), torch.from_numpy(batch.labels), rng)
+        placed = Work(images_BHWC=work.images_BHWC.to(here.device), wanted=tuple(part.to(here.device) for part in work.wanted))
+        loss_B, _ = players.task.loss(players.model, placed)
+        totals += torch.tensor([float(loss_B.sum()), float(len(loss_B))], dtype=torch.float64, device=here.device)
+    summed = here.sum(totals)
+    return float(summed[0] / summed[1])
