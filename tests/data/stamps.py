@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,9 +140,15 @@ class Marking:
     path: str
 
     def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
-        with open(self.path, "ab", buffering=0) as file:
+        with Path(self.path).open("ab", buffering=0) as file:
             file.write(b".")
         return stamp(example, rng)
+
+
+def printing(example: Example, rng: np.random.Generator) -> Pixels:
+    """A view that somebody is debugging."""
+    print("said by a view", flush=True)
+    return stamp(example, rng)
 
 
 def thread_settings(example: Example, rng: np.random.Generator) -> Pixels:

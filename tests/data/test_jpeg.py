@@ -15,7 +15,7 @@ from PIL import Image
 from tests.data.pictures import jpeg, pillow_rgb, scene, with_orientation
 from vitlab.config.decode import DecodeLimits, JpegDecoder
 from vitlab.data import jpeg as reader
-from vitlab.data.decode import check, decode, decode_box, upright, upright_size
+from vitlab.data.decode import check, decode, decode_box, snap, upright, upright_size
 from vitlab.data.jpeg import REDUCTIONS, Reduction, decode_rows, is_whole, orientation_of, read_jpeg_header
 from vitlab.errors import ConfigError, DataError
 
@@ -124,7 +124,7 @@ def test_a_box_is_the_box_of_the_whole_upright_picture(data: st.DataObject, orie
     assert whole_HWC.shape == (height, width, 3)
     top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
     box = top, left, data.draw(st.integers(1, height - top)), data.draw(st.integers(1, width - left))
-    cut_HWC = decode_box(content, header, box, name="a", limits=limits, wanted=None)
+    cut_HWC = decode_box(content, header, box, 1, name="a", limits=limits)
     np.testing.assert_array_equal(cut_HWC, whole_HWC[top : top + box[2], left : left + box[3]])
 
 
@@ -133,14 +133,40 @@ def test_a_box_is_the_box_of_the_whole_upright_picture(data: st.DataObject, orie
 def test_a_reduced_box_lies_where_the_full_one_does(orientation: int, wanted: tuple[int, int]) -> None:
     content = jpeg(scene(600, 560, finest=80), exif=with_orientation(orientation), quality=95)
     header = check(content, name="a", limits=DecodeLimits())
-    box = 37, 101, 403, 301
-    full_HWC = decode_box(content, header, box, name="a", limits=DecodeLimits(), wanted=None)
-    reduced_HWC = decode_box(content, header, box, name="a", limits=DecodeLimits(), wanted=wanted)
-    factor = round(403 / reduced_HWC.shape[0])
-    assert factor in (2, 4, 8)
-    assert min(np.subtract(reduced_HWC.shape[:2], wanted)) >= 0
-    same_size = Image.fromarray(np.ascontiguousarray(full_HWC)).resize(reduced_HWC.shape[1::-1], Image.Resampling.BOX)
-    assert np.abs(np.asarray(same_size).astype(int) - reduced_HWC).mean() < 1.5 * factor
+    limits = DecodeLimits()
+    box, reduction = snap((37, 101, 403, 301), wanted, header)
+    assert reduction == {100: 4, 50: 8, 25: 8}[wanted[0]]
+    assert np.abs(np.subtract(box, (37, 101, 403, 301))).max() <= 2 * reduction
+    full_HWC = decode_box(content, header, box, 1, name="a", limits=limits)
+    reduced_HWC = decode_box(content, header, box, reduction, name="a", limits=limits)
+    height, width, _ = full_HWC.shape
+    assert reduced_HWC.shape == (height // reduction, width // reduction, 3)
+    averaged_HWC = full_HWC.reshape(height // reduction, reduction, width // reduction, reduction, 3).mean((1, 3))
+    assert np.abs(averaged_HWC - reduced_HWC).mean() < 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.integers(1, 8))
+def test_snapping_keeps_a_box_inside_and_moves_it_by_less_than_two_pixels_of_the_view(
+    data: st.DataObject, orientation: int
+) -> None:
+    content = jpeg(np.zeros((301, 403, 3), np.uint8), exif=with_orientation(orientation))
+    header = check(content, name="a", limits=DecodeLimits())
+    size = upright_size(header)
+    corner = data.draw(st.tuples(st.integers(0, size[0] - 1), st.integers(0, size[1] - 1)))
+    sides = data.draw(st.tuples(st.integers(1, size[0] - corner[0]), st.integers(1, size[1] - corner[1])))
+    wanted = data.draw(st.tuples(st.integers(1, 200), st.integers(1, 200)))
+    for known in (header, None):
+        (top, left, height, width), reduction = snap((*corner, *sides), wanted, known)
+        assert 0 <= top <= size[0] - height
+        assert 0 <= left <= size[1] - width
+        for before, after, length, axis in ((corner[0], top, height, 0), (corner[1], left, width, 1)):
+            if reduction == 1:
+                assert (before, sides[axis]) == (after, length)
+            else:
+                assert length // reduction >= wanted[axis]
+                assert abs(before - after) < 2 * reduction
+                assert 0 <= sides[axis] - length < reduction
 
 
 # ---- headers

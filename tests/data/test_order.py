@@ -19,7 +19,7 @@ seeds = st.integers(0, 2**64 - 1)
 
 def epoch_of(order: Order, epoch: int) -> list[int]:
     length = order.epoch_length
-    return order.picks(epoch * length, (epoch + 1) * length).index_B.tolist()
+    return [int(index) for index in order.picks(epoch * length, (epoch + 1) * length).index_B]
 
 
 def weighted(weights: list[float], *, seed: int = 0, repeats: int = 1) -> Weighted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image
 
 from tests.data.pictures import Pixels, pillow_rgb, scene
@@ -37,7 +39,7 @@ def test_short_side_is_pillows_resize_and_a_centre_crop(
     image_HWC = scene(height, width)
     resize_to = max(out_height, out_width) + more
     config = Preprocess(image_size=(out_height, out_width), resize_to=resize_to, interpolation=interpolation)
-    factor = resize_to / min(height, width)
+    factor = Fraction(resize_to, min(height, width))
     scaled = Image.fromarray(image_HWC).resize((round(width * factor), round(height * factor)), FILTERS[interpolation])
     top, left = math.floor((scaled.height - out_height) / 2), math.floor((scaled.width - out_width) / 2)
     expected = scaled.crop((left, top, left + out_width, top + out_height))
@@ -71,7 +73,7 @@ def test_pad_keeps_the_aspect_and_fills_the_rest(height: int, width: int, out_he
     assert 0 <= after - before <= 1
 
 
-def tf_formula(image_HWC: Pixels, size: tuple[int, int]) -> Pixels:
+def tf_formula(image_HWC: Pixels, size: tuple[int, int]) -> NDArray[np.float64]:
     """tf.image.resize, bilinear, no antialias, pixel by pixel as its documentation defines it, in double precision."""
     height, width, channels = image_HWC.shape
     out_HWC = np.empty((*size, channels), np.float64)
@@ -202,7 +204,7 @@ def test_the_official_range_is_hit_to_the_bit() -> None:
     images_BCHW = normalise(levels, Preprocess())
     expected = (levels.float() - 127.5) / 127.5
     assert torch.equal(images_BCHW, expected.permute(0, 3, 1, 2))
-    assert (images_BCHW.min(), images_BCHW.max()) == (-1, 1)
+    assert (images_BCHW.min().item(), images_BCHW.max().item()) == (-1, 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.stamps import SHAPE, DieAt, HangAt, Stamps, stamp
+from tests.data.test_loader import assert_same
 from vitlab.config.loader import LoaderConfig, WorkerKind
 from vitlab.data.batch import Feed, View
 from vitlab.data.loader import Loader, Stream
@@ -71,7 +72,7 @@ def test_a_killed_worker_is_told_of_at_once(when: str) -> None:
     begin = time.monotonic()
     with pytest.raises(DataError, match=rf"worker 0 \(process {victim}\) was killed by SIGKILL") as caught:
         list(stream)
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 5
     assert "memory" in (caught.value.hint or "")
     assert not is_running(other)
     assert list(stream) == []  # closed, not broken
@@ -93,10 +94,10 @@ def test_a_worker_that_hangs_is_named_when_its_time_is_up(kind: WorkerKind) -> N
         next(stream)
         begin = time.monotonic()
         with pytest.raises(
-            DataError, match=rf"worker \d \({kind}\) hangs at stamp-19.png \(index 19\): no sign of life for 0\.[56]"
+            DataError, match=rf"worker \d \({kind}\) hangs at stamp-19.png \(index 19\): no sign of life for [01]\.\d s"
         ):
             next(stream)
-        assert time.monotonic() - begin < 1.5
+        assert time.monotonic() - begin < 3
 
 
 def test_a_stopped_worker_counts_as_hanging() -> None:
@@ -110,23 +111,48 @@ def test_a_stopped_worker_counts_as_hanging() -> None:
 
 
 def test_a_pause_of_the_caller_is_not_taken_for_a_hang() -> None:
-    with started(replace(CONFIG, timeout=0.2)) as stream:
+    with started(replace(CONFIG, timeout=1.0)) as stream:
         next(stream)
-        time.sleep(0.5)
+        time.sleep(1.3)
         assert len(list(stream)) == 4
 
 
-def test_workers_end_with_the_last_batch_and_on_close_and_when_nobody_holds_the_stream() -> None:
-    finished = started()
-    workers = pids(finished)
-    assert len(list(finished)) == 5
-    assert not any(map(is_running, workers))
+def loader() -> Loader:
+    return Loader(Stamps(count=40), Feed(view=stamp, shape=SHAPE), config=CONFIG, train=False)
 
-    closed = started()
-    next(closed)
-    closed.close()
-    closed.close()
-    assert not any(map(is_running, pids(closed)))
+
+def test_the_next_stream_finds_the_workers_of_the_last() -> None:
+    with loader() as made:
+        first = made.batches()
+        whole = list(first)
+        early = made.batches()
+        assert pids(early) == pids(first)
+        next(early)
+        early.close()  # with work under way that nobody will ask for
+        again = made.batches()
+        assert pids(again) == pids(first)
+        assert_same(list(again), whole)
+        one, other = made.batches(), made.batches(8)
+        assert set(pids(one)).isdisjoint(pids(other))
+        assert_same([*list(one)[:1], *other], whole)
+        assert all(map(is_running, pids(one)))
+    assert not any(map(is_running, (*pids(one), *pids(other))))
+    with pytest.raises(DataError, match="closed"):
+        made.batches()
+
+
+def test_workers_end_when_the_loader_is_closed_or_nobody_holds_it() -> None:
+    made = loader()
+    ended, going = made.batches(), made.batches()
+    next(ended), next(going)
+    ended.close()
+    made.close()
+    assert not any(map(is_running, pids(ended)))
+    assert all(map(is_running, pids(going)))  # somebody is at it still
+    going.close()
+    going.close()
+    assert not any(map(is_running, pids(going)))
+    assert list(going) == []
 
     forgotten = started()
     workers = pids(forgotten)
@@ -134,6 +160,23 @@ def test_workers_end_with_the_last_batch_and_on_close_and_when_nobody_holds_the_
     del forgotten
     gc.collect()
     assert not any(map(is_running, workers))
+
+    unused = loader()
+    workers = pids(unused.batches())
+    list(unused)
+    del unused
+    gc.collect()
+    assert not any(map(is_running, workers))
+
+
+def test_a_worker_that_died_while_it_waited_is_told_of_by_the_next_stream() -> None:
+    with loader() as made:
+        stream = made.batches()
+        list(stream)
+        os.kill(pids(stream)[1], signal.SIGKILL)
+        with pytest.raises(DataError, match=r"worker 1 .* was killed by SIGKILL"):
+            list(made.batches())
+        assert len(list(made.batches())) == 5  # and the one after that starts afresh
 
 
 def test_streams_leave_no_open_file_behind() -> None:
@@ -147,7 +190,7 @@ def test_streams_leave_no_open_file_behind() -> None:
 
 SCRIPT = """
     import sys, time
-    from tests.data.stamps import SHAPE, HangAt, Slow, Stamps, stamp
+    from tests.data.stamps import SHAPE, HangAt, Stamps, printing, stamp
     from vitlab.config.loader import LoaderConfig
     from vitlab.data.batch import Feed
     from vitlab.data.loader import Loader
@@ -210,10 +253,12 @@ def test_workers_end_when_their_caller_is_killed(checkout: Path, view: str) -> N
 
 
 def test_what_a_view_prints_is_talk_and_not_data(checkout: Path) -> None:
-    process = script(checkout, view="Slow(print('made') or 0)", body="sys.exit(3)")
-    out, _ = process.communicate(timeout=20)
+    process = script(checkout, view="printing", body="sys.exit(3)")
+    out, talk = process.communicate(timeout=20)
     assert process.returncode == 3
-    assert "going" in out
+    assert out.endswith("\ngoing\n")
+    assert "said by a view" in talk
+    assert "said by a view" not in out
 
 
 def test_a_view_that_lives_in_the_script_is_refused_with_a_way_out(checkout: Path) -> None:

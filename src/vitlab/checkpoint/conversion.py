@@ -14,7 +14,7 @@ from vitlab.checkpoint.files.atomic import replacing, replacing_folder
 from vitlab.checkpoint.files.safetensors_file import Check, open_safetensors
 from vitlab.checkpoint.formats import FORMATS
 from vitlab.checkpoint.formats.contract import Reading, Told, Written
-from vitlab.checkpoint.native import Facts, read_native, write_native
+from vitlab.checkpoint.native import Facts, read_native, sealed_header, write_native
 from vitlab.checkpoint.source import NATIVE, Source, read_source
 from vitlab.config.check import did_you_mean, pair
 from vitlab.config.model import ModelConfig, ViTConfig
@@ -72,7 +72,7 @@ def _to_native(place: Path, reading: Reading, found: Source) -> tuple[str, ...]:
         with open_safetensors(unfinished) as opened:
             state, facts_back = read_native(opened)
         _same(reading.state, state, place)
-        if facts_back != facts:
+        if sealed_header(state, facts_back).text != sealed_header(reading.state, facts).text:
             raise CheckpointError(f"{place} would not say what it should: nothing was written")
 
     write_native(place, reading.state, facts, check=check)
@@ -109,7 +109,7 @@ def _write_tensors(place: Path, written: Written, check: Check | None) -> None:
 
 
 def _write_json(place: Path, value: Json) -> None:
-    text = (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="surrogatepass")
+    text = (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii")
     with replacing(place, needed=len(text)) as file:
         file.write(text)
 

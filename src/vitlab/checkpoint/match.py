@@ -6,19 +6,23 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
+from vitlab.checkpoint.feed import takes_one_size
 from vitlab.config.data import Preprocess
-from vitlab.config.model import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.config.model import ModelConfig, ViTConfig
 from vitlab.errors import CheckpointError
 from vitlab.model.assemble import skeleton
 
-MAX_POSITIONS = 1 << 26  # numbers in a table of fixed positions, which a model computes and no file has to hold
+MAX_POSITIONS = 1 << 24  # numbers in a table of fixed positions, which a model computes and no file has to hold
 _SHOWN = 20
 
 
 def check_state(state: Mapping[str, torch.Tensor], config: ModelConfig, *, where: str) -> None:
     """Refuse weights that are not exactly those of the config's model, naming what is missing, unknown or of another shape."""
     _check_extent(config, len(state), where)
-    wanted = {name: tuple(tensor.shape) for name, tensor in skeleton(config).state_dict().items()}
+    try:
+        wanted = {name: tuple(tensor.shape) for name, tensor in skeleton(config).state_dict().items()}
+    except RuntimeError as error:  # a number of elements that does not fit into 64 bits
+        raise CheckpointError(f"{where}: the config describes a model that cannot be: {str(error)[:120]}") from error
     faults = [f"{name} is missing" for name in wanted if name not in state]
     faults += [f"{name} is unknown" for name in state if name not in wanted]
     faults += [
@@ -49,8 +53,7 @@ def check_preprocess(preprocess: Preprocess, config: ModelConfig) -> None:
     """Refuse preprocessing that makes pictures the model cannot take."""
     if preprocess.channels != config.channels:
         raise CheckpointError(f"preprocessing gives {preprocess.channels} channels and the model takes {config.channels}")
-    fixed = isinstance(config, ViTConfig) and not config.dynamic_size
-    if fixed and preprocess.image_size != config.image_size:
+    if takes_one_size(config) and preprocess.image_size != config.image_size:
         raise CheckpointError(
             f"preprocessing gives {_by(preprocess.image_size)} pixels and the model takes {_by(config.image_size)}",
             hint="load with image_size=, or with dynamic_size=True",
@@ -64,9 +67,7 @@ def _check_extent(config: ModelConfig, tensors: int, where: str) -> None:
         units += sum(config.stem.blocks)
     if units > tensors:
         raise CheckpointError(f"{where}: the config has {units:,} layers and there are only {tensors:,} tensors")
-    if isinstance(config, ResNetConfig) or config.position.kind not in ("none", "sincos-2d"):
-        return
-    if config.tokens * config.width > MAX_POSITIONS:
+    if isinstance(config, ViTConfig) and config.position.kind == "sincos-2d" and config.tokens * config.width > MAX_POSITIONS:
         raise CheckpointError(f"{where}: the config has {config.tokens:,} tokens of width {config.width:,}, beyond any model")
 
 

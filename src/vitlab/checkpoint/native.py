@@ -33,7 +33,7 @@ import torch
 from vitlab.checkpoint.contents import Checkpoint
 from vitlab.checkpoint.files.safetensors_file import Check, OpenFile, flat_bytes, write_encoded
 from vitlab.checkpoint.files.safetensors_header import CODES, MAX_HEADER, Header, encode_header
-from vitlab.checkpoint.match import check_labels, check_state
+from vitlab.checkpoint.match import check_labels, check_preprocess, check_state
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.text import Json, from_json, to_json
@@ -84,6 +84,7 @@ def write_native(path: Path, state: State, facts: Facts, *, check: Check | None 
     """Write weights and facts as a native file; `check` sees the finished file before it takes its name."""
     check_state(state, facts.config, where=str(path))
     check_labels(facts.labels, facts.config.num_classes)
+    check_preprocess(facts.preprocess, facts.config)
     header = sealed_header(state, facts)
     write_encoded(path, header, state, check=check)
 
@@ -133,6 +134,7 @@ def read_facts(opened: OpenFile) -> Facts:
     except (ValueError, RecursionError, ConfigError) as error:
         raise CheckpointError(f"{path}: its header cannot be understood: {str(error)[:200]}") from error
     check_labels(facts.labels, facts.config.num_classes)
+    check_preprocess(facts.preprocess, facts.config)
     return facts
 
 

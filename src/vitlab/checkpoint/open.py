@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from vitlab.checkpoint.contents import Checkpoint, Description
+from vitlab.checkpoint.feed import feeding
 from vitlab.checkpoint.fit import Wanted, fit
 from vitlab.checkpoint.formats.contract import Told
 from vitlab.checkpoint.match import check_labels, check_preprocess, check_state
 from vitlab.checkpoint.source import read_source
 from vitlab.config.check import pair
 from vitlab.config.data import Preprocess
-from vitlab.config.model import ModelConfig, PositionResize, ViTConfig
+from vitlab.config.model import ModelConfig, PositionResize
 from vitlab.errors import CheckpointError
 from vitlab.model.assemble import skeleton
 
@@ -66,7 +66,7 @@ def load(
     config, fitted = reading.config, tuple[str, ...]()
     if wanted != Wanted():
         state, config, fitted = fit(state, config, wanted)
-    fed, feeding = _feeding(reading.preprocess, reading.config, config, preprocess)
+    fed, refed = _fed(reading.preprocess, reading.config, config, preprocess)
     named, naming = _labels(reading.labels, reading.config, config, new_head=new_head, given=labels)
     check_state(state, config, where=str(path))
     model = skeleton(config)
@@ -76,7 +76,7 @@ def load(
         config=config,
         preprocess=fed,
         labels=named,
-        notes=(*reading.notes, *typed, *fitted, *feeding, *naming),
+        notes=(*reading.notes, *typed, *fitted, *refed, *naming),
         format=reading.format,
         recipe=source.recipe,
         metrics=source.metrics,
@@ -119,43 +119,14 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _feeding(
+def _fed(
     of_file: Preprocess, before: ModelConfig, after: ModelConfig, given: Preprocess | None
 ) -> tuple[Preprocess, tuple[str, ...]]:
     """How the fitted model is fed: as given, else as the file says, made for the new size and channels."""
-    if given is not None:
-        check_preprocess(given, after)
-        return given, ("preprocessing as given, not as in the file",) if given != of_file else ()
-    preprocess, notes = of_file, list[str]()
-    fixed = isinstance(after, ViTConfig) and not after.dynamic_size
-    if after.image_size != before.image_size or (fixed and preprocess.image_size != after.image_size):
-        preprocess = _resized(preprocess, after.image_size)
-        size = f"{preprocess.image_size[0]}x{preprocess.image_size[1]}"
-        crop = f", cut from a short side of {preprocess.resize_to}" if preprocess.resize == "short-side" else ""
-        notes.append(f"preprocessing makes pictures of {size} pixels{crop}")
-    if after.channels != preprocess.channels:
-        preprocess = _rechannelled(preprocess, after.channels)
-        notes.append(f"preprocessing normalises {after.channels} channels with mean {preprocess.mean}, std {preprocess.std}")
-    return preprocess, tuple(notes)
-
-
-def _resized(preprocess: Preprocess, image_size: tuple[int, int]) -> Preprocess:
-    """The same share of the picture cut out, at another size."""
-    if preprocess.resize != "short-side":
-        return replace(preprocess, image_size=image_size)
-    scaled = round(preprocess.resize_to * max(image_size) / max(preprocess.image_size))
-    return replace(preprocess, image_size=image_size, resize_to=max(scaled, *image_size))
-
-
-def _rechannelled(preprocess: Preprocess, channels: int) -> Preprocess:
-    """Mean and std for the channels as `fit` makes them: fewer share the average of the old, more repeat the old in turn."""
-
-    def spread(values: tuple[float, ...]) -> tuple[float, ...]:
-        if channels < len(values):
-            return (sum(values) / len(values),) * channels
-        return tuple(values[channel % len(values)] for channel in range(channels))
-
-    return replace(preprocess, mean=spread(preprocess.mean), std=spread(preprocess.std))
+    if given is None:
+        return feeding(of_file, after, resized=after.image_size != before.image_size)
+    check_preprocess(given, after)
+    return given, ("preprocessing as given, not as in the file",) if given != of_file else ()
 
 
 def _labels(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vitlab.checkpoint.feed import feeding
 from vitlab.checkpoint.files import RawFile, read_file
 from vitlab.checkpoint.files.folder import weights_in
 from vitlab.checkpoint.files.safetensors_file import OpenFile
 from vitlab.checkpoint.files.safetensors_header import read_header
-from vitlab.checkpoint.files.sniff import kind_of, open_regular
+from vitlab.checkpoint.files.sniff import is_folder, kind_of, open_regular
 from vitlab.checkpoint.formats import FORMATS
 from vitlab.checkpoint.formats.contract import Reading, Told
 from vitlab.checkpoint.hub import fetch, is_hub
@@ -50,7 +51,7 @@ def read_source(path: str | Path, told: Told, *, values: bool = True) -> Source:
 
 def _read_native(place: Path, told: Told, values: bool) -> Source | None:
     """The native checkpoint at `place`, or None if what is there is not one."""
-    if place.is_dir():
+    if is_folder(place):
         place, _ = weights_in(place)
     with open_regular(place) as file:
         if kind_of(file, place) != "safetensors":
@@ -96,8 +97,9 @@ def _read_foreign(place: Path, told: Told, values: bool) -> Source:
     if len(found) > 1:
         raise CheckpointError(f"{place} could be {' or '.join(found)}: which one is not clear from its keys")
     reading = FORMATS[found[0]].read(raw, told)
+    preprocess, fed = feeding(reading.preprocess, reading.config)  # a folder's two JSON files need not agree
     metadata: dict[str, Json] = dict(raw.metadata)
-    return Source(reading=replace(reading, notes=(*raw.notes, *reading.notes)), metadata=metadata)
+    return Source(reading=replace(reading, preprocess=preprocess, notes=(*raw.notes, *reading.notes, *fed)), metadata=metadata)
 
 
 def _unknown(raw: RawFile) -> CheckpointError:

@@ -91,6 +91,9 @@ def to_ours(tensors: Mapping[str, Tensor], rows: Sequence[Row], shapes: Shapes, 
     """
     _check_table(rows, shapes)
     account(tensors, their_shapes(rows, shapes), where=where)
+    if all(tensor.is_meta for tensor in tensors.values()):  # only shapes were read: nothing to pass
+        types = {key: tensors[row.theirs[0]].dtype for row in rows for key in row.ours}
+        return {key: torch.empty(shape, dtype=types[key], device="meta") for key, shape in shapes.items()}
     found: dict[str, Tensor] = {}
     for row in rows:
         found.update(zip(row.ours, row.to_ours([tensors[key] for key in row.theirs]), strict=True))

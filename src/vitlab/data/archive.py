@@ -37,6 +37,8 @@ def extract(archive: Path, target: Path, limits: ArchiveLimits | None = None) ->
     file given twice, a damaged member or a limit that is met refuses the whole archive: `target` then does not exist.
     """
     limits = limits or ArchiveLimits()
+    if not archive.is_file():
+        raise DataError(f"{archive} does not exist")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{target} exists already", hint="remove it, or unpack to another place")
     try:
@@ -83,23 +85,20 @@ def _write_all(files: Iterable[tuple[str, Iterator[bytes]]], folder: Path, archi
 
 def _files(archive: Path, limits: ArchiveLimits) -> Iterator[tuple[str, Iterator[bytes]]]:
     """The name and the bytes of each file of the archive, in its order."""
-    try:
-        with archive.open("rb") as file:
-            head = file.read(BLOCK)
-            if head[:4] in (b"PK\3\4", b"PK\5\6"):
-                yield from _zip_files(archive, limits)
-            elif head[:3] == b"\x1f\x8b\x08":
-                with gzip.open(archive) as unpacked:
-                    yield from _tar_files(_UnpackedStream(unpacked, archive, limits), archive, limits)
-            elif head[:3] == b"BZh":
-                with bz2.open(archive) as unpacked:
-                    yield from _tar_files(_UnpackedStream(unpacked, archive, limits), archive, limits)
-            elif head[257:262] == b"ustar" or archive.suffix == ".tar":
-                yield from _tar_files(FileStream(file.fileno()), archive, limits)
-            else:
-                raise DataError(f"{archive} is no zip, tar, tar.gz or tar.bz2 archive")
-    except FileNotFoundError as error:
-        raise DataError(f"{archive} does not exist") from error
+    with archive.open("rb") as file:
+        head = file.read(BLOCK)
+        if head[:4] in (b"PK\3\4", b"PK\5\6"):
+            yield from _zip_files(archive, limits)
+        elif head[:3] == b"\x1f\x8b\x08":
+            with gzip.open(archive) as unpacked:
+                yield from _tar_files(_UnpackedStream(unpacked, archive, limits), archive, limits)
+        elif head[:3] == b"BZh":
+            with bz2.open(archive) as unpacked:
+                yield from _tar_files(_UnpackedStream(unpacked, archive, limits), archive, limits)
+        elif head[257:262] == b"ustar" or archive.suffix == ".tar":
+            yield from _tar_files(FileStream(file.fileno()), archive, limits)
+        else:
+            raise DataError(f"{archive} is no zip, tar, tar.gz or tar.bz2 archive")
 
 
 def _zip_files(archive: Path, limits: ArchiveLimits) -> Iterator[tuple[str, Iterator[bytes]]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -33,8 +34,9 @@ def settled(stamp: tuple[int, int, int]) -> bool:
 def recall(kind: str, path: Path) -> Arrays | None:
     """The arrays remembered about `path`, or None where there are none or they are damaged."""
     try:
-        with np.load(_file(kind, path), allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+        with _file(kind, path).open("rb") as file:  # numpy leaves it open where it is damaged
+            stored = np.load(file, allow_pickle=False)
+            return {name: stored[name] for name in stored.files} if isinstance(stored, NpzFile) else None
     except (OSError, ValueError, EOFError, KeyError, BadZipFile):
         return None
 

@@ -24,7 +24,7 @@ from PIL import (
 
 from vitlab.config.decode import DecodeLimits, ImageFormat
 from vitlab.data.header import Header, read_header, stranger
-from vitlab.data.jpeg import JpegHeader, decode_rows, is_whole, orientation_of, reduction_for
+from vitlab.data.jpeg import JpegHeader, Reduction, decode_rows, is_whole, orientation_of, reduction_for
 from vitlab.errors import ConfigError, DataError
 
 Pixels = NDArray[np.uint8]
@@ -91,26 +91,39 @@ def decode(
     return in_channels(owned(upright(image_HWC, orientation)), channels)
 
 
-def decode_box(
-    content: bytes, header: Header, box: Box, *, name: str, limits: DecodeLimits, wanted: tuple[int, int] | None
-) -> Pixels:
+def decode_box(content: bytes, header: Header, box: Box, reduction: Reduction, *, name: str, limits: DecodeLimits) -> Pixels:
     """One box of a plain JPEG that `check` let pass, upright, as RGB: rows below the box are never decoded.
 
-    `box` is (top, left, height, width) in pixels of the upright picture at full size. `wanted` (height, width) allows 1/2, 1/4
-    or 1/8 of that size as long as the box stays at least as large; its corners are then moved to whole reduced pixels,
-    by less than one pixel of a view of size `wanted`. None keeps the full size and the exact box.
+    `box` is (top, left, height, width) in pixels of the upright picture at full size, on the grid of `reduction` as `snap`
+    puts it; what comes back is smaller by that factor.
     """
     jpeg = header.jpeg
     assert jpeg is not None, "only a JPEG is decoded by boxes"
     orientation = orientation_of(jpeg.exif)
-    reduction = 1 if wanted is None else reduction_for(box[2:], wanted)
-    top, left, height, width = (edge // reduction for edge in _as_stored(box, jpeg, orientation))
+    stored = _as_stored(box, jpeg, orientation)
+    assert not any(edge % reduction for edge in stored), "the box is not on the grid of its reduction"
+    top, left, height, width = (edge // reduction for edge in stored)
     try:
-        rows = (top + height) * reduction
-        image_HWC = decode_rows(content, jpeg, rows=rows, reduction=reduction, decoder=limits.jpeg_decoder)
+        image_HWC = decode_rows(content, jpeg, rows=stored[0] + stored[2], reduction=reduction, decoder=limits.jpeg_decoder)
     except BROKEN as error:
         raise broken(name, header.format, error) from error
     return upright(image_HWC[top : top + height, left : left + width], orientation)
+
+
+def snap(box: Box, wanted: tuple[int, int], header: Header | None = None) -> tuple[Box, Reduction]:
+    """The strongest reduction that leaves a box at least `wanted` (height, width) large, and the box moved onto its grid.
+
+    Unreduced it does not move; else its corners do, by less than two pixels of a view of size `wanted`.
+    `header` is that of a JPEG, whose grid starts at the first pixel stored, wherever that one is once it is upright.
+    """
+    reduction = reduction_for(box[2:], wanted)
+    jpeg = None if header is None else header.jpeg
+    if jpeg is None:
+        top, left, height, width = (edge - edge % reduction for edge in box)
+        return (top, left, height, width), reduction
+    orientation = orientation_of(jpeg.exif)
+    top, left, height, width = (edge - edge % reduction for edge in _as_stored(box, jpeg, orientation))
+    return _as_upright((top, left, height, width), jpeg, orientation), reduction
 
 
 def upright_size(header: Header) -> tuple[int, int]:
@@ -122,13 +135,27 @@ def upright_size(header: Header) -> tuple[int, int]:
 
 def _as_stored(box: Box, jpeg: JpegHeader, orientation: int) -> Box:
     """Where a box of the upright picture lies in the stored one: `upright` undone."""
-    top, left, height, width = box
-    full_height, full_width = (jpeg.height, jpeg.width) if orientation < 5 else (jpeg.width, jpeg.height)
-    if orientation in _UPSIDE_DOWN:
-        top = full_height - top - height
-    if orientation in _MIRRORED:
-        left = full_width - left - width
+    size = (jpeg.height, jpeg.width) if orientation < 5 else (jpeg.width, jpeg.height)
+    top, left, height, width = _turned(box, size, orientation)
     return (top, left, height, width) if orientation < 5 else (left, top, width, height)
+
+
+def _as_upright(box: Box, jpeg: JpegHeader, orientation: int) -> Box:
+    """Where a box of the stored picture lies in the upright one."""
+    if orientation < 5:
+        return _turned(box, (jpeg.height, jpeg.width), orientation)
+    top, left, height, width = box
+    return _turned((left, top, width, height), (jpeg.width, jpeg.height), orientation)
+
+
+def _turned(box: Box, size: tuple[int, int], orientation: int) -> Box:
+    """A box counted from the other end of each axis that `orientation` turns round."""
+    top, left, height, width = box
+    if orientation in _UPSIDE_DOWN:
+        top = size[0] - top - height
+    if orientation in _MIRRORED:
+        left = size[1] - left - width
+    return top, left, height, width
 
 
 def check(content: bytes, *, name: str, limits: DecodeLimits) -> Header:
@@ -184,6 +211,27 @@ def _open(content: bytes, header: Header, *, name: str, limits: DecodeLimits, ch
     # TIFF turns itself upright when it is loaded.
     orientation = 1 if header.format == "tiff" else orientation_of(exif.removeprefix(b"Exif\x00\x00"))
     return owned(upright(pixels_HWC, orientation))
+
+
+def from_pillow(
+    image: Image.Image,
+    *,
+    name: str,
+    limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
+    channels: int = 3,
+) -> Pixels:
+    """A picture that Pillow has opened, as `decode` gives its file: upright, transparency laid on white, uint8 [H, W, C]."""
+    if channels not in CHANNELS:
+        raise ConfigError(f"channels={channels} must be 1 (grey), 3 (RGB) or 4 (RGB and opacity)")
+    _check_size(image.height, image.width, name=name, limits=limits)
+    try:
+        image.load()
+        pixels_HWC = _pixels(image, name=name, channels=channels)
+    except BROKEN as error:
+        raise DataError(f"{name} cannot be read: {str(error).strip() or type(error).__name__}") from error
+    exif = image.info.get("exif", b"")
+    turned = image.format == "TIFF" or not isinstance(exif, bytes)  # TIFF turns itself upright when it is loaded
+    return owned(upright(pixels_HWC, 1 if turned else orientation_of(exif.removeprefix(b"Exif\x00\x00"))))
 
 
 def _pixels(image: Image.Image, *, name: str, channels: int) -> Pixels:

@@ -76,7 +76,7 @@ def decode_once(source: Source, feed: Feed, config: LoaderConfig, *, ranks: int 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sample:
-    total: float  # bytes of all pictures decoded, estimated
+    total: int  # bytes of all pictures decoded, estimated
     differs: bool  # whether a view of decoded pixels is another picture than a view of the file
     pixels: bool  # whether the source gives pixels anyway
 
@@ -97,7 +97,7 @@ def _sampled(source: Source, feed: Feed, decode: Decode, seed: int) -> _Sample:
         for epoch in range(2):
             plain = feed.view(example, rng_of(seed, epoch, index))
             differs = differs or not np.array_equal(plain, feed.view(decoded, rng_of(seed, epoch, index)))
-    return _Sample(total=float(np.mean(sizes or [0])) * len(source), differs=differs, pixels=pixels and bool(sizes))
+    return _Sample(total=round(float(np.mean(sizes or [0])) * len(source)), differs=differs, pixels=pixels and bool(sizes))
 
 
 def _choice(sample: _Sample, config: LoaderConfig, ranks: int) -> tuple[CachePolicy, str]:

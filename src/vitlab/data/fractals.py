@@ -24,6 +24,7 @@ _MOST_MAPS = 4
 _CHAINS = 64
 _LINKS = 3
 _CANDIDATES = 32
+_MEASURE = 24
 _SETTLING = 24
 _CELLS = 16
 _FORMULA_STREAM = 31
@@ -37,7 +38,7 @@ _SAMPLE = Choices(
         "shift": Choice(-0.06, 0.06, times=_MOST_MAPS * 2),
         "turn": Choice(-0.08, 0.08),
         "stretch": Choice(0.8, 1.25, 1),
-        "size": Choice(0.7, 1.0, 0.92),
+        "size": Choice(0.68, 0.97, 0.9),
         "place": Choice(0, 1, times=2),
         "light": Choice(12, 120, 40),
     }
@@ -57,7 +58,7 @@ def coverage(
 ) -> NDArray[np.uint8]:
     """How much of each pixel the fractal covers, 0 to 255, [B, H, W]; `key_B` holds the samples' own keys."""
     batch, height, width = len(label_B), *image_size
-    cloud = max(24, 3 * height * width // _CHAINS)
+    cloud = max(_MEASURE, 3 * height * width // _CHAINS)
     systems = [_system(seed, int(label), cloud) for label in label_B]
     sample = _SAMPLE.draw(key_B, variety=variety)
 
@@ -77,15 +78,16 @@ def coverage(
     cos_B11, sin_B11 = cosine(turn_B11).astype(np.float32), sine(turn_B11).astype(np.float32)
     stretch_B11 = sample["stretch"].astype(np.float32)[..., None]
     x_BWQ, y_BWQ = (x_BWQ * cos_B11 - y_BWQ * sin_B11) * stretch_B11, x_BWQ * sin_B11 + y_BWQ * cos_B11
-    points_B2N = np.stack([x_BWQ.reshape(batch, -1), y_BWQ.reshape(batch, -1)], axis=1)
-    low_B2 = points_B2N.min(axis=2)
-    span_B2 = points_B2N.max(axis=2) - low_B2
+    points_B2WQ = np.stack([x_BWQ, y_BWQ], axis=1)
+    # The first points are the same at every resolution: measured by them, so is the drawing.
+    low_B2 = points_B2WQ[..., :_MEASURE].min(axis=(2, 3))
+    span_B2 = points_B2WQ[..., :_MEASURE].max(axis=(2, 3)) - low_B2
     size_B1 = (sample["size"] * (min(image_size) - 1)).astype(np.float32)
     scale_B1 = size_B1 / span_B2.max(axis=1, keepdims=True)
     room_B2 = np.array([width, height], np.float32) - span_B2 * scale_B1
     start_B2 = room_B2 * sample["place"].astype(np.float32) - low_B2 * scale_B1
-    pixel_B2N = (points_B2N * scale_B1[..., None] + start_B2[..., None]).astype(np.int32)
-    np.minimum(pixel_B2N, np.array([[width - 1], [height - 1]], np.int32), out=pixel_B2N)
+    pixel_B2N = (points_B2WQ.reshape(batch, 2, -1) * scale_B1[..., None] + start_B2[..., None]).astype(np.int32)
+    np.clip(pixel_B2N, 0, np.array([[width - 1], [height - 1]], np.int32), out=pixel_B2N)
 
     # Points per pixel, as light.
     first_B1 = (np.arange(batch, dtype=np.int32) * (height * width))[:, None]
@@ -162,7 +164,9 @@ def _choose(*, shares_F: Floats, uniform: Floats) -> NDArray[np.int64]:
 def _settled(maps_F6: Floats, shares_F: Floats, count: int, key_1: NDArray[np.uint64]) -> Floats:
     """`count` points of the attractor, [2, count]: the chaos game played by all of them side by side."""
     x_Q, y_Q = np.zeros(count), np.zeros(count)
-    choice_SQ = _choose(shares_F=shares_F, uniform=uniforms(key_1, _SETTLING * count, after=1 << 20).reshape(_SETTLING, count))
+    # Point by point, so that the first points are the same however many follow.
+    uniform_QS = uniforms(key_1, count * _SETTLING, after=1 << 20).reshape(count, _SETTLING)
+    choice_SQ = _choose(shares_F=shares_F, uniform=uniform_QS.T)
     for choice_Q in choice_SQ:
         a, b, c, d, e, f = maps_F6[choice_Q].T
         x_Q, y_Q = a * x_Q + b * y_Q + e, c * x_Q + d * y_Q + f

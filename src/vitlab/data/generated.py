@@ -42,8 +42,7 @@ def picture(config: GeneratedConfig, label: int, index: int) -> NDArray[np.uint8
     if index < 0:
         raise DataError(f"index {index} is negative: the pictures of a class begin at 0")
     kind, formula = _formula(config.kind, label)
-    made: NDArray[np.uint8] = _draw(config, kind, np.array([formula]), np.array([index]))[0]
-    return made
+    return np.ascontiguousarray(_draw(config, kind, np.array([formula]), np.array([index]))[0])
 
 
 def pictures(

@@ -58,6 +58,8 @@ class Loader:
         self.order: Order = _order(source, config) if train else InTurn(length=len(source))
         self.source, note = decode_once(source, feed, config, ranks=share.ranks)
         self.notes: tuple[str, ...] = () if note is None else (note,)
+        self._idle: list[Pool] = []  # workers of streams that have ended, for the next one
+        self._end = weakref.finalize(self, _close_all, self._idle)
         self._filler = Filler(
             source=self.source,
             view=feed.view,
@@ -79,14 +81,32 @@ class Loader:
     def batches(self, position: int = 0) -> Stream:
         """The batches from a position on: the number of pictures that all ranks together have consumed before.
 
-        Workers start at this call, so ask for the stream before building a model. Close it, or use `with`, to end them
-        early; they also end with the last batch, on any error, and with the program.
+        Workers start at the first such call, so ask for the stream before building a model; later streams find them waiting.
+        They end when the loader is closed or no longer held, on any error, and with the program.
         """
         if position < 0 or (self.order.total is not None and position > self.order.total):
             raise ConfigError(f"position={position} must be from 0 to {self.order.total or 'any number'}")
-        return Stream(self, self._pool(), position)
+        if not self._end.alive:
+            raise DataError("this loader has been closed")
+        pool = self._idle.pop() if self._idle else self._new_pool()
+        try:
+            pool.forget()
+            return Stream(self, pool, position)
+        except BaseException:
+            pool.close()
+            raise
 
-    def _pool(self) -> Pool:
+    def close(self) -> None:
+        """End the workers of all streams that are done; a stream that is not ends its own."""
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _new_pool(self) -> Pool:
         config = self.config
         if config.workers == 0:
             return InCaller(self._filler)
@@ -98,7 +118,7 @@ class Loader:
 
 
 class Stream(Iterator[Batch]):
-    """Batches one after the other, with the work on the next ones under way.
+    """Batches one after the other, with the work on the next ones under way. Close it, or use `with`, if you leave early.
 
     `failures` are the pictures that could not be read so far, each once, in the order they were met: what a summary reports.
     """
@@ -110,7 +130,7 @@ class Stream(Iterator[Batch]):
         self._next = 0  # the number of the next batch to give
         self._started = position  # how far work has been handed out
         self._failures: dict[int, Failure] = {}
-        # Also when nobody closes it: on collection, or at the end of the program.
+        # For when nobody closes it: on collection, or at the end of the program.
         self._end = weakref.finalize(self, pool.close)
         if pool.background:
             self._start_more()
@@ -134,14 +154,21 @@ class Stream(Iterator[Batch]):
             self._refuse_too_many(batch.failed)
             if self.pool.background:
                 self._start_more()
+        except StopIteration:
+            raise
         except BaseException:
-            self.close()
+            self._end()  # workers in an unknown state are no use to another stream
             raise
         return batch
 
     def close(self) -> None:
-        """End the workers; the stream is then at its end."""
-        self._end()
+        """The stream is then at its end, and its workers wait for the loader's next."""
+        if self._end.detach() is None:
+            return
+        if self._loader._end.alive:
+            self._loader._idle.append(self.pool)
+        else:
+            self.pool.close()
 
     def __enter__(self) -> Self:
         return self
@@ -205,6 +232,11 @@ class Stream(Iterator[Batch]):
                 f"{len(self._failures):,} of {count:,} pictures cannot be read, above corrupt_budget={budget:g}: {listed}",
                 hint="`vitlab data check` lists all of them; repair or remove them, or raise corrupt_budget",
             )
+
+
+def _close_all(pools: list[Pool]) -> None:
+    while pools:
+        pools.pop().close()
 
 
 def _order(source: Source, config: LoaderConfig) -> Order:

@@ -87,8 +87,8 @@ def _assembled(
     contents: Contents, numbers: NDArray[np.int64], rows: Sequence[_Row], classes: Sequence[str] | None, offenders: Offenders
 ) -> ListedSource:
     cells = [row.cell for row in rows]
-    labels, table, notes = name_labels(cells, lambda number: _place(rows[number]), offenders, classes=classes)
     parts = np.array([row.part for row in rows], np.int8)
+    labels, table, notes = name_labels(cells, lambda number: _place(rows[number]), offenders, classes=classes, parts=parts)
     if len(set(parts.tolist())) > 1 and UNDECLARED in parts:
         for row in rows:
             if row.part == UNDECLARED:

@@ -9,11 +9,13 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitlab.data.labels import UNKNOWN, LabelTable, look_alikes, unusable_name
 from vitlab.data.listed import listed_shortly
 from vitlab.data.names import natural, shown
 from vitlab.data.offenders import Offenders
+from vitlab.data.split import TEST
 from vitlab.errors import DataError
 
 Cell = str | int | Sequence[str | int] | None
@@ -25,13 +27,19 @@ _MOST_CLASSES = 100_000
 
 
 def name_labels(
-    cells: Sequence[Cell], place: Callable[[int], str], offenders: Offenders, *, classes: Sequence[str] | None = None
+    cells: Sequence[Cell],
+    place: Callable[[int], str],
+    offenders: Offenders,
+    *,
+    classes: Sequence[str] | None = None,
+    parts: NDArray[np.int8],
 ) -> tuple[tuple[str, ...], LabelTable, tuple[str, ...]]:
     """Class names, the label of each picture, and notes; what cannot be understood is an offender at `place` of its number.
 
     Labels that are all numbers are indices: in `classes` where that list is given, else in 0, 1, 2, ... up to the largest.
     Other labels are names: of `classes`, else the classes are all the names there are, sorted by code point. Where `classes`
-    are themselves numbers, a label is taken as their name. Without a single label the pictures have none.
+    are themselves numbers, a label is taken as their name. Pictures whose declared part (`parts`) is test may lack a label, as in
+    a competition; others only where none of them has one.
     """
     several = any(isinstance(cell, Sequence) and not isinstance(cell, str) for cell in cells)
     rows = [_words(cell) for cell in cells]
@@ -48,7 +56,7 @@ def name_labels(
         for word in row:
             if codes[word] == UNKNOWN:
                 offenders.add(place(number), _wrong(word, names, by_number=by_number))
-        if not row and not several:
+        if not row and not several and parts[number] != TEST:
             offenders.add(place(number), "no label")
     if not by_number:
         _refuse_twins(words, names, offenders)

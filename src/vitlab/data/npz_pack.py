@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.blocks import Block, BlockContents, EncodedBlock, PixelBlock, Pixels, check_codes
+from vitlab.data.blocks import Block, BlockContents, EncodedBlock, Layout, PixelBlock, Pixels, check_codes
 from vitlab.data.labels import LabelTable
-from vitlab.data.listed import PARTS, UNDECLARED, ListedSource
+from vitlab.data.listed import PARTS, UNDECLARED, ListedSource, listed_shortly
 from vitlab.data.names import shown
 from vitlab.data.npz_arrays import NpzArray, open_npz
 from vitlab.data.split import TEST, TRAIN, part_called
@@ -37,7 +37,7 @@ def open_npz_pack(path: Path) -> ListedSource:
     else:
         found = _by_part(arrays)
         if not found:
-            raise DataError(f"{shown(str(path))} holds {', '.join(map(shown, arrays))}, which is no pack", hint=_HINT)
+            raise DataError(f"{shown(str(path))} holds {listed_shortly(list(arrays))}, which is no pack", hint=_HINT)
         blocks = [_pixels(images) for _, images, _ in found]
         labels = [of_part for _, _, of_part in found]
         parts = np.repeat(np.array([part for part, _, _ in found], np.int8), [len(block) for block in blocks])
@@ -55,7 +55,7 @@ def open_npz_pack(path: Path) -> ListedSource:
 
 def _needed(arrays: Mapping[str, NpzArray], name: str, path: Path) -> NpzArray:
     if name not in arrays:
-        raise DataError(f"{shown(str(path))} has no array called {name}, only {', '.join(map(shown, arrays))}", hint=_HINT)
+        raise DataError(f"{shown(str(path))} has no array called {name}, only {listed_shortly(list(arrays))}", hint=_HINT)
     return arrays[name]
 
 
@@ -97,7 +97,7 @@ def _pixels(images: NpzArray) -> PixelBlock:
         raise DataError(f"{shown(images.where)} is {shape}; pictures are (N, H, W) or (N, H, W, C) of 1, 3 or 4 channels")
     if 0 in shape:
         raise DataError(f"{shown(images.where)} is {shape}: it holds no picture")
-    layout = "HW" if len(shape) == 3 else "HWC"
+    layout: Layout = "HW" if len(shape) == 3 else "HWC"
     return PixelBlock(images.where, shape[0], _Bytes(images), shape=shape[1:], layout=layout)
 
 

@@ -62,9 +62,9 @@ def open_parquet(pattern: str, *, label_column: str | None = None) -> ListedSour
         offenders.add(contents.name(number), f"its label is no name, whole number or list of them: {cells[number]!r}")
     offenders.refuse()
     unknown: list[Cell] = [None if cell == -1 else cell for cell in cells]  # the hub's word for a label that is not told
-    labels, table, notes = name_labels(unknown, contents.name, offenders, classes=classes)
-    offenders.refuse()
     parts = np.repeat(np.array([part_of[path] for path in paths], np.int8), [file.metadata.num_rows for file in files])
+    labels, table, notes = name_labels(unknown, contents.name, offenders, classes=classes, parts=parts)
+    offenders.refuse()
     rows = np.arange(len(cells), dtype=np.int64)
     return ListedSource(contents=contents, rows=rows, table=table, labels=labels, parts=parts, notes=notes)
 

@@ -23,6 +23,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -140,11 +141,9 @@ class Processes:
         for start, stop in cuts:
             worker = min(self._workers, key=lambda worker: self._watch.owed[worker.number])
             task: _Task = (number, slot, start, stop)
-            try:
+            with suppress(OSError):  # a worker that died is told of by `finish`
                 # Never blocks for long: tasks are small, few are under way, and the worker reads them as they come.
                 worker.connection.send(task)
-            except OSError:
-                raise self._died(worker) from None
             self._watch.began(worker.number)
 
     def finish(self, number: int) -> tuple[Pixels, list[Report]]:
@@ -152,11 +151,17 @@ class Processes:
         batch = self._batches[number]
         self._receive(0)  # also when nothing is missing: a worker that died is told of now
         while batch.missing:
-            if not self._receive(self._watch.patience(self._limit)):
-                self._watch.refuse_hanging(self._limit)
+            self._receive(self._watch.patience(self._limit))
         del self._batches[number]
         images_BHWC = self._shared.images_SBHWC[number % self._layout.slots, : batch.rows].copy()
         return images_BHWC, [batch.reports[start] for start in sorted(batch.reports)]
+
+    def forget(self) -> None:
+        """Waits for all pieces that were handed out: until then somebody may be writing to the slots."""
+        self._receive(0)
+        while any(self._watch.owed):
+            self._receive(self._watch.patience(self._limit))
+        self._batches.clear()
 
     def close(self) -> None:
         """Kill: a worker has nothing to save, and what hangs would not listen to anything milder."""
@@ -173,8 +178,8 @@ class Processes:
     def _limit(self) -> float:
         return self._timeout if all(worker.ready for worker in self._workers) else max(self._timeout, _START_SECONDS)
 
-    def _receive(self, patience: float) -> bool:
-        """Take what the workers have sent, waiting at most `patience` seconds for the first; whether there was anything."""
+    def _receive(self, patience: float) -> None:
+        """Take what the workers have sent, waiting at most `patience` seconds for the first; DataError where one died or hangs."""
         connections = {worker.connection: worker for worker in self._workers}
         there = wait(list(connections), patience)
         for connection in there:
@@ -191,7 +196,8 @@ class Processes:
             self._watch.ended(worker.number)
             self._batches[number].reports[start] = report
             self._batches[number].missing -= 1
-        return bool(there)
+        if not there:
+            self._watch.refuse_hanging(self._limit)
 
     def _note_ready(self, worker: _Worker, message: _Ready) -> None:
         _, wrong, where = message
@@ -200,6 +206,7 @@ class Processes:
                 f"a worker process could not open the view or the source: {wrong}", hint=_HOW_TO_SEND
             ) from WorkerTraceback(where)
         worker.ready = True
+        self._watch.woke(worker.number)
 
     def _died(self, worker: _Worker) -> DataError:
         try:

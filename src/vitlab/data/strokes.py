@@ -22,7 +22,7 @@ COARSEST = 0.22
 
 _STROKES = 3
 _PIECES = 4
-_POINTS = 10
+_FEWEST_POINTS, _MOST_POINTS = 10, 64
 _FIELDS = 3  # of a piece: length, bend (turns), corner before it (turns)
 _STARTS = 4  # of a stroke: heading (turns), where it meets the first stroke, where on itself, how far beside
 _FORMULA_STREAM = 21
@@ -32,9 +32,8 @@ _STROKE_COUNTS = (0.55, 0.9)  # more than half of the classes are written in one
 _BEND_COUNTS = (0.4, 0.62, 0.88)
 _BENDS = ((0.0, 0.0), (0.2, 0.2), (0.4, 0.25), (0.75, 0.2))  # straight, quarter, half, loop: turns, at least and on top
 _EASY = 2.5  # lengths of line per side of the drawing that still take any pen
-_NEARLY_STRAIGHT = 0.25  # turns in all: below, two steps of a piece meet without a visible notch
+_NEARLY_STRAIGHT = 0.25  # turns over the fewest points: below, the wedge left open between two steps does not show
 _HAND_SHARE = np.array([0.28, 0.18, 0.15])  # how far a hand strays from a length, a bend, a corner
-_DONE_T = (np.arange(_POINTS) + 0.5) / _POINTS
 _X_THEN_Y = np.array([TURN // 4, 0])[:, None, None, None]
 _ASIDE = np.array([1.0, -1.0])[:, None]
 
@@ -60,7 +59,7 @@ def _formula(seed: int, label: int) -> tuple[Floats, Floats]:
     """The class: pieces [S, G, 3] and starts [S, 4]."""
     for attempt in range(_CANDIDATES):
         pieces_SG3, starts_S4 = _candidate(seed, label, attempt)
-        if _legible(_walk(pieces_SG3[None], starts_S4[None])[0], pieces_SG3):
+        if _legible(_walk(pieces_SG3[None], starts_S4[None], _FEWEST_POINTS)[0], pieces_SG3):
             break
     return pieces_SG3, starts_S4
 
@@ -102,21 +101,22 @@ def _legible(points_2SN: Floats, pieces_SG3: Floats) -> bool:
     return float(span_2.min()) >= 0.45 * longest and 9 <= inked <= 24 and 1.6 <= crowd <= 4.5
 
 
-def _walk(pieces_BSG3: Floats, starts_BS4: Floats) -> Floats:
-    """Points along the strokes, [B, 2, S, G * T], x (right) before y (down), in the units of the lengths.
-
-    A piece or stroke of length 0 is a point on the first stroke.
+def _walk(pieces_BSG3: Floats, starts_BS4: Floats, points: int) -> Floats:
+    """The strokes' beginnings and `points` along each of their pieces, [B, 2, S, 1 + G * T], x (right) before y (down), in the
+    units of the lengths. A piece or stroke of length 0 is a point on the first stroke.
     """
     length_BSG, bend_BSG, corner_BSG = pieces_BSG3[..., 0], pieces_BSG3[..., 1], pieces_BSG3[..., 2]
     # heading at the middle of each step: all earlier bends and corners, and the part of this piece's bend done so far
     before_BSG = np.cumsum(bend_BSG + corner_BSG, axis=2) - bend_BSG + starts_BS4[:, :, :1]
-    heading_BSGT = turns(before_BSG[..., None] + bend_BSG[..., None] * _DONE_T)
-    step_B2SGT = sine(heading_BSGT[:, None] + _X_THEN_Y) * (length_BSG / _POINTS)[:, None, :, :, None]
-    points_B2SN = np.cumsum(step_B2SGT.reshape(len(length_BSG), 2, _STROKES, _PIECES * _POINTS), axis=3)
+    done_T = (np.arange(points) + 0.5) / points
+    heading_BSGT = turns(before_BSG[..., None] + bend_BSG[..., None] * done_T)
+    step_B2SGT = sine(heading_BSGT[:, None] + _X_THEN_Y) * (length_BSG / points)[:, None, :, :, None]
+    points_B2SN = np.zeros((len(length_BSG), 2, _STROKES, 1 + _PIECES * points))
+    np.cumsum(step_B2SGT.reshape(len(length_BSG), 2, _STROKES, -1), axis=3, out=points_B2SN[..., 1:])
     # A later stroke touches or crosses the first: a point of its own meets a point of the first, give or take a shift.
-    last_BS = (np.count_nonzero(length_BSG, axis=2) * _POINTS - 1).clip(0)
-    there_BS = (starts_BS4[:, :, 1] * last_BS[:, :1]).astype(np.int64)
-    here_BS = (starts_BS4[:, :, 2] * last_BS).astype(np.int64)
+    last_BS = np.count_nonzero(length_BSG, axis=2) * points
+    there_BS = (starts_BS4[:, :, 1] * last_BS[:, :1] + 0.5).astype(np.int64)
+    here_BS = (starts_BS4[:, :, 2] * last_BS + 0.5).astype(np.int64)
     shift_BS = starts_BS4[:, :, 3] * (last_BS > 0)
     meet_B2S = (
         np.take_along_axis(points_B2SN[:, :, 0], there_BS[:, None], axis=2)
@@ -143,7 +143,8 @@ def coverage(
     pieces_BSG3[..., 1] += sample["waver"].reshape(pieces_BSG3.shape[:3])
     starts_BS4 += sample["start"].reshape(starts_BS4.shape)
     np.clip(starts_BS4[:, :, 1:3], 0, 1, out=starts_BS4[:, :, 1:3])
-    points_B2SN = _walk(pieces_BSG3, starts_BS4)
+    points = max(_FEWEST_POINTS, min(max(image_size) // 3, _MOST_POINTS))
+    points_B2SN = _walk(pieces_BSG3, starts_BS4, points)
 
     # The sheet: turned, slanted and stretched, then scaled and put where it fits.
     tilt_B1 = turns(sample["tilt"])
@@ -166,10 +167,11 @@ def coverage(
     finer = 4 if max(image_size) <= 96 else 2  # drawn larger and reduced, so that edges are soft
     points_BN2 = ((points_B2N * scale_B1[..., None] + start_B2[..., None]) * finer).transpose(0, 2, 1)
     pen_BD = pen_B1 * sample["pressure"] * finer
+    jointed_BD = (points > _FEWEST_POINTS) | (np.abs(pieces_BSG3[..., 1]).reshape(batch, -1) > _NEARLY_STRAIGHT)
     sheets = zip(
-        points_BN2.reshape(batch, _STROKES * _PIECES, 2 * _POINTS).tolist(),
+        points_BN2.reshape(batch, _STROKES, -1).tolist(),
         pen_BD.tolist(),
-        (np.abs(pieces_BSG3[..., 1]) > _NEARLY_STRAIGHT).reshape(batch, -1).tolist(),
+        jointed_BD.tolist(),
         np.count_nonzero(pieces_BSG3[..., 0], axis=2).tolist(),
         strict=True,
     )
@@ -177,20 +179,22 @@ def coverage(
     return np.array([np.asarray(_ink(*sheet, large).reduce(finer)) for sheet in sheets])
 
 
-def _ink(points: list[list[float]], pens: list[float], bends: list[bool], drawn: list[int], size: tuple[int, int]) -> Image.Image:
-    """One drawing on a sheet of `size` (width, height): each piece's points (x, y, x, y, ...) and pen width, all in pixels,
-    and whether it bends; `drawn` is how many pieces of each stroke there are."""
+def _ink(
+    strokes: list[list[float]], pens: list[float], jointed: list[bool], drawn: list[int], size: tuple[int, int]
+) -> Image.Image:
+    """One drawing on a sheet of `size` (width, height): each stroke's points (x, y, x, y, ...); each piece's pen width, and
+    whether its joints show; how many pieces of each stroke to draw. All in pixels."""
     sheet = Image.new("L", size)
     draw = ImageDraw.Draw(sheet)
-    for stroke, pieces in enumerate(drawn):
-        last: list[float] = []
-        for piece in range(stroke * _PIECES, stroke * _PIECES + pieces):
-            line, pen = points[piece], pens[piece]
+    for stroke, (points, pieces) in enumerate(zip(strokes, drawn, strict=True)):
+        values = (len(points) - 2) // _PIECES
+        for piece in range(pieces):
+            line = points[piece * values : (piece + 1) * values + 2]  # a piece begins where the one before ends
+            pen = pens[stroke * _PIECES + piece]
             half = pen / 2
-            draw.line(last + line, fill=255, width=round(pen))
-            # Round ends, and round joints where the line bends.
-            every = 2 if bends[piece] else 2 * _POINTS - 2
+            draw.line(line, fill=255, width=round(pen))
+            # Round ends, and round joints where they show.
+            every = 2 if jointed[stroke * _PIECES + piece] else len(line) - 2
             for x, y in zip(line[::every], line[1::every], strict=True):
                 draw.ellipse((x - half, y - half, x + half, y + half), fill=255)
-            last = line[-2:]
     return sheet

@@ -17,7 +17,9 @@ from vitlab.config.augment import Augment
 from vitlab.config.data import Interpolation
 from vitlab.config.decode import DecodeLimits
 from vitlab.data.augment import distort
-from vitlab.data.decode import check, decode, decode_box, in_channels, owned, upright_size
+from vitlab.data.decode import check, decode, decode_box, in_channels, owned, snap, upright_size
+from vitlab.data.header import Header
+from vitlab.data.jpeg import Reduction
 from vitlab.data.preprocess import check_pixels
 
 Pixels = NDArray[np.uint8]
@@ -38,8 +40,8 @@ def training_view(
     """One augmented view, uint8 [H, W, C] of `config.image_size`, of a picture file's bytes or of decoded pixels.
 
     A JPEG is decoded no further down than the crop reaches, and at 1/2, 1/4 or 1/8 of its size where the crop stays at least
-    as large as the view. Unreduced, the view is that of a whole decode, crop and resize; reduced, its crop has moved by less
-    than one pixel of the view. `tf-bilinear` is never reduced: the lack of antialiasing is what it is asked for.
+    as large as the view; the crop is then drawn on the grid of that reduction. The view is that of a whole decode, crop and
+    resize: to within two levels unreduced, and reduced to within the difference of two good ways of making a picture smaller.
     The random choices are drawn in this order: crop, flip, RandAugment, colour jitter, erasing.
     """
     if config.crop == "inception":
@@ -54,17 +56,22 @@ def training_view(
 def _inception_view(
     content: bytes | Pixels, config: Augment, rng: np.random.Generator, *, name: str, limits: DecodeLimits, channels: int
 ) -> Pixels:
-    if isinstance(content, bytes):
-        header = check(content, name=name, limits=limits)
-        if header.jpeg is not None and header.jpeg.plain:
-            box = inception_box(*upright_size(header), rng, config)
-            wanted = None if config.interpolation == "tf-bilinear" else config.image_size
-            cut_HWC = decode_box(content, header, box, name=name, limits=limits, wanted=wanted)
-            return scale(in_channels(owned(cut_HWC), channels), config.image_size, config.interpolation)
+    header = check(content, name=name, limits=limits) if isinstance(content, bytes) else None
+    if isinstance(content, bytes) and header is not None and header.jpeg is not None and header.jpeg.plain:
+        box, reduction = _box(*upright_size(header), rng, config, header)
+        cut_HWC = decode_box(content, header, box, reduction, name=name, limits=limits)
+        return scale(in_channels(owned(cut_HWC), channels), config.image_size, config.interpolation)
     image_HWC = _decoded(content, name=name, limits=limits, channels=channels)
     height, width, _ = image_HWC.shape
-    cut_HWC = cut(image_HWC, inception_box(height, width, rng, config))
-    return scale(cut_HWC, config.image_size, config.interpolation)
+    box, _ = _box(height, width, rng, config)
+    return scale(cut(image_HWC, box), config.image_size, config.interpolation)
+
+
+def _box(height: int, width: int, rng: np.random.Generator, config: Augment, header: Header | None = None) -> tuple[Box, Reduction]:
+    """The box to show and how far a JPEG may be reduced for it; every kind of source gets the box a JPEG would get."""
+    box = inception_box(height, width, rng, config)
+    # The lack of antialiasing is what tf-bilinear is asked for, and a reduction would bring it back.
+    return (box, 1) if config.interpolation == "tf-bilinear" else snap(box, config.image_size, header)
 
 
 def _whole_view(
@@ -137,7 +144,7 @@ def mirror(image_HWC: Pixels) -> Pixels:
 
 
 def scale(image_HWC: Pixels, size: tuple[int, int], interpolation: Interpolation) -> Pixels:
-    """The picture scaled to (height, width) `size` by torch's integer kernel: Pillow's to within a level, at thrice its speed."""
+    """The picture scaled to (height, width) `size` by torch's integer kernel: within two levels of Pillow, thrice as fast."""
     if image_HWC.shape[:2] == size:
         return owned(image_HWC)
     mode = "bicubic" if interpolation == "bicubic" else "bilinear"

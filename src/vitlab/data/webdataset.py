@@ -46,8 +46,14 @@ def open_shards(pattern: str, *, label_column: str | None = None) -> ListedSourc
             return whole if UNDECLARED in told else replace(whole, parts=told)
 
     cells = [_cell(contents, label, label_column, offenders) for _, label in samples]
+    rows = np.array([picture for picture, _ in samples], np.int64)
+    parts = _parts(contents, rows, part_of)
     labels, table, notes = name_labels(
-        cells, lambda number: contents.name(samples[number][0]), offenders, classes=classes_beside(paths[0])
+        cells,
+        lambda number: contents.name(samples[number][0]),
+        offenders,
+        classes=classes_beside(paths[0]),
+        parts=parts,
     )
     offenders.refuse(hint="a sample is a picture and a label that have the same name before the first dot")
     texts = sum(label is not None and contents.name(label).endswith(".txt") for _, label in samples)
@@ -56,8 +62,6 @@ def open_shards(pattern: str, *, label_column: str | None = None) -> ListedSourc
             f"{shown(pattern)}: no two of its {texts:,} .txt members agree: they are captions, not labels",
             hint="a label goes in a member .cls",
         )
-    rows = np.array([picture for picture, _ in samples], np.int64)
-    parts = _parts(contents, rows, part_of)
     return ListedSource(contents=contents, rows=rows, table=table, labels=labels, parts=parts, notes=(*notes, *left_out.notes()))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -26,7 +27,7 @@ from vitlab.errors import DataError
 _NAME_BYTES = 240
 _SMALL_PIECE = 16  # rows; handing out a piece costs about as much as viewing one small picture
 _PIECES_A_WORKER = 4  # per batch, so that a slow picture delays its own piece only
-_JOIN_SECONDS = 1.0
+_JOIN_SECONDS = 0.5
 
 
 class Pool(Protocol):
@@ -41,6 +42,10 @@ class Pool(Protocol):
 
     def finish(self, number: int) -> tuple[Pixels, list[Report]]:
         """The batch's pictures [B, H, W, C] and the reports on its rows, in order; DataError where a worker died or hangs."""
+        ...
+
+    def forget(self) -> None:
+        """Give up all batches under way, waiting until nobody works on them; then other batches may be started."""
         ...
 
     def close(self) -> None:
@@ -66,6 +71,10 @@ class InCaller:
         picks = self._picks.pop(number)
         images_BHWC = np.empty((len(picks), *self._filler.shape), np.uint8)
         return images_BHWC, [self._filler.fill(picks, images_BHWC, _nobody)]
+
+    def forget(self) -> None:
+        """Nothing is under way but plans."""
+        self._picks.clear()
 
     def close(self) -> None:
         """Nothing to end."""
@@ -145,19 +154,18 @@ class Threads:
         """Waits for the last piece, or for a thread to hang."""
         batch = self._batches[number]
         while batch.missing:
-            try:
-                worker, piece, report = self._done.get(timeout=self._watch.patience(self._timeout))
-            except Empty:
-                self._watch.refuse_hanging(self._timeout)
-                continue
-            if report is None:
-                self._watch.began(worker)
-                continue
-            self._watch.ended(worker)
-            self._batches[piece.number].reports[piece.start] = report
-            self._batches[piece.number].missing -= 1
+            self._receive()
         del self._batches[number]
         return batch.images_BHWC, batch.in_order()
+
+    def forget(self) -> None:
+        """Waits for the pieces that were begun; the others are taken back."""
+        with suppress(Empty):
+            while (piece := self._work.get_nowait()) is not None:
+                self._batches[piece.number].missing -= 1
+        while any(batch.missing for batch in self._batches.values()):
+            self._receive()
+        self._batches.clear()
 
     def close(self) -> None:
         """Threads end after the piece they are at; one that hangs is left behind."""
@@ -170,6 +178,19 @@ class Threads:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _receive(self) -> None:
+        try:
+            worker, piece, report = self._done.get(timeout=self._watch.patience(self._timeout))
+        except Empty:
+            self._watch.refuse_hanging(self._timeout)
+            return
+        if report is None:
+            self._watch.began(worker)
+            return
+        self._watch.ended(worker)
+        self._batches[piece.number].reports[piece.start] = report
+        self._batches[piece.number].missing -= 1
 
     def _serve(self, worker: int) -> None:
         telling = self._progress.told_by(worker)
@@ -188,6 +209,10 @@ class Watch:
         self.owed = [0] * workers
         """Pieces each worker has been given and not returned."""
         self._seen = [time.monotonic()] * workers
+
+    def woke(self, worker: int) -> None:
+        """It is ready for its first picture."""
+        self._seen[worker] = time.monotonic()
 
     def began(self, worker: int) -> None:
         """It has been given a piece."""

@@ -5,7 +5,7 @@ Axes: N pictures, C classes, K chosen classes, R resamples. Arrays in, numbers o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,8 @@ from vitlab.errors import DataError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+_AT_ONCE = 1 << 22  # logits worked on at a time: 50,000 pictures of 1,000 classes need not be in memory twice in double precision
 
 
 def log_softmax(logits_NC: NDArray[np.floating]) -> Floats:
@@ -35,6 +37,17 @@ def hits(logits_NC: NDArray[np.floating], labels_N: Ints, k: int = 1) -> Bools:
     """Whether the right class is among the k best, for each picture."""
     right_N: Bools = (top_classes(logits_NC, k) == np.asarray(labels_N)[:, None]).any(-1)
     return right_N
+
+
+def ranks(logits_NC: NDArray[np.floating], labels_N: Ints) -> Ints:
+    """How many classes stand before the right one, 0 to C - 1 by the order of `top_classes`; C where a logit is not a number."""
+    rank_N = np.empty(len(labels_N), np.int64)
+    for rows, logits in _parts(logits_NC):
+        right_R1 = np.asarray(labels_N)[rows, None]
+        own_R1 = np.take_along_axis(logits, right_R1, 1)
+        before = (logits > own_R1) | ((logits == own_R1) & (np.arange(logits.shape[1]) < right_R1))
+        rank_N[rows] = np.where(np.isnan(logits).any(1), logits.shape[1], before.sum(1))
+    return rank_N
 
 
 def real_hits(logits_NC: NDArray[np.floating], labels: Sequence[Sequence[int]]) -> Bools:
@@ -57,9 +70,32 @@ def per_class_accuracy(confusion_CC: Ints) -> Floats:
         return np.where(totals_C > 0, np.diag(confusion_CC) / np.maximum(totals_C, 1), np.nan)
 
 
+def losses(logits_NC: NDArray[np.floating], labels_N: Ints) -> Floats:
+    """Minus the log-probability of the right class of each picture, in nats."""
+    loss_N = np.empty(len(labels_N), np.float64)
+    for rows, logits in _parts(logits_NC):
+        loss_N[rows] = -np.take_along_axis(log_softmax(logits), np.asarray(labels_N)[rows, None], 1)[:, 0]
+    return loss_N
+
+
 def negative_log_likelihood(logits_NC: NDArray[np.floating], labels_N: Ints) -> float:
-    """Mean over pictures of minus the log-probability of the right class, in nats."""
-    return float(-log_softmax(logits_NC)[np.arange(len(labels_N)), labels_N].mean())
+    """The mean of `losses`."""
+    return float(losses(logits_NC, labels_N).mean())
+
+
+def sigmoid_losses(logits_NC: NDArray[np.floating], right_NC: NDArray[np.floating] | Bools) -> Floats:
+    """For pictures of several classes: minus the log-probability of the yes or no of every class, summed, in nats."""
+    wide_NC = np.asarray(logits_NC, np.float64)
+    each_NC: Floats = np.logaddexp(0, wide_NC) - wide_NC * np.asarray(right_NC, np.float64)
+    return np.asarray(each_NC.sum(-1))
+
+
+def confidences(logits_NC: NDArray[np.floating]) -> Floats:
+    """The probability of the likeliest class of each picture."""
+    chance_N = np.empty(len(logits_NC), np.float64)
+    for rows, logits in _parts(logits_NC):
+        chance_N[rows] = np.exp(log_softmax(logits).max(-1))
+    return chance_N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +110,11 @@ class Calibration:
 
 def calibration(logits_NC: NDArray[np.floating], labels_N: Ints, *, bins: int = 15) -> Calibration:
     """How far the confidence in the chosen class is from how often it is right; empty bins give nan."""
-    chance_N = np.exp(log_softmax(logits_NC)).max(-1)
-    right_N = hits(logits_NC, labels_N)
+    return calibration_of(confidences(logits_NC), ranks(logits_NC, labels_N) == 0, bins=bins)
+
+
+def calibration_of(chance_N: Floats, right_N: Bools, *, bins: int = 15) -> Calibration:
+    """The same of confidences, 0 to 1, and whether each choice was right."""
     bin_N = np.minimum((chance_N * bins).astype(int), bins - 1)
     count = np.bincount(bin_N, minlength=bins)
     with np.errstate(invalid="ignore"):
@@ -88,16 +127,32 @@ def calibration(logits_NC: NDArray[np.floating], labels_N: Ints, *, bins: int = 
 
 def temperature(logits_NC: NDArray[np.floating], labels_N: Ints) -> float:
     """The divisor of the logits that makes the right classes likeliest, found between 0.01 and 100 (Guo et al. 2017)."""
-    wide_NC = np.asarray(logits_NC, np.float64)
-    low, high = np.log(0.01), np.log(100.0)
-    golden = (np.sqrt(5) - 1) / 2
-    for _ in range(60):  # golden section: the likelihood has one peak in the logarithm of the temperature
-        left, right = high - golden * (high - low), low + golden * (high - low)
-        if negative_log_likelihood(wide_NC / np.exp(left), labels_N) < negative_log_likelihood(wide_NC / np.exp(right), labels_N):
-            high = right
-        else:
-            low = left
-    return float(np.exp((low + high) / 2))
+    low, high = 0.01, 100.0  # of the inverse temperature, in which the likelihood has one peak
+    inverse = 1.0
+    for _ in range(100):
+        slope, bend = _slope_and_bend(logits_NC, labels_N, inverse)
+        low, high = (low, inverse) if slope > 0 else (inverse, high)
+        step = inverse - slope / bend if bend > 0 else low
+        following = step if low < step < high else float(np.sqrt(low * high))
+        if abs(following - inverse) <= 1e-10 * inverse:
+            break
+        inverse = following
+    return 1 / inverse
+
+
+def _slope_and_bend(logits_NC: NDArray[np.floating], labels_N: Ints, inverse: float) -> tuple[float, float]:
+    """First and second derivative of the summed loss by the inverse temperature: mean and variance of the logits, as chosen."""
+    slope = bend = 0.0
+    for rows, logits in _parts(logits_NC):
+        wide_RC = np.asarray(logits, np.float64)
+        wide_RC = wide_RC - wide_RC.max(-1, keepdims=True)
+        chance_RC = np.exp(inverse * wide_RC)
+        chance_RC /= chance_RC.sum(-1, keepdims=True)
+        mean_R = (chance_RC * wide_RC).sum(-1)
+        own_R = np.take_along_axis(wide_RC, np.asarray(labels_N)[rows, None], 1)[:, 0]
+        slope += float((mean_R - own_R).sum())
+        bend += float(((chance_RC * wide_RC**2).sum(-1) - mean_R**2).sum())
+    return slope, bend
 
 
 def bootstrap(
@@ -137,3 +192,19 @@ def average_precision(scores_N: NDArray[np.floating], right_N: Bools) -> float:
     found = np.cumsum(right)[ends]
     precision, recall = found / (ends + 1), found / right.sum()
     return float((np.diff(recall, prepend=0.0) * precision).sum())
+
+
+def mean_average_precision(scores_NC: NDArray[np.floating], right_NC: Bools) -> float:
+    """The mean of `average_precision` over the classes that have a picture; nan where none has."""
+    each = [average_precision(scores_N, right_N) for scores_N, right_N in zip(scores_NC.T, np.asarray(right_NC).T, strict=True)]
+    known = [value for value in each if not np.isnan(value)]
+    return float(np.mean(known)) if known else float("nan")
+
+
+def _parts(logits_NC: NDArray[np.floating]) -> Iterator[tuple[slice, NDArray[np.floating]]]:
+    """Rows a part at a time, with their place."""
+    count, classes = logits_NC.shape
+    step = max(1, _AT_ONCE // max(classes, 1))
+    for start in range(0, count, step):
+        rows = slice(start, min(start + step, count))
+        yield rows, np.asarray(logits_NC[rows])

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from vitlab.evaluate.answers import answer, headline, merged
+from vitlab.evaluate.answers import Answers, answer, headline
 
 from vitlab.config.run import RunConfig
 from vitlab.data.loader import Loader
@@ -26,9 +26,18 @@ def validate(players: Players, judge: Loader, run: RunConfig, here: World) -> di
             if isinstance(players.task, PredictMasked):
                 return {"loss": _masked_loss(players, judge, run, here)}
             own = answer(players.bare, judge, run.preprocess, device=here.device)
-            return headline(merged(here.gather(own)))
+            return {name: float(value) for name, value in headline(_merged(here.gather(own))).items()}
         finally:
             players.model.train()
+
+
+def _merged(parts: list[Answers]) -> Answers:
+    return Answers(
+        logits_NC=np.concatenate([part.logits_NC for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        indices_N=np.concatenate([part.indices_N for part in parts]),
+        failures=tuple(failure for part in parts for failure in part.failures),
+    )
 
 
 def score(metrics: dict[str, float]) -> float:

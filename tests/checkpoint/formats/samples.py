@@ -61,7 +61,7 @@ OPTIONS: dict[str, ModelConfig] = {
     "hybrid root": replace(mini(), stem=ResNetStem(blocks=(), width=32), patch_size=(2, 2)),
     "resnet": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=5),
     "resnet, no head": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=0),
-    "wide resnet": ResNetConfig(blocks=(1, 1, 1, 1), width_factor=2, channels=1, num_classes=3),
+    "resnet, one channel": ResNetConfig(blocks=(1, 1, 2), stage_widths=(128, 128, 256), channels=1, num_classes=3),
 }
 
 

@@ -45,13 +45,13 @@ def test_each_missing_key_is_named(name: str) -> None:
         tensors = {other: tensor for other, tensor in whole.items() if other != key}
         if not FORMATS[name].matches(raw_of(tensors)):
             continue
-        try:
-            reading = read(raw_of(tensors), told(name))
-        except CheckpointError as error:  # the weight of an optional part takes its bias along as unknown
-            assert key in str(error) or key.rpartition("kernel")[0].rpartition("weight")[0] in str(error)
-        else:
-            assert key in ("cls", "cls_token", "params/cls", "params/pos_embedding", "pos_embed")
-            assert reading.config != OPTIONS["plain"]
+        if key in ("params/pos_embedding", "pos_embed"):  # a model without learned positions, which is said
+            assert any("there is no pos_embed" in note for note in read(raw_of(tensors), told(name)).notes)
+            continue
+        with pytest.raises(CheckpointError) as refused:
+            read(raw_of(tensors), told(name))
+        if key not in ("cls", "cls_token", "params/cls"):  # without which the positions have a row too many
+            assert key.removeprefix("params/") in refused.value.message
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -84,7 +84,7 @@ def test_a_missing_layer_is_named_and_a_far_layer_does_not_make_a_deep_model(nam
     started = time.monotonic()
     for tensors in (gap, *far):
         if FORMATS[name].matches(raw_of(tensors)):
-            with pytest.raises(CheckpointError, match="missing|unknown"):
+            with pytest.raises(CheckpointError, match=r"missing|unknown"):
                 read(raw_of(tensors), told(name))
     assert time.monotonic() - started < 1
 
@@ -152,9 +152,10 @@ def test_a_profile_also_says_how_a_hybrids_stem_is_computed(name: str) -> None:
 
 def test_no_two_formats_claim_the_same_file() -> None:
     for option, config in OPTIONS.items():
+        state = random_state(config)
         for name, layout in FORMATS.items():
             try:
-                raw = raw_of(written(name, config, random_state(config)).tensors)
+                raw = raw_of(written(name, config, state).tensors)
             except CheckpointError:
                 continue
             assert [other for other in FORMATS if FORMATS[other].matches(raw)] == [name], option

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
 
-from tests.checkpoint.formats.samples import OPTIONS, file_of, mini, random_state, raw_of, read, same, written
+from tests.checkpoint.formats.samples import OPTIONS, fed, file_of, mini, random_state, raw_of, read, same, written
 from vitlab.checkpoint.formats import FORMATS
 from vitlab.checkpoint.formats.contract import Told
 from vitlab.config import ModelConfig, ViTConfig
@@ -25,10 +25,10 @@ CAN: dict[str, set[str]] = {
     | {"mean, norm after", "mean, norm after, class token", "mean, class token", "map", "map, no head"}
     | {"distilled", "distilled, no head", "one register", "four registers", "four registers, bare positions"}
     | {"bare positions", "no positions", "layer scale", "no qkv bias", "hybrid", "hybrid root"}
-    | {"resnet", "resnet, no head", "wide resnet"},
+    | {"resnet", "resnet, no head", "resnet, one channel"},
     "huggingface": COMMON | {"hidden layer, no head", "distilled", "one register", "no qkv bias", "other grid", "other patch"},
     "torchvision": COMMON | {"hidden layer", "hidden layer, no head"},
-    "bit-npz": {"resnet", "resnet, no head", "wide resnet"},
+    "bit-npz": {"resnet", "resnet, no head", "resnet, one channel"},
 }
 # What the refusal of an option has to name, in whichever format cannot express it.
 REASONS = {
@@ -100,13 +100,13 @@ def test_a_written_file_with_what_stands_beside_it_gives_the_config_back_without
             back = replace(back, numerics=config.numerics, position=config.position)
         assert replace(back, image_size=config.image_size) == config
         return
-    back = read(raw)
+    reading = read(raw)
     if isinstance(config, ViTConfig) and name == "huggingface":  # always bicubic to transformers
         config = replace(config, numerics=replace(config.numerics, resize="bicubic"))
-    assert back.config == config
-    assert back.labels == _labels(config)
-    if name != "huggingface":
-        assert not back.notes
+    assert reading.config == config
+    assert reading.labels == _labels(config)
+    assert reading.preprocess == fed(config)
+    assert not [note for note in reading.notes if "guess" in note]
 
 
 def _labels(config: ModelConfig) -> tuple[str, ...] | None:

@@ -32,7 +32,8 @@ def ours(config: ViTConfig, state: dict[str, Tensor], images_BCHW: Tensor) -> Te
     model = skeleton(config)
     model.load_state_dict(state, strict=True, assign=True)
     with torch.no_grad():
-        return model.eval()(images_BCHW)
+        logits_BC: Tensor = model.eval()(images_BCHW)
+    return logits_BC
 
 
 def pictures() -> Tensor:
@@ -57,6 +58,22 @@ class Layer(nn.Module):
         return z_BND
 
 
+class Layers(nn.Module):
+    """The encoder under torchvision's names."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.pos_embedding = nn.Parameter(torch.zeros(1, 17, config.width))
+        self.layers = nn.Sequential()
+        for i in range(config.depth):
+            self.layers.add_module(f"encoder_layer_{i}", Layer(config))
+        self.ln = nn.LayerNorm(config.width, eps=1e-6)
+
+    def forward(self, x_BND: Tensor) -> Tensor:
+        z_BND: Tensor = self.ln(self.layers(x_BND + self.pos_embedding))
+        return z_BND
+
+
 class Reference(nn.Module):
     """torchvision's VisionTransformer in a few lines."""
 
@@ -64,13 +81,7 @@ class Reference(nn.Module):
         super().__init__()
         self.conv_proj = nn.Conv2d(3, config.width, 8, 8)
         self.class_token = nn.Parameter(torch.zeros(1, 1, config.width))
-        self.encoder = nn.Module()
-        self.encoder.pos_embedding = nn.Parameter(torch.zeros(1, 17, config.width))
-        layers = {f"encoder_layer_{i}": Layer(config) for i in range(config.depth)}
-        self.encoder.layers = nn.Sequential()
-        for name, layer in layers.items():
-            self.encoder.layers.add_module(name, layer)
-        self.encoder.ln = nn.LayerNorm(config.width, eps=1e-6)
+        self.encoder = Layers(config)
         self.heads = nn.Sequential()
         if config.representation_width:
             self.heads.add_module("pre_logits", nn.Linear(config.width, config.representation_width))
@@ -79,8 +90,8 @@ class Reference(nn.Module):
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         x_BND = self.conv_proj(images_BCHW).flatten(2).transpose(1, 2)
-        x_BND = torch.cat([self.class_token.expand(len(x_BND), -1, -1), x_BND], 1) + self.encoder.pos_embedding
-        logits_BC: Tensor = self.heads(self.encoder.ln(self.encoder.layers(x_BND))[:, 0])
+        x_BND = torch.cat([self.class_token.expand(len(x_BND), -1, -1), x_BND], 1)
+        logits_BC: Tensor = self.heads(self.encoder(x_BND)[:, 0])
         return logits_BC
 
 

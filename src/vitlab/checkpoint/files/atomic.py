@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from vitlab.checkpoint.files.sniff import is_folder
 from vitlab.errors import CheckpointError
 
 if sys.platform != "win32":
@@ -35,11 +36,11 @@ def replacing(path: Path, *, needed: int) -> Iterator[BinaryIO]:
     Whatever was at `path` stays byte for byte as it was until the new file is complete on disk.
     """
     _folder_exists(path)
-    if path.is_dir():
+    if is_folder(path):
         raise CheckpointError(f"cannot write {path}: it is a folder", hint="give the name of a file")
-    clear_unfinished(path)
     temporary = _beside(path, UNFINISHED)
     try:
+        clear_unfinished(path)
         with temporary.open(
             "xb"
         ) as file:  # "x" asks for 0666 and lets the system apply the umask; reading the umask is not thread-safe
@@ -64,10 +65,10 @@ def replacing_folder(path: Path, *, needed: int, names: tuple[str, ...]) -> Iter
     The files in the new folder must be made durable by who writes them, with `replacing`.
     """
     _folder_exists(path)
-    _only_holds(path, names)
-    clear_unfinished(path)
     temporary = _beside(path, UNFINISHED)
     try:
+        clear_unfinished(path)
+        _only_holds(path, names)
         temporary.mkdir()
         with _locked_folder(temporary):
             yield temporary
@@ -123,7 +124,7 @@ def _only_holds(path: Path, names: tuple[str, ...]) -> None:
 
 
 def _folder_exists(path: Path) -> None:
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         raise CheckpointError(
             f"cannot write {path}: there is no folder {path.parent}", hint=f"make it first: mkdir -p {path.parent}"
         )

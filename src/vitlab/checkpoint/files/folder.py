@@ -24,7 +24,10 @@ _ENDINGS = (".safetensors", ".npz", ".pt", ".pth", ".bin")
 
 def weights_in(folder: Path) -> tuple[Path, tuple[str, ...]]:
     """The weights file of a folder, and a note where another was passed over; several equals are refused."""
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    try:
+        names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    except OSError as error:
+        raise CheckpointError(f"cannot read the folder {folder}: {error.strerror}") from error
     found = [name for name in _PREFERRED if name in names]
     if found:
         passed = f"read {found[0]}; left aside {', '.join(found[1:])}"

@@ -10,7 +10,7 @@ from vitlab.checkpoint.files.npz import is_npz, read_npz
 from vitlab.checkpoint.files.raw import RawFile
 from vitlab.checkpoint.files.safetensors_file import OpenFile
 from vitlab.checkpoint.files.safetensors_header import read_header
-from vitlab.checkpoint.files.sniff import READABLE, kind_of, open_regular
+from vitlab.checkpoint.files.sniff import READABLE, is_folder, kind_of, open_regular
 from vitlab.checkpoint.files.torch_file import check_torch_zip, is_torch_zip, read_torch
 from vitlab.checkpoint.files.zip_guard import open_zip
 from vitlab.errors import CheckpointError
@@ -22,7 +22,7 @@ def read_file(path: Path, *, values: bool = True) -> RawFile:
     The container is told from the content, not from the name. Without `values` only the headers are read and the tensors come
     on the meta device. Damaged, hostile and unknown files are refused with a CheckpointError; nothing in a file is ever executed.
     """
-    if path.is_dir():
+    if is_folder(path):
         weights, notes = weights_in(path)
         raw = _read(weights, values, notes)
         return with_sidecars(raw, path, asked=True)

@@ -51,6 +51,14 @@ def open_regular(path: Path) -> BufferedReader:
         raise CheckpointError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder at that path, whatever is wrong with the path."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def size_of(file: BinaryIO) -> int:
     """Bytes of an open file."""
     return os.fstat(file.fileno()).st_size
@@ -88,7 +96,7 @@ def kind_of(file: BinaryIO, path: Path) -> Kind:
 
 
 def _near(path: Path) -> str | None:
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         return f"there is no folder {path.parent}"
     close = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1)
     return f"did you mean {path.parent / close[0]}?" if close else None

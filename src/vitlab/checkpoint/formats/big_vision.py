@@ -21,6 +21,7 @@ from vitlab.checkpoint.formats.infer import (
     image_size_of,
     making,
     numerics_of,
+    outputs,
     places_of,
     shape_of,
     zero_head,
@@ -113,12 +114,11 @@ def _config(tensors: dict[str, Tensor], told: Told, where: str) -> tuple[ViTConf
         raise CheckpointError(f"{where} has {heads} heads in the shapes of its attention, not heads={told.heads}")
     _, mlp_width = shape_of(tensors, f"{block}/{BY_CLASS.mlp}/Dense_0/kernel", 2, where=where)
     class_token = "cls" in tensors
-    pool: Pool = "map" if "MAPHead_0/probe" in tensors else "token" if class_token else "mean"
+    by_attention = any(key.startswith("MAPHead_0/") for key in tensors)
+    pool: Pool = "map" if by_attention else "token" if class_token else "mean"
     patch_size = (patch[0], patch[1])
     position, places = _position(tensors, told, patch_size, class_token, where)
     numerics = numerics_of(told, PROFILES["official"])
-    hidden = shape_of(tensors, "pre_logits/kernel", 2, where=where)[1] if "pre_logits/kernel" in tensors else 0
-    classes = shape_of(tensors, "head/kernel", 2, where=where)[1] if "head/kernel" in tensors else 0
     with making(where):
         config = ViTConfig(
             width=width,
@@ -128,10 +128,10 @@ def _config(tensors: dict[str, Tensor], told: Told, where: str) -> tuple[ViTConf
             patch_size=patch_size,
             image_size=image_size_of(places.grid, patch_size, None),
             channels=channels,
-            num_classes=classes,
+            num_classes=outputs(tensors, ("head/kernel", "head/bias"), -1),
             pool=pool,
             class_token=class_token,
-            representation_width=hidden,
+            representation_width=outputs(tensors, ("pre_logits/kernel", "pre_logits/bias"), -1),
             position=position,
             numerics=numerics,
         )
@@ -147,10 +147,10 @@ def _position(
         places = places_of(rows, int(class_token), told=told.grid, said=None, without=True, where=where)
         return Position(kind="learned-1d", place="stem", prefix=places.prefix), places
     grid = told.grid or (max(1, 224 // patch_size[0]), max(1, 224 // patch_size[1]))
-    note = f"grid={grid[0]}x{grid[1]} is a guess (224 pixels): sine-cosine positions leave no trace in the file"
-    return Position(kind="sincos-2d", place="stem", prefix=False), Places(
-        grid=grid, prefix=False, notes=() if told.grid else (note,)
-    )
+    notes = ["there is no pos_embedding: sine-cosine positions, as big_vision computes them"]
+    if told.grid is None:
+        notes.append(f"grid={grid[0]}x{grid[1]} is a guess (224 pixels): fixed positions leave no trace in the file")
+    return Position(kind="sincos-2d", place="stem", prefix=False), Places(grid=grid, prefix=False, notes=tuple(notes))
 
 
 def _rows(config: ViTConfig) -> Iterator[Row]:

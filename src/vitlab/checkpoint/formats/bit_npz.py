@@ -10,7 +10,7 @@ from torch import Tensor
 from vitlab.checkpoint.files.raw import RawFile
 from vitlab.checkpoint.formats.contract import Reading, State, Told, Written
 from vitlab.checkpoint.formats.feeding import described, lost, squashed
-from vitlab.checkpoint.formats.infer import count, shape_of, zero_head
+from vitlab.checkpoint.formats.infer import count, outputs, shape_of, zero_head
 from vitlab.checkpoint.formats.resnet import IMAGE_SIZE, Sizes, only_resnet, resnet_config, resnet_notes
 from vitlab.checkpoint.table import Row, kernel, native_shapes, same, to_ours, to_theirs
 from vitlab.config.data import Preprocess
@@ -40,7 +40,7 @@ def read(raw: RawFile, told: Told) -> Reading:
     widths = tuple(
         shape_of(tensors, f"resnet/block{s + 1}/unit01/c/standardized_conv2d/kernel", 4, where=where)[-1] for s in range(stages)
     )
-    classes = shape_of(tensors, f"{HEAD}/kernel", 4, where=where)[-1] if f"{HEAD}/kernel" in tensors else 0
+    classes = outputs(tensors, (f"{HEAD}/kernel", f"{HEAD}/bias"), -1)
     sizes = Sizes(blocks=units, widths=widths, root=root, channels=channels, classes=classes)
     config, notes = resnet_config(sizes, told, official=True, where=where)
     state = to_ours(tensors, list(_rows(config)), native_shapes(config), where=where)

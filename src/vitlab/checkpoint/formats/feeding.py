@@ -5,6 +5,7 @@ from __future__ import annotations
 from vitlab.config.data import Interpolation, Preprocess
 
 SHARE = 0.875  # of the short side that a centre crop keeps: 224 of 256
+UNUSED = Preprocess().resize_to  # where nothing is cropped
 HALF = (0.5, 0.5, 0.5)  # pixels to [-1, 1]
 
 

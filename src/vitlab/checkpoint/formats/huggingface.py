@@ -19,6 +19,7 @@ from vitlab.checkpoint.formats.infer import (
     image_size_of,
     making,
     numerics_of,
+    outputs,
     places_of,
     shape_of,
     unwrapped,
@@ -103,7 +104,7 @@ def _left_out(tensors: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Ten
     """Without the tensors that transformers itself keeps but does not use in a classifier's forward pass."""
     mask = f"{layout.prefix}embeddings.mask_token"
     pooler = [f"{layout.prefix}pooler.dense.{part}" for part in ("weight", "bias")]
-    classifier = layout.teacher or "classifier.weight" in tensors
+    classifier = layout.teacher or any(key.startswith("classifier.") for key in tensors)
     unused = {mask, *(pooler if classifier else ())}
     left = [key for key in tensors if key in unused]
     kept = {key: tensor for key, tensor in tensors.items() if key not in unused}
@@ -117,19 +118,19 @@ def _config(tensors: dict[str, Tensor], layout: Layout, told: Told, stated: Stat
     depth = count(tensors, f"{prefix}{names.layers}.{{}}.", where=where)
     mlp_width, _ = shape_of(tensors, f"{first}.{names.up}.weight", 2, where=where)
     patch_size = (patch[0], patch[1])
-    stated.check(width=width, depth=depth, mlp_width=mlp_width, channels=channels, patch_size=patch_size, where=where)
+    sizes = {"hidden_size": width, "num_hidden_layers": depth, "intermediate_size": mlp_width, "num_channels": channels}
+    stated.check({**sizes, "patch_size": patch_size}, where=where)
     heads, notes = heads_of(width, depth, mlp_width, told=told.heads, said=stated.heads, where=where)
     extra = f"{prefix}embeddings.distillation_token" in tensors
     _, rows, _ = shape_of(tensors, f"{prefix}embeddings.position_embeddings", 3, where=where)
     said = None if stated.image_size is None else _grid(stated.image_size, patch_size)
     places = places_of(rows, 1 + extra, told=told.grid, said=said, without=False, where=where)
     head = "cls_classifier" if layout.teacher else "classifier"
-    classes = shape_of(tensors, f"{head}.weight", 2, where=where)[0] if f"{head}.weight" in tensors else 0
-    pooler = f"{prefix}pooler.dense.weight"
-    hidden = shape_of(tensors, pooler, 2, where=where)[0] if pooler in tensors else 0
+    hidden = outputs(tensors, (f"{prefix}pooler.dense.weight", f"{prefix}pooler.dense.bias"), 0)
     if hidden and stated.pooler_act not in (None, "tanh"):
         raise CheckpointError(f"{where}: the pooler's activation {stated.pooler_act!r} is none that vitlab has", hint="tanh")
-    qkv_bias = f"{first}.{names.query_key_value[0]}.bias" in tensors if stated.qkv_bias is None else stated.qkv_bias
+    biases = tuple(f"{name}.bias" for name in names.query_key_value)
+    qkv_bias = any(key.endswith(biases) for key in tensors) if stated.qkv_bias is None else stated.qkv_bias
     with making(where):
         numerics = stated.numerics()
     numerics = numerics_of(told, numerics)
@@ -144,7 +145,7 @@ def _config(tensors: dict[str, Tensor], layout: Layout, told: Told, stated: Stat
             patch_size=patch_size,
             image_size=image_size_of(places.grid, patch_size, None),
             channels=channels,
-            num_classes=classes,
+            num_classes=outputs(tensors, (f"{head}.weight", f"{head}.bias"), 0),
             distill_token=layout.teacher,
             register_tokens=int(extra and not layout.teacher),
             representation_width=hidden,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vitlab.checkpoint.formats import sidecar
@@ -12,6 +13,7 @@ from vitlab.config.text import Json
 from vitlab.errors import CheckpointError
 
 KINDS = ("vit", "deit")
+SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_channels")  # which the tensors show too
 GELUS: dict[str, Gelu] = {
     "gelu": "exact",
     "gelu_python": "exact",
@@ -26,15 +28,14 @@ _PLACEHOLDER = re.compile(r"LABEL_\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """What a config.json says, None where it does not; `notes` where there is none and the rest is a guess."""
+    """What a config.json says, None where it does not; `notes` where there is none and the rest is a guess.
+
+    `sizes` are by transformers' names, `patch_size` among them.
+    """
 
     heads: int | None
-    width: int | None
-    depth: int | None
-    mlp_width: int | None
-    channels: int | None
+    sizes: dict[str, int | tuple[int, int] | None]
     image_size: tuple[int, int] | None
-    patch_size: tuple[int, int] | None
     qkv_bias: bool | None
     gelu: Gelu
     norm_eps: float
@@ -46,16 +47,11 @@ class Stated:
         """As transformers computes, positions interpolated bicubically."""
         return Numerics(gelu=self.gelu, norm_eps=self.norm_eps, resize=PROFILES["huggingface"].resize)
 
-    def check(self, *, width: int, depth: int, mlp_width: int, channels: int, patch_size: tuple[int, int], where: str) -> None:
-        """Refuse tensors that are not those of the stated model: the file is incomplete or not this config's."""
-        pairs = (
-            ("hidden_size", self.width, width),
-            ("num_hidden_layers", self.depth, depth),
-            ("intermediate_size", self.mlp_width, mlp_width),
-            ("num_channels", self.channels, channels),
-            ("patch_size", self.patch_size, patch_size),
-        )
-        wrong = [f"{name} {stated} against {found}" for name, stated, found in pairs if stated not in (None, found)]
+    def check(self, found: Mapping[str, int | tuple[int, int]], *, where: str) -> None:
+        """Refuse tensors whose sizes are not the stated ones: the file is incomplete or not this config's."""
+        wrong = [
+            f"{name} {stated} against {found[name]}" for name, stated in self.sizes.items() if stated not in (None, found[name])
+        ]
         if wrong:
             raise CheckpointError(
                 f"{where} is not the model of its config.json: {', '.join(wrong)}",
@@ -76,12 +72,8 @@ def stated_of(data: Sidecar) -> Stated:
     alone = "no config.json: exact GELU and LayerNorm eps 1e-12 are transformers' defaults"
     return Stated(
         heads=sidecar.whole(data, "num_attention_heads"),
-        width=sidecar.whole(data, "hidden_size"),
-        depth=sidecar.whole(data, "num_hidden_layers"),
-        mlp_width=sidecar.whole(data, "intermediate_size"),
-        channels=sidecar.whole(data, "num_channels"),
+        sizes={**{name: sidecar.whole(data, name) for name in SIZES}, "patch_size": sidecar.size(data, "patch_size")},
         image_size=sidecar.size(data, "image_size"),
-        patch_size=sidecar.size(data, "patch_size"),
         qkv_bias=sidecar.flag(data, "qkv_bias", True) if "qkv_bias" in data else None,
         gelu=default.gelu if activation is None else GELUS[activation],
         norm_eps=default.norm_eps if eps is None else eps,

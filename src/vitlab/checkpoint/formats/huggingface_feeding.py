@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitlab.checkpoint.formats import sidecar
-from vitlab.checkpoint.formats.feeding import HALF, cropped, described, per_channel, squashed
+from vitlab.checkpoint.formats.feeding import HALF, UNUSED, cropped, described, per_channel, squashed
 from vitlab.checkpoint.formats.sidecar import Sidecar
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Interpolation, Preprocess
 from vitlab.config.model import ViTConfig
@@ -32,12 +32,12 @@ def preprocess_of(data: Sidecar, config: ViTConfig) -> tuple[Preprocess, list[st
     if not sidecar.flag(data, "do_rescale", True) or (factor is not None and abs(factor * 255 - 1) > 1e-3):
         notes.append("preprocessor_config.json scales pixels otherwise than by 1/255: mean and std are taken as if it did not")
     mean, std = _normalisation(data, config.channels)
-    to, squash = _resize(data, config.image_size, notes)
+    short_side = _short_side(data, config.image_size, notes)
     return (
         Preprocess(
             image_size=config.image_size,
-            resize="squash" if squash else "short-side",
-            resize_to=max(to, max(config.image_size)),
+            resize="squash" if short_side is None else "short-side",
+            resize_to=UNUSED if short_side is None else max(short_side, max(config.image_size)),
             interpolation=RESAMPLE.get(2 if resample is None else resample, "bicubic"),
             mean=mean,
             std=std,
@@ -80,8 +80,8 @@ def _normalisation(data: Sidecar, channels: int) -> tuple[tuple[float, ...], tup
     return mean, std
 
 
-def _resize(data: Sidecar, image_size: tuple[int, int], notes: list[str]) -> tuple[int, bool]:
-    """The short side's pixels and whether the picture is squashed instead; adds to `notes` what is done otherwise."""
+def _short_side(data: Sidecar, image_size: tuple[int, int], notes: list[str]) -> int | None:
+    """The pixels the short side is scaled to, None where the picture is squashed; adds to `notes` what is done otherwise."""
     crops = sidecar.flag(data, "do_center_crop", "crop_size" in data)
     given = data.get("size")
     edge = sidecar.whole(given, "shortest_edge") if isinstance(given, dict) else None
@@ -89,14 +89,14 @@ def _resize(data: Sidecar, image_size: tuple[int, int], notes: list[str]) -> tup
         seen = sidecar.size(data, "crop_size") if crops else None
         if seen not in (None, image_size):
             notes.append(f"preprocessor_config.json crops {seen}, and the model sees {image_size}: fed with that")
-        return edge, False
+        return edge
     stated = sidecar.size(data, "size")
     if crops and stated is not None:
         notes.append(
             f"preprocessor_config.json squashes to {stated[0]}x{stated[1]} before the crop; here the short side is scaled"
             f" to {min(stated)}, as DeiT's own code does"
         )
-        return min(stated), False
+        return min(stated)
     if stated not in (None, image_size):
         notes.append(f"preprocessor_config.json says {stated}, and the model sees {image_size}: fed with that")
-    return max(image_size), True
+    return None

@@ -52,7 +52,7 @@ class Layout:
 
 def layout_of(tensors: dict[str, Tensor]) -> Layout | None:
     """The layout of a Hugging Face ViT or DeiT, or None where the tensors have another."""
-    teacher = "distillation_classifier.weight" in tensors
+    teacher = any(key.startswith(("cls_classifier.", "distillation_classifier.")) for key in tensors)
     for prefix in PREFIXES:
         for names in (HUB, MODULES):
             first = f"{prefix}{names.layers}.0.layernorm_before.weight"

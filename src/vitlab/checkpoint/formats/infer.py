@@ -49,6 +49,11 @@ def shape_of(tensors: Tensors, key: str, axes: int, *, where: str) -> tuple[int,
     return shape
 
 
+def outputs(tensors: Tensors, keys: tuple[str, ...], axis: int) -> int:
+    """How many numbers an optional layer gives, from the first of its tensors that is there; 0 where none is: no such layer."""
+    return next((tensors[key].shape[axis] for key in keys if key in tensors and tensors[key].ndim), 0)
+
+
 def count(tensors: Tensors, template: str, *, where: str, first: int = 0) -> int:
     """How many things are numbered first, first + 1, ... at the `{}` of keys that begin with `template`; gaps are refused.
 

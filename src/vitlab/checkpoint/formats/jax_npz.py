@@ -21,6 +21,7 @@ from vitlab.checkpoint.formats.infer import (
     image_size_of,
     making,
     numerics_of,
+    outputs,
     places_of,
     shape_of,
     stem_of,
@@ -100,8 +101,6 @@ def _config(tensors: dict[str, Tensor], numbering: Numbering, told: Told, where:
     places = places_of(rows, int(class_token), told=told.grid, said=None, without=False, where=where)
     patch_size = (patch[0], patch[1])
     numerics = numerics_of(told, PROFILES["official"])
-    hidden = shape_of(tensors, "pre_logits/kernel", 2, where=where)[1] if "pre_logits/kernel" in tensors else 0
-    classes = shape_of(tensors, "head/kernel", 2, where=where)[1] if "head/kernel" in tensors else 0
     with making(where):
         config = ViTConfig(
             width=width,
@@ -111,11 +110,11 @@ def _config(tensors: dict[str, Tensor], numbering: Numbering, told: Told, where:
             patch_size=patch_size,
             image_size=image_size_of(places.grid, patch_size, stem),
             channels=channels,
-            num_classes=classes,
+            num_classes=outputs(tensors, ("head/kernel", "head/bias"), -1),
             stem=stem,
             pool="token" if class_token else "mean",
             class_token=class_token,
-            representation_width=hidden,
+            representation_width=outputs(tensors, ("pre_logits/kernel", "pre_logits/bias"), -1),
             position=Position(kind="learned-1d", place="stem", prefix=True),
             numerics=numerics,
         )

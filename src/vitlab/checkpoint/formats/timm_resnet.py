@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from vitlab.checkpoint.formats.contract import Told
-from vitlab.checkpoint.formats.infer import count, making, shape_of, stem_of
+from vitlab.checkpoint.formats.infer import count, making, outputs, shape_of, stem_of
 from vitlab.checkpoint.formats.resnet import Sizes, resnet_config
 from vitlab.checkpoint.table import Row, layer, same, shaped
 from vitlab.config.model import ResNetConfig, ResNetStem
@@ -51,7 +51,7 @@ def bit_config(tensors: dict[str, Tensor], told: Told, *, where: str) -> tuple[R
     stages = count(tensors, "stages.{}.", where=where)
     units = tuple(count(tensors, f"stages.{s}.blocks.{{}}.", where=where) for s in range(stages))
     widths = tuple(shape_of(tensors, f"stages.{s}.blocks.0.conv3.weight", 4, where=where)[0] for s in range(stages))
-    classes = shape_of(tensors, "head.fc.weight", 4, where=where)[0] if "head.fc.weight" in tensors else 0
+    classes = outputs(tensors, ("head.fc.weight", "head.fc.bias"), 0)
     sizes = Sizes(blocks=units, widths=widths, root=root, channels=channels, classes=classes)
     return resnet_config(sizes, told, official=False, where=where)
 

@@ -6,7 +6,7 @@ import math
 import re
 
 from vitlab.checkpoint.formats import sidecar
-from vitlab.checkpoint.formats.feeding import per_channel
+from vitlab.checkpoint.formats.feeding import UNUSED, per_channel
 from vitlab.checkpoint.formats.sidecar import Sidecar
 from vitlab.checkpoint.formats.timm_vit import Said
 from vitlab.config.data import Interpolation, Preprocess, Resize
@@ -74,11 +74,12 @@ def preprocess_of(data: Sidecar, config: ModelConfig) -> tuple[Preprocess, list[
         seen = f"{config.image_size[0]}x{config.image_size[1]}"
         notes.append(f"config.json says pictures of {height}x{width}, and the model sees {seen}: fed with that")
     mean, std = sidecar.numbers(fed, "mean") or (0.5,), sidecar.numbers(fed, "std") or (0.5,)
+    resize = CROPS.get(crop, "short-side")
     fits = len(mean) == len(std) == config.channels
     preprocess = Preprocess(
         image_size=config.image_size,
-        resize=CROPS.get(crop, "short-side"),
-        resize_to=max(math.floor(max(height, width) / share), max(config.image_size)),
+        resize=resize,
+        resize_to=max(math.floor(max(height, width) / share), max(config.image_size)) if resize == "short-side" else UNUSED,
         interpolation=INTERPOLATIONS.get(interpolation, "bicubic"),
         mean=mean if fits else per_channel(mean, config.channels),
         std=std if fits else per_channel(mean, config.channels),

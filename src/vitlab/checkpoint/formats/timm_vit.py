@@ -15,6 +15,7 @@ from vitlab.checkpoint.formats.infer import (
     image_size_of,
     making,
     numerics_of,
+    outputs,
     places_of,
     shape_of,
 )
@@ -55,8 +56,6 @@ def vit_config(tensors: Tensors, told: Told, said: Said, *, where: str) -> tuple
     position, places = _position(tensors, told, said, prefix, _step(patch_size, stem), where=where)
     pool, norm_after_pool, pool_notes = _pool(tensors, said.pool, where=where)
     numerics = numerics_of(told, _numerics(said.gelu))
-    hidden = shape_of(tensors, "pre_logits.fc.weight", 2, where=where)[0] if "pre_logits.fc.weight" in tensors else 0
-    classes = shape_of(tensors, "head.weight", 2, where=where)[0] if "head.weight" in tensors else 0
     with making(where):
         config = ViTConfig(
             width=width,
@@ -66,17 +65,17 @@ def vit_config(tensors: Tensors, told: Told, said: Said, *, where: str) -> tuple
             patch_size=patch_size,
             image_size=image_size_of(places.grid, patch_size, stem),
             channels=channels,
-            num_classes=classes,
+            num_classes=outputs(tensors, ("head.weight", "head.bias"), 0),
             stem=stem,
             pool=pool,
             class_token="cls_token" in tensors,
             distill_token="dist_token" in tensors,
             register_tokens=registers,
-            representation_width=hidden,
+            representation_width=outputs(tensors, ("pre_logits.fc.weight", "pre_logits.fc.bias"), 0),
             norm_after_pool=norm_after_pool,
             position=position,
-            qkv_bias="blocks.0.attn.qkv.bias" in tensors,
-            layer_scale=1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,  # its initial value, which matters no more
+            qkv_bias=any(key.endswith(".attn.qkv.bias") for key in tensors),
+            layer_scale=1e-5 if any(key.endswith(".gamma") for key in tensors) else 0.0,  # as it began, which matters no more
             numerics=numerics,
         )
     return config, [*notes, *places.notes, *pool_notes]
@@ -147,11 +146,12 @@ def _position(
 
 def _pool(tensors: Tensors, said: Pool | None, *, where: str) -> tuple[Pool, bool, list[str]]:
     """How tokens become one vector, whether the last LayerNorm comes after that, and a note where it is a guess."""
-    after = "fc_norm.weight" in tensors
+    after = any(key.startswith("fc_norm.") for key in tensors)
     class_token = "cls_token" in tensors
-    if ("attn_pool.latent" in tensors) != (said == "map") and said is not None:
+    by_attention = any(key.startswith("attn_pool.") for key in tensors)
+    if by_attention != (said == "map") and said is not None:
         raise CheckpointError(f"{where}: config.json says global_pool={said!r}, and the attention pool's tensors say otherwise")
-    if "attn_pool.latent" in tensors:
+    if by_attention:
         if class_token or "reg_token" in tensors:
             raise CheckpointError(
                 f"{where}: timm's attention pool leaves class and register tokens aside, vitlab's sees them: another model"

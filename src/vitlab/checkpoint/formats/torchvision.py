@@ -17,6 +17,7 @@ from vitlab.checkpoint.formats.infer import (
     image_size_of,
     making,
     numerics_of,
+    outputs,
     places_of,
     shape_of,
     unwrapped,
@@ -105,8 +106,6 @@ def _config(
     places = places_of(rows, 1, told=told.grid, said=None if said is None else said.grid, without=False, where=where)
     patch_size = (patch[0], patch[1])
     numerics = numerics_of(told, PROFILES["torchvision"])
-    hidden = "heads.pre_logits.weight"
-    head = "heads.head.weight"
     with making(where):
         config = ViTConfig(
             width=width,
@@ -116,8 +115,8 @@ def _config(
             patch_size=patch_size,
             image_size=image_size_of(places.grid, patch_size, None),
             channels=channels,
-            num_classes=shape_of(tensors, head, 2, where=where)[0] if head in tensors else 0,
-            representation_width=shape_of(tensors, hidden, 2, where=where)[0] if hidden in tensors else 0,
+            num_classes=outputs(tensors, ("heads.head.weight", "heads.head.bias"), 0),
+            representation_width=outputs(tensors, ("heads.pre_logits.weight", "heads.pre_logits.bias"), 0),
             position=Position(kind="learned-1d", place="stem", prefix=True),
             numerics=numerics,
         )

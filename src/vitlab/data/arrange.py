@@ -1,0 +1,215 @@
+"""From a set's official archives to a form that is read: unpacked, and where labels are in lists of their own, a labels.csv.
+
+Every step is left out where its result is already there, and a result is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from vitlab.data.archive import extract
+from vitlab.data.matfile import list_arrays, read_array
+from vitlab.data.progress import Tell, silent
+from vitlab.data.public_set import Arrangement, PublicSet
+from vitlab.errors import DataError
+
+_UNPACKED = "unpacked"
+
+Row = tuple[str, str, str]
+"""path, label, split (empty where there is none)"""
+
+
+def arrange(entry: PublicSet, folder: Path, *, tell: Tell = silent) -> None:
+    """Make what `entry.spelling` reads out of the files of a set that lie in `folder`."""
+    archives = [folder / file.name for file in entry.files]
+    _STEPS[entry.arrangement](folder, archives, tell)
+
+
+def _nothing(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    """The files are read as they are."""
+
+
+def _cifar(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+
+
+def _pets(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / "images", tell)
+    _unpack(archives[1], folder / "annotations", tell)
+    rows, classes = [], {}
+    for part, name in (("train", "trainval.txt"), ("test", "test.txt")):
+        for line in _lines(folder / "annotations" / "annotations" / name):
+            stem, number = line.split()[:2]  # Abyssinian_100 1 1 1: picture, class from 1, species, breed
+            breed = stem.rpartition("_")[0]
+            classes[int(number)] = breed
+            rows.append((f"images/images/{stem}.jpg", breed, part))
+    _write(folder / "labels.csv", rows, [classes[number] for number in sorted(classes)])
+
+
+def _flowers102(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    labels = _whole_numbers(archives[1], "labels")
+    rows = [
+        (f"{_UNPACKED}/jpg/image_{picture:05d}.jpg", FLOWERS[labels[picture - 1] - 1], part)
+        for part, name in (("train", "trnid"), ("val", "valid"), ("test", "tstid"))
+        for picture in _whole_numbers(archives[2], name)
+    ]
+    _write(folder / "labels.csv", rows, FLOWERS)
+
+
+def _dtd(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    rows = [
+        (f"{_UNPACKED}/dtd/images/{line}", line.partition("/")[0], part)
+        for part in ("train", "val", "test")
+        for line in _lines(folder / _UNPACKED / "dtd" / "labels" / f"{part}1.txt")
+    ]
+    _write(folder / "labels.csv", rows)
+
+
+def _caltech101(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    _unpack(folder / _UNPACKED / "caltech-101" / "101_ObjectCategories.tar.gz", folder / "pictures", tell)
+
+
+def _sun397(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    _unpack(archives[1], folder / "partitions", tell)
+    root = folder / _UNPACKED / "SUN397"
+    # ClassName.txt has /a/abbey, /a/access_road, ... and /b/bow_window/indoor: the letter is an index, the rest the name.
+    classes = [line.strip("/") for line in _lines(root / "ClassName.txt")]
+    rows = [
+        (f"{_UNPACKED}/SUN397/{path}/{picture.name}", path.partition("/")[2], "")
+        for path in classes
+        for picture in sorted((root / path).glob("*.jpg"))
+    ]
+    _write(folder / "labels.csv", rows, [path.partition("/")[2] for path in classes])
+
+
+# VTAB's bins: a picture's class is the last of these that its distance exceeds.
+_KITTI_METRES = (-100.0, 8.0, 20.0, 999.0)
+_KITTI_CLASSES = ("up to 8 m", "8 to 20 m", "over 20 m", "no vehicle")
+_VEHICLES = ("Car", "Van", "Truck")
+_CLEVR_DEPTHS = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
+_CLEVR_CLASSES = ("up to 8", "8 to 8.5", "8.5 to 9", "9 to 9.5", "9.5 to 10", "over 10")
+
+
+def _kitti(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / "pictures", tell)
+    _unpack(archives[1], folder / "annotations", tell)
+    rows = []
+    for file in sorted((folder / "annotations" / "training" / "label_2").glob("*.txt")):
+        objects = [line.split() for line in _lines(file)]
+        # type, truncated, occluded, alpha, box (4), height, width, length, x, y, z, rotation: z is metres ahead of the camera
+        ahead = min((float(words[13]) for words in objects if words[0] in _VEHICLES), default=1000.0)
+        rows.append((f"pictures/training/image_2/{file.stem}.png", _KITTI_CLASSES[_bin(ahead, _KITTI_METRES)], ""))
+    _write(folder / "labels.csv", rows, _KITTI_CLASSES)
+
+
+def _clevr(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    if (folder / "count.csv").is_file() and (folder / "distance.csv").is_file():
+        return
+    counts, distances = [], []
+    for part in ("train", "val"):
+        for name, objects in _scenes(folder / _UNPACKED / "CLEVR_v1.0" / "scenes" / f"CLEVR_{part}_scenes.json"):
+            path = f"{_UNPACKED}/CLEVR_v1.0/images/{part}/{name}"
+            nearest = min(depth for *_, depth in objects)
+            counts.append((path, f"{len(objects)} objects", part))
+            distances.append((path, _CLEVR_CLASSES[_bin(nearest, _CLEVR_DEPTHS)], part))
+    _write(folder / "count.csv", counts)
+    _write(folder / "distance.csv", distances)
+
+
+_STEPS: dict[Arrangement, Callable[[Path, Sequence[Path], Tell], None]] = {
+    "as fetched": _nothing,
+    "cifar": _cifar,
+    "pets": _pets,
+    "flowers102": _flowers102,
+    "dtd": _dtd,
+    "caltech101": _caltech101,
+    "sun397": _sun397,
+    "clevr": _clevr,
+    "kitti": _kitti,
+}
+
+
+def _unpack(archive: Path, target: Path, tell: Tell) -> None:
+    if target.is_dir():
+        return  # `extract` makes it whole or not at all
+    tell(f"unpacking {archive.name}", 0, None)
+    extract(archive, target)
+
+
+def _write(path: Path, rows: Iterable[Row], classes: Sequence[str] | None = None) -> None:
+    """A list of pictures, and where their order matters the names of its classes, each made whole before it has its name."""
+    if classes is not None:
+        _replace(path.with_name("classes.txt"), "".join(f"{name}\n" for name in classes))
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(("path", "label", "split"))
+        writer.writerows(rows)
+        out.flush()
+        os.fsync(out.fileno())
+    partial.replace(path)
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of an annotation file that say something."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the archive does not hold what it should: {path} cannot be read") from error
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _whole_numbers(path: Path, name: str) -> list[int]:
+    array = next((array for array in list_arrays(path) if array.name == name), None)
+    if array is None:
+        raise DataError(f"{path} holds no array called {name}")
+    return [int(number) for number in read_array(array).tolist()]
+
+
+def _scenes(path: Path) -> Iterator[tuple[str, list[list[float]]]]:
+    """The picture and the (x, y, depth) of each object of each CLEVR scene."""
+    try:
+        scenes = json.loads(path.read_bytes())["scenes"]
+        for scene in scenes:
+            yield scene["image_filename"], [thing["pixel_coords"] for thing in scene["objects"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"the archive does not hold what it should: {path} has no scenes") from error
+
+
+def _bin(value: float, thresholds: Sequence[float]) -> int:
+    return max(place for place, threshold in enumerate(thresholds) if threshold < value)
+
+
+# The names of the 102 flowers, in the order of their numbers, as the authors' page has them.
+FLOWERS = (
+    "pink primrose", "hard-leaved pocket orchid", "canterbury bells", "sweet pea", "english marigold", "tiger lily",
+    "moon orchid", "bird of paradise", "monkshood", "globe thistle", "snapdragon", "colt's foot", "king protea",
+    "spear thistle", "yellow iris", "globe-flower", "purple coneflower", "peruvian lily", "balloon flower",
+    "giant white arum lily", "fire lily", "pincushion flower", "fritillary", "red ginger", "grape hyacinth", "corn poppy",
+    "prince of wales feathers", "stemless gentian", "artichoke", "sweet william", "carnation", "garden phlox",
+    "love in the mist", "mexican aster", "alpine sea holly", "ruby-lipped cattleya", "cape flower", "great masterwort",
+    "siam tulip", "lenten rose", "barbeton daisy", "daffodil", "sword lily", "poinsettia", "bolero deep blue", "wallflower",
+    "marigold", "buttercup", "oxeye daisy", "common dandelion", "petunia", "wild pansy", "primula", "sunflower",
+    "pelargonium", "bishop of llandaff", "gaura", "geranium", "orange dahlia", "pink-yellow dahlia?", "cautleya spicata",
+    "japanese anemone", "black-eyed susan", "silverbush", "californian poppy", "osteospermum", "spring crocus",
+    "bearded iris", "windflower", "tree poppy", "gazania", "azalea", "water lily", "rose", "thorn apple", "morning glory",
+    "passion flower", "lotus", "toad lily", "anthurium", "frangipani", "clematis", "hibiscus", "columbine", "desert-rose",
+    "tree mallow", "magnolia", "cyclamen", "watercress", "canna lily", "hippeastrum", "bee balm", "ball moss", "foxglove",
+    "bougainvillea", "camellia", "mallow", "mexican petunia", "bromelia", "blanket flower", "trumpet creeper",
+    "blackberry lily",
+)  # fmt: skip

@@ -1,0 +1,96 @@
+"""The digits inside scikit-learn: what they are, and who is held out."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vitlab.config.source import SplitRule
+from vitlab.data import digits
+from vitlab.data.digits import HoldOut, open_digits
+from vitlab.data.listed import PARTS
+from vitlab.data.split import take_split
+from vitlab.errors import ConfigError, DataError
+
+RULES: tuple[HoldOut, HoldOut] = ("content", "writers")
+
+
+def test_pixels_and_labels_are_scikit_learns_own() -> None:
+    datasets = pytest.importorskip("sklearn.datasets", reason="the digits come with scikit-learn: pip install 'vitlab[demo]'")
+    bunch = datasets.load_digits()
+    source = open_digits()
+    assert len(source) == 1797
+    assert source.labels == tuple("0123456789")
+    assert not source.multi_label
+    for place in (0, 1, 900, 1796):
+        example = source[place]
+        assert isinstance(example.content, np.ndarray)
+        assert example.content.shape == (8, 8, 1)
+        assert example.content.dtype == np.uint8
+        np.testing.assert_array_equal(np.rint(example.content[..., 0] * (16 / 255)), bunch.images[place])
+        assert example.label == source.label(place) == bunch.target[place]
+    pixels = np.stack([np.asarray(source[place].content) for place in range(1797)])
+    assert pixels.min() == 0
+    assert pixels.max() == 255
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_parts_share_no_picture_and_hold_every_class_alike(rule: HoldOut) -> None:
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn: pip install 'vitlab[demo]'")
+    whole = open_digits(hold_out=rule)
+    parts = {name: take_split(whole, name, SplitRule(), where="digits") for name in ("train", "val", "test")}
+    assert sum(map(len, parts.values())) == 1797
+    hashes = {name: {row.tobytes() for row in part.digests()} for name, part in parts.items()}
+    assert sum(map(len, hashes.values())) == len(set.union(*hashes.values())) == 1797
+    assert 0.24 < len(parts["test"]) / 1797 < 0.29
+    assert 0.07 < len(parts["val"]) / 1797 < 0.13
+    of_all = np.bincount(whole.table.codes, minlength=10) / 1797
+    of_test = np.bincount(parts["test"].table.codes, minlength=10) / len(parts["test"])
+    assert np.abs(of_all - of_test).max() < 0.01
+
+
+def test_held_out_writers_are_those_of_the_last_forms() -> None:
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn: pip install 'vitlab[demo]'")
+    whole = open_digits(hold_out="writers")
+    test = np.flatnonzero(whole.parts == PARTS.index("test"))
+    np.testing.assert_array_equal(test, np.arange(1287, 1797))
+    # a form begins with the ten digits in order, three times: the cut is at such a beginning
+    np.testing.assert_array_equal(whole.table.codes[test[:30]], np.tile(np.arange(10), 3))
+
+
+def test_the_parts_are_the_same_every_time_and_whichever_order_the_pictures_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn: pip install 'vitlab[demo]'")
+    first, second = open_digits(), pickle.loads(pickle.dumps(open_digits()))
+    np.testing.assert_array_equal(first.parts, second.parts)
+    assert first.fingerprint() == second.fingerprint()
+    pixels, codes = digits._read()
+    order = np.random.default_rng(0).permutation(1797)
+    monkeypatch.setattr(digits, "_read", lambda: (pixels[order], codes[order]))
+    np.testing.assert_array_equal(open_digits().parts, first.parts[order])
+
+
+def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(DataError, match="scikit-learn") as refusal:
+        open_digits()
+    assert refusal.value.hint == "pip install 'vitlab[demo]'"
+
+
+@pytest.mark.parametrize("shape", [(1797, 8, 9), (1796, 8, 8)])
+def test_another_set_of_the_same_name_is_refused(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
+    other = SimpleNamespace(images=np.zeros(shape), target=np.arange(shape[0]) % 10)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", SimpleNamespace(load_digits=lambda: other))
+    with pytest.raises(DataError, match="not the 1,797 pictures"):
+        open_digits()
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    rule: Any = "writer"
+    with pytest.raises(ConfigError, match="hold_out='writer'") as refusal:
+        open_digits(hold_out=rule)
+    assert refusal.value.hint == "did you mean writers?"

@@ -1,0 +1,372 @@
+"""Tar shards: the same bytes as Python's own reader, in any order, by an index; and nothing in them is ever run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.piles import as_folder, as_tar, as_tar_of_members, member, pile
+from vitlab.config.source import SplitRule
+from vitlab.data.listed import ListedSource
+from vitlab.data.shard_paths import shard_paths
+from vitlab.data.shards import ShardContents, shard_index
+from vitlab.data.source import open_source
+from vitlab.errors import DataError
+
+words = st.text(alphabet="abcé码 -_", min_size=1, max_size=60).filter(lambda word: word.strip() == word)
+piles = st.dictionaries(st.lists(words, min_size=1, max_size=4).map("/".join), st.binary(max_size=1500), min_size=1, max_size=8)
+ALL = SplitRule(val=0, test=0)
+
+
+def samples(count: int = 12, *, classes: int = 3, first: int = 0) -> dict[str, bytes]:
+    """Sample i has the picture `i` and the label i modulo `classes`."""
+    files = {}
+    for number in range(first, first + count):
+        files[f"{number:06d}.cls"] = str(number % classes).encode()
+        files[f"{number:06d}.jpg"] = f"picture {number}".encode()
+    return files
+
+
+def labels_of(source: ListedSource) -> list[object]:
+    return [source.label(index) for index in range(len(source))]
+
+
+def opened(spec: str | Path, *, label_column: str | None = None) -> ListedSource:
+    source = open_source(spec, split="all", label_column=label_column)
+    assert isinstance(source, ListedSource)
+    return source
+
+
+@settings(deadline=None, max_examples=60)
+@given(piles, st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
+def test_every_member_is_read_as_python_reads_it(files: dict[str, bytes], form: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = as_tar(Path(folder) / "it.tar", files, form=form)
+        contents = ShardContents([shard_index(path)])
+        names = [name for _, name in contents.names()]
+        assert {name: contents.read(row) for row, name in enumerate(names)} == files
+
+
+def test_ustar_names_in_two_pieces_and_folders_and_dots_are_understood(tmp_path: Path) -> None:
+    long = "/".join(["folder" * 5] * 6) + "/1.jpg"
+    path = tmp_path / "it.tar"
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
+        archive.addfile(member("./", tarfile.DIRTYPE))
+        archive.addfile(member("./a/", tarfile.DIRTYPE))
+        archive.addfile(member("./a/1.jpg"))
+        archive.addfile(member(long))
+    assert [name for _, name in ShardContents([shard_index(path)]).names()] == ["a/1.jpg", long]
+
+
+def test_several_shards_are_one_source_in_their_order(tmp_path: Path) -> None:
+    for shard in range(3):
+        as_tar(tmp_path / f"part-{shard}.tar", samples(first=12 * shard))
+    for spec in (tmp_path, f"{tmp_path}/part-{{0..2}}.tar", f"{tmp_path}/*.tar", f"shards:{tmp_path}/part-{{0,1,2}}.tar"):
+        source = opened(spec)
+        assert [source[index].content for index in range(36)] == [f"picture {number}".encode() for number in range(36)]
+        assert labels_of(source) == [number % 3 for number in range(36)]
+        assert source.labels == ("0", "1", "2")
+    joined = "::".join(f"{tmp_path}/part-{number}.tar" for number in (2, 0))
+    assert opened(joined)[0].content == b"picture 24"
+
+
+def test_reading_in_any_order_from_another_process_gives_the_same(tmp_path: Path) -> None:
+    as_tar(tmp_path / "a.tar", samples())
+    as_tar(tmp_path / "b.tar", samples(first=12))
+    source = opened(tmp_path)
+    source[3]
+    again = pickle.loads(pickle.dumps(source))
+    for index in (20, 3, 17, 0, 23):
+        assert again[index].content == source[index].content == f"picture {index}".encode()
+    assert len(pickle.dumps(source)) < 20_000
+
+
+def test_labels_come_from_cls_before_json_before_txt(tmp_path: Path) -> None:
+    files = {}
+    for number in range(6):
+        files[f"{number}.txt"] = b"text %d" % (number % 2)
+        files[f"{number}.json"] = json.dumps({"label": f"json {number % 2}", "other": {"deep": [1]}}).encode()
+        files[f"{number}.jpg"] = b"%d" % number
+    assert opened(as_tar(tmp_path / "json.tar", files)).labels == ("json 0", "json 1")
+    text = {name: content for name, content in files.items() if not name.endswith("json")}
+    assert opened(as_tar(tmp_path / "text.tar", text)).labels == ("text 0", "text 1")
+    told = files | {f"{number}.cls": b"%d\n" % (number % 3) for number in range(6)}
+    ordered = dict(sorted(told.items()))
+    assert opened(as_tar(tmp_path / "cls.tar", ordered)).labels == ("0", "1", "2")
+    assert opened(as_tar(tmp_path / "column.tar", files), label_column="label").labels == ("json 0", "json 1")
+
+
+def test_several_labels_in_json_make_a_multi_label_source(tmp_path: Path) -> None:
+    cells = [["cat", "dog"], [], ["dog"], "cat"]
+    files = {}
+    for number, cell in enumerate(cells):
+        files[f"{number}.jpg"] = b"%d" % number
+        files[f"{number}.json"] = json.dumps({"labels": cell}).encode()
+    source = opened(as_tar(tmp_path / "it.tar", files))
+    assert (source.labels, source.multi_label) == (("cat", "dog"), True)
+    assert labels_of(source) == [(0, 1), (), (1,), (0,)]
+
+
+def test_a_list_of_classes_beside_the_shards_names_them(tmp_path: Path) -> None:
+    as_tar(tmp_path / "it.tar", samples())
+    (tmp_path / "classes.txt").write_text("cat\ndog\ncow\nhen\n")
+    source = opened(tmp_path / "it.tar")
+    assert source.labels == ("cat", "dog", "cow", "hen")
+    assert "1 of 4 classes have no picture: hen" in source.notes[0]
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    with pytest.raises(DataError, match="4 faults: .*000002.jpg: label 2 is outside 0 to 1"):
+        opened(tmp_path / "it.tar")
+
+
+def test_pictures_without_labels_have_none(tmp_path: Path) -> None:
+    files = {name: content for name, content in samples().items() if name.endswith("jpg")}
+    source = opened(as_tar(tmp_path / "it.tar", files))
+    assert (source.labels, labels_of(source)) == ((), [None] * 12)
+
+
+def test_parts_are_those_the_shards_are_named_after(tmp_path: Path) -> None:
+    as_tar(tmp_path / "set-train-000.tar", samples(300))
+    as_tar(tmp_path / "set-train-001.tar", samples(300, first=300))
+    as_tar(tmp_path / "set-val-000.tar", samples(30, first=600))
+    assert [len(open_source(tmp_path, split=split)) for split in ("train", "val")] == [600, 30]  # type: ignore[arg-type]
+    as_tar(tmp_path / "more.tar", samples(3, first=900))
+    with pytest.raises(DataError, match=r"1 fault: .*more.tar: is named after no part"):
+        open_source(tmp_path)
+
+
+def test_shards_of_class_folders_keep_the_parts_of_their_names(tmp_path: Path) -> None:
+    as_tar(tmp_path / "train.tar", pile())
+    as_tar(tmp_path / "test.tar", pile(pictures=4, start="") | {"class-0/new.jpg": b"new"})
+    assert len(open_source(tmp_path, split="train", rule=SplitRule(val=0))) == 60
+    assert len(open_source(tmp_path, split="test")) == 13
+
+
+# the index
+
+
+def test_the_index_is_made_once_and_again_when_the_shard_changes(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitlab.data.cache.time.time_ns", lambda: 2**63 - 1)  # long after the shard was written
+    made: list[Path] = []
+    import vitlab.data.shards as shards
+
+    original = shards._made
+    monkeypatch.setattr(shards, "_made", lambda path, *rest: made.append(path) or original(path, *rest))
+    path = as_tar(tmp_path / "it.tar", samples())
+    first, second = opened(path), opened(path)
+    assert len(made) == 1
+    assert first.fingerprint() == second.fingerprint()
+    [kept] = own_cache.rglob("*.npz")
+    kept.write_bytes(kept.read_bytes()[:-10])
+    assert opened(path).fingerprint() == first.fingerprint()
+    assert len(made) == 2
+    as_tar(path, samples(15))
+    assert len(opened(path)) == 15
+    assert len(made) == 3
+
+
+def test_a_shard_written_a_moment_ago_is_not_remembered(tmp_path: Path, own_cache: Path) -> None:
+    opened(as_tar(tmp_path / "it.tar", samples()))
+    assert not list(own_cache.rglob("*.npz"))
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitlab.data.cache.time.time_ns", lambda: 2**63 - 1)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
+    assert len(opened(as_tar(tmp_path / "it.tar", samples()))) == 12
+
+
+def test_many_shards_are_not_all_held_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitlab.data.shards._MOST_OPEN", 3)
+    for shard in range(5):
+        as_tar(tmp_path / f"{shard}.tar", samples(2, classes=2, first=2 * shard))
+    source = opened(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    assert [source[index].content for index in range(10)] == [b"picture %d" % number for number in range(10)]
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# faults
+
+
+class Boom:
+    """Pickles into a call that leaves a file behind."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.marker}",)
+
+
+def test_members_that_other_readers_run_are_never_run(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    payload = pickle.dumps(Boom(marker))
+    files = {}
+    for name, content in samples().items():
+        files[name] = content
+        if name.endswith(".jpg"):
+            files |= {name.replace("jpg", ending): payload for ending in ("pyd", "pkl", "pickle", "pth", "pt", "npy")}
+    source = opened(as_tar(tmp_path / "it.tar", files))
+    for index in range(len(source)):
+        assert source[index].content == f"picture {index}".encode()
+    source.fingerprint()
+    assert not marker.exists()
+    assert "12 .pyd" in source.notes[0]
+    assert "12 .pkl" in source.notes[0]
+    pickle.loads(payload)
+    assert marker.exists()  # it would have
+
+
+@pytest.mark.parametrize("spec", ["pipe:touch {}", "shards:pipe:touch {}", "a.tar::pipe:touch {}", "shards:http://x/{}.tar"])
+def test_addresses_and_pipes_are_refused_and_never_run(tmp_path: Path, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    as_tar(tmp_path / "a.tar", samples())
+    marker = tmp_path / "ran"
+    with pytest.raises(DataError, match="no program is run|would run a program"):
+        open_source(spec.format(marker))
+    assert not marker.exists()
+
+
+def test_every_cut_is_refused_with_the_shard_and_an_offset(tmp_path: Path) -> None:
+    path = as_tar(tmp_path / "it.tar", samples())
+    whole = path.read_bytes()
+    end = whole.rindex(b"picture 11") + 512  # the first block of zeros
+    for length in range(0, end, 200):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DataError, match=rf"it\.tar is cut off: it ends at offset {length:,}\b"):
+            opened(path)
+
+
+def test_a_shard_cut_after_it_was_opened_is_refused(tmp_path: Path) -> None:
+    path = as_tar(tmp_path / "it.tar", samples())
+    source = opened(path)
+    status = path.stat()
+    os.truncate(path, 2000)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(DataError, match="has changed since it was opened"):
+        source[11]
+
+
+def test_no_changed_header_byte_goes_unnoticed(tmp_path: Path) -> None:
+    path = as_tar(tmp_path / "it.tar", samples(3), form=tarfile.USTAR_FORMAT)
+    whole = path.read_bytes()
+    for place in range(0, 512, 5):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
+        with pytest.raises(DataError, match=r"no tar header at offset 0|unknown type"):
+            opened(path)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (member("../x.jpg"), "climbs out"),
+        (member("/x.jpg"), "absolute"),
+        (member("x.jpg", tarfile.GNUTYPE_SPARSE), "unknown type"),
+        (member("x" * 5000 + ".jpg"), "more than 4,096 bytes"),
+    ],
+)
+def test_hostile_members_are_refused(tmp_path: Path, bad: tarfile.TarInfo, reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
+        opened(as_tar_of_members(tmp_path / "it.tar", [member("a/1.jpg"), bad, member("b/1.jpg")]))
+
+
+def test_links_and_devices_are_left_out_and_counted(tmp_path: Path) -> None:
+    odd = [
+        member("0.jpg", tarfile.SYMTYPE, link="/etc/passwd"),
+        member("1.jpg", tarfile.LNKTYPE, link="../x"),
+        member("2.jpg", tarfile.CHRTYPE),
+        member("3.jpg", size=3),
+        member("4.jpg", size=4),
+    ]
+    source = opened(as_tar_of_members(tmp_path / "it.tar", odd))
+    assert len(source) == 2
+    assert "2 links, which are not followed, 1 devices, which are not followed" in source.notes[0]
+
+
+def test_more_members_than_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitlab.config.source import ArchiveLimits
+
+    monkeypatch.setattr("vitlab.data.shards.READ_IN_PLACE", ArchiveLimits(entries=20))
+    with pytest.raises(DataError, match=r"more than 20 entries, which is the limit \(entries\)"):
+        opened(as_tar(tmp_path / "it.tar", samples()))
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
+def test_a_compressed_shard_is_refused_with_the_way_out(tmp_path: Path, mode: str) -> None:
+    path = as_tar(tmp_path / f"it.tar.{mode[2:]}", samples(), mode=mode)
+    with pytest.raises(DataError, match="compressed") as caught:
+        opened(path)
+    assert "plain .tar" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"000003.cls": b""}, "000003.jpg: no label"),
+        ({"000003.cls": b"-1"}, "label -1 is outside"),
+        ({"000003.png": b"again"}, "has 2 pictures"),
+        ({"zzz.cls": b"1"}, None),
+    ],
+)
+def test_a_sample_that_is_not_a_picture_and_a_label_is_named(
+    tmp_path: Path, change: dict[str, bytes], reason: str | None
+) -> None:
+    path = as_tar(tmp_path / "it.tar", dict(sorted((samples() | change).items())))
+    if reason is None:
+        assert "labels without a picture" in opened(path).notes[0]
+        return
+    with pytest.raises(DataError, match=reason):
+        opened(path)
+
+
+def test_a_sample_in_two_places_is_refused(tmp_path: Path) -> None:
+    files = [member("a.jpg"), member("b.jpg"), member("a.cls")]
+    with pytest.raises(DataError, match="stands in two places"):
+        opened(as_tar_of_members(tmp_path / "it.tar", files))
+
+
+def test_captions_are_not_taken_for_labels(tmp_path: Path) -> None:
+    files = {}
+    for number in range(5):
+        files |= {f"{number}.jpg": b"%d" % number, f"{number}.txt": b"a caption, number %d" % number}
+    with pytest.raises(DataError, match="captions, not labels"):
+        opened(as_tar(tmp_path / "it.tar", files))
+
+
+# spellings
+
+
+def test_braces_count_and_list_and_multiply(tmp_path: Path) -> None:
+    names = [f"{kind}-{number:03d}.tar" for kind in ("a", "b") for number in range(8, 12)]
+    as_folder(tmp_path, {name: b"" for name in names})
+    found = shard_paths(f"{tmp_path}/{{a,b}}-{{008..011}}.tar", ending=".tar")
+    assert [path.name for path in found] == names
+
+
+@pytest.mark.parametrize("spec", ["x-{0..2}.tar", "*.tor", "gone.tar"])
+def test_shards_that_are_not_there_are_all_listed(tmp_path: Path, spec: str) -> None:
+    with pytest.raises(DataError, match=r"\d faults?: .*no such file"):
+        shard_paths(f"{tmp_path}/{spec}", ending=".tar")
+
+
+@pytest.mark.parametrize("spec", ["{0..999999999}.tar", "{5..2}.tar", "{0..999}{0..999}.tar"])
+def test_braces_that_name_too_much_or_nothing_are_refused(spec: str) -> None:
+    with pytest.raises(DataError, match="counts from|more than 100,000"):
+        shard_paths(spec, ending=".tar")
+
+
+def test_a_shard_named_twice_is_refused(tmp_path: Path) -> None:
+    as_tar(tmp_path / "a.tar", samples())
+    with pytest.raises(DataError, match="named twice"):
+        shard_paths(f"{tmp_path}/a.tar::{tmp_path}/*.tar", ending=".tar")
