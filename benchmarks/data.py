@@ -5,6 +5,7 @@
 vitlab against torchvision v2 (on Pillow pictures, and on tensors) and timm's loader, where they are installed: the same files
 from memory, the same torch DataLoader settings and number of workers, one process, repeats interleaved so that a busy
 moment of the machine falls on all. Once on the pictures as they are and once enlarged to twice their size.
+With --workers 0 seconds are those of this process's own CPU time, which other people's load touches least.
 `--data` is a folder or zip of JPEG files; by default imagenet_val_1000.zip in $VITLAB_DATA, else in ../shared/data.
 """
 
@@ -14,6 +15,7 @@ import argparse
 import io
 import os
 import statistics
+import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterable
@@ -25,16 +27,19 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.peers import peer
 from vitlab.config.augment import Augment
 from vitlab.config.decode import DecodeLimits
 from vitlab.data.randomness import rng_of
 from vitlab.data.transform import training_view
 
+CHECKOUT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(CHECKOUT))  # run as a script, its own folder is all that Python looks in
+
+from benchmarks.peers import peer  # noqa: E402
+
 BATCH = 64
 SIZE = 224
 AREA = (0.05, 1.0)
-CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 class Views(Dataset[tuple[Any, int]]):
@@ -100,14 +105,14 @@ def contenders(contents: list[bytes], workers: int) -> dict[str, Iterable[Any]]:
     return found
 
 
-def pictures_per_second(batches: Iterable[Any], count: int) -> float:
+def pictures_per_second(batches: Iterable[Any], count: int, clock: Callable[[], float]) -> float:
     """One epoch, from the request of the first batch to the last one."""
-    start = time.perf_counter()
+    start = clock()
     seen = 0
     for images, _ in batches:
         assert images.dtype == torch.uint8
         seen += len(images)
-    elapsed = time.perf_counter() - start
+    elapsed = clock() - start
     assert seen >= count - BATCH, f"{seen} of {count} pictures came out"  # timm drops the last, incomplete batch
     return seen / elapsed
 
@@ -115,12 +120,13 @@ def pictures_per_second(batches: Iterable[Any], count: int) -> float:
 def compare(title: str, contents: list[bytes], *, workers: int, repeats: int) -> None:
     """Print one line a contender: best and median pictures/s, and how ours compares with it."""
     runs = contenders(contents, workers)
+    clock = time.perf_counter if workers else time.process_time
     speeds: dict[str, list[float]] = {name: [] for name in runs}
     for batches in runs.values():
-        pictures_per_second(batches, len(contents))  # starts the workers
+        pictures_per_second(batches, len(contents), clock)  # starts the workers
     for _ in range(repeats):
         for name, batches in runs.items():
-            speeds[name].append(pictures_per_second(batches, len(contents)))
+            speeds[name].append(pictures_per_second(batches, len(contents), clock))
     sizes = [len(content) for content in contents]
     print(f"\n{title}: {len(contents)} pictures of {np.mean(sizes) / 1000:.0f} kB, {workers} workers, {repeats} runs each")
     print(f"{'':24} {'best/s':>8} {'median/s':>9}   vitlab is")

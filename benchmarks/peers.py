@@ -10,6 +10,7 @@ import importlib
 import sys
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ def peer(name: str) -> ModuleType:
 
 
 @cache
-def _torchvision() -> torch.library.Library | None:
+def _torchvision() -> Any:
     """Make torchvision importable; what is returned must stay alive, since the declarations go with it."""
     try:
         importlib.import_module("torchvision")
@@ -37,7 +38,7 @@ def _torchvision() -> torch.library.Library | None:
         return None
     for module in [module for module in sys.modules if module.split(".")[0] == "torchvision"]:
         del sys.modules[module]  # half imported
-    library = torch.library.Library("torchvision", "DEF")
+    library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for operator in _OPERATORS:
         library.define(operator + _SIGNATURE)
     importlib.import_module("torchvision")

@@ -57,14 +57,17 @@ def test_every_format_is_told_from_its_content_and_gives_the_same_logits_in_the_
 def test_a_torch_file_of_a_known_layout_is_read_like_its_safetensors(files: Path, tmp_path: Path) -> None:
     tensors = read_file(files / FILES["timm"]).tensors
     torch.save({"state_dict": tensors, "epoch": 1}, tmp_path / "model.pth")
-    one, two = load(files / FILES["timm"], heads=HEADS), load(tmp_path / "model.pth", heads=HEADS)
+    write_safetensors(tmp_path / "model.safetensors", tensors, {})
+    one, two = load(tmp_path / "model.safetensors", heads=HEADS), load(tmp_path / "model.pth", heads=HEADS)
     images_BCHW = pictures(one.config)
     assert torch.equal(logits_of(one, images_BCHW), logits_of(two, images_BCHW))
     assert "took the weights under 'state_dict'" in two.notes
 
 
-def test_a_guess_is_said_and_what_was_told_is_not(files: Path) -> None:
-    guessed, told = load(files / FILES["torchvision"], heads=None), load(files / FILES["torchvision"], heads=HEADS)
+def test_a_guess_is_said_and_what_was_told_is_not(files: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bare.safetensors"
+    write_safetensors(path, read_file(files / FILES["timm"]).tensors, {})
+    guessed, told = load(path), load(path, heads=HEADS)
     assert any("heads=1 is a guess" in note for note in guessed.notes)
     assert not any("heads" in note for note in told.notes)
     assert isinstance(guessed.config, ViTConfig)
@@ -207,7 +210,7 @@ def test_half_and_double_files_of_other_formats_are_widened_or_kept_as_asked(
 def test_weights_that_are_not_numbers_with_a_point_are_refused(files: Path, tmp_path: Path) -> None:
     tensors = {name: tensor.to(torch.int32) for name, tensor in read_file(files / FILES["jax-npz"]).tensors.items()}
     write_npz(tmp_path / "whole.npz", tensors)
-    with pytest.raises(CheckpointError, match="floating-point"):
+    with pytest.raises(CheckpointError, match=r"floating.point"):
         load(tmp_path / "whole.npz", dtype=None)
 
 
@@ -226,10 +229,8 @@ def test_a_file_that_fits_two_layouts_is_refused(files: Path, tmp_path: Path) ->
         load(tmp_path / "x")
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "native"])
 def test_a_file_without_one_of_its_tensors_or_with_one_more_is_refused_by_name(files: Path, tmp_path: Path, kind: str) -> None:
-    if kind == "native":
-        pytest.skip("a native file is refused by its digest already")
     raw = read_file(files / FILES[kind])
     last = next(name for name in reversed(raw.tensors) if name.endswith(("bias", "norm/scale")))
     for tensors, word in (
@@ -244,7 +245,7 @@ def test_a_file_without_one_of_its_tensors_or_with_one_more_is_refused_by_name(f
             write_safetensors(path, tensors, raw.metadata)
         with pytest.raises(CheckpointError) as refused:
             load(path, heads=HEADS)
-        assert word.rpartition("/")[0] in str(refused.value) or word in str(refused.value)
+        assert word.removeprefix("params/") in str(refused.value)
 
 
 def test_a_resnet_is_loaded_fitted_and_described(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 Pile = Mapping[str, bytes]
@@ -58,6 +58,6 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, *, link: str = "", size: in
     return info
 
 
-def as_csv(path: Path, rows: list[tuple[str, ...]]) -> Path:
+def as_csv(path: Path, rows: Sequence[tuple[str, ...]]) -> Path:
     path.write_text("\n".join(",".join(row) for row in rows) + "\n", encoding="utf-8")
     return path

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.generated import GeneratedSource
 from vitlab.data.source import Example
 from vitlab.errors import DataError
 
@@ -78,6 +79,39 @@ def plain(example: Example, rng: np.random.Generator) -> Pixels:
     """A view without randomness."""
     number = decode(example).reshape(2, 4, 1)
     return np.concatenate([number, number], axis=2)
+
+
+def as_it_is(example: Example, rng: np.random.Generator) -> Pixels:
+    """The pixels of a source that has pixels."""
+    assert isinstance(example.content, np.ndarray)
+    return example.content
+
+
+@dataclass(frozen=True)
+class OneByOne:
+    """A generated set that can only be asked for one picture at a time."""
+
+    whole: GeneratedSource
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.whole.labels
+
+    @property
+    def multi_label(self) -> bool:
+        return self.whole.multi_label
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def __getitem__(self, index: int) -> Example:
+        return self.whole[index]
+
+    def label(self, index: int) -> int:
+        return self.whole.label(index)
+
+    def fingerprint(self) -> str:
+        return self.whole.fingerprint()
 
 
 def numbers(images_BHWC: Pixels) -> list[int]:

@@ -96,7 +96,7 @@ def test_a_zip_with_a_name_that_leads_out_is_refused_and_nothing_is_left(tmp_pat
         info = zipfile.ZipInfo("placeholder")
         info.filename = name
         archive.writestr(info, b"evil")
-    with pytest.raises(DataError, match="is refused"):
+    with pytest.raises(DataError, match=r"is refused"):
         extract(path, tmp_path / "out")
     assert nothing_left(tmp_path, path)
 
@@ -107,7 +107,7 @@ def test_a_zip_with_a_link_is_refused(tmp_path: Path) -> None:
         link = zipfile.ZipInfo("link")
         link.create_system, link.external_attr = 3, 0o120777 << 16
         archive.writestr(link, "/etc")
-    with pytest.raises(DataError, match="1 members that are a link"):
+    with pytest.raises(DataError, match=r"1 members that are a link"):
         extract(path, tmp_path / "out")
     assert nothing_left(tmp_path, path)
 
@@ -165,7 +165,7 @@ def test_damage_inside_a_compressed_tar_is_refused(tmp_path: Path) -> None:
         data = bytearray(pack(plain))
         data[len(data) // 2] ^= 0xFF
         (tmp_path / "y").write_bytes(data)
-        with pytest.raises(DataError, match="damaged"):
+        with pytest.raises(DataError, match=r"damaged"):
             extract(tmp_path / "y", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
@@ -173,9 +173,9 @@ def test_damage_inside_a_compressed_tar_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"no archive at all", b"\xfd7zXZ\0" + bytes(600), bytes(2000)])
 def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(DataError, match="is no zip, tar"):
+    with pytest.raises(DataError, match=r"is no zip, tar"):
         extract(tmp_path / "x", tmp_path / "out")
-    with pytest.raises(DataError, match="does not exist"):
+    with pytest.raises(DataError, match=r"does not exist"):
         extract(tmp_path / "gone", tmp_path / "out")
     assert nothing_left(tmp_path, tmp_path / "x")
 
@@ -184,7 +184,7 @@ def test_a_target_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
     path = as_zip(tmp_path / "x.zip", pile())
     (tmp_path / "out").mkdir()
     extract(path, tmp_path / "out")  # empty: taken
-    with pytest.raises(DataError, match="exists already"):
+    with pytest.raises(DataError, match=r"exists already"):
         extract(path, tmp_path / "out")
     assert len(files_in(tmp_path / "out")) == 60
 
@@ -213,5 +213,5 @@ def test_a_full_disk_leaves_nothing_and_says_what_is_free(tmp_path: Path, monkey
 
 
 def test_a_limit_of_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="entries=0"):
+    with pytest.raises(ConfigError, match=r"entries=0"):
         ArchiveLimits(entries=0)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import resource
 import subprocess
 import sys
 import threading
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,16 +19,22 @@ from vitlab.errors import ConfigError, DataError
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 SUM = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 HASTY = Patience(attempts=3, wait=0.01, timeout=5)
+ONCE = Patience(attempts=1)
 
 
 @pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
 
 def remote(*addresses: str, size: int | None = len(CONTENT), checksum: str | None = SUM) -> RemoteFile:
     return RemoteFile(name="file.bin", addresses=addresses, size=size, checksum=checksum, said_by="a test")
+
+
+def unknown(*addresses: str) -> RemoteFile:
+    """A file of which the catalogue knows neither size nor checksum."""
+    return remote(*addresses, size=None, checksum=None)
 
 
 def left_in(folder: Path) -> set[str]:
@@ -49,9 +53,9 @@ def test_progress_is_told_from_nothing_to_all_of_it(tmp_path: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
     with serving(Served(CONTENT)) as server:
         download(remote(server.address), tmp_path / "file.bin", tell=lambda *step: told.append(step))
-    fetched = [step for step in told if step[0] == "downloading file.bin"]
-    assert [fetched[0][1], fetched[-1][1]] == [0, len(CONTENT)]
-    assert [done for _, done, _ in fetched] == sorted(done for _, done, _ in fetched)
+    counts = [done for what, done, _ in told if what == "downloading file.bin"]
+    assert [counts[0], counts[-1]] == [0, len(CONTENT)]
+    assert counts == sorted(counts)
     assert {total for _, _, total in told} == {len(CONTENT)}
 
 
@@ -64,27 +68,23 @@ def test_a_new_file_has_the_mode_of_new_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", ["sha256", "md5"])
 def test_a_bad_hash_leaves_nothing_and_names_both_sums(tmp_path: Path, algorithm: str) -> None:
-    wrong = f"{algorithm}:{'0' * hashlib.new(algorithm).digest_size * 2}"
-    with serving(Served(CONTENT)) as server, pytest.raises(DataError, match="0000, ") as caught:
-        download(remote(server.address, checksum=wrong) if algorithm == "" else remote(server.address, checksum=wrong),
-                 tmp_path / "file.bin")  # fmt: skip
+    wrong = "0" * hashlib.new(algorithm).digest_size * 2
+    with serving(Served(CONTENT)) as server, pytest.raises(DataError) as caught:
+        download(remote(server.address, checksum=f"{algorithm}:{wrong}"), tmp_path / "file.bin", patience=HASTY)
     assert hashlib.new(algorithm, CONTENT).hexdigest() in caught.value.message
+    assert wrong in caught.value.message
     assert left_in(tmp_path) == set()
     assert len(server.asked) == 1, "a whole file that is wrong would be wrong again"
 
 
-def test_a_connection_that_breaks_is_gone_on_with_from_where_it_broke(tmp_path: Path) -> None:
-    with serving(Served(CONTENT, cut=300_000, bad_answers=2)) as server:
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_connection_that_breaks_is_gone_on_with_from_where_it_broke(tmp_path: Path, reset: bool) -> None:
+    with serving(Served(CONTENT, cut=300_000, reset=reset, bad_answers=2)) as server:
         download(remote(server.address), tmp_path / "file.bin", patience=HASTY)
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
-    assert [asked.get("Range") for asked in server.asked] == [None, "bytes=300000-", "bytes=600000-"]
-    assert [asked.get("If-Range") for asked in server.asked] == [None, '"one"', '"one"']
-
-
-def test_a_reset_is_gone_on_with_too(tmp_path: Path) -> None:
-    with serving(Served(CONTENT, cut=300_000, reset=True, bad_answers=1)) as server:
-        download(remote(server.address), tmp_path / "file.bin", patience=HASTY)
-    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+    if not reset:  # a reset may take bytes with it that were already on their way
+        assert [asked.get("Range") for asked in server.asked] == [None, "bytes=300000-", "bytes=600000-"]
+        assert [asked.get("If-Range") for asked in server.asked] == [None, '"one"', '"one"']
 
 
 def test_a_short_body_is_never_taken_for_the_file(tmp_path: Path) -> None:
@@ -92,8 +92,35 @@ def test_a_short_body_is_never_taken_for_the_file(tmp_path: Path) -> None:
         download(remote(server.address), tmp_path / "file.bin", patience=HASTY)
     assert "ended after 1,000 of 1,048,576 bytes" in caught.value.message
     assert server.address in str(caught.value.hint)
-    assert not (tmp_path / "file.bin").exists()
-    assert len(server.asked) == 1 + HASTY.attempts - 1
+    assert "file.bin" not in left_in(tmp_path)
+    assert len(server.asked) == HASTY.attempts
+
+
+def test_a_body_without_a_length_is_held_to_the_size_that_is_known(tmp_path: Path) -> None:
+    with serving(Served(CONTENT[:-1], length=False)) as server, pytest.raises(DataError, match="ended after"):
+        download(remote(server.address), tmp_path / "file.bin", patience=ONCE)
+    assert "file.bin" not in left_in(tmp_path)
+
+
+def test_a_length_nobody_knows_needs_a_checksum(tmp_path: Path) -> None:
+    with serving(Served(CONTENT, length=False)) as server:
+        with pytest.raises(DataError, match="does not say how long"):
+            download(unknown(server.address), tmp_path / "file.bin", patience=ONCE)
+        download(remote(server.address, size=None), tmp_path / "file.bin", patience=ONCE)
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_body_longer_than_it_should_be_is_refused(tmp_path: Path) -> None:
+    with serving(Served(CONTENT + b"more", length=False)) as server, pytest.raises(DataError, match="more than the 1,048,576"):
+        download(remote(server.address), tmp_path / "file.bin", patience=HASTY)
+    assert "file.bin" not in left_in(tmp_path)
+
+
+def test_another_size_than_the_catalogues_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
+    with serving(Served(b"<html>moved</html>")) as server, pytest.raises(DataError, match="offers 18 bytes, and should offer"):
+        download(remote(server.address), tmp_path / "file.bin", patience=HASTY)
+    assert left_in(tmp_path) == set()
+    assert len(server.asked) == 1
 
 
 def test_a_server_without_ranges_is_asked_for_all_of_it_again(tmp_path: Path) -> None:
@@ -106,7 +133,7 @@ def test_a_server_without_ranges_is_asked_for_all_of_it_again(tmp_path: Path) ->
 def test_a_later_call_goes_on_with_what_an_earlier_one_left(tmp_path: Path) -> None:
     with serving(Served(CONTENT, cut=500_000, bad_answers=1)) as server:
         with pytest.raises(DataError):
-            download(remote(server.address), tmp_path / "file.bin", patience=Patience(attempts=1))
+            download(remote(server.address), tmp_path / "file.bin", patience=ONCE)
         assert left_in(tmp_path) == {".file.bin.partial", ".file.bin.partial.json"}
         download(remote(server.address), tmp_path / "file.bin", patience=HASTY)
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
@@ -114,19 +141,205 @@ def test_a_later_call_goes_on_with_what_an_earlier_one_left(tmp_path: Path) -> N
     assert left_in(tmp_path) == {"file.bin"}
 
 
-@pytest.mark.parametrize("told", [{"etag": '"two"'}, {"etag": None, "modified": "Tue, 04 Jan 2022 00:00:00 GMT"}])
-def test_a_file_that_changed_meanwhile_is_begun_again(tmp_path: Path, told: dict[str, str]) -> None:
-    other = CONTENT[::-1]
-    known = remote("", size=None, checksum=None)
-    with serving(Served(other, cut=500_000, bad_answers=1)) as server:
+@pytest.mark.parametrize(("etag", "modified"), [('"two"', None), (None, "Tue, 04 Jan 2022 00:00:00 GMT")])
+def test_a_file_that_changed_at_the_server_is_begun_again(tmp_path: Path, etag: str | None, modified: str | None) -> None:
+    with serving(Served(CONTENT[::-1], cut=500_000, bad_answers=1)) as server:
         with pytest.raises(DataError):
-            download(RemoteFile(**{**_fields(known), "addresses": (server.address,)}), tmp_path / "file.bin",
-                     patience=Patience(attempts=1))  # fmt: skip
-        server.content, server.etag = CONTENT, told["etag"]
-        server.modified = told.get("modified")
-        download(RemoteFile(**{**_fields(known), "addresses": (server.address,)}), tmp_path / "file.bin", patience=HASTY)
+            download(unknown(server.address), tmp_path / "file.bin", patience=ONCE)
+        server.content, server.etag, server.modified = CONTENT, etag, modified
+        download(unknown(server.address), tmp_path / "file.bin", patience=HASTY)
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
-def _fields(file: RemoteFile) -> dict[str, object]:
-    return {name: getattr(file, name) for name in file.__dataclass_fields__}
+def test_a_beginning_that_nothing_vouches_for_is_not_gone_on_with(tmp_path: Path) -> None:
+    with serving(Served(CONTENT, etag='W/"weak"', cut=500_000, bad_answers=1)) as server:
+        with pytest.raises(DataError):
+            download(unknown(server.address), tmp_path / "file.bin", patience=ONCE)
+        download(unknown(server.address), tmp_path / "file.bin", patience=ONCE)
+    assert "Range" not in server.asked[1]
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_beginning_of_something_else_is_found_by_the_checksum_and_begun_again(tmp_path: Path) -> None:
+    with serving(Served(CONTENT, cut=500_000, bad_answers=1)) as server:
+        with pytest.raises(DataError):
+            download(remote(server.address), tmp_path / "file.bin", patience=ONCE)
+        (tmp_path / ".file.bin.partial").write_bytes(b"x" * 400_000)
+        download(remote(server.address), tmp_path / "file.bin", patience=HASTY)
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_file_that_became_shorter_is_begun_again(tmp_path: Path) -> None:
+    with serving(Served(CONTENT, cut=500_000, bad_answers=1)) as server:
+        with pytest.raises(DataError):
+            download(unknown(server.address), tmp_path / "file.bin", patience=ONCE)
+        server.content = CONTENT[:1000]
+        download(unknown(server.address), tmp_path / "file.bin", patience=HASTY)
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT[:1000]
+
+
+def test_a_download_that_was_stopped_before_it_was_verified_is_not_fetched_again(tmp_path: Path) -> None:
+    with serving(Served(CONTENT, cut=1000, bad_answers=1)) as server:
+        with pytest.raises(DataError):
+            download(remote(server.address), tmp_path / "file.bin", patience=ONCE)
+        (tmp_path / ".file.bin.partial").write_bytes(CONTENT)
+        download(remote(server.address), tmp_path / "file.bin", patience=ONCE)
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("status", [404, 403, 410])
+def test_a_file_that_is_not_there_is_not_asked_for_again(tmp_path: Path, status: int) -> None:
+    with serving(Served(CONTENT, status=status, bad_answers=99)) as server, pytest.raises(DataError, match=str(status)):
+        download(remote(server.address), tmp_path / "file.bin", patience=HASTY)
+    assert len(server.asked) == 1
+    assert left_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize("status", [503, 429])
+def test_a_busy_server_is_asked_again_and_not_for_ever(tmp_path: Path, status: int) -> None:
+    with serving(Served(CONTENT, status=status, retry_after="0", bad_answers=1)) as server:
+        download(remote(server.address), tmp_path / "file.bin", patience=HASTY)
+    assert len(server.asked) == 2
+    with serving(Served(CONTENT, status=status, bad_answers=99)) as server, pytest.raises(DataError, match="3 tries"):
+        download(remote(server.address), tmp_path / "other.bin", patience=HASTY)
+    assert len(server.asked) == HASTY.attempts
+
+
+def test_the_next_address_is_asked_where_the_first_has_nothing(tmp_path: Path) -> None:
+    with serving(Served(CONTENT, status=404, bad_answers=99)) as first, serving(Served(CONTENT)) as second:
+        download(remote(first.address, second.address), tmp_path / "file.bin", patience=HASTY)
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_machine_without_a_network_is_told_so_and_what_to_do(tmp_path: Path) -> None:
+    with serving(Served(CONTENT)) as server:
+        closed = server.address  # nobody listens there once the block has ended
+    with pytest.raises(DataError, match="offline") as caught:
+        download(remote(closed), tmp_path / "file.bin", patience=HASTY)
+    assert f"download {closed} by other means, then give that file to --from" in str(caught.value.hint)
+    assert left_in(tmp_path) == set()
+
+
+def test_a_redirection_is_followed(tmp_path: Path) -> None:
+    with serving(Served(CONTENT)) as target, serving(Served(b"", location=target.address.replace("/file", "/moved"))) as server:
+        download(remote(server.address), tmp_path / "file.bin", patience=HASTY)
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://127.0.0.1/file", "data:text/plain,x"])
+def test_a_redirection_out_of_http_is_refused(tmp_path: Path, location: str) -> None:
+    with serving(Served(CONTENT, location=location)) as server, pytest.raises(DataError, match="no http address"):
+        download(unknown(server.address), tmp_path / "file.bin", patience=HASTY)
+    assert left_in(tmp_path) == set()
+    assert len(server.asked) == 1
+
+
+def test_an_address_that_is_not_http_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(CONTENT)
+    with pytest.raises(DataError, match="no http address"):
+        download(remote((tmp_path / "secret").as_uri()), tmp_path / "file.bin", patience=HASTY)
+    assert left_in(tmp_path) == {"secret"}
+
+
+def test_a_body_that_was_compressed_on_the_way_is_refused(tmp_path: Path) -> None:
+    with serving(Served(CONTENT, encoding="gzip")) as server, pytest.raises(DataError, match="gzip"):
+        download(remote(server.address), tmp_path / "file.bin", patience=HASTY)
+
+
+def test_a_checksum_nobody_published_is_recorded_and_held_to(tmp_path: Path) -> None:
+    with serving(Served(CONTENT)) as server:
+        download(unknown(server.address), tmp_path / "file.bin")
+        assert (tmp_path / "file.bin.sha256").read_text() == f"{SUM.removeprefix('sha256:')}  file.bin\n"
+        (tmp_path / "file.bin").unlink()
+        server.content = CONTENT[::-1]
+        with pytest.raises(DataError, match="is not the file it should be"):
+            download(unknown(server.address), tmp_path / "file.bin")
+    assert left_in(tmp_path) == {"file.bin.sha256"}
+
+
+def test_a_damaged_record_of_a_checksum_is_not_trusted(tmp_path: Path) -> None:
+    (tmp_path / "file.bin.sha256").write_text("nonsense\n")
+    with pytest.raises(DataError, match="no SHA-256"):
+        download(unknown("http://127.0.0.1:9/file"), tmp_path / "file.bin")
+
+
+def test_two_at_once_do_not_write_the_same_file(tmp_path: Path) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(what: str, done: int, total: int | None) -> None:
+        inside.set()
+        assert go_on.wait(10)
+
+    with serving(Served(CONTENT)) as server:
+        target = tmp_path / "file.bin"
+        first = threading.Thread(target=lambda: download(remote(server.address), target, tell=wait))
+        first.start()
+        assert inside.wait(10)
+        with pytest.raises(DataError, match="another process is fetching"):
+            download(remote(server.address), target, patience=HASTY)
+        go_on.set()
+        first.join()
+    assert target.read_bytes() == CONTENT
+
+
+def test_a_full_disk_leaves_nothing_under_the_name_and_keeps_what_came(tmp_path: Path) -> None:
+    script = (
+        "import resource, sys\nfrom pathlib import Path\n"
+        "from vitlab.data.download import download\nfrom vitlab.data.public_set import RemoteFile\n"
+        "from vitlab.errors import DataError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n"
+        "file = RemoteFile(name='file.bin', addresses=(sys.argv[1],), size=int(sys.argv[2]), checksum=sys.argv[3])\n"
+        "try:\n    download(file, Path(sys.argv[4]))\n"
+        "except DataError as fault:\n    print(fault.message); print(fault.hint)\n"
+    )
+    with serving(Served(CONTENT)) as server:
+        words = [server.address, str(len(CONTENT)), SUM, str(tmp_path / "file.bin")]
+        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
+        assert "no room for file.bin" in done.stdout
+        assert "1,048,576 more bytes are needed" in done.stdout
+        assert done.stderr == ""
+        assert left_in(tmp_path) == {".file.bin.partial", ".file.bin.partial.json"}
+        assert (tmp_path / ".file.bin.partial").read_bytes() == CONTENT[:400_000]
+        download(remote(server.address), tmp_path / "file.bin", patience=HASTY)  # the disk has room again
+    assert server.asked[1]["Range"] == "bytes=400000-"
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_file_larger_than_the_disk_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
+    with serving(Served(CONTENT, announced=2**60)) as server, pytest.raises(DataError, match="no room"):
+        download(remote(server.address, size=2**60), tmp_path / "file.bin", patience=HASTY)
+    assert left_in(tmp_path) == set()
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_bytes(b"")
+    with pytest.raises(DataError, match="cannot be written"):
+        download(remote("http://127.0.0.1:9/file"), tmp_path / "taken" / "file.bin", patience=ONCE)
+
+
+def test_a_file_that_was_fetched_by_other_means_is_verified_and_taken(tmp_path: Path) -> None:
+    (tmp_path / "given").write_bytes(CONTENT)
+    target = tmp_path / "in" / "file.bin"
+    assert f"sha256:{take(tmp_path / 'given', remote('http://nowhere.invalid/file'), target)}" == SUM
+    assert target.read_bytes() == (tmp_path / "given").read_bytes()
+    assert left_in(tmp_path / "in") == {"file.bin"}
+
+
+@pytest.mark.parametrize("content", [CONTENT[:-1], CONTENT[:-1] + b"x", b""])
+def test_another_file_is_not_taken_for_the_one_that_is_meant(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "given").write_bytes(content)
+    with pytest.raises(DataError, match=r"given is not file\.bin"):
+        take(tmp_path / "given", remote("http://nowhere.invalid/file"), tmp_path / "in" / "file.bin")
+    assert left_in(tmp_path / "in") == set()
+
+
+def test_a_missing_file_cannot_be_taken(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        take(tmp_path / "nothing", replace(remote("http://nowhere.invalid/file"), checksum=None), tmp_path / "file.bin")
+
+
+@pytest.mark.parametrize("wrong", [{"attempts": 0}, {"wait": -1.0}, {"timeout": 0.0}])
+def test_impatience_without_sense_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        replace(Patience(), **wrong)  # type: ignore[arg-type]

@@ -11,9 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.stamps import SHAPE, Counting, Marking, MistakeAt, Slow, Stamps, decode, numbers, plain, stamp, thread_settings
+from tests.data.stamps import (
+    SHAPE,
+    Counting,
+    Marking,
+    MistakeAt,
+    OneByOne,
+    Slow,
+    Stamps,
+    as_it_is,
+    decode,
+    numbers,
+    plain,
+    stamp,
+    thread_settings,
+)
+from vitlab.config.generated import GeneratedConfig
 from vitlab.config.loader import LoaderConfig, WorkerKind
 from vitlab.data.batch import Batch, Feed, View
+from vitlab.data.generated import GeneratedSource
 from vitlab.data.loader import Loader
 from vitlab.data.order import Share
 from vitlab.errors import ConfigError, DataError
@@ -80,6 +96,17 @@ def test_repeats_and_weights_too_are_the_same_with_workers(kind: WorkerKind) -> 
     assert_same(
         taken(loader(Stamps(count=37), replace(config, workers=2, worker_kind=kind)), 4), taken(loader(Stamps(count=37), config), 4)
     )
+
+
+def test_a_source_that_makes_many_pictures_at_once_gives_those_it_makes_one_by_one() -> None:
+    whole = GeneratedSource(GeneratedConfig(classes=5, examples=6, image_size=(16, 16), channels=3))
+    feed = Feed(view=as_it_is, shape=(16, 16, 3))
+    for train in (True, False):
+        alone = Loader(OneByOne(whole), feed, config=CONFIG, train=train)
+        assert_same(taken(Loader(whole, feed, config=CONFIG, train=train), 4), taken(alone, 4))
+        assert_same(taken(Loader(whole, feed, config=replace(CONFIG, workers=2), train=train), 4), taken(alone, 4))
+    with pytest.raises(DataError, match=r"picture \d+: the view gave 16x16x3"):
+        next(Loader(whole, replace(feed, shape=(8, 8, 3)), config=CONFIG, train=True).batches())
 
 
 @given(count=st.integers(1, 40), batch=st.integers(1, 16), skipped=st.integers(0, 12), seed=st.integers(0, 2**64 - 1))

@@ -122,7 +122,7 @@ def test_a_list_of_classes_beside_the_shards_names_them(tmp_path: Path) -> None:
     assert source.labels == ("cat", "dog", "cow", "hen")
     assert "1 of 4 classes have no picture: hen" in source.notes[0]
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
-    with pytest.raises(DataError, match="4 faults: .*000002.jpg: label 2 is outside 0 to 1"):
+    with pytest.raises(DataError, match=r"4 faults: .*000002.jpg: label 2 is outside 0 to 1"):
         opened(tmp_path / "it.tar")
 
 
@@ -136,7 +136,7 @@ def test_parts_are_those_the_shards_are_named_after(tmp_path: Path) -> None:
     as_tar(tmp_path / "set-train-000.tar", samples(300))
     as_tar(tmp_path / "set-train-001.tar", samples(300, first=300))
     as_tar(tmp_path / "set-val-000.tar", samples(30, first=600))
-    assert [len(open_source(tmp_path, split=split)) for split in ("train", "val")] == [600, 30]  # type: ignore[arg-type]
+    assert [len(open_source(tmp_path, split=split)) for split in ("train", "val")] == [600, 30]
     as_tar(tmp_path / "more.tar", samples(3, first=900))
     with pytest.raises(DataError, match=r"1 fault: .*more.tar: is named after no part"):
         open_source(tmp_path)
@@ -160,7 +160,12 @@ def test_the_index_is_made_once_and_again_when_the_shard_changes(
     import vitlab.data.shards as shards
 
     original = shards._made
-    monkeypatch.setattr(shards, "_made", lambda path, *rest: made.append(path) or original(path, *rest))
+
+    def counted(path: Path, stamp: tuple[int, int, int], handle: int) -> shards.ShardIndex:
+        made.append(path)
+        return original(path, stamp, handle)
+
+    monkeypatch.setattr(shards, "_made", counted)
     path = as_tar(tmp_path / "it.tar", samples())
     first, second = opened(path), opened(path)
     assert len(made) == 1
@@ -191,9 +196,9 @@ def test_many_shards_are_not_all_held_open(tmp_path: Path, monkeypatch: pytest.M
     for shard in range(5):
         as_tar(tmp_path / f"{shard}.tar", samples(2, classes=2, first=2 * shard))
     source = opened(tmp_path)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     assert [source[index].content for index in range(10)] == [b"picture %d" % number for number in range(10)]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 # faults
@@ -233,7 +238,7 @@ def test_addresses_and_pipes_are_refused_and_never_run(tmp_path: Path, spec: str
     monkeypatch.chdir(tmp_path)
     as_tar(tmp_path / "a.tar", samples())
     marker = tmp_path / "ran"
-    with pytest.raises(DataError, match="no program is run|would run a program"):
+    with pytest.raises(DataError, match=r"no program is run|would run a program"):
         open_source(spec.format(marker))
     assert not marker.exists()
 
@@ -254,14 +259,14 @@ def test_a_shard_cut_after_it_was_opened_is_refused(tmp_path: Path) -> None:
     status = path.stat()
     os.truncate(path, 2000)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    with pytest.raises(DataError, match="has changed since it was opened"):
+    with pytest.raises(DataError, match=r"has changed since it was opened"):
         source[11]
 
 
 def test_no_changed_header_byte_goes_unnoticed(tmp_path: Path) -> None:
     path = as_tar(tmp_path / "it.tar", samples(3), form=tarfile.USTAR_FORMAT)
     whole = path.read_bytes()
-    for place in range(0, 512, 5):
+    for place in set(range(0, 512, 5)) - {155}:  # the checksum's own padding, which says nothing
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
         with pytest.raises(DataError, match=r"no tar header at offset 0|unknown type"):
             opened(path)
@@ -305,7 +310,7 @@ def test_more_members_than_the_limit_are_refused(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
 def test_a_compressed_shard_is_refused_with_the_way_out(tmp_path: Path, mode: str) -> None:
     path = as_tar(tmp_path / f"it.tar.{mode[2:]}", samples(), mode=mode)
-    with pytest.raises(DataError, match="compressed") as caught:
+    with pytest.raises(DataError, match=r"compressed") as caught:
         opened(path)
     assert "plain .tar" in str(caught.value.hint)
 
@@ -319,9 +324,7 @@ def test_a_compressed_shard_is_refused_with_the_way_out(tmp_path: Path, mode: st
         ({"zzz.cls": b"1"}, None),
     ],
 )
-def test_a_sample_that_is_not_a_picture_and_a_label_is_named(
-    tmp_path: Path, change: dict[str, bytes], reason: str | None
-) -> None:
+def test_a_sample_that_is_not_a_picture_and_a_label_is_named(tmp_path: Path, change: dict[str, bytes], reason: str | None) -> None:
     path = as_tar(tmp_path / "it.tar", dict(sorted((samples() | change).items())))
     if reason is None:
         assert "labels without a picture" in opened(path).notes[0]
@@ -332,15 +335,15 @@ def test_a_sample_that_is_not_a_picture_and_a_label_is_named(
 
 def test_a_sample_in_two_places_is_refused(tmp_path: Path) -> None:
     files = [member("a.jpg"), member("b.jpg"), member("a.cls")]
-    with pytest.raises(DataError, match="stands in two places"):
+    with pytest.raises(DataError, match=r"stands in two places"):
         opened(as_tar_of_members(tmp_path / "it.tar", files))
 
 
 def test_captions_are_not_taken_for_labels(tmp_path: Path) -> None:
-    files = {}
+    files: dict[str, bytes] = {}
     for number in range(5):
         files |= {f"{number}.jpg": b"%d" % number, f"{number}.txt": b"a caption, number %d" % number}
-    with pytest.raises(DataError, match="captions, not labels"):
+    with pytest.raises(DataError, match=r"captions, not labels"):
         opened(as_tar(tmp_path / "it.tar", files))
 
 
@@ -349,7 +352,7 @@ def test_captions_are_not_taken_for_labels(tmp_path: Path) -> None:
 
 def test_braces_count_and_list_and_multiply(tmp_path: Path) -> None:
     names = [f"{kind}-{number:03d}.tar" for kind in ("a", "b") for number in range(8, 12)]
-    as_folder(tmp_path, {name: b"" for name in names})
+    as_folder(tmp_path, dict.fromkeys(names, b""))
     found = shard_paths(f"{tmp_path}/{{a,b}}-{{008..011}}.tar", ending=".tar")
     assert [path.name for path in found] == names
 
@@ -362,11 +365,11 @@ def test_shards_that_are_not_there_are_all_listed(tmp_path: Path, spec: str) -> 
 
 @pytest.mark.parametrize("spec", ["{0..999999999}.tar", "{5..2}.tar", "{0..999}{0..999}.tar"])
 def test_braces_that_name_too_much_or_nothing_are_refused(spec: str) -> None:
-    with pytest.raises(DataError, match="counts from|more than 100,000"):
+    with pytest.raises(DataError, match=r"counts from|more than 100,000"):
         shard_paths(spec, ending=".tar")
 
 
 def test_a_shard_named_twice_is_refused(tmp_path: Path) -> None:
     as_tar(tmp_path / "a.tar", samples())
-    with pytest.raises(DataError, match="named twice"):
+    with pytest.raises(DataError, match=r"named twice"):
         shard_paths(f"{tmp_path}/a.tar::{tmp_path}/*.tar", ending=".tar")

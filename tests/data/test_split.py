@@ -120,7 +120,7 @@ def test_a_folder_a_zip_a_tar_and_a_list_of_the_same_pictures_have_the_same_part
         as_csv(tmp_path / "list.csv", rows),
     ]
     for split in ("train", "val", "test"):
-        sources = [open_source(spelling, split=split) for spelling in spellings]  # type: ignore[arg-type]
+        sources = [open_source(spelling, split=split) for spelling in spellings]
         assert len({source.fingerprint() for source in sources}) == 1
         assert len({tuple(source.labels) for source in sources}) == 1
         assert len({tuple(sorted(names_of(source))) for source in sources}) == 1
@@ -128,7 +128,7 @@ def test_a_folder_a_zip_a_tar_and_a_list_of_the_same_pictures_have_the_same_part
 
 def test_train_val_and_test_are_disjoint_and_together_everything(tmp_path: Path) -> None:
     folder = as_folder(tmp_path, pile(pictures=30))
-    parts = [names_of(open_source(folder, split=split)) for split in ("train", "val", "test")]  # type: ignore[arg-type]
+    parts = [names_of(open_source(folder, split=split)) for split in ("train", "val", "test")]
     assert sum(map(len, parts)) == len(set().union(*parts)) == 90
     assert names_of(open_source(folder, split="all")) == set().union(*parts)
     assert names_of(open_source(folder, split="train+val")) == parts[0] | parts[1]
@@ -136,11 +136,11 @@ def test_train_val_and_test_are_disjoint_and_together_everything(tmp_path: Path)
 
 def test_a_val_that_is_not_declared_is_held_out_of_train_and_never_of_test(tmp_path: Path) -> None:
     folder = as_folder(tmp_path, pile(start="train/") | pile(start="test/", pictures=5))
-    sources = {split: open_source(folder, split=split) for split in ("train", "val", "train+val", "test")}  # type: ignore[arg-type]
+    sources = {split: open_source(folder, split=split) for split in ("train", "val", "train+val", "test")}
     assert len(sources["train"]) + len(sources["val"]) == len(sources["train+val"]) == 60
     assert len(sources["test"]) == 15
     assert len(open_source(folder, split="train", rule=SplitRule(val=0))) == 60
-    with pytest.raises(DataError, match="has no val part: it declares train and test"):
+    with pytest.raises(DataError, match=r"has no val part: it declares train and test"):
         open_source(folder, split="val", rule=SplitRule(val=0))
 
 
@@ -149,19 +149,19 @@ def test_declared_parts_are_taken_as_they_are_whatever_the_rule(tmp_path: Path, 
     folder = as_folder(tmp_path, pile(start="train/") | pile(start=f"{name}/", pictures=3))
     assert len(open_source(folder, split="train", rule=SplitRule(val=0.5))) == 60
     assert len(open_source(folder, split="val", rule=SplitRule(val=0.5))) == 9
-    with pytest.raises(DataError, match="no test part: it declares train and val"):
+    with pytest.raises(DataError, match=r"no test part: it declares train and val"):
         open_source(folder, split="test")
 
 
 def test_a_share_of_nothing_makes_no_part(tmp_path: Path) -> None:
     folder = as_folder(tmp_path, pile())
     assert len(open_source(folder, rule=SplitRule(val=0, test=0))) == 60
-    with pytest.raises(DataError, match="no test part"):
+    with pytest.raises(DataError, match=r"no test part"):
         open_source(folder, split="test", rule=SplitRule(test=0))
 
 
 def test_a_part_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="train, val, train\\+val, test, all"):
+    with pytest.raises(ConfigError, match=r"train, val, train\+val, test, all"):
         open_source(tmp_path, split="trian")  # type: ignore[arg-type]
 
 

@@ -91,7 +91,7 @@ def serving(served: Served) -> Iterator[Served]:
         def do_GET(self) -> None:
             _answer(self, served)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name is the library's)
             pass
 
     class Server(ThreadingHTTPServer):

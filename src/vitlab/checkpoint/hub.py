@@ -48,13 +48,17 @@ def _download(address: str, name: str, revision: str | None, patterns: list[str]
     try:
         return Path(hub.snapshot_download(name, revision=revision, allow_patterns=patterns))
     except errors.RepositoryNotFoundError as error:
-        raise CheckpointError(f"there is no public repository {name} on the Hub", hint="check owner and name") from error
+        raise CheckpointError(
+            f"there is no repository {name} on the Hub that is open to you",
+            hint="check owner and name; for a gated one, accept its terms and log in with `hf auth login`",
+        ) from error
     except errors.RevisionNotFoundError as error:
         raise CheckpointError(f"{name} has no revision {revision!r} on the Hub") from error
     except errors.HFValidationError as error:
         raise CheckpointError(f"{address!r} is no address on the Hub", hint="write hub:owner/name") from error
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, errors.HfHubHTTPError, OSError) as error:
+    except (OSError, *errors.HfHubHTTPError.__bases__) as error:  # its base is the transport library's, which the versions change
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
         raise CheckpointError(
-            f"cannot reach the Hub for {name}, and it is not in the local cache: {str(error).strip().splitlines()[0][:160]}",
+            f"cannot reach the Hub for {name}, and it is not in the local cache: {reason}",
             hint="go online, or download the files elsewhere and give their folder",
         ) from error

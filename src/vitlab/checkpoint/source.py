@@ -13,6 +13,7 @@ from vitlab.checkpoint.files.safetensors_header import read_header
 from vitlab.checkpoint.files.sniff import is_folder, kind_of, open_regular
 from vitlab.checkpoint.formats import FORMATS
 from vitlab.checkpoint.formats.contract import Reading, Told
+from vitlab.checkpoint.formats.header import KEY as CONVERTED
 from vitlab.checkpoint.hub import fetch, is_hub
 from vitlab.checkpoint.native import Facts, is_native, read_facts, read_native, summary
 from vitlab.config.model import ModelConfig, ViTConfig, with_profile
@@ -90,15 +91,15 @@ def _profiled(facts: Facts, told: Told, place: Path) -> ModelConfig:
 
 
 def _read_foreign(place: Path, told: Told, values: bool) -> Source:
-    raw = read_file(place, values=values)
+    raw = read_file(place, values=False)  # no gigabytes are read to find that nobody knows them
     found = [name for name, layout in FORMATS.items() if layout.matches(raw)]
     if not found:
         raise _unknown(raw)
     if len(found) > 1:
         raise CheckpointError(f"{place} could be {' or '.join(found)}: which one is not clear from its keys")
-    reading = FORMATS[found[0]].read(raw, told)
+    reading = FORMATS[found[0]].read(read_file(place) if values else raw, told)
     preprocess, fed = feeding(reading.preprocess, reading.config)  # a folder's two JSON files need not agree
-    metadata: dict[str, Json] = dict(raw.metadata)
+    metadata: dict[str, Json] = {key: text for key, text in raw.metadata.items() if key != CONVERTED}  # that is in the reading
     return Source(reading=replace(reading, preprocess=preprocess, notes=(*raw.notes, *reading.notes, *fed)), metadata=metadata)
 
 

@@ -267,8 +267,8 @@ class ResNetConfig:
             raise ConfigError(f"blocks={self.blocks} and stage_widths={self.stage_widths} must have one number a stage")
         for units in self.blocks:
             at_least("blocks", units, 1)
-        for width in (self.root_width, *(stage // 4 for stage in self.stage_widths)):
-            if width * self.width_factor % self.groups:
+        for width in (self.root_width, *(stage // 4 for stage in self.stage_widths), *self.stage_widths):
+            if width < 1 or width * self.width_factor % self.groups:
                 raise ConfigError(f"{width} x width_factor={self.width_factor} channels are not a multiple of {self.groups} groups")
 
     @property

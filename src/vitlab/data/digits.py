@@ -23,8 +23,9 @@ HoldOut = Literal["content", "writers"]
 _COUNT = 1797
 _WHITE = 16  # a pixel is the number of inked cells among 4 x 4
 _TEST_SHARE = 0.25
-# The set is one filled-in form after the other: its labels run 0, 1, ..., 9 three times and go on the same way at 0, 130, 256,
-# ..., 1157, 1287, 1415, 1667. Nobody's form lies on both sides of such a place.
+# The set seems to be one filled-in form after the other: its labels run 0, 1, ..., 9 three times and go on much the same way at
+# 0, 130, 256, ..., 1157, 1287, 1415, 1667. Who wrote which is not recorded: the lengths suggest 14 forms, the description says 13
+# writers, so one of them may have filled in two.
 _LAST_FORMS = 1287
 
 
@@ -52,8 +53,9 @@ def open_digits(*, hold_out: HoldOut = "content") -> ListedSource:
     """All digits in scikit-learn's order, each declared `train` or `test`; needs scikit-learn (the extra `demo`).
 
     `hold_out` is the rule of the test part, the same on every machine. `content`: of each digit, the quarter whose pixels have
-    the lowest hash (450 pictures; writers are in both parts). `writers`: the last four or five of the set's 13 writers,
-    who are not in train (510 pictures; harder).
+    the lowest hash (450 pictures; writers are in both parts). `writers`: the last
+    four forms in the set's order (510 pictures; harder), whose writers are most likely not in train: forms are told by how the
+    labels repeat, since the set does not say who wrote what.
     """
     choice("hold_out", hold_out, HoldOut)
     pixels, codes = _read()

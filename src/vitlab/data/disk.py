@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vitlab.config.source import READ_IN_PLACE
 from vitlab.data.cache import recall, remember, settled, stamp_of
 from vitlab.data.digests import DIGEST_BYTES, WORTH_REMEMBERING, Digests, digest_all
-from vitlab.data.names import Names, natural, shown
+from vitlab.data.names import Names, shown
 from vitlab.data.offenders import Offenders
 from vitlab.data.pictures import LeftOut, is_hidden, is_picture
 from vitlab.errors import DataError
@@ -53,7 +53,7 @@ def walk_pictures(root: Path, offenders: Offenders, left_out: LeftOut) -> tuple[
                 offenders.add(name, reason)
             else:
                 found.append(name)
-    return Names(sorted(found, key=natural)), folders
+    return Names(sorted(found)), folders
 
 
 def unreadable(path: str) -> str | None:
@@ -113,7 +113,7 @@ class DiskContents:
 
 
 def _key(name: str, stamp: tuple[int, int, int]) -> bytes:
-    return blake2b(natural(name) + b"\0" + repr(stamp).encode(), digest_size=DIGEST_BYTES).digest()
+    return blake2b(os.fsencode(name) + b"\0" + repr(stamp).encode(), digest_size=DIGEST_BYTES).digest()
 
 
 def _recalled(root: Path) -> dict[bytes, bytes]:

@@ -11,7 +11,7 @@ import numpy as np
 from vitlab.data.disk import DiskContents, walk_pictures
 from vitlab.data.labels import UNKNOWN, LabelTable, look_alikes, unusable_name
 from vitlab.data.listed import PARTS, UNDECLARED, Contents, ListedSource
-from vitlab.data.names import Names, natural, shown
+from vitlab.data.names import Names, shown
 from vitlab.data.offenders import Offenders
 from vitlab.data.pictures import LeftOut, picture_rows
 from vitlab.data.split import TEST, part_called
@@ -73,19 +73,19 @@ def class_folders(
     depth = 1 if declared else 0
     nameless = _without_classes(inner) if declared else None
 
-    kept: list[tuple[bytes, bytes, int, int, str]] = []
+    kept: list[tuple[str, str, int, int]] = []  # class, path, row, part
     for row, path in zip(rows, inner, strict=True):
         if nameless is not None and path[0] == nameless:
-            kept.append((b"", natural("/".join(path)), row, TEST, _NO_CLASS))
+            kept.append((_NO_CLASS, "/".join(path), row, TEST))
             continue
         if len(path) < depth + 2:
             offenders.add("/".join(around + path), "a picture outside any class folder")
             continue
         part = part_called(path[0]) if declared else None
-        kept.append((natural(path[depth]), natural("/".join(path)), row, UNDECLARED if part is None else part, path[depth]))
+        kept.append((path[depth], "/".join(path), row, UNDECLARED if part is None else part))
     kept.sort()
-    classes = list(dict.fromkeys(entry[4] for entry in kept if entry[4] != _NO_CLASS))
-    _check_classes(classes, [(entry[3], entry[4]) for entry in kept if entry[4] != _NO_CLASS], offenders)
+    classes = list(dict.fromkeys(name for name, _, _, _ in kept if name != _NO_CLASS))
+    _check_classes(classes, {(part, name) for name, _, _, part in kept if name != _NO_CLASS}, offenders)
     _check_empty(folders, around, depth, kept_folders={"/".join(path[: depth + 1]) for path in inner}, offenders=offenders)
     if len(classes) == 1 and not offenders:
         offenders.add(classes[0], "is the only class: a classifier needs two")
@@ -102,10 +102,10 @@ def class_folders(
         notes.append(f"{shown(nameless)} has no class folders: its pictures have no labels")
     return ListedSource(
         contents=contents,
-        rows=np.array([entry[2] for entry in kept], np.int64),
-        table=LabelTable(codes=np.array([code_of[entry[4]] for entry in kept], np.int32)),
+        rows=np.array([row for _, _, row, _ in kept], np.int64),
+        table=LabelTable(codes=np.array([code_of[name] for name, _, _, _ in kept], np.int32)),
         labels=tuple(classes),
-        parts=np.array([entry[3] for entry in kept], np.int8),
+        parts=np.array([part for _, _, _, part in kept], np.int8),
         notes=(*notes, *left_out.notes()),
     )
 
@@ -147,13 +147,12 @@ def _declares_parts(paths: Sequence[Sequence[str]], offenders: Offenders) -> boo
     return False
 
 
-def _check_classes(classes: Sequence[str], pictures: Sequence[tuple[int, str]], offenders: Offenders) -> None:
+def _check_classes(classes: Sequence[str], found: set[tuple[int, str]], offenders: Offenders) -> None:
     for name in classes:
         if reason := unusable_name(name):
             offenders.add(name, reason)
     for first, second in look_alikes(classes):
         offenders.add(first, f"is spelled in two ways of Unicode ({first!a} and {second!a})")
-    found = set(pictures)
     for part in sorted({part for part, _ in found} - {UNDECLARED}):
         for name in classes:
             if (part, name) not in found:

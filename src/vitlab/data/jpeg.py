@@ -177,8 +177,8 @@ def decode_rows(
     """
     height = header.height
     assert min(height, header.width) >= reduction, "nothing would be left"
-    # One row of blocks more than needed: the chroma of a row is smoothed with that of the next.
-    enough = (-(-rows // header.mcu_height) + 1) * header.mcu_height
+    # Whole rows of blocks, and one pixel row more than asked for: halved chroma is smoothed with that of the row below.
+    enough = -(-(rows + 1) // header.mcu_height) * header.mcu_height
     if header.one_scan and enough < height:
         height = enough
         at = header.height_at

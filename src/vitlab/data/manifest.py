@@ -56,7 +56,7 @@ def open_manifest(path: Path, *, label_column: str | None = None) -> ListedSourc
         return name, unreadable(os.path.join(folder, name))  # noqa: PTH118
 
     found = _located(rows, find, offenders)
-    names = Names(found)
+    names = Names(found if not offenders else ())  # refused below, and a wrong path may not even be text
     contents = DiskContents(folder, names)
     return _assembled(contents, np.arange(len(rows), dtype=np.int64), rows, classes_beside(path), offenders)
 

@@ -59,8 +59,3 @@ class Names:
     def take(self, rows: NDArray[np.int64]) -> Names:
         """The names of these rows, in this order."""
         return Names(self[int(row)] for row in rows)
-
-
-def natural(name: str) -> bytes:
-    """The key names are sorted by: their letters' code points, as `sorted` does, also where a byte is no letter."""
-    return name.encode("utf-8", "surrogateescape")

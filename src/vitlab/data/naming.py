@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.labels import UNKNOWN, LabelTable, look_alikes, unusable_name
 from vitlab.data.listed import listed_shortly
-from vitlab.data.names import natural, shown
+from vitlab.data.names import shown
 from vitlab.data.offenders import Offenders
 from vitlab.data.split import TEST
 from vitlab.errors import DataError
@@ -114,7 +114,7 @@ def _words(cell: Cell) -> list[str]:
 
 def _found(words: set[str], *, numbers: bool, offenders: Offenders) -> list[str]:
     if not numbers:
-        return sorted(words, key=natural)
+        return sorted(words)
     largest = max(int(float(word)) for word in words)
     if largest >= _MOST_CLASSES:
         offenders.add(f"label {largest}", f"is no index of a class: at most {_MOST_CLASSES:,} are numbered without names")

@@ -32,7 +32,8 @@ def parse_spec(spec: str) -> tuple[str, str]:
     kind, colon, rest = spec.partition(":")
     if colon and kind in KINDS and rest:
         return kind, rest
-    if colon and not Path(spec).exists() and "/" not in kind:
+    joined = rest.startswith(":")  # a.tar::b.tar
+    if colon and not joined and not Path(spec).exists() and "/" not in kind:
         if rest.startswith("//") or kind == "pipe":
             raise DataError(
                 f"{shown(spec)} is an address; data is read from disk, and no program is run for it",

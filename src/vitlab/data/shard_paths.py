@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vitlab.data.names import natural, shown
+from vitlab.data.names import shown
 from vitlab.data.offenders import Offenders
 from vitlab.errors import DataError
 
@@ -34,11 +34,11 @@ def shard_paths(pattern: str, *, ending: str) -> list[Path]:
         for spelled in _braced(piece, pattern):
             path = Path(spelled).expanduser()
             if path.is_dir():
-                inside = sorted(path.rglob(f"*{ending}"), key=lambda file: natural(str(file)))
+                inside = sorted(path.rglob(f"*{ending}"), key=str)
             elif path.is_file():
                 inside = [path]
             else:
-                inside = [Path(name) for name in sorted(glob.glob(str(path), recursive=True), key=natural)]  # noqa: PTH207
+                inside = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
             if not inside:
                 offenders.add(spelled, f"no file with the ending {ending} in it" if path.is_dir() else "no such file")
             found.extend(inside)

@@ -109,7 +109,9 @@ def assign_parts(digests: Digests, table: LabelTable, rule: SplitRule, *, labels
         if missing := needed - set(part_of_content[ids].tolist()):
             name = labels[code] if labels and not table.multi_label else "all"
             gone = " and ".join(PARTS[part] for part in sorted(missing))
-            offenders.add(name, f"has {len(ids)} different {'picture' if len(ids) == 1 else 'pictures'}, which leaves none for {gone}")
+            offenders.add(
+                name, f"has {len(ids)} different {'picture' if len(ids) == 1 else 'pictures'}, which leaves none for {gone}"
+            )
     offenders.refuse(hint="add pictures to these classes, make fewer parts (test=0 or val=0), or use all pictures as one part")
     return part_of_content[content_of]
 

@@ -164,8 +164,10 @@ class _Redirections(urllib.request.HTTPRedirectHandler):
         """The request for the new address; RefusedError where it leads out of http or to a less safe scheme."""
         old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
         if new not in ("http", "https"):
+            fp.close()
             raise RefusedError(f"{req.full_url} redirects to what is no http address ({newurl})")
         if old == "https" and new == "http":
+            fp.close()
             raise RefusedError(f"{req.full_url} redirects from https to plain http ({newurl})")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

@@ -36,12 +36,14 @@ class Prediction:
         """The probability of each class, (C,), 0 to 1; they sum to 1 where a picture has one class."""
         wide_C = self.logits.astype(np.float64)
         if self.chance == "sigmoid":
-            return np.exp(-np.logaddexp(0, -wide_C)).astype(np.float32)
-        rising_C = np.exp(wide_C - wide_C.max(initial=-np.inf))
-        return (rising_C / rising_C.sum()).astype(np.float32)
+            chance_C: NDArray[np.float64] = np.exp(-np.logaddexp(0, -wide_C))
+        else:
+            chance_C = np.exp(wide_C - wide_C.max(initial=-np.inf))
+            chance_C /= chance_C.sum()
+        return chance_C.astype(np.float32)
 
     def top(self, k: int = 5) -> list[tuple[str, float]]:
-        """The k likeliest classes, or all where there are fewer: (label, probability), best first, of equals the lower number first.
+        """The k likeliest classes, or all where there are fewer: (label, probability), best first, of equals the first in order.
 
         A class without a label is called by its number.
         """

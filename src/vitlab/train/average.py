@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitlab.config.train import Average
 from vitlab.train.schedule import averaging_decay
@@ -19,9 +22,18 @@ class Averaged:
         }
 
     @torch.no_grad()
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a saved average."""
+        for name, average in self.state.items():
+            saved = state[name].to(average.device)
+            average.copy_(
+                distribute_tensor(saved, average.device_mesh, average.placements) if isinstance(average, DTensor) else saved
+            )
+
+    @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         """Move the average towards the weights after update number `step`, counted from 0."""
         weight = 1 - averaging_decay(step, self.config)
         averages = list(self.state.values())
-        current = [parameter.detach().to(torch.float32) for _, parameter in model.named_parameters()]
+        current: list[Tensor] = [parameter.detach().to(torch.float32) for _, parameter in model.named_parameters()]
         torch._foreach_lerp_(averages, current, weight)

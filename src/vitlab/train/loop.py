@@ -21,6 +21,7 @@ from vitlab.train.directory import RunDirectory
 from vitlab.train.distributed import World, world
 from vitlab.train.events import Evaluated, Event, Finished, Reason, Saved, Shrunk, Skipped, Started, Stepped, Warned
 from vitlab.train.optim import optimizer_state
+from vitlab.train.parallel import whole
 from vitlab.train.schedule import learning_rate
 from vitlab.train.setup import assemble, evaluation_loader, open_part, training_loader
 from vitlab.train.snapshot import Progress, Snapshot, Writer, copied, read
@@ -231,11 +232,11 @@ class Loop:
         facts = replace(players.facts, metrics={name: value for name, value in self.metrics.items() if name != "step"} or None)
         return Snapshot(
             progress=self.progress,
-            model=copied(dict(players.bare.state_dict())),
+            model=copied(whole(players.bare.state_dict())),
             facts=facts,
-            optimizer=copied(optimizer_state(players.model, players.optimizers)),
-            average=None if players.average is None else copied(players.average.state),
-            extra=copied(extra_state(players.model)),
+            optimizer=copied(optimizer_state(players.whole, players.optimizers)),
+            average=None if players.average is None else copied(whole(players.average.state)),
+            extra=copied(whole(extra_state(players.whole))),
         )
 
     def _end(self, judge: Loader | None, reason: Reason, began: float) -> Iterator[Event]:

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from vitlab.config.train import Optimizer, TrainConfig
 from vitlab.errors import ConfigError
 
+_INSIDE = "vit."  # where a module for training alone holds the model
 _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.")
 _STAGE = re.compile(r"stages\.(\d+)\.(\d+)\.")
 _HEADS = ("head.", "distill_head.", "representation.", "pool.", "pool_norm.", "encoder.norm.", "norm.")
@@ -33,7 +34,7 @@ def freeze(model: nn.Module, config: TrainConfig) -> tuple[str, ...]:
     for name, parameter in model.named_parameters():
         deep = layer_of(name, layers)
         if config.trainable == "head":
-            learns = name.startswith(("head.", "distill_head."))
+            learns = name.removeprefix(_INSIDE).startswith(("head.", "distill_head."))
         elif config.trainable == "last-blocks":
             learns = deep > layers - config.blocks
         else:
@@ -92,11 +93,11 @@ def layer_of(name: str, layers: int) -> int:
     depth = _depth(name)
     if depth is not None:
         return depth + 1
-    return layers + 1 if name.startswith(_HEADS) else 0
+    return layers + 1 if name.removeprefix(_INSIDE).startswith(_HEADS) else 0
 
 
 def _depth(name: str) -> int | None:
-    if block := _BLOCK.match(name):
+    if block := _BLOCK.match(name.removeprefix(_INSIDE)):
         return int(block[1])
     stage = _STAGE.match(name)  # a ResNet's layers are its stages
     return None if stage is None else int(stage[1])

@@ -25,15 +25,18 @@ from vitlab.model.vit import ViT
 from vitlab.train.average import Averaged
 from vitlab.train.distributed import World
 from vitlab.train.optim import freeze, optimizers, restore_optimizer
+from vitlab.train.parallel import shared_out
 from vitlab.train.snapshot import Snapshot
-from vitlab.train.task import Classify, PredictMasked, Task
+from vitlab.train.task import BothHeads, Classify, PredictMasked, Task
 
 
 @dataclass(slots=True, kw_only=True)
 class Players:
-    """All that takes part in a run. `bare` is the model that is kept; `model` what the step calls, with its wrappers."""
+    """All that takes part in a run. `bare` is the model that is kept, `whole` has what only training needs beside it, and `model`
+    is what the step calls, its work shared among ranks."""
 
     bare: Model
+    whole: nn.Module
     model: nn.Module
     optimizers: list[torch.optim.Optimizer]
     task: Task
@@ -52,6 +55,8 @@ def evaluation_loader(run: RunConfig, source: Source, world: World) -> Loader:
     """The held-out pictures once, this rank's share of them."""
     feed = evaluation_feed(run.preprocess, limits=run.data.limits)
     batch = max(run.data.loader.batch_size, world.ranks)
+    while 0 < len(source) % batch < world.ranks:  # a rank without pictures would leave the others waiting for its layers
+        batch += 1
     config = replace(run.data.loader, batch_size=batch, repeats=1, balance=0.0, class_weights=None)
     return Loader(source, feed, config=config, train=False, share=Share(rank=world.rank, ranks=world.ranks))
 
@@ -66,17 +71,16 @@ def assemble(run: RunConfig, source: Source, world: World, restored: Snapshot | 
     _check_classes(run, source)
     bare, notes = _model(run, source, restored)
     bare.to(world.device)
-    whole: nn.Module = bare
-    if run.train.masked is not None:
-        whole = _with_masked_head(bare, run, restored).to(world.device)
+    whole = _for_training(bare, run, restored).to(world.device)
     freeze(whole, run.train)
     whole.train()
+    shared = shared_out(whole, run.train.strategy, run.train.precision, world)
     made = optimizers(whole, run.train.optimizer)
     average = Averaged(bare, run.train.average) if run.train.average.decay else None
     if restored is not None:
         restore_optimizer(whole, made, restored.optimizer)
         if average is not None and restored.average is not None:
-            average.state = {name: tensor.to(world.device) for name, tensor in restored.average.items()}
+            average.restore(restored.average)
     facts = Facts(
         config=run.model,
         preprocess=run.preprocess,
@@ -85,7 +89,7 @@ def assemble(run: RunConfig, source: Source, world: World, restored: Snapshot | 
         notes=notes,
     )
     task = _task(run, source, world)
-    return Players(bare=bare, model=whole, optimizers=made, task=task, average=average, facts=facts, notes=notes)
+    return Players(bare=bare, whole=whole, model=shared, optimizers=made, task=task, average=average, facts=facts, notes=notes)
 
 
 def _recipe(run: RunConfig) -> dict[str, Json]:
@@ -131,6 +135,15 @@ def _needs_new_head(run: RunConfig, source: Source) -> bool:
     """A head of the same number of classes stays only where it is of the same classes."""
     assert run.start is not None
     return run.train.masked is None and describe(run.start).labels != source.labels
+
+
+def _for_training(bare: Model, run: RunConfig, restored: Snapshot | None) -> nn.Module:
+    """The model with what only this task needs around it."""
+    if run.train.masked is not None:
+        return _with_masked_head(bare, run, restored)
+    if run.train.distill is not None and isinstance(bare, ViT) and bare.distill_head is not None:
+        return BothHeads(bare)
+    return bare
 
 
 def _with_masked_head(bare: Model, run: RunConfig, restored: Snapshot | None) -> MaskedViT:

@@ -5,20 +5,20 @@ The update does not depend on the size of the parts, and what is not finite is n
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 
 from vitlab.config.train import TrainConfig
 from vitlab.data.batch import Batch
 from vitlab.errors import TrainingError
 from vitlab.train.distributed import World
 from vitlab.train.optim import set_rates
+from vitlab.train.parallel import without_talk
 from vitlab.train.task import Task, Work
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
@@ -89,7 +89,7 @@ class Stepper:
         for start in range(0, rows, size):
             stop = min(start + size, rows)
             part = Work(images_BHWC=work.images_BHWC[start:stop], wanted=tuple(tensor[start:stop] for tensor in work.wanted))
-            with self._no_sync(last=stop == rows), self._noise(step, start):
+            with without_talk(self.model, last=stop == rows), self._noise(step, start):
                 with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
                     loss_B, right_B = self.task.loss(self.model, part)
                 share = loss_B.sum() / batch_size
@@ -130,12 +130,6 @@ class Stepper:
     def _forget(self) -> None:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
-
-    def _no_sync(self, *, last: bool) -> AbstractContextManager[None]:
-        """Ranks talk once an update, with the last part."""
-        if not last and isinstance(self.model, DistributedDataParallel):
-            return self.model.no_sync()
-        return nullcontext()
 
     def _noise(self, step: int, row: int) -> AbstractContextManager[None]:
         """Dropout and stochastic depth drawn from (seed, step, rank, row), whatever happened before; the caller's state stays."""

@@ -82,7 +82,8 @@ class Classify:
             logits_BC = model(images_BCHW)
             loss_B = loss_of(logits_BC, targets_BC, smoothing=self.config.smoothing, weight_C=weight_C)
         else:
-            logits_BC, student_BC = _two_answers(model, images_BCHW)
+            answer = model(images_BCHW)
+            logits_BC, student_BC = answer if isinstance(answer, tuple) else (answer, answer)
             labelled_B = loss_of(logits_BC, targets_BC, smoothing=self.config.smoothing, weight_C=weight_C)
             taught_B = self._taught(student_BC, work.images_BHWC, distill)
             loss_B = (1 - distill.share) * labelled_B + distill.share * taught_B
@@ -98,13 +99,15 @@ class Classify:
         return soft_distillation(student_BC, teacher_BC, temperature=distill.temperature)
 
 
-def _two_answers(model: nn.Module, images_BCHW: Tensor) -> tuple[Tensor, Tensor]:
-    """What the labels judge and what the teacher judges: two heads where there is a distillation token, else one twice."""
-    inner = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    if isinstance(inner, ViT) and inner.distill_head is not None:
-        return inner.class_and_distill_logits(images_BCHW)
-    logits_BC: Tensor = model(images_BCHW)
-    return logits_BC, logits_BC
+class BothHeads(nn.Module):
+    """A distilled ViT that answers with both heads, for training: what the labels judge, and what the teacher judges."""
+
+    def __init__(self, vit: ViT) -> None:
+        super().__init__()
+        self.vit = vit
+
+    def forward(self, images_BCHW: Tensor) -> tuple[Tensor, Tensor]:
+        return self.vit.class_and_distill_logits(images_BCHW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from vitlab.evaluate.answers import Answers, answer, headline
 
 from vitlab.config.run import RunConfig
 from vitlab.data.loader import Loader
+from vitlab.evaluate.answers import Answers, answer, headline
 from vitlab.train.distributed import World
+from vitlab.train.parallel import resharded
 from vitlab.train.setup import Players
 from vitlab.train.task import PredictMasked, Work
 
@@ -28,6 +29,7 @@ def validate(players: Players, judge: Loader, run: RunConfig, here: World) -> di
             own = answer(players.bare, judge, run.preprocess, device=here.device)
             return {name: float(value) for name, value in headline(_merged(here.gather(own))).items()}
         finally:
+            resharded(players.model)
             players.model.train()
 
 

@@ -6,11 +6,13 @@ import time
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.checkpoint.formats.samples import OPTIONS, State, mini, random_state, raw_of, read, written
 from vitlab.checkpoint.formats import FORMATS
 from vitlab.checkpoint.formats.contract import Told
-from vitlab.checkpoint.table import Row, kernel, same, shaped, stacked, their_shapes, to_ours, to_theirs, turned
+from vitlab.checkpoint.table import Row, kernel, native_shapes, same, shaped, stacked, their_shapes, to_ours, to_theirs, turned
 from vitlab.config.model import ViTConfig
 from vitlab.errors import CheckpointError, ConfigError
 
@@ -194,3 +196,20 @@ def test_nonsense_is_not_told(value: int) -> None:
         Told(heads=value)
     with pytest.raises(ConfigError, match="grid"):
         Told(grid=(value, 3))
+
+
+SHAPES = st.lists(st.integers(0, 5), max_size=5).map(tuple)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_whatever_shapes_a_file_claims_the_answer_is_one_typed_error(name: str, data: st.DataObject) -> None:
+    config = OPTIONS["resnet" if name == "bit-npz" else "hybrid" if name in ("jax-npz", "timm") else "plain"]
+    whole = written(name, config, {key: torch.empty(shape) for key, shape in native_shapes(config).items()}).tensors
+    changed = data.draw(st.lists(st.sampled_from(sorted(whole)), min_size=1, max_size=4))
+    tensors = whole | {key: torch.empty(data.draw(SHAPES)) for key in changed}
+    raw = raw_of(tensors)
+    if FORMATS[name].matches(raw):
+        with pytest.raises(CheckpointError):
+            read(raw, told(name))

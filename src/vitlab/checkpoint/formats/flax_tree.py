@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from vitlab.checkpoint.files.raw import RawFile
-from vitlab.checkpoint.formats.flax_rows import PUBLISHED
+from vitlab.checkpoint.formats.flax_rows import BY_CLASS, PUBLISHED, Numbering
 
 # Where the tree can stand, and what may stand beside it that is no part of the model: (prefix, other keys, what they are).
 PLACES: tuple[tuple[str, tuple[str, ...], str], ...] = (
@@ -44,8 +44,13 @@ def tree_of(raw: RawFile) -> Tree | None:
 
 def is_official(tree: Tree) -> bool:
     """Whether the tree is laid out as by the paper's own code, not as by big_vision, its successor."""
-    block = f"Transformer/encoderblock_0/{PUBLISHED.attention}/query/kernel"
-    return any(key in tree.tensors for key in ("Transformer/posembed_input/pos_embedding", "conv_root/kernel", block))
+    own = ("Transformer/posembed_input/pos_embedding", "conv_root/kernel")
+    return any(key in tree.tensors for key in own) or numbering_of(tree.tensors) == PUBLISHED
+
+
+def numbering_of(tensors: dict[str, Tensor]) -> Numbering:
+    """How the parts of the blocks are numbered: as in the published files if any key says so."""
+    return PUBLISHED if any(f"/{PUBLISHED.mlp}/" in key for key in tensors) else BY_CLASS
 
 
 def _is_beside(key: str, beside: tuple[str, ...]) -> bool:

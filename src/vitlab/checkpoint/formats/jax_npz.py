@@ -14,8 +14,8 @@ from vitlab.checkpoint.files.raw import RawFile
 from vitlab.checkpoint.formats.contract import Reading, State, Told, Written
 from vitlab.checkpoint.formats.express import Expressible, numerics_notes, only_vit, refuse, stem_notes
 from vitlab.checkpoint.formats.feeding import described, lost, squashed
-from vitlab.checkpoint.formats.flax_rows import BY_CLASS, PUBLISHED, Numbering, dense, encoder
-from vitlab.checkpoint.formats.flax_tree import is_official, tree_of
+from vitlab.checkpoint.formats.flax_rows import PUBLISHED, Numbering, dense, encoder
+from vitlab.checkpoint.formats.flax_tree import is_official, numbering_of, tree_of
 from vitlab.checkpoint.formats.infer import (
     count,
     image_size_of,
@@ -51,8 +51,7 @@ def read(raw: RawFile, told: Told) -> Reading:
     tree = tree_of(raw)
     assert tree is not None
     where, tensors = raw.path.name, _tidied(tree.tensors)
-    published = f"Transformer/encoderblock_0/{PUBLISHED.attention}/query/kernel" in tensors
-    numbering = PUBLISHED if published else BY_CLASS
+    numbering = numbering_of(tensors)
     config, notes = _config(tensors, numbering, told, where)
     state = to_ours(tensors, list(_rows(config, numbering)), native_shapes(config), where=where)
     preprocess = _feeding(config)
@@ -167,6 +166,6 @@ def _group_norm(ours: str, theirs: str) -> Iterator[Row]:
 def _tidied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Group norms in the published shape (1, 1, 1, C): newer Flax code keeps them as (C,)."""
     return {
-        key: tensor.reshape(1, 1, 1, -1) if tensor.ndim == 1 and _GROUP_NORM.fullmatch(key) else tensor
+        key: tensor[None, None, None] if tensor.ndim == 1 and _GROUP_NORM.fullmatch(key) else tensor
         for key, tensor in tensors.items()
     }

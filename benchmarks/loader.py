@@ -1,0 +1,123 @@
+"""Pictures/s of the loader by who does the work: the caller, threads, processes, and torch's DataLoader with the same view.
+
+    python benchmarks/loader.py [--workers 2] [--rounds 7] [--data FOLDER]
+
+Two loads: ImageNet pictures cropped to 224 px, where decoding is the work, and CIFAR-10 at 32 px, decoded once, where handing
+over is. Every contender stays open and they are measured in turn, so a busy moment of the machine falls on all of them; what
+was made ahead is thrown away before each measurement. `first` is the time from asking for a stream to its first batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset
+
+from vitlab.config.augment import Augment
+from vitlab.config.decode import DecodeLimits
+from vitlab.config.loader import CachePolicy, LoaderConfig, WorkerKind
+from vitlab.data.batch import Feed
+from vitlab.data.feed import training_feed
+from vitlab.data.loader import Loader
+from vitlab.data.randomness import rng_of
+from vitlab.data.source import Source, open_source
+
+Open = Callable[[], Iterator[object]]
+
+
+class Views(Dataset[tuple[torch.Tensor, int]]):
+    """The same pictures and views for torch's loader."""
+
+    def __init__(self, source: Source, feed: Feed) -> None:
+        self.source, self.feed = source, feed
+
+    def __len__(self) -> int:
+        return len(self.source) * 1000  # many epochs, so that a measurement never falls on a restart
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        epoch, index = divmod(index, len(self.source))
+        example = self.source[index]
+        view: NDArray[np.uint8] = np.ascontiguousarray(self.feed.view(example, rng_of(0, epoch, index)))
+        return torch.from_numpy(view.copy() if not view.flags.writeable else view), int(self.source.label(index) or 0)  # type: ignore[arg-type]
+
+
+def contenders(source: Source, feed: Feed, *, batch: int, workers: int, cache: CachePolicy) -> dict[str, Open]:
+    """How to open each of them."""
+
+    def ours(count: int, kind: WorkerKind) -> Open:
+        config = LoaderConfig(batch_size=batch, workers=count, worker_kind=kind, cache=cache)
+        loader = Loader(source, feed, config=config, train=True)
+        print("   ", f"{count} {kind}:", *loader.notes) if loader.notes else None
+        return loader.batches
+
+    inline = Loader(source, feed, config=LoaderConfig(batch_size=batch, workers=0, cache=cache), train=True)
+    views = Views(inline.source, feed)  # decoded once for torch's loader too
+
+    def torchs() -> Iterator[object]:
+        return iter(DataLoader(views, batch_size=batch, shuffle=False, num_workers=workers, multiprocessing_context="fork"))
+
+    return {
+        "no workers": inline.batches,
+        f"{workers} threads": ours(workers, "thread"),
+        f"{workers} processes": ours(workers, "process"),
+        f"DataLoader, {workers} forks": torchs,
+    }
+
+
+def compare(title: str, opened: dict[str, Open], *, batch: int, batches: int, rounds: int) -> None:
+    """Print one line a contender: median and best pictures/s, and the median of the ratios to torch's loader."""
+    streams: dict[str, Iterator[object]] = {}
+    first: dict[str, float] = {}
+    for name, open_stream in opened.items():
+        begin = time.perf_counter()
+        streams[name] = open_stream()
+        next(streams[name])
+        first[name] = time.perf_counter() - begin
+    speeds: dict[str, list[float]] = {name: [] for name in streams}
+    for _ in range(rounds):
+        for name, stream in streams.items():
+            for _ in range(5):
+                next(stream)
+            begin = time.perf_counter()
+            for _ in range(batches):
+                next(stream)
+            speeds[name].append(batch * batches / (time.perf_counter() - begin))
+    *_, reference = speeds
+    print(f"{title:26} {'median/s':>9} {'best/s':>8} {'ratio':>6} {'first s':>8}")
+    for name, speed in speeds.items():
+        ratio = statistics.median(own / other for own, other in zip(speed, speeds[reference], strict=True))
+        print(f"  {name:24} {statistics.median(speed):9.0f} {max(speed):8.0f} {ratio:6.2f} {first[name]:8.2f}")
+
+
+def main() -> None:
+    """Measure both loads."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    beside = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("VITLAB_DATA") or beside))
+    told = parser.parse_args()
+    torch.set_num_threads(1)
+    limits = DecodeLimits()
+
+    imagenet = open_source(told.data / "imagenet_val_1000.zip", split="all")
+    feed = training_feed(Augment(), channels=3, limits=limits)
+    opened = contenders(imagenet, feed, batch=64, workers=told.workers, cache="none")
+    compare("ImageNet to 224 px", opened, batch=64, batches=6, rounds=told.rounds)
+
+    cifar = open_source(told.data / "cifar10_jpeg.npz", split="test")
+    feed = training_feed(Augment(image_size=(32, 32), crop="pad", padding=4), channels=3, limits=limits)
+    opened = contenders(cifar, feed, batch=512, workers=told.workers, cache="memory")
+    compare("CIFAR-10 at 32 px", opened, batch=512, batches=4, rounds=told.rounds)
+
+
+if __name__ == "__main__":
+    main()
