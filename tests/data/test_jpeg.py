@@ -15,7 +15,8 @@ from PIL import Image
 from tests.data.pictures import jpeg, pillow_rgb, scene, with_orientation
 from vitlab.config.decode import DecodeLimits, JpegDecoder
 from vitlab.data import jpeg as reader
-from vitlab.data.decode import check, decode, decode_box, snap, upright, upright_size
+from vitlab.data.boxes import decode_box, snap, upright_size
+from vitlab.data.decode import check, decode, upright
 from vitlab.data.jpeg import REDUCTIONS, Reduction, decode_rows, is_whole, orientation_of, read_jpeg_header
 from vitlab.errors import ConfigError, DataError
 

@@ -13,13 +13,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.data.stamps import SHAPE, DieAt, HangAt, Stamps, stamp
 from tests.data.test_loader import assert_same
 from vitlab.config.loader import LoaderConfig, WorkerKind
-from vitlab.data.batch import Feed, View
+from vitlab.data.batch import Feed, Filler, View
 from vitlab.data.loader import Loader, Stream
+from vitlab.data.order import InTurn
 from vitlab.data.processes import Processes
 from vitlab.errors import DataError
 
@@ -177,6 +179,49 @@ def test_a_worker_that_died_while_it_waited_is_told_of_by_the_next_stream() -> N
         with pytest.raises(DataError, match=r"worker 1 .* was killed by SIGKILL"):
             list(made.batches())
         assert len(list(made.batches())) == 5  # and the one after that starts afresh
+
+
+def test_the_death_of_the_process_that_forked_the_workers_is_told_of_and_leaves_none() -> None:
+    stream = started()
+    workers = pids(stream)
+    assert isinstance(stream.pool, Processes)
+    keeper = stream.pool._keepers[0].process.pid
+    os.kill(keeper, signal.SIGKILL)
+    with pytest.raises(DataError, match=f"the process {keeper} that starts the workers was killed by SIGKILL"):
+        list(stream)
+    assert soon(lambda: not any(map(is_running, workers)))
+
+
+def unforked(view: View = stamp) -> Processes:
+    """Workers as they are where forks are not safe: each a fresh interpreter."""
+    filler = Filler(source=Stamps(count=40), view=view, shape=SHAPE, seed=5, replace=False, patient=False)
+    return Processes(filler, workers=2, timeout=60.0, slots=1, rows=8, fork=False)
+
+
+def test_workers_that_are_no_forks_give_the_same_batches_and_end_as_others_do() -> None:
+    order = InTurn(length=40)
+    pool = unforked()
+    for number, batch in enumerate(started()):
+        pool.start(number, order.picks(8 * number, 8 * number + 8))
+        images_BHWC, _ = pool.finish(number)
+        np.testing.assert_array_equal(images_BHWC, batch.images_BHWC)
+    victim, other = pool.pids
+    assert is_running(victim)
+    assert is_running(other)
+    os.kill(victim, signal.SIGKILL)
+    pool.start(9, order.picks(0, 8))
+    with pytest.raises(DataError, match=rf"worker 0 \(process {victim}\) was killed by SIGKILL"):
+        pool.finish(9)
+    pool.close()
+    assert not is_running(other)
+
+
+def test_a_picture_that_kills_a_worker_that_is_no_fork_is_named_too() -> None:
+    pool = unforked(DieAt(5, signal.SIGSEGV))
+    pool.start(0, InTurn(length=40).picks(0, 8))
+    with pytest.raises(DataError, match=r"was killed by SIGSEGV at stamp-5.png"):
+        pool.finish(0)
+    pool.close()
 
 
 def test_streams_leave_no_open_file_behind() -> None:

@@ -68,6 +68,8 @@ def load(
         state, config, fitted = fit(state, config, wanted)
     fed, refed = _fed(reading.preprocess, reading.config, config, preprocess)
     named, naming = _labels(reading.labels, reading.config, config, new_head=new_head, given=labels)
+    if fitted and source.metrics is not None:  # what the old model reached says nothing of this one
+        fitted = (*fitted, "metrics of the model before fitting left out")
     check_state(state, config, where=str(path))
     model = skeleton(config)
     model.load_state_dict({name: tensor.contiguous() for name, tensor in state.items()}, strict=True, assign=True)
@@ -79,7 +81,7 @@ def load(
         notes=(*reading.notes, *typed, *fitted, *refed, *naming),
         format=reading.format,
         recipe=source.recipe,
-        metrics=source.metrics,
+        metrics=None if fitted else source.metrics,
     )
 
 

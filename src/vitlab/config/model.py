@@ -85,6 +85,7 @@ class ResNetStem:
         choice("stem.standardise", self.standardise, Standardise)
         for units in self.blocks:
             at_least("stem.blocks", units, 1)
+        at_least("stem.groups", self.groups, 1)
         if self.width < self.groups or self.width % self.groups:
             raise ConfigError(f"stem.width={self.width} must be a multiple of stem.groups={self.groups}")
 
@@ -262,6 +263,7 @@ class ResNetConfig:
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
         at_least("width_factor", self.width_factor, 1)
         at_least("channels", self.channels, 1)
+        at_least("groups", self.groups, 1)
         at_least("num_classes", self.num_classes, 0)
         if not self.blocks or len(self.blocks) != len(self.stage_widths):
             raise ConfigError(f"blocks={self.blocks} and stage_widths={self.stage_widths} must have one number a stage")

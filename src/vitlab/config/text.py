@@ -98,9 +98,9 @@ def _from_union(arguments: tuple[Any, ...], data: Json, where: str) -> Any:
         if not isinstance(data, dict):
             raise _wrong(where, "an object", data)
         tag = data.get("kind")
-        if tag not in tagged:
+        if not isinstance(tag, str) or tag not in tagged:
             raise ConfigError(f"{_join(where, 'kind')}={tag!r} is not one of {', '.join(map(str, tagged))}")
-        return from_json(tagged[str(tag)], data, where=where)
+        return from_json(tagged[tag], data, where=where)
     for member in members:
         try:
             return from_json(member, data, where=where)
@@ -125,7 +125,10 @@ def _from_list(arguments: tuple[Any, ...], data: Json, where: str) -> tuple[Any,
 
 def _from_scalar(kind: Any, data: Json, where: str) -> Any:
     if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError as error:
+            raise _wrong(where, "a number that a float can hold", data) from error
     if kind in (int, str, bool) and type(data) is kind:
         return data
     raise _wrong(where, {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(kind, str(kind)), data)

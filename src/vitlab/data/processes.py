@@ -1,116 +1,83 @@
 """Workers that are processes: nothing shared but the memory the pictures are written to.
 
-Each is a fresh interpreter, never a fork: a fork of a process whose torch threads hold locks can wait for them for ever, and a
-fork server would import torch with the caller's script. A fresh one needs numpy and Pillow only and is ready in 0.2 s, while
-the caller goes on. It lives in a process group of its own, so that Ctrl-C reaches the caller alone; it ends at once when the
-caller does, however that ends; and the memory has no name in any file system that could be left behind.
+They are never forks of the caller, whose torch threads may hold locks that a fork would wait for for ever. One fresh interpreter
+imports what the view needs (torch takes a second of that) while the caller goes on, and forks the workers; see worker_process.py.
+It has a process group of its own, so that Ctrl-C reaches the caller alone; it and they end at once when the caller does,
+however that ends; and the memory has no name in any file system that could be left behind.
 
 Each worker has a connection of its own and no lock is shared, so a worker may be killed at any moment without stopping the
 others or the caller; and the caller notices because the connection closes.
 
-Axes: S batches under way, B rows of a batch, H height, W width, C channels.
+Axes: B rows of a batch, H height, W width, C channels.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import pickle
 import signal
 import subprocess
 import sys
-import threading
-import traceback
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from queue import SimpleQueue
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from vitlab.data.batch import Filler, Pixels, Report, WorkerTraceback
 from vitlab.data.memory import nameless_file
 from vitlab.data.order import Picks
-from vitlab.data.workers import Progress, Watch, part, pieces
+from vitlab.data.shared import Layout, Shared
+from vitlab.data.worker_process import News, Reply, Task
+from vitlab.data.workers import Watch, pieces
 from vitlab.errors import ConfigError, DataError
 
 _BOOT = (
     "import json, sys; told = json.loads(sys.argv[1]); sys.path[:] = told.pop('path'); "
-    "from vitlab.data.processes import serve; serve(told)"
+    "from vitlab.data.worker_process import run; run(told)"
 )
 # One worker is one core's work: a library that starts threads of its own would only fight the other workers.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
-_START_SECONDS = 60.0  # to import what the view needs; a busy disk may take its time
+_START_SECONDS = 120.0  # to import what the view needs; a busy disk may take its time
 _END_SECONDS = 5.0
 
-_Task = tuple[int, int, int, int]  # batch, slot, first row, last row + 1
-_Reply = tuple[int, int, Report]  # batch, first row
-_Ready = tuple[None, str, str]  # what went wrong at the start and its traceback, both empty if nothing did
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Where things are in the shared memory: rows of pictures and picks for `slots` batches, and the workers' progress."""
-
-    slots: int
-    rows: int
-    shape: tuple[int, int, int]
-    workers: int
-
-    @property
-    def picture_bytes(self) -> int:
-        """All pictures; the rest begins at the next multiple of 64."""
-        height, width, channels = self.shape
-        return -(-self.slots * self.rows * height * width * channels // 64) * 64
-
-    @property
-    def pick_bytes(self) -> int:
-        """All picks."""
-        return self.slots * 3 * self.rows * 8
-
-    @property
-    def total_bytes(self) -> int:
-        """What to ask the system for; never nothing."""
-        return self.picture_bytes + self.pick_bytes + Progress.bytes_for(self.workers)
-
-
-class Shared:
-    """The shared memory as arrays."""
-
-    def __init__(self, descriptor: int, layout: Layout) -> None:
-        memory = memoryview(mmap.mmap(descriptor, layout.total_bytes))
-        height, width, channels = layout.shape
-        count = layout.slots * layout.rows * height * width * channels
-        self.images_SBHWC: Pixels = np.frombuffer(memory, np.uint8, count).reshape(layout.slots, layout.rows, *layout.shape)
-        after = layout.picture_bytes
-        picks = np.frombuffer(memory, np.int64, layout.slots * 3 * layout.rows, after)
-        self.picks_S3B: NDArray[np.int64] = picks.reshape(layout.slots, 3, layout.rows)
-        self.progress = Progress.over(memory[after + layout.pick_bytes :], layout.workers)
-
-    def picks(self, slot: int, count: int) -> Picks:
-        """The picks of the first rows of a slot."""
-        index_B, epoch_B, repeat_B = self.picks_S3B[slot, :, :count]
-        return Picks(index_B=index_B, epoch_B=epoch_B, repeat_B=repeat_B)
+_HOW_TO_SEND = (
+    "define it at the top of a module, not in the script or a function; or set worker_kind=thread, which needs no sending"
+)
+_KILLED = {
+    "SIGKILL": "the system kills so when memory runs out: try fewer workers, a smaller prefetch or batch_size",
+    "SIGSEGV": "that picture may break its decoder: try it alone, and report it to the decoder's authors",
+    "SIGBUS": "a file it had mapped may have been cut short, or memory ran out",
+}
 
 
 class Processes:
     """A pool of worker processes.
 
     `slots` batches of at most `rows` rows can be under way at once. `keep` are open files that the filler refers to by number.
+    `fork` makes them forks of one fresh interpreter, rather than each a fresh one.
     """
 
     background = True
 
-    def __init__(self, filler: Filler, *, workers: int, timeout: float, slots: int, rows: int, keep: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        filler: Filler,
+        *,
+        workers: int,
+        timeout: float,
+        slots: int,
+        rows: int,
+        keep: Sequence[int] = (),
+        fork: bool = sys.platform == "linux",
+    ) -> None:
         self._timeout = timeout
         self._layout = Layout(slots=slots, rows=rows, shape=filler.shape, workers=workers)
         self._batches: dict[int, _Unfinished] = {}
         self._closed = False
+        self._keepers: list[_Keeper] = []
         self._workers: list[_Worker] = []
         payload = _pickled(filler)
         with nameless_file() as memory, nameless_file() as recipe:
@@ -119,17 +86,21 @@ class Processes:
             recipe.flush()
             self._shared = Shared(memory.fileno(), self._layout)
             self._watch = Watch(self._shared.progress, workers, "process")
+            files = {"memory": memory.fileno(), "recipe": recipe.fileno()}
             try:
-                for number in range(workers):
-                    self._workers.append(_started(number, self._layout, (memory.fileno(), recipe.fileno()), keep))
+                for group in [range(workers)] if fork else [range(number, number + 1) for number in range(workers)]:
+                    self._start_keeper(group, files, keep, fork=fork)
             except BaseException:
                 self.close()
                 raise
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The workers' process numbers."""
-        return tuple(worker.process.pid for worker in self._workers)
+        """The workers' process numbers; waits until they are known."""
+        deadline = time.monotonic() + _START_SECONDS
+        while any(worker.pid == 0 for worker in self._workers) and time.monotonic() < deadline:
+            self._receive(0.1)
+        return tuple(worker.pid for worker in self._workers)
 
     def start(self, number: int, picks: Picks) -> None:
         """Hand out the pieces, each to whoever has the least to do."""
@@ -140,7 +111,7 @@ class Processes:
         self._shared.picks_S3B[slot, :, : len(picks)] = picks.index_B, picks.epoch_B, picks.repeat_B
         for start, stop in cuts:
             worker = min(self._workers, key=lambda worker: self._watch.owed[worker.number])
-            task: _Task = (number, slot, start, stop)
+            task: Task = (number, slot, start, stop)
             with suppress(OSError):  # a worker that died is told of by `finish`
                 # Never blocks for long: tasks are small, few are under way, and the worker reads them as they come.
                 worker.connection.send(task)
@@ -164,80 +135,132 @@ class Processes:
         self._batches.clear()
 
     def close(self) -> None:
-        """Kill: a worker has nothing to save, and what hangs would not listen to anything milder."""
+        """End them: a keeper kills and buries its workers when its connection closes; one that does not is killed itself."""
         if self._closed:
             return
         self._closed = True
-        for worker in self._workers:
-            worker.process.kill()
-        for worker in self._workers:
-            worker.process.wait()
-            worker.connection.close()
+        for connection in self._connections():
+            connection.close()
+        for keeper in self._keepers:
+            if not keeper.forks:
+                keeper.process.kill()
+            try:
+                keeper.process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(keeper.process.pid, signal.SIGKILL)
+                keeper.process.wait()
+
+    def _start_keeper(self, group: range, files: dict[str, int], keep: Sequence[int], *, fork: bool) -> None:
+        """One fresh interpreter and the connections to it and to its workers."""
+        control, their_control = Pipe()
+        theirs: list[Connection] = []
+        for number in group:
+            ours, their = Pipe()
+            theirs.append(their)
+            self._workers.append(_Worker(number=number, keeper=len(self._keepers), connection=ours))
+        told = {
+            **files,
+            "path": [str(place) for place in sys.path],
+            "control": their_control.fileno(),
+            "connections": [their.fileno() for their in theirs],
+            "layout": asdict(self._layout),
+            "first": group[0],
+            "fork": fork,
+        }
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, json.dumps(told)],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what a view prints is talk, not data
+                pass_fds=(their_control.fileno(), *(their.fileno() for their in theirs), *files.values(), *keep),
+                process_group=0,
+                env={**os.environ, **_ONE_THREAD},
+            )
+        finally:
+            for their in (their_control, *theirs):
+                their.close()
+        self._keepers.append(_Keeper(process=process, connection=control, forks=fork))
 
     @property
     def _limit(self) -> float:
-        return self._timeout if all(worker.ready for worker in self._workers) else max(self._timeout, _START_SECONDS)
+        return self._timeout if all(worker.pid for worker in self._workers) else max(self._timeout, _START_SECONDS)
 
     def _receive(self, patience: float) -> None:
-        """Take what the workers have sent, waiting at most `patience` seconds for the first; DataError where one died or hangs."""
-        connections = {worker.connection: worker for worker in self._workers}
-        there = wait(list(connections), patience)
-        for connection in there:
-            assert isinstance(connection, Connection)
-            worker = connections[connection]
+        """Take what there is, waiting at most `patience` seconds for the first; DataError where a worker died or hangs."""
+        there = wait(self._connections(), patience)
+        for keeper in self._keepers:
+            if keeper.connection in there:
+                self._hear(keeper)
+        for worker in self._workers:
+            if worker.connection not in there:
+                continue
             try:
-                message: _Reply | _Ready = connection.recv()
+                number, start, report = _replied(worker.connection)
             except (EOFError, OSError):
                 raise self._died(worker) from None
-            if message[0] is None:
-                self._note_ready(worker, message)
-                continue
-            number, start, report = message
             self._watch.ended(worker.number)
             self._batches[number].reports[start] = report
             self._batches[number].missing -= 1
         if not there:
             self._watch.refuse_hanging(self._limit)
 
-    def _note_ready(self, worker: _Worker, message: _Ready) -> None:
-        _, wrong, where = message
-        if wrong:
+    def _connections(self) -> list[Connection]:
+        return [keeper.connection for keeper in self._keepers] + [worker.connection for worker in self._workers]
+
+    def _hear(self, keeper: _Keeper) -> None:
+        """Take one piece of news; DataError or ConfigError where it is bad."""
+        try:
+            news: News = keeper.connection.recv()
+        except (EOFError, OSError):
+            if not keeper.forks:
+                raise self._died(self._workers[self._keepers.index(keeper)]) from None
+            code = keeper.process.wait()
+            raise DataError(f"the process {keeper.process.pid} that starts the workers {_end(code)}", hint=_hint(code)) from None
+        kind, number, value, wrong, where = news
+        if kind == "broken":
             raise ConfigError(
                 f"a worker process could not open the view or the source: {wrong}", hint=_HOW_TO_SEND
             ) from WorkerTraceback(where)
-        worker.ready = True
-        self._watch.woke(worker.number)
+        worker = self._workers[number]
+        if kind == "ready":
+            worker.pid = value
+            self._watch.woke(number)
+        else:
+            worker.code = value
+            raise self._died(worker)
 
     def _died(self, worker: _Worker) -> DataError:
-        try:
-            code = worker.process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:  # it closed its connection and lives on
-            worker.process.kill()
-            code = worker.process.wait()
-        who = f"worker {worker.number} (process {worker.process.pid})"
+        """How and at what it ended."""
+        keeper = self._keepers[worker.keeper]
+        deadline = time.monotonic() + _END_SECONDS
+        if not keeper.forks:
+            worker.code = keeper.process.wait()
+        while worker.code is None and keeper.connection.poll(max(0.0, deadline - time.monotonic())):
+            try:
+                kind, number, value, _, _ = keeper.connection.recv()
+            except (EOFError, OSError):
+                break
+            if kind == "ended":
+                self._workers[number].code = value
         doing = self._shared.progress.doing(worker.number)
-        if code >= 0:
-            return DataError(f"{who} ended with exit code {code} {doing}", hint="what it said is above")
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return DataError(f"{who} was killed by {name} {doing}", hint=_KILLED.get(name))
+        who = f"worker {worker.number} (process {worker.pid})"
+        return DataError(f"{who} {_end(worker.code)} {doing}", hint=_hint(worker.code))
 
 
-_HOW_TO_SEND = (
-    "define it at the top of a module, not in the script or a function; or set worker_kind=thread, which needs no sending"
-)
-_KILLED = {
-    "SIGKILL": "the system kills so when memory runs out: try fewer workers, a smaller prefetch or batch_size",
-    "SIGSEGV": "that picture may break its decoder: try it alone, and report it to the decoder's authors",
-    "SIGBUS": "a file it had mapped may have been cut short, or memory ran out",
-}
-
-
-@dataclass(slots=True, eq=False)
-class _Worker:
-    number: int
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Keeper:
     process: subprocess.Popen[bytes]
     connection: Connection
-    ready: bool = False
+    forks: bool
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Worker:
+    number: int
+    keeper: int
+    connection: Connection
+    pid: int = 0  # until it is ready
+    code: int | None = None  # until it has ended
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -247,59 +270,23 @@ class _Unfinished:
     reports: dict[int, Report]  # by first row
 
 
-def serve(told: dict[str, Any]) -> None:
-    """The life of a worker: open the view and the source, then fill rows until the caller closes the connection or ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to answer
-    connection = Connection(told["connection"])
-    tasks: SimpleQueue[_Task] = SimpleQueue()
-    threading.Thread(target=_listen, args=(connection, tasks), daemon=True).start()
-    layout = told["layout"]
-    shared = Shared(told["memory"], Layout(**{**layout, "shape": tuple(layout["shape"])}))
-    try:
-        with mmap.mmap(told["recipe"], 0, access=mmap.ACCESS_READ) as recipe:
-            filler: Filler = pickle.loads(recipe)  # noqa: S301 (written by our own caller, to memory without a name)
-    except Exception as error:  # noqa: BLE001 (whatever it is must reach the caller)
-        connection.send((None, f"{type(error).__name__}: {error}", traceback.format_exc()))
-        return
-    connection.send((None, "", ""))
-    telling = shared.progress.told_by(told["worker"])
-    while True:
-        number, slot, start, stop = tasks.get()
-        picks = part(shared.picks(slot, stop), start, stop)
-        report = filler.fill(picks, shared.images_SBHWC[slot, start:stop], telling)
-        connection.send((number, start, report))
+def _replied(connection: Connection) -> Reply:
+    reply: Reply = connection.recv()
+    return reply
 
 
-def _listen(connection: Connection, tasks: SimpleQueue[_Task]) -> None:
-    """Take tasks as they come; end the process when the caller is gone, even if a picture hangs at that moment."""
-    while True:
-        try:
-            tasks.put(connection.recv())
-        except (EOFError, OSError):
-            os._exit(0)
+def _end(code: int | None) -> str:
+    if code is None:
+        return "closed its connection"
+    return f"was killed by {_signal(code)}" if code < 0 else f"ended with exit code {code}"
 
 
-def _started(number: int, layout: Layout, files: tuple[int, int], keep: Sequence[int]) -> _Worker:
-    ours, theirs = Pipe()
-    memory, recipe = files
-    told = {
-        "path": [str(place) for place in sys.path],
-        "worker": number,
-        "connection": theirs.fileno(),
-        "memory": memory,
-        "recipe": recipe,
-        "layout": asdict(layout),
-    }
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, json.dumps(told)],
-            stdin=subprocess.DEVNULL,
-            stdout=2,  # what a view prints is talk, not data
-            pass_fds=(theirs.fileno(), memory, recipe, *keep),
-            process_group=0,
-            env={**os.environ, **_ONE_THREAD},
-        )
-    return _Worker(number=number, process=process, connection=ours)
+def _hint(code: int | None) -> str | None:
+    return _KILLED.get(_signal(code)) if code is not None and code < 0 else "what it said is above"
+
+
+def _signal(code: int) -> str:
+    return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
 
 
 def _pickled(filler: Filler) -> bytes:

@@ -42,7 +42,8 @@ def parse_spec(spec: str) -> tuple[str, str]:
         if not rest or not any(mark in spec for mark in _PATTERN):
             if kind in KINDS:
                 raise DataError(f"{shown(spec)} lacks a path", hint=f"say {kind}:PATH")
-            hint = did_you_mean(kind, KINDS) or f"a kind is one of {', '.join(KINDS)}"
+            near = did_you_mean(kind, KINDS)
+            hint = f"{near + ' ' if near else ''}a kind is one of {', '.join(KINDS)}"
             raise DataError(f"no kind of data is called '{shown(kind)}'", hint=hint)
     return recognise(spec), spec
 

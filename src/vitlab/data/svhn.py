@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitlab.data.blocks import PixelBlock, Pixels, find_file, from_blocks
 from vitlab.data.cache import stamp_of
@@ -39,12 +40,11 @@ def open_svhn(root: Path) -> ListedSource:
     return from_blocks(blocks, codes, parts, tuple("0123456789"))
 
 
-def _digits(y: MatArray, path: Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _digits(y: MatArray, path: Path) -> NDArray[np.int64]:
     values = read_array(y)
-    digits = values.astype(np.int64)
-    if np.any(digits != values) or (len(digits) and not 1 <= int(digits.min()) <= int(digits.max()) <= 10):
+    if not np.all(np.isin(values, np.arange(1, 11))):
         raise DataError(f"{shown(str(path))}: labels y must be whole numbers from 1 to 10")
-    return digits % 10
+    return values.astype(np.int64) % 10
 
 
 def _load(x: MatArray, stamp: tuple[int, int, int]) -> Pixels:

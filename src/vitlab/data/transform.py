@@ -17,13 +17,13 @@ from vitlab.config.augment import Augment
 from vitlab.config.data import Interpolation
 from vitlab.config.decode import DecodeLimits
 from vitlab.data.augment import distort
-from vitlab.data.decode import check, decode, decode_box, in_channels, owned, snap, upright_size
+from vitlab.data.boxes import Box, decode_box, snap, upright_size
+from vitlab.data.decode import check, decode, in_channels, owned
 from vitlab.data.header import Header
 from vitlab.data.jpeg import Reduction
 from vitlab.data.preprocess import check_pixels
 
 Pixels = NDArray[np.uint8]
-Box = tuple[int, int, int, int]  # top, left, height, width in pixels
 
 _TRIES = 10
 

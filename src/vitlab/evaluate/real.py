@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -32,16 +33,13 @@ def read_real(path: str, pictures: Sequence[str], names: Sequence[str] | None, *
     """
     content = _content(path)
     text = as_text(content, path)
-    table: Mapping[str, object] | list[object]
-    if path.lower().endswith(".json"):
-        table = _json(text, path)
-    else:
-        table = _csv(text, path)
+    table: Mapping[str, object] | list[object] = _json(text, path) if path.lower().endswith(".json") else _csv(text, path)
     if isinstance(table, list):
         found: Iterator[object] = _by_number(table, pictures, path)
     else:
         found = _by_name(table, pictures, path)
-    place_of = {name: place for place, name in enumerate(names or ())}
+    counts = Counter(names or ())
+    place_of = {name: place for place, name in enumerate(names or ()) if counts[name] == 1}
     return tuple(
         tuple(_place(word, place_of, classes, f"{shown(path)}: {shown(picture)}") for word in _words(value, path))
         for picture, value in zip(pictures, found, strict=True)
@@ -88,10 +86,16 @@ def _csv(text: str, path: str) -> dict[str, object]:
             name, value = record[file], record[column]
             if name in table:
                 raise DataError(f"{shown(path)}, line {reader.line_num}: {shown(name)} is there twice")
-            table[name] = re.split(r"[\s|;]+", (value or "").strip()) if (value or "").strip() else []
+            table[name] = _parted(value or "")
     except csv.Error as error:
         raise DataError(f"{shown(path)}, line {reader.line_num}, is no CSV: {error}") from error
     return table
+
+
+def _parted(cell: str) -> list[str]:
+    """Classes parted by | or ;, and by spaces too where they are numbers."""
+    mark = r"[\s|;]" if re.fullmatch(r"[\d\s|;]*", cell) else r"[|;]"
+    return [word.strip() for word in re.split(mark, cell) if word.strip()]
 
 
 def _by_number(table: list[object], pictures: Sequence[str], path: str) -> Iterator[object]:
@@ -134,7 +138,9 @@ def _place(word: object, place_of: Mapping[str, int], classes: int, where: str) 
     if name in place_of:
         return place_of[name]
     if not re.fullmatch(r"\d{1,9}", name):
-        raise DataError(f"{where}: {shown(name)} is no class of the model", hint=did_you_mean(name, list(place_of)))
+        raise DataError(
+            f"{where}: {shown(name)} names no class of the model, or more than one", hint=did_you_mean(name, list(place_of))
+        )
     if int(name) >= classes:
         raise DataError(f"{where}: class {name}, and the model has 0 to {classes - 1}")
     return int(name)

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from vitlab.checkpoint.files.atomic import replacing
+from vitlab.checkpoint.files.atomic import REPLACED, UNFINISHED, clear_unfinished, replacing
 from vitlab.config.run import RunConfig
 from vitlab.config.text import from_text, to_text
 from vitlab.errors import ConfigError, TrainingError
@@ -32,6 +32,7 @@ if sys.platform != "win32":
     import fcntl
 
 _STEP = re.compile(r"step-(\d+)")
+_NEW, _DELETED = ".new", ".deleted"  # end the names of a link not yet in place, and of a checkpoint on its way out
 
 
 class RunDirectory:
@@ -80,7 +81,16 @@ class RunDirectory:
             file.truncate()
             file.write(f"process {os.getpid()} on {socket.gethostname()}")
             file.flush()
+            self._tidy()
             yield
+
+    def _tidy(self) -> None:
+        """Remove what a killed writer left half written or half deleted; nobody else writes here now."""
+        for entry in [*self.checkpoints.iterdir(), *self.root.iterdir()]:
+            if entry.name.endswith(REPLACED):
+                clear_unfinished(entry.with_name(entry.name.split(".")[1]))
+            elif entry.name.startswith(".") and entry.name.endswith((UNFINISHED, _DELETED, _NEW)):
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def begin(self, run: RunConfig, *, override: bool = False) -> bool:
         """Write the run's config, or check that it is the one that began here; whether the run goes on from before.
@@ -101,7 +111,7 @@ class RunDirectory:
 
     def point(self, name: str, step: int) -> None:
         """Let the link `last` or `best` lead to a checkpoint, at once or not at all."""
-        link, new = self.root / name, self.root / f".{name}.new"
+        link, new = self.root / name, self.root / f".{name}{_NEW}"
         new.unlink(missing_ok=True)
         new.symlink_to(Path("checkpoints") / f"step-{step}")
         new.replace(link)
@@ -154,7 +164,7 @@ class RunDirectory:
 
 def _remove(folder: Path) -> None:
     """Delete a checkpoint so that a crash in between leaves none that looks whole: it loses its name first."""
-    dying = folder.with_name(f".{folder.name}.deleted")
+    dying = folder.with_name(f".{folder.name}{_DELETED}")
     if dying.exists():
         shutil.rmtree(dying)
     folder.rename(dying)

@@ -248,9 +248,11 @@ def test_ways_of_feeding_that_vitlab_does_otherwise_are_said(changes: dict[str, 
     assert re.search(word, note)
 
 
-@pytest.mark.parametrize("changes", [{"size": "big"}, {"image_mean": "grey"}, {"resample": "cubic"}, {"do_normalize": 3}])
+@pytest.mark.parametrize(
+    "changes", [{"size": "big"}, {"image_mean": "grey"}, {"resample": "cubic"}, {"do_normalize": 3}, {"image_std": [0, 1, 1]}]
+)
 def test_a_preprocessor_config_json_that_is_nonsense_is_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(CheckpointError, match=next(iter(changes))):
+    with pytest.raises(CheckpointError, match=next(iter(changes)).removeprefix("image_")):
         read(raw_of(tensors_of(VIT), sidecar=config_of(VIT), preprocessor={**SQUASH, **changes}))
 
 

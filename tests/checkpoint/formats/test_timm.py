@@ -61,6 +61,9 @@ def test_heads_are_64_wide_unless_told_and_the_guess_is_said() -> None:
     told = read(raw_of(tensors_of(WIDE)), Told(heads=8))
     assert vit(told.config).heads == 8
     assert not any("heads" in note for note in told.notes)
+    against = read(raw_of(tensors_of(WIDE), sidecar=hub(model_args={"num_heads": 4})), Told(heads=8))
+    assert vit(against.config).heads == 8
+    assert any("heads=8 as told, not 4" in note for note in against.notes)
 
 
 def test_a_width_that_64_does_not_divide_has_to_be_told_its_heads() -> None:
@@ -199,6 +202,9 @@ def test_pixels_that_no_patch_covers_are_left_out_of_the_image_size() -> None:
         ({"input_size": [224, 224]}, "input_size"),
         ({"input_size": "large"}, "input_size"),
         ({"mean": ["a"]}, "mean"),
+        ({"mean": [float("nan")] * 3}, "mean"),
+        ({"std": [0, 0, 0]}, "std"),
+        ({"std": [10**400] * 3}, "std"),
         ({"crop_pct": 7}, "crop_pct"),
         ({"global_pool": "avgmax"}, "avgmax"),
         ({"global_pool": "map"}, "attention pool"),
@@ -333,8 +339,11 @@ def test_vitlabs_header_adds_what_tensors_cannot_show_and_never_more() -> None:
     [
         ("{", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
+        ("9" * 5000, "is not JSON"),
         ("{}", "unusable"),
         ('{"config": 3, "preprocess": {}}', "unusable"),
+        ('{"config": {"kind": []}, "preprocess": {}}', "unusable"),
+        ('{"config": {"kind": "vit", "dropout": 1%s}, "preprocess": {}}' % ("0" * 400), "unusable"),
     ],
 )
 def test_a_damaged_header_is_refused(text: str, message: str) -> None:
@@ -348,3 +357,12 @@ def test_a_header_of_another_model_is_refused_however_deep_it_claims_to_be() -> 
     metadata = {KEY: metadata[KEY].replace('"depth": 2', f'"depth": {claims.depth}')}
     with pytest.raises(CheckpointError, match="header describes another model"):
         read(raw_of(tensors_of(WIDE), metadata=metadata))
+
+
+def test_groups_of_nothing_in_a_header_are_refused() -> None:
+    resnet = OPTIONS["resnet"]
+    metadata = file_of(written("timm", resnet, random_state(resnet)), folder=False).metadata
+    for groups in ("0", "-32", "7"):
+        changed = {KEY: metadata[KEY].replace('"groups": 32', f'"groups": {groups}')}
+        with pytest.raises(CheckpointError, match="groups"):
+            read(raw_of(tensors_of(resnet), metadata=changed))

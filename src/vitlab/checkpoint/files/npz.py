@@ -65,7 +65,8 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path, values:
             flat = np.empty(prod(shape) * dtype.itemsize, dtype=np.uint8)
             _fill(stream, flat)
     except _UNPACKING as error:
-        raise damaged(path, f"array {name[:60]!r}: {error}") from error
+        words = (str(error).strip() or type(error).__name__).splitlines()[0]  # further down NumPy advises to trust the file
+        raise damaged(path, f"array {name[:60]!r}: {words[:120]}") from error
     return _tensor(flat, shape, fortran, dtype)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from vitlab.checkpoint.files.raw import RawFile
 from vitlab.checkpoint.formats.contract import Told
+from vitlab.checkpoint.formats.infer import making
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.config.text import from_json, to_json
@@ -43,10 +44,10 @@ def header_of(raw: RawFile) -> Header | None:
         return None
     try:
         header = from_json(Header, json.loads(raw.metadata[KEY]))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise CheckpointError(f"{raw.path.name}: the header's {KEY} is not JSON", hint="the file is damaged") from error
     except ConfigError as error:
         raise CheckpointError(f"{raw.path.name}: the header's {KEY} is unusable: {error.message}", hint=error.hint) from error
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+        raise CheckpointError(f"{raw.path.name}: the header's {KEY} is not JSON", hint="the file is damaged") from error
     assert isinstance(header, Header)
     return header
 
@@ -56,17 +57,19 @@ def adopted(found: ModelConfig, header: Header, told: Told, *, where: str) -> Mo
     stated = header.config
     if isinstance(found, ViTConfig) and isinstance(stated, ViTConfig):
         if (found.width, found.depth, found.mlp_width) == (stated.width, stated.depth, stated.mlp_width):
-            return _adopted_vit(found, stated, told)
+            with making(where):
+                return _adopted_vit(found, stated, told)
     elif isinstance(found, ResNetConfig) and isinstance(stated, ResNetConfig) and found.blocks == stated.blocks:
         eps = stated.standardise_eps if told.profile is None else found.standardise_eps
-        return replace(
-            found,
-            image_size=stated.image_size,
-            head_bias=stated.head_bias,
-            groups=stated.groups,
-            standardise_eps=eps,
-            norm_eps=stated.norm_eps,
-        )
+        with making(where):
+            return replace(
+                found,
+                image_size=stated.image_size,
+                head_bias=stated.head_bias,
+                groups=stated.groups,
+                standardise_eps=eps,
+                norm_eps=stated.norm_eps,
+            )
     raise CheckpointError(
         f"{where}: the header describes another model than the tensors make",
         hint="the tensors were changed after vitlab wrote the file: save them without its header",

@@ -53,7 +53,8 @@ def read(raw: RawFile, told: Told) -> Reading:
     if raw.preprocessor is None:
         preprocess, fed = guessed(config)
     else:
-        preprocess, fed = preprocess_of(raw.preprocessor, config)
+        with making(where):
+            preprocess, fed = preprocess_of(raw.preprocessor, config)
     labels, named = labels_of(raw.sidecar or {}, config.num_classes)
     return Reading(
         format=FORMAT,

@@ -79,7 +79,7 @@ def heads_of(width: int, depth: int, mlp_width: int, *, told: int | None, said: 
     if heads is not None:
         if heads < 1 or width % heads:
             raise CheckpointError(f"{where}: {heads} heads do not divide the width {width}")
-        return heads, []
+        return heads, [f"heads={heads} as told, not {said} as stands beside the tensors"] if said not in (None, heads) else []
     if (known := WIDE_HEADS.get((width, depth, mlp_width))) is not None:
         return known, [f"heads={known} is a guess from the published model of this size: the file does not say"]
     if width % 64:

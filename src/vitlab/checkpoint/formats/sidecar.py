@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from vitlab.errors import CheckpointError
 
 Sidecar = Mapping[str, object]
+LIMIT = 1e30
 
 
 def whole(data: Sidecar, key: str) -> int | None:
@@ -24,9 +25,9 @@ def number(data: Sidecar, key: str) -> float | None:
     value = data.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if (found := _finite(value)) is None:
         raise _wrong(key, value, "a number")
-    return float(value)
+    return found
 
 
 def text(data: Sidecar, key: str) -> str | None:
@@ -55,7 +56,7 @@ def numbers(data: Sidecar, key: str) -> tuple[float, ...] | None:
     if value is None:
         return None
     items = list(value) if isinstance(value, list | tuple) else [value]
-    found = [float(item) for item in items if isinstance(item, int | float) and not isinstance(item, bool)]
+    found = [finite for item in items if (finite := _finite(item)) is not None]
     if not items or len(found) != len(items):
         raise _wrong(key, value, "a list of numbers")
     return tuple(found)
@@ -96,6 +97,12 @@ def names(value: object, count: int, *, key: str) -> tuple[str, ...] | None:
     if len(listed) != count or not all(isinstance(name, str) for name in listed):
         return None
     return tuple(str(name) for name in listed)
+
+
+def _finite(value: object) -> float | None:
+    """A number that is one: neither true nor NaN nor beyond all bounds."""
+    real = isinstance(value, int | float) and not isinstance(value, bool) and -LIMIT < value < LIMIT
+    return float(value) if real and isinstance(value, int | float) else None
 
 
 def _wrong(key: str, value: object, wanted: str) -> CheckpointError:

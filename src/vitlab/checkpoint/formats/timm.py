@@ -12,7 +12,7 @@ from vitlab.checkpoint.formats.contract import Reading, State, Told, Written
 from vitlab.checkpoint.formats.express import Expressible, numerics_notes, refuse, stem_notes
 from vitlab.checkpoint.formats.feeding import cropped, described, squashed
 from vitlab.checkpoint.formats.header import Header, adopted, header_of, metadata_of
-from vitlab.checkpoint.formats.infer import WIDE_HEADS, stem_of, unwrapped, zero_head
+from vitlab.checkpoint.formats.infer import WIDE_HEADS, making, stem_of, unwrapped, zero_head
 from vitlab.checkpoint.formats.resnet import resnet_notes
 from vitlab.checkpoint.formats.sidecar import Sidecar
 from vitlab.checkpoint.formats.timm_resnet import bit_config, bit_rows
@@ -62,7 +62,8 @@ def read(raw: RawFile, told: Told) -> Reading:
         preprocess = header.preprocess
         labels = header.labels_for(config.num_classes)
     elif beside is not None:
-        preprocess, fed = preprocess_of(beside, config)
+        with making(where):
+            preprocess, fed = preprocess_of(beside, config)
         labels, named = labels_of(beside, config.num_classes)
         fed += named
     else:
@@ -87,7 +88,7 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
     tensors = to_theirs(state, list(rows), native_shapes(config))
     beside = sidecar_of(config, preprocess, labels)
     if beside is None:
-        notes.append("no config.json for timm: it has no model of this ResNet under a name")
+        notes.append("timm has no model with this ResNet under a name: there is no config.json from which it could build it")
     return Written(
         container="safetensors",
         tensors=tensors,

@@ -1,0 +1,61 @@
+"""Whether data and model mean the same by a label; if not, it is refused with what differs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vitlab.data.labels import align_labels
+from vitlab.errors import DataError
+
+NAMES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
+
+
+def test_the_same_names_in_the_same_order_are_themselves() -> None:
+    assert align_labels(NAMES, NAMES) == tuple(range(7))
+    assert align_labels(("crane", "crane"), ("crane", "crane")) == (0, 1)  # ImageNet has two
+
+
+def test_another_order_is_refused_with_the_places() -> None:
+    with pytest.raises(
+        DataError, match=r"order their classes differently: bee where the model has ant; ant where the model has bee"
+    ):
+        align_labels(("bee", "ant", *NAMES[2:]), NAMES)
+    with pytest.raises(DataError, match=r"and 1 more"):
+        align_labels(NAMES[::-1], NAMES)
+
+
+@pytest.mark.parametrize("reorder", [True, False])
+def test_classes_the_model_does_not_know_are_refused_by_name(reorder: bool) -> None:
+    with pytest.raises(DataError, match=r"the model does not know yak, the data does not have ant, bee, cat, dog, eel and 2 more"):
+        align_labels(("yak",), NAMES, reorder=reorder)
+    with pytest.raises(DataError, match=r"8 classes, the model 7; the model does not know yak"):
+        align_labels((*NAMES, "yak"), NAMES, reorder=reorder)
+
+
+def test_a_part_of_the_classes_is_taken_only_where_that_is_meant() -> None:
+    with pytest.raises(DataError, match=r"2 of the model's 7 classes; it does not have ant"):
+        align_labels(("cat", "bee"), NAMES)
+    assert align_labels(("cat", "bee"), NAMES, reorder=True) == (2, 1)
+
+
+@given(st.permutations(NAMES), st.integers(1, 7))
+def test_matching_by_name_gives_each_class_its_own_name(order: list[str], count: int) -> None:
+    chosen = order[:count]
+    assert [NAMES[index] for index in align_labels(chosen, NAMES, reorder=True)] == chosen
+
+
+def test_names_of_two_classes_cannot_be_matched() -> None:
+    with pytest.raises(DataError, match=r"crane is the name of more than one class"):
+        align_labels(("bee", "crane"), ("crane", "crane", "bee"), reorder=True)
+    with pytest.raises(DataError, match=r"ant is the name of more than one class"):
+        align_labels(("ant", "ant"), NAMES, reorder=True)
+    with pytest.raises(DataError, match=r"8 classes and the model 7: ant twice"):
+        align_labels((*NAMES, "ant"), NAMES)
+
+
+def test_names_in_a_message_are_on_one_line() -> None:
+    with pytest.raises(DataError) as caught:
+        align_labels(("a\nb",), NAMES)
+    assert caught.value.message.isprintable()

@@ -1,0 +1,266 @@
+"""Packs of pictures in one .npz: what was saved is what is read, mapped and not copied; lies are refused before allocation."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import real_data
+from vitlab.config.source import Split, SplitRule
+from vitlab.data.listed import ListedSource
+from vitlab.data.npz_arrays import open_npz
+from vitlab.data.source import open_source
+from vitlab.errors import DataError
+
+RNG = np.random.default_rng(0)
+ENCODED = [RNG.bytes(int(size)) for size in RNG.integers(1, 300, 30)]
+
+
+def opened(path: Path, split: Split = "all") -> ListedSource:
+    source = open_source(path, split=split, rule=SplitRule(val=0))
+    assert isinstance(source, ListedSource)
+    return source
+
+
+def labels_of(source: ListedSource) -> list[object]:
+    return [source.label(index) for index in range(len(source))]
+
+
+def pack(**changes: Any) -> dict[str, Any]:
+    """The arrays of a pack of encoded pictures."""
+    arrays: dict[str, Any] = {
+        "jpeg": np.frombuffer(b"".join(ENCODED), np.uint8),
+        "offsets": np.cumsum([0, *map(len, ENCODED)]),
+        "labels": np.arange(30, dtype=np.int16) % 3,
+        "train": np.arange(30) < 20,
+        "classes": np.array(["ant", "bee", "cat"]),
+    }
+    return {name: value for name, value in (arrays | changes).items() if value is not None}
+
+
+def saved(path: Path, arrays: dict[str, Any], *, packed: bool = False) -> Path:
+    (np.savez_compressed if packed else np.savez)(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_encoded_pictures_are_those_that_were_put_end_to_end(tmp_path: Path, packed: bool) -> None:
+    source = opened(saved(tmp_path / "it.npz", pack(), packed=packed))
+    assert [source[index].content for index in range(30)] == ENCODED
+    assert labels_of(source) == [index % 3 for index in range(30)]
+    assert source.labels == ("ant", "bee", "cat")
+    assert [len(opened(tmp_path / "it.npz", split)) for split in ("train", "test")] == [20, 10]
+    again = pickle.loads(pickle.dumps(source))
+    assert [again[index].content for index in range(30)] == ENCODED
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("shape", [(12, 5, 7), (12, 5, 7, 1), (12, 5, 7, 3), (12, 5, 7, 4)])
+def test_pixels_are_those_that_were_saved(tmp_path: Path, packed: bool, shape: tuple[int, ...]) -> None:
+    images = RNG.integers(0, 256, shape, np.uint8)
+    path = saved(tmp_path / "it.npz", {"images": images, "labels": np.arange(12) % 4}, packed=packed)
+    source = opened(path)
+    expected = images[..., None] if len(shape) == 3 else images
+    assert np.array_equal(np.stack([source[index].content for index in range(12)]), expected)
+    assert source.labels == ("0", "1", "2", "3")
+    again = pickle.loads(pickle.dumps(source))
+    assert np.array_equal(again[7].content, expected[7])
+
+
+def test_the_pixels_of_a_pack_stay_at_home_when_it_is_pickled(tmp_path: Path) -> None:
+    images = RNG.integers(0, 256, (500, 32, 32, 3), np.uint8)
+    source = opened(saved(tmp_path / "it.npz", {"images": images, "labels": np.arange(500) % 4}))
+    source[0]
+    assert len(pickle.dumps(source)) < 20_000
+
+
+@pytest.mark.parametrize("names", [("{}_images", "{}_labels"), ("x_{}", "y_{}")])
+def test_packs_with_arrays_by_part_have_these_parts(tmp_path: Path, names: tuple[str, str]) -> None:
+    arrays: dict[str, Any] = {}
+    parts: list[Split] = ["train", "val", "test"]
+    for number, part in enumerate(parts):
+        arrays[names[0].format(part)] = np.full((6 - number, 4, 4), number, np.uint8)
+        arrays[names[1].format(part)] = (np.arange(6 - number) % 2)[:, None]
+    path = saved(tmp_path / "it.npz", arrays)
+    for number, part in enumerate(parts):
+        source = opened(path, part)
+        assert labels_of(source) == [index % 2 for index in range(6 - number)]
+        assert np.all(source[0].content == np.full((4, 4, 1), number))
+
+
+def test_a_table_of_zeros_and_ones_makes_a_multi_label_source(tmp_path: Path) -> None:
+    labels = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]])
+    source = opened(saved(tmp_path / "it.npz", {"images": np.zeros((3, 4, 4), np.uint8), "labels": labels}))
+    assert (source.labels, source.multi_label) == (("0", "1", "2"), True)
+    assert labels_of(source) == [(0, 2), (), (1,)]
+
+
+def test_parts_can_be_named(tmp_path: Path) -> None:
+    path = saved(tmp_path / "it.npz", pack(train=None, split=np.array(["train"] * 10 + ["val"] * 15 + ["test"] * 5)))
+    assert [len(opened(path, split)) for split in ("train", "val", "test")] == [10, 15, 5]
+    undeclared = saved(tmp_path / "other.npz", pack(train=None))
+    assert sum(len(open_source(undeclared, split=split)) for split in ("train", "val", "test")) == 30
+
+
+# faults
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"labels": np.array([object()] * 30)}, "holds Python objects, which are pickled and never read"),
+        ({"labels": np.zeros(30, [("a", "i4"), ("b", "O")])}, "holds Python objects"),
+        ({"labels": None}, "no array called labels"),
+        ({"offsets": None}, "no array called offsets"),
+        ({"labels": np.arange(29) % 3}, "30 pictures and 29 labels"),
+        ({"labels": np.arange(30)}, "27 labels are outside 0 to 2; the first is 3, of picture 3"),
+        ({"labels": np.arange(30) - 1}, "labels are outside 0 to 2; the first is -1"),
+        ({"labels": np.arange(30) / 2}, "where whole numbers are meant"),
+        ({"classes": None, "labels": np.full(30, 10**6)}, "1000001 classes"),
+        ({"classes": None, "labels": np.zeros(30, int)}, "1 classes"),
+        ({"classes": np.arange(3)}, "must be names"),
+        ({"train": np.arange(30)}, "must say True or False"),
+        ({"train": np.ones(29, bool)}, "must say True or False"),
+        ({"train": None, "split": np.array(["train"] * 29 + ["trian"])}, "must say train, val or test"),
+        ({"jpeg": np.zeros(10, np.float32)}, "must be bytes end to end"),
+        ({"offsets": np.arange(31)}, "must rise from 0 to"),
+        ({"offsets": np.cumsum([0, *map(len, ENCODED)])[::-1]}, "must rise from 0 to"),
+        ({"offsets": np.array([-5] + [10] * 30)}, "must rise from 0 to"),
+        ({"jpeg": None}, "holds offsets, labels, train, classes, which is no pack"),
+        ({"jpeg": None, "images": np.zeros((30, 4, 4, 3), np.float32)}, "pixels must be uint8"),
+        ({"jpeg": None, "images": np.zeros((30, 3, 4, 4), np.uint8)[..., :2]}, "of 1, 3 or 4 channels"),
+        ({"jpeg": None, "images": np.asfortranarray(np.zeros((30, 4, 4), np.uint8))}, "Fortran order"),
+        ({"jpeg": None, "images": np.zeros((30, 0, 4), np.uint8)}, "holds no picture"),
+        ({"jpeg": None, "images": np.zeros(30, np.uint8)}, r"pictures are \(N, H, W\)"),
+    ],
+)
+def test_a_pack_that_is_none_is_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
+        opened(saved(tmp_path / "it.npz", pack(**changes)))
+
+
+class Boom:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.marker}",)
+
+
+def test_a_pickle_in_a_pack_is_never_opened(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    path = tmp_path / "it.npz"
+    np.savez(path, allow_pickle=True, **pack(labels=np.array([Boom(marker)] * 30)))
+    with pytest.raises(DataError, match=r"pickled and never read"):
+        opened(path)
+    path.write_bytes(b"")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images.npy", pickle.dumps(Boom(marker)))
+    with pytest.raises(DataError, match=r"is no array"):
+        opened(path)
+    assert not marker.exists()
+
+
+def header(descr: str, shape: str) -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(
+    ("descr", "shape"),
+    [
+        ("'|u1'", "(1000000000000,)"),
+        ("'<f8'", "(1000000, 1000000)"),
+        ("'|u1'", "(9223372036854775807, 9223372036854775807)"),
+        ("'|V2147483647'", "(1000,)"),
+        ("'|u1'", "(-1,)"),
+        ("'|u1'", "(101,)"),
+        ("'|u1'", "(99,)"),
+    ],
+)
+def test_a_header_that_claims_what_the_file_does_not_hold_is_refused(tmp_path: Path, method: int, descr: str, shape: str) -> None:
+    path = tmp_path / "it.npz"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("images.npy", header(descr, shape) + bytes(100))
+    with pytest.raises(DataError, match=r"claims .* values, .* and holds 100|is no array"):
+        open_npz(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x93NUMPY",
+        b"\x93NUMPY\x03\x00" + bytes(100),
+        b"\x93NUMPY\x01\x00\xff\xff" + b"x" * 70_000,
+        header("__import__('os').system('true')", "(1,)"),
+        header("[('a', '<f4'), ('a', '<f4')]", "(1,)"),
+        header("'|u1'", "(" * 60 + ")" * 60)[:128],
+        header("'nonsense'", "(1,)"),
+    ],
+)
+def test_a_header_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "it.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images.npy", content)
+    with pytest.raises(DataError, match=r"is no array|of the format"):
+        open_npz(path)
+
+
+def test_a_bomb_is_refused_in_little_time_and_memory(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("images.npy", "w", force_zip64=True) as file:
+        file.write(header("'|u1'", f"({2**28},)"))
+        for _ in range(2**8):
+            file.write(bytes(2**20))
+    assert path.stat().st_size < 400_000
+    script = (
+        "import sys, resource\nfrom pathlib import Path\nfrom vitlab.errors import DataError\n"
+        "from vitlab.data.npz_arrays import open_npz\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n    open_npz(Path(sys.argv[1]))\nexcept DataError as error:\n    print(error.message)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    message, grown = done.stdout.splitlines()
+    assert "(ratio)" in message
+    assert int(grown) < 20_000  # kB
+
+
+def test_a_changed_byte_of_the_pixels_is_noticed_at_the_start(tmp_path: Path) -> None:
+    path = saved(tmp_path / "it.npz", pack())
+    data = bytearray(path.read_bytes())
+    place = data.index(b"".join(ENCODED)[100:120])
+    data[place] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"checksum does not fit"):
+        opened(path)
+
+
+def test_weights_are_no_pack(tmp_path: Path) -> None:
+    path = saved(tmp_path / "weights.npz", {f"layer{number}/kernel": np.zeros((3, 3)) for number in range(20)})
+    with pytest.raises(DataError, match=r"layer4/kernel and 15 more, which is no pack"):
+        opened(path)
+
+
+@pytest.mark.data
+def test_cifar10_as_jpeg_has_its_official_parts() -> None:
+    path = real_data() / "cifar10_jpeg.npz"
+    train, test = open_source(path, split="train+val"), open_source(path, split="test")
+    assert (len(train), len(test)) == (50_000, 10_000)
+    assert train.labels[0] == "airplane"
+    assert np.bincount([test.label(index) for index in range(10_000)]).tolist() == [1000] * 10  # type: ignore[arg-type]
+    content = train[12_345].content
+    assert isinstance(content, bytes)
+    assert content[:2] == b"\xff\xd8"
+    assert content[-2:] == b"\xff\xd9"

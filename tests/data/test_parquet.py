@@ -1,0 +1,191 @@
+"""Parquet as the Hugging Face hub stores it: rows, class names and parts as they were written."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitlab.config.source import Split
+from vitlab.data.listed import ListedSource
+from vitlab.data.source import open_source
+from vitlab.errors import DataError
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+NAMES = ["cat", "ant", "bee"]
+CLASS_LABEL = {"names": NAMES, "_type": "ClassLabel"}
+
+
+def table(
+    count: int = 20,
+    *,
+    first: int = 0,
+    labels: list[Any] | None = None,
+    features: dict[str, Any] | None = None,
+    more: dict[str, Any] | None = None,
+) -> Any:
+    """Pictures `picture i` with the labels i modulo 3, in the hub's layout."""
+    numbers = range(first, first + count)
+    images = [{"bytes": f"picture {number}".encode(), "path": f"{number}.jpg"} for number in numbers]
+    columns: dict[str, Any] = {"image": pa.array(images, pa.struct({"bytes": pa.binary(), "path": pa.string()}))}
+    columns["label"] = pa.array([number % 3 for number in numbers] if labels is None else labels)
+    told = {"image": {"_type": "Image"}, "label": {"names": NAMES, "_type": "ClassLabel"}} if features is None else features
+    made = pa.table(columns | (more or {}))
+    return made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": told}})})
+
+
+def opened(spec: str | Path, split: Split = "all", *, label_column: str | None = None) -> ListedSource:
+    source = open_source(spec, split=split, label_column=label_column)
+    assert isinstance(source, ListedSource)
+    return source
+
+
+def labels_of(source: ListedSource) -> list[object]:
+    return [source.label(index) for index in range(len(source))]
+
+
+def test_rows_come_with_their_bytes_labels_and_class_names_in_any_order(tmp_path: Path) -> None:
+    pq.write_table(table(100), tmp_path / "it.parquet", row_group_size=7)
+    source = opened(tmp_path / "it.parquet")
+    assert source.labels == tuple(NAMES)
+    for index in (99, 0, 50, 7, 6, 99):
+        assert source[index].content == f"picture {index}".encode()
+        assert source[index].label == index % 3
+    assert source[50].name.endswith("it.parquet, row 50")
+    again = pickle.loads(pickle.dumps(source))
+    assert again[31].content == b"picture 31"
+    assert len(pickle.dumps(source)) < 10_000
+
+
+def test_files_named_after_parts_are_these_parts(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name, first, count in (
+        ("train-00000-of-00002", 0, 20),
+        ("train-00001-of-00002", 20, 20),
+        ("validation-00000-of-00001", 40, 5),
+        ("test-00000-of-00001", 45, 6),
+    ):
+        pq.write_table(table(count, first=first), tmp_path / "data" / f"{name}.parquet")
+    assert [len(opened(tmp_path, split)) for split in ("train", "val", "test")] == [40, 5, 6]
+    assert opened(tmp_path, "test")[0].content == b"picture 45"
+    assert opened(tmp_path, "test")[0].name.endswith("test-00000-of-00001.parquet, row 0")
+    assert len(opened(f"parquet:{tmp_path}/data/train-*.parquet")) == 40
+
+
+def test_without_parts_in_the_names_pictures_are_divided_by_content(tmp_path: Path) -> None:
+    pq.write_table(table(300), tmp_path / "it.parquet", row_group_size=50)
+    parts = [opened(tmp_path / "it.parquet", split) for split in ("train", "val", "test")]
+    assert sum(map(len, parts)) == 300
+    assert len({source.fingerprint() for source in parts}) == 3
+
+
+@pytest.mark.parametrize(
+    ("labels", "features", "classes", "first"),
+    [
+        (None, {}, ("0", "1", "2"), 0),
+        (["cow", "ant"] * 10, {}, ("ant", "cow"), 1),
+        ([[0, 2], []] * 10, {"label": {"feature": CLASS_LABEL, "_type": "Sequence"}}, tuple(NAMES), (0, 2)),
+        ([[0, 2], []] * 10, {"label": {"feature": CLASS_LABEL, "_type": "List"}}, tuple(NAMES), (0, 2)),
+        ([-1] * 20, None, tuple(NAMES), None),
+    ],
+)
+def test_every_kind_of_label_is_understood(
+    tmp_path: Path, labels: list[Any] | None, features: dict[str, Any] | None, classes: tuple[str, ...], first: object
+) -> None:
+    pq.write_table(table(labels=labels, features=features), tmp_path / "it.parquet")
+    source = opened(tmp_path / "it.parquet")
+    assert (source.labels, source.label(0)) == (classes, first)
+
+
+def test_one_of_several_columns_of_labels_is_chosen_by_name(tmp_path: Path) -> None:
+    features = {
+        "fine": {"names": NAMES, "_type": "ClassLabel"},
+        "coarse": {"names": ["pet", "pest"], "_type": "ClassLabel"},
+    }
+    more = {"fine": pa.array([number % 3 for number in range(20)]), "coarse": pa.array([number % 2 for number in range(20)])}
+    pq.write_table(table(features=features, more=more).drop_columns(["label"]), tmp_path / "it.parquet")
+    with pytest.raises(DataError, match=r"several columns of class labels: fine, coarse"):
+        opened(tmp_path / "it.parquet")
+    assert labels_of(opened(tmp_path / "it.parquet", label_column="coarse")) == [0, 1] * 10
+    with pytest.raises(DataError, match=r"no column 'other', only image, fine, coarse"):
+        opened(tmp_path / "it.parquet", label_column="other")
+
+
+def test_reading_holds_few_groups_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitlab.data.parquet._HELD", 2000)
+    pq.write_table(table(1000), tmp_path / "it.parquet", row_group_size=50)
+    source = opened(tmp_path / "it.parquet")
+    for index in range(0, 1000, 13):
+        assert source[index].content == f"picture {index}".encode()
+    assert len(source.contents._held) < 4  # type: ignore[attr-defined]
+
+
+def test_a_child_of_a_fork_reads_for_itself(tmp_path: Path) -> None:
+    pq.write_table(table(100), tmp_path / "it.parquet", row_group_size=10)
+    script = (
+        "import os, sys\nfrom vitlab.data.source import open_source\n"
+        "source = open_source(sys.argv[1], split='all')\nsource[0]\nchild = os.fork()\n"
+        "assert source[95].content == b'picture 95'\nassert source[3].content == b'picture 3'\n"
+        "if child:\n    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\nos._exit(0)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "it.parquet")]
+    subprocess.run(command, check=True, timeout=60)
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(table(), tmp_path / "it.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(DataError, match=r"need pyarrow") as caught:
+        opened(tmp_path / "it.parquet")
+    assert caught.value.hint == "pip install 'vitlab[parquet]'"
+
+
+def test_what_is_no_table_of_pictures_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "it.parquet"
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match=r"is no Parquet file"):
+        opened(path)
+    pq.write_table(pa.table({"label": [1, 2]}), path)
+    with pytest.raises(DataError, match=r"has no column of pictures \(bytes\), only label"):
+        opened(path)
+    pq.write_table(pa.table({"a": [b"x"], "b": [b"y"]}), path)
+    with pytest.raises(DataError, match=r"several columns of bytes: a, b"):
+        opened(path)
+    pq.write_table(table(0), path)
+    with pytest.raises(DataError, match=r"holds no row"):
+        opened(path)
+    pq.write_table(table(labels=[0.5] * 20, features={}), path)
+    with pytest.raises(DataError, match=r"20 faults: .*row 0: its label is no name"):
+        opened(path)
+    pq.write_table(table(labels=[0, 7] * 10), path)
+    with pytest.raises(DataError, match=r"10 faults: .*row 1: label 7 is outside 0 to 2"):
+        opened(path)
+
+
+def test_a_row_without_bytes_is_named_when_it_is_read(tmp_path: Path) -> None:
+    images = pa.array([{"bytes": None, "path": "a.jpg"}, {"bytes": b"b", "path": "b.jpg"}])
+    pq.write_table(pa.table({"image": images, "label": ["a", "b"]}), tmp_path / "it.parquet")
+    source = opened(tmp_path / "it.parquet")
+    assert source[1].content == b"b"
+    with pytest.raises(DataError, match=r"row 0 holds no bytes"):
+        source[0]
+
+
+def test_files_of_other_columns_or_that_change_are_refused(tmp_path: Path) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet")
+    source = opened(tmp_path / "a.parquet")
+    pq.write_table(table(first=20).drop_columns(["label"]), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"b.parquet has other columns than"):
+        opened(f"parquet:{tmp_path}")
+    pq.write_table(table(21), tmp_path / "a.parquet")
+    os.utime(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"has changed since it was opened"):
+        source[0]

@@ -1,0 +1,223 @@
+"""One spelling opens every kind of data; every source is what the protocol says, in every process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.piles import as_csv, as_folder, as_tar, as_zip, pile
+from tests.data.test_classic_files import cifar10, mnist, svhn
+from vitlab.config.generated import GeneratedConfig
+from vitlab.config.source import Split, SplitRule
+from vitlab.data.source import Example, Source, open_source
+from vitlab.errors import ConfigError, DataError
+
+
+def folder(root: Path) -> str:
+    return str(as_folder(root / "folder", pile()))
+
+
+def listed(root: Path) -> str:
+    as_folder(root, pile())
+    return str(as_csv(root / "it.csv", [("path", "label"), *((name, name[:7]) for name in pile())]))
+
+
+def classic(make: Callable[[Path], object], kind: str) -> Callable[[Path], str]:
+    def made(root: Path) -> str:
+        make(root)
+        return f"{kind}:{root}"
+
+    return made
+
+
+def npz(root: Path) -> str:
+    np.savez(root / "it.npz", images=np.arange(60 * 4, dtype=np.uint8).reshape(60, 2, 2), labels=np.arange(60) % 3)
+    return str(root / "it.npz")
+
+
+def parquet(root: Path) -> str:
+    from tests.data.test_parquet import pq, table
+
+    pq.write_table(table(), root / "it.parquet")
+    return str(root / "it.parquet")
+
+
+EVERY_KIND: dict[str, Callable[[Path], str]] = {
+    "folder": folder,
+    "pictures": lambda root: f"pictures:{as_folder(root, pile())}",
+    "zip": lambda root: str(as_zip(root / "it.zip", pile())),
+    "manifest": listed,
+    "shards": lambda root: str(as_tar(root / "it.tar", pile())),
+    "npz": npz,
+    "mnist": classic(mnist, "mnist"),
+    "cifar10": classic(cifar10, "cifar10"),
+    "svhn": classic(lambda root: svhn(root, count=40), "svhn"),
+    "parquet": parquet,
+    "digits": lambda _: "digits",
+    "generated": lambda _: "generated:classes=4,examples=5",
+}
+
+
+def same(first: Example, second: Example) -> bool:
+    return (first.name, first.label) == (second.name, second.label) and np.array_equal(
+        np.frombuffer(first.content, np.uint8) if isinstance(first.content, bytes) else first.content,
+        np.frombuffer(second.content, np.uint8) if isinstance(second.content, bytes) else second.content,
+    )
+
+
+@pytest.fixture(params=EVERY_KIND)
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
+    return open_source(EVERY_KIND[request.param](tmp_path), split="all")
+
+
+def test_every_source_keeps_the_protocol(source: Source) -> None:
+    assert isinstance(source.labels, tuple)
+    assert source.multi_label is False
+    assert len(source) > 3
+    for index in (0, len(source) - 1):
+        example = source[index]
+        assert example.label == source.label(index)
+        assert isinstance(example.name, str)
+        assert example.label is None or example.label in range(len(source.labels))
+        if not isinstance(example.content, bytes):
+            assert example.content.dtype == np.uint8
+            assert example.content.ndim == 3
+    assert source.fingerprint() == source.fingerprint()
+    for outside in (-1, len(source)):
+        with pytest.raises(IndexError):
+            source[outside]
+        with pytest.raises(IndexError):
+            source.label(outside)
+
+
+def test_every_source_is_the_same_after_a_journey_to_another_process(source: Source) -> None:
+    source[0]  # opens its files, which do not travel
+    again = pickle.loads(pickle.dumps(source))
+    assert again.fingerprint() == source.fingerprint()
+    for index in (len(source) - 1, 0, len(source) // 2):
+        assert same(again[index], source[index])
+
+
+def in_another_process(source: Source, index: int, answer: multiprocessing.SimpleQueue[Example]) -> None:
+    answer.put(source[index])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_source_read_here_and_in_a_child_gives_the_same(tmp_path: Path, method: str) -> None:
+    context: Any = multiprocessing.get_context(method)
+    source = open_source(as_zip(tmp_path / "it.zip", pile()), split="all")
+    here = source[7]
+    answer = context.SimpleQueue()
+    child = context.Process(target=in_another_process, args=(source, 7, answer))
+    child.start()
+    assert same(answer.get(), here)
+    child.join()
+    assert child.exitcode == 0
+
+
+def test_two_openings_give_the_same_source(tmp_path: Path) -> None:
+    for kind, make in EVERY_KIND.items():
+        root = tmp_path / kind
+        root.mkdir()
+        spec = make(root)
+        assert open_source(spec).fingerprint() == open_source(spec).fingerprint()
+
+
+def test_a_path_means_the_same_as_its_text_and_may_hold_a_colon(tmp_path: Path) -> None:
+    root = as_folder(tmp_path / "a:b", pile())
+    assert open_source(root).fingerprint() == open_source(str(root)).fingerprint() == open_source(f"folder:{root}").fingerprint()
+
+
+def test_a_folder_called_like_a_built_in_set_is_reached_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_folder(tmp_path / "digits", pile())
+    monkeypatch.chdir(tmp_path)
+    assert len(open_source("digits", split="all")) == 1797
+    assert len(open_source("./digits", split="all")) == 60
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "hint"),
+    [
+        ("digit", "does not exist", "did you mean digits?"),
+        ("cifar-10:/tmp", "no kind of data is called 'cifar-10'", "did you mean cifar10"),
+        ("imagenet:/tmp", "no kind of data is called 'imagenet'", "a kind is one of folder, pictures"),
+        ("cifar10:", "lacks a path", "say cifar10:PATH"),
+        ("", "data has no name", "a folder, digits"),
+        ("a\0b", "data has no name", "a folder, digits"),
+        ("https://example.org/x.zip", "is an address", "fetch it first"),
+        ("s3://bucket/x.tar", "is an address", "fetch it first"),
+        ("/nowhere/at/all", "does not exist", "data is a path"),
+        ("folder:/nowhere", "does not exist", ""),
+        ("generated:clases=3", "no setting spelled 'clases=3'", "did you mean classes?"),
+        ("generated:classes=many", "classes=many is no number", ""),
+        ("generated:", "no setting spelled", "settings are kind, classes"),
+    ],
+)
+def test_what_names_no_data_is_refused_with_help(spec: str, reason: str, hint: str) -> None:
+    with pytest.raises(DataError, match=reason) as caught:
+        open_source(spec)
+    assert hint in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("kind", ["cifar10", "svhn", "mnist", "folder", "cifar100"])
+def test_a_file_where_a_folder_is_meant_is_refused(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=rf"is no folder, which {kind} needs"):
+        open_source(f"{kind}:{tmp_path}/file")
+
+
+def test_a_file_that_is_nothing_known_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(DataError, match=r"is no data that is known"):
+        open_source(tmp_path / "notes.txt")
+
+
+def test_a_column_of_labels_for_data_without_columns_is_refused(tmp_path: Path) -> None:
+    for spec in (folder(tmp_path), str(as_zip(tmp_path / "it.zip", pile()))):
+        with pytest.raises(DataError, match=r"label_column='x' means nothing|has no column 'x'"):
+            open_source(spec, label_column="x")
+
+
+def test_parts_of_the_generated_set_share_classes_and_no_picture() -> None:
+    config = GeneratedConfig(classes=5, examples=20)
+    rule = SplitRule(val=0.1, test=0.2)
+    splits: list[Split] = ["train", "val", "test", "train+val", "all"]
+    sources = {split: open_source("generated", split=split, rule=rule, generated=config) for split in splits}
+    assert {split: len(source) for split, source in sources.items()} == {
+        "train": 100, "val": 10, "test": 20, "train+val": 110, "all": 130,
+    }  # fmt: skip
+    assert len({source.labels for source in sources.values()}) == 1
+    names = {split: {source[index].name for index in range(len(source))} for split, source in sources.items()}
+    assert names["train"] | names["val"] | names["test"] == names["all"]
+    assert names["train"] | names["val"] == names["train+val"]
+    assert not names["train"] & names["val"]
+    assert not names["val"] & names["test"]
+    with pytest.raises(DataError, match=r"generated has no val part"):
+        open_source("generated", split="val", rule=SplitRule(val=0), generated=config)
+
+
+def test_the_generated_set_is_configured_in_its_spelling_or_by_a_value() -> None:
+    spelled = open_source("generated:kind=strokes,classes=7,examples=3,image_size=16x24,channels=3,variety=0.5,seed=9")
+    config = GeneratedConfig(kind="strokes", classes=7, examples=3, image_size=(16, 24), channels=3, variety=0.5, seed=9)
+    assert spelled.fingerprint() == open_source("generated", generated=config).fingerprint()
+    with pytest.raises(ConfigError, match=r"kind='stroks'"):
+        open_source("generated:kind=stroks")
+    with pytest.raises(DataError, match=r"a generated set is configured"):
+        open_source("digits", generated=config)
+
+
+def test_opening_data_imports_neither_torch_nor_pillow(tmp_path: Path) -> None:
+    spec = folder(tmp_path)
+    script = (
+        "import sys\nfrom vitlab.data.source import open_source\n"
+        f"source = open_source({spec!r})\nsource[0]\nassert not {{'torch', 'PIL', 'pyarrow', 'sklearn'}} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
