@@ -201,7 +201,7 @@ def test_asking_for_a_save_changes_no_result(tmp_path: Path) -> None:
         seen.append(event)
         if isinstance(event, Stepped) and event.step == 3:
             control.ask_save()
-    assert [event.step for event in seen if isinstance(event, Saved)][0] == 3
+    assert next(event.step for event in seen if isinstance(event, Saved)) == 3
     assert same(last(tmp_path / "plain"), last(tmp_path / "asked"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -23,7 +24,7 @@ def test_the_warm_up_rises_evenly_to_the_peak(kind: str) -> None:
 
 def test_the_linear_fall_ends_at_its_floor_and_is_even() -> None:
     found = rates(Schedule(kind="linear", warmup=20, end=0.2))
-    falls = [before - after for before, after in zip(found[20:], found[21:], strict=False)]
+    falls = [before - after for before, after in pairwise(found[20:])]
     assert falls == pytest.approx([0.8 / 80] * 79)
     assert found[-1] == pytest.approx(0.2 + 0.8 / 80)
 

@@ -243,7 +243,7 @@ class Processes:
             if kind == "ended":
                 self._workers[number].code = value
         doing = self._shared.progress.doing(worker.number)
-        who = f"worker {worker.number} (process {worker.pid})"
+        who = f"worker {worker.number} (process {worker.pid if keeper.forks else keeper.process.pid})"
         return DataError(f"{who} {_end(worker.code)} {doing}", hint=_hint(worker.code))
 
 

@@ -10,7 +10,8 @@ from vitlab.evaluate.smoothing import convolved, gaussian, moved, zoomed
 
 def scale_of(image_HWC: Pixels) -> float:
     """How much larger than the 224 pixels of the paper the picture is."""
-    return min(image_HWC.shape[:2]) / 224
+    height, width, _ = image_HWC.shape
+    return float(min(height, width)) / 224
 
 
 def defocus_blur(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:

@@ -41,7 +41,7 @@ def elastic(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixel
     noise = rng.uniform(-1, 1, (height, width, 2)).astype(np.float32)
     # The mean of more pixels is smaller: once for the length itself, once to undo that.
     shift_HW2 = gaussian(noise, region * scale, truncate=3.0) * np.float32(reach * scale**2)
-    place_HW2 = np.stack(np.mgrid[:height, :width], axis=2) + shift_HW2
+    place_HW2 = np.moveaxis(np.mgrid[:height, :width], 0, 2) + shift_HW2
     from_HW2 = place_HW2 @ back_32[:2] + back_32[2]
     return pixels(sampled(floats(image_HWC), from_HW2[:, :, 0], from_HW2[:, :, 1]))
 

@@ -16,7 +16,8 @@ def floats(image_HWC: Pixels) -> Floats:
 
 def pixels(image_HWC: NDArray[np.floating]) -> Pixels:
     """0 to 1 as pixels, rounded, whatever is beyond cut off."""
-    return np.rint(np.clip(image_HWC, 0, 1) * 255).astype(np.uint8)
+    rounded_HWC: Pixels = np.rint(np.clip(image_HWC, 0, 1) * 255).astype(np.uint8)
+    return rounded_HWC
 
 
 def gaussian_noise(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:

@@ -44,15 +44,15 @@ def _crystals(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
     height, width, channels = shape
     side = max(height, width)
     ridges = np.zeros((height, width), np.float32)
-    for decay, share in ((1.3, 0.25), (1.6, 0.35), (2.0, 0.4)):
+    for decay, share in ((1.5, 0.3), (1.9, 0.35), (2.4, 0.35)):
         noise = plasma(side, decay, rng)[:height, :width]
         noise = (noise - noise.mean()) / max(float(noise.std()), 1e-6)
-        ridges += np.float32(share) * np.exp(-np.abs(noise) * 4)
+        ridges += np.float32(share) * np.exp(-np.abs(noise) * 5)
     corner = rng.integers(0, 2, 2)
     y_H1, x_1W = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j].astype(np.float32)
     far = np.hypot(y_H1 - corner[0], x_1W - corner[1]) / np.float32(np.sqrt(2))
     thickness = np.clip(1.15 - far + 0.6 * (plasma(side, 3.0, rng)[:height, :width] - 0.5), 0.15, 1)
-    grey = np.clip(thickness * (0.35 + 0.9 * ridges), 0, 1)
+    grey = np.clip(thickness * (0.4 + 1.6 * ridges), 0, 1)
     tint = _ICE if channels == 3 else np.full(channels, _ICE.mean(), np.float32)
     return np.asarray(grey[:, :, None] * tint, np.float32)
 

@@ -81,6 +81,11 @@ class CorruptedView:
         """The loader's seed: with it, randomness is a function of the picture's index, the corruption and the severity."""
         return 1 + list(CORRUPTIONS).index(self.corruption) * len(SEVERITIES) + self.severity - 1
 
+    @property
+    def called(self) -> str:
+        """`fog 3`"""
+        return f"{self.corruption} {self.severity}"
+
     def feed(self) -> Feed:
         """As a loader wants it."""
         return Feed(view=self, shape=self.view.feed().shape)

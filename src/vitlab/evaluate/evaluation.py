@@ -93,9 +93,8 @@ def answers_of(
     tell: Tell = silent,
 ) -> Answers:
     """The checkpoint's answers to every picture of a source."""
-    corrupted = isinstance(view, CorruptedView)
-    loader = Loader(source, view.feed(), config=config.loader(seed=view.seed if corrupted else 0), train=False)
-    what = f"{view.corruption} {view.severity}" if corrupted else "evaluating"
+    seed, what = (view.seed, view.called) if isinstance(view, CorruptedView) else (0, "evaluating")
+    loader = Loader(source, view.feed(), config=config.loader(seed=seed), train=False)
     device = next(checkpoint.model.parameters()).device
     with loader.batches() as batches:
         return answer(checkpoint.model, _told(batches, len(source), what, tell), checkpoint.preprocess, device=device)

@@ -17,8 +17,9 @@ def gaussian(image_HWC: Floats, sigma: float, *, truncate: float = 4.0) -> Float
     """Blurred by a Gaussian of `sigma` pixels, cut at `truncate` sigmas; the picture is mirrored at its borders."""
     height, width, channels = image_HWC.shape
     down_HH, across_WW = _blur_matrix(height, sigma, truncate), _blur_matrix(width, sigma, truncate)
-    rows = (down_HH @ image_HWC.reshape(height, -1)).reshape(height, width, channels)
-    return np.ascontiguousarray(np.einsum("ij,hjc->hic", across_WW, rows, optimize=True), np.float32)
+    blurred_HWC = (down_HH @ image_HWC.reshape(height, -1)).reshape(height, width, channels)
+    blurred_HCW = blurred_HWC.transpose(0, 2, 1).reshape(-1, width) @ across_WW.T
+    return np.ascontiguousarray(blurred_HCW.reshape(height, channels, width).transpose(0, 2, 1))
 
 
 @lru_cache(maxsize=64)
@@ -57,11 +58,11 @@ def moved(image_HWC: Floats, length: int, sigma: float, angle: float) -> Floats:
     weight_I /= weight_I.sum()
     down_I, across_I = np.rint(step_I * np.sin(angle)).astype(int), np.rint(step_I * np.cos(angle)).astype(int)
     height, width, _ = image_HWC.shape
+    reach = len(step_I)
+    padded = np.pad(image_HWC, ((reach, reach), (reach, reach), (0, 0)), mode="edge")
     out = np.zeros_like(image_HWC)
-    for weight, down, across in zip(weight_I, down_I, across_I, strict=True):
-        rows = np.clip(np.arange(height) + down, 0, height - 1)
-        columns = np.clip(np.arange(width) + across, 0, width - 1)
-        out += np.float32(weight) * image_HWC[rows][:, columns]
+    for weight, down, across in zip(weight_I.astype(np.float32), reach + down_I, reach + across_I, strict=True):
+        out += weight * padded[down : down + height, across : across + width]
     return out
 
 

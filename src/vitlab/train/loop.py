@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from vitlab.train.validate import score, validate
 _PATIENCE_WITH_NANS = 3
 
 
-def train(run: RunConfig, *, out: str | Path, control: Control | None = None, override: bool = False) -> Iterator[Event]:
+def train(run: RunConfig, *, out: str | Path, control: Control | None = None, override: bool = False) -> Generator[Event, None, None]:
     """Train, telling what happens; the folder `out` is begun, or gone on with where it was left.
 
     The same command under torchrun shares the work among its processes. `control` asks for a stop or a checkpoint from outside.
