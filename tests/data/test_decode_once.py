@@ -6,6 +6,10 @@ import errno
 import gc
 import os
 import pickle
+import re
+import subprocess
+import sys
+import textwrap
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -169,16 +173,27 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> Non
     assert is_sound(path)
 
 
+def test_a_disk_that_is_full_is_said_with_bytes_and_leaves_nothing(tmp_path: Path, checkout: Path) -> None:
+    code = f"""
+        import resource
+        from pathlib import Path
+        from tests.data.test_decode_once import made
+        from vitlab.errors import DataError
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700))
+        try:
+            made("disk", Path({str(tmp_path)!r}))
+        except DataError as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=checkout, capture_output=True, text=True, check=True)
+    assert re.search(r"File too large; about 800 bytes are needed and [\d,]+ are free", done.stdout)
+    assert [entry for entry in tmp_path.iterdir() if not entry.name.endswith(".lock")] == []
+
+
 def full_disk(source: Source, decoder: Decode, file: IO[bytes], *, key: str, threads: int) -> None:
     file.write(b"the beginning")
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_full_disk_is_said_with_bytes_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "write_decoded", full_disk)
-    with pytest.raises(DataError, match=r"No space left on device; about 800 bytes are needed and [\d,]+ are free"):
-        made("disk", tmp_path)
-    assert not list(tmp_path.glob("*pictures*unfinished"))
 
 
 def test_auto_goes_on_without_a_file_it_cannot_write_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

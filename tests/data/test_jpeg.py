@@ -17,7 +17,7 @@ from vitlab.config.decode import DecodeLimits, JpegDecoder
 from vitlab.data import jpeg as reader
 from vitlab.data.boxes import decode_box, snap, upright_size
 from vitlab.data.decode import check, decode, upright
-from vitlab.data.jpeg import REDUCTIONS, Reduction, decode_rows, is_whole, orientation_of, read_jpeg_header
+from vitlab.data.jpeg import FULL, REDUCTIONS, JpegScale, Reduction, decode_rows, is_whole, orientation_of, read_jpeg_header
 from vitlab.errors import ConfigError, DataError
 
 CODINGS: dict[str, dict[str, object]] = {
@@ -57,15 +57,28 @@ def test_rows_that_are_not_needed_are_not_decoded() -> None:
 
 
 @needs_both
+@pytest.mark.parametrize("rough", [False, True])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("coding", CODINGS)
-def test_both_decoders_give_the_same_bits_at_every_reduction(coding: str, reduction: Reduction) -> None:
+def test_both_decoders_give_the_same_bits_at_every_scale(coding: str, reduction: Reduction, rough: bool) -> None:
+    scale = JpegScale(reduction, rough)
     for height, width in ((160, 233), (239, 128), (500, 9)):
         content = jpeg(scene(height, width), **CODINGS[coding])
         header = read_jpeg_header(content)
         for rows in (reduction, height // 3, height):
-            mine, other = (decode_rows(content, header, rows=rows, reduction=reduction, decoder=d) for d in DECODERS)
+            mine, other = (decode_rows(content, header, rows=rows, scale=scale, decoder=d) for d in DECODERS)
             np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_rough_decoding_is_close_and_its_upper_rows_are_those_of_the_whole(coding: str) -> None:
+    content = jpeg(scene(130, 70, finest=20), **CODINGS[coding])
+    header = read_jpeg_header(content)
+    rough = JpegScale(rough=True)
+    whole_HWC = decode_rows(content, header, rows=130, scale=rough)
+    assert np.abs(whole_HWC.astype(int) - pillow_rgb(content)).mean() < 2.5
+    for rows in (1, 16, 33, 100):
+        np.testing.assert_array_equal(decode_rows(content, header, rows=rows, scale=rough)[:rows], whole_HWC[:rows])
 
 
 def test_a_grey_jpeg_has_equal_channels_in_both_decoders() -> None:
@@ -125,7 +138,7 @@ def test_a_box_is_the_box_of_the_whole_upright_picture(data: st.DataObject, orie
     assert whole_HWC.shape == (height, width, 3)
     top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
     box = top, left, data.draw(st.integers(1, height - top)), data.draw(st.integers(1, width - left))
-    cut_HWC = decode_box(content, header, box, 1, name="a", limits=limits)
+    cut_HWC = decode_box(content, header, box, FULL, name="a", limits=limits)
     np.testing.assert_array_equal(cut_HWC, whole_HWC[top : top + box[2], left : left + box[3]])
 
 
@@ -138,8 +151,8 @@ def test_a_reduced_box_lies_where_the_full_one_does(orientation: int, wanted: tu
     box, reduction = snap((37, 101, 403, 301), wanted, header)
     assert reduction == {100: 4, 50: 8, 25: 8}[wanted[0]]
     assert np.abs(np.subtract(box, (37, 101, 403, 301))).max() <= 2 * reduction
-    full_HWC = decode_box(content, header, box, 1, name="a", limits=limits)
-    reduced_HWC = decode_box(content, header, box, reduction, name="a", limits=limits)
+    full_HWC = decode_box(content, header, box, FULL, name="a", limits=limits)
+    reduced_HWC = decode_box(content, header, box, JpegScale(reduction), name="a", limits=limits)
     height, width, _ = full_HWC.shape
     assert reduced_HWC.shape == (height // reduction, width // reduction, 3)
     averaged_HWC = full_HWC.reshape(height // reduction, reduction, width // reduction, reduction, 3).mean((1, 3))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitlab.config.augment import Augment
-from vitlab.data.mix import Layout, cutmix, mix, mixup, one_hot
+from vitlab.data.mix import Layout, cutmix, mix, mixup, one_hot, partners
 from vitlab.data.randomness import rng_of
 from vitlab.errors import DataError
 
@@ -59,7 +61,7 @@ def test_cutmix_weighs_targets_by_the_pixels_that_are_left(layout: Layout) -> No
         mixed, mixed_BK = cutmix(images, targets_BK, rng_of(seed, 0, 0), 1.0, layout=layout)
         kept = (mixed == images).float().flatten(1).mean(1)
         torch.testing.assert_close(mixed_BK.diagonal(), kept)
-        other = (mixed == images.roll(1, 0)).float().flatten(1).mean(1)
+        other = (mixed == partners(images)).float().flatten(1).mean(1)
         torch.testing.assert_close(kept + other, torch.ones(5))
         changed = (mixed != images)[1]
         plane = changed.any(2) if layout == "BHWC" else changed.any(0)
@@ -67,6 +69,15 @@ def test_cutmix_weighs_targets_by_the_pixels_that_are_left(layout: Layout) -> No
         shares.append(kept[0].item())
     assert min(shares) < 0.3
     assert max(shares) > 0.9
+
+
+@pytest.mark.parametrize("function", [mixup, cutmix])
+def test_an_even_part_of_a_batch_is_mixed_as_within_the_whole(function: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
+    images, targets_BK = batch(8)
+    whole, whole_BK = function(images, targets_BK, rng_of(5, 0, 0), 0.7)
+    part, part_BK = function(images[2:6], targets_BK[2:6], rng_of(5, 0, 0), 0.7)
+    assert torch.equal(part, whole[2:6])
+    assert torch.equal(part_BK, whole_BK[2:6])
 
 
 def test_the_inputs_are_left_alone() -> None:

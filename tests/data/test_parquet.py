@@ -170,6 +170,22 @@ def test_what_is_no_table_of_pictures_is_refused(tmp_path: Path) -> None:
         opened(path)
 
 
+def test_damage_is_refused_and_nothing_else_is_raised(tmp_path: Path) -> None:
+    path = tmp_path / "it.parquet"
+    pq.write_table(table(200), path, row_group_size=50)
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(0, len(whole), 41):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            source = opened(path)
+            for index in range(0, len(source), 20):
+                source[index]
+        except DataError:
+            refused += 1
+    assert refused > 20
+
+
 def test_a_row_without_bytes_is_named_when_it_is_read(tmp_path: Path) -> None:
     images = pa.array([{"bytes": None, "path": "a.jpg"}, {"bytes": b"b", "path": "b.jpg"}])
     pq.write_table(pa.table({"image": images, "label": ["a", "b"]}), tmp_path / "it.parquet")

@@ -101,7 +101,11 @@ def test_labels_come_from_cls_before_json_before_txt(tmp_path: Path) -> None:
     told = files | {f"{number}.cls": b"%d\n" % (number % 3) for number in range(6)}
     ordered = dict(sorted(told.items()))
     assert opened(as_tar(tmp_path / "cls.tar", ordered)).labels == ("0", "1", "2")
-    assert opened(as_tar(tmp_path / "column.tar", files), label_column="label").labels == ("json 0", "json 1")
+    assert opened(as_tar(tmp_path / "column.tar", ordered), label_column="label").labels == ("json 0", "json 1")
+    with pytest.raises(DataError, match=r"no member .json has a field 'absent'"):
+        opened(tmp_path / "column.tar", label_column="absent")
+    with pytest.raises(DataError, match=r"no member .json has a field 'label'"):
+        opened(as_tar(tmp_path / "none.tar", samples()), label_column="label")
 
 
 def test_several_labels_in_json_make_a_multi_label_source(tmp_path: Path) -> None:

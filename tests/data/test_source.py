@@ -180,6 +180,17 @@ def test_a_file_that_is_nothing_known_is_refused(tmp_path: Path) -> None:
         open_source(tmp_path / "notes.txt")
 
 
+def test_what_the_system_will_not_read_is_a_data_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = EVERY_KIND["cifar10"](tmp_path)
+
+    def refused(path: Path, *_: object) -> object:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("vitlab.data.cifar.map_bytes", refused)
+    with pytest.raises(DataError, match=r"data_batch_1.bin cannot be read: Permission denied"):
+        open_source(spec)
+
+
 def test_a_column_of_labels_for_data_without_columns_is_refused(tmp_path: Path) -> None:
     for spec in (folder(tmp_path), str(as_zip(tmp_path / "it.zip", pile()))):
         with pytest.raises(DataError, match=r"label_column='x' means nothing|has no column 'x'"):

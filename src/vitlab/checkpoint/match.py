@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from vitlab.checkpoint.feed import takes_one_size
 from vitlab.config.data import Preprocess
+from vitlab.config.feed import takes_one_size
 from vitlab.config.model import ModelConfig, ViTConfig
 from vitlab.errors import CheckpointError
 from vitlab.model.assemble import skeleton

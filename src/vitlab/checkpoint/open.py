@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 from vitlab.checkpoint.contents import Checkpoint, Description
-from vitlab.checkpoint.feed import feeding
 from vitlab.checkpoint.fit import Wanted, fit
 from vitlab.checkpoint.formats.contract import Told
 from vitlab.checkpoint.match import check_labels, check_preprocess, check_state
 from vitlab.checkpoint.source import read_source
 from vitlab.config.check import pair
 from vitlab.config.data import Preprocess
+from vitlab.config.feed import feeding
 from vitlab.config.model import ModelConfig, PositionResize
 from vitlab.errors import CheckpointError
 from vitlab.model.assemble import skeleton

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitlab.checkpoint.feed import feeding
 from vitlab.checkpoint.files import RawFile, read_file
 from vitlab.checkpoint.files.folder import weights_in
 from vitlab.checkpoint.files.safetensors_file import OpenFile
@@ -16,6 +15,7 @@ from vitlab.checkpoint.formats.contract import Reading, Told
 from vitlab.checkpoint.formats.header import KEY as CONVERTED
 from vitlab.checkpoint.hub import fetch, is_hub
 from vitlab.checkpoint.native import Facts, is_native, read_facts, read_native, summary
+from vitlab.config.feed import feeding
 from vitlab.config.model import ModelConfig, ViTConfig, with_profile
 from vitlab.config.text import Json
 from vitlab.errors import CheckpointError

@@ -21,6 +21,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "quickstart": ("build a small Vision Transformer, say what it is, run it once", "vitlab.cli.quickstart"),
     "describe": ("say what a variant or a checkpoint is: parameters, MACs, tokens, ...", "vitlab.cli.describe"),
     "convert": ("write a checkpoint in another format, bit for bit", "vitlab.cli.convert"),
+    "predict": ("say what is in pictures, one or a million", "vitlab.cli.predict"),
+    "evaluate": ("judge a checkpoint by labelled pictures, every one counted", "vitlab.cli.evaluate"),
 }
 
 

@@ -108,7 +108,10 @@ class BlockContents:
     def read(self, row: int) -> Content:
         """The picture."""
         number = bisect_right(self._starts, row) - 1
-        return self._blocks[number].read(row - self._starts[number])
+        try:
+            return self._blocks[number].read(row - self._starts[number])
+        except OSError as error:
+            raise DataError(f"{shown(self.name(row))} cannot be read: {error.strerror}") from error
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
         """The hash of each picture."""

@@ -11,26 +11,26 @@ from numpy.typing import NDArray
 from vitlab.config.decode import DecodeLimits
 from vitlab.data.decode import BROKEN, MIRRORED, UPSIDE_DOWN, broken, upright
 from vitlab.data.header import Header
-from vitlab.data.jpeg import JpegHeader, Reduction, decode_rows, orientation_of, reduction_for
+from vitlab.data.jpeg import JpegHeader, JpegScale, Reduction, decode_rows, orientation_of, reduction_for
 
 Pixels = NDArray[np.uint8]
 Box = tuple[int, int, int, int]
 
 
-def decode_box(content: bytes, header: Header, box: Box, reduction: Reduction, *, name: str, limits: DecodeLimits) -> Pixels:
+def decode_box(content: bytes, header: Header, box: Box, scale: JpegScale, *, name: str, limits: DecodeLimits) -> Pixels:
     """One box of a plain JPEG that `check` let pass, upright, as RGB: rows below the box are never decoded.
 
-    `box` is (top, left, height, width) in pixels of the upright picture at full size, on the grid of `reduction` as `snap`
-    puts it; what comes back is smaller by that factor.
+    `box` is in pixels of the full size, on the grid of `scale.reduction` as `snap` puts it; what comes back is smaller by
+    that factor.
     """
     jpeg = header.jpeg
     assert jpeg is not None, "only a JPEG is decoded by boxes"
     orientation = orientation_of(jpeg.exif)
-    stored = _as_stored(box, jpeg, orientation)
+    stored, reduction = _as_stored(box, jpeg, orientation), scale.reduction
     assert not any(edge % reduction for edge in stored), "the box is not on the grid of its reduction"
     top, left, height, width = (edge // reduction for edge in stored)
     try:
-        image_HWC = decode_rows(content, jpeg, rows=stored[0] + stored[2], reduction=reduction, decoder=limits.jpeg_decoder)
+        image_HWC = decode_rows(content, jpeg, rows=stored[0] + stored[2], scale=scale, decoder=limits.jpeg_decoder)
     except BROKEN as error:
         raise broken(name, header.format, error) from error
     return upright(image_HWC[top : top + height, left : left + width], orientation)

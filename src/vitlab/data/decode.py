@@ -24,7 +24,7 @@ from PIL import (
 
 from vitlab.config.decode import DecodeLimits, ImageFormat
 from vitlab.data.header import Header, read_header, stranger
-from vitlab.data.jpeg import decode_rows, is_whole, orientation_of, reduction_for
+from vitlab.data.jpeg import JpegScale, decode_rows, is_whole, orientation_of, reduction_for
 from vitlab.errors import ConfigError, DataError
 
 Pixels = NDArray[np.uint8]
@@ -84,7 +84,7 @@ def decode(
         orientation = orientation_of(jpeg.exif)
         wanted = at_least if at_least is None or orientation < 5 else at_least[::-1]
         reduction = 1 if wanted is None else reduction_for((jpeg.height, jpeg.width), wanted)
-        image_HWC = decode_rows(content, jpeg, rows=jpeg.height, reduction=reduction, decoder=limits.jpeg_decoder)
+        image_HWC = decode_rows(content, jpeg, rows=jpeg.height, scale=JpegScale(reduction), decoder=limits.jpeg_decoder)
     except BROKEN as error:
         raise broken(name, header.format, error) from error
     return in_channels(owned(upright(image_HWC, orientation)), channels)

@@ -43,7 +43,7 @@ def decode_once(source: Source, feed: Feed, config: LoaderConfig, *, ranks: int 
         return source, None
     if feed.decode is None:
         raise ConfigError(f"cache={config.cache} needs to be told how to decode", hint="set cache=none")
-    sample = _sampled(source, feed, feed.decode, config.seed)
+    sample = _sampled(source, feed, feed.decode, config.seed, enough_if_useless=config.cache == "auto")
     size = f"{len(source):,} pictures, about {_bytes(sample.total)} decoded"
     where: CachePolicy = config.cache
     if config.cache == "auto":
@@ -81,10 +81,10 @@ class _Sample:
     pixels: bool  # whether the source gives pixels anyway
 
 
-def _sampled(source: Source, feed: Feed, decode: Decode, seed: int) -> _Sample:
-    """Some pictures, evenly spread, decoded and viewed both ways."""
+def _sampled(source: Source, feed: Feed, decode: Decode, seed: int, *, enough_if_useless: bool) -> _Sample:
+    """Some pictures, evenly spread, decoded and viewed both ways; or fewer, as soon as one shows that keeping is no use."""
     sizes: list[int] = []
-    differs, pixels = False, True
+    differs = pixels = False
     for index in np.unique(np.linspace(0, len(source) - 1, _SAMPLES).astype(np.int64)).tolist():
         try:
             example = source[index]
@@ -93,11 +93,13 @@ def _sampled(source: Source, feed: Feed, decode: Decode, seed: int) -> _Sample:
             continue  # the policy for corrupt pictures will meet it
         assert isinstance(decoded.content, np.ndarray)
         sizes.append(decoded.content.nbytes)
-        pixels = pixels and not isinstance(example.content, bytes)
+        pixels = pixels or not isinstance(example.content, bytes)
         for epoch in range(2):
             plain = feed.view(example, rng_of(seed, epoch, index))
             differs = differs or not np.array_equal(plain, feed.view(decoded, rng_of(seed, epoch, index)))
-    return _Sample(total=round(float(np.mean(sizes or [0])) * len(source)), differs=differs, pixels=pixels and bool(sizes))
+        if enough_if_useless and (pixels or differs):
+            break
+    return _Sample(total=round(float(np.mean(sizes or [0])) * len(source)), differs=differs, pixels=pixels)
 
 
 def _choice(sample: _Sample, config: LoaderConfig, ranks: int) -> tuple[CachePolicy, str]:

@@ -73,6 +73,7 @@ def class_folders(
     depth = 1 if declared else 0
     nameless = _without_classes(inner) if declared else None
 
+    part_of = {top: part for top in {path[0] for path in inner} if (part := part_called(top)) is not None}
     kept: list[tuple[str, str, int, int]] = []  # class, path, row, part
     for row, path in zip(rows, inner, strict=True):
         if nameless is not None and path[0] == nameless:
@@ -81,8 +82,7 @@ def class_folders(
         if len(path) < depth + 2:
             offenders.add("/".join(around + path), "a picture outside any class folder")
             continue
-        part = part_called(path[0]) if declared else None
-        kept.append((path[depth], "/".join(path), row, UNDECLARED if part is None else part))
+        kept.append((path[depth], "/".join(path), row, part_of[path[0]] if declared else UNDECLARED))
     kept.sort()
     classes = list(dict.fromkeys(name for name, _, _, _ in kept if name != _NO_CLASS))
     _check_classes(classes, {(part, name) for name, _, _, part in kept if name != _NO_CLASS}, offenders)
@@ -112,7 +112,8 @@ def class_folders(
 
 def _without_classes(paths: Sequence[Sequence[str]]) -> str | None:
     """The folder of the test pictures where none of them is in a class folder."""
-    tests = [path for path in paths if part_called(path[0]) == TEST]
+    tops = {top for top in {path[0] for path in paths} if part_called(top) == TEST}
+    tests = [path for path in paths if path[0] in tops]
     return tests[0][0] if tests and all(len(path) == 2 for path in tests) and len(tests) < len(paths) else None
 
 

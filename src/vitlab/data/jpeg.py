@@ -24,6 +24,21 @@ from vitlab.errors import ConfigError
 Reduction = Literal[1, 2, 4, 8]
 REDUCTIONS: tuple[Reduction, ...] = (8, 4, 2, 1)
 
+
+@dataclass(frozen=True, slots=True)
+class JpegScale:
+    """How finely a JPEG is decoded: at 1/`reduction` of its size, and `rough` with libjpeg's quick arithmetic.
+
+    `rough` is off by about one level on average, as colours are repeated and not smoothed between their coarser pixels; it is
+    for pictures that are then made smaller, and a tenth faster.
+    """
+
+    reduction: Reduction = 1
+    rough: bool = False
+
+
+FULL = JpegScale()
+
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEQUENTIAL_FRAMES = frozenset({0xC0, 0xC1})  # baseline and extended
 _HUFFMAN_FRAMES = _SEQUENTIAL_FRAMES | {0xC2}  # and progressive
@@ -168,13 +183,14 @@ def _library(decoder: JpegDecoder) -> ModuleType | None:
 
 
 def decode_rows(
-    content: bytes, header: JpegHeader, *, rows: int, reduction: Reduction = 1, decoder: JpegDecoder = "auto"
+    content: bytes, header: JpegHeader, *, rows: int, scale: JpegScale = FULL, decoder: JpegDecoder = "auto"
 ) -> NDArray[np.uint8]:
-    """At least the first `rows` rows of a plain JPEG as RGB, each side divided by `reduction` (rounded up), as stored.
+    """At least the first `rows` rows of a plain JPEG as RGB, each side divided by `scale.reduction` (rounded up), as stored.
 
-    The bits are those of a whole decode by Pillow (with its `draft` for a reduction), and what Pillow refuses is refused with
-    Pillow's exception; damage below the rows goes unseen.
+    The bits are those of a whole decode by Pillow at the same scale, and what Pillow refuses is refused with Pillow's
+    exception; damage below the rows goes unseen.
     """
+    reduction = scale.reduction
     height = header.height
     assert min(height, header.width) >= reduction, "nothing would be left"
     # Whole rows of blocks, and one pixel row more than asked for: halved chroma is smoothed with that of the row below.
@@ -186,35 +202,44 @@ def decode_rows(
     library = _library(decoder)
     if library is not None:
         pixels = np.empty((-(-height // reduction), -(-header.width // reduction), 3), np.uint8)
-        if _into(pixels, content, library, reduction):
+        if _into(pixels, content, library, scale):
             return pixels
-    return _by_pillow(content, reduction)
+    return _by_pillow(content, scale)
 
 
 # What libjpeg says of the rows a rewritten height leaves over, and says first: no other fault was met before the last row.
 _LEFT_OVER = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
 
 
-def _into(pixels: NDArray[np.uint8], content: bytes, library: ModuleType, reduction: Reduction) -> bool:
+def _into(pixels: NDArray[np.uint8], content: bytes, library: ModuleType, scale: JpegScale) -> bool:
     """Decode into `pixels` by simplejpeg; False where it complains of anything, which is then for Pillow to judge.
 
     Always strict: with strict=False it passes over fatal faults as well and returns whatever the memory held.
     """
-    height, width = pixels.shape[:2] if reduction > 1 else (0, 0)  # as the least size, which chooses the scale
+    height, width = pixels.shape[:2] if scale.reduction > 1 else (0, 0)  # as the least size, which chooses the scale
     try:
         found = library.decode_jpeg_header(content, min_height=height, min_width=width)
         if found[:2] != pixels.shape[:2]:
             return False
-        library.decode_jpeg(content, "RGB", min_height=height, min_width=width, buffer=pixels)
+        library.decode_jpeg(
+            content,
+            "RGB",
+            fastdct=scale.rough,
+            fastupsample=scale.rough,
+            min_height=height,
+            min_width=width,
+            buffer=pixels,
+        )
     except ValueError as error:
         return _LEFT_OVER.fullmatch(str(error)) is not None
     return True
 
 
-def _by_pillow(content: bytes, reduction: Reduction) -> NDArray[np.uint8]:
+def _by_pillow(content: bytes, scale: JpegScale) -> NDArray[np.uint8]:
     with JpegImagePlugin.JpegImageFile(io.BytesIO(content)) as image:
-        if reduction > 1:
-            image.draft("RGB", (image.width // reduction, image.height // reduction))
+        if scale.reduction > 1:
+            image.draft("RGB", (image.width // scale.reduction, image.height // scale.reduction))
+        image.decoderconfig = (scale.reduction, int(scale.rough))
         return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 

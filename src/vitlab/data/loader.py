@@ -120,7 +120,8 @@ class Loader:
 class Stream(Iterator[Batch]):
     """Batches one after the other, with the work on the next ones under way. Close it, or use `with`, if you leave early.
 
-    `failures` are the pictures that could not be read so far, each once, in the order they were met: what a summary reports.
+    `failures` are the pictures that could not be read since it began, each once, in the order they were met: what a summary
+    reports, and what the budget is compared with. Each rank knows of its own.
     """
 
     def __init__(self, loader: Loader, pool: Pool, position: int) -> None:

@@ -33,21 +33,21 @@ def mix(
 
 
 def mixup(images: torch.Tensor, targets_BK: torch.Tensor, rng: np.random.Generator, alpha: float) -> Mixed:
-    """Every picture blended with the one before it, one weight from Beta(alpha, alpha) for the whole batch.
+    """Every picture blended with its partner, one weight from Beta(alpha, alpha) for the whole batch.
 
     The larger share stays with the picture itself, as in the official code; uint8 is rounded back to uint8.
     """
     _check(images, targets_BK, alpha)
     weight = rng.beta(alpha, alpha)
     weight = max(weight, 1 - weight)
-    blended = _blend(images, images.roll(1, 0), weight)
-    return blended, _blend(targets_BK, targets_BK.roll(1, 0), weight)
+    blended = _blend(images, partners(images), weight)
+    return blended, _blend(targets_BK, partners(targets_BK), weight)
 
 
 def cutmix(
     images: torch.Tensor, targets_BK: torch.Tensor, rng: np.random.Generator, alpha: float, *, layout: Layout = "BHWC"
 ) -> Mixed:
-    """One box, the same for the whole batch, pasted from the picture before; targets weighed by the area that is left.
+    """One box, the same for the whole batch, pasted from its partner; targets weighed by the area that is left.
 
     The box has the picture's aspect and a share 1 - Beta(alpha, alpha) of its area, around a centre drawn evenly, cut off at
     the border ("CutMix", Yun et al., 2019, eq. 2); the weight is counted after the cut.
@@ -61,10 +61,19 @@ def cutmix(
     left, right = _reach(int(across * width), int(width * side), width)
     mixed = images.clone()
     box = mixed.narrow(height_axis, top, bottom - top).narrow(width_axis, left, right - left)
-    other = images.roll(1, 0).narrow(height_axis, top, bottom - top).narrow(width_axis, left, right - left)
+    other = partners(images).narrow(height_axis, top, bottom - top).narrow(width_axis, left, right - left)
     box.copy_(other)
     weight = 1 - (bottom - top) * (right - left) / (height * width)
-    return mixed, _blend(targets_BK, targets_BK.roll(1, 0), weight)
+    return mixed, _blend(targets_BK, partners(targets_BK), weight)
+
+
+def partners(rows: torch.Tensor) -> torch.Tensor:
+    """For each row its partner: of two neighbours the other one, and for a last row without one the row before it.
+
+    So the even number of rows that a rank has of a batch is mixed as it would be within the whole batch.
+    """
+    other_B = torch.arange(len(rows), device=rows.device) ^ 1
+    return rows[torch.where(other_B < len(rows), other_B, max(len(rows) - 2, 0))]
 
 
 def one_hot(labels_B: torch.Tensor, classes: int) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from vitlab.data.names import shown
 from vitlab.data.zips import STORED, ZipContents, read_zip_index
 from vitlab.errors import DataError
 
-_LIMITS = ArchiveLimits(entries=1000, entry_bytes=2**40, total_bytes=2**41)  # mapped, so larger than memory is fine
+NPZ_LIMITS = ArchiveLimits(entries=1000, entry_bytes=2**40, total_bytes=2**41)  # mapped, so larger than memory is fine
 _LONGEST_HEADER = 10_000
 _CHECKED_AT_ONCE = 512 * 2**20  # bytes; larger arrays are not read through just to verify their checksum
 
@@ -56,11 +57,16 @@ class NpzArray:
         return raw.view(self.dtype).reshape(self.shape)
 
 
-def open_npz(path: Path) -> dict[str, NpzArray]:
-    """The arrays of an .npz file by name; DataError where one holds objects, or is not as large as it claims."""
-    contents = ZipContents(read_zip_index(path, _LIMITS))
+def open_npz(path: Path, *, only: Collection[str] | None = None, limits: ArchiveLimits = NPZ_LIMITS) -> dict[str, NpzArray]:
+    """The arrays of an .npz file by name; DataError where one holds objects, or is not as large as it claims.
+
+    With `only`, the others are not even looked at, objects or not.
+    """
+    contents = ZipContents(read_zip_index(path, limits))
     arrays = {}
     for row, name in enumerate(contents.index.names):
+        if only is not None and name.removesuffix(".npy") not in only:
+            continue
         if not name.endswith(".npy"):
             raise DataError(f"{shown(str(path))} holds {shown(name)}, which is no array")
         arrays[name.removesuffix(".npy")] = _described(contents, row)

@@ -52,7 +52,9 @@ def open_parquet(pattern: str, *, label_column: str | None = None) -> ListedSour
         if file.schema_arrow.names != files[0].schema_arrow.names:
             raise DataError(f"{shown(str(path))} has other columns than {shown(str(paths[0]))}")
         count = file.metadata.num_rows
-        cells.extend([None] * count if label is None else file.read([label], use_threads=False)[label].to_pylist())
+        groups = range(file.metadata.num_row_groups) if label is not None else ()
+        cells.extend(cell for group in groups for cell in _column(file, group, str(label), path).to_pylist())
+        cells.extend([None] * (count if label is None else 0))
     contents = ParquetContents(paths, [stamp_of(path.stat()) for path in paths], files, picture)
     if not cells:
         raise DataError(f"{shown(pattern)} holds no row")
@@ -101,8 +103,10 @@ class ParquetContents:
     def read(self, row: int) -> bytes:
         """The encoded picture."""
         place = bisect_right(self._starts, row) - 1
-        value = self._group(place)[row - self._starts[place]].as_py()
-        data = value.get("bytes") if isinstance(value, dict) else value
+        value = self._group(place)[row - self._starts[place]]
+        if value.is_valid and isinstance(value, Mapping):
+            value = value["bytes"]  # its path is not looked at
+        data = value.as_py()
         if not isinstance(data, bytes):
             raise DataError(f"{shown(self.name(row))} holds no bytes of a picture", hint="its file is somewhere else")
         return data
@@ -125,7 +129,7 @@ class ParquetContents:
             if stamp_of(path.stat())[:2] != self._stamps[number][:2]:
                 raise DataError(f"{shown(str(path))} has changed since it was opened", hint="start again")
             self._files[number] = _opened(_pyarrow_parquet(), path)
-        column = self._files[number].read_row_group(group, [self._column], use_threads=False)[self._column].combine_chunks()
+        column = _column(self._files[number], group, self._column, self._paths[number])
         self._held[place] = column
         while len(self._held) > 1 and sum(held.nbytes for held in self._held.values()) > _HELD:
             self._held.popitem(last=False)
@@ -149,6 +153,14 @@ def _opened(pq: ModuleType, path: Path) -> Any:
         return pq.ParquetFile(path, memory_map=False, pre_buffer=False)
     except (OSError, ValueError) as error:  # pyarrow's own errors are both
         raise DataError(f"{shown(str(path))} is no Parquet file: {shown(str(error).splitlines()[0])}") from error
+
+
+def _column(file: Any, group: int, name: str, path: Path) -> Any:
+    """One column of one group of rows."""
+    try:
+        return file.read_row_group(group, [name], use_threads=False)[name].combine_chunks()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{shown(str(path))}: group {group} of its rows is damaged: {shown(str(error).splitlines()[0])}") from error
 
 
 def _features(file: Any) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePosixPath
@@ -12,7 +13,7 @@ from vitlab.data.names import shown
 PICTURE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".ppm", ".pgm"}
 )
-_DEBRIS = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
+_HIDDEN = re.compile(r"(?:^|/)(?:\.|(?:thumbs\.db|desktop\.ini|__macosx)(?:/|$))", re.IGNORECASE)
 
 
 def is_picture(name: str) -> bool:
@@ -23,7 +24,7 @@ def is_picture(name: str) -> bool:
 
 def is_hidden(name: str) -> bool:
     """Whether a file or one of its folders is hidden, or the debris of a desktop (.DS_Store, Thumbs.db, __MACOSX/)."""
-    return any(part.startswith(".") or part.casefold() in _DEBRIS for part in PurePosixPath(name).parts)
+    return _HIDDEN.search(name) is not None
 
 
 class LeftOut:

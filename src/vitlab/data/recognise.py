@@ -13,6 +13,7 @@ from vitlab.data.manifest import MANIFEST_NAMES, open_manifest, open_zip_manifes
 from vitlab.data.names import shown
 from vitlab.data.offenders import Offenders
 from vitlab.data.pictures import LeftOut
+from vitlab.data.split import part_called
 from vitlab.data.webdataset import open_shards
 from vitlab.data.zips import ZipContents, read_zip_index
 from vitlab.errors import DataError
@@ -72,8 +73,8 @@ def _kind_of_file(path: Path) -> str:
     except OSError as error:
         raise DataError(f"{shown(str(path))} cannot be read: {error.strerror}") from error
     if head[:4] in (b"PK\3\4", b"PK\5\6"):
-        names = list(read_zip_index(path).names) if path.suffix != ".npz" else []
-        return "npz" if path.suffix == ".npz" or (names and all(name.endswith(".npy") for name in names)) else "zip"
+        first = head[30 : 30 + int.from_bytes(head[26:28], "little")]  # the name of its first member
+        return "npz" if path.suffix == ".npz" or first.endswith(b".npy") else "zip"
     if head[:4] == b"PAR1":
         return "parquet"
     if head[257:262] == b"ustar" or path.suffix == ".tar" or path.name.endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")):
@@ -101,8 +102,10 @@ def _kind_of_folder(path: Path) -> str:
             )
     if any((path / name).is_file() for name in MANIFEST_NAMES):
         return "manifest"
+    # Not in every folder: a class may hold a million files.
+    places = [path, *(entry for entry in path.iterdir() if entry.name == "data" or part_called(entry.name) is not None)]
     for kind, ending in (("shards", "tar"), ("parquet", "parquet")):
-        if any(next(path.glob(f"{inside}*.{ending}"), None) for inside in ("", "*/")):
+        if any(next(place.glob(f"*.{ending}"), None) for place in places):
             return kind
     return "folder"
 

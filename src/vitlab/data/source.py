@@ -98,8 +98,12 @@ def open_source(
     text = str(spec)
     if not text or "\0" in text:
         raise DataError("data has no name", hint="a folder, digits, generated, or cifar10:/path")
-    kind, place = parse_spec(text) if isinstance(spec, str) else (recognise(text), text)
-    return take_split(open_kind(kind, place, label_column=label_column), split, rule, where=shown(text))
+    try:
+        kind, place = parse_spec(text) if isinstance(spec, str) else (recognise(text), text)
+        whole = open_kind(kind, place, label_column=label_column)
+    except OSError as error:
+        raise DataError(f"{shown(str(error.filename or text))} cannot be read: {error.strerror}") from error
+    return take_split(whole, split, rule, where=shown(text))
 
 
 def _generated(config: GeneratedConfig, split: Split, rule: SplitRule) -> Source:

@@ -142,8 +142,9 @@ def _skip(stream: TarStream, offset: int, size: int, what: str, path: Path) -> N
 def _verify(header: bytes, path: Path, start: int) -> None:
     told = _number(header[148:156], path, start)
     rest = header[:148] + b" " * 8 + header[156:]
+    total = sum(rest)
     # Some old writers summed signed bytes.
-    if told not in (sum(rest), sum(rest) - 256 * sum(byte > 127 for byte in rest)):
+    if told != total and told != total - 256 * sum(byte > 127 for byte in rest):
         raise DataError(f"{path} is damaged: there is no tar header at offset {start:,}")
 
 

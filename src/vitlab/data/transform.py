@@ -20,7 +20,7 @@ from vitlab.data.augment import distort
 from vitlab.data.boxes import Box, decode_box, snap, upright_size
 from vitlab.data.decode import check, decode, in_channels, owned
 from vitlab.data.header import Header
-from vitlab.data.jpeg import Reduction
+from vitlab.data.jpeg import JpegScale, Reduction
 from vitlab.data.preprocess import check_pixels
 
 Pixels = NDArray[np.uint8]
@@ -39,9 +39,10 @@ def training_view(
 ) -> Pixels:
     """One augmented view, uint8 [H, W, C] of `config.image_size`, of a picture file's bytes or of decoded pixels.
 
-    A JPEG is decoded no further down than the crop reaches, and at 1/2, 1/4 or 1/8 of its size where the crop stays at least
-    as large as the view; the crop is then drawn on the grid of that reduction. The view is that of a whole decode, crop and
-    resize: to within two levels unreduced, and reduced to within the difference of two good ways of making a picture smaller.
+    A JPEG is decoded no further down than the crop reaches. Where the picture is at least twice the view on both sides and the
+    crop covers the view, it is also decoded by libjpeg's quicker arithmetic, and at 1/2, 1/4 or 1/8 of its size as long as the
+    crop still covers the view; the crop then lies on the grid of that reduction. The view is that of a whole decode, crop and
+    resize: exactly for smaller pictures, and to about one level on average for these.
     The random choices are drawn in this order: crop, flip, RandAugment, colour jitter, erasing.
     """
     if config.crop == "inception":
@@ -58,8 +59,10 @@ def _inception_view(
 ) -> Pixels:
     header = check(content, name=name, limits=limits) if isinstance(content, bytes) else None
     if isinstance(content, bytes) and header is not None and header.jpeg is not None and header.jpeg.plain:
-        box, reduction = _box(*upright_size(header), rng, config, header)
-        cut_HWC = decode_box(content, header, box, reduction, name=name, limits=limits)
+        height, width = upright_size(header)
+        box, reduction = _box(height, width, rng, config, header)
+        rough = _economical((height, width), config) and _covers(box[2:], config.image_size)
+        cut_HWC = decode_box(content, header, box, JpegScale(reduction, rough), name=name, limits=limits)
         return scale(in_channels(owned(cut_HWC), channels), config.image_size, config.interpolation)
     image_HWC = _decoded(content, name=name, limits=limits, channels=channels)
     height, width, _ = image_HWC.shape
@@ -70,8 +73,21 @@ def _inception_view(
 def _box(height: int, width: int, rng: np.random.Generator, config: Augment, header: Header | None = None) -> tuple[Box, Reduction]:
     """The box to show and how far a JPEG may be reduced for it; every kind of source gets the box a JPEG would get."""
     box = inception_box(height, width, rng, config)
-    # The lack of antialiasing is what tf-bilinear is asked for, and a reduction would bring it back.
-    return (box, 1) if config.interpolation == "tf-bilinear" else snap(box, config.image_size, header)
+    return snap(box, config.image_size, header) if _economical((height, width), config) else (box, 1)
+
+
+def _economical(size: tuple[int, int], config: Augment) -> bool:
+    """Whether a picture of (height, width) `size` is at least twice the view, so that a JPEG need not be decoded in full.
+
+    It goes by the picture and not by the crop: of a set of small pictures every view is exact, and may be made from a cache.
+    The lack of antialiasing is what tf-bilinear is asked for, and a reduction would bring it back.
+    """
+    height, width = config.image_size
+    return config.interpolation != "tf-bilinear" and _covers(size, (2 * height, 2 * width))
+
+
+def _covers(size: tuple[int, int], other: tuple[int, int]) -> bool:
+    return size[0] >= other[0] and size[1] >= other[1]
 
 
 def _whole_view(

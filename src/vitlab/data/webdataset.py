@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,10 +35,11 @@ def open_shards(pattern: str, *, label_column: str | None = None) -> ListedSourc
     contents = ShardContents([shard_index(path) for path in paths])
     offenders, left_out = Offenders(pattern), _not_files(contents)
     part_of = parts_of_files(paths, offenders)
-    samples = list(_samples(contents, left_out, offenders))
+    endings = LABEL_SUFFIXES if label_column is None else (".json",)
+    samples = list(_samples(contents, endings, left_out, offenders))
     if not samples:
         raise DataError(f"{shown(pattern)} holds no picture" + "".join(f" ({note})" for note in left_out.notes()))
-    if all(label is None for _, label in samples):
+    if label_column is None and all(label is None for _, label in samples):
         names = Names(name for _, name in contents.names())
         if all("/" in names[picture] for picture, _ in samples):
             whole = class_folders(contents, names, where=pattern, offenders=offenders, left_out=_not_files(contents))
@@ -46,6 +47,9 @@ def open_shards(pattern: str, *, label_column: str | None = None) -> ListedSourc
             return whole if UNDECLARED in told else replace(whole, parts=told)
 
     cells = [_cell(contents, label, label_column, offenders) for _, label in samples]
+    if label_column is not None and all(cell is None for cell in cells):
+        offenders.refuse()
+        raise DataError(f"{shown(pattern)}: no member .json has a field {label_column!r}")
     rows = np.array([picture for picture, _ in samples], np.int64)
     parts = _parts(contents, rows, part_of)
     labels, table, notes = name_labels(
@@ -73,7 +77,9 @@ def _not_files(contents: ShardContents) -> LeftOut:
     return left_out
 
 
-def _samples(contents: ShardContents, left_out: LeftOut, offenders: Offenders) -> Iterator[tuple[int, int | None]]:
+def _samples(
+    contents: ShardContents, endings: Sequence[str], left_out: LeftOut, offenders: Offenders
+) -> Iterator[tuple[int, int | None]]:
     """(row of the picture, row of the label) of each sample: neighbours whose names are equal up to the first dot."""
     key: tuple[int, str] | None = None
     members: dict[str, int] = {}
@@ -86,22 +92,22 @@ def _samples(contents: ShardContents, left_out: LeftOut, offenders: Offenders) -
         stem, dot, ending = file.partition(".")
         here = (shard, folder + slash + stem)
         if here != key:
-            yield from _sample(members, contents, left_out, offenders)
+            yield from _sample(members, contents, endings, left_out, offenders)
             if here in seen:
                 offenders.add(contents.name(row), "its sample stands in two places of the shard")
             key, members = here, {}
             seen.add(here)
         if members.setdefault(dot + ending.lower(), row) != row:
             offenders.add(contents.name(row), "given twice")
-    yield from _sample(members, contents, left_out, offenders)
+    yield from _sample(members, contents, endings, left_out, offenders)
 
 
 def _sample(
-    members: dict[str, int], contents: ShardContents, left_out: LeftOut, offenders: Offenders
+    members: dict[str, int], contents: ShardContents, endings: Sequence[str], left_out: LeftOut, offenders: Offenders
 ) -> Iterator[tuple[int, int | None]]:
     pictures = [ending for ending in members if is_picture(f"x{ending}")]
     plain = [ending for ending in pictures if ending.count(".") == 1] or pictures
-    label = next((ending for ending in LABEL_SUFFIXES if ending in members), None)
+    label = next((ending for ending in endings if ending in members), None)
     for ending in members:
         if ending != label and ending not in plain[:1]:
             left_out.add(ending, ending or "without an ending")

@@ -10,6 +10,7 @@ import os
 import stat
 import struct
 import zlib
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def read_zip_index(path: Path, limits: ArchiveLimits = READ_IN_PLACE) -> ZipInde
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
     names: list[str] = []
-    numbers: list[tuple[int, int, int, int, int]] = []
+    numbers = array("q")
     ignored: Counter[str] = Counter()
     for name, mode, entry in _entries(directory, count, path):
         plain = checked_name(name, path)
@@ -79,15 +80,15 @@ def read_zip_index(path: Path, limits: ArchiveLimits = READ_IN_PLACE) -> ZipInde
             ignored["link" if stat.S_ISLNK(mode) else "device"] += 1
             continue
         names.append(plain)
-        numbers.append(entry)
-    table = np.array(numbers, np.int64).reshape(-1, 5)
+        numbers.extend(entry)
+    table = np.frombuffer(numbers, np.int64).reshape(-1, 5)
     index = ZipIndex(
         path=path,
         stamp=stamp_of(status),
         names=Names(names),
-        offsets=table[:, 0],
-        packed=table[:, 1],
-        sizes=table[:, 2],
+        offsets=table[:, 0].copy(),
+        packed=table[:, 1].copy(),
+        sizes=table[:, 2].copy(),
         checksums=table[:, 3].astype(np.uint32),
         methods=table[:, 4].astype(np.uint16),
         ignored=ignored,

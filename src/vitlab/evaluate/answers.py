@@ -66,7 +66,7 @@ def answer(
     weights = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     logits, labels, indices, failures = list[NDArray[np.float32]](), list[Labels](), list[NDArray[np.int64]](), list[Failure]()
     lower = torch.autocast(place.type, dtype=dtype, enabled=dtype != weights and dtype in (torch.bfloat16, torch.float16))
-    with torch.inference_mode(), _evaluating(model), lower:
+    with torch.inference_mode(), evaluating(model), lower:
         for batch in batches:
             failures += (failure for failure in batch.failed if failure.replaced_by is None)
             if not len(batch):
@@ -123,7 +123,7 @@ def check_labels(answers: Answers) -> None:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; afterwards every module is as it was, also where only some of them were training."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()

@@ -114,8 +114,8 @@ def _vit(tally: Tally, config: ViTConfig) -> None:
     if config.pool == "map":
         tally.parameters += width  # the probe
         tally.dense(1, width, width)
-        tally.dense(tokens, width, 2 * width)
-        tally.macs += 2 * tokens * width
+        tally.dense(patches, width, 2 * width)
+        tally.macs += 2 * patches * width
         tally.dense(1, width, width)
         tally.norms(width)
         tally.dense(1, width, hidden)

@@ -14,7 +14,7 @@ from vitlab.model.mlp import Mlp
 
 
 class MapPool(nn.Module):
-    """Multihead attention pooling (Zhai et al. 2021): one learned probe asks all tokens, then an MLP beside a residual."""
+    """Multihead attention pooling (Zhai et al. 2021): one learned probe asks all patches, then an MLP beside a residual."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()

@@ -58,9 +58,9 @@ class ViT(nn.Module):
         patches_BND: Tensor = self.patches(images_BCHW if self.stem is None else self.stem(images_BCHW))
         return patches_BND
 
-    def encode(self, patches_BND: Tensor, grid: Grid, record: Record | None = None) -> Tensor:
-        """All tokens after the encoder, from embedded patches."""
-        z_BND: Tensor = torch.cat([*self.prefix(patches_BND.shape[0]), patches_BND], dim=1)  # [x_class; x_p E]
+    def encode(self, z_BND: Tensor, grid: Grid, record: Record | None = None) -> Tensor:
+        """All tokens after the encoder, from embedded patches; the name is reused so that nothing is kept alive in vain."""
+        z_BND = torch.cat([*self.prefix(z_BND.shape[0]), z_BND], dim=1)  # [x_class; x_p E]
         if (E_pos_1ND := self.position.added(0, grid)) is not None:
             z_BND = z_BND + E_pos_1ND  # eq. 1: z_0 = [x_class; x_p E] + E_pos
         z_BND = self.thinned(self.dropout(z_BND))
@@ -70,7 +70,7 @@ class ViT(nn.Module):
     def pooled(self, z_BND: Tensor) -> Tensor:
         """One vector a picture, (B, D)."""
         if self.pool is not None:
-            y_BD: Tensor = self.pool(z_BND)
+            y_BD: Tensor = self.pool(z_BND[:, self.config.prefix_tokens :])
         elif self.config.pool == "mean":
             y_BD = z_BND[:, self.config.prefix_tokens :].mean(1)
         elif self.config.distill_token:

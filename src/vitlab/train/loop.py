@@ -32,7 +32,9 @@ from vitlab.train.validate import score, validate
 _PATIENCE_WITH_NANS = 3
 
 
-def train(run: RunConfig, *, out: str | Path, control: Control | None = None, override: bool = False) -> Generator[Event, None, None]:
+def train(
+    run: RunConfig, *, out: str | Path, control: Control | None = None, override: bool = False
+) -> Generator[Event, None, None]:
     """Train, telling what happens; the folder `out` is begun, or gone on with where it was left.
 
     The same command under torchrun shares the work among its processes. `control` asks for a stop or a checkpoint from outside.

@@ -57,8 +57,9 @@ def optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.Optimize
     plain = [_group(rule, tensors, config) for rule, tensors in groups.items() if not rule.muon]
     matrices = [_group(rule, tensors, config) for rule, tensors in groups.items() if rule.muon]
     made: list[torch.optim.Optimizer] = []
+    fused = not any(isinstance(parameter, DTensor) for parameter in model.parameters())  # torch has no fused SGD of parts
     if plain and config.kind == "sgd":
-        made.append(torch.optim.SGD(plain, lr=config.lr, momentum=config.momentum, fused=True))
+        made.append(torch.optim.SGD(plain, lr=config.lr, momentum=config.momentum, fused=fused))
     elif plain:
         rate = config.adam_lr if config.kind == "muon" else config.lr
         made.append(torch.optim.AdamW(plain, lr=rate, betas=config.betas, eps=config.eps, fused=True))

@@ -23,6 +23,7 @@ CAN: dict[str, set[str]] = {
     "big-vision": (FLAX - {"other grid"}) | {"map", "map, no head", "bare positions", "sine positions"},
     "timm": FLAX
     | {"mean, norm after", "mean, norm after, class token", "mean, class token", "map", "map, no head"}
+    | {"map, class token"}
     | {"distilled", "distilled, no head", "one register", "four registers", "four registers, bare positions"}
     | {"bare positions", "no positions", "layer scale", "no qkv bias", "hybrid", "hybrid root"}
     | {"resnet", "resnet, no head", "resnet, one channel"},

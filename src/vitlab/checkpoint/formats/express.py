@@ -88,10 +88,8 @@ def _pooling(config: ViTConfig, can: Expressible) -> list[str]:
     reasons = []
     if config.pool not in can.pools:
         reasons.append(f"pool={config.pool!r}")
-    elif config.pool == "map" and config.prefix_tokens:
-        reasons.append("class or register tokens that pool='map' sees")
-    elif config.class_token and config.pool == "mean" and not can.class_token_unpooled:
-        reasons.append("a class token beside pool='mean'")
+    elif config.class_token and config.pool != "token" and not can.class_token_unpooled:
+        reasons.append(f"a class token beside pool={config.pool!r}")
     if config.norm_after_pool and not (can.norm_after_mean and config.pool == "mean"):
         reasons.append(f"norm_after_pool=True with pool={config.pool!r}")
     if config.representation_width and not can.representation:

@@ -152,10 +152,6 @@ def _pool(tensors: Tensors, said: Pool | None, *, where: str) -> tuple[Pool, boo
     if by_attention != (said == "map") and said is not None:
         raise CheckpointError(f"{where}: config.json says global_pool={said!r}, and the attention pool's tensors say otherwise")
     if by_attention:
-        if class_token or "reg_token" in tensors:
-            raise CheckpointError(
-                f"{where}: timm's attention pool leaves class and register tokens aside, vitlab's sees them: another model"
-            )
         return "map", False, []
     if said is not None:
         return said, after, []

@@ -1,0 +1,155 @@
+"""`vitlab evaluate CHECKPOINT DATA`: how good a model is, every picture counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Union
+
+import tyro
+
+from vitlab.cli.evaluation_table import json_of, print_evaluation, print_robustness, robustness_json
+from vitlab.cli.opening import File, Opening, among
+from vitlab.cli.parse import count, one, parse, positional, unset
+from vitlab.cli.progress import bar
+from vitlab.cli.table import print_json
+from vitlab.cli.talk import UsageError, note
+from vitlab.config.evaluate import EvaluateConfig
+from vitlab.config.loader import CorruptPolicy
+from vitlab.config.source import Split
+from vitlab.config.text import Json, to_json
+
+if TYPE_CHECKING:
+    from vitlab.checkpoint import Checkpoint
+    from vitlab.data.source import Source
+    from vitlab.evaluate.mapping import Targets
+
+
+def severities(word: str) -> tuple[int, ...]:
+    """`3`, `1-5` or `1,3,5`."""
+    if not re.fullmatch(r"[1-5](-[1-5])?(,[1-5](-[1-5])?)*", word):
+        raise ValueError(f"{word!r} is neither a severity from 1 to 5, nor a range (1-5), nor a list (1,3,5)")
+    found: set[int] = set()
+    for part in word.split(","):
+        low, _, high = part.partition("-")
+        if int(high or low) < int(low):
+            raise ValueError(f"{part!r} runs backwards")
+        found.update(range(int(low), int(high or low) + 1))
+    return tuple(sorted(found))
+
+
+SplitWord = Annotated[Union[None, Split], among(Split)]  # noqa: UP007, RUF036
+Column = Annotated[Union[None, str], one("NAME", str)]  # noqa: UP007, RUF036
+Names = Annotated[Union[None, tuple[str, ...]], one("all|NAME,...", lambda word: tuple(word.split(",")))]  # noqa: UP007, RUF036
+Severities = Annotated[tuple[int, ...], one("1-5", severities)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments(Opening):
+    """Judge a checkpoint by labelled pictures: accuracy, likelihood, calibration, classes; every picture counts."""
+
+    data: Annotated[tyro.conf.Positional[str], positional("DATA")]
+    """a folder of class folders, a zip, a CSV list, shards, digits, kind:path, ..."""
+
+    split: Annotated[SplitWord, unset("test if the data declares it, else val, else everything")] = None
+    """the part of the data to judge by"""
+
+    label_column: Annotated[Column, unset("the first that is known")] = None
+    """column of the labels, where a list has several"""
+
+    subset: bool = False
+    """let the data have some of the model's classes, or another order of them; they are matched by name"""
+
+    mapping: Annotated[File, unset("classes are the same")] = None
+    """JSON file: class of the data -> list of the model's classes that are right (as for ObjectNet)"""
+
+    real: Annotated[File, unset("no ReaL accuracy")] = None
+    """CSV or JSON file of the really right classes of each picture, also inside a zip: data.zip/labels.csv"""
+
+    corrupt: CorruptPolicy = "fail"
+    """what a picture that cannot be read does: fail stops, skip counts it as wrong and reports it"""
+
+    corruptions: Annotated[Names, unset("none")] = None
+    """evaluate also with pictures corrupted in these ways (fog,jpeg) or in all fifteen"""
+
+    severities: Annotated[Severities, unset("1-5")] = (1, 2, 3, 4, 5)
+    """how badly, from 1 to 5"""
+
+    batch_size: Annotated[int, one("N", count)] = 64
+    """pictures at once"""
+
+    workers: Annotated[int, one("N", count)] = 2
+    """threads that read pictures ahead"""
+
+    per_image: Annotated[File, unset("not written")] = None
+    """CSV file to write, a line for each picture"""
+
+    json: bool = False
+    """print one JSON object, with confusions and all classes"""
+
+
+def run(words: Sequence[str]) -> None:
+    """Evaluate, and print what was found."""
+    arguments = parse(Arguments, words, verb="evaluate")
+    if arguments.subset and arguments.mapping is not None:
+        raise UsageError("--subset and --mapping are two ways to match classes", hint="leave one out")
+    config = EvaluateConfig(batch_size=arguments.batch_size, workers=arguments.workers, corrupt=arguments.corrupt)
+
+    from pathlib import Path
+
+    from vitlab.evaluate.corruptions import chosen_corruptions
+    from vitlab.evaluate.evaluation import evaluate
+    from vitlab.evaluate.part import open_part
+    from vitlab.evaluate.per_image import write_per_image
+    from vitlab.evaluate.robustness import robustness
+
+    chosen = chosen_corruptions(arguments.corruptions or ())
+    checkpoint = arguments.open()
+    source, said = open_part(arguments.data, arguments.split, checkpoint, label_column=arguments.label_column)
+    targets = _targets(arguments, checkpoint, source)
+    for line in (*said, *targets.notes):
+        note(f"note: {line}")
+    with bar() as tell:
+        found = evaluate(checkpoint, source, targets, real=_real(arguments, checkpoint, source, targets), config=config, tell=tell)
+        if arguments.per_image is not None:
+            write_per_image(Path(arguments.per_image), found, source)
+        harder = (
+            robustness(checkpoint, source, found, corruptions=chosen, severities=arguments.severities, config=config, tell=tell)
+            if chosen
+            else None
+        )
+    for failure in found.answers.failures:
+        note(f"unreadable: {failure}")
+    if arguments.json:
+        told: dict[str, Json] = {"checkpoint": arguments.checkpoint, "data": arguments.data, **json_of(found)}
+        if harder is not None:
+            told["robustness"] = robustness_json(harder)
+        notes = (*checkpoint.notes, *said, *targets.notes)
+        print_json(told | {"preprocess": to_json(checkpoint.preprocess), "notes": list(notes)})
+        return
+    print_evaluation(found)
+    if harder is not None:
+        print()
+        print_robustness(harder)
+
+
+def _targets(arguments: Arguments, checkpoint: Checkpoint, source: Source) -> Targets:
+    from pathlib import Path
+
+    from vitlab.evaluate.mapping import match_by_file, match_by_name
+
+    classes = checkpoint.config.num_classes
+    if arguments.mapping is not None:
+        return match_by_file(Path(arguments.mapping), source.labels, checkpoint.labels, classes=classes)
+    return match_by_name(source.labels, checkpoint.labels, classes=classes, subset=arguments.subset)
+
+
+def _real(arguments: Arguments, checkpoint: Checkpoint, source: Source, targets: Targets) -> Sequence[Sequence[int]] | None:
+    if arguments.real is None:
+        return None
+    from vitlab.evaluate.evaluation import name_in
+    from vitlab.evaluate.real import read_real
+
+    names = [name_in(source, index) for index in range(len(source))]
+    return read_real(arguments.real, names, targets.names, classes=checkpoint.config.num_classes)

@@ -1,0 +1,209 @@
+"""vitlab's own recipes: any folder of pictures, few pictures and no checkpoint, and first steps on built-in data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vitlab.config.augment import Augment, augreg
+from vitlab.config.data import Preprocess
+from vitlab.config.feed import feeding
+from vitlab.config.ingredients import (
+    fitted_model,
+    new_model,
+    plain_preprocess,
+    precision_of,
+    start_of,
+    whole_patches,
+    workers_of,
+)
+from vitlab.config.loader import LoaderConfig
+from vitlab.config.model import ModelConfig, ViTConfig
+from vitlab.config.run import RunConfig, RunData
+from vitlab.config.scale import every, pretraining_batch, rate_for, steps_of, warmup_of
+from vitlab.config.source import SplitRule
+from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
+from vitlab.config.wish import DataFacts, Machine, Wish
+from vitlab.errors import ConfigError
+
+STROKES = DataFacts(source="generated:kind=strokes,classes=100,image_size=32", pictures=100_000, classes=100, channels=1, side=32)
+DIGITS = DataFacts(source="digits", pictures=1_212, classes=10, channels=1, side=8)
+
+_REFERENCE_BATCH = 64
+_UNEVEN = 3.0  # from this ratio of the largest class to the smallest on, rare classes are shown more often
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How a recipe trains: `lr` is for batches of 64, `epochs` for a run without a wish, `most` the largest batch."""
+
+    most: int
+    epochs: float
+    lr: float
+    weight_decay: float
+    warmup: float
+    average: float = 0.0
+    layer_decay: float = 1.0
+    smoothing: float = 0.1
+
+
+def finetune_folder(wish: Wish) -> RunConfig:
+    """Fine-tune a checkpoint on any labelled pictures: AdamW, slower towards the first layers, averaged weights, cosine.
+
+    On a processor alone: at most 160 px and about 60,000 pictures in all, from 3 to 20 epochs, batches of at most 64. With an
+    accelerator: the checkpoint's own size, up to 400,000 pictures, from 5 to 40 epochs, batches of at most 512.
+    Command: vitlab finetune pets/ --from deit_tiny.npz
+    Time and score: measured in docs/guides/fine-tune.md.
+    """
+    start, data = start_of("finetune-folder", wish), _labelled("finetune-folder", wish)
+    size = wish.image_size or _folder_size(start.model, data, wish.machine)
+    model = fitted_model(start.model, size, data.classes)
+    fed, _ = feeding(start.preprocess, model, resized=True)
+    most, seen, fewest, longest = (512, 400_000, 5, 40) if wish.machine.accelerator else (64, 60_000, 3, 20)
+    course = Course(
+        most=most,
+        epochs=min(max(seen / data.pictures, fewest), longest),
+        lr=5e-4,
+        weight_decay=0.05,
+        warmup=0.1,
+        average=0.999,
+        layer_decay=0.75,
+    )
+    augment = _augment(wish, Augment(area=(0.25, 1.0), interpolation="bicubic", flip=_flip(data)), size)
+    return replace(_run("finetune-folder", wish, data, model, course, augment, fed), start=start.path)
+
+
+def small_data(wish: Wish) -> RunConfig:
+    """A few thousand pictures and no checkpoint: a small ViT of 64 patches with mean pooling, strong augmentation, many epochs.
+
+    Command: vitlab finetune pets/          (without --from), or vitlab pretrain --recipe small-data --data pets/ --out runs/pets
+    Time: on a processor about 200,000 pictures in all, which takes about 35 minutes on two cores.
+    Score: a checkpoint to begin with is worth far more; docs/guides/fine-tune.md has both on the same pictures.
+    """
+    data = _labelled("small-data", wish)
+    side = 32 if data.side <= 48 else 128 if wish.machine.accelerator and data.side > 96 else 64
+    small = ViTConfig(
+        width=192,
+        depth=6,
+        heads=3,
+        mlp_width=768,
+        patch_size=(side // 8, side // 8),
+        image_size=(side, side),
+        pool="mean",
+        class_token=False,
+        drop_path=0.1,
+    )
+    model = new_model("small-data", wish, small, classes=data.classes, channels=data.channels)
+    seen = 2_000_000 if wish.machine.accelerator else 200_000
+    course = Course(
+        most=512 if wish.machine.accelerator else 128,
+        epochs=min(max(seen / data.pictures, 10), 200),
+        lr=7e-4,
+        weight_decay=0.05,
+        warmup=0.1,
+    )
+    plain = Augment(area=(0.3, 1.0), flip=_flip(data), randaugment=(2, 5), mixup=0.2, interpolation="bicubic")
+    augment = _augment(wish, plain, model.image_size)
+    return _run("small-data", wish, data, model, course, augment, plain_preprocess(model, margin=1.0, interpolation="bicubic"))
+
+
+def quickstart(wish: Wish) -> RunConfig:
+    """First steps: a tiny ViT learns to tell 100 invented letters apart, drawn as it goes. Nothing is downloaded.
+
+    Command: vitlab pretrain --recipe quickstart --out runs/quickstart
+    """
+    data = wish.data or STROKES
+    model = new_model("quickstart", wish, "ViT-Mini/4", classes=data.classes, channels=data.channels)
+    course = Course(most=128, epochs=1.0, lr=1.5e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
+    augment = _augment(wish, Augment(crop="squash", flip=0.0), model.image_size)
+    run = _run("quickstart", wish, data, model, course, augment, plain_preprocess(model, margin=1.0, interpolation="bilinear"))
+    # What is drawn by a formula need not be kept, and drawing it all beforehand would only delay the first step.
+    return replace(run, data=replace(run.data, loader=replace(run.data.loader, cache="none")))
+
+
+def quickstart_finetune(wish: Wish) -> RunConfig:
+    """Second steps: 1,797 real handwritten digits of 8 x 8 pixels, beginning with what `quickstart` learned, or with nothing.
+
+    Command: vitlab finetune digits --recipe quickstart-finetune --from runs/quickstart/model.safetensors
+    """
+    data = wish.data or DIGITS
+    if wish.start is None:
+        model = new_model("quickstart-finetune", wish, "ViT-Mini/4", classes=data.classes, channels=data.channels)
+        fed = plain_preprocess(model, margin=1.0, interpolation="bilinear")
+    else:
+        start = start_of("quickstart-finetune", wish)
+        model = fitted_model(start.model, wish.image_size or start.model.image_size, data.classes)
+        fed, _ = feeding(start.preprocess, model, resized=True)
+    course = Course(most=64, epochs=20.0, lr=1e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
+    augment = _augment(wish, Augment(crop="pad", padding=2, flip=0.0, fill=0), model.image_size)
+    run = _run("quickstart-finetune", wish, data, model, course, augment, fed)
+    return run if wish.start is None else replace(run, start=wish.start.path)
+
+
+def _labelled(name: str, wish: Wish) -> DataFacts:
+    if wish.data is None:
+        raise ConfigError(f"{name} needs to know the pictures", hint="Wish(data=DataFacts(...)), or vitlab finetune FOLDER")
+    if not wish.data.classes:
+        raise ConfigError(f"{wish.data.source} has no labels to learn", hint="--recipe masked learns without labels")
+    return wish.data
+
+
+def _folder_size(model: ModelConfig, data: DataFacts, machine: Machine) -> tuple[int, int]:
+    """The checkpoint's own size; on a processor alone at most 160 px, and 96 where the pictures themselves are smaller."""
+    if machine.accelerator or max(model.image_size) <= 96:
+        return model.image_size
+    side = min(max(model.image_size), 160 if data.side >= 96 else 96)
+    return whole_patches(model, side)
+
+
+def _flip(data: DataFacts) -> float:
+    """Grey pictures are mostly writing and scans, where a mirrored sign is another sign."""
+    return 0.0 if data.channels == 1 else 0.5
+
+
+def _augment(wish: Wish, own: Augment, image_size: tuple[int, int]) -> Augment:
+    """The recipe's own augmentation, or the preset wished for with the recipe's flips."""
+    chosen = own if wish.preset is None else replace(augreg(wish.preset), flip=own.flip, interpolation=own.interpolation)
+    return replace(chosen, image_size=image_size, resize_to=max(chosen.resize_to, *image_size))
+
+
+def _run(
+    name: str, wish: Wish, data: DataFacts, model: ModelConfig, course: Course, augment: Augment, preprocess: Preprocess
+) -> RunConfig:
+    batch = wish.batch_size or pretraining_batch(data.pictures, most=course.most)
+    steps = wish.steps or steps_of(wish.epochs or course.epochs, data.pictures, batch)
+    uneven = data.imbalance >= _UNEVEN and not data.multi_label
+    an_epoch = max(1, data.pictures // batch)
+    return RunConfig(
+        name=name,
+        model=model,
+        data=RunData(
+            source=data.source,
+            evaluate_split="val" if "val" in data.parts else None,
+            rule=wish.rule or SplitRule(),
+            augment=augment,
+            loader=LoaderConfig(
+                batch_size=batch,
+                seed=wish.seed,
+                workers=workers_of(wish.machine),
+                balance=0.5 if uneven else 0.0,
+                corrupt="skip",
+            ),
+        ),
+        train=TrainConfig(
+            steps=steps,
+            optimizer=Optimizer(
+                lr=wish.lr or rate_for(course.lr, batch=batch, reference=_REFERENCE_BATCH, kind="adamw"),
+                weight_decay=course.weight_decay,
+                layer_decay=course.layer_decay,
+            ),
+            schedule=Schedule(warmup=warmup_of(steps, share=course.warmup, most=steps)),
+            average=Average(decay=course.average),
+            loss="sigmoid" if data.multi_label else "softmax",
+            smoothing=0.0 if data.multi_label else course.smoothing,
+            precision=precision_of(wish.machine),
+            evaluate_every=max(an_epoch, every(steps, times=20)),
+            save_every=max(an_epoch, every(steps, times=20)),
+            seed=wish.seed,
+        ),
+        preprocess=preprocess,
+    )
