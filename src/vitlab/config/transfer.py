@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from vitlab.config.check import at_least
 from vitlab.errors import ConfigError
@@ -89,7 +90,7 @@ class VtabConfig:
 
 
 def _increasing(name: str, values: Sequence[int]) -> None:
-    if not values or values[0] < 1 or any(b <= a for a, b in zip(values, values[1:], strict=False)):
+    if not values or values[0] < 1 or any(b <= a for a, b in pairwise(values)):
         raise ConfigError(f"{name}={tuple(values)} must be whole numbers of at least 1, each larger than the one before")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import math
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vitlab.config.source import ArchiveLimits
@@ -20,6 +19,11 @@ from vitlab.errors import DataError
 
 NPZ_LIMITS = ArchiveLimits(entries=1000, entry_bytes=2**40, total_bytes=2**41)  # mapped, so larger than memory is fine
 _LONGEST_HEADER = 10_000
+_FIELDS = (
+    re.compile(r"'descr': *'([<>|=]?[a-zA-Z]\d{0,9})'"),
+    re.compile(r"'fortran_order': *(True|False)"),
+    re.compile(r"'shape': *\(([\d, ]{0,200})\)"),
+)
 _CHECKED_AT_ONCE = 512 * 2**20  # bytes; larger arrays are not read through just to verify their checksum
 
 
@@ -77,26 +81,31 @@ def open_npz(path: Path, *, only: Collection[str] | None = None, limits: Archive
 
 def _described(contents: ZipContents, row: int) -> NpzArray:
     where, size = contents.name(row), int(contents.index.sizes[row])
-    head = next(contents.stream(row, chunk=_LONGEST_HEADER + 16), b"") if size else b""
-    file = io.BytesIO(head)
+    head = next(contents.stream(row, chunk=_LONGEST_HEADER + 12), b"") if size else b""
+    # Parsed by hand: numpy's own reader evaluates the text as Python, and raises whatever the damaged text makes it raise.
+    width = {b"\x93NUMPY\1\0": 2, b"\x93NUMPY\2\0": 4}.get(head[:8], 0)
+    length = int.from_bytes(head[8 : 8 + width], "little")
+    start = 8 + width + length
+    text = head[8 + width : start].decode("latin-1")
+    found = [pattern.search(text) for pattern in _FIELDS]
+    descr, fortran, shape_text = (match.group(1) if match else "" for match in found)
+    if not width or length > _LONGEST_HEADER or len(head) < start or None in found:
+        raise DataError(f"{shown(where)} is no plain array in numpy's format 1.0 or 2.0")
+    shape = tuple(int(word) for word in shape_text.split(",") if word.strip())
     try:
-        version = npy.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise DataError(f"{shown(where)} is of version {version[0]}.{version[1]} of the format; 1.0 and 2.0 are read")
-        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = read_header(file, max_header_size=_LONGEST_HEADER)
-    except (ValueError, EOFError) as error:
-        raise DataError(f"{shown(where)} is no array: {shown(str(error).splitlines()[0])}") from error
+        dtype = np.dtype(descr)
+    except TypeError as error:
+        raise DataError(f"{shown(where)} is no plain array: its type is {shown(descr)}") from error
     if dtype.hasobject:
         raise DataError(f"{shown(where)} holds Python objects, which are pickled and never read")
     needed = math.prod(shape) * dtype.itemsize
-    if needed != size - file.tell():
+    if needed != size - start:
         raise DataError(
-            f"{shown(where)} claims {'x'.join(map(str, shape)) or '1'} values, {needed:,} bytes, and holds {size - file.tell():,}"
+            f"{shown(where)} claims {'x'.join(map(str, shape)) or '1'} values, {needed:,} bytes, and holds {size - start:,}"
         )
-    if fortran and len(shape) > 1:
+    if fortran == "True" and len(shape) > 1:
         raise DataError(f"{shown(where)} is in Fortran order", hint="save it with numpy.ascontiguousarray")
     if contents.index.methods[row] == STORED and size <= _CHECKED_AT_ONCE:
         for _ in contents.stream(row):  # verifies the checksum, which mapped reading would not
             pass
-    return NpzArray(contents=contents, row=row, dtype=dtype.str, shape=shape, header=file.tell())
+    return NpzArray(contents=contents, row=row, dtype=dtype.str, shape=shape, header=start)
