@@ -16,6 +16,7 @@ PUBLIC: tuple[tuple[str, str], ...] = (
     ("vitlab.checkpoint", "save"),
     ("vitlab.checkpoint", "convert"),
     ("vitlab.checkpoint", "describe"),
+    ("vitlab.predict", "Predictor"),
     ("vitlab.cli.main", "main"),
     ("vitlab.errors", "VitlabError"),
     ("vitlab.errors", "ConfigError"),
@@ -35,7 +36,7 @@ def test_a_public_name_has_one_import_path(module: str, name: str) -> None:
     assert name not in vars(import_module("vitlab")), f"vitlab.{name} beside {module}.{name}"
 
 
-@pytest.mark.parametrize("package", ["vitlab.config", "vitlab.model", "vitlab.checkpoint"])
+@pytest.mark.parametrize("package", ["vitlab.config", "vitlab.model", "vitlab.checkpoint", "vitlab.predict"])
 def test_a_package_exports_what_it_lists_and_lists_what_is_public(package: str) -> None:
     module = import_module(package)
     assert {name for place, name in PUBLIC if place == package} <= set(module.__all__)

@@ -186,6 +186,7 @@ def header(descr: str, shape: str) -> bytes:
         ("'|u1'", "(9223372036854775807, 9223372036854775807)"),
         ("'|V2147483647'", "(1000,)"),
         ("'|u1'", "(-1,)"),
+        ("'<U0'", "(100,)"),
         ("'|u1'", "(101,)"),
         ("'|u1'", "(99,)"),
     ],
@@ -209,6 +210,8 @@ def test_a_header_that_claims_what_the_file_does_not_hold_is_refused(tmp_path: P
         header("[('a', '<f4'), ('a', '<f4')]", "(1,)"),
         header("'|u1'", "(" * 60 + ")" * 60)[:128],
         header("'nonsense'", "(1,)"),
+        header("'|u1'", "(1 2,)"),
+        header("'<i3'", "(1,)"),
     ],
 )
 def test_a_header_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes) -> None:

@@ -12,6 +12,7 @@ from vitlab.config import ModelConfig, Position, ResNetConfig, ResNetStem, ViTCo
 from vitlab.config.variants import NAMES
 from vitlab.model import Record, build
 from vitlab.model.assemble import Model
+from vitlab.model.vit import ViT
 
 
 def mini() -> ViTConfig:
@@ -159,3 +160,39 @@ def test_every_published_model_builds_at_full_size_on_the_meta_device(name: str)
     images_BCHW = torch.empty(2, 3, *config.image_size, device="meta")
     assert model(images_BCHW).shape == (2, 10)
     assert all(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
+
+
+@each
+def test_leaving_out_what_no_one_reads_gives_the_same_logits_and_gradients(name: str) -> None:
+    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    if not isinstance(model, ViT):
+        return
+    plain = model(images_BCHW)
+    plain.square().sum().backward()
+    gradients = {key: parameter.grad for key, parameter in model.named_parameters()}
+    model.zero_grad()
+    model.lean = True
+    lean = model(images_BCHW)
+    lean.square().sum().backward()
+    torch.testing.assert_close(lean, plain, atol=1e-5, rtol=1e-5)
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[key], atol=1e-4, rtol=1e-3)
+    with torch.no_grad():
+        record = Record(tokens=True, queries_keys=True)
+        assert torch.equal(model(images_BCHW), model(images_BCHW, record))
+    assert len(record.attention_BHNN) == len(record.tokens_BND) == len(model.encoder.blocks)
+
+
+@each
+def test_computing_activations_again_changes_no_bit_of_the_gradient(name: str) -> None:
+    model, images_BCHW = trained(name).train(), pictures(CONFIGS[name])
+    gradients = []
+    for again in (False, True):
+        model.zero_grad()
+        (model.encoder if isinstance(model, ViT) else model).recompute = again
+        model(images_BCHW).square().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)

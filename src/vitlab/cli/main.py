@@ -23,6 +23,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "convert": ("write a checkpoint in another format, bit for bit", "vitlab.cli.convert"),
     "predict": ("say what is in pictures, one or a million", "vitlab.cli.predict"),
     "evaluate": ("judge a checkpoint by labelled pictures, every one counted", "vitlab.cli.evaluate"),
+    "embed": ("write the features of pictures, for search and clustering", "vitlab.cli.embed"),
+    "similar": ("find the pictures that are most like one", "vitlab.cli.similar"),
 }
 
 

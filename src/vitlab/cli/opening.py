@@ -38,11 +38,8 @@ Device = Literal["cpu", "cuda", "mps"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """A checkpoint to be used, and how."""
-
-    checkpoint: Annotated[tyro.conf.Positional[Existing], positional("CHECKPOINT")]
-    """a checkpoint of any format, which is found out from the file itself, or hub:owner/name"""
+class Feeding:
+    """How a checkpoint is opened and fed."""
 
     image_size: Annotated[HeightWidth, unset("the checkpoint's own")] = None
     """pixels the model sees, 384 or 160x224; its positions are fitted to another size"""
@@ -71,12 +68,12 @@ class Opening:
     device: Device = "cpu"
     """where the model runs"""
 
-    def open(self) -> Checkpoint:
-        """Load the checkpoint on its device, and say what was guessed or changed."""
+    def load(self, path: str) -> Checkpoint:
+        """Load a checkpoint on its device, and say what was guessed or changed."""
         from vitlab.checkpoint import load
 
         checkpoint = load(
-            self.checkpoint,
+            path,
             image_size=self.image_size,
             heads=self.heads,
             grid=self.grid,
@@ -96,6 +93,18 @@ class Opening:
         if self.resize == "short-side" and self.resize_to is None and preprocess.resize != "short-side":
             given["resize_to"] = max(preprocess.resize_to, *preprocess.image_size)
         return replace(preprocess, **given)  # type: ignore[arg-type]  # each checked by Preprocess itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening(Feeding):
+    """A checkpoint to be used, and how."""
+
+    checkpoint: Annotated[tyro.conf.Positional[Existing], positional("CHECKPOINT")]
+    """a checkpoint of any format, which is found out from the file itself, or hub:owner/name"""
+
+    def open(self) -> Checkpoint:
+        """Load it."""
+        return self.load(self.checkpoint)
 
 
 def _lines(path: str) -> Sequence[str]:

@@ -67,13 +67,11 @@ def run(words: Sequence[str]) -> None:
     """Predict, and print or write results as they come."""
     arguments = parse(Arguments, words, verb="predict")
     _refuse_contradictions(arguments)
-    from vitlab.predict.find import count_pictures, find_pictures
-
     stdin = arguments.pictures == ("-",)
-    total = None if stdin else count_pictures(arguments.pictures)
-    if total == 0:
-        raise DataError(f"{', '.join(arguments.pictures)} holds no picture", hint="endings of pictures are .jpg, .png, .webp, ...")
+    if not stdin:
+        _refuse_nothing(arguments.pictures)
     from vitlab.predict import Predictor
+    from vitlab.predict.find import find_pictures
 
     predictor = Predictor(
         arguments.open(), batch_size=max(1, arguments.batch_size), workers=arguments.workers, device=arguments.device
@@ -83,10 +81,11 @@ def run(words: Sequence[str]) -> None:
     top = min(arguments.top, predictor.checkpoint.config.num_classes)
     if not top:
         raise DataError("the checkpoint has no head: it gives features and no classes", hint="vitlab embed writes features")
-    paths = _lines() if stdin else find_pictures(arguments.pictures)
     with _sink(arguments, predictor, top) as (sink, done), _bar_beside(arguments) as tell:
-        left = paths if not len(done) else (path for path in paths if path not in done)
-        unreadable, seen = _pour(predictor.stream(left), sink, tell, total=None if total is None else total - len(done))
+        total = None if stdin else sum(path not in done for path in find_pictures(arguments.pictures))
+        paths = _lines() if stdin else find_pictures(arguments.pictures)
+        left = (path for path in paths if path not in done)
+        unreadable, seen = _pour(predictor.stream(left), sink, tell, total=total)
     _report(unreadable, seen, strict=arguments.strict)
 
 
@@ -106,6 +105,18 @@ def _refuse_contradictions(arguments: Arguments) -> None:
         raise UsageError("--resume keeps what is there and --overwrite does not", hint="leave one out")
     if not arguments.top:
         raise UsageError("--top: at least 1 label a picture")
+
+
+def _refuse_nothing(words: Sequence[str]) -> None:
+    """Before a model is loaded: every word must name something, and there must be a picture."""
+    from vitlab.predict.find import find_pictures
+
+    try:
+        first = [next(find_pictures([word]), None) for word in words]
+    except DataError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+    if not any(first):
+        raise DataError(f"{', '.join(words)}: no picture in it", hint="endings of pictures are .jpg, .png, .webp, ...")
 
 
 @contextmanager

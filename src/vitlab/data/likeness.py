@@ -31,8 +31,10 @@ LEAST_CENTRE = 0.85  # ... of their middles: two pictures in the same frame agre
 _FLAT = 4.0  # grey levels: a standard deviation below it is an empty picture, which is like any other
 _MANY = 200_000  # pictures, from which bands are made longer
 _MOST_ALIKE = 512  # pictures with the same band of bits that one is compared with
-_MOST_DIFFERENT = 20  # bits of 64
+_MOST_DIFFERENT = 18  # bits of 64
+_LEAST_COARSE = 0.85  # correlation of the 64 frequencies: less than is asked of the thumbnails, and 16 times sooner known
 _BLOCK = 4096
+_PIXEL_BLOCK = 256  # pairs whose pixels stay in a core's cache
 
 Thumbnails = NDArray[np.uint8]
 """(N, 32, 32)"""
@@ -74,16 +76,19 @@ def near_pairs(thumb_NHW: Thumbnails, *, tell: Tell = silent) -> list[NearPair]:
         for number, band in enumerate(_bands(len(thumb_NHW))):
             tell("comparing pictures", number + mirrored * steps // 2, steps)
             met.extend(_meetings(weight_NF, asked_NF, band))
-        for pair in _compared(thumb_NHW, _unique(met), mirrored=mirrored):
+        likely_P2 = _likely(weight_NF, asked_NF, _unique(met))
+        for pair in _compared(thumb_NHW, likely_P2, mirrored=mirrored):
             found.setdefault((pair.first, pair.second), pair)
     tell("comparing pictures", steps, steps)
     return [found[key] for key in sorted(found)]
 
 
 def _cosines(count: int) -> NDArray[np.float32]:
-    """The first `count` rows of the DCT-II of 32 numbers."""
+    """The first `count` rows of the DCT-II of 32 numbers, each of length 1."""
     place, frequency = np.arange(SIDE), np.arange(count)[:, None]
-    return np.cos(np.pi * frequency * (2 * place + 1) / (2 * SIDE)).astype(np.float32)
+    rows = np.cos(np.pi * frequency * (2 * place + 1) / (2 * SIDE))
+    unit: NDArray[np.float32] = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return unit
 
 
 # The 64 lowest frequencies (down, across), the mean left out, in the order of their sum.
@@ -158,9 +163,21 @@ def _unique(pairs: list[Pairs]) -> Pairs:
     return np.stack(np.divmod(codes, most), axis=1)
 
 
-def _compared(thumb_NHW: Thumbnails, pairs_P2: Pairs, *, mirrored: bool) -> Iterator[NearPair]:
+def _likely(weight_NF: NDArray[np.float32], asked_NF: NDArray[np.float32], pairs_P2: Pairs) -> Pairs:
+    """The pairs whose 64 frequencies correlate."""
+    length_N = np.maximum(np.linalg.norm(weight_NF, axis=1), 1e-6)
+    kept = []
     for start in range(0, len(pairs_P2), _BLOCK):
         block = pairs_P2[start : start + _BLOCK]
+        first, second = block.T
+        product = np.einsum("pf,pf->p", asked_NF[first], weight_NF[second])
+        kept.append(block[product >= _LEAST_COARSE * length_N[first] * length_N[second]])
+    return np.concatenate(kept) if kept else pairs_P2
+
+
+def _compared(thumb_NHW: Thumbnails, pairs_P2: Pairs, *, mirrored: bool) -> Iterator[NearPair]:
+    for start in range(0, len(pairs_P2), _PIXEL_BLOCK):
+        block = pairs_P2[start : start + _PIXEL_BLOCK]
         first = thumb_NHW[block[:, 0]].astype(np.float32)
         second = thumb_NHW[block[:, 1]].astype(np.float32)
         if mirrored:
@@ -185,10 +202,12 @@ def _correlation(first_PHW: NDArray[np.float32], second_PHW: NDArray[np.float32]
 
 def _blurred(image_PHW: NDArray[np.float32]) -> NDArray[np.float32]:
     """Each pixel averaged with its neighbours up to two away, by 1 4 6 4 1."""
-    weights = np.array([1, 4, 6, 4, 1], np.float32) / 16
     padded = np.pad(image_PHW, ((0, 0), (2, 2), (2, 2)), mode="edge")
-    rows = sum((weight * padded[:, shift : shift + SIDE] for shift, weight in enumerate(weights)), np.float32(0))
-    blurred: NDArray[np.float32] = sum(
-        (weight * rows[:, :, shift : shift + SIDE] for shift, weight in enumerate(weights)), np.float32(0)
-    )
+    blurred = np.zeros_like(image_PHW)
+    for down, row in enumerate(_BLUR):
+        for across, column in enumerate(_BLUR):
+            blurred += row * column * padded[:, down : down + SIDE, across : across + SIDE]
     return blurred
+
+
+_BLUR = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)

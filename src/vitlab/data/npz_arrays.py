@@ -20,7 +20,7 @@ from vitlab.errors import DataError
 NPZ_LIMITS = ArchiveLimits(entries=1000, entry_bytes=2**40, total_bytes=2**41)  # mapped, so larger than memory is fine
 _LONGEST_HEADER = 10_000
 _FIELDS = (
-    re.compile(r"'descr': *'([<>|=]?[a-zA-Z]\d{0,9})'"),
+    re.compile(r"'descr': *'([<>|=]?[biufcSUVO?]\d{0,9})'"),
     re.compile(r"'fortran_order': *(True|False)"),
     re.compile(r"'shape': *\(([\d, ]{0,200})\)"),
 )
@@ -91,15 +91,15 @@ def _described(contents: ZipContents, row: int) -> NpzArray:
     descr, fortran, shape_text = (match.group(1) if match else "" for match in found)
     if not width or length > _LONGEST_HEADER or len(head) < start or None in found:
         raise DataError(f"{shown(where)} is no plain array in numpy's format 1.0 or 2.0")
-    shape = tuple(int(word) for word in shape_text.split(",") if word.strip())
     try:
+        shape = tuple(int(word) for word in shape_text.split(",") if word.strip())
         dtype = np.dtype(descr)
-    except TypeError as error:
-        raise DataError(f"{shown(where)} is no plain array: its type is {shown(descr)}") from error
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{shown(where)} is no plain array: {shown(descr)} of ({shown(shape_text)})") from error
     if dtype.hasobject:
         raise DataError(f"{shown(where)} holds Python objects, which are pickled and never read")
     needed = math.prod(shape) * dtype.itemsize
-    if needed != size - start:
+    if needed != size - start or dtype.itemsize == 0:
         raise DataError(
             f"{shown(where)} claims {'x'.join(map(str, shape)) or '1'} values, {needed:,} bytes, and holds {size - start:,}"
         )

@@ -30,6 +30,7 @@ from vitlab.errors import DataError
 
 _HELD = 256 * 2**20  # bytes of row groups kept in memory, in each process
 _LARGEST_GROUP = 2 * 2**30
+_MOST_ROWS = 2**27
 
 
 def open_parquet(pattern: str, *, label_column: str | None = None) -> ListedSource:
@@ -51,7 +52,7 @@ def open_parquet(pattern: str, *, label_column: str | None = None) -> ListedSour
     for path, file in zip(paths, files, strict=True):
         if file.schema_arrow.names != files[0].schema_arrow.names:
             raise DataError(f"{shown(str(path))} has other columns than {shown(str(paths[0]))}")
-        count = file.metadata.num_rows
+        count = _rows(file, path)
         groups = range(file.metadata.num_row_groups) if label is not None else ()
         cells.extend(cell for group in groups for cell in _column(file, group, str(label), path).to_pylist())
         cells.extend([None] * (count if label is None else 0))
@@ -155,12 +156,25 @@ def _opened(pq: ModuleType, path: Path) -> Any:
         raise DataError(f"{shown(str(path))} is no Parquet file: {shown(str(error).splitlines()[0])}") from error
 
 
+def _rows(file: Any, path: Path) -> int:
+    """The number of rows, where a file's two ways of telling it agree."""
+    told = int(file.metadata.num_rows)
+    groups = [int(file.metadata.row_group(group).num_rows) for group in range(file.metadata.num_row_groups)]
+    if min(groups, default=0) < 0 or sum(groups) != told or told > _MOST_ROWS:
+        raise DataError(f"{shown(str(path))} claims {told:,} rows, and {sum(groups):,} in its groups; the limit is {_MOST_ROWS:,}")
+    return told
+
+
 def _column(file: Any, group: int, name: str, path: Path) -> Any:
     """One column of one group of rows."""
     try:
-        return file.read_row_group(group, [name], use_threads=False)[name].combine_chunks()
+        column = file.read_row_group(group, [name], use_threads=False)[name].combine_chunks()
     except (OSError, ValueError) as error:
-        raise DataError(f"{shown(str(path))}: group {group} of its rows is damaged: {shown(str(error).splitlines()[0])}") from error
+        reason = shown(str(error).splitlines()[0])
+        raise DataError(f"{shown(str(path))}: group {group} of its rows is damaged: {reason}") from error
+    if len(column) != file.metadata.row_group(group).num_rows:
+        raise DataError(f"{shown(str(path))}: group {group} of its rows is damaged: it has {len(column):,} rows")
+    return column
 
 
 def _features(file: Any) -> Mapping[str, Any]:

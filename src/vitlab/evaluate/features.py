@@ -41,13 +41,14 @@ _LAYOUT = 1  # of what is kept; a change of it, or of vitlab, makes everything a
 class Features:
     """The features and the class of each picture that could be read, in the source's order.
 
-    `names` are those of the classes. `failures` are the pictures that could not be read: they have no row, and in a test set
-    they still count, as wrong. `recalled` of the pictures were not read now but known from an earlier time. `notes` says what
-    else there is to know.
+    `indices_N` are the pictures' numbers in their source, `names` the names of the classes. `failures` are the pictures that
+    could not be read: they have no row, and in a test set they still count, as wrong. `recalled` of the pictures were not read
+    now but known from an earlier time. `notes` says what else there is to know.
     """
 
     features_ND: NDArray[np.float32]
     labels_N: NDArray[np.int64]
+    indices_N: NDArray[np.int64]
     names: tuple[str, ...]
     failures: tuple[Failure, ...] = ()
     recalled: int = 0
@@ -55,7 +56,7 @@ class Features:
 
     def __post_init__(self) -> None:
         assert self.features_ND.ndim == 2
-        assert self.labels_N.shape == self.features_ND.shape[:1]
+        assert self.labels_N.shape == self.indices_N.shape == self.features_ND.shape[:1]
 
     def __len__(self) -> int:
         return len(self.labels_N)
@@ -67,11 +68,12 @@ class Features:
 
 
 def joined(parts: Sequence[Features]) -> Features:
-    """Several sets of one model and of the same classes as one."""
+    """Several sets of one model and of the same classes as one; indices stay those of their own sources."""
     assert len({part.names for part in parts}) == 1, "parts of one set have the same classes"
     return Features(
         features_ND=np.concatenate([part.features_ND for part in parts]),
         labels_N=np.concatenate([part.labels_N for part in parts]),
+        indices_N=np.concatenate([part.indices_N for part in parts]),
         names=parts[0].names,
         failures=tuple(failure for part in parts for failure in part.failures),
         recalled=sum(part.recalled for part in parts),
@@ -106,7 +108,7 @@ def features_of(
     known_N, found_MD = np.zeros(len(source), np.bool_), None
     if store is not None and digests_N16 is not None:
         known_N, found_MD = store.recall(digests_N16)
-    fresh = np.flatnonzero(~known_N)
+    fresh = _to_read(known_N, config)
     tell(what, int(known_N.sum()), len(source))
     made, failures = _extracted(checkpoint, source, fresh, (config, store, digests_N16, what, tell))
     read_N = known_N.copy()
@@ -122,6 +124,7 @@ def features_of(
     return Features(
         features_ND=features_ND if read_N.all() else features_ND[read_N],
         labels_N=labels_N[read_N],
+        indices_N=np.flatnonzero(read_N).astype(np.int64),
         names=source.labels,
         failures=failures,
         recalled=int(known_N.sum()),
@@ -182,6 +185,17 @@ class Some:
         made = sha256(self.source.fingerprint().encode())
         made.update(self.indices.astype("<i8").tobytes())
         return made.hexdigest()[:32]
+
+
+def _to_read(known_N: NDArray[np.bool_], config: EvaluateConfig) -> NDArray[np.int64]:
+    """The pictures that are not known; where broken ones are skipped, one that is known goes with them.
+
+    What is broken is never known, so it comes again each time; and a loader whose pictures are all broken refuses them all.
+    """
+    fresh_N = ~known_N
+    if config.corrupt == "skip" and fresh_N.any() and not fresh_N.all():
+        fresh_N[known_N.argmax()] = True
+    return np.flatnonzero(fresh_N).astype(np.int64)
 
 
 _Job = tuple[EvaluateConfig, FeatureStore | None, Digests | None, str, Tell]

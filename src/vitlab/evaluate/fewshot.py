@@ -77,10 +77,10 @@ def draw(labels_N: Ints, *, classes: int, seed: int) -> list[Ints]:
 
     The order of a class depends on (seed, class) and on its own pictures, so other classes change nothing in it.
     """
-    return [
-        np.random.default_rng([seed, code]).permutation(np.flatnonzero(labels_N == code)).astype(np.int64)
-        for code in range(classes)
-    ]
+    in_order = np.argsort(labels_N, kind="stable")
+    ends = np.searchsorted(labels_N[in_order], np.arange(1, classes))
+    groups = np.split(in_order.astype(np.int64), ends)
+    return [np.random.default_rng([seed, code]).permutation(group) for code, group in enumerate(groups)]
 
 
 def drawn_by_any(labels_N: Ints, *, classes: int, config: FewShotConfig) -> Ints:
@@ -118,19 +118,18 @@ def fewshot(
     config: FewShotConfig = FewShotConfig(),  # noqa: B008 (a frozen value)
     *,
     labels: Ints | None = None,
-    indices: Ints | None = None,
 ) -> Iterator[FewShot]:
     """Learn from a few pictures of each class and judge by all of `test`, where an unreadable picture is wrong.
 
-    Where `train` holds only some pictures of a larger set (those of `drawn_by_any`), `labels` are the classes of the whole set
-    and `indices` the places in it of the rows of `train`: the same pictures are then drawn as from the whole.
+    `labels` are the classes of all pictures of the source that the indices of `train` are of, where `train` has only some of
+    them (those of `drawn_by_any`, or those that could be read): the same ones are then drawn as if it had all.
     """
     if train.names != test.names:
         raise DataError("the pictures learned from and those judged by have different classes")
     classes = len(train.names)
     whole = train.labels_N if labels is None else labels
-    places = np.arange(len(train)) if indices is None else indices
-    row_of = {int(place): row for row, place in enumerate(places)}
+    places = np.arange(len(train)) if labels is None else train.indices_N
+    row_of = {place: row for row, place in enumerate(places.tolist())}
     counts = np.bincount(whole, minlength=classes)
     if not counts.all():
         raise DataError(f"there is nothing to learn {train.names[int(counts.argmin())]} from: it has no picture to be drawn")

@@ -55,7 +55,8 @@ def knn(
 def unit(x_ND: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rows of length 1; a row of zeros stays one."""
     length_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
-    rows_ND: NDArray[np.float32] = x_ND / np.where(length_N1 > 0, length_N1, 1)
+    rows_ND = np.zeros_like(x_ND)
+    np.divide(x_ND, length_N1, out=rows_ND, where=length_N1 > 0)
     return rows_ND
 
 

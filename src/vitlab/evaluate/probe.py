@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from vitlab.config.transfer import ProbeConfig
 from vitlab.errors import DataError
@@ -107,7 +107,7 @@ def probe(
 def _searched(judged: Callable[[int], tuple[float, float]], places: int, *, coarse: int) -> int:
     """The best place of a grid: every `coarse`-th from the strong end, then around the best at half the distance, and again."""
     last = places - 1
-    best = max(sorted({*range(last, -1, -coarse), 0}, reverse=True), key=judged)
+    best: int = max(sorted({*range(last, -1, -coarse), 0}, reverse=True), key=judged)
     step = coarse // 2
     while step >= 1:
         around = [place for place in (best, best + step, best - step) if 0 <= place <= last]
@@ -168,7 +168,7 @@ def _minimise(
         return float(F.nll_loss(log_NK, labels_N, reduction="sum") + l2 / 2 * weights_DK.square().sum())
 
     with torch.no_grad():
-        optimiser.step(closure)
+        optimiser.step(closure)  # type: ignore[no-untyped-call]  # torch leaves it so
         closure()
     assert weights_DK.grad is not None
     assert bias_K.grad is not None

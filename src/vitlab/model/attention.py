@@ -6,7 +6,7 @@ Axes: B batch, N tokens (P prefix tokens, then G x J patches), D width, H heads,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,13 +20,17 @@ Axis = Literal["rows", "columns"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a layer is told besides its tokens: the grid of patches, who may see whom, and how offsets are embedded."""
+    """What a layer is told besides its tokens: the grid of patches, who may see whom, and how offsets are embedded.
+
+    `read` is how many of the first tokens anybody reads after this layer, None for all: the others need not be computed.
+    """
 
     layer: int
     grid: tuple[int, int]
     prefix: int
     mask_NN: Tensor | None = None
     offsets_MD: Tensor | None = None
+    read: int | None = None
 
 
 class Attention(nn.Module):
@@ -41,6 +45,8 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x_BND: Tensor, scene: Scene, record: Record | None = None) -> Tensor:
+        if scene.read is not None:
+            return self.of_first(x_BND, scene.read)
         qkv_BN3HK: Tensor = self.qkv(x_BND).unflatten(-1, (3, self.heads, -1))
         q_BHNK, k_BHNK, v_BHNK = qkv_BN3HK.permute(2, 0, 3, 1, 4).unbind(0)  # eq. 5
         bias = scene.mask_NN if scene.offsets_MD is None else relative_logits(q_BHNK, scene)
@@ -53,6 +59,19 @@ class Attention(nn.Module):
             keep(record, q_BHNK, k_BHNK, seen)
         y_BND: Tensor = self.dropout(self.out(y_BHNK.transpose(1, 2).flatten(2)))  # eq. 8
         return y_BND
+
+    def of_first(self, x_BND: Tensor, read: int) -> Tensor:
+        """What the first `read` tokens see among all, (B, read, D): the same numbers with their queries alone."""
+        width = x_BND.shape[-1]
+        weight, bias = self.qkv.weight, cast("Tensor | None", self.qkv.bias)
+        q_BRD = F.linear(x_BND[:, :read], weight[:width], None if bias is None else bias[:width])
+        kv_BND = F.linear(x_BND, weight[width:], None if bias is None else bias[width:])
+        kv_BN2HK = kv_BND.view(*x_BND.shape[:2], 2, self.heads, -1)
+        k_BHNK, v_BHNK = kv_BN2HK.permute(2, 0, 3, 1, 4).unbind(0)
+        q_BHRK = q_BRD.view(*q_BRD.shape[:2], self.heads, -1).transpose(1, 2)
+        y_BHRK = F.scaled_dot_product_attention(q_BHRK, k_BHNK, v_BHNK)
+        y_BRD: Tensor = self.dropout(self.out(y_BHRK.transpose(1, 2).flatten(2)))
+        return y_BRD
 
 
 def keep(record: Record, q_BHNK: Tensor, k_BHNK: Tensor, bias: Tensor | None) -> None:

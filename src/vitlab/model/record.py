@@ -57,6 +57,10 @@ class Record:
         """Whether this layer's attention, queries or keys are wanted."""
         return layer in self._chosen and (self.wants_attention or self.wants_queries_keys)
 
+    def sees(self, layer: int) -> bool:
+        """Whether anything of this layer is wanted."""
+        return layer in self._chosen and (self.wants_attention or self.wants_queries_keys or self.wants_tokens)
+
     def keep_tokens(self, layer: int, z_BND: Tensor) -> None:
         """Called by the encoder after each layer."""
         if self.wants_tokens and layer in self._chosen:

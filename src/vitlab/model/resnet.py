@@ -5,8 +5,10 @@ B batch, C channels (of logits: classes), H height, W width, D width of the feat
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from vitlab.config.model import ResNetConfig
 from vitlab.errors import ConfigError
@@ -47,6 +49,7 @@ class ResNet(nn.Module):
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
         self.config = config
+        self.recompute = False
         inputs = config.root_width * config.width_factor
         self.root = _conv(config, config.channels, inputs, 7, stride=2)
         self.stages = nn.ModuleList()
@@ -80,10 +83,16 @@ class ResNet(nn.Module):
         # The authors' pooling sees a border of zeros, which wins where the maps are negative: not the same as padding=1.
         x_BCHW = F.max_pool2d(F.pad(x_BCHW, (1, 1, 1, 1)), 3, stride=2)
         for index, stage in enumerate(self.stages):
-            x_BCHW = stage(x_BCHW)
+            x_BCHW = self._run(stage, x_BCHW)
             if record is not None:
                 record.keep_maps(index, x_BCHW)
         return F.relu(self.norm(x_BCHW), inplace=True).mean(dim=(2, 3))
+
+    def _run(self, stage: nn.Module, x_BCHW: Tensor) -> Tensor:
+        """One stage; where `recompute`, its activations are computed again for the backward pass instead of being kept."""
+        again = self.recompute and torch.is_grad_enabled()
+        x_BCHW = checkpoint(stage, x_BCHW, use_reentrant=False) if again else stage(x_BCHW)
+        return x_BCHW
 
 
 def _conv(config: ResNetConfig, inputs: int, outputs: int, kernel: int, *, stride: int = 1) -> StandardisedConv:

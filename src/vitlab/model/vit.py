@@ -22,7 +22,7 @@ from vitlab.model.residual import branch
 
 
 class Block(nn.Module):
-    """One layer of the encoder: attention and MLP, each behind a LayerNorm and beside a residual connection."""
+    """One layer of the encoder: z' = MSA(LN(z)) + z, eq. 2, and MLP(LN(z')) + z', eq. 3."""
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
@@ -41,8 +41,8 @@ class Block(nn.Module):
 
     def forward(self, z_BND: Tensor, scene: Scene, record: Record | None = None) -> Tensor:
         drop = self.drop if self.training else 0.0
-        z_BND = z_BND + branch(self.attention(self.norm1(z_BND), scene, record), self.scale1, drop)  # eq. 2: MSA(LN(z)) + z
-        return z_BND + branch(self.mlp(self.norm2(z_BND)), self.scale2, drop)  # eq. 3: MLP(LN(z)) + z
+        z_BND = z_BND[:, : scene.read] + branch(self.attention(self.norm1(z_BND), scene, record), self.scale1, drop)  # eq. 2
+        return z_BND + branch(self.mlp(self.norm2(z_BND)), self.scale2, drop)  # eq. 3
 
 
 class ViT(nn.Module):
@@ -53,18 +53,23 @@ class ViT(nn.Module):
         grid = self.checked_grid(images_BCHW, record)
         return self.encode(self.embedded(images_BCHW), grid, record)
 
+    def read(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
+        """The tokens that the pool reads, and maybe more: where `lean`, the last layer computes nothing else."""
+        grid = self.checked_grid(images_BCHW, record)
+        return self.encode(self.embedded(images_BCHW), grid, record, tokens_read(self.config) if self.lean else None)
+
     def embedded(self, images_BCHW: Tensor) -> Tensor:
         """Patches as vectors, (B, patches, D): x_p E of equation 1."""
         patches_BND: Tensor = self.patches(images_BCHW if self.stem is None else self.stem(images_BCHW))
         return patches_BND
 
-    def encode(self, z_BND: Tensor, grid: Grid, record: Record | None = None) -> Tensor:
-        """All tokens after the encoder, from embedded patches; the name is reused so that nothing is kept alive in vain."""
+    def encode(self, z_BND: Tensor, grid: Grid, record: Record | None = None, read: int | None = None) -> Tensor:
+        """All tokens after the encoder, or the first `read`, from embedded patches, whose name is reused to let go of them."""
         z_BND = torch.cat([*self.prefix(z_BND.shape[0]), z_BND], dim=1)  # [x_class; x_p E]
         if (E_pos_1ND := self.position.added(0, grid)) is not None:
             z_BND = z_BND + E_pos_1ND  # eq. 1: z_0 = [x_class; x_p E] + E_pos
         z_BND = self.thinned(self.dropout(z_BND))
-        z_BND = self.encoder(z_BND, self.position, grid, record)  # eq. 2 and 3 in each Block; then the LN of eq. 4
+        z_BND = self.encoder(z_BND, self.position, grid, record, read)  # eq. 2 and 3 in each Block; then the LN of eq. 4
         return z_BND
 
     def pooled(self, z_BND: Tensor) -> Tensor:
@@ -82,7 +87,7 @@ class ViT(nn.Module):
 
     def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """What the head sees, (B, feature_width); with a distillation token, the mean of what the two heads see."""
-        y_BD = self.pooled(self.encoded(images_BCHW, record))
+        y_BD = self.pooled(self.read(images_BCHW, record))
         return y_BD if self.representation is None else torch.tanh(self.representation(y_BD))  # section 3.1: hidden layer
 
     def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
@@ -94,6 +99,7 @@ class ViT(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
+        self.lean = False  # True: leave out of the last layer what no one reads; the same numbers to rounding, for less
         self.stem = None if config.stem is None else Stem(config.stem, config.channels)
         channels = config.channels if config.stem is None else config.stem.out_width
         self.patches = Patches(channels, config.width, config.patch_size, pad=config.pad)
@@ -113,7 +119,7 @@ class ViT(nn.Module):
         """The logits of the class token's head and of the distillation token's (Touvron et al. 2021), for training."""
         if self.head is None or self.distill_head is None:
             raise ConfigError("this model has no distillation head", hint="distill_token=True and num_classes above 0")
-        z_BND = self.encoded(images_BCHW, record)
+        z_BND = self.read(images_BCHW, record)
         if self.pool_norm is not None:
             z_BND = self.pool_norm(z_BND[:, :2])
         return self.head(z_BND[:, 0]), self.distill_head(z_BND[:, 1])
@@ -153,6 +159,12 @@ class ViT(nn.Module):
         if not config.pad and (height % step_h or width % step_w):
             raise ConfigError(f"the pictures are {height}x{width}, not a multiple of the patch {step_h}x{step_w}", hint="pad=True")
         return config.grid_of((height, width))
+
+
+def tokens_read(config: ViTConfig) -> int | None:
+    """How many of the first tokens the pool reads, or None where it is all of them or attention is not among all."""
+    among_all = config.attention == "global" and config.position.kind != "relative"
+    return 1 + int(config.distill_token) if config.pool == "token" and among_all else None
 
 
 def _tokens(config: ViTConfig, count: int) -> nn.Parameter | None:

@@ -25,11 +25,6 @@ def find_pictures(words: Iterable[str]) -> Iterator[str]:
         yield from _named(word)
 
 
-def count_pictures(words: Iterable[str]) -> int:
-    """How many that will be."""
-    return sum(1 for _ in find_pictures(words))
-
-
 def _named(word: str) -> Iterator[str]:
     if os.path.isdir(word):  # noqa: PTH112 (a Path cannot hold every name)
         yield from _below(word)

@@ -91,8 +91,13 @@ class Predictor:
     @cached_property
     def digest(self) -> str:
         """64 hexadecimal digits of the weights, the config, the preprocessing and the labels: equal where answers are."""
+        return sha256((self.features_digest + to_text(self.labels)).encode()).hexdigest()
+
+    @cached_property
+    def features_digest(self) -> str:
+        """The same without the labels: equal where features are."""
         made = sha256(tensors_digest(self.checkpoint.model.state_dict()).encode())
-        for part in (self.checkpoint.config, self.preprocess, self.labels):
+        for part in (self.checkpoint.config, self.preprocess):
             made.update(to_text(part).encode())
         return made.hexdigest()
 

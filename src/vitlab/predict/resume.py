@@ -34,9 +34,11 @@ def continued_file(path: Path, *, top: int, mark: str) -> Iterator[tuple[TextIO,
     with file:
         finished = _finished(file, path, top=top, mark=mark)
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        yield text, finished
-        text.flush()
-        text.detach()
+        try:
+            yield text, finished
+        finally:  # also what was written before an interrupt
+            text.flush()
+            text.detach()
 
 
 class Finished:
@@ -49,7 +51,7 @@ class Finished:
         return len(self._hashes)
 
     def __contains__(self, name: str) -> bool:
-        found = int(np.searchsorted(self._hashes, code := _hash(name)))
+        found = int(np.searchsorted(self._hashes, code := name_hash(name)))
         return found < len(self._hashes) and int(self._hashes[found]) == code
 
 
@@ -62,7 +64,7 @@ def _finished(file: IO[bytes], path: Path, *, top: int, mark: str) -> Finished:
     for number, line in enumerate(iter(file.readline, b""), start=1):
         if file.tell() > whole:
             break
-        chunk.append(_hash(_checked(line, number, path, top=top, mark=mark)))
+        chunk.append(name_hash(_checked(line, number, path, top=top, mark=mark)))
         if len(chunk) >= _CHUNK:
             hashes = np.concatenate([hashes, np.array(chunk, np.uint64)])
             chunk = []
@@ -104,5 +106,5 @@ def _checked(line: bytes, number: int, path: Path, *, top: int, mark: str) -> st
     return str(found["name"])
 
 
-def _hash(name: str) -> int:
+def name_hash(name: str) -> int:
     return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

@@ -71,9 +71,14 @@ def assemble(run: RunConfig, source: Source, world: World, restored: Snapshot | 
     _check_classes(run, source)
     bare, notes = _model(run, source, restored)
     bare.to(world.device)
+    if isinstance(bare, ViT):
+        bare.lean = True  # what no one reads needs no gradient either
+    (bare.encoder if isinstance(bare, ViT) else bare).recompute = run.train.recompute
     whole = _for_training(bare, run, restored).to(world.device)
     freeze(whole, run.train)
     whole.train()
+    if run.train.compile:
+        whole.compile()
     shared = shared_out(whole, run.train.strategy, run.train.precision, world)
     made = optimizers(whole, run.train.optimizer)
     average = Averaged(bare, run.train.average) if run.train.average.decay else None
