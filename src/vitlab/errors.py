@@ -32,5 +32,9 @@ class TrainingError(VitlabError):
     """A run that cannot start or go on."""
 
 
+class DivergedError(TrainingError):
+    """A run whose loss or weights are no longer finite numbers: what it was told to do does not work, and nothing is broken."""
+
+
 class ExportError(VitlabError):
     """An exported model that could not be written or does not match its original."""

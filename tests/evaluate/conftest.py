@@ -1,4 +1,4 @@
-"""Tests of evaluation keep what they remember to themselves."""
+"""Labelled photographs of two kinds, and a checkpoint that answers to them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.predict import small
+from vitlab.checkpoint import Checkpoint
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of this test's own."""
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    return folder
+KINDS = ("cat", "dog", "owl")
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """Seven photographs of each of three kinds, in class folders."""
+    for place, kind in enumerate(KINDS):
+        small.photos(tmp_path / "pets" / kind, 7, start=10 * place)
+    return tmp_path / "pets"
+
+
+@pytest.fixture(scope="session")
+def expert() -> Checkpoint:
+    """A checkpoint whose classes are those three."""
+    return small.checkpoint(KINDS, classes=3)

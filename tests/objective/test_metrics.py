@@ -79,3 +79,60 @@ def test_the_bootstrap_interval_of_a_mean_is_the_normal_one_for_many_pictures() 
 
 def test_of_equal_logits_the_lower_class_comes_first() -> None:
     assert metrics.top_classes(np.zeros((1, 4)), 2).tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("levels", [2, 1000])
+def test_ranks_follow_the_order_of_the_top_classes_also_among_equals(levels: int) -> None:
+    rng = np.random.default_rng(4)
+    logits_NC = rng.integers(0, levels, (50, 9)).astype(np.float32)
+    labels_N = rng.integers(0, 9, 50)
+    order_NC = metrics.top_classes(logits_NC, 9)
+    assert metrics.ranks(logits_NC, labels_N).tolist() == [
+        row.index(label) for row, label in zip(order_NC.tolist(), labels_N, strict=True)
+    ]
+    logits_NC[3, 2] = np.nan
+    assert metrics.ranks(logits_NC, labels_N)[3] == 9  # nobody is right among things that are not numbers
+
+
+def test_parts_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits_NC, labels_N = answers()
+    rank_N, loss_N, chance_N = (
+        metrics.ranks(logits_NC, labels_N),
+        metrics.losses(logits_NC, labels_N),
+        metrics.confidences(logits_NC),
+    )
+    best = metrics.temperature(logits_NC, labels_N)
+    monkeypatch.setattr(metrics, "_AT_ONCE", 50)
+    np.testing.assert_array_equal(metrics.ranks(logits_NC, labels_N), rank_N)
+    np.testing.assert_array_equal(metrics.losses(logits_NC, labels_N), loss_N)
+    np.testing.assert_array_equal(metrics.confidences(logits_NC), chance_N)
+    assert metrics.temperature(logits_NC, labels_N) == pytest.approx(best)
+
+
+def test_the_temperature_is_where_the_likelihood_is_best_and_stays_within_its_bounds() -> None:
+    logits_NC, labels_N = answers()
+    best = metrics.temperature(logits_NC, labels_N)
+    for other in (best * 0.99, best * 1.01):
+        assert metrics.negative_log_likelihood(logits_NC / best, labels_N) < metrics.negative_log_likelihood(
+            logits_NC / other, labels_N
+        )
+    assert metrics.temperature(np.eye(4), np.arange(4)) == pytest.approx(0.01, rel=0.01)  # always right: be surer
+    assert metrics.temperature(np.eye(4), (np.arange(4) + 1) % 4) == pytest.approx(100, rel=0.01)  # always wrong: be less sure
+
+
+def test_sigmoid_losses_are_sums_of_scikit_learns_log_losses() -> None:
+    rng = np.random.default_rng(5)
+    logits_NC, right_NC = rng.normal(size=(20, 3)) * 3, rng.random((20, 3)) < 0.4
+    each = sum(sk.log_loss(right_NC[:, k], 1 / (1 + np.exp(-logits_NC[:, k]))) for k in range(3))
+    assert metrics.sigmoid_losses(logits_NC, right_NC).mean() == pytest.approx(each)
+    assert metrics.sigmoid_losses(np.array([[-800.0, 800.0]]), np.array([[0, 1]])) == pytest.approx([0])
+
+
+def test_mean_average_precision_leaves_out_classes_without_a_yes() -> None:
+    rng = np.random.default_rng(6)
+    scores_NC, right_NC = rng.normal(size=(50, 4)), rng.random((50, 4)) < 0.4
+    right_NC[:, 2] = False
+    there = [0, 1, 3]
+    expected = sk.average_precision_score(right_NC[:, there], scores_NC[:, there])
+    assert metrics.mean_average_precision(scores_NC, right_NC) == pytest.approx(expected)
+    assert np.isnan(metrics.mean_average_precision(scores_NC, np.zeros((50, 4), bool)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,9 +69,16 @@ def test_a_plain_numpy_reader_understands_the_npz(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_an_index_that_fails_on_the_way_does_not_appear(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"index{ending}"
-    with pytest.raises(ZeroDivisionError), new_index(path, classes=(), multi_label=False, digest="", made_by="") as index:
-        index.add("a", None, np.ones(3, np.float32))
-        raise ZeroDivisionError
+
+    def failing(rows: int) -> None:
+        with new_index(path, classes=(), multi_label=False, digest="", made_by="") as index:
+            for _ in range(rows):
+                index.add("a", None, np.ones(3, np.float32))
+            raise ZeroDivisionError
+
+    for rows in (0, 1, 10_000):
+        with pytest.raises(ZeroDivisionError):
+            failing(rows)
     with pytest.raises(DataError, match="nothing to write"), new_index(path, classes=(), multi_label=False, digest="", made_by=""):
         pass
     assert list(tmp_path.iterdir()) == []
@@ -89,8 +97,13 @@ def test_what_is_no_index_is_refused(tmp_path: Path) -> None:
     (tmp_path / "junk.parquet").write_bytes(b"junk")
     np.savez(tmp_path / "other.npz", features=np.eye(3))
     np.savez(tmp_path / "pickle.npz", features=np.array([object()]), allow_pickle=True)
-    parts = {"labels": np.zeros(3, np.int64), "classes": np.array(["a"]), "checkpoint": np.array("d"), "made_by": np.array("m")}
-    np.savez(tmp_path / "short.npz", features=np.eye(3, dtype=np.float32), names=np.array(["a"]), **parts)
+    parts: Any = {
+        "labels": np.zeros(3, np.int64),
+        "classes": np.array(["a"]),
+        "checkpoint": np.array("d"),
+        "made_by": np.array("m"),
+    }
+    np.savez(tmp_path / "short.npz", features=np.eye(3, dtype=np.float32), names=np.array(["a"]), allow_pickle=False, **parts)
     for name in ("junk.npz", "junk.parquet", "other.npz", "pickle.npz", "short.npz"):
         with pytest.raises(DataError, match="no index of features"):
             Index(tmp_path / name)

@@ -95,9 +95,14 @@ def test_parquet_holds_the_same(tmp_path: Path) -> None:
 
 def test_an_interrupted_parquet_file_never_appears(tmp_path: Path) -> None:
     path = tmp_path / "out.parquet"
-    with pytest.raises(KeyboardInterrupt), parquet_file(path, top=3, mark=MARK) as sink:
-        sink.write(results()[0])
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with parquet_file(path, top=3, mark=MARK) as sink:
+            sink.write(results()[0])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -119,9 +124,14 @@ def test_a_file_that_is_not_there_yet_is_begun(tmp_path: Path) -> None:
 
 def test_what_was_written_before_an_interrupt_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    with pytest.raises(KeyboardInterrupt), continued_file(path, top=2, mark=MARK) as (file, _):
-        JsonLines(file, top=2, mark=MARK).write(results()[0])
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with continued_file(path, top=2, mark=MARK) as (file, _):
+            JsonLines(file, top=2, mark=MARK).write(results()[0])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert continue_to_the_end(path) == len(NAMES) - 1
 
 

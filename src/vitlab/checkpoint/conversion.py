@@ -23,7 +23,7 @@ from vitlab.errors import CheckpointError
 
 State = Mapping[str, torch.Tensor]
 
-_FOLDER_FORMAT = "huggingface"
+_FOLDERS = ("huggingface", "timm")  # formats whose own programs open a folder; timm's is one file where a file's name is given
 _TOLD_ALREADY = ("numerics", "stem", "standardise_eps", "norm_eps")  # the formats' own notes speak of these
 
 
@@ -39,8 +39,9 @@ def convert(
 ) -> tuple[str, ...]:
     """Write the checkpoint `source` in the format `to` and return the notes of reading, converting and what was left out.
 
-    The weights keep their dtype and every bit. The destination is one file, or for `huggingface` a folder; one that exists is
-    refused unless `overwrite`. It appears only after it was read back and found to hold exactly the same weights.
+    The weights keep their dtype and every bit. The destination is one file, for `huggingface` a folder, and for `timm` a folder
+    if its name has no ending; one that exists is refused unless `overwrite`. It appears only after it was read back and found to
+    hold exactly the same weights.
     """
     place = Path(destination)
     if to not in (NATIVE, *FORMATS):
@@ -54,8 +55,14 @@ def convert(
     if to == NATIVE:
         return _to_native(place, reading, found)
     written = FORMATS[to].write(reading.state, reading.config, reading.preprocess, reading.labels)
-    back = _write(place, written, reading, to)
-    return (*reading.notes, *written.notes, *_left_out(found, back, to))
+    folder = _is_folder(place, to)
+    if folder and written.no_folder is not None:
+        raise CheckpointError(
+            f"{to} cannot open this model as a folder: {written.no_folder}",
+            hint=f"write its weights alone, to {place.with_suffix('.safetensors')}",
+        )
+    back = (_write_folder if folder else _write_file)(place, written, reading, to)
+    return (*reading.notes, *written.notes, *(() if folder else written.alone), *_left_out(found, back, to))
 
 
 def _to_native(place: Path, reading: Reading, found: Source) -> tuple[str, ...]:
@@ -79,10 +86,8 @@ def _to_native(place: Path, reading: Reading, found: Source) -> tuple[str, ...]:
     return reading.notes
 
 
-def _write(place: Path, written: Written, reading: Reading, to: str) -> ModelConfig:
-    """Write a foreign file or folder, if reading it gives back the same tensors and the same state; the config it gives."""
-    if to == _FOLDER_FORMAT:
-        return _write_folder(place, written, reading, to)
+def _write_file(place: Path, written: Written, reading: Reading, to: str) -> ModelConfig:
+    """Write a foreign file, if reading it gives back the same tensors and the same state; the config it gives."""
     config: list[ModelConfig] = []
 
     def check(unfinished: Path) -> None:
@@ -93,6 +98,7 @@ def _write(place: Path, written: Written, reading: Reading, to: str) -> ModelCon
 
 
 def _write_folder(place: Path, written: Written, reading: Reading, to: str) -> ModelConfig:
+    """The same with a folder, what stands beside the tensors included."""
     names = (written.weights_name, *written.sidecars)
     with replacing_folder(place, needed=_bytes(written), names=names) as folder:
         _write_tensors(folder / written.weights_name, written, None)
@@ -165,9 +171,14 @@ def _bytes(written: Written) -> int:
     return sum(tensor.nbytes for tensor in written.tensors.values())
 
 
+def _is_folder(place: Path, to: str) -> bool:
+    """Whether that format is written as a folder of that name."""
+    return to in _FOLDERS and (to != "timm" or not place.suffix)
+
+
 def _check_name(place: Path, to: str) -> None:
     """Refuse a name that says another format: other programs go by it."""
-    if to == _FOLDER_FORMAT:
+    if _is_folder(place, to):
         if place.suffix in (".safetensors", ".npz", ".json", ".bin", ".pt", ".pth"):
             raise CheckpointError(
                 f"{to} is a folder of files, and {place.name} is a file's name", hint=f"write to {place.with_suffix('')}"

@@ -24,7 +24,7 @@ class Arguments:
     """a checkpoint of any format, which is found out from the file itself, or hub:owner/name"""
 
     target: Annotated[tyro.conf.Positional[str], positional("OUT")]
-    """the file to write, or the folder for huggingface"""
+    """the file to write; for huggingface a folder, for timm a folder if OUT has no ending"""
 
     to: Format
     """the format to write"""

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Union
 import tyro
 
 from vitlab.cli.evaluation_table import json_of, print_evaluation, print_robustness, robustness_json
-from vitlab.cli.opening import File, Opening, among
+from vitlab.cli.opening import File, among
 from vitlab.cli.parse import count, one, parse, positional, unset
 from vitlab.cli.progress import bar
 from vitlab.cli.table import print_json
 from vitlab.cli.talk import UsageError, note
+from vitlab.cli.transfer import Judging, TransferOptions, run_transfer
 from vitlab.config.evaluate import EvaluateConfig
 from vitlab.config.loader import CorruptPolicy
 from vitlab.config.source import Split
@@ -40,16 +41,17 @@ def severities(word: str) -> tuple[int, ...]:
 
 
 SplitWord = Annotated[Union[None, Split], among(Split)]  # noqa: UP007, RUF036
+Data = Annotated[Union[None, str], one("DATA", str)]  # noqa: UP007, RUF036
 Column = Annotated[Union[None, str], one("NAME", str)]  # noqa: UP007, RUF036
 Names = Annotated[Union[None, tuple[str, ...]], one("all|NAME,...", lambda word: tuple(word.split(",")))]  # noqa: UP007, RUF036
 Severities = Annotated[tuple[int, ...], one("1-5", severities)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments(Opening):
+class Arguments(TransferOptions):
     """Judge a checkpoint by labelled pictures: accuracy, likelihood, calibration, classes; every picture counts."""
 
-    data: Annotated[tyro.conf.Positional[str], positional("DATA")]
+    data: Annotated[tyro.conf.Positional[Data], positional("DATA"), unset("none, for --vtab")] = None
     """a folder of class folders, a zip, a CSV list, shards, digits, kind:path, ..."""
 
     split: Annotated[SplitWord, unset("test if the data declares it, else val, else everything")] = None
@@ -95,6 +97,21 @@ def run(words: Sequence[str]) -> None:
     if arguments.subset and arguments.mapping is not None:
         raise UsageError("--subset and --mapping are two ways to match classes", hint="leave one out")
     config = EvaluateConfig(batch_size=arguments.batch_size, workers=arguments.workers, corrupt=arguments.corrupt)
+    if arguments.learns:
+        _refuse_with_learning(arguments)
+        run_transfer(
+            arguments,
+            Judging(
+                data=arguments.data,
+                split=arguments.split,
+                label_column=arguments.label_column,
+                config=config,
+                json=arguments.json,
+            ),
+        )
+        return
+    if arguments.data is None:
+        raise UsageError("missing DATA", hint="vitlab evaluate --help lists what it takes")
 
     from pathlib import Path
 
@@ -132,6 +149,20 @@ def run(words: Sequence[str]) -> None:
     if harder is not None:
         print()
         print_robustness(harder)
+
+
+def _refuse_with_learning(arguments: Arguments) -> None:
+    """UsageError for an option that is about the checkpoint's own head, where another one is learned."""
+    given: dict[str, object] = {
+        "--subset": arguments.subset,
+        "--mapping": arguments.mapping,
+        "--real": arguments.real,
+        "--corruptions": arguments.corruptions,
+        "--per-image": arguments.per_image,
+    }
+    for option, value in given.items():
+        if value:
+            raise UsageError(f"{option} is about the checkpoint's own classes, and others are learned here")
 
 
 def _targets(arguments: Arguments, checkpoint: Checkpoint, source: Source) -> Targets:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from vitlab.config.model import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.config.scale import rate_for
 from vitlab.config.train import ScheduleKind
 from vitlab.config.variants import name_of, variant
 from vitlab.config.wish import DataFacts
@@ -116,3 +117,13 @@ def _distance(model: ModelConfig, other: ModelConfig) -> tuple[float, float]:
     assert isinstance(model, ResNetConfig)
     assert isinstance(other, ResNetConfig)
     return abs(math.log(sum(model.blocks) / sum(other.blocks))), abs(math.log(model.width_factor / other.width_factor))
+
+
+def rates_of(recipe: str, model: ModelConfig, *, batch: int) -> tuple[float, ...]:
+    """Table 4's grid of learning rates for a recipe, by the rule of `scale.py` for another batch than 512.
+
+    0.06 was tried for ResNets and hybrids alone (B.1.1).
+    """
+    plain = isinstance(model, ViTConfig) and model.stem is None
+    rates = [rate for rate in TABLE_4[recipe].rates if not (plain and rate == 0.06)]
+    return tuple(rate_for(rate, batch=batch, reference=512, kind="sgd") for rate in rates)

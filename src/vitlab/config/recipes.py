@@ -1,4 +1,4 @@
-"""Complete runs by name: `recipe("finetune-pets", Wish(data=..., start=...))`. The table is all there is; read the functions for more."""
+"""Complete runs by name: `recipe("finetune-pets", Wish(data=..., start=...))`. What a run is for, its function says."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ On other data than the published, the rules of `scale.py` apply.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from vitlab.config.augment import Augment, augreg
 from vitlab.config.ingredients import new_model, plain_preprocess, precision_of, workers_of
@@ -41,7 +41,7 @@ class Course:
     loss: LossKind = "sigmoid"
     smoothing: float = 0.0
     masked: Masked | None = None
-    augment: Augment = Augment(interpolation="tf-bilinear")
+    augment: Augment = field(default_factory=lambda: Augment(interpolation="tf-bilinear"))
 
 
 def imagenet_scratch(wish: Wish) -> RunConfig:

@@ -6,15 +6,18 @@ Every step is left out where its result is already there, and a result is there 
 from __future__ import annotations
 
 import csv
-import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import io
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from vitlab.data.archive import extract
+from vitlab.data.clevr import read_scenes
+from vitlab.data.durable import write_text
 from vitlab.data.matfile import list_arrays, read_array
+from vitlab.data.naming import CLASSES_NAME
 from vitlab.data.progress import Tell, silent
 from vitlab.data.public_set import Arrangement, PublicSet
+from vitlab.data.vtab_labels import CLEVR_DISTANCES, KITTI_CLASSES, clevr_distance, kitti_class
 from vitlab.errors import DataError
 
 _UNPACKED = "unpacked"
@@ -90,24 +93,14 @@ def _sun397(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
     _write(folder / "labels.csv", rows, [path.partition("/")[2] for path in classes])
 
 
-# VTAB's bins: a picture's class is the last of these that its distance exceeds.
-_KITTI_METRES = (-100.0, 8.0, 20.0, 999.0)
-_KITTI_CLASSES = ("up to 8 m", "8 to 20 m", "over 20 m", "no vehicle")
-_VEHICLES = ("Car", "Van", "Truck")
-_CLEVR_DEPTHS = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
-_CLEVR_CLASSES = ("up to 8", "8 to 8.5", "8.5 to 9", "9 to 9.5", "9.5 to 10", "over 10")
-
-
 def _kitti(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
     _unpack(archives[0], folder / "pictures", tell)
     _unpack(archives[1], folder / "annotations", tell)
-    rows = []
-    for file in sorted((folder / "annotations" / "training" / "label_2").glob("*.txt")):
-        objects = [line.split() for line in _lines(file)]
-        # type, truncated, occluded, alpha, box (4), height, width, length, x, y, z, rotation: z is metres ahead of the camera
-        ahead = min((float(words[13]) for words in objects if words[0] in _VEHICLES), default=1000.0)
-        rows.append((f"pictures/training/image_2/{file.stem}.png", _KITTI_CLASSES[_bin(ahead, _KITTI_METRES)], ""))
-    _write(folder / "labels.csv", rows, _KITTI_CLASSES)
+    rows = [
+        (f"pictures/training/image_2/{file.stem}.png", KITTI_CLASSES[kitti_class(_lines(file))], "")
+        for file in sorted((folder / "annotations" / "training" / "label_2").glob("*.txt"))
+    ]
+    _write(folder / "labels.csv", rows, KITTI_CLASSES)
 
 
 def _clevr(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
@@ -116,11 +109,10 @@ def _clevr(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
         return
     counts, distances = [], []
     for part in ("train", "val"):
-        for name, objects in _scenes(folder / _UNPACKED / "CLEVR_v1.0" / "scenes" / f"CLEVR_{part}_scenes.json"):
+        for name, depths in read_scenes(folder / _UNPACKED / "CLEVR_v1.0" / "scenes" / f"CLEVR_{part}_scenes.json"):
             path = f"{_UNPACKED}/CLEVR_v1.0/images/{part}/{name}"
-            nearest = min(depth for *_, depth in objects)
-            counts.append((path, f"{len(objects)} objects", part))
-            distances.append((path, _CLEVR_CLASSES[_bin(nearest, _CLEVR_DEPTHS)], part))
+            counts.append((path, f"{len(depths)} objects", part))
+            distances.append((path, CLEVR_DISTANCES[clevr_distance(depths)], part))
     _write(folder / "count.csv", counts)
     _write(folder / "distance.csv", distances)
 
@@ -148,21 +140,12 @@ def _unpack(archive: Path, target: Path, tell: Tell) -> None:
 def _write(path: Path, rows: Iterable[Row], classes: Sequence[str] | None = None) -> None:
     """A list of pictures, and where their order matters the names of its classes, each made whole before it has its name."""
     if classes is not None:
-        _replace(path.with_name("classes.txt"), "".join(f"{name}\n" for name in classes))
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8", newline="") as out:
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(("path", "label", "split"))
-        writer.writerows(rows)
-        out.flush()
-        os.fsync(out.fileno())
-    partial.replace(path)
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+        write_text(path.with_name(CLASSES_NAME), "".join(f"{name}\n" for name in classes))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("path", "label", "split"))
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def _lines(path: Path) -> list[str]:
@@ -179,20 +162,6 @@ def _whole_numbers(path: Path, name: str) -> list[int]:
     if array is None:
         raise DataError(f"{path} holds no array called {name}")
     return [int(number) for number in read_array(array).tolist()]
-
-
-def _scenes(path: Path) -> Iterator[tuple[str, list[list[float]]]]:
-    """The picture and the (x, y, depth) of each object of each CLEVR scene."""
-    try:
-        scenes = json.loads(path.read_bytes())["scenes"]
-        for scene in scenes:
-            yield scene["image_filename"], [thing["pixel_coords"] for thing in scene["objects"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"the archive does not hold what it should: {path} has no scenes") from error
-
-
-def _bin(value: float, thresholds: Sequence[float]) -> int:
-    return max(place for place, threshold in enumerate(thresholds) if threshold < value)
 
 
 # The names of the 102 flowers, in the order of their numbers, as the authors' page has them.

@@ -6,7 +6,6 @@ the beginning of, so that a later call goes on from there.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from io import FileIO
 from pathlib import Path
 
 from vitlab.config.check import at_least
+from vitlab.data.durable import FULL, sync_folder, write_all
 from vitlab.data.progress import Tell, silent
 from vitlab.data.public_set import RemoteFile
 from vitlab.data.sums import fault_of, record, recorded, sum_of
@@ -29,7 +29,6 @@ if sys.platform != "win32":
     import fcntl
 
 _CHUNK = 2**20
-_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _OFFLINE_ATTEMPTS = 2
 _MOST_ATTEMPTS = 100  # in all: an end even to a connection that breaks after every few bytes
 
@@ -92,7 +91,7 @@ def take(given: Path, file: RemoteFile, target: Path, *, tell: Tell = silent) ->
         out.truncate(0)
         with _room(target, os.fstat(source.fileno()).st_size):
             while chunk := source.read(_CHUNK):
-                _append(out, chunk)
+                write_all(out, chunk)
         fault = job.fault(out)
         if fault is not None:
             out.truncate(0)
@@ -161,7 +160,7 @@ class _Job:
                 record(self.target, seen)
             Path(out.name).replace(self.target)
             _about(self.target).unlink(missing_ok=True)
-            _sync_folder(self.target.parent)
+            sync_folder(self.target.parent)
         return seen
 
     def _from_address(self, address: str, out: FileIO, patience: Patience) -> None:
@@ -229,15 +228,8 @@ class _Job:
                 have += len(chunk)
                 if total is not None and have > total:
                     raise RefusedError(f"{answer.address} gives more than the {total:,} bytes it should")
-                _append(out, chunk)
+                write_all(out, chunk)
                 self.tell(f"downloading {self.file.name}", have, total)
-
-
-def _append(out: FileIO, chunk: bytes) -> None:
-    """Write all of it. The file has no buffer, so a full disk is heard of here and not once more when it is closed."""
-    view = memoryview(chunk)
-    while view:
-        view = view[out.write(view) :]
 
 
 def _length(out: FileIO) -> int:
@@ -290,7 +282,7 @@ def _room(target: Path, needed: int | None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise DataError(f"{target} cannot be written: {error.strerror or error}") from error
         raise _full(target, needed, shutil.disk_usage(target.parent).free) from error
 
@@ -301,14 +293,6 @@ def _full(target: Path, needed: int | None, free: int) -> DataError:
         f"no room for {target.name} in {target.parent}:{wanted} {free:,} are free",
         hint="make room, or choose another folder with --into; what was fetched so far is kept and will be continued",
     )
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _about(target: Path) -> Path:

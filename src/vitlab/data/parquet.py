@@ -54,7 +54,7 @@ def open_parquet(pattern: str, *, label_column: str | None = None) -> ListedSour
             raise DataError(f"{shown(str(path))} has other columns than {shown(str(paths[0]))}")
         count = _rows(file, path)
         groups = range(file.metadata.num_row_groups) if label is not None else ()
-        cells.extend(cell for group in groups for cell in _column(file, group, str(label), path).to_pylist())
+        cells.extend(cell for group in groups for cell in _values(file, group, str(label), path))
         cells.extend([None] * (count if label is None else 0))
     contents = ParquetContents(paths, [stamp_of(path.stat()) for path in paths], files, picture)
     if not cells:
@@ -149,10 +149,17 @@ def _pyarrow_parquet() -> ModuleType:
     return module
 
 
+def _errors() -> tuple[type[Exception], ...]:
+    """What pyarrow raises over a file that is damaged, or holds what it does not know."""
+    import pyarrow
+
+    return (OSError, ValueError, pyarrow.ArrowException)
+
+
 def _opened(pq: ModuleType, path: Path) -> Any:
     try:
         return pq.ParquetFile(path, memory_map=False, pre_buffer=False)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are both
+    except _errors() as error:
         raise DataError(f"{shown(str(path))} is no Parquet file: {shown(str(error).splitlines()[0])}") from error
 
 
@@ -169,12 +176,22 @@ def _column(file: Any, group: int, name: str, path: Path) -> Any:
     """One column of one group of rows."""
     try:
         column = file.read_row_group(group, [name], use_threads=False)[name].combine_chunks()
-    except (OSError, ValueError) as error:
+    except _errors() as error:
         reason = shown(str(error).splitlines()[0])
         raise DataError(f"{shown(str(path))}: group {group} of its rows is damaged: {reason}") from error
     if len(column) != file.metadata.row_group(group).num_rows:
         raise DataError(f"{shown(str(path))}: group {group} of its rows is damaged: it has {len(column):,} rows")
     return column
+
+
+def _values(file: Any, group: int, name: str, path: Path) -> list[Any]:
+    """The same as Python values."""
+    column = _column(file, group, name, path)
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{shown(str(path))}: column {shown(name)} is no text in group {group} of its rows") from error
+    return values
 
 
 def _features(file: Any) -> Mapping[str, Any]:
@@ -198,21 +215,26 @@ def _picture_column(file: Any, pattern: str) -> str:
         if types.is_binary(inner) or types.is_large_binary(inner):
             found.append(field.name)
     if not found:
-        raise DataError(f"{shown(pattern)} has no column of pictures (bytes), only {', '.join(file.schema_arrow.names)}")
+        raise DataError(
+            f"{shown(pattern)} has no column of pictures (bytes), only {', '.join(map(shown, file.schema_arrow.names))}"
+        )
     if len(found) > 1 and "image" not in found:
-        raise DataError(f"{shown(pattern)} has several columns of bytes: {', '.join(found)}", hint="call one of them image")
+        raise DataError(
+            f"{shown(pattern)} has several columns of bytes: {', '.join(map(shown, found))}", hint="call one of them image"
+        )
     return "image" if "image" in found else str(found[0])
 
 
 def _label_column(columns: Sequence[str], features: Mapping[str, Any], picture: str, asked: str | None, pattern: str) -> str | None:
     if asked is not None:
         if asked not in columns:
-            raise DataError(f"{shown(pattern)} has no column {asked!r}, only {', '.join(columns)}")
+            raise DataError(f"{shown(pattern)} has no column {asked!r}, only {', '.join(map(shown, columns))}")
         return asked
     named = [column for column in columns if column != picture and _class_names(features.get(column)) is not None]
     if len(named) > 1 and "label" not in named:
         raise DataError(
-            f"{shown(pattern)} has several columns of class labels: {', '.join(named)}", hint="choose one (label_column)"
+            f"{shown(pattern)} has several columns of class labels: {', '.join(map(shown, named))}",
+            hint="choose one (label_column)",
         )
     if named:
         return "label" if "label" in named else named[0]

@@ -180,7 +180,7 @@ VTAB_SETS: tuple[PublicSet, ...] = (
         citation="Matthey, Higgins, Hassabis and Lerchner. dSprites. 2017.",
         split="none official; VTAB takes 80 % train, 10 % val, 10 % test; x position and orientation in 16 bins",
         spelling=None,
-        remarks=("an array `imgs` with `latents_classes`, and no labels until a task is chosen (VTAB: x position, orientation)",),
+        remarks=("no labels until a task is chosen: `vitlab evaluate --vtab` reads it for x position and for orientation",),
     ),
     PublicSet(
         name="smallnorb",
@@ -228,7 +228,7 @@ VTAB_SETS: tuple[PublicSet, ...] = (
         citation="LeCun, Huang and Bottou. Learning methods for generic object recognition. CVPR 2004.",
         split="official training and testing; VTAB halves testing into val and test; azimuth (18) or elevation (9) is the class",
         spelling=None,
-        remarks=("NORB's own binary matrices, which vitlab does not read yet",),
+        remarks=("NORB's own binary matrices: `vitlab evaluate --vtab` reads them for azimuth and for elevation",),
     ),
     PublicSet(
         name="kitti",
@@ -283,7 +283,7 @@ VTAB_SETS: tuple[PublicSet, ...] = (
         citation="Zhai et al. The Visual Task Adaptation Benchmark. arXiv:1910.04867, 2019.",
         split="official train, validation and test",
         spelling=None,
-        remarks=("TFRecord files, which vitlab does not read",),
+        remarks=("TFRecord files in an archive: unpacked, `vitlab evaluate --vtab` reads them",),
     ),
     PublicSet(
         name="retinopathy",

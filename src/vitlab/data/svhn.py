@@ -26,7 +26,7 @@ def open_svhn(root: Path) -> ListedSource:
             continue
         arrays = {array.name: array for array in list_arrays(path)}
         if "X" not in arrays or "y" not in arrays:
-            raise DataError(f"{shown(str(path))} holds {', '.join(arrays) or 'no array'}, where SVHN holds X and y")
+            raise DataError(f"{shown(str(path))} holds {', '.join(map(shown, arrays)) or 'no array'}, where SVHN holds X and y")
         x, y = arrays["X"], arrays["y"]
         if len(x.shape) != 4 or x.shape[2] != 3 or x.dtype[1:] != "u1":
             raise DataError(f"{shown(str(path))}: X is {x.shape} of {x.dtype}, where SVHN has (32, 32, 3, pictures) bytes")

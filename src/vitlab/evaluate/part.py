@@ -21,7 +21,7 @@ def open_part(
     Where `split` is None: the declared `test`, else the declared `val`. Data that declares no part is taken whole, unless the
     checkpoint was trained on it: then its held-out `test` is taken, by the rule of that training.
     """
-    rule = _trained_on(spec, checkpoint)
+    rule = trained_on(spec, checkpoint)
     if split is not None:
         source = open_source(spec, split=split, rule=rule, label_column=label_column)
         return source, _notes(source)
@@ -54,7 +54,7 @@ def _unlabelled(whole: ListedSource, part: str) -> bool:
     return any(whole.label(int(index)) is None for index in (whole.parts == PARTS.index(part)).nonzero()[0][:1])
 
 
-def _trained_on(spec: str, checkpoint: Checkpoint) -> SplitRule | None:
+def trained_on(spec: str, checkpoint: Checkpoint) -> SplitRule | None:
     """The rule by which the run that made the checkpoint divided this same data, or None where it was other data."""
     data = (checkpoint.recipe or {}).get("data")
     if not isinstance(data, dict) or not _same(spec, data.get("source")):

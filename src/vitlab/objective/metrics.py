@@ -188,7 +188,7 @@ def average_precision(scores_N: NDArray[np.floating], right_N: Bools) -> float:
         return float("nan")
     order = np.argsort(-np.asarray(scores_N), kind="stable")
     scores, right = np.asarray(scores_N)[order], right_N[order]
-    ends = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)  # equal scores stand or fall together
+    ends = np.append(np.flatnonzero(scores[1:] != scores[:-1]), len(scores) - 1)  # equal scores stand or fall together
     found = np.cumsum(right)[ends]
     precision, recall = found / (ends + 1), found / right.sum()
     return float((np.diff(recall, prepend=0.0) * precision).sum())

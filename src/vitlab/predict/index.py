@@ -52,8 +52,11 @@ def new_index(path: Path, *, classes: tuple[str, ...], multi_label: bool, digest
             rows.save(file, classes=classes, multi_label=multi_label, digest=digest, made_by=made_by)
         else:
             table = _ParquetRows(file, classes=classes, digest=digest, made_by=made_by)
-            yield table
-            table.close()
+            try:
+                yield table
+                table.finish()
+            finally:
+                table.close()
 
 
 class _NpzRows:
@@ -103,11 +106,14 @@ class _ParquetRows:
         if len(self._rows) >= _BLOCK:
             self._group()
 
-    def close(self) -> None:
+    def finish(self) -> None:
         self._group()
         if self._writer is None:
             raise DataError("no picture could be read: there is nothing to write")
-        self._writer.close()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
 
     def _group(self) -> None:
         if not self._rows:

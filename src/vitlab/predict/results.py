@@ -108,9 +108,12 @@ class Parquet:
     def flush(self) -> None:
         """Nothing can be seen before the end."""
 
-    def close(self) -> None:
-        """Write the last rows and the end of the file."""
+    def finish(self) -> None:
+        """Write the last rows."""
         self._group()
+
+    def close(self) -> None:
+        """Write the end of the file, which must still be open, also where it will not be kept."""
         self._writer.close()
 
     def _group(self) -> None:
@@ -133,8 +136,11 @@ def parquet_file(path: Path, *, top: int, mark: str) -> Iterator[Parquet]:
     load_pyarrow()
     with replacing(path, needed=0) as file:
         sink = Parquet(file, top=top, mark=mark)
-        yield sink
-        sink.close()
+        try:
+            yield sink
+            sink.finish()
+        finally:
+            sink.close()
 
 
 @contextmanager

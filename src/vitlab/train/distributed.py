@@ -55,6 +55,11 @@ class World:
             dist.barrier()
 
 
+def leads() -> bool:
+    """Whether this process is the one that writes and speaks, known before and after there is a world too."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def world() -> Iterator[World]:
     """The world that torchrun set up, or a world of one; process groups end with the block."""

@@ -15,7 +15,7 @@ from vitlab.checkpoint.native import write_native
 from vitlab.config.run import RunConfig
 from vitlab.data.batch import Batch
 from vitlab.data.loader import Loader
-from vitlab.errors import CheckpointError, TrainingError, VitlabError
+from vitlab.errors import CheckpointError, DivergedError, TrainingError, VitlabError
 from vitlab.train.control import Control
 from vitlab.train.directory import RunDirectory
 from vitlab.train.distributed import World, world
@@ -148,7 +148,7 @@ class Loop:
             samples = tuple(int(index) for index in batch.index_B)
             yield Skipped(step=step, reason=outcome.fault, in_a_row=progress.in_a_row, samples=samples)
             if progress.in_a_row >= _PATIENCE_WITH_NANS:
-                raise TrainingError(
+                raise DivergedError(
                     f"{outcome.fault} for the {progress.in_a_row}rd time in a row, at step {step}: nothing of it was applied",
                     hint="a lower learning rate, a longer warm-up, clipping, or float32 usually helps",
                 )
@@ -285,7 +285,7 @@ def _step_seconds(progress: Progress) -> float:
 def _refuse_non_finite(state: dict[str, Tensor]) -> None:
     odd = [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]
     if odd:
-        raise TrainingError(f"weights became infinite or not a number ({odd[0]}), so no checkpoint of them is kept")
+        raise DivergedError(f"weights became infinite or not a number ({odd[0]}), so no checkpoint of them is kept")
 
 
 def _as_line(event: Event) -> dict[str, object]:

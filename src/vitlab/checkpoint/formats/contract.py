@@ -58,7 +58,9 @@ class Written:
 
     `tensors` belong into one file of kind `container`, a safetensors file with `metadata` in its header. `sidecars` are JSON
     files by name, for the folder of that file where the destination is a folder. `weights_name` is what the tensors' file is
-    called in such a folder. `notes` say in what the format's own readers will treat the model otherwise than vitlab does.
+    called in such a folder; `no_folder` says why there can be none, where that depends on the model.
+    `notes` say in what the format's own readers will treat the model otherwise than vitlab does, `alone` the same where they
+    are given the tensors without the sidecars.
     """
 
     container: Container
@@ -66,7 +68,9 @@ class Written:
     metadata: dict[str, str] = field(default_factory=dict)
     sidecars: dict[str, Json] = field(default_factory=dict)
     weights_name: str = "model.safetensors"
+    no_folder: str | None = None
     notes: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
 
 
 class Format(Protocol):

@@ -5,6 +5,8 @@ A timm file does not say how many heads there are nor the shape of its grid; con
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from vitlab.checkpoint.files.raw import RawFile
@@ -81,20 +83,20 @@ def read(raw: RawFile, told: Told) -> Reading:
 def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
     """The model under timm's names; in a folder, beside the config.json from which timm builds it."""
     if isinstance(config, ResNetConfig):
-        notes, rows = resnet_notes(config, official=False, reader=READER), bit_rows(config)
+        notes, alone, rows = resnet_notes(config, official=False, reader=READER), list[str](), bit_rows(config)
     else:
-        refuse(config, CAN)
-        notes, rows = _vit_notes(config), vit_rows(config)
+        refuse(config, CAN, also=_unreadable(config))
+        notes, alone, rows = _vit_notes(config), _tensors_alone(config), vit_rows(config)
     tensors = to_theirs(state, list(rows), native_shapes(config))
     beside = sidecar_of(config, preprocess, labels)
-    if beside is None:
-        notes.append("timm has no model with this ResNet under a name: there is no config.json from which it could build it")
     return Written(
         container="safetensors",
         tensors=tensors,
         metadata=metadata_of(config, preprocess, labels),
         sidecars={} if beside is None else {"config.json": beside},
+        no_folder=_unbuilt(config) if beside is None else None,
         notes=tuple(notes),
+        alone=tuple(alone),
     )
 
 
@@ -136,12 +138,40 @@ def _guessed_feeding(config: ModelConfig) -> tuple[Preprocess, list[str]]:
     return preprocess, [f"preprocessing is a guess ({described(preprocess)}): the file does not say"]
 
 
+def _unreadable(config: ViTConfig) -> list[str]:
+    """timm's distilled class has a position for each of its tokens, and no registers among them."""
+    reasons = []
+    if config.distill_token and config.register_tokens:
+        reasons.append("register tokens beside a distillation token")
+    if config.distill_token and (config.position.kind == "none" or not config.position.prefix):
+        reasons.append("a distillation token without a position")
+    return reasons
+
+
+def _unbuilt(config: ModelConfig) -> str:
+    """Why timm cannot build this model, whatever its config.json said."""
+    if isinstance(config, ViTConfig) and config.representation_width:
+        return "timm has had no hidden layer before the head since 0.8"
+    return "timm has no model with this ResNet under a name"
+
+
 def _vit_notes(config: ViTConfig) -> list[str]:
-    """In what timm, given these tensors alone, would build or run another model."""
-    notes = numerics_notes(config, PROFILES["timm"], reader=READER)
+    """In what timm runs another model also where it is told all that it can be told."""
+    spoken = replace(config, numerics=replace(config.numerics, gelu=PROFILES["timm"].gelu))
+    notes = numerics_notes(spoken, PROFILES["timm"], reader=READER)
     if config.stem is not None:
         implied = stem_of(Told(), config.stem.blocks, config.stem.width, official=False)
         notes += stem_notes(config.stem, implied, reader=READER)
+    if config.representation_width:
+        notes.append("timm has had no hidden layer before the head (pre_logits) since 0.8: only older versions read these keys")
+    return notes
+
+
+def _tensors_alone(config: ViTConfig) -> list[str]:
+    """In what timm, given these tensors without the config.json, would build or run another model."""
+    notes = []
+    if config.numerics.gelu != PROFILES["timm"].gelu:
+        notes.append(f"the tensors do not say that the GELU is the {config.numerics.gelu} one: timm needs act_layer='gelu_tanh'")
     usual = WIDE_HEADS.get((config.width, config.depth, config.mlp_width), config.width / 64)
     if config.heads != usual:
         notes.append(f"the tensors do not say that there are {config.heads} heads: timm needs num_heads={config.heads}")
@@ -149,6 +179,4 @@ def _vit_notes(config: ViTConfig) -> list[str]:
         notes.append(f"the tensors do not say that the grid is {config.grid[0]}x{config.grid[1]}: timm needs img_size")
     if config.pool == "mean" and config.class_token and not config.norm_after_pool:
         notes.append("the tensors do not say that the pool is the mean: timm needs global_pool='avg', fc_norm=False")
-    if config.representation_width:
-        notes.append("timm has had no hidden layer before the head (pre_logits) since 0.8: only older versions read these keys")
     return notes

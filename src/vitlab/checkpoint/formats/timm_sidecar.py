@@ -19,15 +19,22 @@ POOLS: dict[str, Pool] = {"token": "token", "avg": "mean", "map": "map"}
 CROPS: dict[str, Resize] = {"center": "short-side", "squash": "squash", "border": "pad"}
 INTERPOLATIONS: dict[str, Interpolation] = {"bilinear": "bilinear", "bicubic": "bicubic"}
 # Architectures whose GELU is the tanh one without their model_args saying so.
-TANH = re.compile(r"vit_(so400m_patch16|giantopt_patch16)_siglip\w*|vit_large_patch16_siglip(_gap)?_512")
+TANH = re.compile(
+    r"vit_(so400m_patch16|giantopt_patch16)_siglip\w*|vit_large_patch16_siglip(_gap)?_512|vit_base_patch32_siglip(_gap)?_256"
+)
+# Architectures whose heads are neither 64 wide nor those of a published model of their size.
+HEADS = {"vit_base_patch16_gap_224": 16, "test_vit": 2, "test_vit2": 2, "test_vit4": 3}
+# Arguments of a timm model that change its numbers and leave no trace in its tensors: name -> the value vitlab has.
+UNSEEN = {"pool_include_prefix": False, "padding_same": True}
 
-# timm's names of what vitlab's `name_of` calls by the paper's.
+# The units of a hybrid's stages -> a timm model with that ResNet; everything after the ResNet is an argument.
 HYBRIDS = {
-    "R+ViT-Ti/16": "vit_tiny_r_s16_p8_224",
-    "R26+ViT-S/32": "vit_small_r26_s32_224",
-    "R50+ViT-B/16": "vit_base_r50_s16_224",
-    "R50+ViT-L/32": "vit_large_r50_s32_224",
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
 }
+# timm's names of what vitlab's `name_of` calls by the paper's.
 RESNETS = {
     "BiT-R50x1": "resnetv2_50x1_bit",
     "BiT-R50x3": "resnetv2_50x3_bit",
@@ -49,8 +56,11 @@ def said_of(data: Sidecar) -> Said:
     pool = sidecar.text(data, "global_pool") or sidecar.text(arguments, "global_pool")
     if pool and pool not in POOLS:
         raise CheckpointError(f"config.json says global_pool={pool!r}, which vitlab does not have", hint="token, avg or map")
+    for key, ours in UNSEEN.items():
+        if sidecar.flag(arguments, key, ours) != ours:
+            raise CheckpointError(f"config.json says {key}={not ours}, which vitlab does not have")
     return Said(
-        heads=sidecar.whole(arguments, "num_heads"),
+        heads=sidecar.whole(arguments, "num_heads") or HEADS.get(sidecar.text(data, "architecture") or ""),
         image_size=sidecar.size(arguments, "img_size") or _input_size(data),
         pool=POOLS[pool] if pool else None,
         gelu=_gelu(data, arguments),
@@ -97,48 +107,68 @@ def labels_of(data: Sidecar, classes: int) -> tuple[tuple[str, ...] | None, list
 
 
 def sidecar_of(config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Json:
-    """A config.json from which timm builds this model, or None where timm has no name to build it under."""
-    name = name_of(config) or ""
-    arguments: dict[str, Json]
-    if isinstance(config, ResNetConfig):
-        architecture, arguments, pool = RESNETS.get(name), {}, "avg"
-    else:
-        architecture, arguments, pool = _architecture(config, name), _arguments(config), _timm_pool(config)
+    """A config.json from which timm builds this model, or None where timm has nothing that it could build it from."""
+    architecture = _architecture(config)
     if architecture is None:
         return None
+    vit = isinstance(config, ViTConfig)
+    arguments: dict[str, Json] = _arguments(config) if isinstance(config, ViTConfig) else {}
     crop = {resize: mode for mode, resize in CROPS.items()}[preprocess.resize]
     fed: dict[str, Json] = {
         "input_size": [config.channels, *preprocess.image_size],
-        "fixed_input_size": isinstance(config, ViTConfig),
+        "fixed_input_size": vit,
         "interpolation": "bicubic" if preprocess.interpolation == "bicubic" else "bilinear",
         "crop_pct": _share(preprocess) if crop == "center" else 1.0,
         "crop_mode": crop,
         "mean": list(preprocess.mean),
         "std": list(preprocess.std),
         "num_classes": config.num_classes,
+        "classifier": _classifier(config),
     }
+    if config.channels == 3:  # timm adapts what it finds under this name to other pictures as if it were made for three channels
+        fed["first_conv"] = _first_convolution(config)
     named: dict[str, Json] = {} if labels is None else {"label_names": list(labels)}
     return {
         "architecture": architecture,
         "num_classes": config.num_classes,
         "num_features": config.feature_width,
-        "global_pool": pool,
+        "global_pool": _timm_pool(config),
         **named,
         "model_args": arguments,
         "pretrained_cfg": fed,
     }
 
 
-def _architecture(config: ViTConfig, name: str) -> str | None:
+def _architecture(config: ModelConfig) -> str | None:
     """A name under which timm builds a model whose arguments can all be given; a hybrid's ResNet cannot."""
+    if isinstance(config, ResNetConfig):
+        return RESNETS.get(name_of(config) or "") if config.groups == 32 else None
+    if config.representation_width:
+        return None
     if config.stem is not None:
-        return HYBRIDS.get(name)
+        return HYBRIDS.get(config.stem.blocks) if (config.stem.width, config.stem.groups) == (64, 32) else None
     return "deit_base_distilled_patch16_224" if config.distill_token else "vit_base_patch16_224"
 
 
+def _classifier(config: ModelConfig) -> Json:
+    """The layers that timm replaces for another number of classes."""
+    if isinstance(config, ResNetConfig):
+        return "head.fc"
+    return ["head", "head_dist"] if config.distill_token else "head"
+
+
+def _first_convolution(config: ModelConfig) -> str:
+    if isinstance(config, ResNetConfig):
+        return "stem.conv"
+    if config.stem is None:
+        return "patch_embed.proj"
+    return "patch_embed.backbone.stem.conv" if config.stem.blocks else "patch_embed.backbone.conv"
+
+
 def _arguments(config: ViTConfig) -> dict[str, Json]:
+    grid, step = config.grid, config.step
     arguments: dict[str, Json] = {
-        "img_size": to_json(config.image_size),
+        "img_size": [grid[0] * step[0], grid[1] * step[1]],  # timm rounds down where a padded model rounds up
         "patch_size": to_json(config.patch_size),
         "in_chans": config.channels,
         "embed_dim": config.width,
@@ -172,7 +202,9 @@ def _share(preprocess: Preprocess) -> float:
     return share if math.floor(size / share) == preprocess.resize_to else size / (preprocess.resize_to + 0.5)
 
 
-def _timm_pool(config: ViTConfig) -> str:
+def _timm_pool(config: ModelConfig) -> str:
+    if isinstance(config, ResNetConfig):
+        return "avg"
     return {pool: word for word, pool in POOLS.items()}[config.pool]
 
 

@@ -1,0 +1,73 @@
+"""A run with some of its settings otherwise, everything that depends on them kept in agreement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vitlab.config.check import at_least, pair
+from vitlab.config.feed import feeding
+from vitlab.config.run import RunConfig
+from vitlab.config.scale import warmup_of
+from vitlab.config.train import Precision, Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What shall be otherwise; None leaves a thing as it is.
+
+    Nothing is scaled by rules here, as it is where a recipe is told a `Wish`: `batch_size` changes the batch and neither rate nor
+    steps. But `steps` keeps the warm-up's share of them, `image_size` is that of model, augmentation and preprocessing, and
+    `seed` that of model and pictures.
+    """
+
+    steps: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    image_size: tuple[int, int] | None = None
+    seed: int | None = None
+    workers: int | None = None
+    precision: Precision | None = None
+    micro_batch: int | None = None
+    strategy: Strategy | None = None
+    max_minutes: float | None = None
+    evaluate_every: int | None = None
+    save_every: int | None = None
+
+
+def changed(run: RunConfig, change: Change) -> RunConfig:
+    """The run with these changes; each config refuses what it cannot be."""
+    train, data = run.train, run.data
+    if change.steps is not None:
+        at_least("steps", change.steps, 1)
+        warmup = warmup_of(change.steps, share=train.schedule.warmup / train.steps, most=change.steps)
+        train = replace(train, steps=change.steps, schedule=replace(train.schedule, warmup=warmup))
+    if change.lr is not None:
+        train = replace(train, optimizer=replace(train.optimizer, lr=change.lr))
+    if change.seed is not None:
+        train = replace(train, seed=change.seed)
+    loader = replace(
+        data.loader,
+        batch_size=data.loader.batch_size if change.batch_size is None else change.batch_size,
+        seed=data.loader.seed if change.seed is None else change.seed,
+        workers=data.loader.workers if change.workers is None else change.workers,
+    )
+    train = replace(
+        train,
+        precision=change.precision or train.precision,
+        strategy=change.strategy or train.strategy,
+        micro_batch=train.micro_batch if change.micro_batch is None else change.micro_batch,
+        max_minutes=train.max_minutes if change.max_minutes is None else change.max_minutes,
+        evaluate_every=train.evaluate_every if change.evaluate_every is None else change.evaluate_every,
+        save_every=train.save_every if change.save_every is None else change.save_every,
+    )
+    return _resized(replace(run, train=train, data=replace(data, loader=loader)), change.image_size)
+
+
+def _resized(run: RunConfig, image_size: tuple[int, int] | None) -> RunConfig:
+    if image_size is None or image_size == run.model.image_size:
+        return run
+    size = pair("image_size", image_size)
+    model = replace(run.model, image_size=size)
+    fed, _ = feeding(run.preprocess, model, resized=True)
+    augment = replace(run.data.augment, image_size=size, resize_to=max(run.data.augment.resize_to, *size))
+    return replace(run, model=model, preprocess=fed, data=replace(run.data, augment=augment))

@@ -1,0 +1,92 @@
+"""A run in sentences: what was chosen, and why. For the person who typed one line and got a hundred settings."""
+
+from __future__ import annotations
+
+from vitlab.config.model import ModelConfig, ViTConfig
+from vitlab.config.paper_tables import TABLE_3, row_of
+from vitlab.config.run import RunConfig
+from vitlab.config.variants import name_of
+from vitlab.config.wish import DataFacts, Wish
+
+
+def reasons(run: RunConfig, wish: Wish) -> tuple[str, ...]:
+    """What the run is and why it is so, a sentence each."""
+    told = [_pictures(run, wish.data), _model(run, wish), _size(run, wish), _length(run, wish), _steps(run), _views(run, wish)]
+    return tuple(sentence for sentence in told if sentence)
+
+
+def _pictures(run: RunConfig, data: DataFacts | None) -> str:
+    if data is None:
+        return f"pictures: {run.data.source}"
+    kinds = f"{data.classes:,} classes" if data.classes else "no labels"
+    judged = "nothing is held out" if run.data.evaluate_split is None else f"judged by its {run.data.evaluate_split} part"
+    exact = "" if run.data.evaluate_split is None else "about "
+    return f"pictures: {data.source}, {exact}{data.pictures:,} to learn from, {kinds}, {judged}"
+
+
+def _model(run: RunConfig, wish: Wish) -> str:
+    name = _name(run.model)
+    if run.start is not None:
+        head = f"with a new head of {run.model.num_classes:,} classes, all zeros (app. B.1.1)" if run.model.num_classes else ""
+        return f"model: {name} of {run.start}, {head}"
+    if run.name in TABLE_3 and (other := row_of(run.name, run.model)[1]) is not None:
+        return f"model: {name} from random values; Table 3 does not have it, so it takes the row of {other}"
+    return f"model: {name} from random values"
+
+
+def _size(run: RunConfig, wish: Wish) -> str:
+    size, own = run.model.image_size, None if wish.start is None else wish.start.model.image_size
+    said = f"image size: {_by(size)} pixels"
+    if isinstance(run.model, ViTConfig):
+        said += f", {run.model.grid[0] * run.model.grid[1]:,} patches"
+    if wish.image_size is not None:
+        return f"{said}, as asked"
+    if own is not None and own != size:
+        limited = " to be bearable on a processor" if max(size) < max(own) and not wish.machine.accelerator else ""
+        return f"{said} instead of the checkpoint's {_by(own)}{limited}: its positions are interpolated"
+    return said
+
+
+def _length(run: RunConfig, wish: Wish) -> str:
+    steps, batch = run.train.steps, run.data.loader.batch_size
+    said = f"length: {steps:,} steps of {batch:,} pictures"
+    if wish.data is not None:
+        said += f", {steps * batch / wish.data.pictures:.3g} epochs"
+    if wish.steps is not None or wish.epochs is not None:
+        return f"{said}, as asked"
+    return said if wish.machine.accelerator or run.name not in ("finetune-folder", "small-data") else f"{said}, for a processor"
+
+
+def _steps(run: RunConfig) -> str:
+    optimizer, schedule, average = run.train.optimizer, run.train.schedule, run.train.average
+    said = f"learning: {optimizer.kind}, rate {optimizer.lr:.3g} after {schedule.warmup:,} steps of warm-up, then {schedule.kind}"
+    if optimizer.layer_decay < 1:
+        said += f", {optimizer.layer_decay:g} times as much for each layer further from the head"
+    return said + (f"; weights averaged with factor {average.decay:g}" if average.decay else "")
+
+
+def _views(run: RunConfig, wish: Wish) -> str:
+    augment = run.data.augment
+    parts = [f"{augment.crop} crops" if augment.crop != "squash" else "whole pictures"]
+    parts += ["flips"] if augment.flip else []
+    parts += [f"RandAugment {augment.randaugment[0]}, {augment.randaugment[1]:g}"] if augment.randaugment is not None else []
+    parts += [f"mixup {augment.mixup:g}"] if augment.mixup else []
+    parts += [f"cutmix {augment.cutmix:g}"] if augment.cutmix else []
+    said = f"views: {', '.join(parts)}"
+    if not augment.flip and wish.data is not None and wish.data.channels == 1:
+        said += "; no flips, since the pictures are grey and may be writing"
+    if run.data.loader.balance and wish.data is not None:
+        said += f"; rare classes shown more often, since the largest is {wish.data.imbalance:.3g} times the smallest"
+    return said
+
+
+def _name(model: ModelConfig) -> str:
+    if (name := name_of(model)) is not None:
+        return name
+    if isinstance(model, ViTConfig):
+        return f"a ViT of width {model.width}, depth {model.depth}, patch {_by(model.patch_size)}"
+    return "a ResNet"
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"

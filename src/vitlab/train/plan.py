@@ -1,0 +1,187 @@
+"""What a run will take, before it is begun: counted where it can be counted, measured where it must be.
+
+The time of an update is measured on random pictures of the run's size, by a few real updates of the real model with random
+values; where a whole batch would take too long, by fewer pictures, and scaled. Reading the data is timed on the data itself.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from vitlab.config.run import RunConfig
+from vitlab.config.wish import DataFacts
+from vitlab.data.batch import Batch
+from vitlab.data.memory import memory_available
+from vitlab.data.source import Source, open_source
+from vitlab.model.cost import Cost, cost
+from vitlab.train.distributed import World
+from vitlab.train.setup import assemble, training_loader
+from vitlab.train.step import Stepper
+from vitlab.train.survey import survey
+
+_PATIENCE = 6.0  # seconds that measuring may take, about
+_UPDATES = 3
+_FIRST = 1  # pictures of the first update, which counts only where there is no time for more
+_READ = 16  # pictures read from the data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A run in numbers. Times in seconds, None where it was not measured, for the reason in `notes`.
+
+    `macs` are multiply-adds of one picture forward; `exaflops` of the whole run by the paper's rule of 6 operations for each
+    (Table 6). `memory_bytes` is the estimate of weights, gradients, optimiser, average and activations for `micro_batch` pictures,
+    `memory_free` what there is. `checkpoint_bytes` is what one checkpoint takes on the disk.
+    `step_seconds` is one update, measured with `measured_pictures` and scaled; `read_seconds` one batch read by one process.
+    `seconds` is all updates with reading beside them; looking at held-out pictures is not counted.
+    """
+
+    steps: int
+    epochs: float
+    pictures: int
+    batch_size: int
+    micro_batch: int
+    parameters: int
+    macs: int
+    exaflops: float
+    memory_bytes: int
+    memory_free: int
+    checkpoint_bytes: int
+    step_seconds: float | None
+    read_seconds: float | None
+    seconds: float | None
+    measured_pictures: int
+    notes: tuple[str, ...] = ()
+
+
+def plan(run: RunConfig, *, data: DataFacts | None = None) -> Plan:
+    """What the run will take on this machine; `data` are its pictures' facts where they are known already."""
+    facts = data or survey(run.data.source, rule=run.data.rule)
+    counted = cost(run.model)
+    batch = run.data.loader.batch_size
+    rows = min(run.train.micro_batch or batch, batch)
+    here = World(device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    free = _free(here)
+    whole = open_source(run.data.source, split="all", rule=run.data.rule)
+    notes = list[str]()
+    needed = _memory(run, counted, rows)
+    if needed > free:
+        fits = _fitting(run, counted, free)
+        advice = f"a micro-batch of {fits} would fit" if fits else "not even one picture at a time fits"
+        notes.append(f"about {needed / 2**30:.1f} GiB are needed and {free / 2**30:.1f} are free: {advice}")
+    step_seconds, measured = None, 0
+    if _memory(run, counted, min(rows, _FIRST)) > free:
+        notes.append("the time of an update was not measured, since the model does not fit into memory")
+    else:
+        step_seconds, measured = _measure(run, whole, here, most=max(1, min(rows, _fitting(run, counted, free))))
+    read_seconds = _read(run, whole, here)
+    seconds = None if step_seconds is None else run.train.steps * _together(run, here, step_seconds, read_seconds)
+    return Plan(
+        steps=run.train.steps,
+        epochs=run.train.steps * batch / facts.pictures,
+        pictures=facts.pictures,
+        batch_size=batch,
+        micro_batch=rows,
+        parameters=counted.parameters,
+        macs=counted.macs,
+        exaflops=6 * counted.macs * run.train.steps * batch / 1e18,
+        memory_bytes=needed,
+        memory_free=free,
+        checkpoint_bytes=counted.weight_bytes() * (1 + _slots(run) + bool(run.train.average.decay)),
+        step_seconds=step_seconds,
+        read_seconds=read_seconds,
+        seconds=seconds,
+        measured_pictures=measured,
+        notes=tuple(notes),
+    )
+
+
+def _slots(run: RunConfig) -> int:
+    return 2 if run.train.optimizer.kind == "adamw" else 1
+
+
+def _memory(run: RunConfig, counted: Cost, rows: int) -> int:
+    wide = 2 if run.train.precision == "bfloat16" else 4
+    average = counted.weight_bytes() if run.train.average.decay else 0
+    return counted.training_bytes(batch=rows, number_bytes=wide, optimizer_slots=_slots(run)) + average
+
+
+def _fitting(run: RunConfig, counted: Cost, free: int) -> int:
+    """The largest power of two of pictures at a time that the estimate says fits, 0 for none."""
+    rows = run.data.loader.batch_size
+    while rows and _memory(run, counted, rows) > free:
+        rows //= 2
+    return rows
+
+
+def _free(here: World) -> int:
+    return int(torch.cuda.mem_get_info(here.device)[0]) if here.device.type == "cuda" else memory_available()
+
+
+def _measure(run: RunConfig, source: Source, here: World, *, most: int) -> tuple[float, int]:
+    """Seconds of a whole batch's update, and by how many pictures that was measured."""
+    alone = replace(run, start=None, train=replace(run.train, strategy="single", micro_batch=0))
+    players = assemble(alone, source, here, None)
+    stepper = Stepper(players.model, players.optimizers, players.task, alone.train, here)
+
+    def update(rows: int, step: int) -> float:
+        batch = _pictures(run, source, rows, step)
+        began = time.perf_counter()
+        stepper.update(batch, step=step, batch_size=rows, rate=1e-6)
+        return time.perf_counter() - began
+
+    batch = run.data.loader.batch_size
+    first = min(_FIRST, most)
+    cold = update(first, 0)
+    if cold > _PATIENCE:
+        return cold * batch / first, first
+    small = update(first, 1)
+    # Several pictures at once are never slower than one by one, so this keeps to the time.
+    rows = max(first, min(most, int(_PATIENCE / _UPDATES / max(small, 1e-6) * first)))
+    large = statistics.median(update(rows, 2 + turn) for turn in range(_UPDATES))
+    if rows == first:
+        return large * batch / rows, rows
+    # An update costs something once, whatever the batch, and something for each picture.
+    each = max(0.0, (large - small) / (rows - first))
+    return large + each * (batch - rows), rows
+
+
+def _pictures(run: RunConfig, source: Source, rows: int, seed: int) -> Batch:
+    """Random pictures of the run's size, with labels of its kind."""
+    rng = np.random.default_rng(seed)
+    images_BHWC = rng.integers(0, 256, (rows, *run.model.image_size, run.model.channels), np.uint8)
+    classes = max(len(source.labels), 1)
+    labels_B = rng.integers(0, classes, rows)
+    labels = np.eye(classes, dtype=np.float32)[labels_B] if source.multi_label else labels_B
+    return Batch(images_BHWC=images_BHWC, labels=labels, index_B=np.arange(rows), epoch=0, position=rows, failed=())
+
+
+def _read(run: RunConfig, source: Source, here: World) -> float:
+    """Seconds for one process to read and augment a batch, by a few pictures of the data itself."""
+    batch = run.data.loader.batch_size
+    rows = min(batch, _READ)
+    few = replace(run.data.loader, batch_size=rows, workers=0, repeats=1, cache="none", corrupt="skip", corrupt_budget=0.99)
+    loader = training_loader(replace(run, data=replace(run.data, loader=few)), source, here)
+    with loader, loader.batches() as stream:
+        next(stream)
+        began = time.perf_counter()
+        next(stream)
+        return (time.perf_counter() - began) * batch / rows
+
+
+def _together(run: RunConfig, here: World, step: float, read: float) -> float:
+    """Seconds from one update to the next: beside an accelerator the slower of both; on a processor both want the same cores."""
+    workers = run.data.loader.workers
+    if workers == 0:
+        return step + read
+    if here.device.type != "cpu":
+        return max(step, read / workers)
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return step + read / min(workers, cores)

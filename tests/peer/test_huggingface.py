@@ -1,0 +1,151 @@
+"""Hugging Face's own ViT and DeiT, both ways."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.checkpoint.formats.samples import OPTIONS
+from tests.peer.compare import TOLERANCE, distance, pictures, randomised, saved
+from vitlab.checkpoint import convert, load
+from vitlab.config import ViTConfig
+from vitlab.errors import CheckpointError
+
+pytestmark = pytest.mark.peer
+
+SIZE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "num_labels": 5}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "plain": {"image_size": 32, "patch_size": 8},
+    "tanh, other eps": {"image_size": 32, "patch_size": 8, "hidden_act": "gelu_new", "layer_norm_eps": 1e-6},
+    "rectangle": {"image_size": (24, 56), "patch_size": 8},
+    "one channel": {"image_size": 32, "patch_size": 8, "num_channels": 1},
+    "no qkv bias": {"image_size": 32, "patch_size": 8, "qkv_bias": False},
+}
+
+
+def logits(model: Any) -> Callable[[Tensor], Tensor]:
+    return lambda images_BCHW: model(images_BCHW).logits
+
+
+def pooled(model: Any) -> Callable[[Tensor], Tensor]:
+    return lambda images_BCHW: model(images_BCHW).pooler_output
+
+
+def class_token(model: Any) -> Callable[[Tensor], Tensor]:
+    return lambda images_BCHW: model(images_BCHW).last_hidden_state[:, 0]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("kind", ["ViT", "DeiT"])
+def test_a_classifier_that_transformers_saves_gives_its_logits(
+    transformers: ModuleType, kind: str, name: str, tmp_path: Path
+) -> None:
+    config = getattr(transformers, f"{kind}Config")(**SIZE, **CONFIGS[name])
+    theirs = randomised(getattr(transformers, f"{kind}ForImageClassification")(config))
+    theirs.save_pretrained(tmp_path)
+    checkpoint = load(tmp_path)
+    assert checkpoint.format == "huggingface"
+    assert not [note for note in checkpoint.notes if "guess" in note and "preprocessing" not in note]
+    assert distance(checkpoint.model, logits(theirs), pictures(checkpoint.config)) < TOLERANCE
+
+
+def test_the_names_of_transformers_modules_give_the_same_model_as_those_it_saves(transformers: ModuleType, tmp_path: Path) -> None:
+    config = transformers.ViTConfig(**SIZE, **CONFIGS["plain"])
+    theirs = randomised(transformers.ViTForImageClassification(config))
+    theirs.save_pretrained(tmp_path / "saved")
+    torch.save(theirs.state_dict(), tmp_path / "modules.bin")
+    saved_names, module_names = load(tmp_path / "saved"), load(tmp_path / "modules.bin", heads=4)
+    images_BCHW = pictures(saved_names.config)
+    with torch.inference_mode():
+        assert torch.equal(saved_names.model(images_BCHW), module_names.model(images_BCHW))
+
+
+def test_a_model_with_a_pooler_gives_the_poolers_output(transformers: ModuleType, tmp_path: Path) -> None:
+    config = transformers.ViTConfig(**SIZE, **CONFIGS["plain"], pooler_output_size=48)
+    theirs = randomised(transformers.ViTModel(config, add_pooling_layer=True))
+    theirs.save_pretrained(tmp_path)
+    checkpoint = load(tmp_path)
+    assert isinstance(checkpoint.config, ViTConfig)
+    assert checkpoint.config.representation_width == 48
+    assert distance(checkpoint.model, pooled(theirs), pictures(checkpoint.config)) < TOLERANCE
+
+
+def test_a_model_without_a_pooler_gives_the_class_token(transformers: ModuleType, tmp_path: Path) -> None:
+    theirs = randomised(transformers.ViTModel(transformers.ViTConfig(**SIZE, **CONFIGS["plain"]), add_pooling_layer=False))
+    theirs.save_pretrained(tmp_path)
+    checkpoint = load(tmp_path)
+    assert distance(checkpoint.model, class_token(theirs), pictures(checkpoint.config)) < TOLERANCE
+
+
+def test_a_masked_model_is_refused_for_its_decoder(transformers: ModuleType, tmp_path: Path) -> None:
+    theirs = transformers.ViTForMaskedImageModeling(transformers.ViTConfig(**SIZE, **CONFIGS["plain"], encoder_stride=8))
+    theirs.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"unknown keys: decoder\.0"):
+        load(tmp_path)
+
+
+def test_a_distilled_deit_gives_the_mean_of_its_two_heads(transformers: ModuleType, tmp_path: Path) -> None:
+    config = transformers.DeiTConfig(**SIZE, **CONFIGS["plain"])
+    theirs = randomised(transformers.DeiTForImageClassificationWithTeacher(config))
+    theirs.save_pretrained(tmp_path)
+    checkpoint = load(tmp_path)
+    assert isinstance(checkpoint.config, ViTConfig)
+    assert checkpoint.config.distill_token
+    assert distance(checkpoint.model, logits(theirs), pictures(checkpoint.config)) < TOLERANCE
+
+
+def opened_strictly(transformers: ModuleType, folder: Path) -> Any:
+    """The model of the class that config.json names; every tensor of the file has its place and every parameter its tensor."""
+    (name,) = json.loads((folder / "config.json").read_text())["architectures"]
+    has_pooler = "pooler_output_size" in json.loads((folder / "config.json").read_text())
+    how = {"add_pooling_layer": has_pooler} if name.endswith("Model") else {}
+    model, info = getattr(transformers, name).from_pretrained(folder, output_loading_info=True, **how)
+    assert not any(info.values()), info
+    return model.eval()
+
+
+@pytest.mark.parametrize("option", [name for name in OPTIONS if "resnet" not in name])
+def test_what_is_written_for_transformers_is_loaded_by_it_strictly_and_answers_alike(
+    transformers: ModuleType, option: str, tmp_path: Path
+) -> None:
+    config = OPTIONS[option]
+    assert isinstance(config, ViTConfig)
+    labels = ("ant", "bee", "cat", "dog", "eel") if config.num_classes else None
+    ours = saved(tmp_path / "native.safetensors", config, labels=labels)
+    try:
+        convert(tmp_path / "native.safetensors", tmp_path / "hf", to="huggingface")
+    except CheckpointError:
+        assert not (tmp_path / "hf").exists()
+        return
+    theirs = opened_strictly(transformers, tmp_path / "hf")
+    answer = logits(theirs) if config.num_classes else pooled(theirs) if config.representation_width else class_token(theirs)
+    assert distance(ours.model, answer, pictures(config)) < TOLERANCE
+    if labels is not None:
+        assert tuple(theirs.config.id2label[number] for number in range(5)) == labels
+
+
+@pytest.mark.parametrize(
+    "option", ["plain", "no head", "hidden layer, no head", "distilled", "one register", "other grid", "one channel"]
+)
+def test_most_options_are_among_those_that_transformers_can_be_given(option: str, tmp_path: Path) -> None:
+    saved(tmp_path / "native.safetensors", OPTIONS[option])
+    convert(tmp_path / "native.safetensors", tmp_path / "hf", to="huggingface")  # or the test above would prove nothing
+
+
+def test_a_model_fitted_to_another_grid_answers_alike_in_transformers(transformers: ModuleType, tmp_path: Path) -> None:
+    theirs = randomised(transformers.ViTForImageClassification(transformers.ViTConfig(**SIZE, **CONFIGS["plain"])))
+    theirs.save_pretrained(tmp_path / "small")
+    fitted = load(tmp_path / "small", image_size=(48, 72))
+    from vitlab.checkpoint import save
+
+    save(tmp_path / "fitted.safetensors", fitted)
+    convert(tmp_path / "fitted.safetensors", tmp_path / "large", to="huggingface")
+    large = opened_strictly(transformers, tmp_path / "large")
+    assert distance(fitted.model, logits(large), pictures(fitted.config)) < TOLERANCE

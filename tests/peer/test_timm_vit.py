@@ -1,0 +1,147 @@
+"""timm's own VisionTransformer, both ways: what it saves is read, and what is written for it it builds, loads and answers alike."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.checkpoint.formats.samples import OPTIONS
+from tests.peer.compare import TOLERANCE, distance, pictures, randomised, saved
+from vitlab.checkpoint import convert, load
+from vitlab.config import ViTConfig
+from vitlab.config.model import PROFILES
+from vitlab.errors import CheckpointError
+
+pytestmark = pytest.mark.peer
+
+HEADS = 4
+SIZE = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": HEADS, "num_classes": 5}
+NAMES: dict[str, str] = {"distilled": "deit_tiny_distilled_patch16_224"}  # the others are plain ViTs
+MODELS: dict[str, dict[str, Any]] = {
+    "token": {},
+    "mean": {"class_token": False, "global_pool": "avg"},
+    "mean beside a class token": {"global_pool": "avg"},
+    "mean, norm before it": {"global_pool": "avg", "fc_norm": False},
+    "SigLIP": {"class_token": False, "global_pool": "map", "act_layer": "gelu_tanh"},
+    "map beside class token and registers": {"global_pool": "map", "reg_tokens": 2, "no_embed_class": True},
+    "registers": {"reg_tokens": 4},
+    "registers without positions": {"reg_tokens": 4, "no_embed_class": True},
+    "layer scale": {"init_values": 0.1},
+    "rectangle": {"img_size": (24, 56)},
+    "rectangular patch": {"patch_size": (8, 4)},
+    "no qkv bias": {"qkv_bias": False},
+    "one channel": {"in_chans": 1},
+    "five channels": {"in_chans": 5},
+    "no positions": {"pos_embed": "none"},
+    "no head": {"num_classes": 0},
+    "odd MLP": {"mlp_ratio": 2.7},
+    "distilled": {},
+}
+UNSAID = ("mean, norm before it", "SigLIP")  # what no tensor shows, and only config.json says
+
+
+def timm_model(timm: ModuleType, name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """A random model and the arguments it was made with."""
+    arguments = SIZE | MODELS[name]
+    return randomised(timm.create_model(NAMES.get(name, "vit_base_patch16_224"), **arguments)), arguments
+
+
+@pytest.mark.parametrize("safe", [True, False], ids=["safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_folder_that_timm_saves_gives_timms_logits_without_being_told_anything(
+    timm: ModuleType, name: str, safe: bool, tmp_path: Path
+) -> None:
+    model, arguments = timm_model(timm, name)
+    timm.models.save_for_hf(model, tmp_path, model_args=arguments, safe_serialization=safe)
+    checkpoint = load(tmp_path)
+    assert checkpoint.format == "timm"
+    assert not [note for note in checkpoint.notes if "guess" in note]
+    assert distance(checkpoint.model, model, pictures(checkpoint.config)) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in UNSAID])
+def test_a_bare_state_dict_of_timm_gives_timms_logits_when_told_heads_and_grid(
+    timm: ModuleType, name: str, tmp_path: Path
+) -> None:
+    model, _ = timm_model(timm, name)
+    grid: Any = model.patch_embed.grid_size  # type: ignore[union-attr]
+    torch.save({"state_dict": model.state_dict(), "epoch": 3}, tmp_path / "model.pth")
+    checkpoint = load(tmp_path / "model.pth", heads=HEADS, grid=tuple(grid))
+    assert distance(checkpoint.model, model, pictures(checkpoint.config)) < TOLERANCE
+
+
+def can_be_written(option: str) -> ViTConfig:
+    """The option's config with the norm's eps that timm has; a ViT without a ResNet, which another file tests."""
+    config = OPTIONS[option]
+    assert isinstance(config, ViTConfig)
+    return replace(config, numerics=replace(config.numerics, norm_eps=PROFILES["timm"].norm_eps))
+
+
+@pytest.mark.parametrize("option", [name for name in OPTIONS if "resnet" not in name and "hybrid" not in name])
+def test_a_folder_written_for_timm_is_built_and_loaded_by_timm_and_answers_alike(
+    timm: ModuleType, option: str, tmp_path: Path
+) -> None:
+    config = can_be_written(option)
+    ours = saved(tmp_path / "native.safetensors", config, labels=("a", "b", "c", "d", "e") if config.num_classes else None)
+    try:
+        convert(tmp_path / "native.safetensors", tmp_path / "timm", to="timm")
+    except CheckpointError:
+        assert not (tmp_path / "timm").exists()
+        return
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
+    assert distance(ours.model, theirs, pictures(config)) < TOLERANCE
+    assert theirs.state_dict().keys() == load_file(tmp_path / "timm" / "model.safetensors").keys()
+    fed = timm.data.resolve_model_data_config(theirs)
+    assert list(fed["input_size"]) == [config.channels, *config.image_size]
+    assert (list(fed["mean"]), fed["crop_mode"], fed["interpolation"]) == ([0.5] * config.channels, "squash", "bicubic")
+
+
+WRITTEN = ("plain", "map", "distilled", "four registers, bare positions", "layer scale", "mean, norm after", "other grid")
+
+
+@pytest.mark.parametrize("option", WRITTEN)
+def test_most_options_are_among_those_that_timm_can_be_given(option: str, tmp_path: Path) -> None:
+    saved(tmp_path / "native.safetensors", can_be_written(option))
+    convert(tmp_path / "native.safetensors", tmp_path / "timm", to="timm")  # or the test above would prove nothing
+
+
+@pytest.mark.parametrize("option", WRITTEN)
+def test_a_file_written_for_timm_loads_strictly_into_the_model_its_notes_describe(
+    timm: ModuleType, option: str, tmp_path: Path
+) -> None:
+    config = can_be_written(option)
+    ours = saved(tmp_path / "native.safetensors", config)
+    convert(tmp_path / "native.safetensors", tmp_path / "timm", to="timm")
+    notes = " ".join(convert(tmp_path / "native.safetensors", tmp_path / "timm.safetensors", to="timm"))
+    said = json.loads((tmp_path / "timm" / "config.json").read_text())
+    theirs = timm.create_model(said["architecture"], num_classes=said["num_classes"], **said["model_args"]).eval()
+    theirs.load_state_dict(load_file(tmp_path / "timm.safetensors"), strict=True)
+    assert distance(ours.model, theirs, pictures(config)) < TOLERANCE
+    assert "num_heads=4" in notes
+    assert "act_layer='gelu_tanh'" in notes
+
+
+def test_timm_fine_tunes_from_a_folder_with_another_head_other_channels_and_another_size(timm: ModuleType, tmp_path: Path) -> None:
+    ours = saved(tmp_path / "native.safetensors", can_be_written("plain"))
+    convert(tmp_path / "native.safetensors", tmp_path / "timm", to="timm")
+    name = f"local-dir:{tmp_path / 'timm'}"
+    other = timm.create_model(name, pretrained=True, num_classes=9, in_chans=1, img_size=48).eval()
+    assert other(torch.zeros(1, 1, 48, 48)).shape == (1, 9)
+    grey = ours.model.state_dict()["patches.weight"].sum(1, keepdim=True)
+    assert torch.allclose(other.patch_embed.proj.weight, grey, atol=1e-6)
+
+
+def test_eps_that_timm_cannot_be_given_is_said_and_makes_the_difference_that_is_said(timm: ModuleType, tmp_path: Path) -> None:
+    config = OPTIONS["exact gelu, hf eps"]
+    ours = saved(tmp_path / "native.safetensors", config)
+    notes = " ".join(convert(tmp_path / "native.safetensors", tmp_path / "timm", to="timm"))
+    assert "LayerNorm eps is 1e-12 and timm uses 1e-06" in notes
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
+    assert 0 < distance(ours.model, theirs, pictures(config)) < 1e-3
