@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from tests.checkpoint.small import LABELS, logits_of, pictures, small_checkpoint, small_config
 from vitlab.checkpoint import Checkpoint, convert, describe, load, save
 from vitlab.checkpoint.files import read_file
 from vitlab.checkpoint.formats import FORMATS
+from vitlab.config import ModelConfig, ResNetConfig, ResNetStem
 from vitlab.errors import CheckpointError
 
 HEADS = 4
@@ -75,6 +77,49 @@ def test_a_huggingface_folder_holds_config_preprocessing_labels_and_weights(tmp_
     assert loaded.labels == LABELS
 
 
+def test_a_timm_folder_holds_what_timm_builds_the_model_from_and_a_file_only_the_weights(tmp_path: Path, native: Path) -> None:
+    in_folder = convert(native, tmp_path / "timm", to="timm")
+    assert sorted(entry.name for entry in (tmp_path / "timm").iterdir()) == ["config.json", "model.safetensors"]
+    config = json.loads((tmp_path / "timm" / "config.json").read_bytes())
+    assert config["model_args"]["num_heads"] == HEADS
+    assert config["label_names"] == list(LABELS)
+    alone = convert(native, tmp_path / "timm.safetensors", to="timm")
+    assert (tmp_path / "timm.safetensors").read_bytes() == (tmp_path / "timm" / "model.safetensors").read_bytes()
+    assert any("num_heads=4" in note for note in alone)
+    assert not any("num_heads" in note or "act_layer" in note for note in in_folder)
+    assert _tensors(tmp_path / "timm") == _tensors(native)
+    assert load(tmp_path / "timm").labels == LABELS
+
+
+def test_a_timm_folder_says_the_same_to_who_does_not_see_the_header(tmp_path: Path, native: Path) -> None:
+    convert(native, tmp_path / "timm", to="timm")
+    weights = tmp_path / "timm" / "model.safetensors"
+    safetensors.torch.save_file(read_file(weights).tensors, weights)  # without vitlab's words in it
+    back, original = load(tmp_path / "timm"), load(native)
+    assert torch.equal(logits_of(back, pictures(back.config)), logits_of(original, pictures(back.config)))
+    assert (back.labels, back.preprocess) == (original.labels, original.preprocess)
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        (small_config(representation_width=48), "no hidden layer before the head since 0.8"),
+        (small_config(stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1)), "no model with this ResNet"),
+        (ResNetConfig(blocks=(1, 1), stage_widths=(128, 256), num_classes=3), "no model with this ResNet"),
+    ],
+    ids=["hidden layer", "hybrid", "resnet"],
+)
+def test_a_folder_that_timm_could_not_open_is_refused_and_a_file_is_not(tmp_path: Path, config: ModelConfig, word: str) -> None:
+    path = tmp_path / "native.safetensors"
+    save(path, small_checkpoint(config))
+    with pytest.raises(CheckpointError, match=word) as refused:
+        convert(path, tmp_path / "timm", to="timm")
+    assert refused.value.hint == f"write its weights alone, to {tmp_path / 'timm.safetensors'}"
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+    convert(path, tmp_path / "timm.safetensors", to="timm")
+    assert load(tmp_path / "timm.safetensors").config == config
+
+
 def test_what_exists_is_not_overwritten_unless_asked(tmp_path: Path, native: Path) -> None:
     (tmp_path / "x.npz").write_bytes(b"precious")
     with pytest.raises(CheckpointError, match="exists already"):
@@ -102,7 +147,8 @@ def test_a_file_can_be_converted_onto_itself(tmp_path: Path, native: Path) -> No
     [
         ("jax-npz", "x.safetensors", "written as .npz"),
         ("timm", "x.npz", "written as .safetensors"),
-        ("timm", "x", "written as .safetensors"),
+        ("timm", "x.v2", "written as .safetensors"),
+        ("native", "x", "written as .safetensors"),
         ("native", "x.pth", "written as .safetensors"),
         ("huggingface", "x.safetensors", "is a folder of files"),
         ("tim", "x.safetensors", "no format called 'tim'"),

@@ -144,6 +144,16 @@ def test_a_bomb_is_refused_by_its_ratio_and_nothing_is_left(tmp_path: Path, form
     assert nothing_left(tmp_path, path)
 
 
+def test_a_bomb_behind_the_last_member_is_refused_by_its_ratio(tmp_path: Path) -> None:
+    plain = as_tar(tmp_path / "x.tar", pile()).read_bytes()
+    (tmp_path / "x.tar").unlink()
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(gzip.compress(plain + bytes(32 * 2**20)))
+    with pytest.raises(DataError, match=r"the limit is 100 times \(ratio\)"):
+        extract(path, tmp_path / "out")
+    assert nothing_left(tmp_path, path)
+
+
 @pytest.mark.parametrize("form", ["tar", "tar.gz", "tar.bz2", "zip"])
 def test_every_cut_is_refused_and_nothing_is_left(tmp_path: Path, form: str) -> None:
     path, files = tmp_path / f"x.{form}", pile(classes=2, pictures=4)
@@ -165,7 +175,7 @@ def test_damage_inside_a_compressed_tar_is_refused(tmp_path: Path) -> None:
         data = bytearray(pack(plain))
         data[len(data) // 2] ^= 0xFF
         (tmp_path / "y").write_bytes(data)
-        with pytest.raises(DataError, match=r"damaged"):
+        with pytest.raises(DataError, match=r"is damaged or cut off after"):
             extract(tmp_path / "y", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 

@@ -104,7 +104,7 @@ def huge_idx(_: bytes) -> bytes:
         (lambda data: gzip.compress(gzip.decompress(data)[:-1]), "is cut off: it holds"),
         (lambda data: gzip.compress(gzip.decompress(data) + b"more"), "holds more than"),
         (lambda data: data[: len(data) // 2], "damaged or cut off"),
-        (lambda data: data[:100] + b"\xff\xff\xff\xff" + data[104:], "damaged|header|cut off"),
+        (lambda data: data[:100] + b"\xff\xff\xff\xff" + data[104:], "is damaged or cut off|is no idx file"),
         (lambda _: gzip.compress(b"\0\0\x0d\x03" + bytes(100)), "is no idx file of bytes with 3 axes"),
         (lambda _: gzip.compress(b""), "is no idx file"),
         (lambda _: b"", "is no idx file"),
@@ -298,7 +298,7 @@ def test_a_mat_array_that_claims_more_than_the_file_holds_is_refused_before_allo
     svhn(tmp_path)
     x = matrix("X", shape, bytes(32 * 32 * 3 * 7), kind=9, stored=2)
     (tmp_path / "train_32x32.mat").write_bytes(mat(packed(x) if squeeze else x))
-    with pytest.raises(DataError, match=r"claims|unknown type|in a header"):
+    with pytest.raises(DataError, match=r"claims \S+ values|an unknown type|bytes in a header"):
         opened(tmp_path)
 
 
@@ -317,12 +317,12 @@ def test_a_compressed_array_that_ends_too_soon_is_refused_when_it_is_read(tmp_pa
     ("content", "reason"),
     [
         (b"MATLAB 7.3 MAT-file".ljust(200), r"MATLAB 7.3 \(HDF5\), which is not read"),
-        (b"\x89HDF\r\n\x1a\n" + bytes(200), "HDF5"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(200), "MATLAB 7.3 .HDF5., which is not read"),
         (b"", "is no MATLAB file"),
         (bytes(500), "is no MATLAB file"),
         (mat(matrix("Z", (1, 1), b"\1", kind=9, stored=2)), "holds Z, where SVHN holds X and y"),
         (mat(struct.pack("<2I", 15, 1000) + b"short"), "is cut off: its element at offset 128"),
-        (mat(struct.pack("<2I", 15, 8) + b"no zlib!"), "is damaged"),
+        (mat(struct.pack("<2I", 15, 8) + b"no zlib!"), "is damaged: Error"),
         (mat(matrix("X", (1, 1), b"\1", kind=9, stored=99)), "unknown type"),
         (mat(), "holds no array"),
     ],

@@ -154,7 +154,7 @@ def kitti_line(kind: str, ahead: float) -> str:
 
 
 def test_the_class_of_a_drive_is_the_distance_of_its_closest_vehicle(tmp_path: Path) -> None:
-    drives = {
+    drives: dict[str, tuple[list[tuple[str, float]], str]] = {
         "000000": ([("Car", 46.7), ("Van", 7.9), ("Pedestrian", 2.0)], "up to 8 m"),
         "000001": ([("Truck", 8.0)], "up to 8 m"),
         "000002": ([("Car", 8.1), ("Car", 30)], "8 to 20 m"),
@@ -166,11 +166,17 @@ def test_the_class_of_a_drive_is_the_distance_of_its_closest_vehicle(tmp_path: P
     as_zip(given / "data_object_image_2.zip", {f"training/image_2/{name}.png": name.encode() for name in drives})
     texts = {name: "\n".join(kitti_line(*thing) for thing in things) for name, (things, _) in drives.items()}
     as_zip(given / "data_object_label_2.zip", {f"training/label_2/{name}.txt": text.encode() for name, text in texts.items()})
+    mapping = "\n".join(f"2011_09_26 2011_09_26_drive_{number:04d}_sync 0000000000" for number in range(5))
+    order = ",".join(str(number) for number in range(1, 6))
+    as_zip(given / "devkit_object.zip", {"mapping/train_mapping.txt": mapping.encode(), "mapping/train_rand.txt": order.encode()})
     fetched = fetch(scaled_down("kitti", given), tmp_path / "kitti", given=[given])
     source = open_source(str(fetched.data), split="all")
     assert source.labels == ("up to 8 m", "8 to 20 m", "over 20 m", "no vehicle")
-    read = {example.content.decode(): source.labels[example.label] for example in map(source.__getitem__, range(len(source)))}  # type: ignore[union-attr, index]
+    examples = [source[index] for index in range(len(source))]
+    read = {bytes(example.content).decode(): source.labels[int(str(example.label))] for example in examples}
     assert read == {name: label for name, (_, label) in drives.items()}
+    lines = (tmp_path / "kitti" / "labels.csv").read_text().splitlines()[1:]
+    assert Counter(line.rpartition(",")[2] for line in lines) == {"train": 3, "val": 1, "test": 1}
 
 
 def test_clevr_is_counted_and_measured(tmp_path: Path) -> None:

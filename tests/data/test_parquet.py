@@ -134,6 +134,7 @@ def test_a_child_of_a_fork_reads_for_itself(tmp_path: Path) -> None:
         "import os, sys\nfrom vitlab.data.source import open_source\n"
         "source = open_source(sys.argv[1], split='all')\nsource[0]\nchild = os.fork()\n"
         "assert source[95].content == b'picture 95'\nassert source[3].content == b'picture 3'\n"
+        "assert source.contents._process == os.getpid()\n"
         "if child:\n    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\nos._exit(0)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "it.parquet")]

@@ -280,7 +280,7 @@ def test_no_changed_header_byte_goes_unnoticed(tmp_path: Path) -> None:
     ("bad", "reason"),
     [
         (member("../x.jpg"), "climbs out"),
-        (member("/x.jpg"), "absolute"),
+        (member("/x.jpg"), "is an absolute path"),
         (member("x.jpg", tarfile.GNUTYPE_SPARSE), "unknown type"),
         (member("x" * 5000 + ".jpg"), "more than 4,096 bytes"),
     ],
@@ -314,7 +314,7 @@ def test_more_members_than_the_limit_are_refused(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
 def test_a_compressed_shard_is_refused_with_the_way_out(tmp_path: Path, mode: str) -> None:
     path = as_tar(tmp_path / f"it.tar.{mode[2:]}", samples(), mode=mode)
-    with pytest.raises(DataError, match=r"compressed") as caught:
+    with pytest.raises(DataError, match=r"is compressed, so its pictures") as caught:
         opened(path)
     assert "plain .tar" in str(caught.value.hint)
 

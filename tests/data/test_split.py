@@ -79,6 +79,18 @@ def test_in_the_smallest_classes_at_most_one_picture_a_part_moves_when_one_is_ad
         assert np.count_nonzero((before == part) & (after != part)) <= 1
 
 
+def test_a_picture_of_two_classes_goes_where_either_sends_it() -> None:
+    order = np.argsort(as_numbers(digests_of(list(range(400))))).tolist()
+    numbers = as_numbers(digests_of(order))
+    shared = order[int(np.searchsorted(numbers, 0.15))]  # by its hash in val; in a class of three it is the lowest: test
+    last = order[-2:]
+    small = [(0, shared), (0, last[0]), (0, last[1])]
+    large = [(1, number) for number in order[:-2]]
+    parts = parts_of([*small, *large])
+    assert parts[:3].tolist() == [TEST, VAL, TRAIN]
+    assert parts[3 + order.index(shared)] == TEST
+
+
 def test_the_shares_of_many_pictures_are_those_of_the_rule_in_every_class() -> None:
     count = 4000
     parts = parts_of(ordinary(pictures=count)).reshape(3, count)

@@ -1,4 +1,4 @@
-"""Labelled photographs of two kinds, and a checkpoint that answers to them."""
+"""Tests of evaluation keep what they remember to themselves, and share some photographs and a checkpoint that answers to them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ from tests.predict import small
 from vitlab.checkpoint import Checkpoint
 
 KINDS = ("cat", "dog", "owl")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of this test's own."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
 
 
 @pytest.fixture

@@ -23,7 +23,9 @@ POOLS = {"token": "token", "avg": "mean", "map": "map"}
 
 def folder_of(model: Any, name: str) -> RawFile:
     """What a folder of that model on the Hub holds: its tensors, here without values, and timm's config.json."""
-    fed = {key: list(value) if isinstance(value, tuple) else value for key, value in model.pretrained_cfg.items() if value is not None}
+    fed = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in model.pretrained_cfg.items() if value is not None
+    }
     pool = {"global_pool": model.global_pool} if isinstance(getattr(model, "global_pool", None), str) else {}
     beside = {"architecture": name, "num_classes": model.num_classes, **pool, "pretrained_cfg": fed}
     tensors = {key: tensor.to("meta") for key, tensor in model.state_dict().items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.peer
 
 SIZE = {"patch_size": 4, "embed_dim": 64, "depth": 2, "num_heads": 1, "num_classes": 5}
 SIZES = [(40, 40), (16, 16), (12, 36), (20, 56), (8, 128)]  # from 32x32; the last has as many patches in another shape
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "token": {},
     "registers": {"reg_tokens": 4, "no_embed_class": True},
     "mean": {"class_token": False, "global_pool": "avg"},

@@ -82,7 +82,7 @@ def test_parquet_holds_the_same(tmp_path: Path) -> None:
         for result in results():
             sink.write(result)
     table = pq.read_table(path)
-    assert table.schema.metadata[b"vitlab.checkpoint"] == MARK.encode()
+    assert table.schema.metadata[b"vitlab_checkpoint"] == MARK.encode()
     rows = table.to_pylist()
     assert rows[4]["name"] == NAMES[4]
     assert rows[2] == {"name": NAMES[2], "labels": None, "probabilities": None, "error": "it is broken"}

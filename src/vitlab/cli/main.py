@@ -1,7 +1,8 @@
 """`vitlab VERB`: the table of verbs, and what every verb's end means to the shell.
 
 Exit codes: 0 done; 1 a VitlabError, told in `error:` and `hint:` lines; 2 a command line that was not understood;
-130 Ctrl-C; 141 the reader of our output left (`| head`), as for any program that a closed pipe ends.
+130 Ctrl-C; 141 the reader of our output left (`| head`), as for any program that a closed pipe ends; 143 SIGTERM ended a run,
+which keeps a checkpoint.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ from vitlab.errors import VitlabError
 # only when the verb is called, so that help and version answer at once.
 VERBS: dict[str, tuple[str, str]] = {
     "quickstart": ("build a small Vision Transformer, say what it is, run it once", "vitlab.cli.quickstart"),
+    "pretrain": ("train a model from random values by a recipe", "vitlab.cli.pretrain"),
+    "finetune": ("make a classifier of your own pictures out of a checkpoint", "vitlab.cli.finetune"),
+    "train": ("train exactly as a config file says", "vitlab.cli.train"),
     "describe": ("say what a variant or a checkpoint is: parameters, MACs, tokens, ...", "vitlab.cli.describe"),
     "convert": ("write a checkpoint in another format, bit for bit", "vitlab.cli.convert"),
+    "data": ("list, fetch, check, pack and show data sets", "vitlab.cli.data"),
     "predict": ("say what is in pictures, one or a million", "vitlab.cli.predict"),
     "evaluate": ("judge a checkpoint by labelled pictures, every one counted", "vitlab.cli.evaluate"),
     "embed": ("write the features of pictures, for search and clustering", "vitlab.cli.embed"),
@@ -31,7 +36,7 @@ VERBS: dict[str, tuple[str, str]] = {
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line (`sys.argv` unless given) and return its exit code."""
     try:
-        _call(sys.argv[1:] if words is None else words)
+        code = _call(sys.argv[1:] if words is None else words)
         sys.stdout.flush()  # here, where a failure can still be told
     except talk.UsageError as fault:
         talk.error(fault)
@@ -52,22 +57,23 @@ def main(words: Sequence[str] | None = None) -> int:
         output.give_up()
         talk.error(VitlabError(f"cannot write {fault.filename or 'the output'}: no space left on the device"))
         return 1
-    return 0
+    return code
 
 
-def _call(words: Sequence[str]) -> None:
+def _call(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(_help())
     elif words[0] == "--version":
         print(f"vitlab {__version__}")
     elif words[0] in VERBS:
         try:
-            import_module(VERBS[words[0]][1]).run(words[1:])
+            return import_module(VERBS[words[0]][1]).run(words[1:]) or 0
         except SystemExit as leaving:  # `vitlab VERB --help` ends the parser this way
             if leaving.code not in (None, 0):
                 raise
     else:
         raise _unknown(words[0])
+    return 0
 
 
 def _help() -> str:

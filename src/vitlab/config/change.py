@@ -1,13 +1,16 @@
-"""A run with some of its settings otherwise, everything that depends on them kept in agreement."""
+"""A run with some of its settings otherwise, everything that depends on them kept in agreement; and how two runs differ."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from vitlab.config.check import at_least, pair
 from vitlab.config.feed import feeding
 from vitlab.config.run import RunConfig
 from vitlab.config.scale import warmup_of
+from vitlab.config.text import Json, to_json
 from vitlab.config.train import Precision, Strategy
 
 
@@ -71,3 +74,42 @@ def _resized(run: RunConfig, image_size: tuple[int, int] | None) -> RunConfig:
     fed, _ = feeding(run.preprocess, model, resized=True)
     augment = replace(run.data.augment, image_size=size, resize_to=max(run.data.augment.resize_to, *size))
     return replace(run, model=model, preprocess=fed, data=replace(run.data, augment=augment))
+
+
+def differences(before: RunConfig, after: RunConfig, *, course: bool = False) -> tuple[str, ...]:
+    """`train.optimizer.lr 0.001 -> 0.003` for each setting that differs; with `course`, only what makes another model of it.
+
+    Not of the course are the number and kind of workers and how far they read ahead, how processes share the work, how often is
+    saved and how much of it kept, for how long is trained at a time and, where no patience counts them, how often is looked.
+    """
+    free = _FREE | (frozenset() if before.train.patience or after.train.patience else {"train.evaluate_every"})
+    found = dict(_leaves(to_json(before)))
+    other = dict(_leaves(to_json(after)))
+    return tuple(
+        f"{name} {found.get(name, 'nothing')} -> {other.get(name, 'nothing')}"
+        for name in [*found, *(name for name in other if name not in found)]
+        if found.get(name) != other.get(name) and not (course and name in free)
+    )
+
+
+_FREE = frozenset(
+    {
+        "data.loader.workers",
+        "data.loader.worker_kind",
+        "data.loader.prefetch",
+        "data.loader.timeout",
+        "data.loader.cache_folder",
+        "train.strategy",
+        "train.save_every",
+        "train.keep",
+        "train.max_minutes",
+    }
+)
+
+
+def _leaves(value: Json, name: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _leaves(item, f"{name}.{key}" if name else key)
+    else:
+        yield name, json.dumps(value)

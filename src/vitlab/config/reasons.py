@@ -51,7 +51,8 @@ def _length(run: RunConfig, wish: Wish) -> str:
     steps, batch = run.train.steps, run.data.loader.batch_size
     said = f"length: {steps:,} steps of {batch:,} pictures"
     if wish.data is not None:
-        said += f", {steps * batch / wish.data.pictures:.3g} epochs"
+        epochs = f"{steps * batch / wish.data.pictures:.3g}"
+        said += f", {epochs} epoch{'' if epochs == '1' else 's'}"
     if wish.steps is not None or wish.epochs is not None:
         return f"{said}, as asked"
     return said if wish.machine.accelerator or run.name not in ("finetune-folder", "small-data") else f"{said}, for a processor"

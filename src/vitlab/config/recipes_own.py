@@ -22,12 +22,16 @@ from vitlab.config.run import RunConfig, RunData
 from vitlab.config.scale import every, pretraining_batch, rate_for, steps_of, warmup_of
 from vitlab.config.source import SplitRule
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
+from vitlab.config.variants import variant
 from vitlab.config.wish import DataFacts, Machine, Wish
 from vitlab.errors import ConfigError
 
-STROKES = DataFacts(source="generated:kind=strokes,classes=100,image_size=32", pictures=100_000, classes=100, channels=1, side=32)
+STROKES = DataFacts(
+    source="generated:kind=strokes,classes=100,image_size=32,variety=0.5", pictures=100_000, classes=100, channels=1, side=32
+)
 DIGITS = DataFacts(source="digits", pictures=1_212, classes=10, channels=1, side=8)
 
+_MINI = variant("ViT-Mini/8", pool="mean")
 _REFERENCE_BATCH = 64
 _UNEVEN = 3.0  # from this ratio of the largest class to the smallest on, rare classes are shown more often
 
@@ -112,8 +116,8 @@ def quickstart(wish: Wish) -> RunConfig:
     Command: vitlab pretrain --recipe quickstart --out runs/quickstart
     """
     data = wish.data or STROKES
-    model = new_model("quickstart", wish, "ViT-Mini/4", classes=data.classes, channels=data.channels)
-    course = Course(most=128, epochs=1.0, lr=1.5e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
+    model = new_model("quickstart", wish, _MINI, classes=data.classes, channels=data.channels)
+    course = Course(most=128, epochs=1.0, lr=2e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
     augment = _augment(wish, Augment(crop="squash", flip=0.0), model.image_size)
     run = _run("quickstart", wish, data, model, course, augment, plain_preprocess(model, margin=1.0, interpolation="bilinear"))
     # What is drawn by a formula need not be kept, and drawing it all beforehand would only delay the first step.
@@ -127,7 +131,7 @@ def quickstart_finetune(wish: Wish) -> RunConfig:
     """
     data = wish.data or DIGITS
     if wish.start is None:
-        model = new_model("quickstart-finetune", wish, "ViT-Mini/4", classes=data.classes, channels=data.channels)
+        model = new_model("quickstart-finetune", wish, _MINI, classes=data.classes, channels=data.channels)
         fed = plain_preprocess(model, margin=1.0, interpolation="bilinear")
     else:
         start = start_of("quickstart-finetune", wish)
@@ -172,7 +176,8 @@ def _run(
     batch = wish.batch_size or pretraining_batch(data.pictures, most=course.most)
     steps = wish.steps or steps_of(wish.epochs or course.epochs, data.pictures, batch)
     uneven = data.imbalance >= _UNEVEN and not data.multi_label
-    an_epoch = max(1, data.pictures // batch)
+    # Once an epoch, but neither more than about twenty times nor fewer than five.
+    look = max(every(steps, times=20), min(max(1, data.pictures // batch), every(steps, times=5)))
     return RunConfig(
         name=name,
         model=model,
@@ -201,8 +206,8 @@ def _run(
             loss="sigmoid" if data.multi_label else "softmax",
             smoothing=0.0 if data.multi_label else course.smoothing,
             precision=precision_of(wish.machine),
-            evaluate_every=max(an_epoch, every(steps, times=20)),
-            save_every=max(an_epoch, every(steps, times=20)),
+            evaluate_every=look,
+            save_every=look,
             seed=wish.seed,
         ),
         preprocess=preprocess,

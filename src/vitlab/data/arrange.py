@@ -13,11 +13,13 @@ from pathlib import Path
 from vitlab.data.archive import extract
 from vitlab.data.clevr import read_scenes
 from vitlab.data.durable import write_text
+from vitlab.data.kitti import open_kitti
+from vitlab.data.listed import PARTS, UNDECLARED
 from vitlab.data.matfile import list_arrays, read_array
 from vitlab.data.naming import CLASSES_NAME
 from vitlab.data.progress import Tell, silent
 from vitlab.data.public_set import Arrangement, PublicSet
-from vitlab.data.vtab_labels import CLEVR_DISTANCES, KITTI_CLASSES, clevr_distance, kitti_class
+from vitlab.data.vtab_labels import CLEVR_DISTANCES, KITTI_CLASSES, clevr_distance
 from vitlab.errors import DataError
 
 _UNPACKED = "unpacked"
@@ -36,7 +38,7 @@ def _nothing(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
     """The files are read as they are."""
 
 
-def _cifar(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+def _unpacked(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
     _unpack(archives[0], folder / _UNPACKED, tell)
 
 
@@ -94,11 +96,13 @@ def _sun397(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
 
 
 def _kitti(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
-    _unpack(archives[0], folder / "pictures", tell)
-    _unpack(archives[1], folder / "annotations", tell)
+    for archive, name in zip(archives, ("pictures", "annotations", "devkit"), strict=True):
+        _unpack(archive, folder / name, tell)
+    source = open_kitti(folder)
+    parts = ["" if code == UNDECLARED else PARTS[code] for code in source.parts.tolist()]
     rows = [
-        (f"pictures/training/image_2/{file.stem}.png", KITTI_CLASSES[kitti_class(_lines(file))], "")
-        for file in sorted((folder / "annotations" / "training" / "label_2").glob("*.txt"))
+        (Path(source.name(index)).relative_to(folder).as_posix(), KITTI_CLASSES[code], part)
+        for index, (code, part) in enumerate(zip(source.table.codes.tolist(), parts, strict=True))
     ]
     _write(folder / "labels.csv", rows, KITTI_CLASSES)
 
@@ -119,7 +123,7 @@ def _clevr(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
 
 _STEPS: dict[Arrangement, Callable[[Path, Sequence[Path], Tell], None]] = {
     "as fetched": _nothing,
-    "cifar": _cifar,
+    "unpacked": _unpacked,
     "pets": _pets,
     "flowers102": _flowers102,
     "dtd": _dtd,

@@ -66,7 +66,7 @@ def check(
     return Report(
         data=spec,
         pictures=len(source),
-        parts=dict(Counter(part for part in parts if part is not None)),
+        parts={part: parts.count(part) for part in PARTS if part in parts},
         faults=tuple(faults),
         broken=tuple(broken),
         twins=(*exact_twins(looks, pictures), *near_twins(looks, pictures, tell=tell)),

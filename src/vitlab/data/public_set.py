@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Arrangement = Literal[
-    "as fetched", "cifar", "pets", "flowers102", "dtd", "caltech101", "sun397", "clevr", "kitti"
+    "as fetched", "unpacked", "pets", "flowers102", "dtd", "caltech101", "sun397", "clevr", "kitti"
 ]  # what is done with the files once they are there; `vitlab.data.arrange` holds one function each
 
 _TFDS = "TensorFlow Datasets"

@@ -25,7 +25,7 @@ PAPER_SETS: tuple[PublicSet, ...] = (
         citation="Krizhevsky. Learning multiple layers of features from tiny images. Technical report, 2009.",
         split="official train and test; the paper holds out 2 % of train to choose settings",
         spelling="cifar10:{folder}/unpacked",
-        arrangement="cifar",
+        arrangement="unpacked",
     ),
     PublicSet(
         name="cifar100",
@@ -42,7 +42,7 @@ PAPER_SETS: tuple[PublicSet, ...] = (
         citation="Krizhevsky. Learning multiple layers of features from tiny images. Technical report, 2009.",
         split="official train and test; the paper holds out 2 % of train to choose settings",
         spelling="cifar100:{folder}/unpacked",
-        arrangement="cifar",
+        arrangement="unpacked",
         remarks=("cifar100-coarse:{folder}/unpacked reads the same files with their 20 superclasses",),
     ),
     PublicSet(

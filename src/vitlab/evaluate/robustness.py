@@ -17,6 +17,8 @@ from vitlab.evaluate.corruptions import CorruptedView
 from vitlab.evaluate.evaluation import Evaluation, evaluate
 from vitlab.predict.view import EvaluationView
 
+_MANY = 500  # pictures, from which starting processes for each corruption pays
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robustness:
@@ -53,6 +55,8 @@ def robustness(
     if not corruptions or not severities:
         raise ConfigError("there is no corruption or no severity to evaluate")
     plain = EvaluationView(preprocess=checkpoint.preprocess, limits=DecodeLimits())
+    if config.workers and len(source) >= _MANY:
+        config = replace(config, worker_kind="process")  # corrupting is work for the interpreter, which threads share
     config = replace(config, resamples=0)
     rows = []
     for name in corruptions:

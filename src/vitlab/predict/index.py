@@ -95,7 +95,7 @@ class _ParquetRows:
         self._arrow, self._parquet = load_pyarrow()
         self._file = file
         self._classes = classes
-        self._metadata = {"vitlab.checkpoint": digest, "vitlab.made_by": made_by}
+        self._metadata = {"vitlab_checkpoint": digest, "vitlab_made_by": made_by}
         self._writer: Any = None
         self._rows: list[tuple[str, str | None, Features]] = []
 
@@ -199,10 +199,10 @@ class Index:
         except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
             raise _no_index(self.path, str(error).splitlines()[0]) from error
         schema = self._parquet.schema_arrow
-        metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items() if key.startswith(b"vitlab.")}
-        if schema.names != ["name", "label", "feature"] or "vitlab.checkpoint" not in metadata:
+        metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items() if key.startswith(b"vitlab_")}
+        if schema.names != ["name", "label", "feature"] or "vitlab_checkpoint" not in metadata:
             raise _no_index(self.path, f"its columns are {', '.join(map(shown, schema.names[:8]))}")
-        self.digest, self.made_by = metadata["vitlab.checkpoint"], metadata.get("vitlab.made_by", "")
+        self.digest, self.made_by = metadata["vitlab_checkpoint"], metadata.get("vitlab_made_by", "")
         self._length, self.width = int(self._parquet.metadata.num_rows), int(schema.field("feature").type.list_size)
 
     def _blocks(self) -> Iterator[Features]:

@@ -89,7 +89,7 @@ class Parquet:
                 ("probabilities", arrow.list_(arrow.float32())),
                 ("error", arrow.string()),
             ],
-            metadata={"vitlab.checkpoint": mark},
+            metadata={"vitlab_checkpoint": mark},
         )
         self._writer = parquet.ParquetWriter(file, self._schema)
         self._rows: list[dict[str, Any]] = []

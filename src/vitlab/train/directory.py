@@ -11,7 +11,6 @@ A checkpoint folder appears whole or not at all, and `last` moves only after it 
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TextIO
 
 from vitlab.checkpoint.files.atomic import REPLACED, UNFINISHED, clear_unfinished, replacing
+from vitlab.config.change import differences
 from vitlab.config.run import RunConfig
 from vitlab.config.text import from_text, to_text
 from vitlab.errors import ConfigError, TrainingError
@@ -95,12 +95,13 @@ class RunDirectory:
     def begin(self, run: RunConfig, *, override: bool = False) -> bool:
         """Write the run's config, or check that it is the one that began here; whether the run goes on from before.
 
-        A changed config is refused with a diff unless `override`, which writes the new one.
+        What does not change the course of a run, such as the number of workers, may change. Anything else is refused, and named,
+        unless `override`, which writes the new config.
         """
         before = self.config()
-        if before is not None and before != run and not override:
+        if before is not None and not override and (changes := differences(before, run, course=True)):
             raise ConfigError(
-                f"{self.root} was begun with another config:\n{_diff(before, run)}",
+                f"{self.root} was begun with another config: {', '.join(changes)}",
                 hint="choose another folder, or say that the change is meant (--override)",
             )
         if before != run:
@@ -169,11 +170,6 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(dying)
     folder.rename(dying)
     shutil.rmtree(dying)
-
-
-def _diff(before: RunConfig, after: RunConfig) -> str:
-    lines = difflib.unified_diff(to_text(before).splitlines(), to_text(after).splitlines(), "begun", "now", lineterm="", n=0)
-    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
 
 
 def _lock(file: TextIO) -> bool:

@@ -41,7 +41,8 @@ class Pace:
 
     def _step(self, event: Stepped) -> None:
         now = self.clock()
-        took, self._before = now - self._before, now
+        # Before the first update workers start and files are opened, which does not come again.
+        took, self._before = (event.seconds if self.last is None else now - self._before), now
         # Of the first updates a plain mean, then one that forgets.
         weight = max(1 / (self._heard + 1), 1 / _MEMORY)
         self.loss = _moved(self.loss, event.loss, weight)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from vitlab.checkpoint.files.atomic import replacing
+from vitlab.config.change import differences
 from vitlab.config.run import RunConfig
 from vitlab.config.source import Split
 from vitlab.errors import ConfigError, DivergedError, TrainingError
@@ -175,7 +176,8 @@ def _watched(events: Iterator[Event], control: Control, deadline: float) -> Gene
 def _done(run: RunConfig, place: Path) -> Finished | None:
     """How the run at a place ended, if it is this run and came to its end."""
     directory = RunDirectory(place)
-    if directory.config() != run:
+    before = directory.config()
+    if before is None or differences(before, run, course=True):
         return None
     for event in reversed(directory.events()):
         if event.get("event") == Finished.event and event.get("reason") in ("finished", "patience"):

@@ -175,11 +175,20 @@ def test_model_args_of_config_json_say_heads_pool_and_activation() -> None:
         ("vit_so400m_patch16_siglip_256", "tanh"),
         ("vit_base_patch16_siglip_224", "exact"),
         ("vit_large_patch16_siglip_gap_512", "tanh"),
+        ("vit_base_patch32_siglip_256", "tanh"),
+        ("vit_base_patch32_siglip_gap_256", "tanh"),
     ],
 )
 def test_some_architectures_have_the_tanh_gelu_by_name(architecture: str, gelu: str) -> None:
     reading = read(raw_of(tensors_of(WIDE), sidecar=hub(architecture=architecture)))
     assert vit(reading.config).numerics.gelu == gelu
+
+
+def test_an_architecture_with_heads_of_its_own_has_them_by_name() -> None:
+    config = replace(WIDE, width=192, heads=16)
+    reading = read(raw_of(tensors_of(config), sidecar=hub(architecture="vit_base_patch16_gap_224")))
+    assert reading.config == config
+    assert not any("heads" in note for note in reading.notes)
 
 
 def test_a_size_in_config_json_that_the_positions_deny_is_ignored_and_said() -> None:
@@ -238,6 +247,8 @@ def test_the_config_json_written_for_timm_says_all_that_a_timm_file_does_not(opt
         given = written("timm", config, random_state(config), labels=("a", "b", "c", "d", "e"))
     except CheckpointError:
         return
+    if given.no_folder is not None:
+        return
     reading = read(raw_of(given.tensors, sidecar=given.sidecars["config.json"]))
     expected = replace(vit(config), numerics=replace(vit(config).numerics, norm_eps=1e-6, resize="bicubic"))
     assert reading.config == expected
@@ -261,15 +272,59 @@ def test_rounding_in_timm_does_not_change_the_crop_or_the_mlp(size: int, extra: 
     assert int(size / fed_by["crop_pct"]) == size + extra
 
 
-def test_known_hybrids_and_resnets_have_timms_names_and_others_none() -> None:
-    for name, theirs in (("R50+ViT-B/16", "vit_base_r50_s16_224"), ("BiT-R152x4", "resnetv2_152x4_bit")):
-        config = variant(name)
-        beside = sidecar_of(config, fed(config), None)
-        assert isinstance(beside, dict)
-        assert beside["architecture"] == theirs
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("R50+ViT-B/16", "vit_base_r50_s16_224"),
+        ("R50+ViT-B/32", "vit_large_r50_s32_224"),  # its ResNet, with B's sizes as arguments
+        ("R+ViT-Ti/16", "vit_tiny_r_s16_p8_224"),
+        ("BiT-R152x4", "resnetv2_152x4_bit"),
+        ("BiT-R200x3", None),
+    ],
+)
+def test_known_hybrids_and_resnets_have_timms_names_and_others_none(name: str, theirs: str | None) -> None:
+    config = variant(name)
+    beside = sidecar_of(config, fed(config), None)
+    assert (beside["architecture"] if isinstance(beside, dict) else None) == theirs
     given = written("timm", OPTIONS["hybrid"], random_state(OPTIONS["hybrid"]))
     assert not given.sidecars
-    assert any("no config.json" in note for note in given.notes)
+    assert given.no_folder is not None
+
+
+def test_other_channels_are_not_offered_to_timm_for_adapting() -> None:
+    grey = sidecar_of(replace(mini(), channels=1), fed(replace(mini(), channels=1)), None)
+    colour = sidecar_of(mini(), fed(mini()), None)
+    assert isinstance(grey, dict)
+    assert isinstance(colour, dict)
+    assert "first_conv" not in str(grey)  # timm takes it for three channels, and would make the weights anew at random
+    assert "'first_conv': 'patch_embed.proj'" in str(colour)
+
+
+def test_a_padded_model_is_made_in_timm_for_the_padded_size() -> None:
+    config = replace(mini(), image_size=(30, 26), pad=True)
+    beside = sidecar_of(config, fed(config), None)
+    assert isinstance(beside, dict)
+    assert isinstance(beside["model_args"], dict)
+    assert beside["model_args"]["img_size"] == [32, 32]
+
+
+@pytest.mark.parametrize("arguments", [{"pool_include_prefix": True}, {"padding_same": False}], ids=str)
+def test_arguments_that_leave_no_trace_in_the_tensors_and_are_not_ours_are_refused(arguments: dict[str, bool]) -> None:
+    with pytest.raises(CheckpointError, match=next(iter(arguments))):
+        read(raw_of(tensors_of(WIDE), sidecar=hub(model_args=arguments)))
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        (replace(mini(), distill_token=True, register_tokens=1), "register tokens beside a distillation token"),
+        (replace(mini(), distill_token=True, position=Position(prefix=False)), "a distillation token without a position"),
+        (replace(mini(), distill_token=True, position=Position(kind="none")), "a distillation token without a position"),
+    ],
+)
+def test_what_timms_distilled_class_has_no_place_for_is_refused(config: ViTConfig, word: str) -> None:
+    with pytest.raises(CheckpointError, match=word):
+        written("timm", config, random_state(config))
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "module._orig_mod."])
@@ -305,15 +360,22 @@ def test_a_model_that_vitlab_does_not_have_is_refused_by_its_keys() -> None:
         read(raw_of(norms))
 
 
-def test_what_timm_itself_has_to_be_told_is_said_on_writing() -> None:
-    notes = " ".join(
-        written("timm", replace(mini(), image_size=(24, 56)), random_state(replace(mini(), image_size=(24, 56)))).notes
-    )
-    assert "num_heads=4" in notes
-    assert "grid is 3x7" in notes
-    assert "tanh GELU" in notes
-    assert not written("timm", WIDE, random_state(WIDE)).notes
+def test_what_timm_has_to_be_told_beside_the_tensors_is_said_on_writing() -> None:
+    wide = replace(mini(), image_size=(24, 56))
+    alone = " ".join(written("timm", wide, random_state(wide)).alone)
+    assert "num_heads=4" in alone
+    assert "grid is 3x7" in alone
+    assert "act_layer='gelu_tanh'" in alone
+    assert not written("timm", wide, random_state(wide)).notes  # config.json says all of it
+    mean = replace(WIDE, pool="mean")
+    assert "global_pool='avg'" in " ".join(written("timm", mean, random_state(mean)).alone)
+    plain = written("timm", WIDE, random_state(WIDE))
+    assert not plain.notes
+    assert not plain.alone
+
+
+def test_what_timm_cannot_be_told_is_said_on_writing() -> None:
     hidden = replace(WIDE, representation_width=48)
     assert "pre_logits" in " ".join(written("timm", hidden, random_state(hidden)).notes)
-    mean = replace(WIDE, pool="mean")
-    assert "global_pool='avg'" in " ".join(written("timm", mean, random_state(mean)).notes)
+    other = replace(WIDE, numerics=replace(WIDE.numerics, norm_eps=1e-12))
+    assert "LayerNorm eps" in " ".join(written("timm", other, random_state(other)).notes)

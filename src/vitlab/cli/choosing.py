@@ -1,0 +1,77 @@
+"""From a command line to a complete run: which recipe, told what, and said why on stderr."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitlab.cli.changes import Changes
+from vitlab.cli.talk import UsageError, note
+from vitlab.config.change import changed
+from vitlab.config.reasons import reasons
+from vitlab.config.recipes import recipe
+from vitlab.config.run import RunConfig
+from vitlab.config.source import SplitRule
+from vitlab.config.wish import DataFacts, StartFacts, Wish
+
+TOLD = ("steps", "batch_size", "lr", "image_size", "seed")  # of the changes, what a recipe is told, so that its rules apply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A recipe by name, and why this one; what it is told beside the shared options."""
+
+    name: str
+    why: str
+    data: DataFacts | None
+    start: StartFacts | None = None
+    model: str | None = None
+    epochs: float | None = None
+    preset: str | None = None
+    rule: SplitRule | None = None
+
+
+def chosen_run(choice: Choice, changes: Changes) -> RunConfig:
+    """The run, after saying on stderr what was chosen and why."""
+    from vitlab.train.distributed import leads
+    from vitlab.train.survey import this_machine
+
+    wish = Wish(
+        data=choice.data,
+        start=choice.start,
+        machine=this_machine(),
+        model=choice.model,
+        image_size=changes.image_size,
+        batch_size=changes.batch_size,
+        steps=changes.steps,
+        epochs=choice.epochs,
+        lr=changes.lr,
+        preset=choice.preset,
+        rule=choice.rule,
+        seed=changes.seed or 0,
+    )
+    run = changed(recipe(choice.name, wish), changes.rest(*TOLD))
+    if leads():
+        note(f"recipe: {choice.name}, {choice.why}")
+        for sentence in reasons(run, wish):
+            note(sentence)
+    return run
+
+
+def rule_of(val: float | None, test: float | None) -> SplitRule | None:
+    """The rule that these shares make, None where neither is given."""
+    if val is None and test is None:
+        return None
+    plain = SplitRule()
+    return SplitRule(val=plain.val if val is None else val, test=plain.test if test is None else test)
+
+
+def checkpoint_in(path: str) -> str:
+    """The checkpoint that a path means: itself, or in a run's folder the model it kept, else its last checkpoint's."""
+    folder = Path(path)
+    if not (folder / "run.json").is_file():
+        return path
+    for place in (folder / "model.safetensors", folder / "last" / "model.safetensors"):
+        if place.exists():
+            return str(place)
+    raise UsageError(f"--from: the run in {path} has no checkpoint yet")

@@ -1,0 +1,169 @@
+"""What the verbs that train do alike: make a run or its plan, tell of it, and give its end to the shell."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitlab.cli.changes import Changes
+from vitlab.cli.table import print_facts, print_json, print_rows
+from vitlab.cli.talk import note
+from vitlab.config.run import RunConfig
+from vitlab.config.source import Split
+from vitlab.config.text import Json, to_json
+from vitlab.config.variants import name_of
+from vitlab.config.wish import DataFacts
+
+if TYPE_CHECKING:
+    from vitlab.train.control import Control
+    from vitlab.train.events import Finished
+    from vitlab.train.log import Listener
+    from vitlab.train.sweep import SweepEvent, Swept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A run to be made: where, how it is told of, and what is known of its pictures. `rates` make it a sweep."""
+
+    run: RunConfig
+    out: str
+    changes: Changes
+    json: bool
+    data: DataFacts | None = None
+    rates: tuple[float, ...] = ()
+
+    @property
+    def judge(self) -> Split | None:
+        """What a sweep's final run is judged by: pictures that had no part in the choice."""
+        return "test" if self.data is not None and "test" in self.data.parts else None
+
+
+def perform(job: Job) -> int:
+    """Make the run, or with --dry-run its plan; the exit code."""
+    if job.changes.dry_run:
+        _print_plan(job)
+        return 0
+    from vitlab.train.control import INTERRUPTED, TERMINATED, Control, signals
+    from vitlab.train.distributed import leads
+    from vitlab.train.log import tell
+    from vitlab.train.sweep import Swept
+
+    control = Control()
+    with _listeners(job) as listeners, signals(control):
+        last = tell(_events(job, control), listeners)
+    if isinstance(last, Swept):
+        _print_sweep(job, last)
+        return 0
+    ended = _finished(last)
+    if ended.reason in ("terminated", "interrupted"):
+        return TERMINATED if ended.reason == "terminated" else INTERRUPTED
+    if leads():
+        print_facts(_ending(job, ended, Path(job.out)), json=job.json)
+    return 0
+
+
+def _events(job: Job, control: Control) -> Iterator[SweepEvent]:
+    if job.rates:
+        from vitlab.train.sweep import sweep
+
+        return sweep(job.run, job.rates, out=job.out, judge=job.judge, control=control, override=job.changes.override)
+    from vitlab.train import train
+
+    return train(job.run, out=job.out, control=control, override=job.changes.override)
+
+
+@contextmanager
+def _listeners(job: Job) -> Iterator[Sequence[Listener]]:
+    """Who hears of the run: under torchrun the process that leads speaks for all."""
+    from vitlab.train.distributed import leads
+    from vitlab.train.log import TensorBoard, listener_for
+
+    if not leads():
+        yield ()
+        return
+    told: list[Listener] = [listener_for(sys.stderr)]
+    if job.changes.tensorboard:
+        told.append(TensorBoard())
+    yield told
+
+
+def _finished(last: SweepEvent) -> Finished:
+    from vitlab.train.events import Finished
+
+    assert isinstance(last, Finished)
+    return last
+
+
+def _ending(job: Job, ended: Finished, folder: Path) -> dict[str, Json]:
+    """What is left when a run is over."""
+    return {
+        "recipe": job.run.name,
+        "ended": ended.reason,
+        "steps": ended.step,
+        **({"metrics": dict(ended.metrics)} if job.json else dict(ended.metrics)),
+        "seconds": round(ended.seconds, 1),
+        "model": str(ended.model or folder / "last" / "model.safetensors"),
+        "config": str(folder / "run.json"),
+        "events": str(folder / "events.jsonl"),
+    }
+
+
+def _print_sweep(job: Job, swept: Swept) -> None:
+    from vitlab.train.distributed import leads
+
+    if not leads():
+        return
+    names = list(next(trial.metrics for trial in swept.trials if trial.metrics))
+    rows: list[dict[str, Json]] = [
+        {"rate": trial.rate, **{name: trial.metrics.get(name) for name in names}, "chosen": trial.rate == swept.rate}
+        for trial in swept.trials
+    ]
+    ending = _ending(job, swept.finished, Path(job.out) / "final")
+    if job.json:
+        print_json({"trials": list(rows), "rate": swept.rate, **ending, "sweep": str(Path(job.out) / "sweep.json")})
+        return
+    print_rows(rows, json=False)
+    print()
+    print_facts({**ending, "sweep": str(Path(job.out) / "sweep.json")}, json=False)
+
+
+def _print_plan(job: Job) -> None:
+    from vitlab.train.distributed import leads
+    from vitlab.train.pace import duration
+    from vitlab.train.plan import plan
+
+    if not leads():
+        return
+    made = plan(job.run, data=job.data)
+    for line in made.notes:
+        note(f"note: {line}")
+    runs = len(job.rates) + 1
+    facts: dict[str, Json] = {
+        "recipe": job.run.name,
+        "model": name_of(job.run.model),
+        "start": job.run.start,
+        "out": job.out,
+        "image_size": list(job.run.model.image_size),
+    }
+    counted = to_json(made)
+    assert isinstance(counted, dict)
+    facts |= {name: value for name, value in counted.items() if name != "notes"}
+    total = None if made.seconds is None else made.seconds * runs
+    facts |= {"runs": runs, "total_seconds": total}
+    if job.json:
+        print_json({**facts, "notes": list(made.notes), "run": to_json(job.run)})
+        return
+    facts |= {"total_seconds": None if total is None else f"{total:,.0f} ({duration(total)})"}
+    print_facts(facts, json=False)
+
+
+def default_out(source: str, *, after: str = "") -> str:
+    """`runs/pets` for `data/pets/`, `pets.zip` or `folder:data/pets`."""
+    place = source.partition(":")[0] if source.startswith("generated") else source.rpartition(":")[2]
+    stem = Path(place).name.partition(".")[0] or "run"
+    return f"runs/{re.sub(r'[^A-Za-z0-9_-]+', '-', stem)}{after}"

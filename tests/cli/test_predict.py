@@ -1,0 +1,215 @@
+"""`vitlab predict`: every form says the same, files can be continued, and what cannot be read is told."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.predict import small
+from vitlab.cli.main import main
+from vitlab.predict import Predictor
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small.saved(tmp_path_factory.mktemp("model") / "model.safetensors")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Six photographs."""
+    small.photos(tmp_path / "photos", 6)
+    return tmp_path / "photos"
+
+
+def predicted(capsys: pytest.CaptureFixture[str], *words: str | Path, code: int = 0) -> tuple[str, list[str]]:
+    """What is on stdout and the lines on stderr."""
+    assert main(["predict", *map(str, words)]) == code
+    captured = capsys.readouterr()
+    return captured.out, captured.err.splitlines()
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_every_form_says_what_the_predictor_says(
+    model: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted(folder.iterdir())
+    expected = {str(file): found.top(3) for file, found in zip(files, Predictor(model)(files), strict=True)}
+
+    out, _ = predicted(capsys, model, folder, "--json", "--top", "3")
+    told = {line["name"]: [(best["label"], best["probability"]) for best in line["top"]] for line in lines(out)}
+    assert list(told) == [str(file) for file in files]
+    for name, best in expected.items():
+        assert told[name] == [(label, pytest.approx(chance, abs=1e-5)) for label, chance in best]
+
+    out, _ = predicted(capsys, model, folder, "--csv", "--top", "3")
+    rows = {row["name"]: row for row in csv.DictReader(io.StringIO(out))}
+    assert {name: row["label_1"] for name, row in rows.items()} == {name: best[0][0] for name, best in expected.items()}
+
+    predicted(capsys, model, folder, "--parquet", tmp_path / "out.parquet", "--top", "3")
+    table = {row["name"]: row["labels"] for row in pq.read_table(tmp_path / "out.parquet").to_pylist()}
+    assert table == {name: [label for label, _ in best] for name, best in expected.items()}
+
+    out, _ = predicted(capsys, model, folder, "--top", "3")
+    for name, best in expected.items():
+        block = out.split(f"{name}\n")[1].split("\n")[:3]
+        assert [line.split("%")[1].strip() for line in block] == [label for label, _ in best]
+
+
+def test_more_labels_than_classes_are_all_of_them(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = predicted(capsys, model, folder / "photo-000.jpg", "--json", "--top", "100")
+    assert len(lines(out)[0]["top"]) == len(small.LABELS)
+
+
+def test_a_list_on_stdin_is_read_line_by_line(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{folder}/photo-003.jpg\n\n{folder}/gone.jpg\r\n{folder}/photo-001.jpg"))
+    out, said = predicted(capsys, model, "-", "--json")
+    names = [Path(line["name"]).name for line in lines(out)]
+    assert names == ["photo-003.jpg", "gone.jpg", "photo-001.jpg"]
+    assert "does not exist" in lines(out)[1]["error"]
+    assert said[-1] == "note: 1 of 3 pictures could not be read"
+
+
+def test_what_cannot_be_read_is_reported_and_is_an_error_only_when_asked(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bad.jpg").write_bytes(b"junk")
+    out, said = predicted(capsys, model, folder, "--json")
+    assert len(lines(out)) == 7
+    assert any("bad.jpg" in line and line.startswith("unreadable: ") for line in said)
+    assert "note: 1 of 7 pictures could not be read" in said
+    out, said = predicted(capsys, model, folder, "--json", "--strict", code=1)
+    assert len(lines(out)) == 7
+    assert said[-1] == "error: 1 of 7 pictures could not be read"
+
+
+def test_a_file_is_continued_where_it_ended(model: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.jsonl"
+    predicted(capsys, model, folder, "--out", out)
+    whole = out.read_bytes()
+    out.write_bytes(whole[: len(whole) // 2])
+    _, said = predicted(capsys, model, folder, "--out", out, "--resume")
+    assert out.read_bytes() == whole
+    assert any("already" in line for line in said)
+    _, said = predicted(capsys, model, folder, "--out", out, code=1)
+    assert said[-2].endswith("is there already")
+    predicted(capsys, model, folder / "photo-002.jpg", "--out", out, "--overwrite")
+    assert len(out.read_text().splitlines()) == 1
+
+
+def test_another_models_file_is_not_continued(
+    model: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.jsonl"
+    predicted(capsys, small.saved(tmp_path / "other.safetensors", seed=1), folder, "--out", out)
+    before = out.read_bytes()
+    _, said = predicted(capsys, model, folder, "--out", out, "--resume", code=1)
+    assert "another model" in said[-2]
+    assert out.read_bytes() == before
+
+
+def test_an_interrupt_keeps_what_is_done_and_the_rest_follows(model: Path, tmp_path: Path) -> None:
+    small.photos(tmp_path / "photos", 40)
+    out = tmp_path / "out.jsonl"
+    words = ["predict", str(model), "-", "--out", str(out), "--resume", "--batch-size", "1"]
+    start = [sys.executable, "-c", "from vitlab.cli.main import main; import sys; raise SystemExit(main(sys.argv[1:]))"]
+    paths = [str(path) for path in sorted((tmp_path / "photos").iterdir())]
+    with subprocess.Popen([*start, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write("\n".join(paths[:36]) + "\n")
+        process.stdin.flush()
+        while not (out.exists() and out.stat().st_size) and process.poll() is None:
+            pass
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait(timeout=60) == 130, said
+    assert said.splitlines()[-1] == "interrupted"
+    done = len(out.read_text().splitlines())
+    assert 1 <= done <= 36
+    assert main(["predict", str(model), str(tmp_path / "photos"), "--out", str(out), "--resume"]) == 0
+    assert sorted(line["name"] for line in lines(out.read_text())) == paths
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nowhere.jpg",), "no file or folder called 'nowhere.jpg'"),
+        (("*.jgp",), "nothing matches '*.jgp'"),
+        ((), "missing IMAGE|DIR|GLOB|ZIP|-"),
+        (("-", "a.jpg"), "- is for a list on stdin"),
+        ((".", "--json", "--csv"), "--json and --csv are two forms of the same"),
+        ((".", "--parquet", "a", "--out", "b"), "--parquet and --out are two files"),
+        ((".", "--resume"), "--resume goes on with the JSON lines of --out"),
+        ((".", "--out", "a", "--csv", "--resume"), "--resume goes on with the JSON lines of --out"),
+        ((".", "--out", "a", "--overwrite", "--resume"), "--resume keeps what is there"),
+        ((".", "--top", "0"), "--top: at least 1 label"),
+        ((".", "--top", "x"), "--top: 'x' is not a whole number"),
+        ((".", "--device", "cuda"), "--device cuda: this machine has none"),
+        ((".", "--resize", "crop"), "--resize: 'crop' is not one of short-side, squash, pad"),
+        ((".", "--resize", "squash", "--resize-to", "40"), "--resize-to is for --resize short-side"),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_exits_2(
+    model: Path,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    import torch
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    out, said = predicted(capsys, model, *words, code=2)
+    assert out == ""
+    assert said[0].startswith(f"error: {message}")
+
+
+def test_a_folder_without_pictures_and_a_model_without_a_head_are_errors(
+    tmp_path: Path, folder: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from vitlab.checkpoint import save
+
+    (tmp_path / "empty").mkdir()
+    assert "no picture" in predicted(capsys, model, tmp_path / "empty", code=1)[1][0]
+    save(tmp_path / "headless.safetensors", small.checkpoint(None, classes=0))
+    assert any("no head" in line for line in predicted(capsys, tmp_path / "headless.safetensors", folder, code=1)[1])
+
+
+def test_size_crop_and_labels_can_be_said_otherwise(
+    model: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual, _ = predicted(capsys, model, folder, "--json")
+    for words in (("--image-size", "48"), ("--resize", "squash"), ("--resize-to", "64"), ("--interpolation", "bilinear")):
+        other, _ = predicted(capsys, model, folder, "--json", *words)
+        assert [line["top"] for line in lines(other)] != [line["top"] for line in lines(usual)]
+        assert lines(other)[0]["checkpoint"] != lines(usual)[0]["checkpoint"]
+    (tmp_path / "names.txt").write_text("\n".join(name.upper() for name in small.LABELS))
+    named, _ = predicted(capsys, model, folder, "--json", "--labels", tmp_path / "names.txt")
+    assert lines(named)[0]["top"][0]["label"] == lines(usual)[0]["top"][0]["label"].upper()
+    (tmp_path / "few.txt").write_text("one\ntwo\n")
+    _, said = predicted(capsys, model, folder, "--labels", tmp_path / "few.txt", code=1)
+    assert said[-2].startswith("error: ")
+
+
+def test_names_with_control_characters_are_escaped_for_eyes(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "photo-000.jpg").rename(folder / "a\x1b[31m\n.jpg")
+    out, _ = predicted(capsys, model, folder)
+    assert "\x1b" not in out
+    assert "\\n.jpg" in out
