@@ -23,6 +23,7 @@ STEPS: tuple[frozenset[str], ...] = (
     frozenset({"study"}),
     frozenset({"serve"}),
     frozenset({"cli"}),
+    frozenset({"__main__"}),
 )
 STEP_OF = {place: step for step, places in enumerate(STEPS) for place in places}
 

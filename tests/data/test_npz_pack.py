@@ -97,6 +97,17 @@ def test_packs_with_arrays_by_part_have_these_parts(tmp_path: Path, names: tuple
         assert np.all(source[0].content == np.full((4, 4, 1), number))
 
 
+def test_the_same_values_in_another_shape_are_other_pictures(tmp_path: Path) -> None:
+    images = RNG.integers(0, 256, (6, 2, 8), np.uint8)
+    prints = [
+        opened(
+            saved(tmp_path / f"{height}.npz", {"images": images.reshape(6, height, -1), "labels": np.arange(6) % 2})
+        ).fingerprint()
+        for height in (2, 4, 8)
+    ]
+    assert len(set(prints)) == 3
+
+
 def test_a_table_of_zeros_and_ones_makes_a_multi_label_source(tmp_path: Path) -> None:
     labels = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]])
     source = opened(saved(tmp_path / "it.npz", {"images": np.zeros((3, 4, 4), np.uint8), "labels": labels}))

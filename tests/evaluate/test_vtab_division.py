@@ -175,12 +175,12 @@ NAMES = {"pets": "Pets", "oxford_iiit_pet": "Pets", "dtd": "DTD"}
 def test_a_split_file_decides_by_number_or_by_path(tmp_path: Path) -> None:
     source = parted(tmp_path / "data", "train", "test")
     named = ["class-1/003.jpg", "train/class-2/004.jpg"]
-    (tmp_path / "s.json").write_text(json.dumps({"PETS": {"train800": [3, 1, 40], "val200": ["test/" + named[0], named[1]]}}))
+    (tmp_path / "s.json").write_text(json.dumps({"PETS": {"train800": [23, 21, 60], "val200": ["test/" + named[0], named[1]]}}))
     parts = read_splits(tmp_path / "s.json", NAMES)["Pets"]
     with pytest.raises(DataError, match="val200 and test share 1"):
         divide_by_file(source, TrainShare(percent=80), parts, CONFIG)
     divided = divide_by_file(source, TrainShare(percent=80), {**parts, "val200": ["train/" + named[0], named[1]]}, CONFIG)
-    assert divided.train.tolist() == [3, 1, 40]
+    assert divided.train.tolist() == [23, 21, 60]
     assert [source.name(int(index)).endswith(name) for index, name in zip(divided.val, named, strict=True)] == [True, True]
     assert set(source.parts[divided.test]) == {TEST}
     assert divided.how == "split file, official test"

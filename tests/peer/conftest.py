@@ -10,14 +10,17 @@ import pytest
 from benchmarks.peers import peer
 
 
+PEERS = ("timm", "torchvision", "transformers")
+
+
 def installed(name: str) -> ModuleType:
-    """The peer's module, or a skip that names it."""
+    """The peer's module, or a skip that names it or the peer it stands on; one that is there and broken is an error."""
     try:
         return peer(name)
-    except ImportError as error:
-        if error.name is not None and error.name.split(".")[0] != name.split(".")[0]:
-            raise  # it is there, and something that it needs is not
-        pytest.skip(f"{name} is not installed")
+    except ModuleNotFoundError as error:
+        if error.name not in PEERS:
+            raise
+        pytest.skip(f"{error.name} is not installed")
 
 
 @pytest.fixture(scope="session")
