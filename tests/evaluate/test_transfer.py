@@ -28,12 +28,14 @@ PROBE = ProbeConfig(l2_low=1.0, l2_high=10.0, per_decade=1)
 
 
 def a_pile(*parts: str, count: int = 12) -> dict[str, bytes]:
-    return {
-        f"{part}{'/' if part else ''}class {code}/{n}.jpg": jpeg(scene(36, 40, seed=n + 100 * code + 1000 * place, finest=3 + 4 * code))
-        for place, part in enumerate(parts or ("",))
-        for code in range(3)
-        for n in range(count)
-    }  # fmt: skip
+    """Three classes of waves of different length, in parts or in none."""
+    made = {}
+    for place, part in enumerate(parts or ("",)):
+        for code in range(3):
+            for number in range(count):
+                picture = scene(36, 40, seed=number + 100 * code + 1000 * place, finest=3 + 4 * code)
+                made[f"{part}{'/' if part else ''}class {code}/{number}.jpg"] = jpeg(picture)
+    return made
 
 
 @pytest.fixture
@@ -143,7 +145,7 @@ def test_unreadable_pictures_are_counted_and_named(parted: str) -> None:
         (Path(parted) / broken).write_bytes(b"no picture")
     pair = open_pair(parted, None, CHECKPOINT)
     asked = Asked(fewshot=FewShotConfig(shots=(5,)), knn=NeighboursConfig(k=(1,)), probe=PROBE)
-    with pytest.raises(DataError, match="1.jpg"):
+    with pytest.raises(DataError, match=r"1\.jpg"):
         transfer(CHECKPOINT, pair, asked, config=READING)
     found = transfer(CHECKPOINT, pair, asked, config=EvaluateConfig(workers=0, corrupt="skip"))
     assert [Path(failure.name).name for failure in found.failures] == ["1.jpg", "2.jpg"]

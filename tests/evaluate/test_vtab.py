@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from vitlab.config.transfer import ProbeConfig, VtabConfig
 from vitlab.data.listed import ListedSource
 from vitlab.data.source import open_source
 from vitlab.errors import DataError
+from vitlab.evaluate.features import Features, features_of
 from vitlab.evaluate.vtab import SPLITS_NAME, Vtab, as_vtab_sees, vtab
 from vitlab.evaluate.vtab_tasks import GROUPS, TASKS
 
@@ -38,10 +40,8 @@ def patch(code: int, seed: int) -> bytes:
 
 
 def pets(root: Path, *, classes: int = 37, train: int = 4, test: int = 2) -> None:
-    for part, count, start in (("train", train, 0), ("test", test, 100)):
-        as_folder(
-            root / part, {f"breed {code:02}/{n}.png": patch(code, start + n) for code in range(classes) for n in range(count)}
-        )
+    for part, count, at in (("train", train, 0), ("test", test, 100)):
+        as_folder(root / part, {f"breed {code:02}/{n}.png": patch(code, at + n) for code in range(classes) for n in range(count)})
 
 
 def textures(root: Path) -> None:
@@ -78,7 +78,7 @@ def test_what_is_there_is_done_what_is_missing_is_named_and_what_fails_says_why(
     assert [task.name for task, _ in found.failed] == ["Clevr-Count", "Clevr-Dist"]
     assert "pictures, and 60 are taken" in found.failed[0][1]
     assert len(found.results) + len(found.missing) + len(found.failed) == 19
-    assert ("SVHN", f"no svhn and no svhn in {root}") in [(task.name, why) for task, why in found.missing]
+    assert ("SVHN", f"no svhn in {root}") in [(task.name, why) for task, why in found.missing]
     assert results["DTD"].how == "published lists"
     assert results["DTD"].counts == (94, 47, 50)
     assert results["Pets"].how == "by the hash of content"
@@ -115,17 +115,14 @@ def test_there_are_nineteen_tasks_in_three_groups() -> None:
 
 
 def test_tasks_on_the_same_pictures_share_their_features(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitlab.evaluate import vtab as module
-
     recalled: list[int] = []
-    real = module.features_of
 
-    def counting(*given: object, **named: object) -> object:
-        found = real(*given, **named)  # type: ignore[arg-type]
+    def counting(*given: Any, **named: Any) -> Features:
+        found = features_of(*given, **named)
         recalled.append(found.recalled)
         return found
 
-    monkeypatch.setattr(module, "features_of", counting)
+    monkeypatch.setattr("vitlab.evaluate.vtab.features_of", counting)
     done(root)
     assert recalled[-6:] == [0, 0, 0, 60, 20, 20]
 

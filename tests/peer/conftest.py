@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.peers import peer
 
-
-PEERS = ("timm", "torchvision", "transformers")
+PEERS = ("flax", "jax", "timm", "torchvision", "transformers")
 
 
 def installed(name: str) -> ModuleType:

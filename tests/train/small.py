@@ -48,11 +48,13 @@ def small_run(*, steps: int = 20) -> RunConfig:
     )
 
 
-def run_to(run: RunConfig, out: Path, *, stop: int | None = None, control: Control | None = None) -> list[Event]:
+def run_to(
+    run: RunConfig, out: Path, *, stop: int | None = None, control: Control | None = None, override: bool = False
+) -> list[Event]:
     """Train, asking to stop after that many updates."""
     control = control or Control()
     seen = []
-    for event in train(run, out=out, control=control):
+    for event in train(run, out=out, control=control, override=override):
         seen.append(event)
         if isinstance(event, Stepped) and event.step == stop:
             control.ask_stop("terminated")

@@ -63,9 +63,7 @@ def run(words: Sequence[str]) -> None:
     from vitlab.predict.embed import embed
 
     source = open_source(arguments.data, split=arguments.split)
-    predictor = Predictor(
-        arguments.open(), batch_size=max(1, arguments.batch_size), workers=arguments.workers, device=arguments.device
-    )
+    predictor = Predictor(arguments.open(), batch_size=arguments.batch_size, workers=arguments.workers, device=arguments.device)
     with bar() as tell:
         unreadable = embed(predictor, source, out, made_by=arguments.checkpoint, tell=tell)
     for failure in unreadable:

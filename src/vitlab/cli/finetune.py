@@ -12,7 +12,7 @@ from vitlab.cli.changes import Changes, Folder, Number, RecipeName, Share, Share
 from vitlab.cli.choosing import Choice, checkpoint_in, chosen_run, rule_of
 from vitlab.cli.parse import existing, one, parse, positional
 from vitlab.cli.parse import unset as unless
-from vitlab.cli.talk import UsageError
+from vitlab.cli.talk import UsageError, note
 from vitlab.cli.training import Job, default_out, perform
 from vitlab.config.paper_tables import TABLE_4, rates_of
 from vitlab.config.run import RunConfig
@@ -77,6 +77,7 @@ def run(words: Sequence[str]) -> int:
     """Fine-tune, and print where the model is and how good."""
     arguments = parse(Arguments, words, verb="finetune")
     _refuse(arguments)
+    from vitlab.train.distributed import leads
     from vitlab.train.survey import start_facts, survey
 
     rule = rule_of(arguments.val_share, arguments.test_share)
@@ -100,6 +101,9 @@ def run(words: Sequence[str]) -> int:
     )
     made = chosen_run(choice, arguments.changes)
     tried = _rates(arguments, made) if arguments.sweep else ()
+    if tried and leads():
+        shown = ", ".join(f"{rate:.3g}" for rate in tried)
+        note(f"sweep: rates {shown}, each judged by val; then the best of them on train and val together (app. B.1.1)")
     out = arguments.out or default_out(arguments.data, after="-sweep" if tried else "")
     return perform(Job(run=made, out=out, changes=arguments.changes, json=arguments.json, data=data, rates=tried))
 

@@ -73,9 +73,7 @@ def run(words: Sequence[str]) -> None:
     from vitlab.predict import Predictor
     from vitlab.predict.find import find_pictures
 
-    predictor = Predictor(
-        arguments.open(), batch_size=max(1, arguments.batch_size), workers=arguments.workers, device=arguments.device
-    )
+    predictor = Predictor(arguments.open(), batch_size=arguments.batch_size, workers=arguments.workers, device=arguments.device)
     for line in predictor.notes[len(predictor.checkpoint.notes) :]:
         note(f"note: {line}")
     top = min(arguments.top, predictor.checkpoint.config.num_classes)

@@ -106,6 +106,7 @@ def _ending(job: Job, ended: Finished, folder: Path) -> dict[str, Json]:
         "ended": ended.reason,
         "steps": ended.step,
         **({"metrics": dict(ended.metrics)} if job.json else dict(ended.metrics)),
+        "judged_by": job.judge if job.rates else job.run.data.evaluate_split,
         "seconds": round(ended.seconds, 1),
         "model": str(ended.model or folder / "last" / "model.safetensors"),
         "config": str(folder / "run.json"),

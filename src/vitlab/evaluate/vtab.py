@@ -113,7 +113,7 @@ def vtab(
     for task in TASKS:
         place = task.find(root)
         if place is None:
-            missing.append((task, f"no {task.set} and no {task.listed} in {root}"))
+            missing.append((task, f"{' and '.join(f'no {name}' for name in dict.fromkeys((task.set, task.listed)))} in {root}"))
             continue
         try:
             job = _Job(checkpoint=checkpoint, config=config, reading=reading, store=store, tell=tell)
@@ -144,6 +144,7 @@ class _Job:
 
 
 def _done(task: Task, place: Path, chosen: Mapping[str, Entries] | None, job: _Job) -> TaskResult:
+    job.tell(f"{task.name}, opening", 0, None)
     source = task.open(place)
     divided: Divided
     if chosen is not None:

@@ -34,14 +34,14 @@ class Display:
 
     def hear(self, event: SweepEvent) -> None:
         """Draw anew, at most five times a second, and say above the bar what is more than an update."""
-        for line in sentences(event):
-            self.console.print(Text(shown(line)))  # never as markup: names of files and classes are strangers'
         if self.pace is not None:
             self.pace.hear(event)
+        if isinstance(event, Finished):
+            self.close()
+        for line in sentences(event):
+            self.console.print(Text(shown(line)))  # never as markup: names of files and classes are strangers'
         if isinstance(event, Started):
             self._open(Pace(event, clock=self.clock))
-        elif isinstance(event, Finished):
-            self.close()
         elif self.live is not None and (not isinstance(event, Stepped | Saved) or self.clock() - self.drawn >= _REFRESH):
             self._draw()
 

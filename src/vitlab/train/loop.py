@@ -93,6 +93,7 @@ class Loop:
             for trouble in troubles:
                 yield Warned(step=self.progress.step, message=trouble)
             reason: Reason = "finished"
+            unread = 0
             while self.progress.step < run.train.steps:
                 stop = self._asked_to_stop(began)
                 if stop is not None:
@@ -103,6 +104,9 @@ class Loop:
                 except VitlabError:
                     yield from self._save()  # what was learned so far is not lost with a worker
                     raise
+                for failure in stream.failures[unread:]:  # each once, though every epoch meets it again
+                    yield Warned(step=self.progress.step, message=str(failure))
+                unread = len(stream.failures)
                 yield from self._step(batch, loader)
                 yield from self._look(judge)
                 if self._patience_is_over():

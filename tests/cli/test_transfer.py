@@ -1,0 +1,153 @@
+"""`vitlab evaluate --fewshot --knn --probe` and `--vtab`: tables, JSON and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.data.vtab_miniatures import sprites
+from tests.predict import small
+from vitlab.cli import vtab as vtab_page
+from vitlab.cli.main import main
+from vitlab.cli.transfer import counts
+from vitlab.config.transfer import VtabConfig
+
+KINDS = ("cat", "dog", "owl")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache folder of this test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small.saved(tmp_path_factory.mktemp("model") / "model.safetensors", KINDS)
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """Other classes than the model's, in train and test."""
+    for part, count, start in (("train", 8, 0), ("test", 4, 500)):
+        for place, kind in enumerate(("ant", "bee")):
+            small.photos(tmp_path / "pets" / part / kind, count, start=start + 100 * place)
+    return tmp_path / "pets"
+
+
+def evaluated(capsys: pytest.CaptureFixture[str], *words: str | Path, code: int = 0) -> tuple[str, str]:
+    assert main(["evaluate", *map(str, words), "--workers", "0"]) == code
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Any:
+    return json.loads(evaluated(capsys, *words, "--json")[0])
+
+
+def test_all_three_are_tabled(model: Path, pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = evaluated(
+        capsys, model, pets, "--fewshot", "--shots", "1,5", "--seeds", "2", "--knn", "--neighbours", "1,3", "--probe"
+    )
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["method", "accuracy", "deviation", "each"]
+    assert [line[0] for line in lines[1:]] == ["1-shot", "5-shot", "1-NN", "3-NN", "linear"]
+    assert "converged" in out
+    assert "16 pictures to learn from, 8 to judge by; 0 features known, 24 made" in err
+    assert "judged by test" in err
+
+
+def test_the_json_has_every_number(model: Path, pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = told(capsys, model, pets, "--fewshot", "--knn", "--neighbours", "1,5", "--probe")
+    assert [shot["shots"] for shot in report["fewshot"]] == [1, 5, 10, 25]
+    assert all(len(shot["accuracies"]) == 3 for shot in report["fewshot"])
+    assert report["fewshot"][-1]["classes_with_fewer"] == ["ant", "bee"]
+    assert [near["of"] for near in report["knn"]] == [8, 8]
+    assert report["probe"]["converged"] is True
+    assert report["probe"]["gradient"] <= 1e-5
+    assert report["probe"]["l2"] in [tried["l2"] for tried in report["probe"]["tried"]]
+    assert (report["classes"], report["learned_from"], report["judged_by"], report["features_made"]) == (2, 16, 8, 24)
+    again = told(capsys, model, pets, "--knn")
+    assert [near["k"] for near in again["knn"]] == [1, 5, 10]  # of 16 pictures
+    assert (again["features_made"], again["features_known"], again["fewshot"], again["probe"]) == (0, 24, [], None)
+    assert told(capsys, model, pets, "--knn", "--neighbours", "1", "--no-cache")["features_made"] == 24
+
+
+def test_vtab_is_tabled_with_what_is_missing_and_the_paper(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dsprites").mkdir()
+    sprites(tmp_path / "dsprites" / "dsprites_x.npz", count=200)
+    (tmp_path / "pcam").mkdir()
+    (tmp_path / "pcam" / "test_x.h5").write_bytes(b"")
+    monkeypatch.setattr(vtab_page, "VtabConfig", lambda test: VtabConfig(train=60, val=20, test=test))
+    out, err = evaluated(capsys, model, "--vtab", tmp_path, "--vtab-test", "5")
+    lines = {line.split()[0]: line for line in out.splitlines() if not line.startswith("mean")}
+    assert len(lines) == 20
+    assert lines["Pets"].split() == ["Pets", "natural", "-", "97.2", "96.7", "92.7", "-", "missing"]
+    assert lines["Camelyon"].split()[-1] == "failed"
+    assert lines["dSpr-Loc"].split()[3:7] == ["%", "79.4", "74.5", "74.7"]
+    means = [line for line in out.splitlines() if line.startswith("mean")]
+    assert "PARTIAL: 0 of 7 tasks" in means[0]
+    assert "PARTIAL: 2 of 8 tasks" in means[2]
+    assert "PARTIAL: 2 of 19 tasks" in means[3]
+    assert "fine-tuned" in err
+    assert "not the published one" in err
+    assert "at most 5 test pictures" in err
+    assert "failed: Camelyon: " in err
+    assert "missing: Caltech101, CIFAR-100" in err
+    assert "(16 of 19 tasks)" in err
+    report = told(capsys, model, "--vtab", tmp_path, "--vtab-test", "5")
+    assert [task["task"] for task in report["tasks"]] == ["dSpr-Loc", "dSpr-Ori"]
+    assert [task["task"] for task in report["failed"]] == ["Camelyon"]
+    assert len(report["missing"]) == 16
+    assert report["means"][3]["complete"] is False
+    assert report["preprocess"]["resize"] == "squash"
+    assert "fine-tuned" in report["protocol"]
+    assert told(capsys, model, "--vtab", tmp_path, "--vtab-test", "5", "--resize", "pad")["preprocess"]["resize"] == "pad"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--fewshot"], "missing DATA"),
+        ([], "missing DATA"),
+        (["pets", "--vtab", "."], "in place of DATA"),
+        (["--vtab", ".", "--fewshot"], "--fewshot is for DATA"),
+        (["--vtab", ".", "--split", "val"], "--split is for DATA"),
+        (["pets", "--fewshot", "--shots", "5,1"], "growing whole numbers"),
+        (["pets", "--fewshot", "--shots", "1,x"], "growing whole numbers"),
+        (["pets", "--knn", "--neighbours", "0"], "growing whole numbers"),
+        (["pets", "--fewshot", "--seeds", "0"], "whole number of at least 1"),
+        (["pets", "--probe", "--subset"], "--subset is about the checkpoint's own classes"),
+        (["pets", "--knn", "--corruptions", "all"], "--corruptions is about"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(model: Path, words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = evaluated(capsys, model, *words, code=2)
+    assert complaint in err
+    assert err.startswith("error: ")
+
+
+def test_what_cannot_be_done_says_why(model: Path, pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases: list[tuple[list[str | Path], str]] = [
+        ([pets, "--knn", "--neighbours", "1,100"], "k=100 neighbours of 16"),
+        ([pets, "--fewshot", "--split", "all"], "nothing to learn from"),
+        (["--vtab", tmp_path / "nowhere"], "no folder"),
+        (["--vtab", tmp_path], "none of the 19 tasks"),
+        (["--vtab", pets, "--vtab-splits", tmp_path / "no.json"], "no JSON file"),
+    ]
+    for words, complaint in cases:
+        _, err = evaluated(capsys, model, *words, code=1)
+        assert complaint in err
+
+
+def test_lists_of_counts() -> None:
+    assert counts("1,5,10,25") == (1, 5, 10, 25)
+    assert counts("7") == (7,)
+    for word in ("", "1,,2", "2,2", "-1", "1.5", "٣"):
+        with pytest.raises(ValueError, match="growing"):
+            counts(word)

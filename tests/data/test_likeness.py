@@ -1,0 +1,103 @@
+"""Near duplicates: found by bands of bits as by comparing all with all, and strangers left alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.data.pictures import scene
+from vitlab.data import likeness
+from vitlab.data.likeness import SIDE, NearPair, is_flat, near_pairs, thumbnail
+
+Thumbs = NDArray[np.uint8]
+
+
+def strangers(count: int, *, seed: int = 0) -> Thumbs:
+    """Thumbnails of pictures that have nothing in common."""
+    return np.stack([thumbnail(scene(64, 64, seed=seed + number)) for number in range(count)])
+
+
+def disturbed(thumb_NHW: Thumbs, *, noise: float, seed: int) -> Thumbs:
+    """The same with other light and some noise."""
+    rng = np.random.default_rng(seed)
+    changed = thumb_NHW * rng.uniform(0.7, 1.2, (len(thumb_NHW), 1, 1)) + rng.normal(0, noise, thumb_NHW.shape)
+    return np.clip(changed, 0, 255).astype(np.uint8)
+
+
+def pairs_of(found: list[NearPair]) -> set[tuple[int, int]]:
+    return {(pair.first, pair.second) for pair in found}
+
+
+def test_strangers_are_not_alike() -> None:
+    assert near_pairs(strangers(300)) == []
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_every_disturbed_copy_is_found_whatever_the_length_of_the_bands(many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if many:
+        monkeypatch.setattr(likeness, "_MANY", 10)  # bands of 21 bits, as for hundreds of thousands
+    first = strangers(150)
+    thumbs = np.concatenate([first, disturbed(first, noise=3, seed=1), strangers(150, seed=5000)])
+    assert pairs_of(near_pairs(thumbs)) == {(number, number + 150) for number in range(150)}
+
+
+def test_mirrored_copies_are_found_and_said_to_be_mirrored() -> None:
+    first = strangers(60)
+    found = near_pairs(np.concatenate([first, disturbed(first[:, :, ::-1], noise=2, seed=2)]))
+    assert pairs_of(found) == {(number, number + 60) for number in range(60)}
+    assert all(pair.mirrored for pair in found)
+
+
+def test_the_hash_of_a_mirrored_thumbnail_is_that_of_the_other_with_known_bits_flipped() -> None:
+    thumbs = strangers(40)
+    mirrored = likeness._frequencies(thumbs[:, :, ::-1])
+    assert np.allclose(mirrored, likeness._frequencies(thumbs) * likeness._MIRROR_F, atol=1e-2)
+
+
+def test_frequencies_keep_what_a_thumbnail_correlates_with() -> None:
+    """The cosines have length 1 and are at right angles, so products of frequencies are products of pictures."""
+    cosines = likeness._cosines(SIDE)
+    assert np.allclose(cosines @ cosines.T, np.eye(SIDE), atol=1e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.5, 1.5), st.integers(-40, 40))
+def test_light_and_contrast_do_not_change_a_hash(seed: int, contrast: float, light: int) -> None:
+    thumb = thumbnail(scene(64, 64, seed=seed)).astype(np.float32)
+    plain, changed = likeness._frequencies(np.stack([thumb, thumb * contrast + light]))  # type: ignore[arg-type]
+    assert np.array_equal(plain[np.abs(plain) > 1] > 0, changed[np.abs(plain) > 1] > 0)
+
+
+def test_two_pictures_in_the_same_frame_are_not_the_same_picture() -> None:
+    inside = strangers(40)
+    framed = np.full((40, 64, 64), 255, np.uint8)
+    framed[:, :8] = framed[:, -8:] = framed[:, :, :8] = framed[:, :, -8:] = 0
+    framed[:, 16:48, 16:48] = inside
+    thumbs = np.stack([thumbnail(picture[:, :, None]) for picture in framed])
+    assert near_pairs(thumbs) == []
+
+
+def test_pictures_of_one_colour_are_flat_and_scenes_are_not() -> None:
+    blank = np.full((1, SIDE, SIDE), 77, np.uint8)
+    assert is_flat(np.concatenate([blank, strangers(5)])).tolist() == [True, False, False, False, False, False]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_thumbnail_is_made_of_any_number_of_channels(channels: int) -> None:
+    picture = np.repeat(scene(50, 90)[:, :, :1], channels, axis=2)
+    assert thumbnail(picture).shape == (SIDE, SIDE)
+    assert np.allclose(thumbnail(picture), thumbnail(picture[:, :, :1]), atol=1)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_few_pictures_are_no_special_case(count: int) -> None:
+    assert near_pairs(strangers(3)[:count]) == []
+
+
+def test_thousands_of_copies_do_not_take_for_ever() -> None:
+    copies = np.repeat(strangers(1), 1500, axis=0)
+    found = near_pairs(disturbed(copies, noise=1, seed=3))
+    assert len({place for pair in pairs_of(found) for place in pair}) == 1500
