@@ -12,10 +12,10 @@ from vitlab.config import Preprocess
 from vitlab.config.decode import DecodeLimits
 from vitlab.data.loader import Loader
 from vitlab.data.source import Example
+from vitlab.data.view import EvaluationView
 from vitlab.errors import ConfigError
 from vitlab.evaluate.corruptions import CORRUPTIONS, SEVERITIES, CorruptedView, chosen_corruptions, corrupt
 from vitlab.evaluate.smoothing import convolved, gaussian, mirrored, moved, plasma, sampled, zoomed
-from vitlab.predict.view import EvaluationView
 
 Pixels = NDArray[np.uint8]
 PICTURE = scene(96, 96, seed=3)

@@ -18,12 +18,12 @@ from vitlab.config.evaluate import EvaluateConfig
 from vitlab.data.listed import ListedSource
 from vitlab.data.normalise import normalise
 from vitlab.data.source import Source, open_source
+from vitlab.data.view import EvaluationView
 from vitlab.errors import DataError
 from vitlab.evaluate import features as module
 from vitlab.evaluate.feature_store import FeatureStore
 from vitlab.evaluate.features import features_of, joined, labels_of, model_key
 from vitlab.model.vit import ViT
-from vitlab.predict.view import EvaluationView
 
 CHECKPOINT = small_checkpoint()
 

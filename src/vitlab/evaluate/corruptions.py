@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from vitlab.config.check import did_you_mean
 from vitlab.data.batch import Feed
 from vitlab.data.source import Example
+from vitlab.data.view import EvaluationView
 from vitlab.errors import ConfigError
 from vitlab.evaluate import corrupt_blur, corrupt_digital, corrupt_noise, corrupt_weather
-from vitlab.predict.view import EvaluationView
 
 Pixels = NDArray[np.uint8]
 Corrupt = Callable[[Pixels, int, np.random.Generator], Pixels]

@@ -19,12 +19,12 @@ from vitlab.data.listed import ListedSource
 from vitlab.data.loader import Loader
 from vitlab.data.progress import Tell, silent
 from vitlab.data.source import Source
+from vitlab.data.view import EvaluationView
 from vitlab.errors import DataError
 from vitlab.evaluate.answers import Answers, answer
 from vitlab.evaluate.classify import Classification, Judged, MultiLabel, classify, classify_multi_label, judge
 from vitlab.evaluate.corruptions import CorruptedView
 from vitlab.evaluate.mapping import Targets
-from vitlab.predict.view import EvaluationView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

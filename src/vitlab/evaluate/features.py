@@ -27,11 +27,11 @@ from vitlab.data.loader import Loader
 from vitlab.data.normalise import normalise
 from vitlab.data.progress import Tell, silent
 from vitlab.data.source import Example, Source
+from vitlab.data.view import EvaluationView
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluate.answers import evaluating
 from vitlab.evaluate.feature_store import FeatureStore
 from vitlab.model.assemble import Model
-from vitlab.predict.view import EvaluationView
 
 _KEPT_AT_ONCE = 1024  # pictures: what is lost at most when the work is interrupted
 _LAYOUT = 1  # of what is kept; a change of it, or of vitlab, makes everything anew

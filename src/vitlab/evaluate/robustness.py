@@ -12,10 +12,10 @@ from vitlab.config.decode import DecodeLimits
 from vitlab.config.evaluate import EvaluateConfig
 from vitlab.data.progress import Tell, silent
 from vitlab.data.source import Source
+from vitlab.data.view import EvaluationView
 from vitlab.errors import ConfigError
 from vitlab.evaluate.corruptions import CorruptedView
 from vitlab.evaluate.evaluation import Evaluation, evaluate
-from vitlab.predict.view import EvaluationView
 
 _MANY = 500  # pictures, from which starting processes for each corruption pays
 

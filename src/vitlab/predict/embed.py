@@ -8,11 +8,11 @@ from pathlib import Path
 from vitlab.data.listed import ListedSource
 from vitlab.data.progress import Tell, silent
 from vitlab.data.source import Source
+from vitlab.data.view import Pixels
 from vitlab.predict.index import new_index
 from vitlab.predict.prediction import Unreadable
 from vitlab.predict.predictor import Predictor
 from vitlab.predict.reading import Named
-from vitlab.predict.view import Pixels
 
 
 def embed(predictor: Predictor, source: Source, path: Path, *, made_by: str, tell: Tell = silent) -> tuple[Unreadable, ...]:

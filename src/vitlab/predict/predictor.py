@@ -26,12 +26,12 @@ from vitlab.checkpoint.native import tensors_digest
 from vitlab.config.check import at_least, choice
 from vitlab.config.decode import DecodeLimits
 from vitlab.config.text import to_text
+from vitlab.data.view import EvaluationView, Pixels
 from vitlab.errors import ConfigError, DataError
 from vitlab.predict.backend import Backend
 from vitlab.predict.prediction import Chance, Prediction, Unreadable
 from vitlab.predict.reading import Picture, Reader, name_of
 from vitlab.predict.torch_backend import TorchBackend
-from vitlab.predict.view import EvaluationView, Pixels
 
 BackendName = Literal["auto", "torch"]
 

@@ -19,9 +19,9 @@ from PIL import Image
 from vitlab.config.source import READ_IN_PLACE
 from vitlab.data.decode import from_pillow
 from vitlab.data.names import shown
+from vitlab.data.view import EvaluationView, Pixels
 from vitlab.data.zips import ZipContents, read_zip_index
 from vitlab.errors import DataError
-from vitlab.predict.view import EvaluationView, Pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
