@@ -62,6 +62,14 @@ def test_the_pickled_part_of_sprites_is_never_loaded(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
+def test_sprites_may_unpack_to_more_than_other_archives_may(tmp_path: Path) -> None:
+    images, latents = np.zeros((5000, 64, 64), np.uint8), np.zeros((5000, 6), np.int64)
+    images[:, 0, 0] = np.arange(5000) % 2
+    np.savez_compressed(tmp_path / "dsprites_x.npz", imgs=images, latents_classes=latents)
+    assert images.nbytes / (tmp_path / "dsprites_x.npz").stat().st_size > 150  # the published file: about 116
+    assert len(np.unique(open_dsprites(tmp_path, "x").digests(), axis=0)) == 2
+
+
 def test_sprites_that_are_not_black_and_white_are_refused(tmp_path: Path) -> None:
     sprites(tmp_path / "dsprites_x.npz", most=3)
     with pytest.raises(DataError, match="zeros and ones"):

@@ -13,8 +13,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.blocks import Pixels, check_codes
+from vitlab.config.source import ArchiveLimits
+from vitlab.data.blocks import LARGEST_IN_MEMORY, Pixels, check_codes
 from vitlab.data.digests import Digests, remembered_digests
+from vitlab.data.inflate import MOST_INFLATED
 from vitlab.data.labels import LabelTable
 from vitlab.data.listed import UNDECLARED, ListedSource
 from vitlab.data.names import shown
@@ -24,6 +26,8 @@ from vitlab.errors import DataError
 SpritesTask = Literal["x", "orientation"]
 
 _NAME = "dsprites_*.npz"
+# Nearly empty pictures: the published file unpacks to more than a hundred times its size. What is kept of it is an eighth.
+_LIMITS = ArchiveLimits(entries=100, entry_bytes=LARGEST_IN_MEMORY, total_bytes=2 * LARGEST_IN_MEMORY, ratio=MOST_INFLATED)
 _COLUMN: dict[SpritesTask, tuple[int, int]] = {"orientation": (3, 40), "x": (4, 32)}  # and how many values it has
 _BINS = 16
 
@@ -34,7 +38,7 @@ def open_dsprites(path: Path, task: SpritesTask) -> ListedSource:
     if file is None:
         raise DataError(f"{shown(str(path))} holds no {_NAME}")
     # `metadata` holds pickled objects and is not looked at.
-    arrays = open_npz(file, only=("imgs", "latents_classes"))
+    arrays = open_npz(file, only=("imgs", "latents_classes"), limits=_LIMITS)
     if set(arrays) != {"imgs", "latents_classes"}:
         raise DataError(f"{shown(str(file))} lacks imgs or latents_classes, which dSprites holds")
     images, latents = arrays["imgs"], arrays["latents_classes"]

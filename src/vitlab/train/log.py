@@ -9,16 +9,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import Protocol, TextIO
 
 from vitlab.data.names import shown
 from vitlab.errors import ConfigError
 from vitlab.train.events import Evaluated, Finished, Saved, Shrunk, Skipped, Started, Stepped, Warned
 from vitlab.train.pace import Pace, duration, spoken
 from vitlab.train.sweep import SweepEvent, Swept, TrialBegan, TrialEnded
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard.writer import SummaryWriter
 
 Clock = Callable[[], float]
 
@@ -130,30 +127,45 @@ _ENDINGS = {
 }
 
 
+class Writer(Protocol):
+    """What is used of TensorBoard's SummaryWriter."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        """One point of a curve."""
+        ...
+
+    def close(self) -> None:
+        """Everything is on the disk."""
+        ...
+
+
+def summary_writer(folder: Path, step: int) -> Writer:
+    """TensorBoard's own writer, which forgets what the folder holds of steps after `step`; needs the extra `track`."""
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    writer: Writer = SummaryWriter(folder, purge_step=step + 1)
+    return writer
+
+
 class TensorBoard:
-    """Scalars of every update and evaluation in `<run>/tensorboard`; needs the extra `track`.
+    """Scalars of every update and evaluation in `<run>/tensorboard`. A run that goes on forgets there what it will do again."""
 
-    A run that goes on forgets there what it will do again.
-    """
-
-    def __init__(self, *, every: int = 1) -> None:
-        try:
-            from torch.utils.tensorboard.writer import SummaryWriter
-        except ImportError as error:
-            raise ConfigError(f"TensorBoard cannot be imported: {error}", hint="pip install 'vitlab[track]'") from error
-        self.open: Callable[[Path, int], SummaryWriter] = lambda folder, step: SummaryWriter(folder, purge_step=step)
-        self.every = every
-        self.writer: SummaryWriter | None = None
+    def __init__(self, *, open_writer: Callable[[Path, int], Writer] = summary_writer) -> None:
+        if open_writer is summary_writer:
+            try:  # now, rather than when the run has begun
+                import torch.utils.tensorboard.writer  # noqa: F401
+            except ImportError as error:
+                raise ConfigError(f"TensorBoard cannot be imported: {error}", hint="pip install 'vitlab[track]'") from error
+        self.open_writer = open_writer
+        self.writer: Writer | None = None
 
     def hear(self, event: SweepEvent) -> None:
         """Write what can be drawn."""
         if isinstance(event, Started):
             self.close()
-            self.writer = self.open(event.out / "tensorboard", event.step)
-        if self.writer is None:
-            return
-        for name, value, step in scalars(event):
-            if not isinstance(event, Stepped) or step % self.every == 0:
+            self.writer = self.open_writer(event.out / "tensorboard", event.step)
+        if self.writer is not None:
+            for name, value, step in scalars(event):
                 self.writer.add_scalar(name, value, step)
 
     def close(self) -> None:

@@ -203,5 +203,6 @@ def _write(root: Path, trials: Sequence[Trial], chosen: float | None) -> None:
         return
     rows = [{"rate": trial.rate, "metrics": trial.metrics, "trouble": trial.trouble} for trial in trials]
     text = (json.dumps({"version": 1, "trials": rows, "chosen": chosen}, indent=2) + "\n").encode()
+    root.mkdir(parents=True, exist_ok=True)
     with replacing(root / "sweep.json", needed=len(text)) as file:
         file.write(text)

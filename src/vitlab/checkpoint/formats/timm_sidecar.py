@@ -23,7 +23,7 @@ TANH = re.compile(
     r"vit_(so400m_patch16|giantopt_patch16)_siglip\w*|vit_large_patch16_siglip(_gap)?_512|vit_base_patch32_siglip(_gap)?_256"
 )
 # Architectures whose heads are neither 64 wide nor those of a published model of their size.
-HEADS = {"vit_base_patch16_gap_224": 16, "test_vit": 2, "test_vit2": 2, "test_vit4": 3}
+HEADS = {"vit_base_patch16_gap_224": 16, "test_vit": 2, "test_vit2": 2}
 # Arguments of a timm model that change its numbers and leave no trace in its tensors: name -> the value vitlab has.
 UNSEEN = {"pool_include_prefix": False, "padding_same": True}
 

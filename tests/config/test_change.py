@@ -1,0 +1,96 @@
+"""A changed run stays in agreement with itself, and two runs' differences are named."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from vitlab.config import Wish, recipe
+from vitlab.config.change import Change, changed, differences
+from vitlab.config.reasons import reasons
+from vitlab.errors import ConfigError
+
+RUN = recipe("quickstart")
+
+
+def test_no_change_is_the_same_run() -> None:
+    assert changed(RUN, Change()) is RUN or changed(RUN, Change()) == RUN
+
+
+def test_every_change_changes_what_it_says_and_nothing_else() -> None:
+    change = Change(
+        batch_size=16,
+        lr=0.5,
+        seed=9,
+        workers=0,
+        precision="bfloat16",
+        micro_batch=4,
+        strategy="single",
+        max_minutes=2.5,
+        evaluate_every=3,
+        save_every=4,
+    )
+    other = changed(RUN, change)
+    names = {line.split(" ")[0] for line in differences(RUN, other)}
+    assert names == {
+        "data.loader.batch_size",
+        "data.loader.seed",
+        "data.loader.workers",
+        "train.optimizer.lr",
+        "train.seed",
+        "train.precision",
+        "train.micro_batch",
+        "train.strategy",
+        "train.max_minutes",
+        "train.evaluate_every",
+        "train.save_every",
+    }
+
+
+def test_other_steps_keep_the_warm_ups_share() -> None:
+    other = changed(RUN, Change(steps=RUN.train.steps * 10))
+    assert other.train.schedule.warmup == pytest.approx(RUN.train.schedule.warmup * 10, abs=5)
+    assert changed(RUN, Change(steps=1)).train.schedule.warmup == 0
+    with pytest.raises(ConfigError, match="steps=0"):
+        changed(RUN, Change(steps=0))
+
+
+def test_another_image_size_is_that_of_model_views_and_preprocessing() -> None:
+    other = changed(RUN, Change(image_size=(64, 48)))
+    assert other.model.image_size == other.data.augment.image_size == other.preprocess.image_size == (64, 48)
+    with pytest.raises(ConfigError, match="image_size=33x33"):
+        changed(RUN, Change(image_size=(33, 33)))
+
+
+def test_what_makes_no_other_model_is_not_of_the_course() -> None:
+    other = changed(RUN, Change(workers=7, save_every=1, max_minutes=1.0, strategy="ddp", evaluate_every=1))
+    assert differences(RUN, other, course=True) == ()
+    assert len(differences(RUN, other)) == 5
+    patient = replace(RUN, train=replace(RUN.train, patience=2))
+    looking = changed(patient, Change(evaluate_every=1))
+    assert len(differences(patient, looking, course=True)) == 1  # patience counts evaluations
+
+
+def test_a_part_that_only_one_run_has_is_named_too() -> None:
+    masked = recipe("masked", Wish(model="ViT-Mini/8"))
+    plain = replace(masked, train=replace(masked.train, masked=None))
+    assert 'train.masked.target "mean-colour" -> nothing' in differences(masked, plain)
+    assert "train.masked nothing -> null" in differences(masked, plain)
+
+
+def test_each_field_of_a_change_can_be_left_out() -> None:
+    assert all(field.default is None for field in fields(Change))
+
+
+@pytest.mark.parametrize("words", ["100 classes", "ViT-Mini/8 from random values", "781 steps of 128 pictures, 1 epoch", "adamw"])
+def test_a_run_is_explained_in_sentences(words: str) -> None:
+    from vitlab.config.recipes_own import STROKES
+
+    wish = Wish(data=STROKES)
+    assert any(words in sentence for sentence in reasons(recipe("quickstart", wish), wish))
+
+
+def test_a_borrowed_row_of_table_3_is_said() -> None:
+    wish = Wish(model="ViT-Ti/16")
+    assert any("the row of ViT-B/16" in sentence for sentence in reasons(recipe("jft", wish), wish))

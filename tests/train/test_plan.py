@@ -1,0 +1,118 @@
+"""A plan counts what can be counted, measures what must be measured, and stays within its time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.train.small import small_run
+from vitlab.config import RunConfig, Wish, recipe
+from vitlab.config.train import Masked, Optimizer
+from vitlab.model.cost import cost
+from vitlab.train import plan as planning
+from vitlab.train.plan import plan
+
+
+def test_a_plan_is_the_run_in_numbers() -> None:
+    run = small_run()
+    made = plan(run)
+    counted = cost(run.model)
+    assert (made.steps, made.batch_size, made.micro_batch, made.pictures) == (20, 12, 5, 64)
+    assert made.epochs == pytest.approx(20 * 12 / 64)
+    assert (made.parameters, made.macs) == (counted.parameters, counted.macs)
+    assert made.exaflops == pytest.approx(6 * counted.macs * 20 * 12 / 1e18)  # Table 6's rule
+    assert made.memory_bytes == counted.training_bytes(batch=5) + counted.weight_bytes()  # Adam's two slots, and the average
+    assert made.checkpoint_bytes == 4 * counted.weight_bytes()  # weights, two slots, average
+    assert made.notes == ()
+
+
+def test_the_time_to_finish_is_every_update_with_its_reading() -> None:
+    made = plan(small_run())
+    assert made.step_seconds is not None
+    assert made.read_seconds is not None
+    assert made.seconds == pytest.approx(20 * (made.step_seconds + made.read_seconds))  # no workers: one after the other
+
+
+def test_what_is_measured_is_near_what_the_run_takes() -> None:
+    from vitlab.train.distributed import World
+    from vitlab.train.setup import assemble, open_part, training_loader
+    from vitlab.train.step import Stepper
+
+    run = replace(small_run(), train=replace(small_run().train, micro_batch=0))
+    made = plan(run)
+    source = open_part(run, "train")
+    players = assemble(run, source, World(), None)
+    stepper = Stepper(players.model, players.optimizers, players.task, run.train, World())
+    taken = []
+    with training_loader(run, source, World()) as loader, loader.batches() as stream:
+        for step in range(8):
+            batch = next(stream)
+            began = time.perf_counter()
+            stepper.update(batch, step=step, batch_size=12, rate=1e-3)
+            taken.append(time.perf_counter() - began)
+    assert made.step_seconds is not None
+    assert min(taken) / 5 < made.step_seconds < max(taken) * 5  # other processes share the machine
+
+
+def test_a_batch_that_would_take_too_long_is_measured_by_fewer_pictures_and_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(small_run(), train=replace(small_run().train, micro_batch=0))
+    large = replace(run, data=replace(run.data, loader=replace(run.data.loader, batch_size=4096)))
+    monkeypatch.setattr(planning, "_PATIENCE", 0.3)
+    made = plan(large)
+    assert made.measured_pictures < 4096
+    few = plan(replace(run, data=replace(run.data, loader=replace(run.data.loader, batch_size=64))))
+    assert made.step_seconds is not None
+    assert few.step_seconds is not None
+    assert made.step_seconds > 4 * few.step_seconds
+
+
+def test_a_model_slower_than_all_patience_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_PATIENCE", 1e-9)
+    made = plan(small_run())
+    assert made.measured_pictures == 1
+    assert made.step_seconds is not None
+
+
+def test_memory_that_does_not_suffice_is_said_with_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small_run()
+    four = cost(run.model).training_bytes(batch=4) + cost(run.model).weight_bytes()
+    monkeypatch.setattr(planning, "_free", lambda here: four)
+    made = plan(run)
+    assert "a micro-batch of 3 would fit" in made.notes[0]
+    assert made.step_seconds is not None
+    monkeypatch.setattr(planning, "_free", lambda here: 1000)
+    hopeless = plan(run)
+    assert "not even one picture" in hopeless.notes[0]
+    assert hopeless.step_seconds is None
+    assert hopeless.seconds is None
+
+
+def sgd(run: RunConfig) -> RunConfig:
+    return replace(run, train=replace(run.train, optimizer=Optimizer(kind="sgd"), average=replace(run.train.average, decay=0.0)))
+
+
+def test_momentum_needs_one_slot_and_no_average_none() -> None:
+    run = small_run()
+    assert plan(sgd(run)).checkpoint_bytes == 2 * cost(run.model).weight_bytes()
+    assert plan(sgd(run)).memory_bytes < plan(run).memory_bytes
+
+
+def test_masked_prediction_is_planned_too() -> None:
+    run = small_run()
+    augment = replace(run.data.augment, mixup=0.0)
+    masked = replace(run, data=replace(run.data, augment=augment), train=replace(run.train, masked=Masked(target="pixels")))
+    assert (plan(masked).step_seconds or 0) > 0
+
+
+def test_a_plan_leaves_nothing_behind_and_needs_no_checkpoint_to_begin_with() -> None:
+    run = replace(small_run(), start="not/there.safetensors")
+    assert plan(run).steps == 20
+
+
+def test_the_quickstart_can_be_planned_in_seconds() -> None:
+    began = time.monotonic()
+    made = plan(recipe("quickstart", Wish()))
+    assert made.pictures == 100_000
+    assert time.monotonic() - began < 60
