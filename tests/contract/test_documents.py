@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,14 @@ def test_every_block_of_a_document_runs(document: Path, tmp_path: Path) -> None:
     reader = Reader(checkout=CHECKOUT, folder=tmp_path)
     for block in blocks_of(document):
         reader.run(block)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: str(file.relative_to(CHECKOUT)))
+def test_every_link_of_a_document_leads_to_a_file(document: Path) -> None:
+    text = re.sub(r"^( *)(`{3,}).*?^ *\2", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    links = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:|#", target)]
+    missing = [target for target in links if not (document.parent / target.split("#")[0]).exists()]
+    assert not missing
 
 
 def test_the_readme_has_blocks_to_run() -> None:

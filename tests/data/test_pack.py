@@ -19,7 +19,7 @@ from PIL import Image
 from tests.data.pictures import encode, jpeg, scene, with_orientation
 from tests.data.piles import as_csv, as_folder
 from vitlab.config.pack import PackConfig
-from vitlab.data import pack as pack_module
+from vitlab.data import repack
 from vitlab.data.decode import decode
 from vitlab.data.pack import pack, pack_source
 from vitlab.data.source import Source, open_source
@@ -202,7 +202,7 @@ def test_only_pictures_that_are_too_large_are_encoded_again(tmp_path: Path) -> N
 def test_a_shuffled_pack_holds_the_same_pictures_in_another_order(tmp_path: Path) -> None:
     folder = as_folder(tmp_path / "pictures", pictures(parts=("",)))
     plain = open_source(folder, split="all")
-    orders = []
+    orders: list[list[tuple[bytes, object]]] = []
     for seed in (0, 1, 0):
         target = tmp_path / f"shards{len(orders)}"
         pack(str(folder), target, config=PackConfig(shuffle=seed))
@@ -230,7 +230,7 @@ def test_a_pack_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path
     folder = as_folder(tmp_path / "pictures", pictures())
     pack(str(folder), tmp_path / "straight", config=SMALL)
     total = len(shards_of(tmp_path / "straight"))
-    plain = pack_module.prepared
+    plain = repack.prepared
     for stop in range(1, 36, 5):
         calls = iter(range(1000))
 
@@ -240,12 +240,12 @@ def test_a_pack_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path
             return plain(*words)  # type: ignore[arg-type]
 
         target = tmp_path / f"stopped{stop}"
-        monkeypatch.setattr(pack_module, "prepared", failing)
+        monkeypatch.setattr("vitlab.data.pack.prepared", failing)
         with pytest.raises(KeyboardInterrupt):
             pack(str(folder), target, config=SMALL)
         assert not (target / "pack.json").exists()
         done = len(shards_of(target))
-        monkeypatch.setattr(pack_module, "prepared", plain)
+        monkeypatch.setattr("vitlab.data.pack.prepared", plain)
         packed = pack(str(folder), target, config=SMALL)
         assert packed.reused == done
         assert shards_of(target) == shards_of(tmp_path / "straight")

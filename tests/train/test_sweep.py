@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.train.small import last, run_to, same, small_run
+from tests.train.small import last, run_to, same, small_run, without_noise
 from vitlab.config import RunConfig
+from vitlab.config.text import to_text
 from vitlab.config.train import Masked
 from vitlab.errors import ConfigError, DivergedError, TrainingError
 from vitlab.train import train
@@ -173,3 +176,30 @@ def test_a_final_run_without_a_test_part_is_judged_by_nothing() -> None:
     run = final_of(tiny_run(), 0.1, None)
     assert run.data.evaluate_split is None
     assert run.name == tiny_run().name
+
+
+RANK = """
+import sys
+from pathlib import Path
+from vitlab.config.run import RunConfig
+from vitlab.config.text import from_text
+from vitlab.train.sweep import sweep
+for event in sweep(from_text(RunConfig, Path(sys.argv[1]).read_text()), (1e-4, 1e-2), out=sys.argv[2], judge="test"):
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_sweep_as_one(tmp_path: Path) -> None:
+    even = without_noise(replace(tiny_run(), train=replace(tiny_run().train, micro_batch=3)))
+    (tmp_path / "rank.py").write_text(RANK)
+    (tmp_path / "wanted.json").write_text(to_text(even))
+    words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--rdzv-backend=c10d"]
+    words += ["--rdzv-endpoint=localhost:0", *(str(tmp_path / name) for name in ("rank.py", "wanted.json", "ranks"))]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    swept(tmp_path / "alone", run=even)
+    one, other = (json.loads((tmp_path / place / "sweep.json").read_text()) for place in ("ranks", "alone"))
+    assert one["chosen"] == other["chosen"]
+    for mine, theirs in zip(one["trials"], other["trials"], strict=True):
+        assert mine["metrics"] == pytest.approx(theirs["metrics"], abs=1e-4)

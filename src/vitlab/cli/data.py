@@ -18,6 +18,7 @@ from vitlab.config.source import Split
 from vitlab.config.text import Json, to_json
 
 Word = Annotated[Union[None, str], one("NAME", str)]  # noqa: UP007, RUF036  (None first, as in vitlab.cli.parse)
+Folder = Annotated[Union[None, str], one("FOLDER", str)]  # noqa: UP007, RUF036
 Number = Annotated[int, one("N", count)]
 Data = Annotated[tyro.conf.Positional[str], positional("DATA")]
 
@@ -40,7 +41,7 @@ class FetchArguments:
     name: Annotated[tyro.conf.Positional[str], positional("NAME")]
     """a set of `vitlab data list`"""
 
-    into: Annotated[Word, unset("data/NAME")] = None
+    into: Annotated[Folder, unset("data/NAME")] = None
     """folder it is put into"""
 
     given: Annotated[tuple[str, ...], tyro.conf.arg(name="from", metavar="FILE", help_behavior_hint="(default: download)")] = ()

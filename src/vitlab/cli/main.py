@@ -16,8 +16,8 @@ from vitlab import __version__
 from vitlab.cli import output, talk
 from vitlab.errors import VitlabError
 
-# verb -> (its line in `vitlab --help`, its module). A verb's module holds `Arguments` and `run(words)`, and is imported
-# only when the verb is called, so that help and version answer at once.
+# verb -> (its line in `vitlab --help`, its module). A verb's module holds `run(words)` and `Arguments` (or, as that of data, a
+# table ACTIONS with several), and is imported only when the verb is called, so that help and version answer at once.
 VERBS: dict[str, tuple[str, str]] = {
     "quickstart": ("build a small Vision Transformer, say what it is, run it once", "vitlab.cli.quickstart"),
     "pretrain": ("train a model from random values by a recipe", "vitlab.cli.pretrain"),

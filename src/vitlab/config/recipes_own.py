@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from vitlab.config.augment import Augment, augreg
@@ -53,8 +54,9 @@ class Course:
 def finetune_folder(wish: Wish) -> RunConfig:
     """Fine-tune a checkpoint on any labelled pictures: AdamW, slower towards the first layers, averaged weights, cosine.
 
-    On a processor alone: at most 160 px and about 60,000 pictures in all, from 3 to 20 epochs, batches of at most 64. With an
-    accelerator: the checkpoint's own size, up to 400,000 pictures, from 5 to 40 epochs, batches of at most 512.
+    On a processor alone: at most 160 px, 60,000 pictures in all (fewer for a model larger than Ti, by the root of its size), from 3
+    to 20 epochs, batches of at most 64. With an accelerator: the checkpoint's own size, 400,000 pictures, from 5 to 40 epochs,
+    batches of at most 512.
     Command: vitlab finetune pets/ --from deit_tiny.npz
     Time and score: measured in docs/guides/fine-tune.md.
     """
@@ -62,7 +64,7 @@ def finetune_folder(wish: Wish) -> RunConfig:
     size = wish.image_size or _folder_size(start.model, data, wish.machine)
     model = fitted_model(start.model, size, data.classes)
     fed, _ = feeding(start.preprocess, model, resized=True)
-    most, seen, fewest, longest = (512, 400_000, 5, 40) if wish.machine.accelerator else (64, 60_000, 3, 20)
+    most, seen, fewest, longest = (512, 400_000.0, 5, 40) if wish.machine.accelerator else (64, 60_000 / _times_ti(model), 3, 20)
     course = Course(
         most=most,
         epochs=min(max(seen / data.pictures, fewest), longest),
@@ -161,6 +163,12 @@ def _folder_size(model: ModelConfig, data: DataFacts, machine: Machine) -> tuple
         return model.image_size
     side = min(max(model.image_size), 160 if data.side >= 96 else 96)
     return whole_patches(model, side)
+
+
+def _times_ti(model: ModelConfig) -> float:
+    """The root of how many times larger than ViT-Ti a model is, at least 1; a ResNet counts as ViT-S."""
+    size = model.depth * model.width**2 if isinstance(model, ViTConfig) else 12 * 384**2
+    return max(1.0, math.sqrt(size / (12 * 192**2)))
 
 
 def _flip(data: DataFacts) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
@@ -17,8 +17,12 @@ def chunks(count: int, size: int) -> Iterator[range]:
     return (range(start, min(start + size, count)) for start in range(0, count, size))
 
 
-def done_ahead(work: Callable[[range], list[T]], items: Iterable[range]) -> Iterator[T]:
-    """What `work` makes of each chunk, one after the other. Twice as many chunks as threads are under way at most."""
+def done_ahead(work: Callable[[range], list[T]], items: Iterable[range]) -> Generator[T, None, None]:
+    """What `work` makes of each chunk, one after the other. Twice as many chunks as threads are under way at most.
+
+    To be taken within `contextlib.closing`: whoever stops half-way must end the threads there and then. Left to the garbage
+    collector, they would be waited for in whichever thread it happens to run, which can be one of them.
+    """
     threads = os.cpu_count() or 1
     waiting = iter(items)
     with ThreadPoolExecutor(threads) as pool:

@@ -7,7 +7,8 @@ report.problems()          # what should be repaired before training, a sentence
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -53,13 +54,13 @@ def check(
     pictures: list[Picture] = []
     looks: list[Look | None] = []
     broken = []
-    for name, made in _looks(source, limits or DecodeLimits()):
-        index = len(looks)
-        pictures.append(Picture(name=name, part=parts[index], label=_label(source, index)))
-        looks.append(made if isinstance(made, Look) else None)
-        if isinstance(made, str):
-            broken.append(Broken(picture=pictures[index], reason=made))
-        tell("looking at pictures", index + 1, len(source))
+    with closing(_looks(source, limits or DecodeLimits())) as seen:
+        for index, (name, made) in enumerate(seen):
+            pictures.append(Picture(name=name, part=parts[index], label=_label(source, index)))
+            looks.append(made if isinstance(made, Look) else None)
+            if isinstance(made, str):
+                broken.append(Broken(picture=pictures[index], reason=made))
+            tell("looking at pictures", index + 1, len(source))
     sizes = _sizes(looks)
     if small := sum(look is not None and look.thumb is None for look in looks):
         notes.append(f"{small:,} pictures are below 32 pixels, too small to be compared for near duplicates")
@@ -137,7 +138,7 @@ def _parts(source: Source, rule: SplitRule, where: str) -> tuple[list[str | None
     return [None if code == UNDECLARED else PARTS[code] for code in codes.tolist()], notes
 
 
-def _looks(source: Source, limits: DecodeLimits) -> Iterator[tuple[str, Look | str]]:
+def _looks(source: Source, limits: DecodeLimits) -> Generator[tuple[str, Look | str], None, None]:
     """The name of each picture in order, with what it is or why it cannot be decoded; looked at by several threads."""
 
     def look(indices: range) -> list[tuple[str, Look | str]]:

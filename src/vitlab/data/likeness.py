@@ -26,11 +26,15 @@ SIDE = 32
 # On 7,349 Pets and 60,000 CIFAR-10 pictures, pairs past these three were looked at: all but a few are the same photograph.
 LEAST_LIKENESS = 0.9  # correlation of the thumbnails
 LEAST_DETAIL = 0.6  # ... of what a blur takes away from them: two skies over two fields agree in all but this
-LEAST_CENTRE = 0.85  # ... of their middles: two pictures in the same frame agree in all but this
+LEAST_CENTRES = {
+    5: 0.85,
+    8: 0.75,
+}  # ... of their middles, so many pixels off the edges: two in the same frame agree in all but these
 
 _FLAT = 4.0  # grey levels: a standard deviation below it is an empty picture, which is like any other
 _MANY = 200_000  # pictures, from which bands are made longer
-_MOST_ALIKE = 512  # pictures with the same band of bits that one is compared with
+_MOST_MET = 2048  # pictures one is held against in a band
+_MOST_LIKELY = 24  # ... of which so many are compared by their pixels: a thousand copies need not all be compared with all
 _MOST_DIFFERENT = 18  # bits of 64
 _LEAST_COARSE = 0.85  # correlation of the 64 frequencies: less than is asked of the thumbnails, and 16 times sooner known
 _BLOCK = 4096
@@ -138,17 +142,31 @@ def _meetings(weight_NF: NDArray[np.float32], asked_NF: NDArray[np.float32], ban
         part = asked_NF[start : start + _BLOCK, band.bits]
         own = (part > 0) @ value_B
         weakest = np.argsort(np.abs(part), axis=1)[:, : band.weak]
+        left_over = np.full(len(part), _MOST_MET)
+        met, apart = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.uint8)]
         for chosen in band.probes():
             wanted = own.copy()
             for place in chosen:
                 wanted ^= value_B[weakest[:, place]]
-            left = begin[wanted]
-            counts = np.minimum(begin[wanted + 1] - left, _MOST_ALIKE)
+            counts = np.minimum(begin[wanted + 1] - begin[wanted], left_over)
+            left_over -= counts
             first = np.repeat(np.arange(start, start + len(part)), counts)
             offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            second = order_N[np.repeat(left, counts) + offsets]
-            near = (first != second) & (np.bitwise_count(asked_hash_N[first] ^ hash_N[second]) <= _MOST_DIFFERENT)
-            yield np.sort(np.stack([first[near], second[near]], axis=1), axis=1)
+            second = order_N[np.repeat(begin[wanted], counts) + offsets]
+            bits = np.bitwise_count(asked_hash_N[first] ^ hash_N[second])
+            near = (first != second) & (bits <= _MOST_DIFFERENT)
+            met.append(np.stack([first[near], second[near]], axis=1))
+            apart.append(bits[near])
+        yield np.sort(_closest(np.concatenate(met), np.concatenate(apart)), axis=1)
+
+
+def _closest(pairs_P2: Pairs, apart_P: NDArray[np.uint8]) -> Pairs:
+    """Of the pairs of each first picture those whose hashes are least apart, up to a number."""
+    order_P = np.lexsort((apart_P, pairs_P2[:, 0]))
+    ordered = pairs_P2[order_P]
+    begins = np.flatnonzero(np.diff(ordered[:, 0], prepend=-1))
+    rank_P = np.arange(len(ordered)) - np.repeat(begins, np.diff(begins, append=len(ordered)))
+    return ordered[rank_P < _MOST_LIKELY]
 
 
 def _hashes(weight_NF: NDArray[np.float32]) -> NDArray[np.uint64]:
@@ -184,10 +202,12 @@ def _compared(thumb_NHW: Thumbnails, pairs_P2: Pairs, *, mirrored: bool) -> Iter
         if mirrored:
             second = second[:, :, ::-1]
         likeness = _correlation(first, second)
-        edge = SIDE // 6
-        centre = _correlation(first[:, edge:-edge, edge:-edge], second[:, edge:-edge, edge:-edge])
         detail = _correlation(first - _blurred(first), second - _blurred(second))
-        alike = (likeness >= LEAST_LIKENESS) & (centre >= LEAST_CENTRE) & (detail >= LEAST_DETAIL)
+        alike = (likeness >= LEAST_LIKENESS) & (detail >= LEAST_DETAIL)
+        for edge, least in LEAST_CENTRES.items():
+            inside = [side[:, edge:-edge, edge:-edge] for side in (first, second)]
+            empty = np.logical_and(*(side.std(axis=(1, 2)) < _FLAT for side in inside))
+            alike &= empty | (_correlation(*inside) >= least)
         for place in np.flatnonzero(alike):
             one, other = block[place].tolist()
             yield NearPair(first=one, second=other, likeness=min(1.0, float(likeness[place])), mirrored=mirrored)

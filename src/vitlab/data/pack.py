@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -97,8 +98,8 @@ def pack_source(
         done = 0
         for name, order in _series(source, part, config):
             start = pack.end_of(name)
-            samples = _told(_samples(source, order, config, label_of, start=start), tell, done=done + start, total=len(source))
-            _write(pack, name, samples, config)
+            with closing(_samples(source, order, config, label_of, start=start)) as samples:
+                _write(pack, name, _told(samples, tell, done=done + start, total=len(source)), config)
             done += len(order)
         pack.finish()
     return Packed(
@@ -239,7 +240,7 @@ def _series(source: Source, part: str | None, config: PackConfig) -> Iterator[tu
 
 def _samples(
     source: Source, order: Order, config: PackConfig, label_of: Callable[[int], Member | None], *, start: int
-) -> Iterator[_Sample]:
+) -> Generator[_Sample, None, None]:
     def made(positions: range) -> list[_Sample]:
         return [_sample(source, int(order[start + place]), start + place, config, label_of) for place in positions]
 

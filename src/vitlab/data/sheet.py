@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import unicodedata
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -200,7 +201,7 @@ def _cut(text: str, font: Font, width: int) -> str:
 
 
 def _drawable(text: str, font: Font) -> str:
-    """The text with `?` for each letter the font has no picture of, and spaces for line ends and the like."""
+    """The text in letters the font has: without their accents where these are missing, else `?`; spaces for line ends."""
     missing = bytes(font.getmask("\U0010ffff"))
     letters = []
     for letter in text:
@@ -209,7 +210,7 @@ def _drawable(text: str, font: Font) -> str:
         elif letter.isascii() or bytes(font.getmask(letter)) != missing:
             letters.append(letter)
         else:
-            letters.append("?")
+            letters.append(unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode() or "?")
     return "".join(letters)
 
 

@@ -78,7 +78,6 @@ class ResNet(nn.Module):
         if record is not None:
             record.refuse_attention("a BiT ResNet")
             record.start(len(self.stages))
-            record.start(len(self.stages))
         x_BCHW: Tensor = self.root(images_BCHW)
         # The authors' pooling sees a border of zeros, which wins where the maps are negative: not the same as padding=1.
         x_BCHW = F.max_pool2d(F.pad(x_BCHW, (1, 1, 1, 1)), 3, stride=2)

@@ -22,7 +22,7 @@ from vitlab.config.source import Split
 from vitlab.errors import ConfigError, DivergedError, TrainingError
 from vitlab.train.control import Control
 from vitlab.train.directory import RunDirectory
-from vitlab.train.distributed import leads
+from vitlab.train.distributed import leads, world
 from vitlab.train.events import Event, Finished
 from vitlab.train.loop import train
 from vitlab.train.validate import score
@@ -113,8 +113,13 @@ def sweep(
     or `run.train.max_minutes` stops a run, the sweep stops with it, its last event being that run's `Finished`.
     """
     _check(run, rates)
-    control = control or Control()
-    root = Path(out)
+    with world():  # one for all runs: what torchrun gave cannot be joined a second time
+        yield from _swept(run, rates, Path(out), judge=judge, control=control or Control(), override=override)
+
+
+def _swept(
+    run: RunConfig, rates: Sequence[float], root: Path, *, judge: Split | None, control: Control, override: bool
+) -> Iterator[SweepEvent]:
     deadline = time.monotonic() + run.train.max_minutes * 60 if run.train.max_minutes else math.inf
     trials = list[Trial]()
     for number, rate in enumerate(rates, 1):
