@@ -11,8 +11,7 @@ from PIL import Image
 
 from tests.data.pictures import jpeg, scene
 from tests.data.piles import as_folder
-from tests.data.test_fetch import plain
-from tests.data.web_server import Served, serving
+from tests.data.web_server import Served, plain_set, serving
 from vitlab.cli.main import main
 from vitlab.data.catalog import SETS
 from vitlab.data.source import open_source
@@ -66,7 +65,7 @@ def test_fetching_says_where_the_data_is_and_how_it_is_read(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     with serving(Served(b"content")) as server:
-        entry = plain(tmp_path)
+        entry = plain_set()
         entry = replace(entry, files=(replace(entry.files[0], addresses=(server.address,)),))
         monkeypatch.setattr("vitlab.data.catalog.SETS", (entry,))
         told = json.loads(printed(capsys, "fetch", "plain", "--json"))
@@ -82,7 +81,7 @@ def test_fetching_says_where_the_data_is_and_how_it_is_read(
 def test_a_file_can_be_given_in_place_of_a_download(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitlab.data.catalog.SETS", (plain(tmp_path),))
+    monkeypatch.setattr("vitlab.data.catalog.SETS", (plain_set(),))
     (tmp_path / "by hand").write_bytes(b"content")
     page = printed(capsys, "fetch", "plain", "--into", str(tmp_path / "out"), "--from", str(tmp_path / "by hand"))
     assert "given" in page
@@ -90,7 +89,7 @@ def test_a_file_can_be_given_in_place_of_a_download(
 
 
 def test_several_files_can_be_given(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = plain(tmp_path)
+    entry = plain_set()
     files = tuple(replace(entry.files[0], name=name) for name in ("one.bin", "two.bin"))
     monkeypatch.setattr("vitlab.data.catalog.SETS", (replace(entry, files=files),))
     for file in files:
@@ -103,7 +102,7 @@ def test_several_files_can_be_given(capsys: pytest.CaptureFixture[str], tmp_path
 def test_a_checksum_nobody_publishes_is_printed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = plain(tmp_path)
+    entry = plain_set()
     entry = replace(entry, files=(replace(entry.files[0], checksum=None, size=None),))
     monkeypatch.setattr("vitlab.data.catalog.SETS", (entry,))
     (tmp_path / "file.bin").write_bytes(b"content")
@@ -172,6 +171,14 @@ def test_no_more_findings_are_printed_than_asked_for(capsys: pytest.CaptureFixtu
     assert page.count("nonsense") == 0
     assert sum("is not a picture vitlab reads" in line for line in page.splitlines()) == 2
     assert "and 4 more (--shown 6, or --json)" in page
+
+
+def test_a_large_group_of_copies_stays_readable(capsys: pytest.CaptureFixture[str], pictures: Path) -> None:
+    for number in range(20):
+        (pictures / "train" / "cat" / f"copy{number}.jpg").write_bytes((pictures / "train" / "cat" / "1.jpg").read_bytes())
+    (line,) = (line for line in printed(capsys, "check", str(pictures)).splitlines() if "identical" in line and "=" in line)
+    assert line.count(".jpg") == 4
+    assert line.endswith("= 17 more")
 
 
 def test_packing_and_reading_again(capsys: pytest.CaptureFixture[str], pictures: Path, tmp_path: Path) -> None:

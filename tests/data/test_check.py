@@ -145,7 +145,8 @@ def test_near_duplicates_that_hang_together_are_one_group(tmp_path: Path) -> Non
 def test_empty_pictures_are_not_taken_for_each_other(tmp_path: Path) -> None:
     files = pictures()
     for number in range(4):
-        files[f"train/class-0/blank{number}.png"] = encode(np.full((64, 64 + number, 3), 255, np.uint8), "PNG")
+        faint = np.tile(np.linspace(250, 255, 64 + number).astype(np.uint8)[None, :, None], (64, 1, 3))
+        files[f"train/class-0/blank{number}.png"] = encode(faint, "PNG")
     report = check(str(as_folder(tmp_path, files)))
     assert report.twins == ()
     assert Counter(odd.what for odd in report.odd) == {"of one colour, with nothing to be seen": 4}
@@ -201,12 +202,19 @@ def test_what_is_far_from_the_usual_size_or_shape_is_odd(tmp_path: Path) -> None
     files = pictures(side=160)
     files["train/class-0/tiny.jpg"] = jpeg(scene(20, 20, seed=50))
     files["train/class-0/wide.jpg"] = jpeg(scene(100, 600, seed=51))
+    files["train/class-0/smaller.jpg"] = jpeg(scene(60, 90, seed=52))
     report = check(str(as_folder(tmp_path, files)))
     assert {(Path(odd.picture.name).name, odd.what) for odd in report.odd} == {
         ("tiny.jpg", "far smaller than the others"), ("wide.jpg", "far wider or narrower than the others"),
     }  # fmt: skip
     assert report.sizes is not None
     assert (report.sizes.width.least, report.sizes.width.most) == (20, 600)
+
+
+def test_a_picture_of_half_the_usual_size_is_not_odd(tmp_path: Path) -> None:
+    files = pictures(side=48)
+    files["train/class-0/half.jpg"] = jpeg(scene(24, 24, seed=50))
+    assert check(str(as_folder(tmp_path, files))).odd == ()
 
 
 def test_imbalance_is_the_largest_class_over_the_smallest(tmp_path: Path) -> None:
@@ -280,6 +288,11 @@ def test_the_built_in_sets_have_no_problems(spec: str) -> None:
 def test_data_that_is_not_there_is_an_error_and_no_report(spec: str) -> None:
     with pytest.raises(DataError, match="does not exist"):
         check(spec)
+
+
+def test_data_without_a_name_is_an_error_and_not_the_folder_one_is_in() -> None:
+    with pytest.raises(DataError, match="no name"):
+        check("")
 
 
 def test_progress_is_told_up_to_the_last_picture(tmp_path: Path) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
+import io
+import os
+import stat
 import subprocess
 import sys
 import threading
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.data.web_server import Served, serving
+from vitlab.data import web
 from vitlab.data.download import Patience, download, take
 from vitlab.data.public_set import RemoteFile
 from vitlab.errors import ConfigError, DataError
@@ -233,6 +239,37 @@ def test_a_redirection_out_of_http_is_refused(tmp_path: Path, location: str) -> 
         download(unknown(server.address), tmp_path / "file.bin", patience=HASTY)
     assert left_in(tmp_path) == set()
     assert len(server.asked) == 1
+
+
+def test_a_redirection_from_https_to_http_is_refused() -> None:
+    request, body = urllib.request.Request("https://example.org/file"), io.BytesIO()
+    follow = web._Redirections().redirect_request
+    with pytest.raises(web.RefusedError, match="plain http"):
+        follow(request, body, 302, "Found", http.client.HTTPMessage(), "http://example.org/file")
+    followed = follow(request, body, 302, "Found", http.client.HTTPMessage(), "https://example.org/other")
+    assert followed is not None
+    assert followed.full_url == "https://example.org/other"
+
+
+def test_a_file_is_on_disk_before_it_has_its_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, rename = os.fsync, Path.replace
+
+    def recorded_sync(handle: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        sync(handle)
+
+    def recorded_rename(path: Path, target: Path) -> Path:
+        done.append("name")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_sync)
+    monkeypatch.setattr(Path, "replace", recorded_rename)
+    with serving(Served(CONTENT)) as server:
+        download(remote(server.address), tmp_path / "file.bin")
+    assert done == ["file", "name", "folder"]
 
 
 def test_an_address_that_is_not_http_is_refused(tmp_path: Path) -> None:

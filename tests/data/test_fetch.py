@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from tests.data.piles import as_tar, as_zip
-from tests.data.web_server import Served, serving
+from tests.data.web_server import Served, plain_set, serving
 from vitlab.data.arrange import FLOWERS
 from vitlab.data.catalog import find_set
 from vitlab.data.download import Patience
 from vitlab.data.fetch import fetch
-from vitlab.data.public_set import PublicSet, RemoteFile
+from vitlab.data.public_set import PublicSet
 from vitlab.data.source import open_source
 from vitlab.errors import DataError
 
@@ -230,17 +230,6 @@ def test_a_set_of_plain_files_comes_from_the_network_and_is_read_as_it_is(tmp_pa
     assert len(open_source(fetched.data, split="test")) == 10
 
 
-def plain(folder: Path, content: bytes = b"content") -> PublicSet:
-    """A set of one file that is read as it is, at an address nobody has."""
-    file = RemoteFile(
-        name="file.bin",
-        addresses=("http://127.0.0.1:9/file.bin",),
-        size=len(content),
-        checksum=f"sha256:{hashlib.sha256(content).hexdigest()}",
-    )
-    return replace(find_set("mnist"), files=(file,), name="plain")
-
-
 def test_fetching_twice_is_fetching_once(tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir()
@@ -260,14 +249,14 @@ def test_fetching_twice_is_fetching_once(tmp_path: Path) -> None:
 def test_a_file_in_place_that_is_another_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "file.bin").write_bytes(b"kontent")
     with pytest.raises(DataError, match="is there, and is not the file it should be") as caught:
-        fetch(plain(tmp_path), tmp_path)
+        fetch(plain_set(), tmp_path)
     assert "remove it" in str(caught.value.hint)
     assert (tmp_path / "file.bin").read_bytes() == b"kontent"
 
 
 def test_an_only_file_may_be_given_under_any_name(tmp_path: Path) -> None:
     (tmp_path / "file (1).bin.download").write_bytes(b"content")
-    fetched = fetch(plain(tmp_path), tmp_path / "out", given=[tmp_path / "file (1).bin.download"])
+    fetched = fetch(plain_set(), tmp_path / "out", given=[tmp_path / "file (1).bin.download"])
     assert [file.name for file in fetched.files] == ["file.bin"]
 
 

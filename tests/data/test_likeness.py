@@ -81,6 +81,18 @@ def test_two_pictures_in_the_same_frame_are_not_the_same_picture() -> None:
     assert near_pairs(thumbs) == []
 
 
+def test_pictures_that_agree_in_all_that_is_large_and_in_nothing_small_are_not_the_same() -> None:
+    rng = np.random.default_rng(1)
+    down, across = np.array(likeness._LOWEST).T
+    weights = np.zeros((12, 12))
+    weights[down, across] = rng.normal(size=64) / (down + across) ** 1.5
+    large = likeness._cosines(12).T @ weights @ likeness._cosines(12)
+    large *= 40 / large.std()
+    thumbs = np.clip(128 + large + rng.normal(0, 9, (30, SIDE, SIDE)), 0, 255).astype(np.uint8)
+    assert np.corrcoef(thumbs.reshape(30, -1).astype(float)).min() > 0.92
+    assert near_pairs(thumbs) == []
+
+
 def test_pictures_of_one_colour_are_flat_and_scenes_are_not() -> None:
     blank = np.full((1, SIDE, SIDE), 77, np.uint8)
     assert is_flat(np.concatenate([blank, strangers(5)])).tolist() == [True, False, False, False, False, False]

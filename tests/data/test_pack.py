@@ -142,6 +142,21 @@ def test_a_mixture_of_pictures_with_and_without_labels_is_refused(tmp_path: Path
     assert [path.name for path in (tmp_path / "test").glob("*.tar")] == ["test-000000.tar"]
 
 
+@pytest.mark.parametrize(
+    ("names", "used"), [(["1", "0"], ["1", "0"]), (["cat", "0"], ["cat", "cat"]), (["10", "9", "1"], ["9", "10"])]
+)
+def test_a_class_called_by_a_number_is_not_taken_for_the_class_of_that_number(
+    tmp_path: Path, names: list[str], used: list[str]
+) -> None:
+    as_folder(tmp_path, {f"{number}.png": encode(scene(8, 8, seed=number), "PNG") for number in range(len(used))})
+    (tmp_path / "classes.txt").write_text("".join(f"{name}\n" for name in names))
+    as_csv(tmp_path / "labels.csv", [("path", "label"), *((f"{number}.png", name) for number, name in enumerate(used))])
+    before = open_source(tmp_path, split="all")
+    pack_source(before, tmp_path / "shards")
+    after = open_source(f"shards:{tmp_path / 'shards'}", split="all")
+    assert [after.labels[int(str(after.label(index)))] for index in range(len(used))] == used
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.from_regex(r"\A(-?[0-9]{1,2}|[a-c]{1,2})\Z"), min_size=2, max_size=5, unique=True), st.data())
 def test_labels_come_back_whatever_classes_are_called(

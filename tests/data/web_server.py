@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from vitlab.data.catalog import find_set
+from vitlab.data.public_set import PublicSet, RemoteFile
 
 
 @dataclass
@@ -110,3 +114,14 @@ def serving(served: Served) -> Iterator[Served]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def plain_set(content: bytes = b"content") -> PublicSet:
+    """A set of one file that is read as it is, at an address nobody has."""
+    file = RemoteFile(
+        name="file.bin",
+        addresses=("http://127.0.0.1:9/file.bin",),
+        size=len(content),
+        checksum=f"sha256:{hashlib.sha256(content).hexdigest()}",
+    )
+    return replace(find_set("mnist"), files=(file,), name="plain")

@@ -73,6 +73,7 @@ def test_a_model_slower_than_all_patience_is_measured_once(monkeypatch: pytest.M
     made = plan(small_run())
     assert made.measured_pictures == 1
     assert made.step_seconds is not None
+    assert "rather too long" in made.notes[0]
 
 
 def test_memory_that_does_not_suffice_is_said_with_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:

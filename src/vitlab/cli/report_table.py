@@ -10,6 +10,8 @@ from vitlab.cli.talk import printable
 from vitlab.config.text import Json, to_json
 from vitlab.data.findings import Picture, Report, Spread, Twins
 
+_MEMBERS = 4  # pictures of a group that are printed
+
 
 def report_json(report: Report) -> dict[str, Json]:
     """All of a report, with its problems and remarks first."""
@@ -67,7 +69,8 @@ def _spread(spread: Spread) -> str:
 
 def _said(twins: Twins) -> str:
     how = "identical" if twins.exact else f"{twins.likeness:.3f} alike" + (", mirrored" if twins.mirrored else "")
-    return f"{how}: {' = '.join(map(_picture, twins.pictures))}"
+    more = f" = {len(twins.pictures) - _MEMBERS:,} more" if len(twins.pictures) > _MEMBERS else ""
+    return f"{how}: {' = '.join(map(_picture, twins.pictures[:_MEMBERS]))}{more}"
 
 
 def _picture(picture: Picture) -> str:

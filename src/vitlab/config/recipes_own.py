@@ -54,9 +54,9 @@ class Course:
 def finetune_folder(wish: Wish) -> RunConfig:
     """Fine-tune a checkpoint on any labelled pictures: AdamW, slower towards the first layers, averaged weights, cosine.
 
-    On a processor alone: at most 160 px, 60,000 pictures in all (fewer for a model larger than Ti, by the root of its size), from 3
-    to 20 epochs, batches of at most 64. With an accelerator: the checkpoint's own size, 400,000 pictures, from 5 to 40 epochs,
-    batches of at most 512.
+    On a processor alone: at most 160 px and no more than the pictures have, 60,000 pictures in all (fewer for a model larger than
+    Ti, by the root of its size), from 3 to 20 epochs, batches of at most 64. With an accelerator: the checkpoint's own size,
+    400,000 pictures, from 5 to 40 epochs, batches of at most 512.
     Command: vitlab finetune pets/ --from deit_tiny.npz
     Time and score: measured in docs/guides/fine-tune.md.
     """
@@ -68,7 +68,7 @@ def finetune_folder(wish: Wish) -> RunConfig:
     course = Course(
         most=most,
         epochs=min(max(seen / data.pictures, fewest), longest),
-        lr=5e-4,
+        lr=1e-3,
         weight_decay=0.05,
         warmup=0.1,
         average=0.999,
@@ -158,11 +158,11 @@ def _labelled(name: str, wish: Wish) -> DataFacts:
 
 
 def _folder_size(model: ModelConfig, data: DataFacts, machine: Machine) -> tuple[int, int]:
-    """The checkpoint's own size; on a processor alone at most 160 px, and 96 where the pictures themselves are smaller."""
-    if machine.accelerator or max(model.image_size) <= 96:
+    """The checkpoint's own size; on a processor alone at most 160 px and no more than the pictures have, but 96 at least."""
+    limit = min(max(data.side, 96), 160)
+    if machine.accelerator or max(model.image_size) <= limit:
         return model.image_size
-    side = min(max(model.image_size), 160 if data.side >= 96 else 96)
-    return whole_patches(model, side)
+    return whole_patches(model, limit)
 
 
 def _times_ti(model: ModelConfig) -> float:

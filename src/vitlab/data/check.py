@@ -115,6 +115,8 @@ def _open(spec: str, label_column: str | None) -> tuple[Source, list[Fault]]:
 
 def _refused_folder(spec: str) -> Path | None:
     """The folder of class folders that is meant, or None where the data is of another kind."""
+    if not spec:
+        return None
     try:
         kind, place = parse_spec(spec)
     except DataError:

@@ -59,10 +59,15 @@ class PublicSet:
         return None if not sizes or None in sizes else sum(size for size in sizes if size is not None)
 
 
-def alike(address: str, rows: Sequence[tuple[str, int, str]]) -> tuple[RemoteFile, ...]:
-    """Files whose addresses and names begin alike."""
+def alike(address: str, rows: Sequence[tuple[str, int, str]], *, mirrors: Sequence[str] = ()) -> tuple[RemoteFile, ...]:
+    """Files whose addresses and names begin alike; a row is the rest of the name, the bytes and the SHA-256."""
     start = address.rpartition("/")[2]
     return tuple(
-        RemoteFile(name=start + end, addresses=(address + end,), size=size, checksum=f"sha256:{digest}")
+        RemoteFile(
+            name=start + end,
+            addresses=tuple(place + end for place in (address, *mirrors)),
+            size=size,
+            checksum=f"sha256:{digest}",
+        )
         for end, size, digest in rows
     )

@@ -7,6 +7,7 @@ from vitlab.data.public_set import PublicSet, RemoteFile, alike
 _TORONTO = "https://www.cs.toronto.edu/~kriz/"
 _OXFORD = "https://www.robots.ox.ac.uk/~vgg/data/"
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_MNIST_MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 
 PAPER_SETS: tuple[PublicSet, ...] = (
@@ -106,7 +107,7 @@ PAPER_SETS: tuple[PublicSet, ...] = (
         citation="Xiao, Rasul and Vollgraf. Fashion-MNIST: a novel image dataset for benchmarking. arXiv:1708.07747, 2017.",
         split="official train and test",
         spelling="fashion-mnist:{folder}",
-        remarks=("Debian has it as the package dataset-fashion-mnist: fashion-mnist:/usr/share/dataset-fashion-mnist",),
+        remarks=("Debian has the same files as its package dataset-fashion-mnist",),
     ),
     PublicSet(
         name="mnist",
@@ -122,6 +123,7 @@ PAPER_SETS: tuple[PublicSet, ...] = (
                 ("t10k-images-idx3-ubyte.gz", 1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
                 ("t10k-labels-idx1-ubyte.gz", 4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
             ],
+            mirrors=[_MNIST_MIRROR],
         ),
         page="http://yann.lecun.com/exdb/mnist/",
         licence="none stated on its page (often said to be CC BY-SA 3.0: unverified)",

@@ -81,6 +81,8 @@ def plan(run: RunConfig, *, data: DataFacts | None = None) -> Plan:
         notes.append("the time of an update was not measured, since the model does not fit into memory")
     else:
         step_seconds, measured = _measure(run, whole, here, most=max(1, min(rows, _fitting(run, counted, free))))
+        if measured < batch and measured <= _FIRST:
+            notes.append("the time of an update is that of a single picture times the batch: rather too long")
     read_seconds = _read(run, whole, here)
     seconds = None if step_seconds is None else run.train.steps * _together(run, here, step_seconds, read_seconds)
     return Plan(
