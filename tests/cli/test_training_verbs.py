@@ -99,6 +99,24 @@ def test_a_new_head_begins_at_zero(pretrained: Path, photos: Path, tmp_path: Pat
     assert first["loss"] == pytest.approx(np.log(2), abs=1e-5)  # both classes equally likely
 
 
+def test_on_the_same_classes_at_a_larger_size_the_head_stays_and_its_hidden_layer_does_not(
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    larger = ("--image-size", "40", "--steps", "1", *QUICK)
+    _, err = told(capsys, "finetune", LETTERS, "--from", pretrained, "--out", tmp_path / "kept", *larger)
+    assert not any("new head" in line for line in err)
+    published = ("--recipe", "imagenet21k", "--model", "ViT-Mini/8", "--data", LETTERS, "--steps", "1", *QUICK)
+    told(capsys, "pretrain", *published, "--out", tmp_path / "deep")
+    deep, after = describe(tmp_path / "deep" / "model.safetensors").config, tmp_path / "flat"
+    assert isinstance(deep, ViTConfig)
+    assert deep.representation_width > 0
+    _, err = told(capsys, "finetune", LETTERS, "--from", tmp_path / "deep", "--out", after, *larger)
+    assert any("new head of 4 classes, all zeros" in line for line in err)
+    flat = describe(after / "model.safetensors").config
+    assert isinstance(flat, ViTConfig)
+    assert flat.representation_width == 0
+
+
 def test_a_folder_alone_is_trained_from_scratch_and_told_why(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

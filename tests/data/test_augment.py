@@ -13,8 +13,8 @@ from PIL import Image
 from tests.data.pictures import Pixels, scene
 from vitlab.config.augment import Augment, EraseFill
 from vitlab.data.augment import distort, erase
-from vitlab.data.colour import as_pillow, as_pixels, brighten, contrast, jitter, saturate, turn_hue
-from vitlab.data.randaugment import OPERATIONS, Operation, apply, argument_of, cutout, randaugment
+from vitlab.data.pixels.colour import as_pillow, as_pixels, brighten, contrast, jitter, saturate, turn_hue
+from vitlab.data.pixels.randaugment import OPERATIONS, Operation, apply, argument_of, cutout, randaugment
 from vitlab.data.randomness import rng_of
 from vitlab.errors import DataError
 

@@ -17,9 +17,9 @@ from tests.data.pictures import Pixels, scene
 from vitlab.config.augment import Augment
 from vitlab.config.data import Preprocess
 from vitlab.data.augment import erase
-from vitlab.data.colour import as_pixels, brighten, contrast, saturate, turn_hue
+from vitlab.data.pixels.colour import as_pixels, brighten, contrast, saturate, turn_hue
+from vitlab.data.pixels.randaugment import Operation, apply, cutout
 from vitlab.data.preprocess import preprocess
-from vitlab.data.randaugment import Operation, apply, cutout
 from vitlab.data.randomness import rng_of
 from vitlab.data.transform import cut, inception_box, mirror, pad, scale
 

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from vitlab.data.catalog import SETS, find_set
-from vitlab.data.public_set import PublicSet
-from vitlab.data.recognise import KINDS
+from vitlab.data.kinds.recognise import KINDS
+from vitlab.data.public.public_set import PublicSet
 from vitlab.errors import DataError
 
 each_set = pytest.mark.parametrize("entry", SETS, ids=lambda entry: entry.name)

@@ -16,8 +16,8 @@ from tests.conftest import real_data
 from tests.data.pictures import encode, jpeg, scene, with_orientation
 from tests.data.piles import as_csv, as_folder, as_zip
 from vitlab.config.source import SplitRule
-from vitlab.data.check import check
-from vitlab.data.findings import Report, Twins
+from vitlab.data.care.check import check
+from vitlab.data.care.findings import Report, Twins
 from vitlab.errors import DataError
 
 

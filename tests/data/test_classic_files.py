@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from vitlab.config.source import Split, SplitRule
+from vitlab.data.files.matfile import list_arrays, read_array
 from vitlab.data.listed import ListedSource
-from vitlab.data.matfile import list_arrays, read_array
 from vitlab.data.source import open_source
 from vitlab.errors import DataError
 

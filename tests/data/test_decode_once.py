@@ -21,13 +21,13 @@ import pytest
 from tests.data.stamps import SHAPE, Counting, Stamps, decode, stamp
 from tests.data.test_loader import assert_same, taken
 from vitlab.config.loader import CachePolicy, LoaderConfig
-from vitlab.data import decode_once as keeping
 from vitlab.data.batch import Decode, Feed, Pixels
-from vitlab.data.decode_once import decode_once
-from vitlab.data.decoded import DecodedSource, is_sound, write_decoded
 from vitlab.data.loader import Loader
-from vitlab.data.memory import nameless_file
 from vitlab.data.source import Example, Source
+from vitlab.data.workers import decode_once as keeping
+from vitlab.data.workers.decode_once import decode_once
+from vitlab.data.workers.decoded import DecodedSource, is_sound, write_decoded
+from vitlab.data.workers.memory import nameless_file
 from vitlab.errors import ConfigError, DataError
 
 SOURCE = Stamps(count=100)

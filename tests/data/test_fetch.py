@@ -16,11 +16,11 @@ import pytest
 
 from tests.data.piles import as_tar, as_zip
 from tests.data.web_server import Served, plain_set, serving
-from vitlab.data.arrange import FLOWERS
 from vitlab.data.catalog import find_set
-from vitlab.data.download import Patience
-from vitlab.data.fetch import fetch
-from vitlab.data.public_set import PublicSet
+from vitlab.data.public.arrange import FLOWERS
+from vitlab.data.public.download import Patience
+from vitlab.data.public.fetch import fetch
+from vitlab.data.public.public_set import PublicSet
 from vitlab.data.source import open_source
 from vitlab.errors import DataError
 

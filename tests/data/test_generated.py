@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from vitlab.config.generated import GeneratedConfig, GeneratedKind
+from vitlab.data.formulas.keyed import TURN, Choice, Choices, cosine, keys, sine, uniforms
 from vitlab.data.generated import GeneratedSource, picture, pictures
-from vitlab.data.keyed import TURN, Choice, Choices, cosine, keys, sine, uniforms
 from vitlab.data.source import Source
 from vitlab.errors import ConfigError, DataError
 

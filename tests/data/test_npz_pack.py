@@ -16,8 +16,8 @@ import pytest
 
 from tests.conftest import real_data
 from vitlab.config.source import Split, SplitRule
+from vitlab.data.files.npz_arrays import open_npz
 from vitlab.data.listed import ListedSource
-from vitlab.data.npz_arrays import open_npz
 from vitlab.data.source import open_source
 from vitlab.errors import DataError
 
@@ -242,7 +242,7 @@ def test_a_bomb_is_refused_in_little_time_and_memory(tmp_path: Path) -> None:
     assert path.stat().st_size < 400_000
     script = (
         "import sys, resource\nfrom pathlib import Path\nfrom vitlab.errors import DataError\n"
-        "from vitlab.data.npz_arrays import open_npz\n"
+        "from vitlab.data.files.npz_arrays import open_npz\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n    open_npz(Path(sys.argv[1]))\nexcept DataError as error:\n    print(error.message)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"

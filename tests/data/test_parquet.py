@@ -120,7 +120,7 @@ def test_one_of_several_columns_of_labels_is_chosen_by_name(tmp_path: Path) -> N
 
 
 def test_reading_holds_few_groups_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitlab.data.parquet._HELD", 2000)
+    monkeypatch.setattr("vitlab.data.kinds.parquet._HELD", 2000)
     pq.write_table(table(1000), tmp_path / "it.parquet", row_group_size=50)
     source = opened(tmp_path / "it.parquet")
     for index in range(0, 1000, 13):

@@ -13,7 +13,7 @@ from PIL import Image, ImageFont
 
 from tests.data.pictures import jpeg, scene
 from tests.data.piles import as_csv, as_folder
-from vitlab.data.sheet import choose, wrapped, write_sheet
+from vitlab.data.care.sheet import choose, wrapped, write_sheet
 from vitlab.data.source import open_source
 from vitlab.errors import ConfigError, DataError
 

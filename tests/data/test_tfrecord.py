@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.piles import as_folder
-from vitlab.data.dmlab import open_dmlab
+from vitlab.data.kinds.dmlab import open_dmlab
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 

@@ -19,8 +19,8 @@ from tests.data.pictures import Pixels, encode, jpeg, scene, with_orientation
 from vitlab.config.augment import AUGREG, Augment, Crop
 from vitlab.config.data import Interpolation, Preprocess
 from vitlab.config.decode import DecodeLimits
-from vitlab.data.boxes import snap
 from vitlab.data.decode import check, decode
+from vitlab.data.pixels.boxes import snap
 from vitlab.data.preprocess import preprocess
 from vitlab.data.randomness import rng_of
 from vitlab.data.transform import inception_box, mirror, pad, random_box, scale, training_view

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.data.piles import as_folder
-from vitlab.data.retinopathy import open_retinopathy
+from vitlab.data.kinds.retinopathy import open_retinopathy
+from vitlab.data.kinds.vtab_lists import open_lists
 from vitlab.data.split import TEST, TRAIN, VAL
-from vitlab.data.vtab_lists import open_lists
 from vitlab.errors import DataError
 
 

@@ -22,7 +22,7 @@ from vitlab.config.loader import LoaderConfig, WorkerKind
 from vitlab.data.batch import Feed, Filler, View
 from vitlab.data.loader import Loader, Stream
 from vitlab.data.order import InTurn
-from vitlab.data.processes import Processes
+from vitlab.data.workers.processes import Processes
 from vitlab.errors import DataError
 
 CONFIG = LoaderConfig(batch_size=8, workers=2, seed=5, cache="none")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from vitlab.data.catalog import find_set
-from vitlab.data.public_set import PublicSet, RemoteFile
+from vitlab.data.public.public_set import PublicSet, RemoteFile
 
 
 @dataclass

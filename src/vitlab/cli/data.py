@@ -159,7 +159,7 @@ def _fetch(arguments: FetchArguments) -> None:
     from pathlib import Path
 
     from vitlab.data.catalog import find_set
-    from vitlab.data.fetch import fetch
+    from vitlab.data.public.fetch import fetch
 
     entry = find_set(arguments.name)
     folder = Path(arguments.into or f"data/{entry.name}").expanduser()
@@ -182,7 +182,7 @@ def _fetch(arguments: FetchArguments) -> None:
 
 def _check(arguments: CheckArguments) -> None:
     from vitlab.cli.report_table import print_report, report_json
-    from vitlab.data.check import check
+    from vitlab.data.care.check import check
     from vitlab.errors import DataError
 
     with bar(lines=True) as tell:
@@ -200,7 +200,7 @@ def _pack(arguments: PackArguments) -> None:
     from pathlib import Path
 
     from vitlab.config.pack import PackConfig
-    from vitlab.data.pack import pack
+    from vitlab.data.care.pack import pack
 
     config = PackConfig(
         name=arguments.name,
@@ -235,7 +235,7 @@ def _pack(arguments: PackArguments) -> None:
 def _show(arguments: ShowArguments) -> None:
     from pathlib import Path
 
-    from vitlab.data.sheet import write_sheet
+    from vitlab.data.care.sheet import write_sheet
     from vitlab.data.source import open_source
 
     source = open_source(arguments.data, split=arguments.split)

@@ -110,7 +110,7 @@ class Opening(Feeding):
 def _lines(path: str) -> Sequence[str]:
     from pathlib import Path
 
-    from vitlab.data.naming import read_bytes, read_classes
+    from vitlab.data.kinds.naming import read_bytes, read_classes
 
     return read_classes(read_bytes(Path(path)), path)
 

@@ -17,7 +17,7 @@ from vitlab.cli.talk import UsageError, note, printable
 from vitlab.errors import DataError
 
 if TYPE_CHECKING:
-    from vitlab.data.progress import Tell
+    from vitlab.data.care.progress import Tell
     from vitlab.predict import Prediction, Predictor, Unreadable
     from vitlab.predict.results import Sink
     from vitlab.predict.resume import Finished
@@ -200,7 +200,7 @@ def _report(unreadable: int, seen: int, *, strict: bool) -> None:
 @contextmanager
 def _bar_beside(arguments: Arguments) -> Iterator[Tell]:
     """A bar, unless results themselves scroll by on the same terminal."""
-    from vitlab.data.progress import silent
+    from vitlab.data.care.progress import silent
 
     if arguments.out is None and arguments.parquet is None and sys.stdout.isatty():
         yield silent

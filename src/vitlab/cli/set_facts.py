@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitlab.config.text import Json, to_json
-from vitlab.data.public_set import PublicSet
+from vitlab.data.public.public_set import PublicSet
 
 
 def set_facts(entry: PublicSet, *, json: bool) -> dict[str, Json]:

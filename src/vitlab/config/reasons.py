@@ -27,8 +27,8 @@ def _pictures(run: RunConfig, data: DataFacts | None) -> str:
 def _model(run: RunConfig, wish: Wish) -> str:
     name = _name(run.model)
     if run.start is not None:
-        head = f"with a new head of {run.model.num_classes:,} classes, all zeros (app. B.1.1)" if run.model.num_classes else ""
-        return f"model: {name} of {run.start}, {head}"
+        head = f"for {run.model.num_classes:,} classes, of zeros unless the checkpoint has the same classes (app. B.1.1)"
+        return f"model: {name} of {run.start} with a head {head}"
     if run.name in TABLE_3 and (other := row_of(run.name, run.model)[1]) is not None:
         return f"model: {name} from random values; Table 3 does not have it, so it takes the row of {other}"
     return f"model: {name} from random values"

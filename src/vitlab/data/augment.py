@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.config.augment import Augment
-from vitlab.data.colour import jitter
-from vitlab.data.randaugment import randaugment
+from vitlab.data.pixels.colour import jitter
+from vitlab.data.pixels.randaugment import randaugment
 
 Pixels = NDArray[np.uint8]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.files.names import shown
 from vitlab.data.labels import UNKNOWN, Label
-from vitlab.data.names import shown
 from vitlab.data.order import Indices, Picks, substitute
 from vitlab.data.randomness import rng_of
 from vitlab.errors import ConfigError, DataError, VitlabError

@@ -8,9 +8,9 @@ its own (Zenodo, CaltechDATA, ImageNet) it is said. A file without a known sum i
 from __future__ import annotations
 
 from vitlab.config.check import did_you_mean
-from vitlab.data.public_set import PublicSet
-from vitlab.data.sets_of_paper import PAPER_SETS
-from vitlab.data.sets_of_vtab import VTAB_SETS
+from vitlab.data.public.public_set import PublicSet
+from vitlab.data.public.sets_of_paper import PAPER_SETS
+from vitlab.data.public.sets_of_vtab import VTAB_SETS
 from vitlab.errors import DataError
 
 SETS: tuple[PublicSet, ...] = (*PAPER_SETS, *VTAB_SETS)

@@ -23,8 +23,8 @@ from PIL import (
 )
 
 from vitlab.config.decode import DecodeLimits, ImageFormat
-from vitlab.data.header import Header, read_header, stranger
-from vitlab.data.jpeg import JpegScale, decode_rows, is_whole, orientation_of, reduction_for
+from vitlab.data.pixels.header import Header, read_header, stranger
+from vitlab.data.pixels.jpeg import JpegScale, decode_rows, is_whole, orientation_of, reduction_for
 from vitlab.errors import ConfigError, DataError
 
 Pixels = NDArray[np.uint8]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.config.check import choice
-from vitlab.data.digests import Digests, digest_all
+from vitlab.data.files.digests import Digests, digest_all
 from vitlab.data.labels import LabelTable
 from vitlab.data.listed import PARTS, ListedSource
 from vitlab.errors import DataError

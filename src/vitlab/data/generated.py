@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.config.generated import GeneratedConfig
-from vitlab.data import appearance, contours, fractals, strokes
-from vitlab.data.keyed import keys
+from vitlab.data.formulas import appearance, contours, fractals, strokes
+from vitlab.data.formulas.keyed import keys
 from vitlab.data.source import Example
 from vitlab.errors import DataError
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.names import shown
+from vitlab.data.files.names import shown
 from vitlab.errors import DataError
 
 UNKNOWN = -1

@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.digests import Content, Digests
+from vitlab.data.files.digests import Content, Digests
+from vitlab.data.files.names import shown
 from vitlab.data.labels import Label, LabelTable
-from vitlab.data.names import shown
 from vitlab.data.source import Example
 
 PARTS = ("train", "val", "test")

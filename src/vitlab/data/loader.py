@@ -14,12 +14,12 @@ import numpy as np
 
 from vitlab.config.loader import LoaderConfig
 from vitlab.data.batch import Batch, Failure, Feed, Filler, Pixels, Report, label_array
-from vitlab.data.decode_once import decode_once
-from vitlab.data.decoded import DecodedSource
 from vitlab.data.order import InTurn, Order, Picks, Share, Shuffled, Weighted, running_weights
-from vitlab.data.processes import Processes
 from vitlab.data.source import Source
-from vitlab.data.workers import InCaller, Pool, Threads
+from vitlab.data.workers.decode_once import decode_once
+from vitlab.data.workers.decoded import DecodedSource
+from vitlab.data.workers.processes import Processes
+from vitlab.data.workers.threads import InCaller, Pool, Threads
 from vitlab.errors import ConfigError, DataError
 
 _LISTED = 10

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.keyed import keys, uniforms
+from vitlab.data.formulas.keyed import keys, uniforms
 from vitlab.data.labels import Label
 from vitlab.errors import ConfigError, DataError
 

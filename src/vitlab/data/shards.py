@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.config.source import READ_IN_PLACE
-from vitlab.data.cache import Arrays, recall, remember, settled, stamp_of
-from vitlab.data.digests import Digests, remembered_digests
-from vitlab.data.names import Names, shown
-from vitlab.data.positioned import PositionedFile
-from vitlab.data.tars import FileStream, tar_members
+from vitlab.data.files.cache import Arrays, recall, remember, settled, stamp_of
+from vitlab.data.files.digests import Digests, remembered_digests
+from vitlab.data.files.names import Names, shown
+from vitlab.data.files.positioned import PositionedFile
+from vitlab.data.files.tars import FileStream, tar_members
 from vitlab.errors import DataError
 
 LABEL_SUFFIXES = (".cls", ".json", ".txt")

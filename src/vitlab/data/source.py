@@ -13,7 +13,7 @@ from vitlab.config.check import choice, did_you_mean
 from vitlab.config.generated import GeneratedConfig
 from vitlab.config.source import Split as Split
 from vitlab.config.source import SplitRule
-from vitlab.data.names import shown
+from vitlab.data.files.names import shown
 from vitlab.errors import DataError
 
 
@@ -93,7 +93,7 @@ def open_source(
         from vitlab.data.digits import open_digits
 
         return take_split(open_digits(), split, rule, where="digits")
-    from vitlab.data.recognise import open_kind, parse_spec, recognise
+    from vitlab.data.kinds.recognise import open_kind, parse_spec, recognise
 
     text = str(spec)
     if not text or "\0" in text:

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.config.source import Split, SplitRule
-from vitlab.data.digests import Digests, as_numbers
+from vitlab.data.files.digests import Digests, as_numbers
+from vitlab.data.kinds.offenders import Offenders
 from vitlab.data.labels import LabelTable
 from vitlab.data.listed import PARTS, UNDECLARED, ListedSource
-from vitlab.data.offenders import Offenders
 from vitlab.errors import DataError
 
 TRAIN, VAL, TEST = range(3)

@@ -17,10 +17,10 @@ from vitlab.config.augment import Augment
 from vitlab.config.data import Interpolation
 from vitlab.config.decode import DecodeLimits
 from vitlab.data.augment import distort
-from vitlab.data.boxes import Box, decode_box, snap, upright_size
 from vitlab.data.decode import check, decode, in_channels, owned
-from vitlab.data.header import Header
-from vitlab.data.jpeg import JpegScale, Reduction
+from vitlab.data.pixels.boxes import Box, decode_box, snap, upright_size
+from vitlab.data.pixels.header import Header
+from vitlab.data.pixels.jpeg import JpegScale, Reduction
 from vitlab.data.preprocess import check_pixels
 
 Pixels = NDArray[np.uint8]

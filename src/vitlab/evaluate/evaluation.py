@@ -14,10 +14,10 @@ from vitlab.checkpoint.contents import Checkpoint
 from vitlab.config.decode import DecodeLimits
 from vitlab.config.evaluate import EvaluateConfig
 from vitlab.data.batch import Batch
+from vitlab.data.care.progress import Tell, silent
 from vitlab.data.labels import Label
 from vitlab.data.listed import ListedSource
 from vitlab.data.loader import Loader
-from vitlab.data.progress import Tell, silent
 from vitlab.data.source import Source
 from vitlab.data.view import EvaluationView
 from vitlab.errors import DataError

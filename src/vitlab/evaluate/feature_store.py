@@ -19,8 +19,8 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from vitlab.data.cache import cache_folder
-from vitlab.data.digests import DIGEST_BYTES, Digests
+from vitlab.data.files.cache import cache_folder
+from vitlab.data.files.digests import DIGEST_BYTES, Digests
 
 Rows = NDArray[np.float32]
 

@@ -20,12 +20,12 @@ from vitlab.config.decode import DecodeLimits
 from vitlab.config.evaluate import EvaluateConfig
 from vitlab.config.text import to_text
 from vitlab.data.batch import Batch, Failure
-from vitlab.data.digests import Digests, digest
+from vitlab.data.care.progress import Tell, silent
+from vitlab.data.files.digests import Digests, digest
 from vitlab.data.labels import Label
 from vitlab.data.listed import ListedSource
 from vitlab.data.loader import Loader
 from vitlab.data.normalise import normalise
-from vitlab.data.progress import Tell, silent
 from vitlab.data.source import Example, Source
 from vitlab.data.view import EvaluationView
 from vitlab.errors import ConfigError, DataError

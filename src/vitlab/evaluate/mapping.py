@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitlab.config.check import did_you_mean
+from vitlab.data.files.names import shown
 from vitlab.data.labels import align_labels
-from vitlab.data.names import shown
 from vitlab.errors import DataError
 
 

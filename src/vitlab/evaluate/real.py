@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vitlab.config.check import did_you_mean
-from vitlab.data.names import shown
-from vitlab.data.naming import as_text, read_bytes
-from vitlab.data.zips import ZipContents, read_zip_index
+from vitlab.data.files.names import shown
+from vitlab.data.files.zips import ZipContents, read_zip_index
+from vitlab.data.kinds.naming import as_text, read_bytes
 from vitlab.errors import DataError
 
 _FILES = ("path", "file", "file_name", "filename", "image", "image_path", "filepath", "name")

@@ -10,7 +10,7 @@ import numpy as np
 from vitlab.checkpoint.contents import Checkpoint
 from vitlab.config.decode import DecodeLimits
 from vitlab.config.evaluate import EvaluateConfig
-from vitlab.data.progress import Tell, silent
+from vitlab.data.care.progress import Tell, silent
 from vitlab.data.source import Source
 from vitlab.data.view import EvaluationView
 from vitlab.errors import ConfigError

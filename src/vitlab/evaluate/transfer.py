@@ -17,10 +17,10 @@ from vitlab.config.evaluate import EvaluateConfig
 from vitlab.config.source import Split, SplitRule
 from vitlab.config.transfer import FewShotConfig, NeighboursConfig, ProbeConfig
 from vitlab.data.batch import Failure
+from vitlab.data.care.progress import Tell, silent
 from vitlab.data.generated import GeneratedSource
 from vitlab.data.labels import LabelTable
 from vitlab.data.listed import PARTS, ListedSource
-from vitlab.data.progress import Tell, silent
 from vitlab.data.source import Source, open_source
 from vitlab.data.split import TRAIN, VAL, assign_parts
 from vitlab.errors import ConfigError, DataError

@@ -14,8 +14,8 @@ from vitlab.checkpoint.contents import Checkpoint
 from vitlab.config.evaluate import EvaluateConfig
 from vitlab.config.transfer import VtabConfig
 from vitlab.data.batch import Failure
-from vitlab.data.progress import Tell, silent
-from vitlab.data.vtab_lists import has_lists
+from vitlab.data.care.progress import Tell, silent
+from vitlab.data.kinds.vtab_lists import has_lists
 from vitlab.errors import DataError, VitlabError
 from vitlab.evaluate.feature_store import FeatureStore
 from vitlab.evaluate.features import Features, features_of, model_key

@@ -3,7 +3,7 @@
 VTAB takes the first 800 of its train part, the first 200 of its val part and all of its test part in the order of TensorFlow
 Datasets, which is by a hash of each example's key and can be had from its record files only. Here the order is by the hash of
 each picture's content: as good a shuffle, the same on every machine and in every container, but other pictures. The published
-choice comes with lists (`vitlab.data.vtab_lists`) or a file of indices (`read_splits`).
+choice comes with lists (`vitlab.data.kinds.vtab_lists`) or a file of indices (`read_splits`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.config.transfer import VtabConfig
+from vitlab.data.files.names import shown
 from vitlab.data.listed import PARTS, UNDECLARED, ListedSource
-from vitlab.data.names import shown
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 from vitlab.data.catalog import find_set
-from vitlab.data.clevr import open_clevr
-from vitlab.data.dmlab import open_dmlab
-from vitlab.data.dsprites import open_dsprites
-from vitlab.data.kitti import open_kitti
+from vitlab.data.kinds.clevr import open_clevr
+from vitlab.data.kinds.dmlab import open_dmlab
+from vitlab.data.kinds.dsprites import open_dsprites
+from vitlab.data.kinds.kitti import open_kitti
+from vitlab.data.kinds.norb import open_norb
+from vitlab.data.kinds.retinopathy import has_retinopathy, open_retinopathy
+from vitlab.data.kinds.vtab_lists import has_lists, open_lists
 from vitlab.data.listed import ListedSource
-from vitlab.data.norb import open_norb
-from vitlab.data.retinopathy import has_retinopathy, open_retinopathy
 from vitlab.data.source import open_source
-from vitlab.data.vtab_lists import has_lists, open_lists
 from vitlab.errors import DataError
 from vitlab.evaluate.vtab_division import Division, ThirtyEach, TrainShare, WholeShares
 

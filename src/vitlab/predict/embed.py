@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from vitlab.data.care.progress import Tell, silent
 from vitlab.data.listed import ListedSource
-from vitlab.data.progress import Tell, silent
 from vitlab.data.source import Source
 from vitlab.data.view import Pixels
 from vitlab.predict.index import new_index

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vitlab.data.pictures import is_hidden, is_picture
-from vitlab.data.zips import read_zip_index
+from vitlab.data.files.pictures import is_hidden, is_picture
+from vitlab.data.files.zips import read_zip_index
 from vitlab.errors import DataError
 from vitlab.predict.reading import split_archive
 

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.checkpoint.files.atomic import replacing
+from vitlab.data.files.names import shown
+from vitlab.data.files.npz_arrays import open_npz
 from vitlab.data.labels import Label
-from vitlab.data.names import shown
-from vitlab.data.npz_arrays import open_npz
 from vitlab.errors import DataError
 from vitlab.predict.results import load_pyarrow
 

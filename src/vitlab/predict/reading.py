@@ -18,9 +18,9 @@ from PIL import Image
 
 from vitlab.config.source import READ_IN_PLACE
 from vitlab.data.decode import from_pillow
-from vitlab.data.names import shown
+from vitlab.data.files.names import shown
+from vitlab.data.files.zips import ZipContents, read_zip_index
 from vitlab.data.view import EvaluationView, Pixels
-from vitlab.data.zips import ZipContents, read_zip_index
 from vitlab.errors import DataError
 
 

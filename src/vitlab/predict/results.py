@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TextIO
 
 from vitlab.checkpoint.files.atomic import replacing
-from vitlab.data.names import shown
+from vitlab.data.files.names import shown
 from vitlab.errors import ConfigError, DataError
 from vitlab.predict.prediction import Prediction, Unreadable
 

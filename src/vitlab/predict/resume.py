@@ -14,7 +14,7 @@ from typing import IO, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.names import shown
+from vitlab.data.files.names import shown
 from vitlab.errors import DataError
 
 _CHUNK = 1 << 20

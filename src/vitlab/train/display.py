@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.data.names import shown
+from vitlab.data.files.names import shown
 from vitlab.train.events import Finished, Saved, Started, Stepped
 from vitlab.train.log import sentences
 from vitlab.train.pace import Pace, duration

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from vitlab.data.names import shown
+from vitlab.data.files.names import shown
 from vitlab.errors import ConfigError
 from vitlab.train.events import Evaluated, Finished, Saved, Shrunk, Skipped, Started, Stepped, Warned
 from vitlab.train.pace import Pace, duration, spoken

@@ -18,8 +18,8 @@ import torch
 from vitlab.config.run import RunConfig
 from vitlab.config.wish import DataFacts
 from vitlab.data.batch import Batch
-from vitlab.data.memory import memory_available
 from vitlab.data.source import Source, open_source
+from vitlab.data.workers.memory import memory_available
 from vitlab.model.cost import Cost, cost
 from vitlab.train.distributed import World
 from vitlab.train.setup import assemble, training_loader

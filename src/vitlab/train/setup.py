@@ -137,9 +137,11 @@ def _model(run: RunConfig, source: Source, restored: Snapshot | None) -> tuple[M
 
 
 def _needs_new_head(run: RunConfig, source: Source) -> bool:
-    """A head of the same number of classes stays only where it is of the same classes."""
+    """A head of the same number of classes stays only where it is of the same classes, and has no layer that the run leaves out."""
     assert run.start is not None
-    return run.train.masked is None and describe(run.start).labels != source.labels
+    said = describe(run.start)
+    hidden = {config.representation_width for config in (said.config, run.model) if isinstance(config, ViTConfig)}
+    return run.train.masked is None and (len(hidden) > 1 or said.labels != source.labels)
 
 
 def _for_training(bare: Model, run: RunConfig, restored: Snapshot | None) -> nn.Module:

@@ -1,0 +1,1 @@
+"""Looking through a data set, and packing it: duplicates, leaks, broken files, contact sheets, shards."""

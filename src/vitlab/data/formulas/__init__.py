@@ -1,0 +1,1 @@
+"""The formulas behind the generated pictures."""

@@ -1,0 +1,1 @@
+"""The kinds of data that `open_source` opens, one file each."""

@@ -1,0 +1,1 @@
+"""The public data sets: where they are, and how they get here."""

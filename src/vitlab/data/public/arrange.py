@@ -1,0 +1,188 @@
+"""From a set's official archives to a form that is read: unpacked, and where labels are in lists of their own, a labels.csv.
+
+Every step is left out where its result is already there, and a result is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from vitlab.data.care.progress import Tell, silent
+from vitlab.data.files.archive import extract
+from vitlab.data.files.durable import write_text
+from vitlab.data.files.matfile import list_arrays, read_array
+from vitlab.data.kinds.clevr import read_scenes
+from vitlab.data.kinds.kitti import open_kitti
+from vitlab.data.kinds.naming import CLASSES_NAME
+from vitlab.data.kinds.vtab_labels import CLEVR_DISTANCES, KITTI_CLASSES, clevr_distance
+from vitlab.data.listed import PARTS, UNDECLARED
+from vitlab.data.public.public_set import Arrangement, PublicSet
+from vitlab.errors import DataError
+
+_UNPACKED = "unpacked"
+
+Row = tuple[str, str, str]
+"""path, label, split (empty where there is none)"""
+
+
+def arrange(entry: PublicSet, folder: Path, *, tell: Tell = silent) -> None:
+    """Make what `entry.spelling` reads out of the files of a set that lie in `folder`."""
+    archives = [folder / file.name for file in entry.files]
+    _STEPS[entry.arrangement](folder, archives, tell)
+
+
+def _nothing(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    """The files are read as they are."""
+
+
+def _unpacked(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+
+
+def _pets(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / "images", tell)
+    _unpack(archives[1], folder / "annotations", tell)
+    rows, classes = [], {}
+    for part, name in (("train", "trainval.txt"), ("test", "test.txt")):
+        for line in _lines(folder / "annotations" / "annotations" / name):
+            stem, number = line.split()[:2]  # Abyssinian_100 1 1 1: picture, class from 1, species, breed
+            breed = stem.rpartition("_")[0]
+            classes[int(number)] = breed
+            rows.append((f"images/images/{stem}.jpg", breed, part))
+    _write(folder / "labels.csv", rows, [classes[number] for number in sorted(classes)])
+
+
+def _flowers102(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    labels = _whole_numbers(archives[1], "labels")
+    rows = [
+        (f"{_UNPACKED}/jpg/image_{picture:05d}.jpg", FLOWERS[labels[picture - 1] - 1], part)
+        for part, name in (("train", "trnid"), ("val", "valid"), ("test", "tstid"))
+        for picture in _whole_numbers(archives[2], name)
+    ]
+    _write(folder / "labels.csv", rows, FLOWERS)
+
+
+def _dtd(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    rows = [
+        (f"{_UNPACKED}/dtd/images/{line}", line.partition("/")[0], part)
+        for part in ("train", "val", "test")
+        for line in _lines(folder / _UNPACKED / "dtd" / "labels" / f"{part}1.txt")
+    ]
+    _write(folder / "labels.csv", rows)
+
+
+def _caltech101(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    _unpack(folder / _UNPACKED / "caltech-101" / "101_ObjectCategories.tar.gz", folder / "pictures", tell)
+
+
+def _sun397(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    _unpack(archives[1], folder / "partitions", tell)
+    root = folder / _UNPACKED / "SUN397"
+    # ClassName.txt has /a/abbey, /a/access_road, ... and /b/bow_window/indoor: the letter is an index, the rest the name.
+    classes = [line.strip("/") for line in _lines(root / "ClassName.txt")]
+    rows = [
+        (f"{_UNPACKED}/SUN397/{path}/{picture.name}", path.partition("/")[2], "")
+        for path in classes
+        for picture in sorted((root / path).glob("*.jpg"))
+    ]
+    _write(folder / "labels.csv", rows, [path.partition("/")[2] for path in classes])
+
+
+def _kitti(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    for archive, name in zip(archives, ("pictures", "annotations", "devkit"), strict=True):
+        _unpack(archive, folder / name, tell)
+    source = open_kitti(folder)
+    parts = ["" if code == UNDECLARED else PARTS[code] for code in source.parts.tolist()]
+    rows = [
+        (Path(source.name(index)).relative_to(folder).as_posix(), KITTI_CLASSES[code], part)
+        for index, (code, part) in enumerate(zip(source.table.codes.tolist(), parts, strict=True))
+    ]
+    _write(folder / "labels.csv", rows, KITTI_CLASSES)
+
+
+def _clevr(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    if (folder / "count.csv").is_file() and (folder / "distance.csv").is_file():
+        return
+    counts, distances = [], []
+    for part in ("train", "val"):
+        for name, depths in read_scenes(folder / _UNPACKED / "CLEVR_v1.0" / "scenes" / f"CLEVR_{part}_scenes.json"):
+            path = f"{_UNPACKED}/CLEVR_v1.0/images/{part}/{name}"
+            counts.append((path, f"{len(depths)} objects", part))
+            distances.append((path, CLEVR_DISTANCES[clevr_distance(depths)], part))
+    _write(folder / "count.csv", counts)
+    _write(folder / "distance.csv", distances)
+
+
+_STEPS: dict[Arrangement, Callable[[Path, Sequence[Path], Tell], None]] = {
+    "as fetched": _nothing,
+    "unpacked": _unpacked,
+    "pets": _pets,
+    "flowers102": _flowers102,
+    "dtd": _dtd,
+    "caltech101": _caltech101,
+    "sun397": _sun397,
+    "clevr": _clevr,
+    "kitti": _kitti,
+}
+
+
+def _unpack(archive: Path, target: Path, tell: Tell) -> None:
+    if target.is_dir():
+        return  # `extract` makes it whole or not at all
+    tell(f"unpacking {archive.name}", 0, None)
+    extract(archive, target)
+
+
+def _write(path: Path, rows: Iterable[Row], classes: Sequence[str] | None = None) -> None:
+    """A list of pictures, and where their order matters the names of its classes, each made whole before it has its name."""
+    if classes is not None:
+        write_text(path.with_name(CLASSES_NAME), "".join(f"{name}\n" for name in classes))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("path", "label", "split"))
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of an annotation file that say something."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the archive does not hold what it should: {path} cannot be read") from error
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _whole_numbers(path: Path, name: str) -> list[int]:
+    array = next((array for array in list_arrays(path) if array.name == name), None)
+    if array is None:
+        raise DataError(f"{path} holds no array called {name}")
+    return [int(number) for number in read_array(array).tolist()]
+
+
+# The names of the 102 flowers, in the order of their numbers, as the authors' page has them.
+FLOWERS = (
+    "pink primrose", "hard-leaved pocket orchid", "canterbury bells", "sweet pea", "english marigold", "tiger lily",
+    "moon orchid", "bird of paradise", "monkshood", "globe thistle", "snapdragon", "colt's foot", "king protea",
+    "spear thistle", "yellow iris", "globe-flower", "purple coneflower", "peruvian lily", "balloon flower",
+    "giant white arum lily", "fire lily", "pincushion flower", "fritillary", "red ginger", "grape hyacinth", "corn poppy",
+    "prince of wales feathers", "stemless gentian", "artichoke", "sweet william", "carnation", "garden phlox",
+    "love in the mist", "mexican aster", "alpine sea holly", "ruby-lipped cattleya", "cape flower", "great masterwort",
+    "siam tulip", "lenten rose", "barbeton daisy", "daffodil", "sword lily", "poinsettia", "bolero deep blue", "wallflower",
+    "marigold", "buttercup", "oxeye daisy", "common dandelion", "petunia", "wild pansy", "primula", "sunflower",
+    "pelargonium", "bishop of llandaff", "gaura", "geranium", "orange dahlia", "pink-yellow dahlia?", "cautleya spicata",
+    "japanese anemone", "black-eyed susan", "silverbush", "californian poppy", "osteospermum", "spring crocus",
+    "bearded iris", "windflower", "tree poppy", "gazania", "azalea", "water lily", "rose", "thorn apple", "morning glory",
+    "passion flower", "lotus", "toad lily", "anthurium", "frangipani", "clematis", "hibiscus", "columbine", "desert-rose",
+    "tree mallow", "magnolia", "cyclamen", "watercress", "canna lily", "hippeastrum", "bee balm", "ball moss", "foxglove",
+    "bougainvillea", "camellia", "mallow", "mexican petunia", "bromelia", "blanket flower", "trumpet creeper",
+    "blackberry lily",
+)  # fmt: skip
