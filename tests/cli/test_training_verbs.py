@@ -381,5 +381,15 @@ def test_max_minutes_stops_with_a_checkpoint_and_the_same_command_goes_on(
     said = json.loads(told(capsys, *words, "--max-minutes", "1e-6", "--json")[0])
     assert said["ended"] == "max-time"
     assert said["steps"] < 4
+    assert Path(said["model"]).is_file()  # its last checkpoint's
     said = json.loads(told(capsys, *words, "--json")[0])
     assert (said["ended"], said["steps"]) == ("finished", 4)
+
+
+def test_a_sweep_out_of_time_says_where_it_is_and_goes_on(
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("finetune", LETTERS, "--from", pretrained, "--sweep", "--rates", "0.001", "--steps", "3", "--out", tmp_path, *QUICK)
+    out, _ = told(capsys, *words, "--max-minutes", "1e-6", "--json")
+    assert json.loads(out) == {"recipe": "finetune-folder", "ended": "max-time", "sweep": str(tmp_path)}
+    assert json.loads(told(capsys, *words, "--json")[0])["rate"] == 0.001

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +53,8 @@ def perform(job: Job) -> int:
     from vitlab.train.sweep import Swept
 
     control = Control()
-    with _listeners(job) as listeners, signals(control):
+    listeners = _listeners(job)
+    with signals(control):
         last = tell(_events(job, control), listeners)
     if isinstance(last, Swept):
         _print_sweep(job, last)
@@ -62,7 +62,11 @@ def perform(job: Job) -> int:
     ended = _finished(last)
     if ended.reason in ("terminated", "interrupted"):
         return TERMINATED if ended.reason == "terminated" else INTERRUPTED
-    if leads():
+    if not leads():
+        return 0
+    if job.rates:
+        print_facts({"recipe": job.run.name, "ended": ended.reason, "sweep": job.out}, json=job.json)
+    else:
         print_facts(_ending(job, ended, Path(job.out)), json=job.json)
     return 0
 
@@ -77,19 +81,17 @@ def _events(job: Job, control: Control) -> Iterator[SweepEvent]:
     return train(job.run, out=job.out, control=control, override=job.changes.override)
 
 
-@contextmanager
-def _listeners(job: Job) -> Iterator[Sequence[Listener]]:
+def _listeners(job: Job) -> list[Listener]:
     """Who hears of the run: under torchrun the process that leads speaks for all."""
     from vitlab.train.distributed import leads
     from vitlab.train.log import TensorBoard, listener_for
 
     if not leads():
-        yield ()
-        return
+        return []
     told: list[Listener] = [listener_for(sys.stderr)]
     if job.changes.tensorboard:
         told.append(TensorBoard())
-    yield told
+    return told
 
 
 def _finished(last: SweepEvent) -> Finished:
