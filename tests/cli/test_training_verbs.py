@@ -211,6 +211,20 @@ def test_a_second_call_goes_on_and_a_changed_one_is_refused_unless_meant(
     told(capsys, *words, "--lr", "0.5", "--override")
 
 
+def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "few" / name).mkdir(parents=True)
+        for number in range(2):
+            pixels = np.random.default_rng(number).integers(0, 256, (9, 9, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "few" / name / f"{name}{number}.png")
+    words = ("finetune", tmp_path / "few", "--steps", "1", "--out", tmp_path / "run", *QUICK)
+    _, err = told(capsys, *words, code=1)
+    assert "leaves none for" in err[-2]
+    told(capsys, *words, "--val-share", "0", "--test-share", "0")
+
+
 def test_masked_pre_training_is_chosen_for_pictures_without_labels(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

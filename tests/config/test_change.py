@@ -6,9 +6,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from vitlab.config import Wish, recipe
+from vitlab.config import DataFacts, RunConfig, Wish, recipe
 from vitlab.config.change import Change, changed, differences
 from vitlab.config.reasons import reasons
+from vitlab.config.text import from_text, to_text
 from vitlab.errors import ConfigError
 
 RUN = recipe("quickstart")
@@ -77,6 +78,11 @@ def test_a_part_that_only_one_run_has_is_named_too() -> None:
     plain = replace(masked, train=replace(masked.train, masked=None))
     assert 'train.masked.target "mean-colour" -> nothing' in differences(masked, plain)
     assert "train.masked nothing -> null" in differences(masked, plain)
+
+
+def test_a_run_read_back_from_its_file_does_not_differ() -> None:
+    run = recipe("small-data", Wish(data=DataFacts(source="photos", pictures=900, classes=3)))
+    assert differences(run, from_text(RunConfig, to_text(run))) == ()
 
 
 def test_each_field_of_a_change_can_be_left_out() -> None:

@@ -83,12 +83,12 @@ def differences(before: RunConfig, after: RunConfig, *, course: bool = False) ->
     saved and how much of it kept, for how long is trained at a time and, where no patience counts them, how often is looked.
     """
     free = _FREE | (frozenset() if before.train.patience or after.train.patience else {"train.evaluate_every"})
-    found = dict(_leaves(to_json(before)))
-    other = dict(_leaves(to_json(after)))
+    found, other = dict(_leaves(to_json(before))), dict(_leaves(to_json(after)))
+    names = [*found, *(name for name in other if name not in found)]
     return tuple(
-        f"{name} {found.get(name, 'nothing')} -> {other.get(name, 'nothing')}"
-        for name in [*found, *(name for name in other if name not in found)]
-        if found.get(name) != other.get(name) and not (course and name in free)
+        f"{name} {_told(found, name)} -> {_told(other, name)}"
+        for name in names
+        if (name not in found or name not in other or found[name] != other[name]) and not (course and name in free)
     )
 
 
@@ -107,9 +107,13 @@ _FREE = frozenset(
 )
 
 
-def _leaves(value: Json, name: str = "") -> Iterator[tuple[str, str]]:
+def _leaves(value: Json, name: str = "") -> Iterator[tuple[str, Json]]:
     if isinstance(value, dict) and value:
         for key, item in value.items():
             yield from _leaves(item, f"{name}.{key}" if name else key)
     else:
-        yield name, json.dumps(value)
+        yield name, value
+
+
+def _told(values: dict[str, Json], name: str) -> str:
+    return json.dumps(values[name]) if name in values else "nothing"

@@ -96,10 +96,10 @@ class RunDirectory:
         """Write the run's config, or check that it is the one that began here; whether the run goes on from before.
 
         What does not change the course of a run, such as the number of workers, may change. Anything else is refused, and named,
-        unless `override`, which writes the new config.
+        unless `override`, which writes the new config. Where no checkpoint was written there is nothing to be gone on with.
         """
         before = self.config()
-        if before is not None and not override and (changes := differences(before, run, course=True)):
+        if before is not None and self.steps() and not override and (changes := differences(before, run, course=True)):
             raise ConfigError(
                 f"{self.root} was begun with another config: {', '.join(changes)}",
                 hint="choose another folder, or say that the change is meant (--override)",
