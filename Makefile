@@ -10,7 +10,7 @@ TEST_EXTRAS := dev,figures,jpeg,demo,parquet
 BENCHMARKS := benchmarks/startup.py benchmarks/generated.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all check format bench clean
+.PHONY: help quickstart test check format bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -18,10 +18,7 @@ help:  ## this list
 quickstart: $(VENV)/.installed-core  ## install, build a small Vision Transformer, say what it is, run it once
 	$(BIN)/vitlab quickstart
 
-test: check  ## install, then format, lint, types and tests (all but the slow ones)
-	$(BIN)/python -m pytest -n auto -m "not slow" $(PYTEST_ARGS)
-
-test-all: check  ## the same with the slow tests
+test: check  ## install, then format, lint, types and every test
 	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
 check: $(VENV)/.installed-test  ## format, lint and types only
