@@ -23,7 +23,7 @@ from vitlab.model import build
 from vitlab.train.distributed import World
 from vitlab.train.snapshot import Snapshot
 
-RANK = """
+RANK = r"""
 import os, sys
 from pathlib import Path
 from vitlab.config.run import RunConfig
@@ -33,7 +33,7 @@ from vitlab.train.control import Control
 control = Control()
 for event in train(from_text(RunConfig, Path(sys.argv[1]).read_text()), out=sys.argv[2], control=control):
     if event.event == "stepped":
-        print(os.getpid(), os.environ["RANK"], event.step, flush=True)
+        os.write(1, f"{os.getpid()} {os.environ['RANK']} {event.step}\n".encode())  # one write: two ranks share the pipe
         if event.step == int(sys.argv[3]):
             control.ask_stop("terminated")
 """
@@ -91,15 +91,15 @@ def test_a_run_goes_from_one_rank_to_two_and_back(tmp_path: Path) -> None:
 
 def test_a_killed_rank_ends_the_job_within_a_minute_and_nothing_is_lost(tmp_path: Path) -> None:
     run = even(steps=100_000)
-    process = torchrun(run, tmp_path)
-    assert process.stdout is not None
-    for line in process.stdout:
-        pid, rank, step = map(int, line.split())
-        if rank == 1 and step >= 3:
-            os.kill(pid, signal.SIGKILL)
-            break
-    began = time.monotonic()
-    process.communicate(timeout=90)
+    with torchrun(run, tmp_path) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            pid, rank, step = map(int, line.split())
+            if rank == 1 and step >= 3:
+                os.kill(pid, signal.SIGKILL)
+                break
+        began = time.monotonic()
+        process.communicate(timeout=90)
     assert process.returncode != 0
     assert time.monotonic() - began < 60
     assert last(tmp_path / "run").progress.step >= 2

@@ -58,7 +58,8 @@ def finetune_folder(wish: Wish) -> RunConfig:
     Ti, by the root of its size), from 3 to 20 epochs, batches of at most 64. With an accelerator: the checkpoint's own size,
     400,000 pictures, from 5 to 40 epochs, batches of at most 512.
     Command: vitlab finetune pets/ --from deit_tiny.npz
-    Time and score: measured in docs/guides/fine-tune.md.
+    Time: DeiT-Ti on 3,327 pets at 128 px: 27 min on one core of an AMD EPYC, measured here.
+    Score: 86.7 % of the 3,669 test pets, measured here, one seed.
     """
     start, data = start_of("finetune-folder", wish), _labelled("finetune-folder", wish)
     size = wish.image_size or _folder_size(start.model, data, wish.machine)
@@ -116,8 +117,8 @@ def quickstart(wish: Wish) -> RunConfig:
     """First steps: a tiny ViT learns to tell 100 invented letters apart, drawn as it goes. Nothing is downloaded.
 
     Command: vitlab pretrain --recipe quickstart --out runs/quickstart
-    Time: 47 s of one core of an AMD EPYC, so about half a minute on two.
-    Score: 79.4 % top-1 of the 100 on letters it has not seen, measured here.
+    Time: 36 s on two cores of an AMD EPYC, one thread each.
+    Score: 79 % of the letters it has not seen told right, of 100 kinds; measured here.
     """
     data = wish.data or STROKES
     model = new_model("quickstart", wish, _MINI, classes=data.classes, channels=data.channels)
@@ -134,7 +135,7 @@ def quickstart_finetune(wish: Wish) -> RunConfig:
     """Second steps: 1,797 real handwritten digits of 8 x 8 pixels, beginning with what `quickstart` learned, or with nothing.
 
     Command: vitlab finetune digits --recipe quickstart-finetune --from runs/quickstart
-    Time: 15 s of one core of an AMD EPYC.
+    Time: 16 s on the same machine.
     Score: 97.6 % of the 450 test digits beginning with `quickstart`, 91.6 % from random values, measured here, one seed each.
     """
     data = wish.data or DIGITS
