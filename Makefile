@@ -6,7 +6,7 @@ PIP_ARGS ?=
 PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-TEST_EXTRAS := dev,figures,jpeg,demo,parquet
+TEST_EXTRAS := dev,figures,export,openvino,track,jpeg,demo,parquet,hdf5
 BENCHMARKS := benchmarks/startup.py benchmarks/generated.py
 
 .DEFAULT_GOAL := help
