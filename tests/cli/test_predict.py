@@ -111,6 +111,16 @@ def test_a_file_is_continued_where_it_ended(model: Path, folder: Path, tmp_path:
     assert len(out.read_text().splitlines()) == 1
 
 
+def test_work_in_two_sittings_counts_what_could_not_be_read_in_either(
+    model: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a-bad.jpg").write_bytes(b"junk")
+    out = tmp_path / "out.jsonl"
+    predicted(capsys, model, folder, "--out", out)
+    _, said = predicted(capsys, model, folder, "--out", out, "--resume", "--strict", code=1)
+    assert said[-1] == "error: 1 of 7 pictures could not be read"
+
+
 def test_another_models_file_is_not_continued(
     model: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

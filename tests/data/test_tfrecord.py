@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import struct
 from pathlib import Path
 
 import pytest
 
-from tests.data.piles import as_folder
-from vitlab.data.kinds.dmlab import open_dmlab
+from tests.data.piles import as_folder, as_tar
+from vitlab.data.kinds.dmlab import has_dmlab, open_dmlab
+from vitlab.data.source import open_source
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 
@@ -107,3 +109,69 @@ def test_a_part_without_a_file_is_named(tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(DataError, match="dmlab-validation"):
         open_dmlab(tmp_path)
+
+
+def packed(folder: Path, *, inside: str = "") -> Path:
+    """The record files of a folder in dmlab.tar.gz in their stead."""
+    files = {f"{inside}{file.name}": file.read_bytes() for file in sorted(folder.glob("dmlab-*"), reverse=True)}
+    for file in folder.glob("dmlab-*"):
+        file.unlink()
+    return as_tar(folder / "dmlab.tar.gz", files, mode="w:gz")
+
+
+@pytest.mark.parametrize("inside", ["", "dmlab/"])
+def test_the_archive_is_read_as_downloaded(tmp_path: Path, inside: str) -> None:
+    dmlab(tmp_path)
+    unpacked = open_dmlab(tmp_path)
+    contents, known = [unpacked[index].content for index in range(len(unpacked))], unpacked.fingerprint()
+    archive = packed(tmp_path, inside=inside)
+    assert has_dmlab(tmp_path)
+    for place in (tmp_path, archive):
+        source = pickle.loads(pickle.dumps(open_dmlab(place)))
+        assert source.parts.tolist() == unpacked.parts.tolist()
+        assert source.table.codes.tolist() == unpacked.table.codes.tolist()
+        assert [source[index].content for index in range(len(source))] == contents
+        assert source.fingerprint() == known
+        assert source.name(8).startswith(f"{archive}/{inside}dmlab-train.tfrecord-00001-of-00002")
+    plain = tmp_path / "dmlab.tar"
+    plain.write_bytes(gzip.decompress(archive.read_bytes()))
+    archive.unlink()
+    assert open_dmlab(tmp_path).fingerprint() == known
+
+
+def test_it_is_known_by_its_files(tmp_path: Path) -> None:
+    dmlab(tmp_path)
+    assert len(open_source(str(tmp_path), split="train")) == 14
+    archive = packed(tmp_path)
+    assert len(open_source(str(tmp_path), split="test")) == 8
+    assert len(open_source(f"dmlab:{archive}", split="all")) == 28
+
+
+def test_an_archive_that_is_cut_off_or_holds_no_records_is_refused(tmp_path: Path) -> None:
+    dmlab(tmp_path)
+    archive = packed(tmp_path)
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:-30])
+    with pytest.raises(DataError, match="damaged or cut off"):
+        open_dmlab(tmp_path)
+    as_tar(archive, {"readme.txt": b"nothing"}, mode="w:gz")
+    with pytest.raises(DataError, match="holds no dmlab-train"):
+        open_dmlab(tmp_path)
+    records = b"".join(record(example(b"x" * 999, 1)) for _ in range(3))
+    as_tar(archive, {"dmlab-train.tfrecord-0": records[:-5]}, mode="w:gz")
+    with pytest.raises(DataError, match="cut off"):
+        open_dmlab(tmp_path)
+
+
+def test_a_picture_whose_checksum_is_another_is_refused_alone(tmp_path: Path) -> None:
+    dmlab(tmp_path)
+    file = tmp_path / "dmlab-train.tfrecord-00000-of-00002"
+    content = bytearray(file.read_bytes())
+    place = content.index(b"train 0 3" * 50)
+    content[place + 7] ^= 1
+    file.write_bytes(bytes(content))
+    source = open_dmlab(tmp_path)
+    with pytest.raises(DataError, match=r"00000-of-00002, picture 3 is damaged: its checksum"):
+        source[3]
+    assert source[2].content == b"train 0 2" * 50
+    assert source[4].content == b"train 0 4" * 50

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.data.piles import as_folder
+from vitlab.data.decode import decode
+from vitlab.data.files.digests import digest
 from vitlab.data.kinds.retinopathy import open_retinopathy
 from vitlab.data.kinds.vtab_lists import open_lists
+from vitlab.data.pixels.fundus import encoded_fundus
+from vitlab.data.source import open_source
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 
@@ -16,8 +24,15 @@ from vitlab.errors import DataError
 def retinopathy(root: Path) -> None:
     (root / "trainLabels.csv").write_text("image,level\n10_left,0\n10_right,2\n13_left,4\n")
     (root / "retinopathy_solution.csv").write_text("image,level,Usage\n1_left,1,Private\n1_right,3,Public\n")
-    as_folder(root, {f"train/{name}.jpeg": name.encode() for name in ("10_left", "10_right", "13_left")})
-    as_folder(root, {f"test/{name}.jpeg": name.encode() for name in ("1_left", "1_right")})
+    as_folder(root, {f"train/{name}.jpeg": photograph(name) for name in ("10_left", "10_right", "13_left")})
+    as_folder(root, {f"test/{name}.jpeg": photograph(name) for name in ("1_left", "1_right")})
+
+
+def photograph(name: str) -> bytes:
+    pixels = np.random.default_rng(list(name.encode())).integers(0, 256, (40, 60, 3), np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
 
 
 def test_kaggle_lists_give_levels_and_parts(tmp_path: Path) -> None:
@@ -25,8 +40,26 @@ def test_kaggle_lists_give_levels_and_parts(tmp_path: Path) -> None:
     source = open_retinopathy(tmp_path)
     assert source.table.codes.tolist() == [0, 2, 4, 1, 3]
     assert source.parts.tolist() == [TRAIN, TRAIN, TRAIN, TEST, VAL]
-    assert source[3].content == b"1_left"
-    assert "btgraham-300" in source.notes[0]
+    assert source.name(3) == str(tmp_path / "test" / "1_left.jpeg")
+
+
+def test_eyes_are_seen_made_comparable_and_known_by_that(tmp_path: Path) -> None:
+    retinopathy(tmp_path)
+    source = pickle.loads(pickle.dumps(open_retinopathy(tmp_path)))
+    plain = decode(photograph("1_left"), name="1_left")
+    assert source[3].content == encoded_fundus(plain)
+    digests = {row.tobytes() for row in source.digests()}
+    photographs = {digest(photograph(name)) for name in ("10_left", "10_right", "13_left", "1_left", "1_right")}
+    assert len(digests) == 5
+    assert not digests & photographs, "features of the photographs as they are must not be taken for those of the discs"
+    assert len(open_source(str(tmp_path), split="train")) == 3
+
+
+def test_a_photograph_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
+    retinopathy(tmp_path)
+    (tmp_path / "test" / "1_left.jpeg").write_bytes(b"no picture")
+    with pytest.raises(DataError, match="1_left"):
+        open_retinopathy(tmp_path)[3]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from dataclasses import replace
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.piles import as_folder
+from tests.data.piles import as_folder, as_tar
+from tests.data.test_tfrecord import example, record
 from tests.data.vtab_miniatures import clevr, norb, sprites
 from tests.predict import small
 from vitlab.config.evaluate import EvaluateConfig
@@ -160,10 +162,50 @@ def test_another_number_of_classes_is_refused(tmp_path: Path) -> None:
         done(tmp_path)
 
 
-def test_camelyon_in_hdf5_says_what_to_do(tmp_path: Path) -> None:
-    as_folder(tmp_path / "pcam", {"camelyonpatch_level_2_split_train_x.h5.gz": b"\x1f\x8b"})
-    with pytest.raises(DataError, match="HDF5, which is not read"):
-        done(tmp_path)
+@pytest.mark.parametrize("packed", [False, True])
+def test_camelyon_is_done_from_its_own_files(tmp_path: Path, packed: bool) -> None:
+    h5py = pytest.importorskip("h5py", reason="needs vitlab[hdf5]")
+    folder = tmp_path / "patch_camelyon"
+    folder.mkdir()
+    for part, count, seed in (("train", 64, 1), ("valid", 24, 2), ("test", 12, 3)):
+        codes = np.arange(count) % 2
+        noise = np.random.default_rng(seed).integers(0, 60, (count, 9, 9, 3))
+        pixels = (noise + 150 * codes[:, None, None, None]).astype(np.uint8)
+        for kind, values in (("x", pixels), ("y", codes.astype(np.uint8).reshape(-1, 1, 1, 1))):
+            file = folder / f"camelyonpatch_level_2_split_{part}_{kind}.h5"
+            with h5py.File(file, "w") as out:
+                out[kind] = values
+            if packed:
+                (folder / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+                file.unlink()
+    (result,) = done(tmp_path).results
+    assert (result.task.name, result.counts) == ("Camelyon", (60, 20, 12))
+    assert result.accuracy == 1.0
+
+
+def test_dmlab_is_done_from_its_archive(tmp_path: Path) -> None:
+    files = {
+        f"dmlab-{part}.tfrecord-00000-of-00001": b"".join(record(example(patch(n % 6, at + n), n % 6)) for n in range(count))
+        for part, count, at in (("train", 66, 0), ("validation", 24, 100), ("test", 18, 200))
+    }
+    as_tar(tmp_path / "dmlab.tar.gz", files, mode="w:gz")
+    (result,) = done(tmp_path).results
+    assert (result.task.name, result.counts) == ("DMLab", (60, 20, 18))
+    assert result.accuracy > 0.9
+
+
+def test_retinopathy_is_done_from_kaggles_photographs(tmp_path: Path) -> None:
+    folder = tmp_path / "retinopathy"
+    train, solution = ["image,level"], ["image,level,Usage"]
+    for part, count, usage, lines in (("train", 16, "", train), ("test", 11, "Public", solution), ("test", 6, "Private", solution)):
+        for number in range(count):
+            name = f"{usage}{number}_left"
+            as_folder(folder, {f"{part}/{name}.jpeg": patch(number % 5, number)})
+            lines.append(",".join([name, str(number % 5), *([usage] if usage else [])]))
+    (folder / "trainLabels.csv").write_text("\n".join(train))
+    (folder / "retinopathy_solution.csv").write_text("\n".join(solution))
+    (result,) = done(tmp_path, replace(CONFIG, train=15, val=10)).results
+    assert (result.task.name, result.counts) == ("Retinopathy", (15, 10, 6))
 
 
 def test_camelyon_in_an_npz_is_read(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.export import Dim, export
 
-from vitlab.config import ModelConfig, Position, ResNetConfig, ResNetStem, ViTConfig, variant
+from vitlab.config import EarlyConvolutions, ModelConfig, Position, ResNetConfig, ResNetStem, ViTConfig, variant
 from vitlab.config.variants import NAMES
 from vitlab.model import Record, build
 from vitlab.model.assemble import Model
@@ -40,6 +40,7 @@ CONFIGS: dict[str, ModelConfig] = {
     "relative": replace(mini(), position=Position(kind="relative", place="every")),
     "dynamic": replace(mini(), dynamic_size=True),
     "hybrid": replace(mini(), stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1), image_size=(64, 64)),
+    "early": replace(mini(), early=EarlyConvolutions(widths=(16, 32), units=(2, 2)), patch_size=(2, 2)),
     "hybrid-root": replace(mini(), stem=ResNetStem(blocks=(), width=32), patch_size=(2, 2)),
     "resnet": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, image_size=(64, 64), num_classes=5),
 }

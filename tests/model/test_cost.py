@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from vitlab.config.early import EarlyConvolutions
 from vitlab.config.model import ModelConfig, Position, PositionKind, PositionPlace, ResNetConfig, ResNetStem, ViTConfig
 from vitlab.config.variants import NAMES, variant
 from vitlab.errors import ConfigError
@@ -60,6 +61,10 @@ OPTIONS: dict[str, ModelConfig] = {
     "hybrid root": replace(tiny(), stem=ResNetStem(blocks=(), width=32), patch_size=(4, 4)),
     "hybrid padded": replace(
         tiny(), stem=ResNetStem(blocks=(1, 1, 1), width=32), patch_size=(2, 2), pad=True, image_size=(99, 130)
+    ),
+    "early convolutions": replace(tiny(), early=EarlyConvolutions(widths=(16, 32), units=(1, 3)), patch_size=(4, 4)),
+    "early convolutions padded": replace(
+        tiny(), early=EarlyConvolutions(widths=(24,), units=(2,)), patch_size=(8, 4), pad=True, image_size=(99, 70)
     ),
     "resnet": ResNetConfig(blocks=(1, 2, 1, 1), image_size=(64, 64)),
     "resnet without a head": ResNetConfig(
@@ -189,7 +194,7 @@ def growth(measured: Callable[[ModelConfig, int], int], config: ModelConfig, bat
 def kept_by_autograd(config: ModelConfig, batch: int) -> int:
     """Numbers in the tensors that a forward pass saves for the backward pass, parameters aside; 8 bytes are two."""
     model = build(config).train()
-    weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    weights = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
     kept: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from vitlab.errors import ConfigError
 from vitlab.model import build
 from vitlab.model.assemble import Model
 from vitlab.train.average import Averaged
-from vitlab.train.optim import freeze, layer_count, layer_of, optimizer_state, optimizers, restore_optimizer, set_rates
+from vitlab.train.optim import freeze, layers_of, optimizer_state, optimizers, restore_optimizer, set_rates
 
 
 def mini() -> Model:
@@ -55,14 +55,9 @@ def test_layers_further_from_the_head_learn_more_slowly() -> None:
 
 def test_a_resnets_layers_are_its_stages() -> None:
     model = build(ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=5))
-    layers = layer_count(model)
+    found, layers = layers_of(model)
     assert layers == 2
-    assert [layer_of(name, layers) for name in ("root.weight", "stages.1.0.conv1.weight", "norm.weight", "head.bias")] == [
-        0,
-        2,
-        3,
-        3,
-    ]
+    assert [found[name] for name in ("root.weight", "stages.1.0.conv1.weight", "norm.weight", "head.bias")] == [0, 2, 3, 3]
 
 
 @pytest.mark.parametrize(("trainable", "blocks", "learning"), [("head", 0, {"head"}), ("last-blocks", 1, {"head", "encoder"})])

@@ -18,6 +18,7 @@ from vitlab.checkpoint.native import Facts, read_native, sealed_header, write_na
 from vitlab.checkpoint.source import NATIVE, Source, read_source
 from vitlab.config.check import did_you_mean, pair
 from vitlab.config.model import ModelConfig, ViTConfig
+from vitlab.config.swin import SwinConfig
 from vitlab.config.text import Json
 from vitlab.errors import CheckpointError
 
@@ -129,6 +130,8 @@ def _read_back(unfinished: Path, written: Written, reading: Reading, to: str, pl
     told = Told()
     if isinstance(reading.config, ViTConfig):
         told = Told(heads=reading.config.heads, grid=reading.config.grid)
+    elif isinstance(reading.config, SwinConfig):
+        told = Told(grid=reading.config.grids[0])
     back = FORMATS[to].read(raw, told)
     _same(reading.state, back.state, place)
     return back.config

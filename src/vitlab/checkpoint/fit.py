@@ -11,8 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitlab.checkpoint.fit_rivals import FIRST, fit_size
 from vitlab.config.check import at_least
 from vitlab.config.model import ModelConfig, PositionResize, ResNetConfig, ViTConfig
+from vitlab.config.rivals import RivalConfig
+from vitlab.config.swin import SwinConfig
 from vitlab.errors import CheckpointError
 from vitlab.model.position import resize_grid
 
@@ -26,6 +29,7 @@ class Wanted:
     `num_classes` other than the file's replaces the whole head, the pre-training head's hidden layer included, by a linear one of
     zeros (app. B.1.1), and 0 removes the last linear layer; `new_head` replaces it even where the number is the same.
     `interpolation` is how positions are resized, now and at run time: `official` or `bicubic`.
+    `window` is a Swin's, in patches (down, across); where it or the image size changes its windows, their biases are resized.
     """
 
     num_classes: int | None = None
@@ -35,12 +39,19 @@ class Wanted:
     channels: int | None = None
     interpolation: PositionResize | None = None
     dynamic_size: bool | None = None
+    window: tuple[int, int] | None = None
 
 
 def fit(state: State, config: ModelConfig, wanted: Wanted) -> tuple[State, ModelConfig, tuple[str, ...]]:
     """The weights and config as wanted, and a note for each thing that changed. The tensors given are not modified."""
     state, notes = dict(state), list[str]()
-    fitted = _fit_vit(state, config, wanted, notes) if isinstance(config, ViTConfig) else _fit_resnet(state, config, wanted, notes)
+    if wanted.window is not None and not isinstance(config, SwinConfig):
+        raise CheckpointError(f"this is a {config.kind}: only a Swin Transformer has windows to change")
+    fitted: ModelConfig
+    if isinstance(config, ViTConfig):
+        fitted = _fit_vit(state, config, wanted, notes)
+    else:
+        fitted = _fit_convolutional(state, config, wanted, notes)
     return state, fitted, tuple(notes)
 
 
@@ -50,7 +61,7 @@ def _fit_vit(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) 
     if wanted.dynamic_size is not None:
         config = replace(config, dynamic_size=wanted.dynamic_size)
     if wanted.channels is not None and wanted.channels != config.channels:
-        _fit_channels(state, "patches.weight" if config.stem is None else "stem.root.weight", wanted.channels, notes)
+        _fit_channels(state, _first_kernel(config), wanted.channels, notes)
     target = replace(
         config,
         channels=wanted.channels or config.channels,
@@ -67,14 +78,25 @@ def _fit_vit(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) 
     return _fit_vit_head(state, target, wanted, notes)
 
 
-def _fit_resnet(state: State, config: ResNetConfig, wanted: Wanted, notes: list[str]) -> ResNetConfig:
+def _first_kernel(config: ViTConfig) -> str:
+    """The kernel that meets the picture's channels."""
+    if config.early is not None:
+        return "early.stages.0.0.weight"
+    return "patches.weight" if config.stem is None else "stem.root.weight"
+
+
+def _fit_convolutional(state: State, config: ResNetConfig | RivalConfig, wanted: Wanted, notes: list[str]) -> ModelConfig:
+    """A ResNet or a rival: nothing in it depends on the size of the pictures but a Swin's windows."""
     for name in ("patch_size", "interpolation", "dynamic_size"):
         if getattr(wanted, name) is not None:
-            raise CheckpointError(f"this is a ResNet: it has no {name} to change", hint="it takes any image size as it is")
+            kind = "ResNet" if isinstance(config, ResNetConfig) else config.kind
+            raise CheckpointError(f"this is a {kind}: it has no {name} to change", hint="it takes any image size as it is")
     if wanted.channels is not None and wanted.channels != config.channels:
-        _fit_channels(state, "root.weight", wanted.channels, notes)
+        _fit_channels(state, FIRST.get(config.kind, "root.weight"), wanted.channels, notes)
         config = replace(config, channels=wanted.channels)
-    if wanted.image_size is not None:
+    if not isinstance(config, ResNetConfig):
+        config = fit_size(state, config, wanted.image_size, wanted.window, notes)
+    elif wanted.image_size is not None:
         config = replace(config, image_size=wanted.image_size)
     if _keeps_head(config, wanted):
         return config

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
+from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess
+from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.feed import takes_one_size
-from vitlab.config.model import ModelConfig, ViTConfig
+from vitlab.config.model import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.swin import SwinConfig
 from vitlab.errors import CheckpointError
 from vitlab.model.assemble import skeleton
 
@@ -62,13 +66,32 @@ def check_preprocess(preprocess: Preprocess, config: ModelConfig) -> None:
 
 def _check_extent(config: ModelConfig, tensors: int, where: str) -> None:
     """Refuse a config whose model would be far larger than the file, before it is built even without values."""
-    units = config.layers if isinstance(config, ViTConfig) else sum(config.blocks)
-    if isinstance(config, ViTConfig) and config.stem is not None:
-        units += sum(config.stem.blocks)
+    units = _units(config)
+    if isinstance(config, ViTConfig) and config.early is not None:
+        units += sum(config.early.units)
     if units > tensors:
         raise CheckpointError(f"{where}: the config has {units:,} layers and there are only {tensors:,} tensors")
+    if isinstance(config, SwinConfig):
+        pairs = sum(blocks * (down * across) ** 2 for blocks, (down, across) in zip(config.depths, config.windows, strict=True))
+        if pairs > MAX_POSITIONS:
+            raise CheckpointError(f"{where}: the config has windows of {_by(config.window)} patches, beyond any model")
     if isinstance(config, ViTConfig) and config.position.kind == "sincos-2d" and config.tokens * config.width > MAX_POSITIONS:
         raise CheckpointError(f"{where}: the config has {config.tokens:,} tokens of width {config.width:,}, beyond any model")
+
+
+def _units(config: ModelConfig) -> int:
+    """Layers, blocks or units, each of which has a tensor at least."""
+    match config:
+        case ViTConfig():
+            return config.layers + (0 if config.stem is None else sum(config.stem.blocks))
+        case ResNetConfig():
+            return sum(config.blocks)
+        case SwinConfig() | ConvNeXtConfig():
+            return sum(config.depths)
+        case EfficientNetConfig():
+            return sum(stage.blocks for stage in config.plan)
+        case RecurrentConfig():
+            return config.depth
 
 
 def _by(shape: Iterable[int]) -> str:

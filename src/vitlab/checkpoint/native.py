@@ -13,6 +13,7 @@ The header's metadata, all text:
                           ASCII and a newline, then its bytes as in the file. It does not depend on the rest of the header:
                           the same weights have the same digest in every file.
     vitlab.header_sha256  of the file's first bytes up to the first tensor's, with the 64 digits of this digest itself as zeros
+    vitlab.part           "0 of 2" in a file that holds only some rows of the tensors (see parts.py), else absent
 
 So every byte of the file is under one digest or the other. Against damage, that is; it is no signature.
 """
@@ -89,10 +90,12 @@ def write_native(path: Path, state: State, facts: Facts, *, check: Check | None 
     write_encoded(path, header, state, check=check)
 
 
-def sealed_header(state: State, facts: Facts) -> Header:
-    """The header of a native file, digests included."""
+def sealed_header(state: State, facts: Facts, *, part: str | None = None) -> Header:
+    """The header of a native file, digests included; `part` is for a file that holds rows of the tensors alone."""
     metadata = {"format": "pt", f"{_PREFIX}version": str(VERSION)}  # "format" tells other readers whose tensors these are
     metadata |= {_PREFIX + key: text for key, text in _texts(facts).items()}
+    if part is not None:
+        metadata[f"{_PREFIX}part"] = part
     metadata[f"{_PREFIX}tensors_sha256"] = tensors_digest(state)
     blank = encode_header(state, metadata | {f"{_PREFIX}header_sha256": _BLANK})
     header = encode_header(state, metadata | {f"{_PREFIX}header_sha256": _header_digest(blank.text)})
@@ -110,22 +113,31 @@ def is_native(metadata: Mapping[str, str]) -> bool:
 
 def read_native(opened: OpenFile) -> tuple[dict[str, torch.Tensor], Facts]:
     """Weights and facts of a native file, both digests checked; CheckpointError for any byte that is not as it was written."""
-    path, facts = opened.path, read_facts(opened)
-    check_state(opened.shapes(), facts.config, where=str(path))
+    facts = read_facts(opened)
+    check_state(opened.shapes(), facts.config, where=str(opened.path))
+    return checked_tensors(opened), facts
+
+
+def checked_tensors(opened: OpenFile) -> dict[str, torch.Tensor]:
+    """The tensors of a native file or part, their digest checked."""
     tensors = opened.tensors()
     if tensors_digest(tensors) != opened.header.metadata[f"{_PREFIX}tensors_sha256"]:
-        raise _damaged(path, "its weights do not have the SHA-256 that its header says")
-    return tensors, facts
+        raise _damaged(opened.path, "its weights do not have the SHA-256 that its header says")
+    return tensors
 
 
-def read_facts(opened: OpenFile) -> Facts:
-    """What a native header says, its digest checked; the tensors are not read."""
+def read_facts(opened: OpenFile, *, part: str | None = None) -> Facts:
+    """What a native header says, its digest checked; the tensors are not read. `part` is which part the file must be."""
     path, header = opened.path, opened.header
     told = {key.removeprefix(_PREFIX): text for key, text in header.metadata.items() if key.startswith(_PREFIX)}
     _check_version(told.pop("version", None), path)
     digest = told.get("header_sha256", "")
     if header.text.count(digest.encode()) != 1 or _header_digest(header.text.replace(digest.encode(), _BLANK.encode())) != digest:
         raise _damaged(path, "its header does not have the SHA-256 that it says")
+    said = told.pop("part", None)
+    if said != part:
+        what = "a whole checkpoint" if said is None else f"part {said} of a checkpoint that several processes wrote"
+        raise CheckpointError(f"{path} is {what}", hint="give the folder that all parts lie in")
     odd = sorted(set(_REQUIRED) - told.keys()) + sorted(told.keys() - {*_REQUIRED, *_OPTIONAL})
     if odd:
         raise _damaged(path, f"its header lacks or adds {', '.join(odd[:5])}")

@@ -33,6 +33,7 @@ def load(
     channels: int | None = None,
     interpolation: PositionResize | None = None,
     dynamic_size: bool | None = None,
+    window: Size | None = None,
     heads: int | None = None,
     grid: Size | None = None,
     profile: str | None = None,
@@ -45,7 +46,8 @@ def load(
     What the file does not say can be told: `heads`, `grid` (patches down, across), `profile` (whose numerics: official, timm,
     huggingface, torchvision), `labels` (one a class), `preprocess`.
     What shall be otherwise is fitted: `num_classes` (another number gets a head of zeros, 0 none; `new_head` also for the same
-    number), `image_size`, `patch_size` and `channels` of the pictures, `interpolation` of positions, `dynamic_size`.
+    number), `image_size`, `patch_size` and `channels` of the pictures, `interpolation` of positions, `dynamic_size`, and the
+    `window` of a Swin Transformer, in patches.
     The weights become `dtype`, or stay as in the file if it is None.
     """
     if dtype is not None and not dtype.is_floating_point:
@@ -59,6 +61,7 @@ def load(
         channels=channels,
         interpolation=interpolation,
         dynamic_size=dynamic_size,
+        window=None if window is None else pair("window", window),
     )
     source = read_source(path, told)
     reading = source.reading

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torch import Tensor
+
 from vitlab.checkpoint.files import RawFile, read_file
 from vitlab.checkpoint.files.folder import weights_in
 from vitlab.checkpoint.files.safetensors_file import OpenFile
@@ -15,6 +17,7 @@ from vitlab.checkpoint.formats.contract import Reading, Told
 from vitlab.checkpoint.formats.header import KEY as CONVERTED
 from vitlab.checkpoint.hub import fetch, is_hub
 from vitlab.checkpoint.native import Facts, is_native, read_facts, read_native, summary
+from vitlab.checkpoint.parts import parts_in, read_weights
 from vitlab.config.feed import feeding
 from vitlab.config.model import ModelConfig, ViTConfig, with_profile
 from vitlab.config.text import Json
@@ -53,6 +56,8 @@ def read_source(path: str | Path, told: Told, *, values: bool = True) -> Source:
 def _read_native(place: Path, told: Told, values: bool) -> Source | None:
     """The native checkpoint at `place`, or None if what is there is not one."""
     if is_folder(place):
+        if parts := parts_in(place, "model"):
+            return _read_parts(place, parts, told, values)
         place, _ = weights_in(place)
     with open_regular(place) as file:
         if kind_of(file, place) != "safetensors":
@@ -61,6 +66,18 @@ def _read_native(place: Path, told: Told, values: bool) -> Source | None:
         if not is_native(opened.header.metadata):
             return None
         state, facts = read_native(opened) if values else (opened.shapes(), read_facts(opened))
+    return _native_source(place, told, state, facts, metadata=summary(opened, facts))
+
+
+def _read_parts(folder: Path, parts: tuple[Path, ...], told: Told, values: bool) -> Source:
+    """What the processes of a training run wrote side by side, put together."""
+    state, facts = read_weights(parts, values=values)
+    source = _native_source(folder, told, state, facts, metadata={"parts": len(parts)})
+    notes = (f"put together from the parts of {len(parts)} processes", *source.reading.notes)
+    return replace(source, reading=replace(source.reading, notes=notes))
+
+
+def _native_source(place: Path, told: Told, state: dict[str, Tensor], facts: Facts, *, metadata: dict[str, Json]) -> Source:
     return Source(
         reading=Reading(
             format=NATIVE,
@@ -72,7 +89,7 @@ def _read_native(place: Path, told: Told, values: bool) -> Source | None:
         ),
         recipe=facts.recipe,
         metrics=facts.metrics,
-        metadata=summary(opened, facts),
+        metadata=metadata,
     )
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any
 
+from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.model import PROFILES, ModelConfig, ResNetConfig, ViTConfig
+from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.swin import SwinConfig
 from vitlab.config.text import Json, to_json
 from vitlab.model.cost import cost
 
@@ -21,7 +25,14 @@ def model_facts(config: ModelConfig) -> dict[str, Json]:
         "weight_bytes": spent.weight_bytes(),
         "inference_bytes": spent.inference_bytes(),
     }
-    told |= _vit(config) if isinstance(config, ViTConfig) else _resnet(config)
+    match config:
+        case ViTConfig():
+            told |= _vit(config)
+        case ResNetConfig():
+            told |= _resnet(config)
+        case _:
+            told |= {"image_size": list(config.image_size), "channels": config.channels, **_rival(config)}
+            told |= {"feature_width": config.feature_width, "num_classes": config.num_classes}
     return told | _unusual(config, told)
 
 
@@ -59,6 +70,24 @@ def _resnet(config: ResNetConfig) -> dict[str, Json]:
         "feature_width": config.feature_width,
         "num_classes": config.num_classes,
     }
+
+
+def _rival(config: SwinConfig | ConvNeXtConfig | EfficientNetConfig | RecurrentConfig) -> dict[str, Json]:
+    match config:
+        case SwinConfig():
+            grids: Json = [list(grid) for grid in config.grids]
+            windows: Json = [list(window) for window in config.windows]
+            sizes: dict[str, Json] = {"patch_size": list(config.patch_size), "depths": list(config.depths)}
+            return {**sizes, "width": config.width, "heads": list(config.heads), "grids": grids, "windows": windows}
+        case ConvNeXtConfig():
+            grids = [list(grid) for grid in config.grids]
+            return {"depths": list(config.depths), "widths": list(config.widths), "grids": grids, "layer_scale": config.layer_scale}
+        case EfficientNetConfig():
+            stages: Json = [list(stage) for stage in config.stages]
+            return {"stem_width": config.stem_width, "stages": stages, "dropout": config.dropout, "drop_path": config.drop_path}
+        case RecurrentConfig():
+            sizes = {"patch_size": list(config.patch_size), "grid": list(config.grid), "tokens": config.tokens}
+            return {"cell": config.cell, **sizes, "width": config.width, "depth": config.depth, "pool": config.pool}
 
 
 def _unusual(config: ModelConfig, told: dict[str, Json]) -> dict[str, Json]:

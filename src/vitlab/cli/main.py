@@ -25,9 +25,11 @@ VERBS: dict[str, tuple[str, str]] = {
     "train": ("train exactly as a config file says", "vitlab.cli.train"),
     "describe": ("say what a variant or a checkpoint is: parameters, MACs, tokens, ...", "vitlab.cli.describe"),
     "convert": ("write a checkpoint in another format, bit for bit", "vitlab.cli.convert"),
+    "export": ("write a model for ONNX Runtime, OpenVINO or torch.export, and check it", "vitlab.cli.export"),
     "data": ("list, fetch, check, pack and show data sets", "vitlab.cli.data"),
     "predict": ("say what is in pictures, one or a million", "vitlab.cli.predict"),
     "evaluate": ("judge a checkpoint by labelled pictures, every one counted", "vitlab.cli.evaluate"),
+    "inspect": ("draw a model's inside: filters, positions, attention, rollout, ...", "vitlab.cli.inspect"),
     "embed": ("write the features of pictures, for search and clustering", "vitlab.cli.embed"),
     "similar": ("find the pictures that are most like one", "vitlab.cli.similar"),
 }

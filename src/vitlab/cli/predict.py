@@ -84,7 +84,8 @@ def run(words: Sequence[str]) -> None:
         paths = _lines() if stdin else find_pictures(arguments.pictures)
         left = (path for path in paths if path not in done)
         unreadable, seen = _pour(predictor.stream(left), sink, tell, total=total)
-    _report(unreadable, seen, strict=arguments.strict)
+    # Of all that is in the file, so that work in two sittings ends as work in one.
+    _report(unreadable + done.unreadable, seen + len(done), strict=arguments.strict)
 
 
 def _refuse_contradictions(arguments: Arguments) -> None:
@@ -118,19 +119,19 @@ def _refuse_nothing(words: Sequence[str]) -> None:
 
 
 @contextmanager
-def _sink(arguments: Arguments, predictor: Predictor, top: int) -> Iterator[tuple[Sink, set[str] | Finished]]:
+def _sink(arguments: Arguments, predictor: Predictor, top: int) -> Iterator[tuple[Sink, Finished]]:
     """Where results go, and the names that are there already."""
     from pathlib import Path
 
     from vitlab.predict.results import MARK_LENGTH, Csv, JsonLines, new_file, parquet_file
-    from vitlab.predict.resume import continued_file
+    from vitlab.predict.resume import continued_file, nothing_finished
 
     mark = predictor.digest[:MARK_LENGTH]
     if arguments.parquet is not None:
         if Path(arguments.parquet).exists() and not arguments.overwrite:
             raise DataError(f"{arguments.parquet} is there already", hint="--overwrite replaces it")
         with parquet_file(Path(arguments.parquet), top=top, mark=mark) as sink:
-            yield sink, set()
+            yield sink, nothing_finished()
     elif arguments.resume and arguments.out is not None:
         with continued_file(Path(arguments.out), top=top, mark=mark) as (file, done):
             if len(done):
@@ -138,13 +139,13 @@ def _sink(arguments: Arguments, predictor: Predictor, top: int) -> Iterator[tupl
             yield JsonLines(file, top=top, mark=mark), done
     elif arguments.out is not None:
         with new_file(Path(arguments.out), overwrite=arguments.overwrite) as file:
-            yield Csv(file, top=top) if arguments.csv else JsonLines(file, top=top, mark=mark), set()
+            yield Csv(file, top=top) if arguments.csv else JsonLines(file, top=top, mark=mark), nothing_finished()
     elif arguments.json:
-        yield JsonLines(sys.stdout, top=top, mark=mark), set()
+        yield JsonLines(sys.stdout, top=top, mark=mark), nothing_finished()
     elif arguments.csv:
-        yield Csv(sys.stdout, top=top), set()
+        yield Csv(sys.stdout, top=top), nothing_finished()
     else:
-        yield _Page(top), set()
+        yield _Page(top), nothing_finished()
 
 
 class _Page:

@@ -1,23 +1,33 @@
 """Every setting of vitlab as frozen values, and the names of what can be built from them. Imports no torch."""
 
+from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess
+from vitlab.config.early import EarlyConvolutions
+from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.model import ModelConfig, Numerics, Position, ResNetConfig, ResNetStem, ViTConfig
 from vitlab.config.recipes import recipe
+from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.run import RunConfig
+from vitlab.config.swin import SwinConfig
 from vitlab.config.variants import variant
 from vitlab.config.wish import DataFacts, Machine, StartFacts, Wish
 
 __all__ = [
+    "ConvNeXtConfig",
     "DataFacts",
+    "EarlyConvolutions",
+    "EfficientNetConfig",
     "Machine",
     "ModelConfig",
     "Numerics",
     "Position",
     "Preprocess",
+    "RecurrentConfig",
     "ResNetConfig",
     "ResNetStem",
     "RunConfig",
     "StartFacts",
+    "SwinConfig",
     "ViTConfig",
     "Wish",
     "recipe",

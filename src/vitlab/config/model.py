@@ -6,6 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from vitlab.config.check import at_least, choice, fraction, pair
+from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.early import EarlyConvolutions
+from vitlab.config.efficientnet import EfficientNetConfig
+from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.swin import SwinConfig
 from vitlab.errors import ConfigError
 
 Pool = Literal["token", "mean", "map"]
@@ -102,9 +107,9 @@ class ResNetStem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViTConfig:
-    """A Vision Transformer, or with `stem` a hybrid.
+    """A Vision Transformer, or with `stem` a hybrid, or with `early` one of plain convolutions before the patches.
 
-    `patch_size` and `image_size` are (height, width) in pixels; a hybrid's `patch_size` counts cells of the stem's feature map.
+    `patch_size` and `image_size` are (height, width) in pixels; behind either, `patch_size` counts cells of its map.
     An `image_size` that the patch does not divide is refused unless `pad`, which fills the right and lower edge with zeros.
     `representation_width` adds the paper's pre-training head: a tanh layer of that width before the linear one; 0 for none.
     `num_classes` 0 leaves the head out. `head_bias` is its initial value (-10 for sigmoid training on 21k classes).
@@ -130,6 +135,7 @@ class ViTConfig:
     pad: bool = False
     dynamic_size: bool = False
     stem: ResNetStem | None = None
+    early: EarlyConvolutions | None = None
     pool: Pool = "token"
     class_token: bool = True
     distill_token: bool = False
@@ -160,6 +166,8 @@ class ViTConfig:
         choice("attention", self.attention, AttentionKind)
         if self.width % self.heads:
             raise ConfigError(f"width={self.width} is not a multiple of heads={self.heads}")
+        if self.stem is not None and self.early is not None:
+            raise ConfigError("stem and early exclude each other: there is one place before the patches")
         self._check_tokens()
         self._check_positions()
         self._check_image_size()
@@ -203,8 +211,13 @@ class ViTConfig:
     @property
     def step(self) -> tuple[int, int]:
         """Pixels from one token to the next, (down, across)."""
-        stride = 1 if self.stem is None else self.stem.stride
+        stride = 1 if self.before is None else self.before.stride
         return self.patch_size[0] * stride, self.patch_size[1] * stride
+
+    @property
+    def before(self) -> ResNetStem | EarlyConvolutions | None:
+        """What stands between the picture and the patches."""
+        return self.early if self.stem is None else self.stem
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -279,7 +292,7 @@ class ResNetConfig:
         return self.stage_widths[-1] * self.width_factor
 
 
-ModelConfig = ViTConfig | ResNetConfig
+ModelConfig = ViTConfig | ResNetConfig | SwinConfig | ConvNeXtConfig | EfficientNetConfig | RecurrentConfig
 
 
 def with_profile(config: ViTConfig, profile: str) -> ViTConfig:

@@ -93,13 +93,16 @@ TABLE_4: dict[str, FinetuneRow] = {
 def row_of(table: str, model: ModelConfig) -> tuple[Row, str | None]:
     """The row of Table 3 for a model, and where it stands in none, the name of the listed model whose row it takes.
 
-    That is the nearest in size, and of equals in size the nearest in patch; hybrids count as their ViT (B.1).
+    That is the nearest in size, and of equals in size the nearest in patch; hybrids count as their ViT (B.1). What is neither a
+    ViT nor a BiT ResNet takes the first row, of the smallest ViT.
     """
     rows = TABLE_3[table]
     name = name_of(model)
     for row in rows:
         if name in row.models:
             return row, None
+    if not isinstance(model, ViTConfig | ResNetConfig):
+        return rows[0], rows[0].models[0]
     listed = {other: row for row in rows for other in row.models if type(variant(other)) is type(model) and "+" not in other}
     if not listed:
         raise ConfigError(f"Table 3 trains no ResNet on {table}", hint="its ResNets were trained on JFT: --recipe jft")

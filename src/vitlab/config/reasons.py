@@ -43,7 +43,8 @@ def _size(run: RunConfig, wish: Wish) -> str:
         return f"{said}, as asked"
     if own is not None and own != size:
         limited = " to be bearable on a processor" if max(size) < max(own) and not wish.machine.accelerator else ""
-        return f"{said} instead of the checkpoint's {_by(own)}{limited}: its positions are interpolated"
+        fitted = ": its positions are interpolated" if isinstance(run.model, ViTConfig) else ""
+        return f"{said} instead of the checkpoint's {_by(own)}{limited}{fitted}"
     return said
 
 
@@ -86,7 +87,7 @@ def _name(model: ModelConfig) -> str:
         return name
     if isinstance(model, ViTConfig):
         return f"a ViT of width {model.width}, depth {model.depth}, patch {_by(model.patch_size)}"
-    return "a ResNet"
+    return f"a {model.kind} that has no name"
 
 
 def _by(size: tuple[int, int]) -> str:

@@ -169,7 +169,7 @@ def _folder_size(model: ModelConfig, data: DataFacts, machine: Machine) -> tuple
 
 
 def _times_ti(model: ModelConfig) -> float:
-    """The root of how many times larger than ViT-Ti a model is, at least 1; a ResNet counts as ViT-S."""
+    """The root of how many times larger than ViT-Ti a model is, at least 1; what is no ViT counts as ViT-S."""
     size = model.depth * model.width**2 if isinstance(model, ViTConfig) else 12 * 384**2
     return max(1.0, math.sqrt(size / (12 * 192**2)))
 

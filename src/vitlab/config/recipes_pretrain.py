@@ -83,7 +83,7 @@ def masked(wish: Wish) -> RunConfig:
     """
     model = new_model("masked", wish, "ViT-B/16", classes=0, channels=3)  # its target is a colour
     if not isinstance(model, ViTConfig):
-        raise ConfigError("masked patch prediction needs a ViT, not a ResNet")
+        raise ConfigError(f"masked patch prediction needs a ViT, and this is a {model.kind}")
     epochs = _MASKED_STEPS * _BATCH / JFT.pictures
     # B.1.2 names no weight decay and no clipping.
     course = Course(reference=JFT, epochs=epochs, lr=2e-4, weight_decay=0.0, clip=0.0, loss="softmax", masked=Masked())

@@ -26,7 +26,8 @@ class Optimizer:
     `lr` is the peak learning rate. `weight_decay` is decoupled and scaled by the schedule, and acts on matrices and kernels
     alone, never on biases, norms, tokens or positions. `momentum` is SGD's and Muon's. `clip` is the largest global norm of the
     gradient, 0 for no clipping. `layer_decay` below 1 multiplies the learning rate once more for each layer further from the head.
-    `muon` orthogonalises the steps of the encoder's matrices and leaves the rest to AdamW, with `adam_lr` as its peak.
+    `muon` orthogonalises the steps of the encoder's matrices and of the convolutions before it, scaled so that rates compare with
+    AdamW's, and leaves the rest to AdamW, with `adam_lr` as its peak.
     """
 
     kind: OptimizerKind = "adamw"

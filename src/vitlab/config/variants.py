@@ -1,4 +1,4 @@
-"""The table of sizes, and the one parser of model names: "ViT-B/16", "R50+ViT-L/32", "BiT-R152x4"."""
+"""The table of sizes, and the one parser of model names: "ViT-B/16", "R50+ViT-L/32", "BiT-R152x4", "Swin-T", "LSTM-S/16"."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from vitlab.config.check import did_you_mean, pair
 from vitlab.config.model import ModelConfig, Pool, ResNetConfig, ResNetStem, ViTConfig, with_profile
+from vitlab.config.rivals import RIVAL_NAMES, foreign_hint, rival_name, rival_of
 from vitlab.errors import ConfigError
 
 
@@ -52,6 +53,7 @@ NAMES: tuple[str, ...] = (
     *("R+ViT-Ti/16", "R26+ViT-S/32", "R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32"),
     *("BiT-R50x1", "BiT-R50x2", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3"),
     *("BiT-R152x1", "BiT-R152x2", "BiT-R152x4", "BiT-R200x3"),
+    *RIVAL_NAMES,
 )
 
 _VIT = re.compile(
@@ -75,7 +77,8 @@ def variant(
 ) -> ModelConfig:
     """The model of that name, as the authors have it; vary it further with `dataclasses.replace`.
 
-    `image_size` is one number or (height, width) in pixels; 224 unless the size says otherwise. `pool="mean"` and `"map"` leave
+    `image_size` is one number or (height, width) in pixels; 224 unless the size says otherwise. A Swin's window follows it: 7, but
+    12 at multiples of 384, or what "-w12" at the end of its name says. `pool="mean"` and `"map"` leave
     the class token out. `profile` is whose numerics: `official`, `timm`, `huggingface`, `torchvision`.
     """
     if bit := _BIT.fullmatch(name):
@@ -84,6 +87,11 @@ def variant(
         resnet = _resnet(name, int(bit["depth"]), int(bit["factor"]))
         size = resnet.image_size if image_size is None else pair("image_size", image_size)
         return replace(resnet, image_size=size, num_classes=num_classes, channels=channels)
+    rival = rival_of(name, None if image_size is None else pair("image_size", image_size))
+    if rival is not None:
+        if pool != "token" or pad:
+            raise ConfigError(f"{name} is no ViT: pool and pad are choices of a ViT")
+        return replace(rival, num_classes=num_classes, channels=channels)
     match = _VIT.fullmatch(name)
     if match is None:
         raise _unknown(name)
@@ -115,6 +123,8 @@ def name_of(config: ModelConfig) -> str | None:
         standard = ResNetConfig(blocks=config.blocks).stage_widths if depth else ()
         known = depth is not None and config.stage_widths == standard and config.root_width == 64
         return f"BiT-R{depth}x{config.width_factor}" if known else None
+    if not isinstance(config, ViTConfig):
+        return rival_name(config)
     for name, size in SIZES.items():
         if (config.width, config.depth, config.heads, config.mlp_width) == (
             size.width,
@@ -128,6 +138,8 @@ def name_of(config: ModelConfig) -> str | None:
 
 def _full_name(config: ViTConfig, size: str) -> str | None:
     height, width = config.patch_size
+    if config.early is not None:
+        return None
     if config.stem is None:
         return f"ViT-{size}/{height}" if height == width else f"ViT-{size}/{height}x{width}"
     for (resnet, patch), (stem, cells) in STEMS.items():
@@ -175,5 +187,7 @@ def _unknown(name: str) -> ConfigError:
         size, patch, pixels = foreign.groups()
         at = f" with image_size={pixels}" if pixels else ""
         return ConfigError(f"no variant called {name!r}", hint=f"did you mean ViT-{_TIMM_SIZES[size]}/{patch}{at}?")
+    if hint := foreign_hint(name):
+        return ConfigError(f"no variant called {name!r}", hint=hint)
     hint = did_you_mean(name, NAMES) or f"one of {', '.join(NAMES)}"
     return ConfigError(f"no variant called {name!r}", hint=hint)

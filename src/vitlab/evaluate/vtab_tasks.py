@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from vitlab.data.catalog import find_set
+from vitlab.data.kinds.camelyon import has_camelyon, open_camelyon
 from vitlab.data.kinds.clevr import open_clevr
 from vitlab.data.kinds.dmlab import open_dmlab
 from vitlab.data.kinds.dsprites import open_dsprites
@@ -27,7 +28,7 @@ GROUPS: tuple[Group, ...] = ("natural", "specialized", "structured")
 PAPER_COLUMNS = ("H/14 JFT", "L/16 JFT", "L/16 I21k")
 """The models of Table 9, in the order of `Task.paper`."""
 
-_ENDINGS = ("", ".zip", ".npz", ".csv", ".parquet")
+_ENDINGS = ("", ".zip", ".npz", ".csv", ".parquet", ".tar", ".tar.gz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,7 @@ def _any_form(name: str, place: Path) -> ListedSource:
 
 
 def _camelyon(place: Path) -> ListedSource:
-    """PatchCamelyon in a form other than its published one, which is HDF5."""
-    if place.is_dir() and any(place.glob("*.h5*")):
-        raise DataError(
-            f"{place} holds PatchCamelyon in HDF5, which is not read",
-            hint="convert it with h5py to one .npz of train_images, train_labels, val_images, ... (docs/guides/transfer.md)",
-        )
-    return _any_form("pcam", place)
+    return open_camelyon(place) if place.is_dir() and has_camelyon(place) else _any_form("pcam", place)
 
 
 def _retinopathy(place: Path) -> ListedSource:

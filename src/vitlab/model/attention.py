@@ -1,6 +1,7 @@
 """Multi-head self-attention (app. A): among all tokens, among neighbours, or along rows and columns.
 
-Axes: B batch, N tokens (P prefix tokens, then G x J patches), D width, H heads, K = D / H width of a head, M = 2 G J - 1 offsets.
+Axes: B batch, N tokens (P prefix tokens, then G x J patches), D width, H heads, K = D / H width of a head, M = 2 G J - 1 offsets,
+R some of the N queries.
 """
 
 from __future__ import annotations
@@ -33,6 +34,35 @@ class Scene:
     read: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Gaze:
+    """Who looks at whom in one layer, as the queries and keys it follows from: any rows of it without the others.
+
+    `mixed_BHNK` is what the fused kernel made of the values, part of the graph that gradients flow through, where there is one.
+    """
+
+    queries_BHNK: Tensor
+    keys_BHNK: Tensor
+    values_BHNK: Tensor
+    mixed_BHNK: Tensor
+    scene: Scene
+    axis: Axis | None
+
+    def rows(self, first: int, last: int) -> Tensor:
+        """The attention of the tokens `first` to `last` - 1 to all, (B, H, R, N), each row of sum one; in float32 at least."""
+        wide = torch.promote_types(self.queries_BHNK.dtype, torch.float32)
+        q_BHRK, k_BHNK = self.queries_BHNK[:, :, first:last].to(wide), self.keys_BHNK.to(wide)
+        return weights(q_BHRK, k_BHNK, self._bias(q_BHRK, first))
+
+    def _bias(self, q_BHRK: Tensor, first: int) -> Tensor | None:
+        scene, last = self.scene, first + q_BHRK.shape[2]
+        if self.axis is not None:
+            return same_line(self.axis, scene.grid, scene.prefix, q_BHRK.device, rows=slice(first, last))
+        if scene.offsets_MD is not None:
+            return relative_logits(q_BHRK, scene, first)
+        return None if scene.mask_NN is None else scene.mask_NN[first:last]
+
+
 class Attention(nn.Module):
     """Multi-head self-attention; `axis` restricts patches to their own row or column (app. D.6)."""
 
@@ -55,8 +85,8 @@ class Attention(nn.Module):
         else:
             y_BHNK = along(self.axis, q_BHNK, k_BHNK, v_BHNK, scene)
         if record is not None and record.sees_attention(scene.layer):
-            seen = bias if self.axis is None else same_line(self.axis, scene.grid, scene.prefix, q_BHNK.device)
-            keep(record, q_BHNK, k_BHNK, seen)
+            gaze = Gaze(queries_BHNK=q_BHNK, keys_BHNK=k_BHNK, values_BHNK=v_BHNK, mixed_BHNK=y_BHNK, scene=scene, axis=self.axis)
+            keep(record, gaze, bias)
         y_BND: Tensor = self.dropout(self.out(y_BHNK.transpose(1, 2).flatten(2)))  # eq. 8
         return y_BND
 
@@ -74,39 +104,50 @@ class Attention(nn.Module):
         return y_BRD
 
 
-def keep(record: Record, q_BHNK: Tensor, k_BHNK: Tensor, bias: Tensor | None) -> None:
-    """Note a layer's attention, and its queries and keys, for who asked."""
+def keep(record: Record, gaze: Gaze, bias: Tensor | None) -> None:
+    """Note a layer's attention, and what it is made of, for who asked."""
+    q_BHNK, k_BHNK, scene = gaze.queries_BHNK, gaze.keys_BHNK, gaze.scene
     if record.wants_attention:
-        record.attention_BHNN.append(weights(q_BHNK, k_BHNK, bias))
+        seen = bias if gaze.axis is None else same_line(gaze.axis, scene.grid, scene.prefix, q_BHNK.device)
+        record.attention_BHNN.append(weights(q_BHNK, k_BHNK, seen))
     if record.wants_queries_keys:
         record.queries_BHNK.append(q_BHNK)
         record.keys_BHNK.append(k_BHNK)
+    if record.wants_gazes:
+        record.gazes.append(gaze)
 
 
 def weights(q_BHNK: Tensor, k_BHNK: Tensor, bias: Tensor | None) -> Tensor:
-    """The attention itself, (B, H, N, N): each row sums to one. `bias` is a mask of who is seen, or is added to the logits."""
+    """The attention itself, (B, H, N, N), or fewer rows for fewer queries: each row sums to one.
+
+    `bias` is a mask of who is seen, or is added to the logits.
+    """
     logits_BHNN: Tensor = (q_BHNK * q_BHNK.shape[-1] ** -0.5) @ k_BHNK.transpose(-2, -1)
     if bias is not None:
         logits_BHNN = logits_BHNN.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else logits_BHNN + bias
     return logits_BHNN.softmax(-1)
 
 
-def relative_logits(q_BHNK: Tensor, scene: Scene) -> Tensor:
-    """The content's query against the embedding of each offset, (B, H, N, N), to be added to the logits (app. D.4).
+def relative_logits(q_BHRK: Tensor, scene: Scene, first: int = 0) -> Tensor:
+    """The content's query against the embedding of each offset, (B, H, R, N), to be added to the logits (app. D.4).
 
-    Offsets p_q - p_k are counted in reading order between patches; prefix tokens have none and get 0.
+    The queries are those of the tokens from `first` on. Offsets p_q - p_k are counted in reading order between patches; prefix
+    tokens have none and get 0.
     """
     assert scene.offsets_MD is not None
-    heads, width = q_BHNK.shape[1], q_BHNK.shape[-1]
+    heads, width = q_BHRK.shape[1], q_BHRK.shape[-1]
     n, p = scene.grid[0] * scene.grid[1], scene.prefix
+    last = first + q_BHRK.shape[2]
+    without = min(max(p - first, 0), last - first)  # queries that are prefix tokens
     keys_HKM = scene.offsets_MD.view(-1, heads, width).permute(1, 2, 0)
-    logits_BHNM = (q_BHNK[:, :, p:] * width**-0.5) @ keys_HKM
-    place_N = torch.arange(n, device=q_BHNK.device)
-    offset_NN = place_N[:, None] - place_N[None, :] + n - 1
-    logits_BHNN = logits_BHNM.gather(-1, offset_NN.expand(*logits_BHNM.shape[:2], n, n))
-    bias = F.pad(logits_BHNN, (p, 0, p, 0))
+    logits_BHRM = (q_BHRK[:, :, without:] * width**-0.5) @ keys_HKM.to(q_BHRK.dtype)
+    place_R = torch.arange(first + without - p, last - p, device=q_BHRK.device)
+    place_N = torch.arange(n, device=q_BHRK.device)
+    offset_RN = place_R[:, None] - place_N[None, :] + n - 1
+    logits_BHRN = logits_BHRM.gather(-1, offset_RN.expand(*logits_BHRM.shape[:3], n))
+    bias = F.pad(logits_BHRN, (p, 0, without, 0))
     seen = scene.mask_NN
-    return bias if seen is None else bias.masked_fill(~seen, -torch.inf)
+    return bias if seen is None else bias.masked_fill(~seen[first:last], -torch.inf)
 
 
 def along(axis: Axis, q_BHNK: Tensor, k_BHNK: Tensor, v_BHNK: Tensor, scene: Scene) -> Tensor:
@@ -132,11 +173,12 @@ def along(axis: Axis, q_BHNK: Tensor, k_BHNK: Tensor, v_BHNK: Tensor, scene: Sce
     return torch.cat([prefix_BHPK, patches_BHNK], dim=2)
 
 
-def same_line(axis: Axis, grid: tuple[int, int], prefix: int, device: torch.device) -> Tensor:
-    """Who sees whom in axial attention, (N, N) of bool."""
+def same_line(axis: Axis, grid: tuple[int, int], prefix: int, device: torch.device, *, rows: slice = slice(None)) -> Tensor:
+    """Who sees whom in axial attention, (N, N) of bool, or only some rows of it."""
     place_N = torch.arange(grid[0] * grid[1], device=device)
-    line_N = place_N // grid[1] if axis == "rows" else place_N % grid[1]
-    return F.pad(line_N[:, None] == line_N[None, :], (prefix, 0, prefix, 0), value=True)
+    line_N = F.pad(place_N // grid[1] if axis == "rows" else place_N % grid[1], (prefix, 0), value=-1)
+    line_R = line_N[rows]
+    return (line_R[:, None] == line_N[None, :]) | (line_R[:, None] < 0) | (line_N[None, :] < 0)  # prefix tokens see and are seen
 
 
 def neighbours(window: int, grid: tuple[int, int], prefix: int, device: torch.device) -> Tensor:

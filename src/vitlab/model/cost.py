@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vitlab.config.check import pair
+from vitlab.config.early import EarlyConvolutions
 from vitlab.config.model import ModelConfig, ResNetConfig, ResNetStem, ViTConfig
+from vitlab.model.cost_rivals import account_rival
 from vitlab.model.tally import MAXIMUM, Tally
 
 
@@ -29,8 +31,8 @@ class Cost:
     convolutions put out (Radosavovic et al. 2020), which tells speed better than `macs` where memory is the limit.
     `inference_peak`: numbers alive at once, the picture's own included, in the worst moment of a forward pass.
     `training_kept`: numbers that a forward pass keeps for the backward pass, without the patches that `patch_dropout` leaves out.
-    `inference_copies` and `training_copies`: numbers alive or kept whatever the batch, because a standardised kernel is made
-    anew from the weights in each pass; 0 for a plain ViT.
+    `inference_copies` and `training_copies`: numbers alive or kept whatever the batch, because a standardised kernel, or the
+    bias of a Swin's windows, is made anew from the weights in each pass; 0 for a plain ViT.
     """
 
     parameters: int
@@ -76,8 +78,10 @@ def _account(config: ModelConfig) -> Cost:
     tally = Tally()
     if isinstance(config, ResNetConfig):
         _resnet(tally, config)
-    else:
+    elif isinstance(config, ViTConfig):
         _vit(tally, config)
+    else:
+        account_rival(tally, config)
     return Cost(
         parameters=tally.parameters,
         macs=tally.macs,
@@ -92,14 +96,17 @@ def _account(config: ModelConfig) -> Cost:
 def _vit(tally: Tally, config: ViTConfig) -> None:
     width, hidden, tokens = config.width, config.mlp_width, config.tokens
     patches = config.grid[0] * config.grid[1]
-    inputs, held = config.channels, config.channels * config.image_size[0] * config.image_size[1]
+    inputs, held, early = config.channels, config.channels * config.image_size[0] * config.image_size[1], 0
     if config.stem is not None:
         inputs = config.stem.out_width
         held += _stem(tally, config.stem, config.channels, config.image_size)
+    elif config.early is not None:
+        inputs = config.early.out_width
+        early = _early(tally, config.early, config.channels, config.image_size)
     cut = patches * inputs * config.patch_size[0] * config.patch_size[1]
     tally.dense(patches, cut // patches, width)
     tally.kept += cut
-    tally.alive(held + cut + patches * width)
+    tally.alive(held + early + cut + patches * width)
     tally.parameters += config.prefix_tokens * width
     tally.parameters += _position_parameters(config)
     held += tokens * width  # z_0 stays with the caller of the encoder
@@ -228,6 +235,26 @@ def _stem(tally: Tally, config: ResNetStem, channels: int, image_size: tuple[int
             begun = begun or x
             x, size, inputs = out, after, width * 4
     tally.kept += x if config.blocks else 0
+    return x
+
+
+def _early(tally: Tally, config: EarlyConvolutions, channels: int, image_size: tuple[int, int]) -> int:
+    """Plain convolutions, each with its norm and GELU, the later ones of a stage with a shortcut; the numbers of the last map.
+
+    The picture is copied once, channels last.
+    """
+    picture = channels * image_size[0] * image_size[1]
+    size, inputs, x = image_size, channels, picture
+    for width, units in zip(config.widths, config.units, strict=True):
+        size = _halved(size)
+        for _ in range(units):
+            out, groups = _cells(size) * width, width // config.group_width
+            tally.plain_conv(_cells(size), inputs, width, 3, bias=False)
+            tally.norms(width)
+            # The convolution's input, the norm's with its means and deviations, and the GELU's.
+            tally.kept += x + 2 * out + 2 * groups
+            tally.alive(picture + x + 2 * out)
+            x, inputs = out, width
     return x
 
 

@@ -1,4 +1,4 @@
-"""The authors' initial values, all in one place.
+"""The authors' initial values; those of Swin, ConvNeXt, EfficientNet and recurrent networks are in `init_rivals`.
 
 Dense layers of the encoder are Xavier-uniform, q, k and v each on its own and not as one fused matrix; convolutions, the patch
 embedding and the pre-training head's hidden layer LeCun-normal (Flax's default); positions N(0, 0.02); the class token and the
@@ -7,13 +7,14 @@ head's kernel zero; the head's bias as the config says; MLP biases N(0, 1e-6).
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from vitlab.model.attention import Attention
+from vitlab.model.draw import Draw
+from vitlab.model.early import EarlyConv
 from vitlab.model.hybrid import Unit
+from vitlab.model.init_rivals import initialise_rival, is_rival
 from vitlab.model.mlp import Mlp
 from vitlab.model.patches import Patches
 from vitlab.model.pool import MapPool
@@ -27,6 +28,9 @@ from vitlab.model.vit import Block, ViT
 def initialise(model: nn.Module, seed: int) -> None:
     """Give every parameter its initial value: a function of `seed` alone, the same on every device."""
     draw = Draw(seed)
+    if is_rival(model):
+        initialise_rival(model, draw)
+        return
     for module in model.modules():
         _initialise(module, draw)
     for module in model.modules():
@@ -64,7 +68,7 @@ def _initialise(module: nn.Module, draw: Draw) -> None:
         case Positions():
             for parameter in module.parameters():
                 draw.normal(parameter, 0.02)
-        case StandardisedConv():
+        case StandardisedConv() | EarlyConv():
             draw.lecun_normal(module.weight)
         case nn.LayerNorm() | nn.GroupNorm():
             module.weight.fill_(1)
@@ -95,26 +99,3 @@ def _zero(*parameters: Tensor | None) -> None:
     for parameter in parameters:
         if parameter is not None:
             parameter.zero_()
-
-
-class Draw:
-    """Random values from one seed, drawn on the CPU so that every device gets the same."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = torch.Generator("cpu").manual_seed(seed)
-
-    def normal(self, parameter: Tensor, std: float) -> None:
-        """Independent N(0, std) values."""
-        parameter.copy_(torch.empty(parameter.shape).normal_(0, std, generator=self.generator))
-
-    def xavier_uniform(self, matrix: Tensor) -> None:
-        """Uniform within sqrt(6 / (inputs + outputs))."""
-        bound = math.sqrt(6 / (matrix.shape[0] + matrix.shape[1]))
-        matrix.copy_(torch.empty(matrix.shape).uniform_(-bound, bound, generator=self.generator))
-
-    def lecun_normal(self, kernel: Tensor) -> None:
-        """Normal of variance 1 / inputs, cut at two standard deviations and rescaled for the cut, as Flax does."""
-        std = math.sqrt(1 / kernel[0].numel()) / 0.87962566103423978
-        values = torch.empty(kernel.shape)
-        nn.init.trunc_normal_(values, 0, std, -2 * std, 2 * std, generator=self.generator)
-        kernel.copy_(values)

@@ -28,11 +28,17 @@ class MapPool(nn.Module):
         self.mlp = Mlp(width, config.mlp_width, gelu=numerics.gelu, dropout=config.dropout)
 
     def forward(self, z_BND: Tensor) -> Tensor:
+        return self.answered(F.scaled_dot_product_attention(*self.asked(z_BND)))
+
+    def asked(self, z_BND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The probe's query (B, H, 1, K), and each token's key and value (B, H, N, K)."""
         q_1H1K = self.query(self.probe).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         kv_BN2HK = self.key_value(z_BND).unflatten(-1, (2, self.heads, -1))
         k_BHNK, v_BHNK = kv_BN2HK.permute(2, 0, 3, 1, 4).unbind(0)
-        q_BH1K = q_1H1K.expand(z_BND.shape[0], -1, -1, -1)
-        y_BH1K = F.scaled_dot_product_attention(q_BH1K, k_BHNK, v_BHNK)
+        return q_1H1K.expand(z_BND.shape[0], -1, -1, -1), k_BHNK, v_BHNK
+
+    def answered(self, y_BH1K: Tensor) -> Tensor:
+        """What is made of the values the probe got, (B, D)."""
         y_BD: Tensor = self.out(y_BH1K.flatten(1))
         y_BD = y_BD + self.mlp(self.norm(y_BD))
         return y_BD

@@ -5,8 +5,19 @@ Axes: B batch, N tokens, D width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+
+def rising(last: float, depths: Sequence[int]) -> list[list[float]]:
+    """Rates of stochastic depth for stages of that many blocks each: evenly from 0 at the first block to `last` at the last."""
+    total, rates, begun = sum(depths), list[list[float]](), 0
+    for blocks in depths:
+        rates.append([last * block / max(total - 1, 1) for block in range(begun, begun + blocks)])
+        begun += blocks
+    return rates
 
 
 def branch(y_BND: Tensor, scale_D: Tensor | None, drop: float) -> Tensor:

@@ -79,8 +79,7 @@ class ResNet(nn.Module):
             record.refuse_attention("a BiT ResNet")
             record.start(len(self.stages))
         x_BCHW: Tensor = self.root(images_BCHW)
-        # The authors' pooling sees a border of zeros, which wins where the maps are negative: not the same as padding=1.
-        x_BCHW = F.max_pool2d(F.pad(x_BCHW, (1, 1, 1, 1)), 3, stride=2)
+        x_BCHW = F.max_pool2d(_framed(x_BCHW), 3, stride=2)
         for index, stage in enumerate(self.stages):
             x_BCHW = self._run(stage, x_BCHW)
             if record is not None:
@@ -92,6 +91,18 @@ class ResNet(nn.Module):
         again = self.recompute and torch.is_grad_enabled()
         x_BCHW = checkpoint(stage, x_BCHW, use_reentrant=False) if again else stage(x_BCHW)
         return x_BCHW
+
+
+def _framed(x_BCHW: Tensor) -> Tensor:
+    """The maps with a border of zeros, which the authors' pooling sees and which wins over negative maps: not its padding=1.
+
+    Joined and not padded: ONNX Runtime moves a padding into the pooling behind it, where it means minus infinity.
+    """
+    b, c, h, w = x_BCHW.shape
+    above_BC1W = x_BCHW.new_zeros(b, c, 1, w)
+    x_BCHW = torch.cat([above_BC1W, x_BCHW, above_BC1W], dim=2)
+    left_BCH1 = x_BCHW.new_zeros(b, c, h + 2, 1)
+    return torch.cat([left_BCH1, x_BCHW, left_BCH1], dim=3)
 
 
 def _conv(config: ResNetConfig, inputs: int, outputs: int, kernel: int, *, stride: int = 1) -> StandardisedConv:

@@ -34,6 +34,15 @@ def pad_same(x_BCHW: Tensor, *, kernel: int, stride: int, value: float = 0.0) ->
     return F.pad(x_BCHW, (left, right, top, bottom), value=value)
 
 
+def conv_same(x_BCHW: Tensor, weight_OIHW: Tensor, *, stride: int, groups: int = 1) -> Tensor:
+    """A convolution with XLA's and TensorFlow's "SAME" padding, whose output is ceil(size / stride) long."""
+    top, bottom = same_padding(x_BCHW.shape[2], weight_OIHW.shape[2], stride)
+    left, right = same_padding(x_BCHW.shape[3], weight_OIHW.shape[3], stride)
+    if top == bottom and left == right:  # the convolution pads by itself, without a copy
+        return F.conv2d(x_BCHW, weight_OIHW, stride=stride, padding=(top, left), groups=groups)
+    return F.conv2d(F.pad(x_BCHW, (left, right, top, bottom)), weight_OIHW, stride=stride, groups=groups)
+
+
 def standardise(weight_OIHW: Tensor, *, form: Standardise, eps: float) -> Tensor:
     """The kernel with mean 0 and variance 1 over each output's inputs, the variance being the biased one.
 
@@ -80,11 +89,7 @@ class StandardisedConv(nn.Module):
         weight_OIHW = standardise(self.weight, form=self.form, eps=self.eps)
         if self.padding == "half":
             return F.conv2d(x_BCHW, weight_OIHW, stride=self.stride, padding=self.kernel // 2)
-        top, bottom = same_padding(x_BCHW.shape[2], self.kernel, self.stride)
-        left, right = same_padding(x_BCHW.shape[3], self.kernel, self.stride)
-        if top == bottom and left == right:  # the convolution pads by itself, without a copy
-            return F.conv2d(x_BCHW, weight_OIHW, stride=self.stride, padding=(top, left))
-        return F.conv2d(F.pad(x_BCHW, (left, right, top, bottom)), weight_OIHW, stride=self.stride)
+        return conv_same(x_BCHW, weight_OIHW, stride=self.stride)
 
     def extra_repr(self) -> str:
         outputs, inputs = self.weight.shape[:2]

@@ -37,6 +37,17 @@ class Tally:
         self.copies += 2 * weights
         self.largest_copy = max(self.largest_copy, 2 * weights)
 
+    def plain_conv(self, cells: int, inputs: int, outputs: int, kernel: int, *, bias: bool = True) -> None:
+        """A convolution that puts out `cells` places; `inputs` are those that one output sees, 1 for a depthwise one."""
+        weights = inputs * outputs * kernel**2
+        self.parameters += weights + (outputs if bias else 0)
+        self.macs += cells * weights
+        self.activations += cells * outputs
+
+    def fixed(self, numbers: int) -> None:
+        """Numbers alive within one layer whatever the batch."""
+        self.largest_copy = max(self.largest_copy, numbers)
+
     def norms(self, *channels: int) -> None:
         """Norms with a scale and a bias, one for each width given."""
         self.parameters += 2 * sum(channels)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitlab.config.model import ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.model.attention import Attention, Axis, Scene
+from vitlab.model.early import Early
 from vitlab.model.encoder import Encoder
 from vitlab.model.hybrid import Stem
 from vitlab.model.mlp import Mlp
@@ -60,7 +61,8 @@ class ViT(nn.Module):
 
     def embedded(self, images_BCHW: Tensor) -> Tensor:
         """Patches as vectors, (B, patches, D): x_p E of equation 1."""
-        patches_BND: Tensor = self.patches(images_BCHW if self.stem is None else self.stem(images_BCHW))
+        before = self.early if self.stem is None else self.stem
+        patches_BND: Tensor = self.patches(images_BCHW if before is None else before(images_BCHW))
         return patches_BND
 
     def encode(self, z_BND: Tensor, grid: Grid, record: Record | None = None, read: int | None = None) -> Tensor:
@@ -85,15 +87,22 @@ class ViT(nn.Module):
         y_BD = y_BD if self.pool_norm is None else self.pool_norm(y_BD)
         return y_BD
 
-    def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
-        """What the head sees, (B, feature_width); with a distillation token, the mean of what the two heads see."""
-        y_BD = self.pooled(self.read(images_BCHW, record))
+    def represented(self, y_BD: Tensor) -> Tensor:
+        """What the head sees of the pooled vector, (B, feature_width)."""
         return y_BD if self.representation is None else torch.tanh(self.representation(y_BD))  # section 3.1: hidden layer
 
+    def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
+        """What the head sees, (B, feature_width); with a distillation token, the mean of what the two heads see."""
+        return self.represented(self.pooled(self.read(images_BCHW, record)))
+
     def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
+        return self.answered(self.read(images_BCHW, record))
+
+    def answered(self, z_BND: Tensor) -> Tensor:
+        """Logits (B, classes) from the encoder's tokens; without a head the features."""
         if self.distill_head is not None:
-            return torch.stack(self.class_and_distill_logits(images_BCHW, record)).mean(0)
-        features_BD = self.features(images_BCHW, record)
+            return torch.stack(self.two_logits(z_BND)).mean(0)
+        features_BD = self.represented(self.pooled(z_BND))
         return features_BD if self.head is None else self.head(features_BD)
 
     def __init__(self, config: ViTConfig) -> None:
@@ -101,7 +110,8 @@ class ViT(nn.Module):
         self.config = config
         self.lean = False  # True: leave out of the last layer what no one reads; the same numbers to rounding, for less
         self.stem = None if config.stem is None else Stem(config.stem, config.channels)
-        channels = config.channels if config.stem is None else config.stem.out_width
+        self.early = None if config.early is None else Early(config.early, config.channels, gelu=config.numerics.gelu)
+        channels = config.channels if config.before is None else config.before.out_width
         self.patches = Patches(channels, config.width, config.patch_size, pad=config.pad)
         self.class_token = _tokens(config, int(config.class_token))
         self.distill_token = _tokens(config, int(config.distill_token))
@@ -117,9 +127,12 @@ class ViT(nn.Module):
 
     def class_and_distill_logits(self, images_BCHW: Tensor, record: Record | None = None) -> tuple[Tensor, Tensor]:
         """The logits of the class token's head and of the distillation token's (Touvron et al. 2021), for training."""
+        return self.two_logits(self.read(images_BCHW, record))
+
+    def two_logits(self, z_BND: Tensor) -> tuple[Tensor, Tensor]:
+        """The same from the encoder's tokens."""
         if self.head is None or self.distill_head is None:
             raise ConfigError("this model has no distillation head", hint="distill_token=True and num_classes above 0")
-        z_BND = self.read(images_BCHW, record)
         if self.pool_norm is not None:
             z_BND = self.pool_norm(z_BND[:, :2])
         return self.head(z_BND[:, 0]), self.distill_head(z_BND[:, 1])
@@ -150,7 +163,7 @@ class ViT(nn.Module):
         _, channels, height, width = images_BCHW.shape
         if channels != config.channels:
             raise ConfigError(f"the pictures have {channels} channels and the model takes {config.channels}")
-        if (height, width) != config.image_size and not config.dynamic_size:
+        if not config.dynamic_size and (height, width) != config.image_size:
             raise ConfigError(
                 f"the pictures are {height}x{width} and the model takes {config.image_size[0]}x{config.image_size[1]}",
                 hint=f"load(..., image_size=({height}, {width})) fits it once, dynamic_size=True lets it take any size",

@@ -66,7 +66,7 @@ class Predictor:
         self.backend: Backend = TorchBackend(self.checkpoint, device=device)
         self.batch_size = batch_size
         self.workers = workers
-        self.chance, how = _chance(self.checkpoint)
+        self.chance, how = chance_of(self.checkpoint)
         self.notes: tuple[str, ...] = (*self.checkpoint.notes, *_notes(self.checkpoint, backend), *how)
         self._reader = Reader(EvaluationView(preprocess=self.preprocess, limits=limits))
 
@@ -191,7 +191,7 @@ def _notes(checkpoint: Checkpoint, backend: BackendName) -> tuple[str, ...]:
     )
 
 
-def _chance(checkpoint: Checkpoint) -> tuple[Chance, tuple[str, ...]]:
+def chance_of(checkpoint: Checkpoint) -> tuple[Chance, tuple[str, ...]]:
     """How logits become probabilities: as the run that made the checkpoint trained them, where it says so."""
     train = (checkpoint.recipe or {}).get("train")
     if isinstance(train, dict) and train.get("loss") == "sigmoid":

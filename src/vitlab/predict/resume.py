@@ -42,10 +42,11 @@ def continued_file(path: Path, *, top: int, mark: str) -> Iterator[tuple[TextIO,
 
 
 class Finished:
-    """The names that are done, each as a hash of 8 bytes: a million of them take 8 MB."""
+    """The names that are done, each as a hash of 8 bytes: a million of them take 8 MB. `unreadable` of them could not be read."""
 
-    def __init__(self, hashes: NDArray[np.uint64]) -> None:
+    def __init__(self, hashes: NDArray[np.uint64], *, unreadable: int = 0) -> None:
         self._hashes = np.unique(hashes)
+        self.unreadable = unreadable
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -55,22 +56,30 @@ class Finished:
         return found < len(self._hashes) and int(self._hashes[found]) == code
 
 
+def nothing_finished() -> Finished:
+    """Where a file is begun."""
+    return Finished(np.zeros(0, np.uint64))
+
+
 def _finished(file: IO[bytes], path: Path, *, top: int, mark: str) -> Finished:
     """Read what is there, cut off a half line at the end, and leave the file at its end."""
     whole = _whole_length(file)
     hashes = np.zeros(0, np.uint64)
     chunk: list[int] = []
+    unreadable = 0
     file.seek(0)
     for number, line in enumerate(iter(file.readline, b""), start=1):
         if file.tell() > whole:
             break
-        chunk.append(name_hash(_checked(line, number, path, top=top, mark=mark)))
+        name, read = _checked(line, number, path, top=top, mark=mark)
+        unreadable += not read
+        chunk.append(name_hash(name))
         if len(chunk) >= _CHUNK:
             hashes = np.concatenate([hashes, np.array(chunk, np.uint64)])
             chunk = []
     file.truncate(whole)
     file.seek(whole)
-    return Finished(np.concatenate([hashes, np.array(chunk, np.uint64)]))
+    return Finished(np.concatenate([hashes, np.array(chunk, np.uint64)]), unreadable=unreadable)
 
 
 def _whole_length(file: IO[bytes]) -> int:
@@ -86,8 +95,8 @@ def _whole_length(file: IO[bytes]) -> int:
     return 0
 
 
-def _checked(line: bytes, number: int, path: Path, *, top: int, mark: str) -> str:
-    """The name in a line that this run could have written."""
+def _checked(line: bytes, number: int, path: Path, *, top: int, mark: str) -> tuple[str, bool]:
+    """The name in a line that this run could have written, and whether its picture could be read."""
     where = f"{shown(str(path))}, line {number:,}"
     try:
         found = json.loads(line)
@@ -103,7 +112,7 @@ def _checked(line: bytes, number: int, path: Path, *, top: int, mark: str) -> st
     best = found.get("top")
     if isinstance(best, list) and len(best) != top:
         raise DataError(f"{where} has {len(best)} labels, and {top} are asked for", hint=f"say --top {len(best)}")
-    return str(found["name"])
+    return str(found["name"]), "error" not in found
 
 
 def name_hash(name: str) -> int:

@@ -26,9 +26,9 @@ class Averaged:
         """Go on from a saved average."""
         for name, average in self.state.items():
             saved = state[name].to(average.device)
-            average.copy_(
-                distribute_tensor(saved, average.device_mesh, average.placements) if isinstance(average, DTensor) else saved
-            )
+            if isinstance(average, DTensor):  # each rank takes its rows of what all have read
+                saved = distribute_tensor(saved, average.device_mesh, average.placements, src_data_rank=None)
+            average.copy_(saved)
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:

@@ -15,12 +15,17 @@ TERMINATED = 143  # the exit code of a run that SIGTERM ended with a checkpoint
 INTERRUPTED = 130  # and of one that Ctrl-C ended
 
 
+class Stopped(Exception):  # noqa: N818 (no error: it is what was asked for)
+    """A stop was asked for while the run waited for pictures: they will not be waited for."""
+
+
 class Control:
     """What the loop is asked to do at the next opportunity."""
 
     def __init__(self) -> None:
         self.stop: Reason | None = None
         self.save = False
+        self.waits = False
 
     def ask_stop(self, reason: Reason) -> None:
         """End after the current update, with a checkpoint."""
@@ -30,16 +35,32 @@ class Control:
         """Write a checkpoint after the current update and go on."""
         self.save = True
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A signal that asks for a stop within the block leaves it at once, by `Stopped`; so does one that asked before."""
+        if self.stop is not None:
+            raise Stopped
+        self.waits = True
+        try:
+            yield
+        finally:
+            self.waits = False
+
 
 @contextmanager
 def signals(control: Control) -> Iterator[None]:
-    """SIGTERM and Ctrl-C end the run with a checkpoint, a second one ends it at once; SIGUSR1 asks for a checkpoint."""
+    """SIGTERM and Ctrl-C end the run with a checkpoint, a second one ends it at once; SIGUSR1 asks for a checkpoint.
+
+    The update under way is finished first; waiting for pictures, to learn from or to be judged by, is not.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         reason: Reason = "terminated" if number == signal.SIGTERM else "interrupted"
         if control.stop is not None:
             os._exit(TERMINATED if number == signal.SIGTERM else INTERRUPTED)
         control.ask_stop(reason)
+        if control.waits:  # what is waited for may never come
+            raise Stopped
 
     def save(number: int, frame: FrameType | None) -> None:
         control.ask_save()

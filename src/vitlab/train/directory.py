@@ -26,7 +26,8 @@ from vitlab.checkpoint.files.atomic import REPLACED, UNFINISHED, clear_unfinishe
 from vitlab.config.change import differences
 from vitlab.config.run import RunConfig
 from vitlab.config.text import from_text, to_text
-from vitlab.errors import ConfigError, TrainingError
+from vitlab.errors import CheckpointError, ConfigError, TrainingError
+from vitlab.train.snapshot import Snapshot, read
 
 if sys.platform != "win32":
     import fcntl
@@ -161,6 +162,21 @@ class RunDirectory:
             except json.JSONDecodeError:
                 continue  # cut short by a crash
         return found
+
+
+def last_good(directory: RunDirectory, *, lean: bool = False) -> tuple[Snapshot | None, list[str]]:
+    """The newest checkpoint that is whole, and a sentence for each newer one that is not."""
+    troubles = list[str]()
+    for step in reversed(directory.steps()):
+        try:
+            return read(directory.step_path(step), lean=lean), troubles
+        except CheckpointError as error:
+            troubles.append(f"passed over the checkpoint of step {step}: {error.message}")
+    if troubles:
+        raise TrainingError(
+            f"no checkpoint in {directory.checkpoints} can be used: {troubles[0]}", hint="begin again in another folder"
+        )
+    return None, troubles
 
 
 def _remove(folder: Path) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 T = TypeVar("T")
 
 _PATIENCE = timedelta(seconds=60)  # a rank that died is noticed within this time
+_WRITING = timedelta(minutes=20)  # a rank that writes or reads gigabytes may take so long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +55,28 @@ class World:
         if self.ranks > 1:
             dist.barrier()
 
+    def meet(self) -> None:
+        """Wait for every rank, also for one that writes a large file: not for 60 seconds only, as `barrier` does."""
+        if self.ranks > 1:
+            group = dist.new_group(backend="gloo", timeout=_WRITING)
+            dist.barrier(group)
+            dist.destroy_process_group(group)
+
 
 def leads() -> bool:
     """Whether this process is the one that writes and speaks, known before and after there is a world too."""
     return os.environ.get("RANK", "0") == "0"
 
 
+def ranks_around() -> int:
+    """How many processes torchrun started, 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 @contextmanager
 def world() -> Iterator[World]:
     """The world that torchrun set up, or a world of one; process groups end with the block."""
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks = ranks_around()
     cuda = torch.cuda.is_available()
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local) if cuda else torch.device("cpu")

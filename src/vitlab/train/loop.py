@@ -9,27 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from vitlab.checkpoint.native import write_native
 from vitlab.config.run import RunConfig
 from vitlab.data.batch import Batch
 from vitlab.data.loader import Loader
-from vitlab.errors import CheckpointError, DivergedError, TrainingError, VitlabError
-from vitlab.train.control import Control
-from vitlab.train.directory import RunDirectory
+from vitlab.errors import DivergedError, VitlabError
+from vitlab.train.control import Control, Stopped
+from vitlab.train.directory import RunDirectory, last_good
 from vitlab.train.distributed import World, world
-from vitlab.train.events import Evaluated, Event, Finished, Reason, Saved, Shrunk, Skipped, Started, Stepped, Warned
-from vitlab.train.optim import optimizer_state
-from vitlab.train.parallel import whole
+from vitlab.train.events import Evaluated, Event, Finished, Reason, Shrunk, Skipped, Started, Stepped, Warned
+from vitlab.train.keeper import Keeper
 from vitlab.train.schedule import learning_rate
 from vitlab.train.setup import assemble, evaluation_loader, open_part, training_loader
-from vitlab.train.snapshot import Progress, Snapshot, Writer, copied, read
+from vitlab.train.snapshot import Progress
 from vitlab.train.step import Stepper
-from vitlab.train.task import extra_state
 from vitlab.train.validate import score, validate
 
 _PATIENCE_WITH_NANS = 3
+_REASONS: tuple[Reason, ...] = ("terminated", "interrupted", "max-time", "patience", "finished")
 
 
 def train(
@@ -57,10 +54,9 @@ class Loop:
         self.directory = directory
         self.here = here
         self.control = control
-        self.writer = Writer()
         self.progress = Progress(seed=run.train.seed)
         self.metrics: dict[str, float] = {}
-        self.saved_step = -1
+        self.keeper: Keeper | None = None  # once there is something to keep
 
     def events(self) -> Iterator[Event]:
         """Everything that happens, also written to the run's events where this process leads."""
@@ -70,15 +66,15 @@ class Loop:
                     self.directory.append_event(_as_line(event))
                 yield event
         finally:
-            self.writer.wait()
+            if self.keeper is not None:
+                self.keeper.close()
 
     def _events(self) -> Iterator[Event]:
         began = time.monotonic()
         run, directory = self.run, self.directory
-        restored, troubles = last_good(directory)
+        restored, troubles = last_good(directory, lean=self.here.ranks > 1)
         if restored is not None:
             self.progress = restored.progress
-            self.saved_step = self.progress.step
         if self.here.leads:
             directory.forget_events_after(self.progress.step)
         source = open_part(run, run.data.train_split)
@@ -87,6 +83,8 @@ class Loop:
         judge = None if held_out is None else evaluation_loader(run, held_out, self.here)
         with loader.batches(self.progress.position) as stream:  # its workers start before the model takes memory
             self.players = assemble(run, source, self.here, restored)
+            self.keeper = keeper = Keeper(run, directory, self.here, self.players)
+            keeper.saved = self.progress.step if restored is not None else -1
             self.stepper = Stepper(self.players.model, self.players.optimizers, self.players.task, run.train, self.here)
             self.stepper.micro_batch = self.progress.micro_batch or run.train.micro_batch
             yield self._started(len(source), (*loader.notes, *self.players.notes), resumed=restored is not None)
@@ -94,27 +92,37 @@ class Loop:
                 yield Warned(step=self.progress.step, message=trouble)
             reason: Reason = "finished"
             unread = 0
-            while self.progress.step < run.train.steps:
-                stop = self._asked_to_stop(began)
-                if stop is not None:
-                    reason = stop
-                    break
-                try:
-                    batch = next(stream)
-                except VitlabError:
+            try:
+                if self.progress.unseen:  # a stop came in between
+                    yield from self._look(judge, last=True)
+                while self.progress.step < run.train.steps:
+                    yield from keeper.written()
+                    stop = self._asked_to_stop(began)
+                    if stop is not None:
+                        reason = stop
+                        break
+                    with nullcontext() if self.here.ranks > 1 else self.control.waiting():  # ranks stop after the same update
+                        batch = next(stream)
+                    for failure in stream.failures[unread:]:  # each once, though every epoch meets it again
+                        yield Warned(step=self.progress.step, message=str(failure))
+                    unread = len(stream.failures)
+                    yield from self._step(batch, loader)
+                    yield from self._look(judge)
+                    if self._patience_is_over():
+                        reason = "patience"
+                        break
+                    if self._wants_save():
+                        yield from self._save()
+            except Stopped:
+                reason = self._agreed(self.control.stop) or reason
+            except DivergedError:
+                raise
+            except VitlabError:
+                if keeper.together is None:  # else all ranks would have to write, and the others do not know of it
                     yield from self._save()  # what was learned so far is not lost with a worker
-                    raise
-                for failure in stream.failures[unread:]:  # each once, though every epoch meets it again
-                    yield Warned(step=self.progress.step, message=str(failure))
-                unread = len(stream.failures)
-                yield from self._step(batch, loader)
-                yield from self._look(judge)
-                if self._patience_is_over():
-                    reason = "patience"
-                    break
-                if self._wants_save():
-                    yield from self._save()
-        yield from self._end(judge, reason, began)
+                    yield from keeper.written(wait=True)
+                raise
+        yield from self._end(keeper, judge, reason, began)
 
     def _started(self, pictures: int, notes: tuple[str, ...], *, resumed: bool) -> Started:
         parameters = list(self.players.model.parameters())
@@ -177,7 +185,9 @@ class Loop:
         due = last or (every > 0 and self.progress.step % every == 0)
         if judge is None or not due or self.metrics.get("step") == self.progress.step:
             return
-        metrics = validate(self.players, judge, self.run, self.here)
+        self.progress = replace(self.progress, unseen=True)
+        metrics = validate(self.players, judge, self.run, self.here, self.control)
+        self.progress = replace(self.progress, unseen=False)
         self.metrics = {**metrics, "step": self.progress.step}
         value = score(metrics)
         best = self.progress.best is None or value > self.progress.best
@@ -202,94 +212,40 @@ class Loop:
     def _asked_to_stop(self, began: float) -> Reason | None:
         limit = self.run.train.max_minutes * 60
         late = limit > 0 and time.monotonic() - began + 2 * _step_seconds(self.progress) >= limit
-        wants = self.control.stop is not None or late
-        if not (self.here.any(wants) if self.here.ranks > 1 else wants):
-            return None
-        return self.control.stop or "max-time"
+        return self._agreed(self.control.stop or ("max-time" if late else None))
+
+    def _agreed(self, wish: Reason | None) -> Reason | None:
+        """The same reason on every rank to stop now, if one of them has one: a signal may reach only some of them in time."""
+        if self.here.ranks == 1:
+            return wish
+        votes = self.here.sum(torch.tensor([float(wish == reason) for reason in _REASONS], device=self.here.device))
+        return next((reason for reason, count in zip(_REASONS, votes.tolist(), strict=True) if count), None)
 
     def _save(self, *, best: bool = False) -> Iterator[Event]:
-        """Write a checkpoint in the background; `last`, and `best` where it is, follow when it is on the disk."""
-        step = self.progress.step
-        if step == self.saved_step and not best:
-            return
-        began = time.monotonic()
-        snapshot = self._snapshot()
-        if not self.here.leads:
-            self.saved_step = step
-            return
-        _refuse_non_finite(snapshot.model)
-        directory, keep = self.directory, self.run.train.keep
-        troubles: list[str] = []
+        assert self.keeper is not None
+        return self.keeper.save(self.progress, self._measured(), best=best)
 
-        def then() -> None:
-            directory.point("last", step)
-            if best:
-                directory.point("best", step)
-            troubles.extend(directory.retain(keep))
+    def _measured(self) -> dict[str, float]:
+        return {name: value for name, value in self.metrics.items() if name != "step"}
 
-        self.writer.start(directory.step_path(step), snapshot, then)
-        self.saved_step = step
-        yield Saved(step=step, path=directory.step_path(step), seconds=time.monotonic() - began)
-        for trouble in troubles:
-            yield Warned(step=step, message=trouble)
-
-    def _snapshot(self) -> Snapshot:
-        players = self.players
-        facts = replace(players.facts, metrics={name: value for name, value in self.metrics.items() if name != "step"} or None)
-        return Snapshot(
-            progress=self.progress,
-            model=copied(whole(players.bare.state_dict())),
-            facts=facts,
-            optimizer=copied(optimizer_state(players.whole, players.optimizers)),
-            average=None if players.average is None else copied(whole(players.average.state)),
-            extra=copied(whole(extra_state(players.whole))),
-        )
-
-    def _end(self, judge: Loader | None, reason: Reason, began: float) -> Iterator[Event]:
+    def _end(self, keeper: Keeper, judge: Loader | None, reason: Reason, began: float) -> Iterator[Event]:
         if reason in ("finished", "patience", "max-time"):
-            yield from self._look(judge, last=True)
+            try:
+                yield from self._look(judge, last=True)
+            except Stopped:
+                reason = self._agreed(self.control.stop) or reason
         yield from self._save()
-        self.writer.wait()
+        yield from keeper.written(wait=True)
         model = None
         if self.here.leads and reason in ("finished", "patience"):
-            model = self._keep_model()
-        self.here.barrier()
-        metrics = {name: value for name, value in self.metrics.items() if name != "step"}
-        yield Finished(step=self.progress.step, reason=reason, model=model, metrics=metrics, seconds=time.monotonic() - began)
-
-    def _keep_model(self) -> Path:
-        """The file to keep: the best weights where the run stops early, else the last; averaged where the run averages."""
-        path = self.directory.root / "model.safetensors"
-        step = self.directory.pointed("best" if self.run.train.patience else "last")
-        assert step is not None
-        snapshot = read(self.directory.step_path(step))
-        write_native(path, snapshot.average or snapshot.model, snapshot.facts)
-        return path
-
-
-def last_good(directory: RunDirectory) -> tuple[Snapshot | None, list[str]]:
-    """The newest checkpoint that is whole, and a sentence for each newer one that is not."""
-    troubles = list[str]()
-    for step in reversed(directory.steps()):
-        try:
-            return read(directory.step_path(step)), troubles
-        except CheckpointError as error:
-            troubles.append(f"passed over the checkpoint of step {step}: {error.message}")
-    if troubles:
-        raise TrainingError(
-            f"no checkpoint in {directory.checkpoints} can be used: {troubles[0]}", hint="begin again in another folder"
-        )
-    return None, troubles
+            model = keeper.keep_model()
+        self.here.meet()
+        seconds = time.monotonic() - began
+        yield Finished(step=self.progress.step, reason=reason, model=model, metrics=self._measured(), seconds=seconds)
 
 
 def _step_seconds(progress: Progress) -> float:
     return progress.seconds / progress.step if progress.step else 0.0
-
-
-def _refuse_non_finite(state: dict[str, Tensor]) -> None:
-    odd = [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]
-    if odd:
-        raise DivergedError(f"weights became infinite or not a number ({odd[0]}), so no checkpoint of them is kept")
 
 
 def _as_line(event: Event) -> dict[str, object]:

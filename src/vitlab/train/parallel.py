@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from vitlab.config.train import Precision, Strategy
@@ -19,7 +19,7 @@ from vitlab.model.resnet import Unit as ResNetUnit
 from vitlab.model.vit import Block
 from vitlab.train.distributed import World
 
-_SHARDED = (Block, StemUnit, ResNetUnit)  # the layers that are gathered one at a time
+_SHARDED = (Block, StemUnit, ResNetUnit)
 
 
 def shared_out(model: nn.Module, strategy: Strategy, precision: Precision, here: World) -> nn.Module:
@@ -46,11 +46,15 @@ def shard(model: nn.Module, precision: Precision, here: World) -> nn.Module:
     mesh = init_device_mesh(here.device.type, (here.ranks,))
     half = torch.bfloat16 if precision == "bfloat16" else None
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
-    for module in model.modules():
-        if isinstance(module, _SHARDED):
-            fully_shard(module, mesh=mesh, mp_policy=policy)
+    for layer in layers_of(model):
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     return model
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The layers that are gathered one at a time."""
+    return [module for module in model.modules() if isinstance(module, _SHARDED)]
 
 
 def without_talk(model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
@@ -62,9 +66,23 @@ def without_talk(model: nn.Module, *, last: bool) -> AbstractContextManager[None
     return nullcontext()
 
 
-def whole(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors put together from the ranks' parts; every rank must ask, and every rank gets them."""
-    return {name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for name, tensor in state.items()}
+def is_sharded(model: nn.Module) -> bool:
+    """Whether ranks hold parts of its tensors."""
+    return isinstance(model, FSDPModule)
+
+
+def own_rows(state: Mapping[str, Tensor], here: World) -> dict[str, Tensor]:
+    """What this rank has to write of each tensor so that nothing is written twice: its rows, or on rank 0 what all ranks hold."""
+    found = dict[str, Tensor]()
+    for name, tensor in state.items():
+        if isinstance(tensor, DTensor) and tensor.placements == (Shard(0),):
+            rows = tensor.to_local()
+            if rows.numel():
+                found[name] = rows
+        elif here.leads:
+            assert not isinstance(tensor, DTensor) or all(isinstance(place, Replicate) for place in tensor.placements)
+            found[name] = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return found
 
 
 def resharded(model: nn.Module) -> None:

@@ -21,8 +21,9 @@ from vitlab.data.batch import Batch
 from vitlab.data.source import Source, open_source
 from vitlab.data.workers.memory import memory_available
 from vitlab.model.cost import Cost, cost
-from vitlab.train.distributed import World
+from vitlab.train.distributed import World, ranks_around
 from vitlab.train.setup import assemble, training_loader
+from vitlab.train.shares import shares
 from vitlab.train.step import Stepper
 from vitlab.train.survey import survey
 
@@ -37,9 +38,11 @@ class Plan:
     """A run in numbers. Times in seconds, None where it was not measured, for the reason in `notes`.
 
     `macs` are multiply-adds of one picture forward; `exaflops` of the whole run by the paper's rule of 6 operations for each
-    (Table 6). `memory_bytes` is the estimate of weights, gradients, optimiser, average and activations for `micro_batch` pictures,
-    `memory_free` what there is. `checkpoint_bytes` is what one checkpoint takes on the disk.
-    `step_seconds` is one update, measured with `measured_pictures` and scaled; `read_seconds` one batch read by one process.
+    (Table 6). `ranks` processes share the work; `rank_parameters` is how many numbers each holds of the model: all of them unless
+    the strategy is `fsdp`. `memory_bytes` is the estimate for one process: weights, gradients, optimiser, average and activations
+    for `micro_batch` pictures, `memory_free` what there is. `checkpoint_bytes` is what one checkpoint takes on the disk.
+    `step_seconds` is one update, measured with `measured_pictures` and scaled; `read_seconds` a process's share of a batch, read by
+    one process. Times are without the exchange between processes.
     `seconds` is all updates with reading beside them; looking at held-out pictures is not counted.
     """
 
@@ -49,6 +52,8 @@ class Plan:
     batch_size: int
     micro_batch: int
     parameters: int
+    ranks: int
+    rank_parameters: int
     macs: int
     exaflops: float
     memory_bytes: int
@@ -61,29 +66,37 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-def plan(run: RunConfig, *, data: DataFacts | None = None) -> Plan:
-    """What the run will take on this machine; `data` are its pictures' facts where they are known already."""
+def plan(run: RunConfig, *, data: DataFacts | None = None, ranks: int | None = None) -> Plan:
+    """What the run will take on this machine; `data` are its pictures' facts where they are known already.
+
+    `ranks` is among how many processes it will be shared out: under torchrun, without being told, as many as it started.
+    """
     facts = data or survey(run.data.source, rule=run.data.rule)
-    counted = cost(run.model)
+    ranks = ranks or ranks_around()
+    counted = _Needs(run, cost(run.model), ranks)
     batch = run.data.loader.batch_size
-    rows = min(run.train.micro_batch or batch, batch)
+    own = -(-batch // ranks)
+    rows = min(run.train.micro_batch or own, own)
     here = World(device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     free = _free(here)
     whole = open_source(run.data.source, split="all", rule=run.data.rule)
     notes = list[str]()
-    needed = _memory(run, counted, rows)
+    if run.train.strategy == "fsdp" and ranks == 1:
+        notes.append("strategy='fsdp' shares the model out among the processes of torchrun, and here is one")
+    needed = counted.memory(rows)
     if needed > free:
-        fits = _fitting(run, counted, free)
+        fits = counted.fitting(own, free)
         advice = f"a micro-batch of {fits} would fit" if fits else "not even one picture at a time fits"
         notes.append(f"about {needed / 2**30:.1f} GiB are needed and {free / 2**30:.1f} are free: {advice}")
     step_seconds, measured = None, 0
-    if _memory(run, counted, min(rows, _FIRST)) > free:
+    alone = _Needs(run, counted.cost, 1)  # the measuring is done by one process, with the whole model
+    if alone.memory(min(rows, _FIRST)) > free:
         notes.append("the time of an update was not measured, since the model does not fit into memory")
     else:
-        step_seconds, measured = _measure(run, whole, here, most=max(1, min(rows, _fitting(run, counted, free))))
-        if measured < batch and measured <= _FIRST:
+        step_seconds, measured = _measure(run, whole, here, batch=own, most=max(1, min(rows, alone.fitting(own, free))))
+        if measured < own and measured <= _FIRST:
             notes.append("the time of an update is that of a single picture times the batch: rather too long")
-    read_seconds = _read(run, whole, here)
+    read_seconds = _read(run, whole, here, batch=own)
     seconds = None if step_seconds is None else run.train.steps * _together(run, here, step_seconds, read_seconds)
     return Plan(
         steps=run.train.steps,
@@ -91,12 +104,14 @@ def plan(run: RunConfig, *, data: DataFacts | None = None) -> Plan:
         pictures=facts.pictures,
         batch_size=batch,
         micro_batch=rows,
-        parameters=counted.parameters,
-        macs=counted.macs,
-        exaflops=6 * counted.macs * run.train.steps * batch / 1e18,
+        parameters=counted.cost.parameters,
+        ranks=ranks,
+        rank_parameters=counted.held,
+        macs=counted.cost.macs,
+        exaflops=6 * counted.cost.macs * run.train.steps * batch / 1e18,
         memory_bytes=needed,
         memory_free=free,
-        checkpoint_bytes=counted.weight_bytes() * (1 + _slots(run) + bool(run.train.average.decay)),
+        checkpoint_bytes=counted.cost.weight_bytes() * (1 + _slots(run) + bool(run.train.average.decay)),
         step_seconds=step_seconds,
         read_seconds=read_seconds,
         seconds=seconds,
@@ -109,25 +124,35 @@ def _slots(run: RunConfig) -> int:
     return 2 if run.train.optimizer.kind == "adamw" else 1
 
 
-def _memory(run: RunConfig, counted: Cost, rows: int) -> int:
-    wide = 2 if run.train.precision == "bfloat16" else 4
-    average = counted.weight_bytes() if run.train.average.decay else 0
-    return counted.training_bytes(batch=rows, number_bytes=wide, optimizer_slots=_slots(run)) + average
+class _Needs:
+    """The memory of one process: its own part of the model where there are parts, and the activations of its pictures."""
 
+    def __init__(self, run: RunConfig, counted: Cost, ranks: int) -> None:
+        self.run = run
+        self.cost = counted
+        self.held, self.gathered = counted.parameters, 0
+        if run.train.strategy == "fsdp" and ranks > 1:
+            parts = shares(run.model, run.train.precision, ranks=ranks)
+            self.held, self.gathered = parts.parameters, parts.gathered
 
-def _fitting(run: RunConfig, counted: Cost, free: int) -> int:
-    """The largest power of two of pictures at a time that the estimate says fits, 0 for none."""
-    rows = run.data.loader.batch_size
-    while rows and _memory(run, counted, rows) > free:
-        rows //= 2
-    return rows
+    def memory(self, rows: int) -> int:
+        """Bytes to train with that many pictures at a time."""
+        wide = 2 if self.run.train.precision == "bfloat16" else 4
+        copies = 2 + _slots(self.run) + bool(self.run.train.average.decay)  # weights, gradients, slots, average
+        return self.held * copies * 4 + (self.gathered + self.cost.training_copies + rows * self.cost.training_kept) * wide
+
+    def fitting(self, rows: int, free: int) -> int:
+        """The largest number of pictures at a time, halving from `rows`, that the estimate says fits, 0 for none."""
+        while rows and self.memory(rows) > free:
+            rows //= 2
+        return rows
 
 
 def _free(here: World) -> int:
     return int(torch.cuda.mem_get_info(here.device)[0]) if here.device.type == "cuda" else memory_available()
 
 
-def _measure(run: RunConfig, source: Source, here: World, *, most: int) -> tuple[float, int]:
+def _measure(run: RunConfig, source: Source, here: World, *, batch: int, most: int) -> tuple[float, int]:
     """Seconds of a whole batch's update, and by how many pictures that was measured."""
     alone = replace(run, start=None, train=replace(run.train, strategy="single", micro_batch=0))
     players = assemble(alone, source, here, None)
@@ -139,7 +164,6 @@ def _measure(run: RunConfig, source: Source, here: World, *, most: int) -> tuple
         stepper.update(batch, step=step, batch_size=rows, rate=1e-6)
         return time.perf_counter() - began
 
-    batch = run.data.loader.batch_size
     first = min(_FIRST, most)
     cold = update(first, 0)
     if cold > _PATIENCE:
@@ -165,9 +189,8 @@ def _pictures(run: RunConfig, source: Source, rows: int, seed: int) -> Batch:
     return Batch(images_BHWC=images_BHWC, labels=labels, index_B=np.arange(rows), epoch=0, position=rows, failed=())
 
 
-def _read(run: RunConfig, source: Source, here: World) -> float:
+def _read(run: RunConfig, source: Source, here: World, *, batch: int) -> float:
     """Seconds for one process to read and augment a batch, by a few pictures of the data itself."""
-    batch = run.data.loader.batch_size
     rows = min(batch, _READ)
     few = replace(run.data.loader, batch_size=rows, workers=0, repeats=1, cache="none", corrupt="skip", corrupt_budget=0.99)
     loader = training_loader(replace(run, data=replace(run.data, loader=few)), source, here)

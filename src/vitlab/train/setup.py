@@ -18,8 +18,9 @@ from vitlab.data.feed import evaluation_feed, training_feed
 from vitlab.data.loader import Loader
 from vitlab.data.order import Share
 from vitlab.data.source import Source, open_source
-from vitlab.errors import ConfigError
+from vitlab.errors import ConfigError, TrainingError
 from vitlab.model.assemble import Model, build, skeleton
+from vitlab.model.bfloat16 import REMEDY, bfloat16_trouble
 from vitlab.model.masked import MaskedViT
 from vitlab.model.vit import ViT
 from vitlab.train.average import Averaged
@@ -69,12 +70,16 @@ def open_part(run: RunConfig, split: Split) -> Source:
 def assemble(run: RunConfig, source: Source, world: World, restored: Snapshot | None) -> Players:
     """Model, optimisers and task, as they were in `restored` or as the run begins."""
     _check_classes(run, source)
+    if run.train.precision == "bfloat16" and world.device.type == "cpu" and (trouble := bfloat16_trouble()):
+        raise TrainingError(f"precision='bfloat16' cannot be used here: {trouble}", hint=f"{REMEDY}, or precision='float32'")
     bare, notes = _model(run, source, restored)
-    bare.to(world.device)
+    # FSDP brings one layer after the other to the device as it cuts it up: the whole may be too large for it.
+    place = torch.device("cpu") if run.train.strategy == "fsdp" else world.device
+    bare.to(place)
     if isinstance(bare, ViT):
         bare.lean = True  # what no one reads needs no gradient either
     (bare.encoder if isinstance(bare, ViT) else bare).recompute = run.train.recompute
-    whole = _for_training(bare, run, restored).to(world.device)
+    whole = _for_training(bare, run, restored).to(place)
     freeze(whole, run.train)
     whole.train()
     if run.train.compile:

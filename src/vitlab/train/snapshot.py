@@ -6,6 +6,9 @@
     optimizer.safetensors   the optimiser's tensors by parameter name
     progress.json           where the run is, and the SHA-256 of every file and of itself
 
+Where ranks hold parts of the tensors, each writes its own, `model-part-0-of-2.safetensors` and so on in place of
+`model.safetensors` (see together.py); `read` puts them together.
+
 Dropout, order and augmentation are functions of the seed and the step, so no random state needs to be kept: `step` and `seed` in
 progress.json are it, and the loader's position is the step times the batch.
 """
@@ -26,12 +29,14 @@ from vitlab.checkpoint.files import write_safetensors
 from vitlab.checkpoint.files.atomic import replacing, replacing_folder
 from vitlab.checkpoint.files.safetensors_file import open_safetensors
 from vitlab.checkpoint.native import Facts, read_native, write_native
+from vitlab.checkpoint.parts import Pieces, is_part, parts_in, read_weights
 from vitlab.config.text import from_json, to_json
 from vitlab.errors import CheckpointError, ConfigError, TrainingError
 
 State = dict[str, Tensor]
 MODEL, AVERAGE, EXTRA = "model.safetensors", "average.safetensors", "extra.safetensors"
 OPTIMIZER, PROGRESS = "optimizer.safetensors", "progress.json"
+_FILES = (MODEL, AVERAGE, EXTRA, OPTIMIZER, PROGRESS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +44,9 @@ class Progress:
     """Where a run is: after `step` updates and `position` pictures.
 
     `best` is the best value of the metric that is watched so far, `stale` the evaluations since. `skipped` counts batches without
-    an update, `in_a_row` the last ones. `micro_batch` is what fitted into memory. `seconds` of training so far. `seed` and `step`
-    are the whole state of every random choice.
+    an update, `in_a_row` the last ones. `micro_batch` is what fitted into memory. `seconds` of training so far. `unseen`
+    where a stop came before the held-out pictures, which were due, had been looked at. `seed` and `step` are the whole state of
+    every random choice.
     """
 
     step: int = 0
@@ -52,18 +58,22 @@ class Progress:
     in_a_row: int = 0
     micro_batch: int = 0
     seconds: float = 0.0
+    unseen: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A run at one moment, its tensors copies of their own: training may go on while this is written."""
+    """A run at one moment, its tensors copies of their own: training may go on while this is written.
+
+    Where ranks hold parts, `model`, `optimizer`, `average` and `extra` are this rank's part to be written, and whole when read.
+    """
 
     progress: Progress
     model: State
     facts: Facts
-    optimizer: State
-    average: State | None = None
-    extra: State = field(default_factory=dict)
+    optimizer: Mapping[str, Tensor]
+    average: Mapping[str, Tensor] | None = None
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -74,35 +84,55 @@ class Snapshot:
 
 def write(folder: Path, snapshot: Snapshot) -> None:
     """Write a snapshot as that folder: complete and durable when it appears, absent before."""
-    names = (MODEL, AVERAGE, EXTRA, OPTIMIZER, PROGRESS)
-    with replacing_folder(folder, needed=snapshot.bytes, names=names) as new:
+    with replacing_folder(folder, needed=snapshot.bytes, names=replaceable(folder)) as new:
         write_native(new / MODEL, snapshot.model, snapshot.facts)
         if snapshot.average is not None:
             write_native(new / AVERAGE, snapshot.average, snapshot.facts)
         write_safetensors(new / OPTIMIZER, snapshot.optimizer, {"format": "pt"})
         if snapshot.extra:
             write_safetensors(new / EXTRA, snapshot.extra, {"format": "pt"})
-        text = _progress_text(new, snapshot.progress)
-        with replacing(new / PROGRESS, needed=len(text)) as file:
-            file.write(text)
+        write_progress(new, snapshot.progress, {entry.name: file_digest(entry) for entry in sorted(new.iterdir())})
 
 
-def read(folder: Path) -> Snapshot:
-    """A snapshot, every byte of it checked; CheckpointError says what is damaged."""
+def replaceable(folder: Path) -> tuple[str, ...]:
+    """What a new snapshot of the same step may take the place of: another's files, whole or in parts."""
+    parts = (entry.name for entry in folder.iterdir() if is_part(entry.name)) if folder.is_dir() else ()
+    return (*_FILES, *parts)
+
+
+def read(folder: Path, *, lean: bool = False) -> Snapshot:
+    """A snapshot, every byte of it checked; CheckpointError says what is damaged.
+
+    Parts become whole again. With `lean` the optimiser's and the averaged tensors are not held in memory: each is read when it is
+    asked for, as long as the folder is there.
+    """
     progress = read_progress(folder)
-    with open_safetensors(folder / MODEL) as opened:
-        model, facts = read_native(opened)
-    average = None
-    if (folder / AVERAGE).exists():
-        with open_safetensors(folder / AVERAGE) as opened:
-            average, _ = read_native(opened)
-    with open_safetensors(folder / OPTIMIZER) as opened:
-        optimizer = opened.tensors()
-    extra = State()
-    if (folder / EXTRA).exists():
-        with open_safetensors(folder / EXTRA) as opened:
-            extra = opened.tensors()
-    return Snapshot(progress=progress, model=model, facts=facts, optimizer=optimizer, average=average, extra=extra)
+    parts = parts_in(folder, _stem(MODEL))
+    if parts:
+        model, facts = read_weights(parts)
+    else:
+        with open_safetensors(folder / MODEL) as opened:
+            model, facts = read_native(opened)
+    optimizer, average, extra = (_pieces(folder, name) for name in (OPTIMIZER, AVERAGE, EXTRA))
+    if optimizer is None:
+        raise CheckpointError(f"{folder} holds no {OPTIMIZER}")
+    return Snapshot(
+        progress=progress,
+        model=model,
+        facts=facts,
+        optimizer=optimizer if lean else dict(optimizer),
+        average=average if lean or average is None else dict(average),
+        extra=dict(extra or {}),
+    )
+
+
+def _pieces(folder: Path, name: str) -> Pieces | None:
+    paths = parts_in(folder, _stem(name)) or ((folder / name,) if (folder / name).exists() else ())
+    return Pieces(paths) if paths else None
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(".safetensors")
 
 
 def read_progress(folder: Path) -> Progress:
@@ -116,24 +146,27 @@ def read_progress(folder: Path) -> Progress:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if _digest_of(data) != digest:
         raise CheckpointError(f"{path} was damaged: it does not have the SHA-256 that it says")
-    found = {entry.name: _file_digest(entry) for entry in folder.iterdir() if entry.name != PROGRESS}
+    found = {entry.name: file_digest(entry) for entry in folder.iterdir() if entry.name != PROGRESS}
     odd = sorted({name for name in found.keys() | said.keys() if found.get(name) != said.get(name)})
     if odd:
         raise CheckpointError(f"{folder} was damaged: {', '.join(odd)} not as written")
     return progress
 
 
-def _progress_text(folder: Path, progress: Progress) -> bytes:
-    files = {entry.name: _file_digest(entry) for entry in sorted(folder.iterdir())}
-    data = {"version": 1, "progress": to_json(progress), "files": files, "torch": torch.__version__}
-    return (json.dumps(data | {"sha256": _digest_of(data)}, indent=2) + "\n").encode()
+def write_progress(folder: Path, progress: Progress, files: Mapping[str, str]) -> None:
+    """Write progress.json, with the SHA-256 of all other files of the folder."""
+    data = {"version": 1, "progress": to_json(progress), "files": dict(files), "torch": torch.__version__}
+    text = (json.dumps(data | {"sha256": _digest_of(data)}, indent=2) + "\n").encode()
+    with replacing(folder / PROGRESS, needed=len(text)) as file:
+        file.write(text)
 
 
 def _digest_of(data: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def _file_digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -150,13 +183,15 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._trouble: BaseException | None = None
 
-    def start(self, folder: Path, snapshot: Snapshot, then: Callable[[], None]) -> None:
-        """Begin writing, and do `then` when the folder is on the disk; waits for the write before."""
+    def start(
+        self, folder: Path, snapshot: Snapshot, then: Callable[[], None], how: Callable[[Path, Snapshot], None] | None = None
+    ) -> None:
+        """Begin writing, by `how` or by `write`, and do `then` when the folder is on the disk; waits for the write before."""
         self.wait()
 
         def work() -> None:
             try:
-                write(folder, snapshot)
+                (how or write)(folder, snapshot)
                 then()
             except BaseException as error:  # noqa: BLE001 (whatever it is, the training thread must hear of it)
                 self._trouble = error

@@ -100,14 +100,19 @@ class Classify:
 
 
 class BothHeads(nn.Module):
-    """A distilled ViT that answers with both heads, for training: what the labels judge, and what the teacher judges."""
+    """A distilled ViT that answers with both heads in training: what the labels judge, and what the teacher judges.
+
+    In evaluation it answers as the ViT does. Under FSDP it is this module, not the ViT inside, that gathers the weights.
+    """
 
     def __init__(self, vit: ViT) -> None:
         super().__init__()
         self.vit = vit
 
-    def forward(self, images_BCHW: Tensor) -> tuple[Tensor, Tensor]:
-        return self.vit.class_and_distill_logits(images_BCHW)
+    def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        answer: Tensor | tuple[Tensor, Tensor]
+        answer = self.vit.class_and_distill_logits(images_BCHW) if self.training else self.vit(images_BCHW)
+        return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

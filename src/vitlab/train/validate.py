@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from vitlab.config.run import RunConfig
-from vitlab.data.loader import Loader
+from vitlab.data.batch import Batch
+from vitlab.data.loader import Loader, Stream
 from vitlab.evaluate.answers import Answers, answer, headline
+from vitlab.train.control import Control, Stopped
 from vitlab.train.distributed import World
 from vitlab.train.parallel import resharded
 from vitlab.train.setup import Players
@@ -19,18 +21,35 @@ from vitlab.train.task import PredictMasked, Work
 _VALIDATION_STREAM = 203
 
 
-def validate(players: Players, judge: Loader, run: RunConfig, here: World) -> dict[str, float]:
-    """Names and values: loss, top1, ... over every held-out picture of all ranks."""
+def validate(players: Players, judge: Loader, run: RunConfig, here: World, control: Control) -> dict[str, float]:
+    """Names and values: loss, top1, ... over every held-out picture of all ranks. `Stopped` where a stop is asked for meanwhile."""
     with swapped(players):
         players.model.eval()
         try:
-            if isinstance(players.task, PredictMasked):
-                return {"loss": _masked_loss(players, judge, run, here)}
-            own = answer(players.bare, judge, run.preprocess, device=here.device)
+            with judge.batches() as stream:
+                batches = _until_stopped(stream, here, control)
+                if isinstance(players.task, PredictMasked):
+                    return {"loss": _masked_loss(players, batches, run, here)}
+                own = answer(players.whole, batches, run.preprocess, device=here.device)
             return {name: float(value) for name, value in headline(_merged(here.gather(own))).items()}
         finally:
             resharded(players.model)
             players.model.train()
+
+
+def _until_stopped(stream: Stream, here: World, control: Control) -> Iterator[Batch]:
+    """The batches, as long as nobody asks for a stop; ranks, which need each other for every layer, stop before the same batch."""
+    while True:
+        if here.ranks > 1:
+            if here.any(control.stop is not None):
+                raise Stopped
+            batch = next(stream, None)
+        else:
+            with control.waiting():
+                batch = next(stream, None)
+        if batch is None:
+            return
+        yield batch
 
 
 def _merged(parts: list[Answers]) -> Answers:
@@ -71,9 +90,9 @@ def _put(players: Players, state: dict[str, torch.Tensor]) -> None:
 
 
 @torch.inference_mode()
-def _masked_loss(players: Players, judge: Loader, run: RunConfig, here: World) -> float:
+def _masked_loss(players: Players, batches: Iterable[Batch], run: RunConfig, here: World) -> float:
     totals = torch.zeros(2, dtype=torch.float64, device=here.device)
-    for number, batch in enumerate(judge):
+    for number, batch in enumerate(batches):
         rng = np.random.default_rng([run.train.seed, _VALIDATION_STREAM, number])
         work = players.task.prepare(torch.from_numpy(batch.images_BHWC), torch.from_numpy(batch.labels), rng)
         placed = Work(images_BHWC=work.images_BHWC.to(here.device), wanted=tuple(part.to(here.device) for part in work.wanted))

@@ -81,6 +81,25 @@ def replacing_folder(path: Path, *, needed: int, names: tuple[str, ...]) -> Iter
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def unfinished_folder(path: Path) -> Path:
+    """The one name under which several processes together fill what `put_in_place` will call `path`.
+
+    It has no lock: whoever may write beside `path` at all removes what killed processes left of it.
+    """
+    return path.parent / f"{_start(path)}together{UNFINISHED}"
+
+
+def put_in_place(folder: Path, path: Path, *, needed: int, names: tuple[str, ...]) -> None:
+    """Let a folder that others filled take the place of `path`, which may hold nothing but `names`; durable when this returns."""
+    try:
+        _only_holds(path, names)
+        _sync_folder(folder)
+        _swap(folder, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise _cannot_write(path, error, needed) from error
+
+
 def clear_unfinished(path: Path) -> None:
     """Remove what killed writers of `path` left beside it, and put back a folder whose replacement never came."""
     start = _start(path)

@@ -36,6 +36,12 @@ class OpenFile:
         self.file.seek(self.header.data_start)
         return {name: self._read(name, entry) for name, entry in self.header.entries.items()}
 
+    def tensor(self, name: str) -> torch.Tensor:
+        """One tensor, likewise."""
+        entry = self.header.entries[name]
+        self.file.seek(self.header.data_start + entry.start)
+        return self._read(name, entry)
+
     def shapes(self) -> dict[str, torch.Tensor]:
         """All tensors without their values, on the meta device."""
         return {name: torch.empty(entry.shape, dtype=entry.dtype, device="meta") for name, entry in self.header.entries.items()}

@@ -1,6 +1,6 @@
 """Everybody's checkpoint layouts, each a module that reads it into ours and writes ours into it."""
 
-from vitlab.checkpoint.formats import big_vision, bit_npz, huggingface, jax_npz, timm, torchvision
+from vitlab.checkpoint.formats import big_vision, bit_npz, convnext, huggingface, jax_npz, swin, timm, torchvision
 from vitlab.checkpoint.formats.contract import Format, Reading, Told, Written
 
 # Name -> module with `matches(raw)`, `read(raw, told)` and `write(state, config, preprocess, labels)`. At most one matches a file.
@@ -11,6 +11,8 @@ FORMATS: dict[str, Format] = {
     "huggingface": huggingface,
     "torchvision": torchvision,
     "bit-npz": bit_npz,
+    "swin": swin,
+    "convnext": convnext,
 }
 
 __all__ = ["FORMATS", "Format", "Reading", "Told", "Written"]

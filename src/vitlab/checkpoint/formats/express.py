@@ -31,11 +31,20 @@ class Expressible:
     without_qkv_bias: bool = False
 
 
+_ELSEWHERE = {  # by kind of model
+    "resnet": "a BiT ResNet can be written as bit-npz, timm or native",
+    "swin": "a Swin Transformer can be written as swin, timm or native",
+    "convnext": "a ConvNeXt can be written as convnext, timm or native",
+    "efficientnet": "an EfficientNet can be written as timm or native",
+    "recurrent": "a recurrent network can be written as native alone",
+}
+
+
 def only_vit(config: ModelConfig, name: str) -> ViTConfig:
     """The config where it is a ViT's or a hybrid's; CheckpointError for the other kinds of model."""
     if not isinstance(config, ViTConfig):
         raise CheckpointError(
-            f"{name} holds ViTs, and this is a {config.kind}", hint="a BiT ResNet can be written as bit-npz, timm or native"
+            f"{name} holds ViTs, and this is a {config.kind}", hint=_ELSEWHERE.get(config.kind)
         )
     return config
 
@@ -116,6 +125,8 @@ def _layers(config: ViTConfig, can: Expressible) -> list[str]:
     reasons = []
     if config.stem is not None and not can.stem:
         reasons.append("a hybrid's ResNet stem")
+    if config.early is not None:
+        reasons.append("convolutions before the patches (early)")
     if config.attention != "global":
         reasons.append(f"attention={config.attention!r}")
     if config.layer_scale and not can.layer_scale:

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from vitlab.checkpoint.files.raw import RawFile
 from vitlab.checkpoint.formats.contract import Told
 from vitlab.checkpoint.formats.infer import making
 from vitlab.config.data import Preprocess
+from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.model import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.config.rivals import RivalConfig
+from vitlab.config.swin import SwinConfig
 from vitlab.config.text import from_json, to_json
 from vitlab.errors import CheckpointError, ConfigError
 
 KEY = "vitlab_converted"
+Rival = TypeVar("Rival", SwinConfig, ConvNeXtConfig, EfficientNetConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +76,37 @@ def adopted(found: ModelConfig, header: Header, told: Told, *, where: str) -> Mo
                 standardise_eps=eps,
                 norm_eps=stated.norm_eps,
             )
-    raise CheckpointError(
+    elif isinstance(found, SwinConfig | ConvNeXtConfig | EfficientNetConfig):
+        return adopted_rival(found, header, where=where)
+    raise _another(where)
+
+
+def adopted_rival(found: Rival, header: Header, *, where: str) -> Rival:
+    """The config in the header, where the tensors make that model; classes and channels are what the tensors show."""
+    stated = header.config
+    if type(stated) is not type(found) or shown(stated) != shown(found):
+        raise _another(where)
+    with making(where):
+        return replace(stated, num_classes=found.num_classes, channels=found.channels)
+
+
+def shown(config: RivalConfig) -> tuple[object, ...]:
+    """All of a rival's choices that its tensors show."""
+    match config:
+        case SwinConfig():
+            sizes = (config.width, config.depths, config.heads, config.mlp_ratio, config.patch_size, config.qkv_bias)
+            return (*sizes, config.windows)
+        case ConvNeXtConfig():
+            scaled = config.layer_scale > 0
+            return config.depths, config.widths, config.kernel, config.patch_size, config.mlp_ratio, scaled
+        case EfficientNetConfig():
+            return config.stages, config.stem_width, config.head_width
+        case _:
+            return ()
+
+
+def _another(where: str) -> CheckpointError:
+    return CheckpointError(
         f"{where}: the header describes another model than the tensors make",
         hint="the tensors were changed after vitlab wrote the file: save them without its header",
     )

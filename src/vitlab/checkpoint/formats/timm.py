@@ -1,4 +1,4 @@
-"""timm's state dicts: ViT, DeiT, hybrids and BiT ResNets, with or without the config.json of their folder.
+"""timm's state dicts: ViT, DeiT, hybrids, BiT ResNets and the rivals, with or without the config.json of their folder.
 
 A timm file does not say how many heads there are nor the shape of its grid; config.json, or vitlab's own header, may.
 """
@@ -18,9 +18,10 @@ from vitlab.checkpoint.formats.infer import WIDE_HEADS, making, stem_of, unwrapp
 from vitlab.checkpoint.formats.resnet import resnet_notes
 from vitlab.checkpoint.formats.sidecar import Sidecar
 from vitlab.checkpoint.formats.timm_resnet import bit_config, bit_rows
+from vitlab.checkpoint.formats.timm_rivals import find_rival, holds_rival, rival_notes, rival_rows
 from vitlab.checkpoint.formats.timm_sidecar import is_timm, labels_of, preprocess_of, said_of, sidecar_of
 from vitlab.checkpoint.formats.timm_vit import Said, vit_config, vit_rows
-from vitlab.checkpoint.table import native_shapes, to_ours, to_theirs
+from vitlab.checkpoint.table import Row, native_shapes, to_ours, to_theirs
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitlab.config.model import PROFILES, ModelConfig, ResNetConfig, ViTConfig
 
@@ -43,9 +44,9 @@ READER = "timm"
 
 
 def matches(raw: RawFile) -> bool:
-    """Whether the tensors carry the names of timm's VisionTransformer or of its BiT ResNets."""
+    """Whether the tensors carry the names of timm's VisionTransformer, BiT ResNets, Swin, ConvNeXt or EfficientNet."""
     tensors, _ = unwrapped(raw)
-    return _is_vit(tensors) or _is_bit(tensors)
+    return _is_vit(tensors) or _is_bit(tensors) or holds_rival(tensors)
 
 
 def read(raw: RawFile, told: Told) -> Reading:
@@ -53,11 +54,14 @@ def read(raw: RawFile, told: Told) -> Reading:
     tensors, notes = unwrapped(raw)
     where, header = raw.path.name, header_of(raw)
     beside = raw.sidecar if header is None and is_timm(raw.sidecar) else None
-    config, found = _config(tensors, told, header, beside, where)
+    if holds_rival(tensors):
+        rival = find_rival(tensors, told, None if header is None else header.config, beside, where=where)
+        config, found, tensors = rival.config, list(rival.notes), rival.tensors
+    else:
+        config, found = _config(tensors, told, header, beside, where)
     if header is not None:
         config = adopted(config, header, told, where=where)
-    rows = vit_rows(config) if isinstance(config, ViTConfig) else bit_rows(config)
-    state = to_ours(tensors, list(rows), native_shapes(config), where=where)
+    state = to_ours(tensors, _rows(config, tensors), native_shapes(config), where=where)
     labels: tuple[str, ...] | None = None
     fed: list[str] = []
     if header is not None:
@@ -82,12 +86,15 @@ def read(raw: RawFile, told: Told) -> Reading:
 
 def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
     """The model under timm's names; in a folder, beside the config.json from which timm builds it."""
+    alone: list[str] = []
     if isinstance(config, ResNetConfig):
-        notes, alone, rows = resnet_notes(config, official=False, reader=READER), list[str](), bit_rows(config)
-    else:
+        notes = resnet_notes(config, official=False, reader=READER)
+    elif isinstance(config, ViTConfig):
         refuse(config, CAN, also=_unreadable(config))
-        notes, alone, rows = _vit_notes(config), _tensors_alone(config), vit_rows(config)
-    tensors = to_theirs(state, list(rows), native_shapes(config))
+        notes, alone = _vit_notes(config), _tensors_alone(config)
+    else:
+        notes = rival_notes(config)
+    tensors = to_theirs(state, _rows(config), native_shapes(config))
     beside = sidecar_of(config, preprocess, labels)
     return Written(
         container="safetensors",
@@ -98,6 +105,12 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
         notes=tuple(notes),
         alone=tuple(alone),
     )
+
+
+def _rows(config: ModelConfig, tensors: dict[str, Tensor] | None = None) -> list[Row]:
+    if isinstance(config, ViTConfig):
+        return list(vit_rows(config))
+    return list(bit_rows(config) if isinstance(config, ResNetConfig) else rival_rows(config, tensors))
 
 
 def _is_vit(tensors: dict[str, Tensor]) -> bool:
@@ -127,6 +140,9 @@ def _guessed_feeding(config: ModelConfig) -> tuple[Preprocess, list[str]]:
     if isinstance(config, ResNetConfig):
         preprocess = cropped(size, channels, interpolation="bilinear")
         return preprocess, [f"preprocessing is a guess ({described(preprocess)}): the file does not say"]
+    if not isinstance(config, ViTConfig):
+        preprocess = cropped(size, channels, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
+        return preprocess, [f"preprocessing is a guess ({described(preprocess)}): the file does not say"]
     if config.pool == "map":
         preprocess = squashed(size, channels, interpolation="bicubic")
     elif config.stem is not None:
@@ -152,7 +168,9 @@ def _unbuilt(config: ModelConfig) -> str:
     """Why timm cannot build this model, whatever its config.json said."""
     if isinstance(config, ViTConfig) and config.representation_width:
         return "timm has had no hidden layer before the head since 0.8"
-    return "timm has no model with this ResNet under a name"
+    if isinstance(config, ViTConfig | ResNetConfig):
+        return "timm has no model with this ResNet under a name"
+    return f"timm has no {config.kind} of this shape under a name"
 
 
 def _vit_notes(config: ViTConfig) -> list[str]:

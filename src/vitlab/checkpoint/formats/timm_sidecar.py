@@ -8,9 +8,11 @@ import re
 from vitlab.checkpoint.formats import sidecar
 from vitlab.checkpoint.formats.feeding import UNUSED, per_channel
 from vitlab.checkpoint.formats.sidecar import Sidecar
+from vitlab.checkpoint.formats.timm_names import CLASSIFIERS, FIRST, architecture_of, arguments_of
 from vitlab.checkpoint.formats.timm_vit import Said
 from vitlab.config.data import Interpolation, Preprocess, Resize
 from vitlab.config.model import Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig
+from vitlab.config.swin import SwinConfig
 from vitlab.config.text import Json, to_json
 from vitlab.config.variants import name_of
 from vitlab.errors import CheckpointError
@@ -111,12 +113,15 @@ def sidecar_of(config: ModelConfig, preprocess: Preprocess, labels: tuple[str, .
     architecture = _architecture(config)
     if architecture is None:
         return None
-    vit = isinstance(config, ViTConfig)
-    arguments: dict[str, Json] = _arguments(config) if isinstance(config, ViTConfig) else {}
+    arguments: dict[str, Json] = {}
+    if isinstance(config, ViTConfig):
+        arguments = _arguments(config)
+    elif not isinstance(config, ResNetConfig):
+        arguments = arguments_of(config)
     crop = {resize: mode for mode, resize in CROPS.items()}[preprocess.resize]
     fed: dict[str, Json] = {
         "input_size": [config.channels, *preprocess.image_size],
-        "fixed_input_size": vit,
+        "fixed_input_size": isinstance(config, ViTConfig | SwinConfig),
         "interpolation": "bicubic" if preprocess.interpolation == "bicubic" else "bilinear",
         "crop_pct": _share(preprocess) if crop == "center" else 1.0,
         "crop_mode": crop,
@@ -143,6 +148,8 @@ def _architecture(config: ModelConfig) -> str | None:
     """A name under which timm builds a model whose arguments can all be given; a hybrid's ResNet cannot."""
     if isinstance(config, ResNetConfig):
         return RESNETS.get(name_of(config) or "") if config.groups == 32 else None
+    if not isinstance(config, ViTConfig):
+        return architecture_of(config)
     if config.representation_width:
         return None
     if config.stem is not None:
@@ -154,12 +161,16 @@ def _classifier(config: ModelConfig) -> Json:
     """The layers that timm replaces for another number of classes."""
     if isinstance(config, ResNetConfig):
         return "head.fc"
+    if not isinstance(config, ViTConfig):
+        return CLASSIFIERS[config.kind]
     return ["head", "head_dist"] if config.distill_token else "head"
 
 
 def _first_convolution(config: ModelConfig) -> str:
     if isinstance(config, ResNetConfig):
         return "stem.conv"
+    if not isinstance(config, ViTConfig):
+        return FIRST[config.kind]
     if config.stem is None:
         return "patch_embed.proj"
     return "patch_embed.backbone.stem.conv" if config.stem.blocks else "patch_embed.backbone.conv"
@@ -203,7 +214,7 @@ def _share(preprocess: Preprocess) -> float:
 
 
 def _timm_pool(config: ModelConfig) -> str:
-    if isinstance(config, ResNetConfig):
+    if not isinstance(config, ViTConfig):
         return "avg"
     return {pool: word for word, pool in POOLS.items()}[config.pool]
 

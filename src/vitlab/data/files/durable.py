@@ -23,10 +23,15 @@ def write_all(file: FileIO, data: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """A small text file, whole or not at all, and on disk when this returns."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """A small file, whole or not at all, and on disk when this returns."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with partial.open("wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

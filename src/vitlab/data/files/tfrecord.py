@@ -1,8 +1,8 @@
 """TensorFlow's record files and the examples in them, read without TensorFlow: as much as files of pictures need.
 
 A record is its length (8 bytes), a checksum of that, the content, and a checksum of the content. The content is a protocol
-buffer `Example`: a map from names to lists of bytes, of floats or of whole numbers. Lengths are checked before they are
-trusted; the checksum of a length is verified, that of the content is not: a picture that is damaged does not decode.
+buffer `Example`: a map from names to lists of bytes, of floats or of whole numbers. Lengths and their checksums are verified
+before they are trusted, contents and theirs when they are read (`read_record`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
+from vitlab.data.files.crc32c import masked_crc32c
 from vitlab.data.files.names import shown
+from vitlab.data.files.positioned import PositionedFile
 from vitlab.errors import DataError
 
 _HEAD, _FOOT = 12, 4
@@ -22,38 +24,54 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TFExample:
-    """One example: where in the file the bytes of each field of bytes lie, (offset, length), and the fields of whole numbers."""
+    """One example: where in the file its record's content lies and the bytes of each field of bytes, each as (offset, length),
+    and the fields of whole numbers.
+    """
 
+    record: tuple[int, int]
     spans: dict[str, list[tuple[int, int]]]
     numbers: dict[str, list[int]]
 
 
-def read_examples(path: Path) -> Iterator[TFExample]:
-    """The examples of a file in their order; contents are passed over, not read, so that this is quick for large pictures."""
-    if path.stat().st_size == 0:
+def read_examples(path: Path, *, start: int = 0, size: int | None = None, where: str | None = None) -> Iterator[TFExample]:
+    """The examples of a file in their order; contents are passed over, not read, so that this is quick for large pictures.
+
+    The records are the `size` bytes from `start`, for a file inside a tar; `where` is then its name in messages.
+    """
+    called = shown(where or str(path))
+    length = path.stat().st_size - start if size is None else size
+    if length == 0:
         return
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        place = 0
+    with path.open("rb") as file, mmap(file.fileno(), start + length, access=ACCESS_READ) as data:
+        place = start
         while place < len(data):
-            start, end = _record(data, place, path)
+            first, end = _record(data, place, called)
             try:
-                yield _example(data, start, end)
+                yield _example(data, first, end)
             except (ValueError, UnicodeDecodeError) as error:
-                raise DataError(f"{shown(str(path))}: the record at offset {place:,} is no example") from error
+                raise DataError(f"{called}: the record at offset {place:,} is no example") from error
             place = end + _FOOT
 
 
-def _record(data: mmap, place: int, path: Path) -> tuple[int, int]:
+def read_record(file: PositionedFile, offset: int, length: int, *, where: str) -> bytes:
+    """The content of a record, its checksum verified; `offset` and `length` are those of the content."""
+    data = file.read(offset, length + _FOOT)
+    if len(data) < length + _FOOT or masked_crc32c(data[:length]) != struct.unpack("<I", data[length:])[0]:
+        raise DataError(f"{shown(where)} is damaged: its checksum is another")
+    return data[:length]
+
+
+def _record(data: mmap, place: int, called: str) -> tuple[int, int]:
     """Where the content of the record at `place` begins and ends."""
     head = data[place : place + _HEAD]
     if len(head) < _HEAD:
-        raise DataError(f"{shown(str(path))} is cut off at offset {place:,}")
+        raise DataError(f"{called} is cut off at offset {place:,}")
     length, checksum = struct.unpack("<QI", head)
-    if checksum != _masked_crc32c(head[:8]):
-        raise DataError(f"{shown(str(path))} is no TFRecord file, or is damaged at offset {place:,}")
+    if checksum != masked_crc32c(head[:8]):
+        raise DataError(f"{called} is no TFRecord file, or is damaged at offset {place:,}")
     end = place + _HEAD + length
     if end + _FOOT > len(data):
-        raise DataError(f"{shown(str(path))} is cut off: its record at offset {place:,} goes beyond its {len(data):,} bytes")
+        raise DataError(f"{called} is cut off: its record at offset {place:,} goes beyond its end")
     return place + _HEAD, end
 
 
@@ -70,7 +88,7 @@ def _example(data: mmap, start: int, end: int) -> TFExample:
                     spans[name] = [(at, to - at) for at, to in _messages(data, first, last, field=1)]
                 elif kind == 3 << 3 | _BYTES:  # Feature.int64_list
                     numbers[name] = list(_numbers(data, first, last))
-    return TFExample(spans=spans, numbers=numbers)
+    return TFExample(record=(start, end - start), spans=spans, numbers=numbers)
 
 
 def _entry(data: mmap, start: int, end: int) -> tuple[str, tuple[int, int] | None]:
@@ -140,13 +158,3 @@ def _varint(data: mmap, place: int, end: int) -> tuple[int, int]:
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
-
-
-def _masked_crc32c(data: bytes) -> int:
-    checksum = 0xFFFFFFFF
-    for byte in data:
-        checksum ^= byte
-        for _ in range(8):
-            checksum = checksum >> 1 ^ 0x82F63B78 if checksum & 1 else checksum >> 1
-    checksum ^= 0xFFFFFFFF
-    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -20,7 +20,7 @@ from vitlab.errors import DataError
 
 PathKind = Literal[
     "folder", "pictures", "zip", "manifest", "shards", "parquet", "npz",
-    "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100", "cifar100-coarse", "svhn",
+    "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100", "cifar100-coarse", "svhn", "pcam", "dmlab", "retinopathy",
 ]  # fmt: skip
 KINDS: tuple[str, ...] = get_args(PathKind)
 
@@ -91,6 +91,10 @@ def _kind_of_folder(path: Path) -> str:
         ("cifar100", "fine_label_names.txt"),
         ("svhn", "train_32x32.mat"),
         ("svhn", "test_32x32.mat"),
+        ("pcam", "camelyonpatch_level_2_split_*_x.h5*"),
+        ("dmlab", "dmlab-train.tfrecord*"),
+        ("dmlab", "dmlab.tar.gz"),
+        ("retinopathy", "trainLabels.csv"),
     ):
         if find_file(path, [name]) is not None:
             return kind
@@ -131,6 +135,10 @@ def open_kind(kind: str, place: str, *, label_column: str | None) -> ListedSourc
         from vitlab.data.kinds.npz_pack import open_npz_pack
 
         return open_npz_pack(path)
+    if kind == "dmlab":
+        from vitlab.data.kinds.dmlab import open_dmlab
+
+        return open_dmlab(path)
     if not path.is_dir():
         raise DataError(f"{shown(place)} is no folder, which {kind} needs")
     match kind:
@@ -150,6 +158,14 @@ def open_kind(kind: str, place: str, *, label_column: str | None) -> ListedSourc
             from vitlab.data.kinds.svhn import open_svhn
 
             return open_svhn(path)
+        case "pcam":
+            from vitlab.data.kinds.camelyon import open_camelyon
+
+            return open_camelyon(path)
+        case "retinopathy":
+            from vitlab.data.kinds.retinopathy import open_retinopathy
+
+            return open_retinopathy(path)
     raise AssertionError(kind)
 
 

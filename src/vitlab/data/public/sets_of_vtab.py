@@ -157,8 +157,8 @@ VTAB_SETS: tuple[PublicSet, ...] = (
         licence="CC0 1.0",
         citation="Veeling, Linmans, Winkens, Cohen and Welling. Rotation equivariant CNNs for digital pathology. MICCAI 2018.",
         split="official train, valid and test",
-        spelling=None,
-        remarks=("HDF5, which vitlab does not read: convert it with h5py to an npz, a folder or shards",),
+        spelling="pcam:{folder}",
+        remarks=("HDF5, which needs h5py: pip install vitlab[hdf5]; packed files are unpacked once into the cache folder, 9 GB",),
     ),
     PublicSet(
         name="dsprites",
@@ -283,9 +283,8 @@ VTAB_SETS: tuple[PublicSet, ...] = (
         licence="not stated",
         citation="Zhai et al. The Visual Task Adaptation Benchmark. arXiv:1910.04867, 2019.",
         split="official train, validation and test",
-        spelling=None,
+        spelling="dmlab:{folder}",
         arrangement="unpacked",
-        remarks=("TFRecord files: `vitlab evaluate --vtab` reads them",),
     ),
     PublicSet(
         name="retinopathy",
@@ -297,10 +296,11 @@ VTAB_SETS: tuple[PublicSet, ...] = (
         licence="rules of the Kaggle competition",
         citation="Kaggle and EyePACS. Kaggle diabetic retinopathy detection, 2015.",
         split="official train; the public part of the former test set is val, the private part is test",
-        spelling="{folder}/labels.csv",
+        spelling="retinopathy:{folder}",
         by_hand=(
-            "accept the rules at https://www.kaggle.com/c/diabetic-retinopathy-detection and download it there; VTAB scales the"
-            " eye to 300 px (btgraham-300); write a labels.csv with columns path, label and split beside the pictures"
+            "accept the rules at https://www.kaggle.com/c/diabetic-retinopathy-detection and download it there; unpack the pictures"
+            " to train/ and test/, and put trainLabels.csv and retinopathy_solution.csv beside them. The eyes are scaled and"
+            " evened out as in VTAB (btgraham-300) whenever they are read"
         ),
     ),
 )

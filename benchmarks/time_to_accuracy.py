@@ -1,0 +1,199 @@
+"""CIFAR-10 from scratch within ten minutes of one core: vitlab's `small-data` recipe beside a plain timm ViT.
+
+    python benchmarks/time_to_accuracy.py                        both, with timm installed
+    python benchmarks/time_to_accuracy.py --only vitlab --budget 60
+
+What is counted is processor time of the training process, on one thread: opening and decoding the pictures, building the model,
+reading batches and augmenting them, forward, backward, clipping, optimiser, writing the log. So a busy machine changes little. Not
+counted: importing libraries, the few updates by which each contender's pace is measured beforehand, and the judgement at the end, on
+the 10,000 test pictures, once, with no averaging of views. Both are given the budget as if they knew the machine: vitlab as a number
+of updates from the measured pace, the baseline as a learning rate that falls with the time spent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from vitlab.config import Machine, Wish, recipe
+from vitlab.config.augment import Augment
+from vitlab.config.decode import DecodeLimits
+from vitlab.config.loader import LoaderConfig
+from vitlab.config.run import RunConfig
+from vitlab.data.feed import training_feed
+from vitlab.data.loader import Loader
+from vitlab.data.source import open_source
+from vitlab.train import train
+from vitlab.train.control import Control
+from vitlab.train.events import Finished, Started, Stepped
+from vitlab.train.survey import survey
+
+_PACE = 0.05  # share of the budget for measuring the pace
+_SPARE = 0.985  # share of the budget to plan for: the pace of another minute is another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a contender came to: share of the test pictures told right, in [0, 1], and what it took."""
+
+    name: str
+    accuracy: float
+    pictures: int
+    updates: int
+    processor_seconds: float
+    wall_seconds: float
+    parameters: int
+    seed: int
+
+
+def small_data(data: Path, *, seed: int) -> RunConfig:
+    """The recipe as it is, told what is special here: one core, no looks before the end, and the test pictures for that one."""
+    run = recipe("small-data", Wish(data=survey(str(data)), machine=Machine(cores=1), seed=seed))
+    loader = replace(run.data.loader, workers=0)  # reading is part of the work, so this process does it
+    return replace(
+        run,
+        data=replace(run.data, loader=loader, evaluate_split="test"),
+        train=replace(run.train, evaluate_every=0, save_every=0),
+    )
+
+
+def vitlab(run: RunConfig, *, budget: float) -> Result:
+    """Train as `vitlab.train` does, as many updates as the budget holds."""
+    seconds = _trained(_of_steps(run, 24), limit=budget * _PACE)[1]
+    pace = float(np.mean(seconds[4:]))  # the first updates also load libraries
+    result, _ = _trained(_of_steps(run, int(budget * _SPARE / pace)), limit=budget)
+    return result
+
+
+def _of_steps(run: RunConfig, steps: int) -> RunConfig:
+    share = run.train.schedule.warmup / run.train.steps
+    schedule = replace(run.train.schedule, warmup=min(round(share * steps), steps - 1))
+    return replace(run, train=replace(run.train, steps=steps, schedule=schedule))
+
+
+def _trained(run: RunConfig, *, limit: float) -> tuple[Result, list[float]]:
+    """The result, and the processor seconds of each update with what is before it."""
+    control, accuracy, parameters, updates = Control(), math.nan, 0, 0
+    began, wall = time.process_time(), time.monotonic()
+    spent, waited = [0.0], 0.0
+    with tempfile.TemporaryDirectory() as out:
+        for event in train(run, out=out, control=control):
+            if isinstance(event, Started):
+                parameters = event.parameters
+            elif isinstance(event, Stepped):
+                spent.append(time.process_time() - began)
+                waited, updates = time.monotonic() - wall, event.step
+                if updates % 100 == 0:
+                    print(f"  step {updates} of {run.train.steps}: loss {event.loss:.3f}, {spent[-1]:.0f} s", file=sys.stderr)
+                if spent[-1] >= limit and updates < run.train.steps:
+                    control.stop = "max-time"
+            elif isinstance(event, Finished):
+                accuracy = event.metrics.get("top1", math.nan)
+    result = Result(
+        name="vitlab small-data",
+        accuracy=accuracy,
+        pictures=updates * run.data.loader.batch_size,
+        updates=updates,
+        processor_seconds=spent[-1],
+        wall_seconds=waited,
+        parameters=parameters,
+        seed=run.train.seed,
+    )
+    return result, np.diff(spent).tolist()
+
+
+def baseline(data: Path, *, budget: float, seed: int) -> Result:
+    """The plainest good loop around timm's ViT: patch 4, width 192, depth 6, AdamW, cosine over the budget."""
+    from peers import peer
+
+    torch.manual_seed(seed)
+    vit = peer("timm.models.vision_transformer").VisionTransformer
+    model = vit(img_size=32, patch_size=4, embed_dim=192, depth=6, num_heads=3, num_classes=10)
+    began, wall = time.process_time(), time.monotonic()
+    feed = training_feed(Augment(image_size=(32, 32), crop="pad", padding=4, fill=0), channels=3, limits=DecodeLimits())
+    source = open_source(data, split="train")
+    loader = Loader(source, feed, config=LoaderConfig(batch_size=128, workers=0, seed=seed, cache="memory"), train=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
+    updates = 0
+    with loader, loader.batches() as stream:
+        while (spent := time.process_time() - began) < budget:
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-3 * (1 + math.cos(math.pi * spent / budget)) / 2
+            batch = next(stream)
+            images_BCHW = torch.from_numpy(batch.images_BHWC).permute(0, 3, 1, 2).float() / 127.5 - 1
+            loss = F.cross_entropy(model(images_BCHW), torch.from_numpy(batch.labels).long(), label_smoothing=0.1)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            updates += 1
+            if updates % 100 == 0:
+                print(f"  step {updates}: loss {loss.item():.3f}, {spent:.0f} s", file=sys.stderr)
+    waited = time.monotonic() - wall
+    return Result(
+        name="timm ViT, patch 4, width 192, depth 6",
+        accuracy=_accuracy(model, data),
+        pictures=updates * 128,
+        updates=updates,
+        processor_seconds=spent,
+        wall_seconds=waited,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        seed=seed,
+    )
+
+
+@torch.inference_mode()
+def _accuracy(model: torch.nn.Module, data: Path) -> float:
+    feed = training_feed(Augment(image_size=(32, 32), crop="squash", flip=0.0), channels=3, limits=DecodeLimits())
+    judge = Loader(open_source(data, split="test"), feed, config=LoaderConfig(batch_size=500, workers=0), train=False)
+    model.eval()
+    right, seen = 0, 0
+    with judge, judge.batches() as stream:
+        for batch in stream:
+            logits_BC = model(torch.from_numpy(batch.images_BHWC).permute(0, 3, 1, 2).float() / 127.5 - 1)
+            right += int((logits_BC.argmax(1) == torch.from_numpy(batch.labels)).sum())
+            seen += len(batch.labels)
+    return right / seen
+
+
+def main() -> None:
+    """Train one or both, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    beside = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("VITLAB_DATA") or beside))
+    parser.add_argument("--budget", type=float, default=600.0, help="processor seconds of training")
+    parser.add_argument("--only", choices=["vitlab", "baseline"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    told = parser.parse_args()
+    torch.set_num_threads(1)
+    data = told.data / "cifar10_jpeg.npz" if told.data.is_dir() else told.data
+    results = []
+    if told.only != "baseline":
+        results.append(vitlab(small_data(data, seed=told.seed), budget=told.budget))
+    if told.only != "vitlab":
+        results.append(baseline(data, budget=told.budget, seed=told.seed))
+    if told.json:
+        print(json.dumps([{name: getattr(result, name) for name in result.__dataclass_fields__} for result in results]))
+        return
+    print(f"{'':38} {'test':>7} {'pictures':>9} {'updates':>8} {'cpu s':>6} {'wall s':>7} {'parameters':>11}")
+    for result in results:
+        print(
+            f"{result.name:38} {result.accuracy:7.2%} {result.pictures:9,} {result.updates:8,}"
+            f" {result.processor_seconds:6.0f} {result.wall_seconds:7.0f} {result.parameters:11,}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The files of ConvNeXt's authors (facebookresearch/ConvNeXt): a torch file with the weights under "model"."""
+
+from __future__ import annotations
+
+from vitlab.checkpoint.files.raw import RawFile
+from vitlab.checkpoint.formats.authors_layout import reading_of, written_of
+from vitlab.checkpoint.formats.contract import Reading, State, Told, Written
+from vitlab.checkpoint.formats.convnext_layout import AUTHORS, convnext_config, convnext_rows, names_of
+from vitlab.checkpoint.formats.header import adopted_rival, header_of
+from vitlab.checkpoint.formats.infer import unwrapped
+from vitlab.checkpoint.formats.timm_rivals import Found
+from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.data import Preprocess
+from vitlab.config.model import ModelConfig
+from vitlab.errors import CheckpointError
+
+FORMAT = "convnext"
+
+
+def matches(raw: RawFile) -> bool:
+    """Whether the tensors carry the names of the authors' ConvNeXt."""
+    names = names_of(unwrapped(raw)[0])
+    return names is not None and names.block == AUTHORS.block
+
+
+def read(raw: RawFile, told: Told) -> Reading:
+    """The model of an authors' file."""
+    tensors, notes = unwrapped(raw)
+    where, header, names = raw.path.name, header_of(raw), names_of(tensors)
+    assert names is not None
+    said = None if header is None else header.config.image_size
+    config, guessed = convnext_config(tensors, names, told, said, where=where)
+    if header is not None:
+        config = adopted_rival(config, header, where=where)
+    return reading_of(raw, Found(config=config, tensors=tensors, notes=tuple(guessed)), convnext_rows(config, names), FORMAT, notes)
+
+
+def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
+    """The model under the authors' names."""
+    if not isinstance(config, ConvNeXtConfig):
+        raise CheckpointError(f"{FORMAT} holds ConvNeXts, and this is a {config.kind}", hint="--to timm, or --to native")
+    return written_of(state, config, convnext_rows(config, AUTHORS), preprocess, labels)

@@ -1,0 +1,40 @@
+"""The files of Swin's authors (microsoft/Swin-Transformer): a torch file with the weights under "model"."""
+
+from __future__ import annotations
+
+from vitlab.checkpoint.files.raw import RawFile
+from vitlab.checkpoint.formats.authors_layout import reading_of, written_of
+from vitlab.checkpoint.formats.contract import Reading, State, Told, Written
+from vitlab.checkpoint.formats.header import adopted_rival, header_of
+from vitlab.checkpoint.formats.infer import unwrapped
+from vitlab.checkpoint.formats.swin_layout import AUTHORS, names_of, swin_config, swin_rows, without_computed
+from vitlab.checkpoint.formats.timm_rivals import Found
+from vitlab.config.data import Preprocess
+from vitlab.config.model import ModelConfig
+from vitlab.config.swin import SwinConfig
+from vitlab.errors import CheckpointError
+
+FORMAT = "swin"
+
+
+def matches(raw: RawFile) -> bool:
+    """Whether the tensors carry the names of the authors' SwinTransformer."""
+    return names_of(unwrapped(raw)[0]) is AUTHORS
+
+
+def read(raw: RawFile, told: Told) -> Reading:
+    """The model of an authors' file; the indices and masks in it are computed anew."""
+    tensors, notes = unwrapped(raw)
+    where, header, kept = raw.path.name, header_of(raw), without_computed(tensors)
+    said = None if header is None else header.config.image_size
+    config, guessed = swin_config(kept, AUTHORS, told, said, where=where)
+    if header is not None:
+        config = adopted_rival(config, header, where=where)
+    return reading_of(raw, Found(config=config, tensors=kept, notes=tuple(guessed)), swin_rows(config, AUTHORS), FORMAT, notes)
+
+
+def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
+    """The model under the authors' names."""
+    if not isinstance(config, SwinConfig):
+        raise CheckpointError(f"{FORMAT} holds Swin Transformers, and this is a {config.kind}", hint="--to timm, or --to native")
+    return written_of(state, config, swin_rows(config, AUTHORS), preprocess, labels)

@@ -1,0 +1,107 @@
+"""timm's Swin, ConvNeXt and EfficientNet: which of them a file holds, and what its tensors and what stands beside them say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from vitlab.checkpoint.formats import convnext_layout, swin_layout
+from vitlab.checkpoint.formats.contract import Told
+from vitlab.checkpoint.formats.convnext_layout import convnext_config, convnext_rows
+from vitlab.checkpoint.formats.infer import numerics_of
+from vitlab.checkpoint.formats.sidecar import Sidecar, text
+from vitlab.checkpoint.formats.swin_layout import swin_config, swin_rows, without_computed
+from vitlab.checkpoint.formats.timm_efficientnet import (
+    efficientnet_config,
+    efficientnet_rows,
+    is_efficientnet,
+    without_counters,
+)
+from vitlab.checkpoint.formats.timm_sidecar import said_of
+from vitlab.checkpoint.table import Row
+from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.efficientnet import EfficientNetConfig, Padding
+from vitlab.config.model import PROFILES, ModelConfig
+from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.rivals import RivalConfig
+from vitlab.config.swin import SwinConfig
+from vitlab.errors import CheckpointError
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A rival in a file: its config and notes of what was guessed, and the tensors that are its weights."""
+
+    config: RivalConfig
+    tensors: Tensors
+    notes: tuple[str, ...] = ()
+
+
+def holds_rival(tensors: Tensors) -> bool:
+    """Whether the tensors carry timm's names of a Swin, a ConvNeXt or an EfficientNet."""
+    swin, convnext = swin_layout.names_of(tensors), convnext_layout.names_of(tensors)
+    return swin is swin_layout.TIMM or _is_timms(convnext) or is_efficientnet(tensors)
+
+
+def find_rival(tensors: Tensors, told: Told, stated: ModelConfig | None, beside: Sidecar | None, *, where: str) -> Found:
+    """The rival of a file for which `holds_rival`; `stated` is the config of vitlab's own header, `beside` timm's config.json."""
+    numerics_of(told, PROFILES["timm"])  # refuses a profile nobody knows; timm and the authors compute these alike
+    said = stated.image_size if stated is not None else said_of(beside).image_size if beside is not None else None
+    if swin_layout.names_of(tensors) is swin_layout.TIMM:
+        tensors = without_computed(tensors)
+        swin, notes = swin_config(tensors, swin_layout.TIMM, told, said, where=where)
+        return Found(config=swin, tensors=tensors, notes=tuple(notes))
+    names = convnext_layout.names_of(tensors)
+    if names is not None:
+        convnext, notes = convnext_config(tensors, names, told, said, where=where)
+        return Found(config=convnext, tensors=tensors, notes=tuple(notes))
+    stages = tuple(stage.stride for stage in stated.plan) if isinstance(stated, EfficientNetConfig) else None
+    padding: Padding | None = stated.padding if isinstance(stated, EfficientNetConfig) else None
+    if beside is not None:
+        padding = "same" if (text(beside, "architecture") or "").startswith("tf_") else "half"
+    tensors = without_counters(tensors)
+    net, notes = efficientnet_config(tensors, told, said, strides=stages, padding=padding, where=where)
+    return Found(config=net, tensors=tensors, notes=tuple(notes))
+
+
+def rival_rows(config: RivalConfig, tensors: Tensors | None = None) -> Iterator[Row]:
+    """The rows of a rival under timm's names; `tensors` are those of the file that is read, which may spell some otherwise."""
+    match config:
+        case SwinConfig():
+            return swin_rows(config, swin_layout.TIMM)
+        case ConvNeXtConfig():
+            names = None if tensors is None else convnext_layout.names_of(tensors)
+            return convnext_rows(config, names or convnext_layout.TIMM)
+        case EfficientNetConfig():
+            return efficientnet_rows(config)
+        case RecurrentConfig():
+            raise CheckpointError("timm has no recurrent networks", hint="the native format holds every model: --to native")
+
+
+def rival_notes(config: RivalConfig) -> list[str]:
+    """In what timm computes another model than this one."""
+    match config:
+        case SwinConfig():
+            implied, notes = 1e-5, _swin_notes(config)
+        case ConvNeXtConfig():
+            implied, notes = 1e-6, []
+        case _:
+            return []
+    if config.norm_eps != implied:
+        notes.append(f"this model's norm_eps is {config.norm_eps:g} and timm uses {implied:g}: its logits will differ slightly")
+    return notes
+
+
+def _swin_notes(config: SwinConfig) -> list[str]:
+    padded = any(g % w for grid, window in zip(config.grids, config.windows, strict=True) for g, w in zip(grid, window, strict=True))
+    if padded and config.pad_first:
+        return ["this model pads its maps and then shifts them, and timm shifts them first: its logits will differ"]
+    return []
+
+
+def _is_timms(names: convnext_layout.Names | None) -> bool:
+    return names is not None and names.block == convnext_layout.TIMM.block

@@ -1,0 +1,178 @@
+"""A checkpoint as a file for another runtime: written beside its name, run, compared, and only then given that name.
+
+Axes: B batch, K classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitlab import __version__
+from vitlab.checkpoint import Checkpoint
+from vitlab.checkpoint.files.atomic import replacing
+from vitlab.config.export import ExportConfig
+from vitlab.config.text import to_text
+from vitlab.data.care.progress import Tell, silent
+from vitlab.data.normalise import normalise
+from vitlab.data.source import Source
+from vitlab.errors import ConfigError, ExportError
+from vitlab.export.files import (
+    ENDINGS,
+    Kind,
+    Run,
+    onnx_bytes,
+    onnx_runner,
+    openvino_bytes,
+    openvino_runner,
+    program_bytes,
+    program_runner,
+)
+from vitlab.export.graph import Graph, any_size, scored, traced
+from vitlab.export.pictures import Pictures, generated_pictures, own_pictures
+from vitlab.export.quantise import Quantised, Trial, quantised
+
+BATCHES = (1, 2, 5)
+_TOLERANCE = 1e-4  # of the largest score, at least of 1
+_Made = tuple[list[tuple[Path, bytes]], Run]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Exported:
+    """What was written. `difference` is the largest from torch in any score, at batches of 1, 2 and 5; `bytes` on the disk."""
+
+    paths: tuple[Path, ...]
+    kind: Kind
+    bytes: int
+    difference: float
+    tried_with: str
+    quantised: Quantised | None = None
+    notes: tuple[str, ...] = ()
+
+
+def export(
+    checkpoint: Checkpoint,
+    path: Path,
+    config: ExportConfig = ExportConfig(),  # noqa: B008 (a frozen value)
+    *,
+    source: Source | None = None,
+    tell: Tell = silent,
+) -> Exported:
+    """Write a checkpoint as `path`, whose ending says what: .onnx, .xml (OpenVINO, with .bin beside it) or .pt2 (torch.export).
+
+    The file is run on pictures of `source`, or on generated ones, and compared with torch; where it differs, ExportError says by
+    how much and nothing is written. Labels, preprocessing and config are in the file's metadata. `source` is needed for int8.
+    """
+    kind = _kind(path, config, source)
+    checkpoint = any_size(checkpoint) if config.dynamic_size else checkpoint
+    graph = Graph(checkpoint, config)
+    pictures = _pictures(checkpoint, config, source)
+    tell("tracing", 0, 1)
+    program = traced(graph, config)
+    facts = _facts(checkpoint, config)
+    tell("tracing", 1, 1)
+    found: Quantised | None = None
+    if kind == "pt2":
+        content = program_bytes(program, facts)
+        files, run = [(path, content)], program_runner(content)
+    else:
+        content = onnx_bytes(program, facts)
+        if config.int8:
+            images = graph.taken(torch.from_numpy(pictures.images_NHWC)).numpy()
+            found = quantised(content, Trial(images=images, right=pictures.right, max_drop=config.max_drop), tell=tell)
+            content = found.content
+        files, run = _as_onnx(path, content) if kind == "onnx" else _as_openvino(path, content, facts)
+    difference, notes = _compared(graph, run, pictures, checkpoint, config, held=found is None)
+    for place, written in reversed(files):  # the one that is opened by its name comes last
+        with replacing(place, needed=len(written)) as file:
+            file.write(written)
+    return Exported(
+        paths=tuple(place for place, _ in files),
+        kind=kind,
+        bytes=sum(len(written) for _, written in files),
+        difference=difference,
+        tried_with=f"{len(pictures)} {'generated' if source is None else 'of the given'} pictures",
+        quantised=found,
+        notes=(*pictures.notes, *notes),
+    )
+
+
+def _kind(path: Path, config: ExportConfig, source: Source | None) -> Kind:
+    if path.suffix not in ENDINGS:
+        raise ConfigError(f"{path.name} does not say what to write", hint=f"end it with {', '.join(ENDINGS)}")
+    kind = ENDINGS[path.suffix]
+    if config.int8 and kind == "pt2":
+        raise ConfigError("8 bits are written as .onnx or .xml", hint="a .pt2 file keeps the float weights")
+    if config.int8 and source is None:
+        raise ConfigError("8 bits are calibrated on pictures", hint="give some that are like those to come: --data FOLDER")
+    return kind
+
+
+def _pictures(checkpoint: Checkpoint, config: ExportConfig, source: Source | None) -> Pictures:
+    if source is None:
+        return generated_pictures(checkpoint, count=sum(BATCHES))
+    return own_pictures(checkpoint, source, most=config.calibration if config.int8 else sum(BATCHES))
+
+
+def _facts(checkpoint: Checkpoint, config: ExportConfig) -> dict[str, str]:
+    """What the file says of itself; all but `version` are JSON."""
+    return {
+        "vitlab.version": __version__,
+        "vitlab.labels": to_text(checkpoint.labels),
+        "vitlab.preprocess": to_text(checkpoint.preprocess),
+        "vitlab.model": to_text(checkpoint.config),
+        "vitlab.export": to_text(config),
+    }
+
+
+def _as_onnx(path: Path, content: bytes) -> _Made:
+    return [(path, content)], onnx_runner(content)
+
+
+def _as_openvino(path: Path, content: bytes, facts: dict[str, str]) -> _Made:
+    text, weights = openvino_bytes(content, facts)
+    return [(path, text), (path.with_suffix(".bin"), weights)], openvino_runner(text, weights)
+
+
+def _compared(
+    graph: Graph, run: Run, pictures: Pictures, checkpoint: Checkpoint, config: ExportConfig, *, held: bool
+) -> tuple[float, tuple[str, ...]]:
+    """The largest difference between the file and torch at every batch size, refused where `held` and above the tolerance."""
+    model = checkpoint.model.eval()
+    worst, largest, told = 0.0, 1.0, list[NDArray[np.float32]]()
+    for images_BHWC in _tries(pictures, checkpoint, config):
+        with torch.inference_mode():
+            logits_BK = model(normalise(images_BHWC, checkpoint.preprocess))
+            wanted_BK: NDArray[np.float32] = (scored(logits_BK, checkpoint) if config.inside else logits_BK).numpy()
+        given_BK = run(graph.taken(images_BHWC).numpy())
+        if given_BK.shape != wanted_BK.shape:
+            raise ExportError(f"the file answers {given_BK.shape} where the model answers {wanted_BK.shape}; nothing was written")
+        if not np.isfinite(given_BK).all():
+            raise ExportError("the file answers with numbers that are not finite; nothing was written")
+        worst = max(worst, float(np.abs(given_BK - wanted_BK).max()))
+        largest = max(largest, float(np.abs(wanted_BK).max()))
+        told.append(wanted_BK)
+    if held and worst > _TOLERANCE * largest:
+        raise ExportError(f"the file's scores differ from the model's by {worst:.2g}; nothing was written")
+    answers_NK = np.concatenate(told)
+    if len(answers_NK) > 1 and np.ptp(answers_NK, axis=0).max() == 0:
+        return worst, ("the model answers the same to every picture, so the comparison with torch says little",)
+    return worst, ()
+
+
+def _tries(pictures: Pictures, checkpoint: Checkpoint, config: ExportConfig) -> list[torch.Tensor]:
+    """Batches of 1, 2 and 5 pictures, and of another size where that is free."""
+    batches, start = list[torch.Tensor](), 0
+    for count in BATCHES:
+        places = [(start + offset) % len(pictures) for offset in range(count)]
+        batches.append(torch.from_numpy(pictures.images_NHWC[places]))
+        start += count
+    if config.dynamic_size:
+        height, width = checkpoint.preprocess.image_size
+        other = generated_pictures(checkpoint, count=2, image_size=(2 * height, height + width))
+        batches.append(torch.from_numpy(other.images_NHWC))
+    return batches

@@ -1,0 +1,1 @@
+"""A look inside a model: arrays first (filters, positions, distance, rollout, ...), drawing second (figure)."""

@@ -1,0 +1,179 @@
+"""The paper's protocol in small: learn from one data set, fine-tune on another at a higher resolution, and see what it was worth.
+
+A: invented letters, drawn as they are needed. B: handwritten digits, 1,347 to learn from and 450 to be judged by. The same ViT is
+fine-tuned on B twice: once beginning with what A taught it, once with random values, each at the best of the rates tried for it
+(docs/log.md). With all labels and with ten of each digit; nearest neighbours of raw pixels stand beside as a plain reference.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Literal
+
+from vitlab.config.recipes import recipe
+from vitlab.config.run import RunConfig
+from vitlab.config.text import Json
+from vitlab.config.wish import DataFacts, StartFacts, Wish
+from vitlab.study.few_labels import nearest, write_few
+from vitlab.study.lanes import Done, Job, Went, side_by_side
+from vitlab.study.verdict import accuracy_of, judge_run
+from vitlab.train.control import Control
+
+BudgetName = Literal["full", "tiny"]
+Start = Literal["pretrained", "random"]
+
+SHOTS = 10
+SEEDS = (0, 1, 2)
+_DIGITS = 1_347
+_FINE = (48, 48)  # pixels; A is learned at 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How much is learned: pictures of A, updates with all labels of B, updates with few."""
+
+    letters: int
+    all_steps: int
+    few_steps: int
+
+
+BUDGETS: dict[str, Budget] = {
+    "full": Budget(letters=200_000, all_steps=600, few_steps=300),
+    "tiny": Budget(letters=256, all_steps=4, few_steps=3),
+}
+
+# The peak learning rate of each fine-tuning, for batches of 64 and 50: the best of those tried on held-out training digits.
+RATES: dict[tuple[Start, Literal["all", "few"]], float] = {
+    ("pretrained", "all"): 1e-3,
+    ("pretrained", "few"): 1e-3,
+    ("random", "all"): 3e-3,
+    ("random", "few"): 3e-3,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table. Shares of the 450 test digits, 0 to 1; `few` has one for each seed.
+
+    `fitted` is the lowest share of its own training digits that any of the row's models tells right, None for neighbours.
+    """
+
+    name: str
+    few: tuple[float, ...]
+    all: float
+    fitted: float | None
+
+    @property
+    def few_mean(self) -> float:
+        """Over the seeds."""
+        return fmean(self.few)
+
+    @property
+    def few_deviation(self) -> float:
+        """Between the seeds; 0 of one."""
+        return stdev(self.few) if len(self.few) > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of it. `letters` is the share of letters never seen before that pre-training tells right."""
+
+    rows: tuple[Row, ...]
+    letters: float
+    pretrained: Path
+    random: Path
+    pretraining: Path
+    gain_few: float
+    gain_all: float
+
+
+def jobs_of(out: Path, budget: Budget) -> tuple[Job, ...]:
+    """All runs: pre-training, and for both beginnings one fine-tuning with all labels and one a seed with few of them.
+
+    The few labels are written as packs under `out/data`.
+    """
+    letters = recipe("quickstart", Wish(epochs=budget.letters / 100_000))
+    first = Job(
+        name="letters",
+        title="pre-train on invented letters",
+        run=_on_one_core(letters),
+        out=out / "letters",
+        verdict=judge_run,
+    )
+    source = str(first.out / "model.safetensors")
+    start = StartFacts(path=source, model=first.run.model, preprocess=first.run.preprocess)
+    made = [first]
+    packs = {seed: write_few(out / "data" / f"digits-{SHOTS}-labels-{seed}.npz", shots=SHOTS, seed=seed) for seed in SEEDS}
+    whole = DataFacts(source="digits", pictures=_DIGITS, classes=10, channels=1, side=8)
+    titles: dict[Start, str] = {"random": "from random values", "pretrained": "pre-trained"}
+    for begun, words in titles.items():
+        after = (first.name,) if begun == "pretrained" else ()
+        wish = Wish(start=start if begun == "pretrained" else None, image_size=_FINE)
+        run = _finetuning(replace(wish, data=whole, lr=RATES[begun, "all"], steps=budget.all_steps))
+        made.append(
+            Job(name=f"{begun}-all", title=f"{words}, all labels", run=run, out=out / f"{begun}-all", verdict=judge_run, after=after)
+        )
+        for seed, pack in packs.items():
+            few = replace(whole, source=str(pack), pictures=SHOTS * 10)
+            run = _finetuning(replace(wish, data=few, lr=RATES[begun, "few"], steps=budget.few_steps, seed=seed))
+            name, title = f"{begun}-{SHOTS}-labels-{seed}", f"{words}, {SHOTS} labels a digit, draw {seed + 1} of {len(packs)}"
+            made.append(Job(name=name, title=title, run=run, out=out / name, verdict=judge_run, after=after))
+    return tuple(made)
+
+
+def quickstart(out: Path, *, budget: Budget, control: Control) -> Iterator[Went | Done | Outcome]:
+    """Make all runs that are not made yet, two at a time where there are two cores; the last event is the outcome.
+
+    Without an outcome it was asked to stop. Called again with the same folder it goes on.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    jobs = jobs_of(out, budget)
+    results: dict[str, dict[str, Json]] = {}
+    for event in side_by_side(jobs, lanes=min(2, os.cpu_count() or 1), control=control):
+        if isinstance(event, Done):
+            results[event.job] = event.result
+        yield event
+    if len(results) == len(jobs):
+        yield _outcome(out, results)
+
+
+def _outcome(out: Path, results: dict[str, dict[str, Json]]) -> Outcome:
+    def row(begun: Start, name: str) -> Row:
+        few = [results[f"{begun}-{SHOTS}-labels-{seed}"] for seed in SEEDS]
+        whole = results[f"{begun}-all"]
+        return Row(
+            name=name,
+            few=tuple(accuracy_of(result, "test") for result in few),
+            all=accuracy_of(whole, "test"),
+            fitted=min(accuracy_of(result, "train") for result in (*few, whole)),
+        )
+
+    pretrained, random = row("pretrained", "ViT, pre-trained on letters"), row("random", "ViT, from random values")
+    packs = [out / "data" / f"digits-{SHOTS}-labels-{seed}.npz" for seed in SEEDS]
+    neighbour = Row(
+        name="nearest neighbour of raw pixels", few=tuple(nearest(str(pack)) for pack in packs), all=nearest("digits"), fitted=None
+    )
+    return Outcome(
+        rows=(pretrained, random, neighbour),
+        letters=accuracy_of(results["letters"], "test"),
+        pretrained=out / "pretrained-all",
+        random=out / "random-all",
+        pretraining=out / "letters",
+        gain_few=pretrained.few_mean - random.few_mean,
+        gain_all=pretrained.all - random.all,
+    )
+
+
+def _finetuning(wish: Wish) -> RunConfig:
+    """On every labelled digit there is, and without a look at held-out ones: what is to be chosen was chosen before."""
+    run = recipe("quickstart-finetune", wish)
+    return _on_one_core(replace(run, data=replace(run.data, train_split="train+val", evaluate_split=None)))
+
+
+def _on_one_core(run: RunConfig) -> RunConfig:
+    """Each run has a core to itself, so its pictures are drawn between its updates."""
+    return replace(run, data=replace(run.data, loader=replace(run.data.loader, workers=0)))

@@ -1,0 +1,161 @@
+"""A file that is kept answers as the model does; one that does not is never there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vitlab.checkpoint import Checkpoint
+from vitlab.config import Preprocess, variant
+from vitlab.config.export import ExportConfig
+from vitlab.config.model import ModelConfig, Position, ViTConfig
+from vitlab.data.source import open_source
+from vitlab.errors import ConfigError, ExportError
+from vitlab.export import export
+from vitlab.export.files import onnx_facts, onnx_runner
+from vitlab.export.graph import stretch
+from vitlab.export.pictures import generated_pictures
+from vitlab.model import build
+from vitlab.model.position import resize_grid
+
+MINI = variant("ViT-Mini/8", num_classes=5, image_size=32)
+LABELS = ("cat", "dog", "owl", "<b>bold</b>", "fünf")
+
+
+def knowing(config: ModelConfig) -> Checkpoint:
+    """A checkpoint whose head is not zero, so that answers differ from picture to picture."""
+    model = build(config, seed=3)
+    head = model.head
+    assert isinstance(head, nn.Linear)
+    with torch.no_grad():
+        head.weight.normal_(0, 0.5, generator=torch.Generator().manual_seed(1))
+    size = config.image_size if isinstance(config, ViTConfig) else (32, 32)
+    fed = Preprocess(image_size=size, resize_to=max(size) + 4, mean=(0.4,) * config.channels, std=(0.3,) * config.channels)
+    return Checkpoint(model=model, config=config, preprocess=fed, labels=LABELS[: config.num_classes])
+
+
+@pytest.fixture(scope="module")
+def mini() -> Checkpoint:
+    assert isinstance(MINI, ViTConfig)
+    return knowing(replace(MINI, depth=2))
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".xml", ".pt2"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_file_of_any_kind_answers_as_torch_does(mini: Checkpoint, tmp_path: Path, ending: str, inside: bool) -> None:
+    made = export(mini, tmp_path / f"model{ending}", ExportConfig(inside=inside))
+    assert made.difference < 1e-5
+    assert all(path.is_file() for path in made.paths)
+    assert sum(path.stat().st_size for path in made.paths) == made.bytes
+    assert sorted(tmp_path.iterdir()) == sorted(made.paths)  # and nothing else was left
+
+
+def test_uint8_pictures_go_in_and_probabilities_come_out(mini: Checkpoint, tmp_path: Path) -> None:
+    made = export(mini, tmp_path / "model.onnx", ExportConfig(inside=True))
+    images_NHWC = generated_pictures(mini, count=3).images_NHWC
+    chances_NK = onnx_runner(made.paths[0].read_bytes())(images_NHWC)
+    np.testing.assert_allclose(chances_NK.sum(1), 1, atol=1e-6)
+    assert np.ptp(chances_NK, axis=0).max() > 1e-3
+
+
+def test_labels_and_feeding_travel_with_the_file(mini: Checkpoint, tmp_path: Path) -> None:
+    made = export(mini, tmp_path / "model.onnx")
+    facts = onnx_facts(made.paths[0].read_bytes())
+    assert json.loads(facts["vitlab.labels"]) == list(LABELS)
+    assert json.loads(facts["vitlab.preprocess"])["resize_to"] == 36
+
+
+def test_an_openvino_file_holds_the_labels_too(mini: Checkpoint, tmp_path: Path) -> None:
+    made = export(mini, tmp_path / "model.xml")
+    openvino = pytest.importorskip("openvino")
+    model = openvino.Core().read_model(made.paths[0])
+    assert json.loads(model.get_rt_info(["vitlab", "vitlab.labels"]).astype(str)) == list(LABELS)
+
+
+@pytest.mark.parametrize("resize", ["official", "bicubic"])
+def test_a_file_of_free_size_answers_as_torch_at_other_sizes(tmp_path: Path, resize: str) -> None:
+    assert isinstance(MINI, ViTConfig)
+    numerics = replace(MINI.numerics, resize=resize)  # type: ignore[arg-type]
+    made = export(knowing(replace(MINI, depth=2, numerics=numerics)), tmp_path / "model.onnx", ExportConfig(dynamic_size=True))
+    assert made.difference < 1e-5
+    run = onnx_runner(made.paths[0].read_bytes())
+    assert run(np.zeros((3, 3, 48, 80), np.float32)).shape == (3, 5)
+
+
+@pytest.mark.parametrize("how", ["official", "bicubic"])
+@pytest.mark.parametrize(("size", "to"), [(14, 24), (7, 12), (24, 14), (5, 5), (3, 17), (5, 1)])
+def test_the_matrices_of_a_free_size_interpolate_as_the_model_does(size: int, to: int, how: str) -> None:
+    line_1ND = torch.randn(1, size, 4, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
+    wanted_1ND = resize_grid(line_1ND, (size, 1), (to, 1), how)  # type: ignore[arg-type]
+    torch.testing.assert_close(stretch(size, to, how).double() @ line_1ND, wanted_1ND, atol=1e-5, rtol=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["hybrid", "bit", "distilled", "map", "grey"])
+def test_every_kind_of_model_is_exported(name: str, tmp_path: Path) -> None:
+    assert isinstance(MINI, ViTConfig)
+    small = replace(MINI, depth=2)
+    configs: dict[str, ModelConfig] = {
+        "hybrid": variant("R26+ViT-S/32", num_classes=5, image_size=64),
+        "bit": variant("BiT-R50x1", num_classes=5),
+        "distilled": replace(small, distill_token=True),
+        "map": replace(small, pool="map", class_token=False),
+        "grey": replace(small, channels=1),
+    }
+    made = export(knowing(configs[name]), tmp_path / "model.onnx")
+    assert made.difference < 1e-4
+
+
+def test_a_file_that_differs_is_never_written(mini: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(content: bytes, *, threads: int = 0) -> object:
+        run = onnx_runner(content)
+        return lambda images: run(images) + (0.01 if len(images) == 5 else 0)  # only at a batch of 5
+
+    monkeypatch.setattr("vitlab.export.exporting.onnx_runner", wrong)
+    with pytest.raises(ExportError, match=r"differ from the model's by 0\.01; nothing was written"):
+        export(mini, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_earlier_file_stays_when_a_new_one_differs(mini: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"the old one")
+    monkeypatch.setattr("vitlab.export.exporting.onnx_runner", lambda _: lambda images: np.full((len(images), 5), np.nan))
+    with pytest.raises(ExportError, match="not finite"):
+        export(mini, tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").read_bytes() == b"the old one"
+
+
+def test_a_model_that_always_says_the_same_is_told(tmp_path: Path) -> None:
+    assert isinstance(MINI, ViTConfig)
+    config = replace(MINI, depth=1)
+    fresh = Checkpoint(model=build(config), config=config, preprocess=Preprocess(image_size=(32, 32), resize_to=32))
+    assert any("says little" in note for note in export(fresh, tmp_path / "model.pt2").notes)
+
+
+def test_what_cannot_be_exported_is_refused_with_a_reason(mini: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not say what to write"):
+        export(mini, tmp_path / "model.tflite")
+    with pytest.raises(ConfigError, match="calibrated on pictures"):
+        export(mini, tmp_path / "model.onnx", ExportConfig(int8=True))
+    with pytest.raises(ConfigError, match=r"\.onnx or \.xml"):
+        export(mini, tmp_path / "model.pt2", ExportConfig(int8=True), source=open_source("digits", split="test"))
+    assert isinstance(mini.config, ViTConfig)
+    relative = knowing(replace(mini.config, position=Position(kind="relative", prefix=False)))
+    with pytest.raises(ConfigError, match="one grid"):
+        export(relative, tmp_path / "model.onnx", ExportConfig(dynamic_size=True))
+
+
+def test_a_missing_runtime_is_named_with_its_extra(mini: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(name: str) -> object:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr("vitlab.export.files.import_module", gone)
+    with pytest.raises(ConfigError, match="is not installed") as caught:
+        export(mini, tmp_path / "model.onnx")
+    assert caught.value.hint is not None
+    assert "vitlab[export]" in caught.value.hint
