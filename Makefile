@@ -6,6 +6,7 @@ PIP_ARGS ?=
 PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
+QUICKSTART_EXTRAS := demo,figures,jpeg
 TEST_EXTRAS := dev,figures,export,openvino,track,jpeg,demo,parquet,hdf5
 BENCHMARKS := benchmarks/startup.py benchmarks/generated.py
 
@@ -15,7 +16,7 @@ BENCHMARKS := benchmarks/startup.py benchmarks/generated.py
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
 
-quickstart: $(VENV)/.installed-core  ## install, build a small Vision Transformer, say what it is, run it once
+quickstart: $(VENV)/.installed-quickstart  ## install, then pre-train, fine-tune and compare a small Vision Transformer, and write a report
 	$(BIN)/vitlab quickstart
 
 test: check  ## install, then format, lint, types and every test
@@ -42,10 +43,10 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # A stamp is renewed only when what is to be installed has changed.
-$(VENV)/.installed-core: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e .
+$(VENV)/.installed-quickstart: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[$(QUICKSTART_EXTRAS)]"
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[$(TEST_EXTRAS)]"
-	@touch $@ $(VENV)/.installed-core
+	@touch $@ $(VENV)/.installed-quickstart

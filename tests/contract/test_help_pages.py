@@ -12,6 +12,7 @@ import pytest
 import tyro
 
 from vitlab.cli.main import VERBS, main
+from vitlab.cli.study import STUDIES
 
 
 def flags_of(arguments: type) -> Iterator[str]:
@@ -36,6 +37,8 @@ def pages() -> dict[tuple[str, ...], type]:
         module = vars(import_module(name))
         if "ACTIONS" in module:
             found |= {(verb, action): arguments for action, (_, arguments, _) in module["ACTIONS"].items()}
+        elif "STUDIES" in module:
+            found |= {(verb, study): import_module(place).Arguments for study, (_, place) in module["STUDIES"].items()}
         else:
             found[(verb,)] = module["Arguments"]
     return found
@@ -80,4 +83,5 @@ def test_calling_vitlab_alone_is_asking_for_help(capsys: pytest.CaptureFixture[s
 
 def test_every_verb_file_is_in_the_table(checkout: Path) -> None:
     files = {file.stem for file in (checkout / "src" / "vitlab" / "cli").glob("*.py") if "def run(" in file.read_text()}
-    assert files == {module.rsplit(".", 1)[1] for _, module in VERBS.values()}
+    tables = [*VERBS.values(), *STUDIES.values()]
+    assert files == {module.rsplit(".", 1)[1] for _, module in tables}

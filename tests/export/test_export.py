@@ -14,13 +14,14 @@ from torch import nn
 from vitlab.checkpoint import Checkpoint
 from vitlab.config import Preprocess, variant
 from vitlab.config.export import ExportConfig
-from vitlab.config.model import ModelConfig, Position, ViTConfig
+from vitlab.config.model import ModelConfig, Position, ResNetConfig, ResNetStem, ViTConfig
+from vitlab.data.normalise import normalise
 from vitlab.data.source import open_source
 from vitlab.errors import ConfigError, ExportError
 from vitlab.export import export
 from vitlab.export.files import onnx_facts, onnx_runner
 from vitlab.export.graph import stretch
-from vitlab.export.pictures import generated_pictures
+from vitlab.export.pictures import generated_pictures, own_pictures
 from vitlab.model import build
 from vitlab.model.position import resize_grid
 
@@ -101,8 +102,8 @@ def test_every_kind_of_model_is_exported(name: str, tmp_path: Path) -> None:
     assert isinstance(MINI, ViTConfig)
     small = replace(MINI, depth=2)
     configs: dict[str, ModelConfig] = {
-        "hybrid": variant("R26+ViT-S/32", num_classes=5, image_size=64),
-        "bit": variant("BiT-R50x1", num_classes=5),
+        "hybrid": replace(small, stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1), image_size=(64, 64)),
+        "bit": ResNetConfig(blocks=(1, 1), stage_widths=(128, 256), root_width=32, image_size=(32, 32), num_classes=5),
         "distilled": replace(small, distill_token=True),
         "map": replace(small, pool="map", class_token=False),
         "grey": replace(small, channels=1),
@@ -159,3 +160,67 @@ def test_a_missing_runtime_is_named_with_its_extra(mini: Checkpoint, tmp_path: P
         export(mini, tmp_path / "model.onnx")
     assert caught.value.hint is not None
     assert "vitlab[export]" in caught.value.hint
+
+
+@pytest.fixture(scope="module")
+def reader() -> Checkpoint:
+    """A ViT that tells digits by the nearest of its mean features: good enough to lose something by rounding."""
+    assert isinstance(MINI, ViTConfig)
+    config = replace(MINI, depth=2, num_classes=10, channels=1)
+    source = open_source("digits", split="train")
+    labels = source.labels
+    model = build(config, seed=3)
+    fed = Preprocess(image_size=(32, 32), resize="squash", mean=(0.5,), std=(0.5,))
+    made = Checkpoint(model=model, config=config, preprocess=fed, labels=labels)
+    pictures = own_pictures(made, source, most=300)
+    with torch.no_grad():
+        features_ND = model.features(normalise(torch.from_numpy(pictures.images_NHWC), fed))
+        right_N = torch.tensor([classes[0] for classes in pictures.right or ()])
+        mean_KD = torch.stack([features_ND[right_N == label].mean(0) for label in range(10)])
+        assert isinstance(model.head, nn.Linear)
+        centred_KD = mean_KD - mean_KD.mean(0)
+        model.head.weight.copy_(10 * centred_KD)
+        model.head.bias.copy_(-5 * (centred_KD * (mean_KD + mean_KD.mean(0))).sum(1))
+    return made
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".xml"])
+def test_eight_bits_take_a_third_of_the_file_and_lose_at_most_what_is_allowed(
+    reader: Checkpoint, tmp_path: Path, ending: str
+) -> None:
+    source = open_source("digits", split="test")
+    whole = export(reader, tmp_path / f"float{ending}", ExportConfig(inside=True))
+    made = export(
+        reader, tmp_path / f"int8{ending}", ExportConfig(int8=True, inside=True, calibration=64, max_drop=5), source=source
+    )
+    assert made.quantised is not None
+    assert made.quantised.measure == "top-1"
+    assert made.quantised.before > 30  # chance is 10
+    assert made.quantised.drop <= 5
+    assert made.bytes < whole.bytes
+    assert made.difference > 0
+
+
+def test_eight_bits_that_lose_too_much_are_not_written(reader: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def noisy(content: bytes, *, threads: int = 0) -> object:
+        run = onnx_runner(content, threads=threads)
+        hurt = b"DequantizeLinear" in content
+        return lambda images: np.roll(run(images), 1, axis=1) if hurt else run(images)
+
+    monkeypatch.setattr("vitlab.export.quantise.onnx_runner", noisy)
+    with pytest.raises(ExportError, match=r"8 bits lose .* points of top-1 .* also with \d+ of \d+ layers left in float"):
+        export(
+            reader,
+            tmp_path / "int8.onnx",
+            ExportConfig(int8=True, calibration=8),
+            source=open_source("digits", split="test"),
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_pictures_without_labels_are_judged_by_agreement(reader: Checkpoint, tmp_path: Path) -> None:
+    foreign = open_source("generated:kind=strokes,classes=3,examples=8,image_size=32", split="train")
+    made = export(reader, tmp_path / "int8.onnx", ExportConfig(int8=True, calibration=16, max_drop=50), source=foreign)
+    assert made.quantised is not None
+    assert made.quantised.measure == "agreement"
+    assert any("agreement" in note for note in made.notes)

@@ -8,7 +8,19 @@ import pytest
 import torch
 from torch.export import Dim, export
 
-from vitlab.config import EarlyConvolutions, ModelConfig, Position, ResNetConfig, ResNetStem, ViTConfig, variant
+from vitlab.config import (
+    ConvNeXtConfig,
+    EarlyConvolutions,
+    EfficientNetConfig,
+    ModelConfig,
+    Position,
+    RecurrentConfig,
+    ResNetConfig,
+    ResNetStem,
+    SwinConfig,
+    ViTConfig,
+    variant,
+)
 from vitlab.config.variants import NAMES
 from vitlab.model import Record, build
 from vitlab.model.assemble import Model
@@ -43,7 +55,39 @@ CONFIGS: dict[str, ModelConfig] = {
     "early": replace(mini(), early=EarlyConvolutions(widths=(16, 32), units=(2, 2)), patch_size=(2, 2)),
     "hybrid-root": replace(mini(), stem=ResNetStem(blocks=(), width=32), patch_size=(2, 2)),
     "resnet": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, image_size=(64, 64), num_classes=5),
+    "swin": SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4), image_size=(32, 32), num_classes=5),
+    "swin-padded": SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(3, 4), image_size=(37, 52), num_classes=5),
+    "swin-as-timm-pads": SwinConfig(
+        width=24, depths=(2, 2), heads=(2, 4), window=(3, 3), image_size=(40, 28), num_classes=5, pad_first=False, qkv_bias=False
+    ),
+    "convnext": ConvNeXtConfig(depths=(1, 2), widths=(16, 24), image_size=(32, 32), num_classes=5, layer_scale=0.1),
+    "convnext-no-scale": ConvNeXtConfig(
+        depths=(1, 1), widths=(16, 24), image_size=(37, 30), channels=1, layer_scale=0.0, num_classes=0
+    ),
+    "efficientnet": EfficientNetConfig(
+        stages=((1, 3, 1, 1, 8), (2, 5, 2, 4, 16)),
+        stem_width=8,
+        head_width=32,
+        image_size=(33, 36),
+        num_classes=5,
+        drop_path=0.0,
+        dropout=0.0,
+    ),
+    "efficientnet-half": EfficientNetConfig(
+        stages=((2, 3, 2, 2, 8),),
+        stem_width=8,
+        head_width=32,
+        image_size=(32, 32),
+        num_classes=5,
+        padding="half",
+        norm_eps=1e-5,
+        drop_path=0.0,
+        dropout=0.0,
+    ),
+    "lstm": RecurrentConfig(cell="lstm", width=32, depth=2, patch_size=(8, 8), image_size=(32, 32), num_classes=5),
+    "rnn-mean": RecurrentConfig(cell="rnn", width=32, depth=1, patch_size=(8, 4), image_size=(30, 21), num_classes=5, pool="mean"),
 }
+MAPS = (ResNetConfig, SwinConfig, ConvNeXtConfig, EfficientNetConfig)  # what a record has of these is maps
 
 each = pytest.mark.parametrize("name", CONFIGS)
 
@@ -103,11 +147,12 @@ def test_every_parameter_gets_a_finite_gradient(name: str) -> None:
 @each
 def test_recording_changes_no_output_bit(name: str) -> None:
     model, images_BCHW = trained(name), pictures(CONFIGS[name])
-    resnet = isinstance(CONFIGS[name], ResNetConfig)
-    record = Record(attention=not resnet, tokens=not resnet, queries_keys=not resnet, maps=resnet)
+    maps, attends = isinstance(CONFIGS[name], MAPS), isinstance(CONFIGS[name], ViTConfig)
+    record = Record(attention=attends, tokens=not maps, queries_keys=attends, maps=maps)
     with torch.no_grad():
         assert torch.equal(model(images_BCHW), model(images_BCHW, record))
-    assert record.maps_BCHW if resnet else record.attention_BHNN
+    assert record.maps_BCHW if maps else record.tokens_BND
+    assert bool(record.attention_BHNN) == attends
 
 
 @each

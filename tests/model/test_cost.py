@@ -17,8 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.early import EarlyConvolutions
 from vitlab.config.model import ModelConfig, Position, PositionKind, PositionPlace, ResNetConfig, ResNetStem, ViTConfig
+from vitlab.config.swin import SwinConfig
 from vitlab.config.variants import NAMES, variant
 from vitlab.errors import ConfigError
 from vitlab.model import build
@@ -70,6 +72,14 @@ OPTIONS: dict[str, ModelConfig] = {
     "resnet without a head": ResNetConfig(
         blocks=(2, 1), stage_widths=(128, 256), width_factor=2, image_size=(70, 33), channels=5, num_classes=0
     ),
+    "swin": SwinConfig(width=48, depths=(2, 2, 2), heads=(3, 6, 12), image_size=(112, 112), num_classes=7),
+    "swin padded": SwinConfig(width=48, depths=(2, 1), heads=(3, 6), image_size=(90, 70), qkv_bias=False, num_classes=0),
+    "convnext": ConvNeXtConfig(depths=(1, 2, 1), widths=(48, 96, 192), image_size=(96, 96), num_classes=7),
+    "convnext without scale": ConvNeXtConfig(depths=(1, 1), widths=(32, 64), image_size=(101, 66), layer_scale=0.0, channels=5),
+    "efficientnet": variant("EfficientNet-B0", image_size=96, num_classes=7),
+    "efficientnet rectangle": variant("EfficientNet-B0", image_size=(99, 71), num_classes=0),
+    "lstm": variant("LSTM-Ti/16", image_size=96, num_classes=7),
+    "rnn": variant("RNN-Ti/16", image_size=(96, 70), num_classes=7),
 }
 for kind, place, prefix in product(get_args(PositionKind), get_args(PositionPlace), (True, False)):
     position = Position(kind=kind, place=place, prefix=prefix)
@@ -172,7 +182,9 @@ class Outputs(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-@pytest.mark.parametrize("option", ["plain", "representation", "distilled", "map", "hybrid", "resnet"])
+@pytest.mark.parametrize(
+    "option", ["plain", "representation", "distilled", "map", "hybrid", "resnet", "convnext", "efficientnet", "lstm"]
+)
 def test_activations_are_the_outputs_of_dense_layers_and_convolutions(option: str) -> None:
     config = OPTIONS[option]
     model = build(config, device="meta").eval()
@@ -181,7 +193,7 @@ def test_activations_are_the_outputs_of_dense_layers_and_convolutions(option: st
     assert cost(config).activations == outputs.numbers
 
 
-MEMORY = [option for option, config in OPTIONS.items() if isinstance(config, ResNetConfig) or config.register_tokens != 1]
+MEMORY = [option for option, config in OPTIONS.items() if not isinstance(config, ViTConfig) or config.register_tokens != 1]
 MEMORY += [option for option in OPTIONS if option.startswith("relative") and option.endswith("True")]
 
 

@@ -45,8 +45,8 @@ def test_a_prediction_is_what_the_model_says_of_the_preprocessed_picture(predict
     with torch.inference_mode():
         expected_BC = predictor.checkpoint.model(images_BCHW).numpy()
     (found,) = predictor([content])
-    np.testing.assert_array_equal(found.logits, expected_BC[0])
-    expected = torch.from_numpy(expected_BC[0]).double().softmax(0).numpy()
+    np.testing.assert_allclose(found.logits, expected_BC[0], atol=1e-5)
+    expected = torch.from_numpy(found.logits).double().softmax(0).numpy()
     np.testing.assert_allclose(found.probabilities, expected, rtol=1e-6)
 
 
@@ -95,7 +95,9 @@ def test_features_are_the_models_and_asking_for_them_changes_no_logit(distilled:
     seen_BHWC = np.stack([preprocess(picture, made.preprocess) for picture in pictures])
     with torch.inference_mode():
         features_BD = made.model.features(normalise(torch.from_numpy(seen_BHWC), made.preprocess))  # type: ignore[operator]
-    np.testing.assert_allclose(np.stack([result.features for result in rich if result.features is not None]), features_BD)
+    np.testing.assert_allclose(
+        np.stack([result.features for result in rich if result.features is not None]), features_BD, atol=1e-5
+    )
 
 
 def test_a_model_without_a_head_gives_features_and_says_why_it_knows_no_classes() -> None:
@@ -286,14 +288,13 @@ def test_an_error_of_the_callers_own_iterable_comes_through(predictor: Predictor
         list(predictor.stream(failing()))
 
 
-def test_auto_is_torch_and_says_so_and_an_unknown_backend_is_refused() -> None:
+def test_auto_begins_with_torch_and_an_unknown_backend_is_refused() -> None:
     made = small.checkpoint()
     assert Predictor(made).backend.name == "torch"
-    assert any("torch" in note for note in Predictor(made).notes)
     assert Predictor(made, backend="torch").notes == ()
     with pytest.raises(ConfigError, match="backend='trch' is not one of auto, torch"):
         Predictor(made, backend="trch")  # type: ignore[arg-type]
-    for wrong in ({"batch_size": 0}, {"workers": -1}):
+    for wrong in ({"batch_size": 0}, {"workers": -1}, {"merge": -1}):
         with pytest.raises(ConfigError):
             Predictor(made, **wrong)  # type: ignore[arg-type]
 

@@ -30,7 +30,9 @@ def fit_size(
             for block in range(config.depths[stage]):
                 key = f"stages.{stage}.blocks.{block}.attention.offset_bias"
                 state[key] = resize_offsets(state[key], old, new)
-            notes.append(f"stage {stage}: windows of {_by(new)} instead of {_by(old)} patches, their offset biases resized (bicubic)")
+            notes.append(
+                f"stage {stage}: windows of {_by(new)} instead of {_by(old)} patches, their offset biases resized (bicubic)"
+            )
     return target
 
 

@@ -18,6 +18,7 @@ from vitlab.config.feed import feeding
 from vitlab.config.model import ModelConfig, PositionResize
 from vitlab.errors import CheckpointError
 from vitlab.model.assemble import skeleton
+from vitlab.model.batchnorm import STATISTICS
 
 State = dict[str, torch.Tensor]
 Size = int | tuple[int, int]
@@ -96,7 +97,7 @@ def describe(path: str | Path, *, heads: int | None = None, grid: Size | None = 
     return Description(
         format=reading.format,
         config=reading.config,
-        parameters=sum(tensor.numel() for tensor in reading.state.values()),
+        parameters=sum(tensor.numel() for name, tensor in reading.state.items() if not name.endswith(STATISTICS)),
         dtypes=_types(reading.state),
         preprocess=reading.preprocess,
         labels=reading.labels,

@@ -17,7 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitlab.checkpoint.files.safetensors_file import open_safetensors, write_encoded
+from vitlab.checkpoint.files.safetensors_file import OpenFile, open_safetensors, write_encoded
+from vitlab.checkpoint.files.safetensors_header import Header
+from vitlab.checkpoint.files.sniff import open_regular
 from vitlab.checkpoint.match import check_state
 from vitlab.checkpoint.native import Facts, checked_tensors, read_facts, sealed_header
 from vitlab.errors import CheckpointError
@@ -75,19 +77,24 @@ class Pieces(Mapping[str, Tensor]):
     """The tensors of one file or of all its parts, each read and put together when it is asked for: memory for one at a time."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
+        self._headers: dict[Path, Header] = {}
         self._places: dict[str, list[Path]] = {}
-        self.nbytes = 0
         for path in paths:
             with open_safetensors(path) as opened:
-                for name, entry in opened.header.entries.items():
-                    self._places.setdefault(name, []).append(path)
-                    self.nbytes += entry.end - entry.start
+                self._headers[path] = opened.header
+            for name in opened.header.entries:
+                self._places.setdefault(name, []).append(path)
+
+    def all(self) -> dict[str, Tensor]:
+        """Every tensor, in memory."""
+        with ExitStack() as stack:
+            return _joined([stack.enter_context(open_safetensors(path)).tensors() for path in self._headers])
 
     def __getitem__(self, name: str) -> Tensor:
         rows = []
         for path in self._places[name]:
-            with open_safetensors(path) as opened:
-                rows.append(opened.tensor(name))
+            with open_regular(path) as file:
+                rows.append(OpenFile(path=path, header=self._headers[path], file=file).tensor(name))
         return _below(rows)
 
     def __iter__(self) -> Iterator[str]:

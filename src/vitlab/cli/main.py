@@ -17,21 +17,25 @@ from vitlab.cli import output, talk
 from vitlab.errors import VitlabError
 
 # verb -> (its line in `vitlab --help`, its module). A verb's module holds `run(words)` and `Arguments` (or, as that of data, a
-# table ACTIONS with several), and is imported only when the verb is called, so that help and version answer at once.
+# table ACTIONS with several, or, as that of study, a table STUDIES of further modules), and is imported only when the verb is
+# called, so that help and version answer at once.
 VERBS: dict[str, tuple[str, str]] = {
-    "quickstart": ("build a small Vision Transformer, say what it is, run it once", "vitlab.cli.quickstart"),
+    "quickstart": ("pre-train, fine-tune and compare a small ViT in minutes, and write a report", "vitlab.cli.quickstart"),
     "pretrain": ("train a model from random values by a recipe", "vitlab.cli.pretrain"),
     "finetune": ("make a classifier of your own pictures out of a checkpoint", "vitlab.cli.finetune"),
     "train": ("train exactly as a config file says", "vitlab.cli.train"),
     "describe": ("say what a variant or a checkpoint is: parameters, MACs, tokens, ...", "vitlab.cli.describe"),
     "convert": ("write a checkpoint in another format, bit for bit", "vitlab.cli.convert"),
     "export": ("write a model for ONNX Runtime, OpenVINO or torch.export, and check it", "vitlab.cli.export"),
+    "bench": ("measure how fast a model is here, in each runtime", "vitlab.cli.bench"),
     "data": ("list, fetch, check, pack and show data sets", "vitlab.cli.data"),
     "predict": ("say what is in pictures, one or a million", "vitlab.cli.predict"),
     "evaluate": ("judge a checkpoint by labelled pictures, every one counted", "vitlab.cli.evaluate"),
     "inspect": ("draw a model's inside: filters, positions, attention, rollout, ...", "vitlab.cli.inspect"),
+    "report": ("write all that is known of a run as one HTML file", "vitlab.cli.report"),
     "embed": ("write the features of pictures, for search and clustering", "vitlab.cli.embed"),
     "similar": ("find the pictures that are most like one", "vitlab.cli.similar"),
+    "study": ("several runs that together answer a question: noisy-student, ...", "vitlab.cli.study"),
 }
 
 

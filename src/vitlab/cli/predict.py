@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vitlab.predict.results import Sink
     from vitlab.predict.resume import Finished
 
+BackendWord = Literal["auto", "torch", "compile", "onnxruntime", "openvino"]
 _REPORTED = 20  # unreadable pictures told one by one; results name all of them
 
 
@@ -56,6 +57,12 @@ class Arguments(Opening):
     strict: bool = False
     """end with exit code 1 if a picture could not be read"""
 
+    backend: BackendWord = "auto"
+    """what runs the model; auto is torch until a measurement on this machine found another one faster"""
+
+    merge: Annotated[int, one("N", count)] = 0
+    """pairs of alike patches joined in every layer of a ViT: faster, and slightly other answers"""
+
     batch_size: Annotated[int, one("N", count)] = 32
     """pictures at once"""
 
@@ -73,7 +80,15 @@ def run(words: Sequence[str]) -> None:
     from vitlab.predict import Predictor
     from vitlab.predict.find import find_pictures
 
-    predictor = Predictor(arguments.open(), batch_size=arguments.batch_size, workers=arguments.workers, device=arguments.device)
+    predictor = Predictor(
+        arguments.open(),
+        backend=arguments.backend,
+        batch_size=arguments.batch_size,
+        workers=arguments.workers,
+        device=arguments.device,
+        merge=arguments.merge,
+        say=lambda sentence: note(f"note: {sentence}"),
+    )
     for line in predictor.notes[len(predictor.checkpoint.notes) :]:
         note(f"note: {line}")
     top = min(arguments.top, predictor.checkpoint.config.num_classes)

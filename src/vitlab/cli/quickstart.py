@@ -1,92 +1,110 @@
-"""`vitlab quickstart`: build a small Vision Transformer, say what it is, and run it once on a picture made here."""
+"""`vitlab quickstart`: the paper's protocol in small, offline, on two cores, in minutes; a table and a report at the end."""
 
 from __future__ import annotations
 
-import statistics
-import time
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
-from vitlab.cli.facts import model_facts
-from vitlab.cli.parse import count, one, parse, positional
+from vitlab.cli.parse import one, parse
+from vitlab.cli.progress import bar
 from vitlab.cli.table import print_facts, print_json, print_rows
 from vitlab.cli.talk import note
 from vitlab.config.text import Json
-from vitlab.config.variants import name_of, variant
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from pathlib import Path
 
-_CLASSES = 10
-_RUNS = 5
-_SHOWN = 5
+    from vitlab.study.quickstart import Outcome
+
+_BUDGETS = ("full", "tiny")
+
+
+def budget(word: str) -> str:
+    """The name of a budget."""
+    if word not in _BUDGETS:
+        raise ValueError(f"{word!r} is not one of {', '.join(_BUDGETS)}")
+    return word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """Build a small Vision Transformer, say what it is, run it once. It is untrained: its answer means nothing yet."""
+    """Pre-train a small ViT on invented letters, fine-tune it on digits, and compare it with one that begins at random values."""
 
-    variant: Annotated[tyro.conf.Positional[str], positional("NAME")] = "ViT-Ti/16"
-    """which model"""
+    out: Annotated[str, one("FOLDER", str)] = "runs/quickstart"
+    """where everything is kept; what is unfinished there goes on"""
 
-    seed: Annotated[int, one("N", count)] = 0
-    """of the initial weights"""
+    budget: Annotated[str, one("{full,tiny}", budget)] = "full"
+    """full takes minutes; tiny is over at once and learns nothing, to see that all of it works"""
 
     json: bool = False
     """print one JSON object"""
 
 
-def run(words: Sequence[str]) -> None:
-    """Print the model, how long a picture takes, and the classes it gives the most."""
+def run(words: Sequence[str]) -> int:
+    """Make the runs, and print what came of them and where the report is."""
     arguments = parse(Arguments, words, verb="quickstart")
-    config = variant(arguments.variant, num_classes=_CLASSES)
-    model: dict[str, Json] = {"name": name_of(config), **model_facts(config)}
-    if not arguments.json:
-        print_facts(model, json=False)
 
-    import torch
+    from pathlib import Path
 
-    from vitlab.model import build
+    from vitlab.cli.side_by_side import bars
+    from vitlab.study.quickstart import BUDGETS, Outcome, quickstart
+    from vitlab.study.quickstart_report import write_quickstart_report
+    from vitlab.train.control import INTERRUPTED, TERMINATED, Control, signals
 
-    network = build(config, seed=arguments.seed).eval()
-    images_BCHW = torch.from_numpy(picture(*config.image_size))[None]
-    with torch.inference_mode():
-        features_BD = network.features(images_BCHW)
-        spent = []
-        for _ in range(_RUNS):
-            start = time.perf_counter()
-            logits_BC = network(images_BCHW)
-            spent.append((time.perf_counter() - start) * 1e3)
-        probabilities_C = logits_BC[0].softmax(0)
-    best = logits_BC[0].argsort(descending=True, stable=True)[:_SHOWN].tolist()
-    top: list[dict[str, Json]] = [
-        {"class": place, "logit": logits_BC[0, place].item(), "probability": probabilities_C[place].item()} for place in best
-    ]
-    forward: dict[str, Json] = {
-        "features": len(features_BD[0]),
-        "features_std": features_BD[0].std().item(),
-        "milliseconds": statistics.median(spent),
-        "threads": torch.get_num_threads(),
-    }
+    control = Control()
+    outcome: Outcome | None = None
+    with signals(control), bars(sys.stderr) as hear:
+        for event in quickstart(Path(arguments.out), budget=BUDGETS[arguments.budget], control=control):
+            if isinstance(event, Outcome):
+                outcome = event
+            else:
+                hear(event)
+    if outcome is None:
+        note("stopped: what was learned is kept, and the same command goes on")
+        return TERMINATED if control.stop == "terminated" else INTERRUPTED
+    with bar(lines=True) as tell:
+        written = write_quickstart_report(outcome, Path(arguments.out) / "report.html", tell=tell)
     if arguments.json:
-        print_json({"model": model, "forward": forward, "top": list(top)})
-    else:
-        print()
-        print_facts(forward, json=False)
-        print()
-        print_rows(top, json=False)
-    note("note: untrained. Its head starts at zero, as in the paper, so all classes are equally likely until it learns.")
+        print_json(_told(outcome, written.path))
+        return 0
+    print_rows([_row(row) for row in _rows(outcome)], json=False)
+    print()
+    print_facts({"report": str(written.path), "model": str(outcome.pretrained / "model.safetensors")}, json=False)
+    note("note: the report opens in any browser. docs/guides/first-steps.md goes on from here to your own pictures.")
+    return 0
 
 
-def picture(height: int, width: int) -> NDArray[np.float32]:
-    """A bright disc before a colour gradient, (3, height, width), normalised to [-1, 1]."""
-    import numpy as np
+def _rows(outcome: Outcome) -> list[dict[str, Json]]:
+    return [
+        {"name": row.name, "few": list(row.few), "few_mean": row.few_mean, "few_deviation": row.few_deviation, "all": row.all}
+        for row in outcome.rows
+    ]
 
-    y_HW, x_HW = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j].astype(np.float32)
-    disc_HW = ((y_HW - 0.5) ** 2 + (x_HW - 0.5) ** 2 < 0.09).astype(np.float32)
-    image_CHW = np.stack([np.maximum(y_HW, disc_HW), np.maximum(x_HW, disc_HW), 1 - y_HW])
-    return 2 * image_CHW - 1
+
+def _row(row: dict[str, Json]) -> dict[str, Json]:
+    from vitlab.study.quickstart import SHOTS
+
+    return {
+        "": row["name"],
+        f"{SHOTS} labels a digit": f"{_percent(row['few_mean'])} ± {_percent(row['few_deviation'])} %",
+        "all labels": f"{_percent(row['all'])} %",
+    }
+
+
+def _percent(share: Json) -> str:
+    assert isinstance(share, float)
+    return f"{100 * share:.1f}"
+
+
+def _told(outcome: Outcome, report: Path) -> dict[str, Json]:
+    return {
+        "rows": [{**told, "fitted": row.fitted} for told, row in zip(_rows(outcome), outcome.rows, strict=True)],
+        "gain_few": outcome.gain_few,
+        "gain_all": outcome.gain_all,
+        "letters": outcome.letters,
+        "report": str(report),
+        "model": str(outcome.pretrained / "model.safetensors"),
+        "pretrained": str(outcome.pretraining / "model.safetensors"),
+    }

@@ -44,6 +44,11 @@ class Job:
 
 def perform(job: Job) -> int:
     """Make the run, or with --dry-run its plan; the exit code."""
+    from vitlab.train.processor import keep_memory
+    from vitlab.train.survey import this_machine
+
+    if not this_machine().accelerator:
+        keep_memory()
     if job.changes.dry_run:
         _print_plan(job)
         return 0

@@ -44,9 +44,7 @@ def scaled_width(width: float, factor: float) -> int:
 
 def scaled_stages(width_factor: float, depth_factor: float) -> tuple[tuple[int, int, int, int, int], ...]:
     """B0's stages with these factors: blocks rounded up, channels to multiples of 8."""
-    return tuple(
-        (math.ceil(stage.blocks * depth_factor), *stage[1:4], scaled_width(stage.width, width_factor)) for stage in BASE
-    )
+    return tuple((math.ceil(stage.blocks * depth_factor), *stage[1:4], scaled_width(stage.width, width_factor)) for stage in BASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from vitlab.config.augment import Augment
 from vitlab.config.data import Preprocess
 from vitlab.config.decode import DecodeLimits
+from vitlab.config.growth import scaled
 from vitlab.config.loader import LoaderConfig
-from vitlab.config.model import ModelConfig
+from vitlab.config.model import ModelConfig, ViTConfig
 from vitlab.config.source import Split, SplitRule
 from vitlab.config.train import TrainConfig
 from vitlab.errors import ConfigError
@@ -60,3 +61,19 @@ class RunConfig:
             raise ConfigError(f"image_size differs: {said}", hint="set all three to what the model sees")
         if self.preprocess.channels != self.model.channels:
             raise ConfigError(f"the model takes {self.model.channels} channels and preprocess gives {self.preprocess.channels}")
+        self._check_growth()
+
+    def _check_growth(self) -> None:
+        """Smaller pictures must be whole patches too, and leave attention and positions their meaning."""
+        model = self.model
+        if not self.train.growth or not isinstance(model, ViTConfig):
+            return
+        if model.position.kind == "relative":
+            raise ConfigError("train.growth needs positions that can be interpolated, and relative ones cannot")
+        for _, scale in self.train.growth:
+            height, width = scaled(model.image_size, scale)
+            if not model.pad and (height % model.step[0] or width % model.step[1]):
+                raise ConfigError(
+                    f"train.growth: at scale {scale:g} pictures are {height}x{width},"
+                    f" not a multiple of the patch {model.step[0]}x{model.step[1]}"
+                )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from vitlab.config.check import at_least, choice, fraction
+from vitlab.config.growth import Growth, check_growth
 from vitlab.errors import ConfigError
 
 OptimizerKind = Literal["adamw", "sgd", "muon"]
@@ -132,6 +133,8 @@ class TrainConfig:
     `steps` counts updates. `micro_batch` is how many pictures a rank takes through the model at once, 0 for its whole share of the
     batch; the update does not depend on it. `smoothing` is the labels'. `balanced_loss` weighs classes by the inverse of their
     frequency. `trainable`: `all`, the `head` alone, or the head and the `last-blocks` (of them `blocks`).
+    `growth` is a row of (share of the steps, scale): from there on pictures are scaled to that share of the image size, positions
+    interpolated; ((0, 0.5), (0.6, 1)) learns from half-size pictures for three fifths of the steps. Empty: always the full size.
     `recompute` trades time for memory by computing activations twice. `compile` runs the model through torch.compile.
     `evaluate_every` and `save_every` count steps; 0 means only at the end. `keep` is how many checkpoints stay beside the best and
     the last. `patience` ends the run after that many evaluations without a better one, 0 for never. `max_minutes` ends it with a
@@ -151,6 +154,7 @@ class TrainConfig:
     trainable: Trainable = "all"
     blocks: int = 0
     micro_batch: int = 0
+    growth: Growth = ()
     precision: Precision = "float32"
     compile: bool = False
     recompute: bool = False
@@ -172,6 +176,9 @@ class TrainConfig:
         choice("trainable", self.trainable, Trainable)
         choice("strategy", self.strategy, Strategy)
         fraction("smoothing", self.smoothing)
+        check_growth(self.growth)
+        if self.growth and (self.masked is not None or self.distill is not None):
+            raise ConfigError("growth is for learning from labels: a teacher, and masked patches, want pictures of one size")
         if self.schedule.warmup >= self.steps:
             raise ConfigError(f"schedule.warmup={self.schedule.warmup} is not below steps={self.steps}: the peak is never reached")
         if self.trainable == "last-blocks" and self.blocks == 0:

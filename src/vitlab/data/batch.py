@@ -80,7 +80,8 @@ class Failure:
 class Batch:
     """Pictures ready for the device, this rank's part of a step.
 
-    `labels` is int64 (B,), -1 where unknown, or float32 (B, K) of zeros and ones where a picture may have several classes.
+    `labels` is int64 (B,), -1 where unknown, or float32 (B, K): of zeros and ones where a picture may have several classes, of
+    shares that add up to 1 where labels are soft.
     `index_B` is each row's index in the source. `epoch` is that of the step's first picture; `position` is where the step
     ends: the number of pictures that all ranks together have then consumed, and the number to resume from.
     `failed` are the pictures that could not be read: in training each was replaced, in evaluation each is missing from the rows.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vitlab.data.files.digests import Content, Digests
 from vitlab.data.files.names import shown
 from vitlab.data.labels import Label, LabelTable
+from vitlab.data.soft import SoftLabels
 from vitlab.data.source import Example
 
 PARTS = ("train", "val", "test")
@@ -41,6 +42,7 @@ class ListedSource:
 
     `rows` are the pictures' numbers in `contents`; `table` their labels; `parts` the index in PARTS of the part the
     data itself declares for each, or -1. `notes` says, a sentence each, what was left out or decided on the way.
+    `soft`, where pictures have soft labels, is what training learns; `table` then holds the likeliest class of each.
     """
 
     contents: Contents
@@ -49,9 +51,11 @@ class ListedSource:
     labels: tuple[str, ...]
     parts: NDArray[np.int8]
     notes: tuple[str, ...] = ()
+    soft: SoftLabels | None = None
 
     def __post_init__(self) -> None:
         assert len(self.rows) == len(self.table) == len(self.parts)
+        assert self.soft is None or len(self.soft) == len(self.rows)
 
     @property
     def multi_label(self) -> bool:
@@ -87,6 +91,9 @@ class ListedSource:
             made.update(label.encode("utf-8", "surrogatepass") + b"\n")
         for array in (self.table.codes.astype("<i4"), self.table.starts, self.digests()):
             made.update(b"\0" if array is None else np.ascontiguousarray(array).data)
+        if self.soft is not None:
+            for part in (self.soft.codes_NK.astype("<i4"), self.soft.shares_NK.astype("<f4")):
+                made.update(np.ascontiguousarray(part).data)
         return made.hexdigest()
 
     def take(self, indices: NDArray[np.int64], *, notes: Sequence[str] = ()) -> ListedSource:
@@ -97,6 +104,7 @@ class ListedSource:
             table=self.table.take(indices),
             parts=self.parts[indices],
             notes=(*self.notes, *notes),
+            soft=None if self.soft is None else self.soft.take(indices),
         )
 
 

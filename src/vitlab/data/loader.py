@@ -14,6 +14,7 @@ import numpy as np
 
 from vitlab.config.loader import LoaderConfig
 from vitlab.data.batch import Batch, Failure, Feed, Filler, Pixels, Report, label_array
+from vitlab.data.listed import ListedSource
 from vitlab.data.order import InTurn, Order, Picks, Share, Shuffled, Weighted, running_weights
 from vitlab.data.source import Source
 from vitlab.data.workers.decode_once import decode_once
@@ -56,6 +57,8 @@ class Loader:
         self.train = train
         self.share = share
         self.order: Order = _order(source, config) if train else InTurn(length=len(source))
+        # Looked up here by index: workers need not know of them. Judged is by the likeliest class alone.
+        self.soft = source.soft if train and isinstance(source, ListedSource) else None
         self.source, note = decode_once(source, feed, config, ranks=share.ranks)
         self.notes: tuple[str, ...] = () if note is None else (note,)
         self._idle: list[Pool] = []  # workers of streams that have ended, for the next one
@@ -205,11 +208,14 @@ class Stream(Iterator[Batch]):
                 raise report.trouble.error()
             first += len(report.index)
         index_B = np.array([index for report in reports for index in report.index], np.int64)
-        labels = label_array(
-            [label for report in reports for label in report.labels],
-            len(loader.source.labels),
-            multi_label=loader.source.multi_label,
-        )
+        if loader.soft is None:
+            labels = label_array(
+                [label for report in reports for label in report.labels],
+                len(loader.source.labels),
+                multi_label=loader.source.multi_label,
+            )
+        else:
+            labels = loader.soft.targets(index_B, len(loader.source.labels))
         if not there_B.all():
             images_BHWC, index_B, labels = images_BHWC[there_B], index_B[there_B], labels[there_B]
         begin = end - loader.config.batch_size if loader.order.total is None else 0

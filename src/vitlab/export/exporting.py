@@ -32,7 +32,7 @@ from vitlab.export.files import (
     program_bytes,
     program_runner,
 )
-from vitlab.export.graph import Graph, any_size, scored, traced
+from vitlab.export.graph import Graph, of_any_size, scored, traced
 from vitlab.export.pictures import Pictures, generated_pictures, own_pictures
 from vitlab.export.quantise import Quantised, Trial, quantised
 
@@ -68,7 +68,7 @@ def export(
     how much and nothing is written. Labels, preprocessing and config are in the file's metadata. `source` is needed for int8.
     """
     kind = _kind(path, config, source)
-    checkpoint = any_size(checkpoint) if config.dynamic_size else checkpoint
+    checkpoint = of_any_size(checkpoint) if config.dynamic_size else checkpoint
     graph = Graph(checkpoint, config)
     pictures = _pictures(checkpoint, config, source)
     tell("tracing", 0, 1)

@@ -43,7 +43,7 @@ class Graph(nn.Module):
         chance, _ = chance_of(checkpoint)
         gives: Output = "probabilities" if config.inside else "logits"
         if config.dynamic_size:
-            inner = PlainGraph(_of_any_size(checkpoint.model), checkpoint.preprocess, pixels=config.inside)
+            inner = PlainGraph(_fittable(checkpoint.model), checkpoint.preprocess, pixels=config.inside)
             self.answer: nn.Module = Answer(inner, gives=gives, chance=chance).eval()
         else:
             takes: Input = "pixels" if config.inside else "normalised"
@@ -94,13 +94,13 @@ def quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-def any_size(checkpoint: Checkpoint) -> Checkpoint:
+def of_any_size(checkpoint: Checkpoint) -> Checkpoint:
     """The same weights in a model that takes pictures of any size, where it is of a kind that can."""
-    if not isinstance(checkpoint.config, ViTConfig) or not isinstance(checkpoint.model, ViT):
+    if not isinstance(checkpoint.model, ViT):
         return checkpoint
     model = _same_weights(checkpoint.model)
-    model.config = replace(checkpoint.config, dynamic_size=True)
-    return replace(checkpoint, model=model, config=model.config)
+    model.any_size = True
+    return replace(checkpoint, model=model)
 
 
 def _same_weights(model: M) -> M:
@@ -110,18 +110,18 @@ def _same_weights(model: M) -> M:
     return copied.eval()
 
 
-def _of_any_size(model: nn.Module) -> Model:
+def _fittable(model: nn.Module) -> Model:
     """Less work, the same answers: nothing in the last layer that no one reads; and positions that any runtime can fit."""
     assert isinstance(model, Model)
     if not isinstance(model, ViT):
         return model
     copied = _same_weights(model)
     copied.lean = True
-    copied.position = _fittable(copied.position)
+    copied.position = _any_grid(copied.position)
     return copied
 
 
-def _fittable(position: Positions) -> Positions:
+def _any_grid(position: Positions) -> Positions:
     if position.kind not in ("learned-1d", "none"):
         raise ConfigError(f"{position.kind} positions are exported for one grid", hint="export without dynamic_size")
     made = copy.copy(position)

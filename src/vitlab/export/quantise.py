@@ -154,6 +154,7 @@ class _Quantiser:
             names,
             [],
             list(_PRODUCTS),
+            {},
         )
         quantizer.quantize_model()
         return bytes(quantizer.model.model.SerializeToString())

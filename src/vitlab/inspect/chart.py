@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from vitlab.inspect.markup import Markup, joined, tag
 
 WIDTH, HEIGHT = 420, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 38
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 38
 _MOST_POINTS = 240
 
 
@@ -32,7 +33,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """What is drawn on: names of the axes, the range of y where it is known, how numbers are written."""
+    """What is drawn on: names of the axes, the range of y where it is known, how numbers are written; `whole`: x counts things."""
 
     x: str
     y: str
@@ -40,6 +41,7 @@ class Axes:
     high: float | None = None
     percent: bool = False
     diagonal: bool = False
+    whole: bool = False
 
 
 def chart(series: Sequence[Series], axes: Axes, *, title: str) -> Markup:
@@ -52,7 +54,8 @@ def chart(series: Sequence[Series], axes: Axes, *, title: str) -> Markup:
     y_low, y_high = (axes.low if axes.low is not None else y_low), (axes.high if axes.high is not None else y_high)
     across = _scale(x_low, x_high, _LEFT, WIDTH - _RIGHT)
     down = _scale(y_low, y_high, HEIGHT - _BOTTOM, _TOP)
-    parts = [_grid(axes, across, down, ticks(x_low, x_high), ticks(y_low, y_high))]
+    xs = [value for value in ticks(x_low, x_high) if not axes.whole or value == round(value)]
+    parts = [_grid(axes, across, down, xs, ticks(y_low, y_high))]
     if axes.diagonal:
         parts.append(_line([(across(0), down(0)), (across(1), down(1))], "line diagonal"))
     parts += [_drawn(some, across, down) for some in drawn]
@@ -83,7 +86,7 @@ def thinned(x: Sequence[float], y: Sequence[float], *, most: int = _MOST_POINTS)
     if len(x) <= most:
         return list(x), list(y)
     edges = np.linspace(0, len(x), most + 1).astype(int)
-    pairs = [(float(np.mean(x[a:b])), float(np.mean(y[a:b]))) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+    pairs = [(float(np.mean(x[a:b])), float(np.mean(y[a:b]))) for a, b in pairwise(edges.tolist()) if b > a]
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
@@ -128,10 +131,10 @@ def _grid(axes: Axes, across: Callable[[float], float], down: Callable[[float], 
         parts.append(tag("line", {"x1": _LEFT, "x2": WIDTH - _RIGHT, "y1": y, "y2": y, "class": "rule"}))
         label = f"{value:.0%}" if axes.percent else short(value)
         parts.append(tag("text", {"x": _LEFT - 6, "y": y, "class": "tick", "text-anchor": "end", "dy": "0.32em"}, label))
-    for value in xs:
-        parts.append(
-            tag("text", {"x": _n(across(value)), "y": bottom + 15, "class": "tick", "text-anchor": "middle"}, short(value))
-        )
+    parts += [
+        tag("text", {"x": _n(across(value)), "y": bottom + 15, "class": "tick", "text-anchor": "middle"}, short(value))
+        for value in xs
+    ]
     parts.append(tag("text", {"x": WIDTH - _RIGHT, "y": HEIGHT - 4, "class": "axis", "text-anchor": "end"}, axes.x))
     parts.append(tag("text", {"x": _LEFT, "y": HEIGHT - 4, "class": "axis", "text-anchor": "start"}, f"↑ {axes.y}"))
     return joined(parts)

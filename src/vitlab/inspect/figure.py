@@ -54,11 +54,11 @@ def draw_filters(filters_MPQC: Values, style: Style = Style(), *, title: str = "
 
 def draw_positions(similarity_GJGJ: Values, style: Style = Style(), *, title: str = "") -> bytes:  # noqa: B008
     """A tile for each patch at its place, showing its position's cosine with all others (Fig. 7 centre)."""
-    from matplotlib.colors import ListedColormap, Normalize
-
     tiles = position_tiles(similarity_GJGJ, paper=_rgb(_PAPER[style.theme]))
     g, j = similarity_GJGJ.shape[:2]
     figure = _paper(4.8, 3.3 * tiles.shape[0] / tiles.shape[1] + 0.85, style)
+    from matplotlib.colors import ListedColormap, Normalize
+
     axes = figure.subplots()
     image = axes.imshow(
         tiles, interpolation="nearest", norm=Normalize(-1, 1), cmap=ListedColormap(ramp(np.linspace(0, 1, 256)) / 255)
@@ -82,10 +82,10 @@ def draw_positions(similarity_GJGJ: Values, style: Style = Style(), *, title: st
 
 def draw_distance(distance_LH: Values, style: Style = Style(), *, title: str = "") -> bytes:  # noqa: B008
     """Mean attention distance by layer, a dot a head (Fig. 7 right, Fig. 11)."""
-    from matplotlib.ticker import MaxNLocator
-
     layers, heads = distance_LH.shape
     figure = _paper(5, 3.5, style)
+    from matplotlib.ticker import MaxNLocator
+
     axes = figure.subplots()
     depth = np.arange(layers)
     axes.plot(depth, distance_LH.mean(1), color=_LINE[style.theme], linewidth=1.5, label="mean of the heads", zorder=2)
@@ -186,5 +186,8 @@ def _drawable(text: str) -> str:
 
 def _written(figure: Figure, style: Style) -> bytes:
     file = io.BytesIO()
-    figure.savefig(file, format=style.form, metadata={"Date": None} if style.form == "svg" else None)
+    if style.form == "svg":
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    else:
+        figure.savefig(file, format="png", pil_kwargs={"optimize": True})
     return file.getvalue()

@@ -66,7 +66,7 @@ def filter_tiles(filters_MPQC: Values, *, columns: int = 7, scale: int | None = 
         tiles.append(as_rgb(_levels(127.5 + 127.5 * filter_PQC / largest)))
     scale = scale if scale is not None else max(1, 56 // max(filters_MPQC.shape[1:3]))
     rows = [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
-    return _mosaic([[enlarged(tile, scale) for tile in row] for row in rows], paper)
+    return mosaic([[enlarged(tile, scale) for tile in row] for row in rows], paper)
 
 
 def shown_places(count: int) -> list[int]:
@@ -80,7 +80,7 @@ def position_tiles(similarity_GJGJ: Values, *, scale: int | None = None, paper: 
     rows, columns = shown_places(g), shown_places(j)
     scale = scale if scale is not None else max(1, 42 // max(g, j))
     tiles = [[enlarged(_levels(ramp((similarity_GJGJ[row, column] + 1) / 2)), scale) for column in columns] for row in rows]
-    return _mosaic(tiles, paper)
+    return mosaic(tiles, paper)
 
 
 def feature_maps(scores_BGJM: Values, size: tuple[int, int], *, smooth: bool = False) -> list[Pixels]:
@@ -146,7 +146,7 @@ def _levels(values: NDArray[np.float64] | NDArray[np.float32]) -> Pixels:
     return levels
 
 
-def _mosaic(tiles: Sequence[Sequence[Pixels]], paper: Colour) -> Pixels:
+def mosaic(tiles: Sequence[Sequence[Pixels]], paper: Colour = _WHITE) -> Pixels:
     """Tiles of one size in rows, `GAP` pixels of paper between them."""
     gap = GAP
     height, width = tiles[0][0].shape[:2]

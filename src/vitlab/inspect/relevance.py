@@ -68,8 +68,8 @@ def relevance(model: nn.Module, images_BCHW: Tensor, classes: int | Sequence[int
 
 def _relevance(vit: ViT, images_BCHW: Tensor, classes: Sequence[int] | None) -> Tensor:
     record = Record(attention=False, gazes=True)
-    with torch.enable_grad():
-        z_BND = vit.encoded(images_BCHW.detach().requires_grad_(), record)
+    with torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller is in
+        z_BND = vit.encoded(images_BCHW.clone().detach().requires_grad_(), record)
         if vit.pool is None:
             probe_BH1N, logits_BC = None, vit.answered(z_BND)
         else:

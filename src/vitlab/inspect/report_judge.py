@@ -79,7 +79,8 @@ def judged_run(record: RunRecord, checkpoint: Checkpoint, *, split: Split | None
     targets = match_by_name(source.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
     config = EvaluateConfig(corrupt="skip", workers=0 if len(source) < 2000 else 2)
     found = evaluate(checkpoint, source, targets, config=config, tell=tell)
-    part = split or next((word for word in ("test", "val") if any(f"the {word} part" in note for note in notes)), "all")
+    said = [word for word in ("test", "val") if any(f"the {word} part" in note for note in notes)]
+    part: str = split or (said[0] if said else "all")
     return Judgement(found=found, source=source, part=part, notes=(*notes, *targets.notes))
 
 

@@ -31,7 +31,7 @@ h2{font-size:1.25rem;margin:0 0 .35rem;letter-spacing:-.01em}
 h3{font-size:1rem;margin:1.5rem 0 .5rem}
 p{margin:.4rem 0 .8rem;max-width:72ch}
 .quiet,figcaption,small,.unit{color:var(--quiet)}
-small,figcaption{font-size:.86rem}
+small,figcaption{font-size:.86rem;overflow-wrap:anywhere}
 a{color:var(--a);text-underline-offset:.18em}
 nav.parts{display:flex;flex-wrap:wrap;gap:.35rem;margin:0 0 1.25rem;padding:0;list-style:none}
 nav.parts a{padding:.2rem .65rem;border:1px solid var(--rule);border-radius:99px;text-decoration:none;font-size:.86rem;
@@ -50,7 +50,8 @@ box-shadow:var(--shadow)}
 .tiles dt{font-size:.8rem;color:var(--quiet);line-height:1.3}
 .tiles dd{margin:.1rem 0 0;font-size:1.18rem;font-weight:600;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 .columns{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr));gap:1rem 1.5rem;align-items:start}
-figure{margin:0;min-width:0}
+figure{margin:0}
+.columns>*,.headline>*{min-width:0}
 figcaption{margin:0 0 .3rem}
 svg.chart{width:100%;height:auto;display:block;max-width:620px}
 svg text{font:12px system-ui,sans-serif;fill:var(--quiet)}
@@ -102,9 +103,10 @@ code{font:13px ui-monospace,SFMono-Regular,Menlo,monospace;overflow-wrap:anywher
 button.theme{font:inherit;font-size:.86rem;color:var(--ink);background:var(--card);border:1px solid var(--rule);border-radius:99px;
 padding:.2rem .7rem;cursor:pointer}
 .only-script{display:none}.script .only-script{display:inline-block}
-@media (min-width:900px){.headline{grid-template-columns:minmax(0,5fr) minmax(0,7fr);align-items:center}section{padding:1.4rem 1.6rem}
-.page{padding:2rem 2rem 4rem}}
-@media (max-width:520px){.facts th{width:9rem}th,td{padding:.3rem .4rem}.shots{grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr))}}
+@media (min-width:900px){.headline{grid-template-columns:minmax(0,5fr) minmax(0,7fr);align-items:center}
+section{padding:1.4rem 1.6rem}.page{padding:2rem 2rem 4rem}}
+@media (max-width:520px){.facts th{width:9rem}th,td{padding:.3rem .4rem}
+.shots{grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr))}}
 @media print{:root{--paper:#fff;--card:#fff;--ink:#000;--quiet:#444;--rule:#ccc;--a:#0b62a8;--b:#c2500a;--tint:#0b62a814}
 body{font-size:11px}.page{max-width:none;padding:0}nav.parts,.only-script,button.theme{display:none!important}
 section{border:0;border-top:1px solid #ccc;border-radius:0;box-shadow:none;padding:.8rem 0}

@@ -1,7 +1,7 @@
 """Multi-head self-attention (app. A): among all tokens, among neighbours, or along rows and columns.
 
 Axes: B batch, N tokens (P prefix tokens, then G x J patches), D width, H heads, K = D / H width of a head, M = 2 G J - 1 offsets,
-R some of the N queries.
+R some of the N queries, E some widths side by side.
 """
 
 from __future__ import annotations
@@ -77,8 +77,7 @@ class Attention(nn.Module):
     def forward(self, x_BND: Tensor, scene: Scene, record: Record | None = None) -> Tensor:
         if scene.read is not None:
             return self.of_first(x_BND, scene.read)
-        qkv_BN3HK: Tensor = self.qkv(x_BND).unflatten(-1, (3, self.heads, -1))
-        q_BHNK, k_BHNK, v_BHNK = qkv_BN3HK.permute(2, 0, 3, 1, 4).unbind(0)  # eq. 5
+        q_BHNK, k_BHNK, v_BHNK = apart(self.qkv(x_BND), 3, self.heads)  # eq. 5
         bias = scene.mask_NN if scene.offsets_MD is None else relative_logits(q_BHNK, scene)
         if self.axis is None:
             y_BHNK = F.scaled_dot_product_attention(q_BHNK, k_BHNK, v_BHNK, attn_mask=bias)  # eq. 6 and 7
@@ -95,13 +94,19 @@ class Attention(nn.Module):
         width = x_BND.shape[-1]
         weight, bias = self.qkv.weight, cast("Tensor | None", self.qkv.bias)
         q_BRD = F.linear(x_BND[:, :read], weight[:width], None if bias is None else bias[:width])
-        kv_BND = F.linear(x_BND, weight[width:], None if bias is None else bias[width:])
-        kv_BN2HK = kv_BND.view(*x_BND.shape[:2], 2, self.heads, -1)
-        k_BHNK, v_BHNK = kv_BN2HK.permute(2, 0, 3, 1, 4).unbind(0)
-        q_BHRK = q_BRD.view(*q_BRD.shape[:2], self.heads, -1).transpose(1, 2)
+        k_BHNK, v_BHNK = apart(F.linear(x_BND, weight[width:], None if bias is None else bias[width:]), 2, self.heads)
+        (q_BHRK,) = apart(q_BRD, 1, self.heads)
         y_BHRK = F.scaled_dot_product_attention(q_BHRK, k_BHNK, v_BHNK)
         y_BRD: Tensor = self.dropout(self.out(y_BHRK.transpose(1, 2).flatten(2)))
         return y_BRD
+
+
+def apart(x_BNE: Tensor, parts: int, heads: int) -> list[Tensor]:
+    """Queries, keys and values that stand side by side, (B, N, parts H K), each as (B, H, N, K).
+
+    Cut along the width first: the gradients then come together in one copy, where a permuted tensor would need two.
+    """
+    return [part_BND.unflatten(-1, (heads, -1)).transpose(1, 2) for part_BND in x_BNE.chunk(parts, dim=-1)]
 
 
 def keep(record: Record, gaze: Gaze, bias: Tensor | None) -> None:

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+STATISTICS = (".running_mean", ".running_var")  # how the names end of what is in a state dict and no parameter
+
 
 class BatchNorm(nn.Module):
-    """Channels normalised by the batch's mean and variance in training, by the running ones in evaluation.
+    """Channels normalised by the batch's mean and variance in training, by the running ones in evaluation and where it is frozen.
 
     A training pass moves `running_mean` and `running_var` by `momentum` towards the batch's (the variance's unbiased estimate, as
     torch does it). They are buffers: saved, averaged and restored with the weights.
@@ -33,11 +35,11 @@ class BatchNorm(nn.Module):
         self.tracks = True  # False: a training pass leaves the running statistics alone
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        if self.training and not self.tracks:
-            return F.batch_norm(x_BCHW, None, None, self.weight, self.bias, True, 0.0, self.eps)
-        return F.batch_norm(
-            x_BCHW, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum, self.eps
-        )
+        learns = self.training and self.weight.requires_grad
+        mean_C, variance_C = self.running_mean, self.running_var
+        if learns and not self.tracks:
+            mean_C, variance_C = mean_C.clone(), variance_C.clone()  # these are moved, and forgotten
+        return F.batch_norm(x_BCHW, mean_C, variance_C, self.weight, self.bias, learns, self.momentum, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, eps={self.eps}, momentum={self.momentum}"

@@ -1,4 +1,4 @@
-"""How deep in a model a parameter stands, by its name: for rates that fall layer by layer, and for training the last blocks alone."""
+"""How deep in a model a parameter stands, by its name: for rates that fall layer by layer, and for training the last blocks."""
 
 from __future__ import annotations
 

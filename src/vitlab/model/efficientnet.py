@@ -27,14 +27,15 @@ class Conv(nn.Module):
         self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, depthwise: bool = False, padding: Padding = "same"
     ) -> None:
         super().__init__()
-        self.half = kernel // 2 if padding == "half" else None
+        self.padding: Padding = padding
         self.groups = inputs if depthwise else 1
         self.stride = stride
         self.weight = nn.Parameter(torch.empty(outputs, inputs // self.groups, kernel, kernel))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        if self.half is not None:
-            return F.conv2d(x_BCHW, self.weight, stride=self.stride, padding=self.half, groups=self.groups)
+        if self.padding == "half":
+            half = self.weight.shape[2] // 2
+            return F.conv2d(x_BCHW, self.weight, stride=self.stride, padding=half, groups=self.groups)
         return conv_same(x_BCHW, self.weight, stride=self.stride, groups=self.groups)
 
 

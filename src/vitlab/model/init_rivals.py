@@ -69,7 +69,7 @@ def _initialise(module: nn.Module, draw: Draw, std: float | None) -> None:
 
 
 def _recurrent(layer: Layer, draw: Draw) -> None:
-    """Matrices uniform as in torch's cells; biases 0, but 1 for an LSTM's forget gate, which otherwise forgets half at each step."""
+    """Matrices uniform as in torch's cells; biases 0, but 1 for an LSTM's forget gate, which else forgets half at each step."""
     width = layer.state.weight.shape[1]
     for dense in (layer.input, layer.state):
         draw.uniform(dense.weight, 1 / math.sqrt(width))

@@ -76,10 +76,8 @@ class Block(nn.Module):
         down, across = self.window
         shift = shift_of((g, j), self.window) if self.shifted else (0, 0)
         back, whole = (-shift[0], -shift[1]), (0, 0, 0, -j % across, 0, -g % down)
-        if self.pad_first:  # the authors' order where maps are padded, in their detectors
-            x_BGJD = _rolled(F.pad(x_BGJD, whole), back)
-        else:  # timm's order: with padding, cells of opposite edges then see each other
-            x_BGJD = F.pad(_rolled(x_BGJD, back), whole)
+        # Padded first in the authors' detectors; where timm does not, cells of opposite edges see each other.
+        x_BGJD = _rolled(F.pad(x_BGJD, whole), back) if self.pad_first else F.pad(_rolled(x_BGJD, back), whole)
         padded = (x_BGJD.shape[1], x_BGJD.shape[2])
         far_WNN = far_apart(padded, self.window, shift, x_BGJD.device) if any(shift) else None
         y_BWND = self.attention(windowed(x_BGJD, self.window), far_WNN)

@@ -109,6 +109,7 @@ class ViT(nn.Module):
         super().__init__()
         self.config = config
         self.lean = False  # True: leave out of the last layer what no one reads; the same numbers to rounding, for less
+        self.any_size = config.dynamic_size  # also True while it learns from pictures that grow
         self.stem = None if config.stem is None else Stem(config.stem, config.channels)
         self.early = None if config.early is None else Early(config.early, config.channels, gelu=config.numerics.gelu)
         channels = config.channels if config.before is None else config.before.out_width
@@ -163,7 +164,7 @@ class ViT(nn.Module):
         _, channels, height, width = images_BCHW.shape
         if channels != config.channels:
             raise ConfigError(f"the pictures have {channels} channels and the model takes {config.channels}")
-        if not config.dynamic_size and (height, width) != config.image_size:
+        if not self.any_size and (height, width) != config.image_size:
             raise ConfigError(
                 f"the pictures are {height}x{width} and the model takes {config.image_size[0]}x{config.image_size[1]}",
                 hint=f"load(..., image_size=({height}, {width})) fits it once, dynamic_size=True lets it take any size",

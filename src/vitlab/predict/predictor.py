@@ -6,14 +6,9 @@ Axes: B batch, H height, W width, C channels.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -26,14 +21,17 @@ from vitlab.checkpoint.native import tensors_digest
 from vitlab.config.check import at_least, choice
 from vitlab.config.decode import DecodeLimits
 from vitlab.config.text import to_text
-from vitlab.data.view import EvaluationView, Pixels
+from vitlab.data.view import EvaluationView
 from vitlab.errors import ConfigError, DataError
+from vitlab.predict.ahead import Read, ReadAhead
+from vitlab.predict.auto_backend import AutoBackend
 from vitlab.predict.backend import Backend
+from vitlab.predict.fused_backend import torch_backend
 from vitlab.predict.prediction import Chance, Prediction, Unreadable
-from vitlab.predict.reading import Picture, Reader, name_of
-from vitlab.predict.torch_backend import TorchBackend
+from vitlab.predict.reading import Picture, Reader
+from vitlab.predict.runtime_backends import CompiledBackend, OnnxRuntimeBackend, OpenVINOBackend
 
-BackendName = Literal["auto", "torch"]
+BackendName = Literal["auto", "torch", "compile", "onnxruntime", "openvino"]
 
 
 class Predictor:
@@ -43,8 +41,11 @@ class Predictor:
         predictor(["cat.jpg", pillow_image, uint8_array])[0].top(5)    # [(label, probability), ...]
 
     `batch_size` pictures go through the model at once, read ahead by `workers` threads (0: by the caller, in turn).
-    `limits` says which files are let in. `labels`, `preprocess` and `notes` (a sentence for everything that was chosen or
-    guessed) may be read.
+    `backend` is what runs the model: `torch`, `compile`, `onnxruntime`, `openvino`, or `auto`: torch, until a measurement on this
+    machine says that another is faster. All give the same numbers to rounding. `merge` above 0 joins so many pairs of alike
+    patches in every layer of a ViT: faster, and slightly other numbers. `limits` says which files are let in. `say` is called
+    with a sentence when something is chosen later on. `labels`, `preprocess` and `notes` (a sentence for everything that was
+    chosen or guessed) may be read.
     """
 
     def __init__(
@@ -55,19 +56,23 @@ class Predictor:
         batch_size: int = 32,
         workers: int = 2,
         device: str | torch.device = "cpu",
+        merge: int = 0,
+        say: Callable[[str], None] | None = None,
         limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
     ) -> None:
         choice("backend", backend, BackendName)
         at_least("batch_size", batch_size, 1)
         at_least("workers", workers, 0)
+        at_least("merge", merge, 0)
         self.checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else load(checkpoint)
         self.preprocess = self.checkpoint.preprocess
         self.labels = self.checkpoint.labels
-        self.backend: Backend = TorchBackend(self.checkpoint, device=device)
+        self.merge = merge
+        self.backend, chosen = self._made(backend, torch.device(device), say or _unsaid)
         self.batch_size = batch_size
         self.workers = workers
         self.chance, how = chance_of(self.checkpoint)
-        self.notes: tuple[str, ...] = (*self.checkpoint.notes, *_notes(self.checkpoint, backend), *how)
+        self.notes: tuple[str, ...] = (*self.checkpoint.notes, *chosen, *_notes(self.checkpoint), *how)
         self._reader = Reader(EvaluationView(preprocess=self.preprocess, limits=limits))
 
     def __call__(self, pictures: Iterable[Picture], *, features: bool = False) -> list[Prediction]:
@@ -99,14 +104,40 @@ class Predictor:
         made = sha256(tensors_digest(self.checkpoint.model.state_dict()).encode())
         for part in (self.checkpoint.config, self.preprocess):
             made.update(to_text(part).encode())
+        if self.merge:
+            made.update(f"merge {self.merge}".encode())
         return made.hexdigest()
 
+    def _made(self, name: BackendName, device: torch.device, say: Callable[[str], None]) -> tuple[Backend, tuple[str, ...]]:
+        """The backend, and what there is to say about it."""
+        checkpoint = self.checkpoint
+        if name not in ("auto", "torch"):
+            if device.type != "cpu":
+                raise ConfigError(f"backend={name!r} is for the processor, not for {device.type}", hint="backend='torch'")
+            if self.merge:
+                raise ConfigError(f"merge={self.merge} is for backend='torch', not {name!r}")
+            checkpoint.model.eval()
+        match name:
+            case "compile":
+                return CompiledBackend(checkpoint), ()
+            case "onnxruntime":
+                return OnnxRuntimeBackend(checkpoint, self.features_digest), ()
+            case "openvino":
+                return OpenVINOBackend(checkpoint, self.features_digest), ()
+        made, why = torch_backend(checkpoint, device=device, merge=self.merge)
+        notes = () if why is None else (f"the model is run as it is built: {why}",)
+        if self.merge:
+            return made, (*notes, f"{self.merge} pairs of patches are merged in every layer: answers are not quite the model's own")
+        if name == "torch" or device.type != "cpu":
+            return made, notes
+        return AutoBackend(checkpoint, made, lambda: self.features_digest, say=say), notes
+
     def _stream(self, pictures: Iterator[Picture], features: bool) -> Iterator[Prediction | Unreadable]:
-        with _ReadAhead(self._reader, pictures, workers=self.workers, ahead=2 * self.batch_size) as ahead:
+        with ReadAhead(self._reader, pictures, workers=self.workers, ahead=2 * self.batch_size) as ahead:
             while batch := ahead.take(self.batch_size):
                 yield from self._predicted(batch, features)
 
-    def _predicted(self, batch: list[_Read], features: bool) -> Iterator[Prediction | Unreadable]:
+    def _predicted(self, batch: list[Read], features: bool) -> Iterator[Prediction | Unreadable]:
         images = [read.seen for read in batch if not isinstance(read.seen, Unreadable)]
         out = self.backend.run(np.stack(images), features=features) if images else None
         row = 0
@@ -125,70 +156,12 @@ class Predictor:
             row += 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Read:
-    name: str
-    seen: Pixels | Unreadable
+def _unsaid(sentence: str) -> None:
+    """Nobody asked."""
 
 
-class _ReadAhead:
-    """Pictures read by threads, at most `ahead` before they are taken, given back in order."""
-
-    def __init__(self, reader: Reader, pictures: Iterator[Picture], *, workers: int, ahead: int) -> None:
-        self._reader = reader
-        self._pictures = pictures
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="predict") if workers else None
-        self._ahead = ahead
-        self._under_way: deque[Future[_Read]] = deque()
-        self._place = 0
-
-    def __enter__(self) -> _ReadAhead:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def take(self, count: int) -> list[_Read]:
-        """The next pictures, fewer only at the end; the ones after them are under way when this returns."""
-        taken: list[_Read] = []
-        self._start(self._ahead)
-        while len(taken) < count and self._under_way:
-            taken.append(self._under_way.popleft().result())
-            self._start(1)
-        return taken
-
-    def _start(self, most: int) -> None:
-        room = self._ahead - len(self._under_way)
-        for picture in islice(self._pictures, min(most, room)):
-            name = name_of(picture, self._place)
-            self._place += 1
-            if isinstance(picture, Image.Image):
-                _load(picture)
-            if self._pool is None:
-                self._under_way.append(Future())
-                self._under_way[-1].set_result(self._read(picture, name))
-            else:
-                self._under_way.append(self._pool.submit(self._read, picture, name))
-
-    def _read(self, picture: Picture, name: str) -> _Read:
-        try:
-            return _Read(name=name, seen=self._reader(picture, name))
-        except DataError as error:
-            return _Read(name=name, seen=Unreadable(name=name, reason=error.message))
-
-
-def _load(image: Image.Image) -> None:
-    """Decoded in the caller's thread: Pillow may not load one image from two threads, and a list may hold it twice."""
-    with suppress(OSError):  # raised again, and said with its name, where it is read
-        image.load()
-
-
-def _notes(checkpoint: Checkpoint, backend: BackendName) -> tuple[str, ...]:
-    chosen = ("the backend is torch: it is the only one there is",) if backend == "auto" else ()
-    return (
-        chosen if checkpoint.labels is not None else (*chosen, "the checkpoint has no labels: classes are called by their numbers")
-    )
+def _notes(checkpoint: Checkpoint) -> tuple[str, ...]:
+    return () if checkpoint.labels is not None else ("the checkpoint has no labels: classes are called by their numbers",)
 
 
 def chance_of(checkpoint: Checkpoint) -> tuple[Chance, tuple[str, ...]]:

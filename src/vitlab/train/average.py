@@ -1,4 +1,7 @@
-"""Polyak averaging: a moving average of the weights, kept in float32 beside the model."""
+"""Polyak averaging: a moving average of the weights, kept in float32 beside the model.
+
+BatchNorm's running statistics are averaged too, as the authors of EfficientNet do: they belong to the averaged weights.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from vitlab.train.schedule import averaging_decay
 
 
 class Averaged:
-    """The running average of a model's parameters by name; `update` after each step, `state` to read or save it."""
+    """The running average of all that a model's state dict holds, by name; `update` after each step, `state` to read or save it."""
 
     def __init__(self, model: nn.Module, config: Average) -> None:
         self.config = config
         self.state: dict[str, Tensor] = {
-            name: parameter.detach().to(torch.float32, copy=True) for name, parameter in model.named_parameters()
+            name: tensor.detach().to(torch.float32, copy=True) for name, tensor in model.state_dict().items()
         }
 
     @torch.no_grad()
@@ -34,6 +37,9 @@ class Averaged:
     def update(self, model: nn.Module, step: int) -> None:
         """Move the average towards the weights after update number `step`, counted from 0."""
         weight = 1 - averaging_decay(step, self.config)
-        averages = list(self.state.values())
-        current: list[Tensor] = [parameter.detach().to(torch.float32) for _, parameter in model.named_parameters()]
-        torch._foreach_lerp_(averages, current, weight)
+        now = model.state_dict()
+        for in_parts in (True, False):  # torch moves tensors of one kind together
+            names = [name for name, average in self.state.items() if isinstance(average, DTensor) == in_parts]
+            if names:
+                current: list[Tensor] = [now[name].detach().to(torch.float32) for name in names]
+                torch._foreach_lerp_([self.state[name] for name in names], current, weight)

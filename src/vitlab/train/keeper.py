@@ -34,7 +34,9 @@ class _Saving:
 
 
 class Keeper:
-    """Writes one run's checkpoints. `saved` is the step of the last that was begun, -1 before the first.
+    """Writes one run's checkpoints.
+
+    `saved` is the step of the last that was begun, -1 before the first; `broken` says that one could not be written.
 
     Where ranks hold parts of the model, each has a keeper and they write together; else the one that leads writes alone.
     """
@@ -46,6 +48,7 @@ class Keeper:
         self.players = players
         self.together = Together(here) if is_sharded(players.model) else None
         self.saved = -1
+        self.broken = False
         self._writer = Writer()
         self._saving: _Saving | None = None
 
@@ -84,7 +87,9 @@ class Keeper:
         if unfinished if self.together is None else self.here.any(unfinished):
             return
         self._saving = None
+        self.broken = True
         self._writer.wait()
+        self.broken = False
         yield Saved(step=saving.step, path=self.directory.step_path(saving.step), seconds=time.monotonic() - saving.began)
         for trouble in saving.troubles:
             yield Warned(step=saving.step, message=trouble)

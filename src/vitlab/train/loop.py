@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Iterator
 from contextlib import nullcontext
@@ -118,7 +119,8 @@ class Loop:
             except DivergedError:
                 raise
             except VitlabError:
-                if keeper.together is None:  # else all ranks would have to write, and the others do not know of it
+                # Where ranks write together, the others would have to know of it.
+                if keeper.together is None and not keeper.broken:
                     yield from self._save()  # what was learned so far is not lost with a worker
                     yield from keeper.written(wait=True)
                 raise
@@ -190,7 +192,7 @@ class Loop:
         self.progress = replace(self.progress, unseen=False)
         self.metrics = {**metrics, "step": self.progress.step}
         value = score(metrics)
-        best = self.progress.best is None or value > self.progress.best
+        best = math.isfinite(value) and (self.progress.best is None or value > self.progress.best)
         self.progress = replace(
             self.progress, best=value if best else self.progress.best, stale=0 if best else self.progress.stale + 1
         )

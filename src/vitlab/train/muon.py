@@ -52,7 +52,7 @@ def orthogonal(matrix_OI: Tensor) -> Tensor:
     """A matrix with the same singular vectors and singular values near 1, by five rounds of a Newton-Schulz iteration."""
     fast = torch.bfloat16 if matrix_OI.device.type == "cuda" else torch.float32
     tall = matrix_OI.shape[0] > matrix_OI.shape[1]
-    x = (matrix_OI.mT if tall else matrix_OI).to(fast)
+    x: Tensor = (matrix_OI.mT if tall else matrix_OI).to(fast)
     x = x / (torch.linalg.vector_norm(x) + _TINY)  # no singular value above 1
     for _ in range(_ROUNDS):
         gram = x @ x.mT

@@ -15,6 +15,11 @@ from vitlab.errors import ConfigError
 from vitlab.model.depth import layers_by_name
 from vitlab.train.muon import Muon
 
+_SLOTS: dict[type[torch.optim.Optimizer], frozenset[str]] = {  # what each remembers of a parameter
+    torch.optim.AdamW: frozenset({"step", "exp_avg", "exp_avg_sq"}),
+    torch.optim.SGD: frozenset({"momentum_buffer"}),
+    Muon: frozenset({"momentum_buffer"}),
+}
 _INSIDE = "vit."  # where a module for training alone holds the model
 _HIDDEN = re.compile(
     r"encoder\.blocks\.\d+\.|early\.stages\.(?!0\.0\.)|^stages\.\d+\.blocks\.\d+\.(?:attention|mlp)\."
@@ -124,8 +129,14 @@ def restore_optimizer(model: nn.Module, made: Iterable[torch.optim.Optimizer], s
     if strangers := sorted(slots.keys() - set(names.values())):
         raise ConfigError(f"the saved optimiser knows parameters that the model does not have: {', '.join(strangers[:5])}")
     for optimizer in made:
+        known = _SLOTS[type(optimizer)]
         for group in optimizer.param_groups:
             for parameter in group["params"]:
+                if odd := sorted(slots.get(names[parameter], {}).keys() - known):
+                    raise ConfigError(
+                        f"the saved optimiser is another one: {type(optimizer).__name__} has no use for {', '.join(odd)}",
+                        hint="begin a new run with the weights of this one: --from",
+                    )
                 for slot, key in slots.get(names[parameter], {}).items():
                     placed = state[key].to(parameter.device)  # one at a time: `state` may read it only now
                     if isinstance(parameter, DTensor) and placed.shape == parameter.shape:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from vitlab.config.growth import mean_area
 from vitlab.config.run import RunConfig
 from vitlab.config.wish import DataFacts
 from vitlab.data.batch import Batch
@@ -41,8 +42,8 @@ class Plan:
     (Table 6). `ranks` processes share the work; `rank_parameters` is how many numbers each holds of the model: all of them unless
     the strategy is `fsdp`. `memory_bytes` is the estimate for one process: weights, gradients, optimiser, average and activations
     for `micro_batch` pictures, `memory_free` what there is. `checkpoint_bytes` is what one checkpoint takes on the disk.
-    `step_seconds` is one update, measured with `measured_pictures` and scaled; `read_seconds` a process's share of a batch, read by
-    one process. Times are without the exchange between processes.
+    `step_seconds` is one update, measured with `measured_pictures` and scaled, on average where pictures grow; `read_seconds` a
+    process's share of a batch, read by one process. Times are without the exchange between processes.
     `seconds` is all updates with reading beside them; looking at held-out pictures is not counted.
     """
 
@@ -94,6 +95,7 @@ def plan(run: RunConfig, *, data: DataFacts | None = None, ranks: int | None = N
         notes.append("the time of an update was not measured, since the model does not fit into memory")
     else:
         step_seconds, measured = _measure(run, whole, here, batch=own, most=max(1, min(rows, alone.fitting(own, free))))
+        step_seconds *= mean_area(run.train.growth)
         if measured < own and measured <= _FIRST:
             notes.append("the time of an update is that of a single picture times the batch: rather too long")
     read_seconds = _read(run, whole, here, batch=own)
@@ -108,7 +110,7 @@ def plan(run: RunConfig, *, data: DataFacts | None = None, ranks: int | None = N
         ranks=ranks,
         rank_parameters=counted.held,
         macs=counted.cost.macs,
-        exaflops=6 * counted.cost.macs * run.train.steps * batch / 1e18,
+        exaflops=6 * counted.cost.macs * mean_area(run.train.growth) * run.train.steps * batch / 1e18,
         memory_bytes=needed,
         memory_free=free,
         checkpoint_bytes=counted.cost.weight_bytes() * (1 + _slots(run) + bool(run.train.average.decay)),
@@ -154,7 +156,7 @@ def _free(here: World) -> int:
 
 def _measure(run: RunConfig, source: Source, here: World, *, batch: int, most: int) -> tuple[float, int]:
     """Seconds of a whole batch's update, and by how many pictures that was measured."""
-    alone = replace(run, start=None, train=replace(run.train, strategy="single", micro_batch=0))
+    alone = replace(run, start=None, train=replace(run.train, strategy="single", micro_batch=0, growth=()))
     players = assemble(alone, source, here, None)
     stepper = Stepper(players.model, players.optimizers, players.task, alone.train, here)
 

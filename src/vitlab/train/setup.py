@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.checkpoint import describe, load
+from vitlab.checkpoint.match import check_state
 from vitlab.checkpoint.native import Facts
 from vitlab.config.model import ViTConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.source import Split
+from vitlab.config.swin import SwinConfig
 from vitlab.config.text import Json, to_json
 from vitlab.data.feed import evaluation_feed, training_feed
 from vitlab.data.loader import Loader
@@ -78,6 +80,7 @@ def assemble(run: RunConfig, source: Source, world: World, restored: Snapshot | 
     bare.to(place)
     if isinstance(bare, ViT):
         bare.lean = True  # what no one reads needs no gradient either
+        bare.any_size = bare.any_size or bool(run.train.growth)
     (bare.encoder if isinstance(bare, ViT) else bare).recompute = run.train.recompute
     whole = _for_training(bare, run, restored).to(place)
     freeze(whole, run.train)
@@ -121,6 +124,7 @@ def _check_classes(run: RunConfig, source: Source) -> None:
 
 def _model(run: RunConfig, source: Source, restored: Snapshot | None) -> tuple[Model, tuple[str, ...]]:
     if restored is not None:
+        check_state(restored.model, run.model, where="the run's last checkpoint")
         model = skeleton(run.model)
         model.load_state_dict(restored.model, strict=True, assign=True)
         return model, restored.facts.notes
@@ -135,6 +139,7 @@ def _model(run: RunConfig, source: Source, restored: Snapshot | None) -> tuple[M
         channels=run.model.channels,
         interpolation=run.model.numerics.resize if isinstance(run.model, ViTConfig) else None,
         dynamic_size=run.model.dynamic_size if isinstance(run.model, ViTConfig) else None,
+        window=run.model.window if isinstance(run.model, SwinConfig) else None,
     )
     model = skeleton(run.model)
     model.load_state_dict(start.model.state_dict(), strict=True, assign=True)
@@ -179,7 +184,13 @@ def _task(run: RunConfig, source: Source, world: World) -> Task:
         assert isinstance(run.model, ViTConfig)
         grid = run.model.grid
         return PredictMasked(
-            config=config.masked, preprocess=run.preprocess, patches=grid[0] * grid[1], step=run.model.step, dtype=torch.float32
+            config=config.masked,
+            preprocess=run.preprocess,
+            patches=grid[0] * grid[1],
+            step=run.model.step,
+            dtype=torch.float32,
+            rank=world.rank,
+            ranks=world.ranks,
         )
     teacher = None if config.distill is None else load(config.distill.teacher, image_size=run.model.image_size)
     if teacher is not None and teacher.config.num_classes != run.model.num_classes:

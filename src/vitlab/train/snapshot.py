@@ -120,9 +120,9 @@ def read(folder: Path, *, lean: bool = False) -> Snapshot:
         progress=progress,
         model=model,
         facts=facts,
-        optimizer=optimizer if lean else dict(optimizer),
-        average=average if lean or average is None else dict(average),
-        extra=dict(extra or {}),
+        optimizer=optimizer if lean else optimizer.all(),
+        average=average if lean or average is None else average.all(),
+        extra={} if extra is None else extra.all(),
     )
 
 
@@ -142,7 +142,7 @@ def read_progress(folder: Path) -> Progress:
         data = json.loads(path.read_text())
         digest, said = data.pop("sha256"), dict(data["files"])
         progress: Progress = from_json(Progress, data["progress"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if _digest_of(data) != digest:
         raise CheckpointError(f"{path} was damaged: it does not have the SHA-256 that it says")

@@ -1,6 +1,7 @@
 """One update: a batch in parts that fit into memory, gradients added up, clipped, checked, applied.
 
-The update does not depend on the size of the parts, and what is not finite is never applied.
+The update does not depend on the size of the parts, but with BatchNorm, which normalises each by itself; and what is not finite
+is never applied.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
 
+from vitlab.config.growth import scale_at, scaled
 from vitlab.config.train import TrainConfig
 from vitlab.data.batch import Batch
 from vitlab.errors import TrainingError
 from vitlab.train.distributed import World
 from vitlab.train.optim import set_rates
 from vitlab.train.parallel import without_talk
+from vitlab.train.statistics import Statistics
 from vitlab.train.task import Task, Work
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
@@ -49,6 +53,7 @@ class Stepper:
         self.config = config
         self.world = world
         self.micro_batch = config.micro_batch
+        self.statistics = Statistics(model)
 
     def update(self, batch: Batch, *, step: int, batch_size: int, rate: float) -> Outcome:
         """Update number `step`, counted from 0, with that learning rate; `batch_size` is the global one."""
@@ -57,6 +62,7 @@ class Stepper:
         rows = len(work.images_BHWC)
         size = min(self.micro_batch or rows, rows)
         shrunk = False
+        self.statistics.keep()
         while True:
             try:
                 loss, right = self._gradients(work, size, step=step, batch_size=batch_size)
@@ -65,6 +71,7 @@ class Stepper:
                 if not _out_of_memory(error):
                     raise
                 self._forget()
+                self.statistics.restore()
                 if size == 1:
                     raise TrainingError(
                         "memory ran out with a single picture at a time",
@@ -77,6 +84,9 @@ class Stepper:
     def _prepare(self, batch: Batch, step: int) -> Work:
         rng = np.random.default_rng([self.config.seed, _MIX_STREAM, step])
         images_BHWC = torch.from_numpy(np.asarray(batch.images_BHWC))
+        scale = scale_at(step, steps=self.config.steps, growth=self.config.growth)
+        if scale != 1:
+            images_BHWC = _shrunk(images_BHWC, scale)
         work = self.task.prepare(images_BHWC, torch.from_numpy(np.asarray(batch.labels)), rng)
         device = self.world.device
         return Work(images_BHWC=work.images_BHWC.to(device), wanted=tuple(tensor.to(device) for tensor in work.wanted))
@@ -111,6 +121,9 @@ class Stepper:
         if fault is None:
             for optimizer in self.optimizers:
                 optimizer.step()
+            self.statistics.share(self.world)
+        else:
+            self.statistics.restore()
         self._forget()
         return Outcome(
             loss=mean_loss,
@@ -151,6 +164,14 @@ class _seeded(AbstractContextManager[None]):  # noqa: N801 (used like a function
 
     def __exit__(self, *reason: object) -> None:
         self.fork.__exit__(None, None, None)
+
+
+def _shrunk(images_BHWC: Tensor, scale: float) -> Tensor:
+    """Pictures of uint8 at a scale below 1, antialiased."""
+    _, height, width, _ = images_BHWC.shape
+    size = scaled((height, width), scale)
+    small_BCHW = F.interpolate(images_BHWC.permute(0, 3, 1, 2), size=size, mode="bilinear", antialias=True)
+    return small_BCHW.permute(0, 2, 3, 1)
 
 
 def _out_of_memory(error: BaseException) -> bool:

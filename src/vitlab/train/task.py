@@ -117,22 +117,29 @@ class BothHeads(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PredictMasked:
-    """Pictures in, the loss of their corrupted patches out (app. B.1.2); labels are not looked at."""
+    """Pictures in, the loss of their corrupted patches out (app. B.1.2); labels are not looked at.
+
+    Which patches are corrupted is drawn for the rows of all `ranks`, of which these are those of `rank`: as one process would.
+    """
 
     config: Masked
     preprocess: Preprocess
     patches: int
     step: tuple[int, int]
     dtype: torch.dtype
+    rank: int = 0
+    ranks: int = 1
 
     def prepare(self, images_BHWC: Tensor, labels: Tensor, rng: np.random.Generator) -> Work:
         """Which patches are corrupted and how."""
         generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
         masked = self.config
-        wanted = corruption(
-            len(images_BHWC), self.patches, share=masked.share, masked=masked.masked, swapped=masked.swapped, generator=generator
+        rows = len(images_BHWC)
+        drawn = corruption(
+            rows * self.ranks, self.patches, share=masked.share, masked=masked.masked, swapped=masked.swapped, generator=generator
         )
-        return Work(images_BHWC=images_BHWC, wanted=wanted)
+        own = slice(rows * self.rank, rows * (self.rank + 1))
+        return Work(images_BHWC=images_BHWC, wanted=tuple(tensor[own] for tensor in drawn))
 
     def loss(self, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
         """The mean loss of each picture's corrupted patches."""

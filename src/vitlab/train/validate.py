@@ -75,7 +75,7 @@ def swapped(players: Players) -> Iterator[None]:
     if players.average is None:
         yield
         return
-    own = {name: parameter.detach().clone() for name, parameter in players.bare.named_parameters()}
+    own = {name: tensor.detach().clone() for name, tensor in players.bare.state_dict().items()}
     try:
         _put(players, players.average.state)
         yield
@@ -85,8 +85,8 @@ def swapped(players: Players) -> Iterator[None]:
 
 @torch.no_grad()
 def _put(players: Players, state: dict[str, torch.Tensor]) -> None:
-    for name, parameter in players.bare.named_parameters():
-        parameter.copy_(state[name])
+    for name, tensor in players.bare.state_dict().items():  # the model's own memory, running statistics in it too
+        tensor.copy_(state[name])
 
 
 @torch.inference_mode()

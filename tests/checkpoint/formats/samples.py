@@ -12,7 +12,20 @@ from vitlab.checkpoint.files.raw import RawFile
 from vitlab.checkpoint.formats import FORMATS
 from vitlab.checkpoint.formats.contract import Reading, Told, Written
 from vitlab.checkpoint.table import native_shapes
-from vitlab.config import ModelConfig, Numerics, Position, Preprocess, ResNetConfig, ResNetStem, ViTConfig, variant
+from vitlab.config import (
+    ConvNeXtConfig,
+    EfficientNetConfig,
+    ModelConfig,
+    Numerics,
+    Position,
+    Preprocess,
+    RecurrentConfig,
+    ResNetConfig,
+    ResNetStem,
+    SwinConfig,
+    ViTConfig,
+    variant,
+)
 
 State = dict[str, Tensor]
 
@@ -61,6 +74,20 @@ OPTIONS: dict[str, ModelConfig] = {
     "hybrid root": replace(mini(), stem=ResNetStem(blocks=(), width=32), patch_size=(2, 2)),
     "resnet": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=5),
     "resnet, no head": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=0),
+    "swin": SwinConfig(width=24, depths=(2, 1), heads=(2, 4), window=(4, 4), image_size=(32, 32), num_classes=5),
+    "swin, no head, rectangle": SwinConfig(
+        width=24, depths=(1, 1, 1), heads=(2, 2, 4), window=(3, 5), image_size=(24, 88), num_classes=0, qkv_bias=False
+    ),
+    "convnext": ConvNeXtConfig(depths=(1, 2), widths=(16, 24), image_size=(40, 32), num_classes=5),
+    "convnext, no scale": ConvNeXtConfig(depths=(1, 1), widths=(16, 24), layer_scale=0.0, channels=1, num_classes=0),
+    "efficientnet": EfficientNetConfig(
+        stages=((1, 3, 1, 1, 8), (2, 5, 2, 4, 16)), stem_width=8, head_width=32, image_size=(33, 36), num_classes=5
+    ),
+    "efficientnet, half": EfficientNetConfig(
+        stages=((2, 3, 2, 2, 8),), stem_width=8, head_width=32, num_classes=0, padding="half", norm_eps=1e-5, channels=4
+    ),
+    "lstm": RecurrentConfig(cell="lstm", width=32, depth=2, patch_size=(8, 8), image_size=(32, 32), num_classes=5),
+    "rnn": RecurrentConfig(cell="rnn", width=32, depth=1, patch_size=(8, 4), image_size=(30, 21), num_classes=0, pool="mean"),
     "resnet, one channel": ResNetConfig(blocks=(1, 1, 2), stage_widths=(128, 128, 256), channels=1, num_classes=3),
 }
 

@@ -29,6 +29,10 @@ PEERS: dict[str, tuple[dict[str, Any], float, str]] = {  # name: what to ask for
     "timm_deit_distilled.safetensors": ({}, 1e-5, "timm"),
     "timm_hybrid.safetensors": ({}, 2e-5, "timm"),
     "timm_bit.safetensors": ({"image_size": 64}, 2e-5, "timm"),
+    "timm_swin.safetensors": ({"image_size": 64}, 2e-6, "timm"),
+    "timm_swin_pad.safetensors": ({}, 2e-6, "timm"),
+    "timm_convnext.safetensors": ({"image_size": 64}, 2e-6, "timm"),
+    "timm_efficientnet.safetensors": ({"image_size": 67}, 2e-6, "timm"),
     "hf_vit": ({}, 1e-5, "huggingface"),
     "hf_vit_module_names.safetensors": ({}, 1e-5, "huggingface"),
 }

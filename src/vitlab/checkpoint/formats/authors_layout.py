@@ -20,7 +20,7 @@ def reading_of(raw: RawFile, found: Found, rows: Iterable[Row], name: str, notes
     config, header = found.config, header_of(raw)
     state = to_ours(found.tensors, list(rows), native_shapes(config), where=raw.path.name)
     preprocess = cropped(config.image_size, config.channels, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
-    fed = (f"preprocessing is that of the authors' evaluation ({described(preprocess)}): the file does not say",)
+    fed: tuple[str, ...] = (f"preprocessing is that of the authors' evaluation ({described(preprocess)}): the file does not say",)
     labels = None
     if header is not None:
         preprocess, fed, labels = header.preprocess, (), header.labels_for(config.num_classes)

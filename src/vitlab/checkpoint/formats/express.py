@@ -43,9 +43,7 @@ _ELSEWHERE = {  # by kind of model
 def only_vit(config: ModelConfig, name: str) -> ViTConfig:
     """The config where it is a ViT's or a hybrid's; CheckpointError for the other kinds of model."""
     if not isinstance(config, ViTConfig):
-        raise CheckpointError(
-            f"{name} holds ViTs, and this is a {config.kind}", hint=_ELSEWHERE.get(config.kind)
-        )
+        raise CheckpointError(f"{name} holds ViTs, and this is a {config.kind}", hint=_ELSEWHERE.get(config.kind))
     return config
 
 

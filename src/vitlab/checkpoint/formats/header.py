@@ -12,8 +12,8 @@ from typing import TypeVar
 from vitlab.checkpoint.files.raw import RawFile
 from vitlab.checkpoint.formats.contract import Told
 from vitlab.checkpoint.formats.infer import making
-from vitlab.config.data import Preprocess
 from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.data import Preprocess
 from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.model import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.config.rivals import RivalConfig
@@ -22,7 +22,7 @@ from vitlab.config.text import from_json, to_json
 from vitlab.errors import CheckpointError, ConfigError
 
 KEY = "vitlab_converted"
-Rival = TypeVar("Rival", SwinConfig, ConvNeXtConfig, EfficientNetConfig)
+Rival = TypeVar("Rival", bound=RivalConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def adopted(found: ModelConfig, header: Header, told: Told, *, where: str) -> Mo
                 standardise_eps=eps,
                 norm_eps=stated.norm_eps,
             )
-    elif isinstance(found, SwinConfig | ConvNeXtConfig | EfficientNetConfig):
+    elif not isinstance(found, ViTConfig | ResNetConfig):
         return adopted_rival(found, header, where=where)
     raise _another(where)
 
@@ -84,7 +84,7 @@ def adopted(found: ModelConfig, header: Header, told: Told, *, where: str) -> Mo
 def adopted_rival(found: Rival, header: Header, *, where: str) -> Rival:
     """The config in the header, where the tensors make that model; classes and channels are what the tensors show."""
     stated = header.config
-    if type(stated) is not type(found) or shown(stated) != shown(found):
+    if not isinstance(stated, type(found)) or shown(stated) != shown(found):
         raise _another(where)
     with making(where):
         return replace(stated, num_classes=found.num_classes, channels=found.channels)

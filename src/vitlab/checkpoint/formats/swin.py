@@ -7,7 +7,7 @@ from vitlab.checkpoint.formats.authors_layout import reading_of, written_of
 from vitlab.checkpoint.formats.contract import Reading, State, Told, Written
 from vitlab.checkpoint.formats.header import adopted_rival, header_of
 from vitlab.checkpoint.formats.infer import unwrapped
-from vitlab.checkpoint.formats.swin_layout import AUTHORS, names_of, swin_config, swin_rows, without_computed
+from vitlab.checkpoint.formats.swin_layout import AUTHORS, Said, names_of, swin_config, swin_rows, without_computed
 from vitlab.checkpoint.formats.timm_rivals import Found
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
@@ -26,7 +26,8 @@ def read(raw: RawFile, told: Told) -> Reading:
     """The model of an authors' file; the indices and masks in it are computed anew."""
     tensors, notes = unwrapped(raw)
     where, header, kept = raw.path.name, header_of(raw), without_computed(tensors)
-    said = None if header is None else header.config.image_size
+    stated = None if header is None else header.config
+    said = Said(image_size=stated.image_size, window=stated.window) if isinstance(stated, SwinConfig) else Said()
     config, guessed = swin_config(kept, AUTHORS, told, said, where=where)
     if header is not None:
         config = adopted_rival(config, header, where=where)

@@ -1,4 +1,4 @@
-"""The two layouts of Swin Transformers, the authors' and timm's, which differ in where patches are merged and in the head's name."""
+"""The two layouts of Swin Transformers, the authors' and timm's: they differ in where patches are merged and in the head's name."""
 
 from __future__ import annotations
 
@@ -43,10 +43,16 @@ def without_computed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {key: tensor for key, tensor in tensors.items() if not key.endswith(COMPUTED)}
 
 
-def swin_config(
-    tensors: dict[str, Tensor], names: Names, told: Told, said: tuple[int, int] | None, *, where: str
-) -> tuple[SwinConfig, list[str]]:
-    """The Swin of a file; `said` is the image size that stands beside the tensors, `told.grid` the patches down and across."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What stands beside the tensors: the image size, and the window where it is known not to be square."""
+
+    image_size: tuple[int, int] | None = None
+    window: tuple[int, int] | None = None
+
+
+def swin_config(tensors: dict[str, Tensor], names: Names, told: Told, said: Said, *, where: str) -> tuple[SwinConfig, list[str]]:
+    """The Swin of a file; `told.grid` are the patches down and across."""
     if told.heads is not None:
         raise CheckpointError(f"{where} holds a Swin Transformer, whose tables say how many heads there are")
     width, channels, *patch = shape_of(tensors, "patch_embed.proj.weight", 4, where=where)
@@ -69,21 +75,20 @@ def swin_config(
     return _placed(config, tuple(rows for rows, _ in tables), told, said, where)
 
 
-def _placed(
-    config: SwinConfig, rows: tuple[int, ...], told: Told, said: tuple[int, int] | None, where: str
-) -> tuple[SwinConfig, list[str]]:
+def _placed(config: SwinConfig, rows: tuple[int, ...], told: Told, said: Said, where: str) -> tuple[SwinConfig, list[str]]:
     """The config with the image size and window that make tables of so many rows, and a note where the size is a guess."""
     step = config.patch_size[0] << len(rows) - 1, config.patch_size[1] << len(rows) - 1
     if told.grid is not None:
         size, notes = (told.grid[0] * config.patch_size[0], told.grid[1] * config.patch_size[1]), list[str]()
-    elif said is not None:
-        size, notes = said, []
+    elif said.image_size is not None:
+        size, notes = said.image_size, []
     else:
         side = (math.isqrt(rows[-1]) + 1) // 2  # the last stage's map, or a window of it
         size = (side * step[0], side * step[1])
         notes = [f"image_size={size[0]}x{size[1]} is a guess, one window at the last stage: the file does not say"]
-    for window in range(1, LARGEST + 1):
-        found = replace(config, image_size=size, window=(window, window))
+    square = [(side, side) for side in range(1, LARGEST + 1)]
+    for window in square if said.window is None else [said.window, *square]:
+        found = replace(config, image_size=size, window=window)
         if tuple((2 * down - 1) * (2 * across - 1) for down, across in found.windows) == rows:
             return found, notes
     raise CheckpointError(

@@ -54,6 +54,7 @@ def read(raw: RawFile, told: Told) -> Reading:
     tensors, notes = unwrapped(raw)
     where, header = raw.path.name, header_of(raw)
     beside = raw.sidecar if header is None and is_timm(raw.sidecar) else None
+    config: ModelConfig
     if holds_rival(tensors):
         rival = find_rival(tensors, told, None if header is None else header.config, beside, where=where)
         config, found, tensors = rival.config, list(rival.notes), rival.tensors

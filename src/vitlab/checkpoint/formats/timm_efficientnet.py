@@ -14,12 +14,16 @@ from vitlab.config.efficientnet import BASE, EfficientNetConfig, Padding
 from vitlab.config.rivals import SCALES, efficientnet, rival_name
 from vitlab.errors import CheckpointError
 
+PLAIN = (("depthwise", "conv_dw", "bn1"), ("project", "conv_pw", "bn2"))
+EXPANDED = (("expand", "conv_pw", "bn1"), ("depthwise", "conv_dw", "bn2"), ("project", "conv_pwl", "bn3"))
 COUNTER = ".num_batches_tracked"  # which torch's BatchNorm counts and, with a fixed momentum, never reads
 
 
 def is_efficientnet(tensors: dict[str, Tensor]) -> bool:
     """Whether these are the names of timm's EfficientNet, with squeeze and excitation in its first block."""
-    return "conv_stem.weight" in tensors and "blocks.0.0.conv_dw.weight" in tensors and "blocks.0.0.se.conv_reduce.weight" in tensors
+    return (
+        "conv_stem.weight" in tensors and "blocks.0.0.conv_dw.weight" in tensors and "blocks.0.0.se.conv_reduce.weight" in tensors
+    )
 
 
 def without_counters(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -84,7 +88,7 @@ def _named(
     if padding is None:
         notes.append(
             "padding and norm_eps are a guess, as for tf_efficientnet_... (TensorFlow's SAME, 1e-3): the file does not say;"
-            " models that timm trained itself have padding='half', norm_eps=1e-5"
+            " for a model that timm trained itself (half a kernel, 1e-5) tell it profile='timm'"
         )
     return replace(config, image_size=size, dropout=(known or config).dropout), notes
 
@@ -98,10 +102,7 @@ def efficientnet_rows(config: EfficientNetConfig) -> Iterator[Row]:
         for u in range(stage.blocks):
             ours, theirs, inner = f"stages.{s}.{u}", f"blocks.{s}.{u}", inputs * stage.expansion
             plain = stage.expansion == 1  # timm's block without expansion counts its layers from the depthwise one
-            parts = (("depthwise", "conv_dw", "bn1"), ("project", "conv_pw", "bn2"))
-            if not plain:
-                parts = (("expand", "conv_pw", "bn1"), ("depthwise", "conv_dw", "bn2"), ("project", "conv_pwl", "bn3"))
-            for mine, conv, norm in parts:
+            for mine, conv, norm in PLAIN if plain else EXPANDED:
                 yield same(f"{ours}.{mine}.weight", f"{theirs}.{conv}.weight")
                 yield from _norm(f"{ours}.{mine}_norm", f"{theirs}.{norm}")
             for mine, conv, outs in (("reduce", "conv_reduce", config.squeezed(inputs)), ("expand", "conv_expand", inner)):

@@ -17,7 +17,8 @@ def architecture_of(config: RivalConfig) -> str | None:
     """A name under which timm builds a model whose shape can be given by arguments, or None."""
     match config:
         case SwinConfig():
-            square = config.patch_size[0] == config.patch_size[1]
+            # Of a window that is not square timm 1.0 takes the table for that of another, and fails to resize it.
+            square = all(down == across for down, across in (config.patch_size, *config.windows))
             return "swin_base_patch4_window7_224" if square and _timms_windows(config) == config.windows else None
         case ConvNeXtConfig():
             return "convnext_base" if len(config.depths) == 4 else None

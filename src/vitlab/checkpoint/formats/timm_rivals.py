@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -11,7 +11,7 @@ from vitlab.checkpoint.formats import convnext_layout, swin_layout
 from vitlab.checkpoint.formats.contract import Told
 from vitlab.checkpoint.formats.convnext_layout import convnext_config, convnext_rows
 from vitlab.checkpoint.formats.infer import numerics_of
-from vitlab.checkpoint.formats.sidecar import Sidecar, text
+from vitlab.checkpoint.formats.sidecar import Sidecar, size, text, within
 from vitlab.checkpoint.formats.swin_layout import swin_config, swin_rows, without_computed
 from vitlab.checkpoint.formats.timm_efficientnet import (
     efficientnet_config,
@@ -49,12 +49,16 @@ def holds_rival(tensors: Tensors) -> bool:
 
 def find_rival(tensors: Tensors, told: Told, stated: ModelConfig | None, beside: Sidecar | None, *, where: str) -> Found:
     """The rival of a file for which `holds_rival`; `stated` is the config of vitlab's own header, `beside` timm's config.json."""
-    numerics_of(told, PROFILES["timm"])  # refuses a profile nobody knows; timm and the authors compute these alike
+    numerics_of(told, PROFILES["timm"])  # refuses a profile nobody knows
     said = stated.image_size if stated is not None else said_of(beside).image_size if beside is not None else None
     if swin_layout.names_of(tensors) is swin_layout.TIMM:
         tensors = without_computed(tensors)
-        swin, notes = swin_config(tensors, swin_layout.TIMM, told, said, where=where)
-        return Found(config=swin, tensors=tensors, notes=tuple(notes))
+        window = stated.window if isinstance(stated, SwinConfig) else None
+        if beside is not None and isinstance(within(beside, "model_args").get("window_size"), list):
+            window = size(within(beside, "model_args"), "window_size")
+        told_beside = swin_layout.Said(image_size=said, window=window)
+        swin, notes = swin_config(tensors, swin_layout.TIMM, told, told_beside, where=where)
+        return Found(config=replace(swin, pad_first=told.profile == "official"), tensors=tensors, notes=tuple(notes))
     names = convnext_layout.names_of(tensors)
     if names is not None:
         convnext, notes = convnext_config(tensors, names, told, said, where=where)
@@ -63,6 +67,8 @@ def find_rival(tensors: Tensors, told: Told, stated: ModelConfig | None, beside:
     padding: Padding | None = stated.padding if isinstance(stated, EfficientNetConfig) else None
     if beside is not None:
         padding = "same" if (text(beside, "architecture") or "").startswith("tf_") else "half"
+    if told.profile is not None:
+        padding = "same" if told.profile == "official" else "half"
     tensors = without_counters(tensors)
     net, notes = efficientnet_config(tensors, told, said, strides=stages, padding=padding, where=where)
     return Found(config=net, tensors=tensors, notes=tuple(notes))
@@ -97,7 +103,9 @@ def rival_notes(config: RivalConfig) -> list[str]:
 
 
 def _swin_notes(config: SwinConfig) -> list[str]:
-    padded = any(g % w for grid, window in zip(config.grids, config.windows, strict=True) for g, w in zip(grid, window, strict=True))
+    padded = any(
+        g % w for grid, window in zip(config.grids, config.windows, strict=True) for g, w in zip(grid, window, strict=True)
+    )
     if padded and config.pad_first:
         return ["this model pads its maps and then shifts them, and timm shifts them first: its logits will differ"]
     return []

@@ -20,7 +20,7 @@ from vitlab.errors import DataError
 
 PathKind = Literal[
     "folder", "pictures", "zip", "manifest", "shards", "parquet", "npz",
-    "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100", "cifar100-coarse", "svhn", "pcam", "dmlab", "retinopathy",
+    "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100", "cifar100-coarse", "svhn", "pcam", "dmlab", "retinopathy", "joined",
 ]  # fmt: skip
 KINDS: tuple[str, ...] = get_args(PathKind)
 
@@ -135,6 +135,10 @@ def open_kind(kind: str, place: str, *, label_column: str | None) -> ListedSourc
         from vitlab.data.kinds.npz_pack import open_npz_pack
 
         return open_npz_pack(path)
+    if kind == "joined":
+        from vitlab.data.kinds.joined import open_joined
+
+        return open_joined(path)
     if kind == "dmlab":
         from vitlab.data.kinds.dmlab import open_dmlab
 

@@ -46,7 +46,8 @@ class Folded:
     """A whole ViT's weights, for pictures of one size.
 
     `patch_QD` is None where a stem of convolutions stands before the patches, and the model's own `embedded` is used.
-    `start_1ND` is what patches are added to and prefix tokens begin as. `fill_C` are the pixel values that stand for the zeros
+    `start_1ND` is what patches are added to and prefix tokens begin as; `bare_1ND` the same for patches that `embedded` made, whose
+    bias is in them already. `fill_C` are the pixel values that stand for the zeros
     beyond a padded picture's edge. `read` is how many of the first tokens the pool reads, None for all.
     """
 
@@ -54,6 +55,7 @@ class Folded:
     image_size: tuple[int, int]
     patch_QD: Tensor | None
     start_1ND: Tensor
+    bare_1ND: Tensor
     fill_C: Tensor
     layers: tuple[FoldedLayer, ...]
     read: int | None
@@ -102,20 +104,22 @@ def fold(model: ViT, preprocess: Preprocess) -> Folded:
     if preprocess.channels != config.channels:
         raise ConfigError(f"pictures of {preprocess.channels} channels are fed to a model of {config.channels}")
     grid = config.grid_of(size)
-    start_1ND = torch.zeros(1, config.prefix_tokens + grid[0] * grid[1], config.width)
+    bare_1ND = torch.zeros(1, config.prefix_tokens + grid[0] * grid[1], config.width)
     if (positions_1ND := model.position.added(0, grid)) is not None:
-        start_1ND = start_1ND + positions_1ND
+        bare_1ND = bare_1ND + positions_1ND
     if prefix := model.prefix(1):
-        start_1ND[:, : config.prefix_tokens] += torch.cat(prefix, dim=1)
-    patch_QD, bias_D = None, None
+        bare_1ND[:, : config.prefix_tokens] += torch.cat(prefix, dim=1)
+    patch_QD, start_1ND = None, bare_1ND
     if config.before is None:
         patch_QD, bias_D = _patches(model, preprocess)
+        start_1ND = bare_1ND.clone()
         start_1ND[:, config.prefix_tokens :] += bias_D
     return Folded(
         config=config,
         image_size=size,
         patch_QD=patch_QD,
-        start_1ND=start_1ND.clone(),
+        start_1ND=start_1ND,
+        bare_1ND=bare_1ND,
         fill_C=255 * torch.tensor(preprocess.mean),
         layers=tuple(
             _layer(block, config, model.position.added(layer, grid) if layer else None)

@@ -24,7 +24,9 @@ Input = Literal["pixels", "normalised"]
 Output = Literal["logits", "probabilities", "features", "both"]
 
 
-def exportable(checkpoint: Checkpoint, *, takes: Input = "pixels", gives: Output = "logits", chance: Chance = "softmax") -> nn.Module:
+def exportable(
+    checkpoint: Checkpoint, *, takes: Input = "pixels", gives: Output = "logits", chance: Chance = "softmax"
+) -> nn.Module:
     """A checkpoint's model as a module in evaluation mode for one tensor in, ready for torch.export, torch.compile and OpenVINO.
 
     `takes` `pixels`: uint8 (B, H, W, C) of the preprocessing's size, as pictures are in memory; `normalised`: float32
@@ -117,8 +119,7 @@ class FoldedGraph(nn.Module):
         own = pixels and folded.patch_QD is not None
         self.normalise = Normalise(preprocess) if pixels and not own else None
         self.patch = nn.Buffer(folded.patch_QD.t().contiguous(), persistent=False) if own and folded.patch_QD is not None else None
-        start_1ND = folded.start_1ND if own else _without_bias(folded, model, preprocess)
-        self.register_buffer("start_1ND", start_1ND, persistent=False)
+        self.register_buffer("start_1ND", folded.start_1ND if own else folded.bare_1ND, persistent=False)
         self.layers = nn.ModuleList(
             GraphLayer(layer, folded, last=place == len(folded.layers) - 1) for place, layer in enumerate(folded.layers)
         )
@@ -208,22 +209,13 @@ class GraphLayer(nn.Module):
     def projected(self, x_BND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values; queries of the tokens that are read alone, where not all are."""
         if self.read is None:
-            qkv_BN3HK = F.linear(x_BND, self.qkv, self.query_bias).unflatten(-1, (3, self.heads, -1))
+            qkv_BND = F.linear(x_BND, self.qkv, self.query_bias)
+            qkv_BN3HK = qkv_BND.view(x_BND.shape[0], -1, 3, self.heads, self.width // self.heads)
             q_BHNK, k_BHNK, v_BHNK = qkv_BN3HK.permute(2, 0, 3, 1, 4).unbind(0)
             return q_BHNK, k_BHNK, v_BHNK
         q_BRD = F.linear(x_BND[:, : self.read], self.qkv[: self.width], self.query_bias)
-        kv_BN2HK = F.linear(x_BND, self.qkv[self.width :]).unflatten(-1, (2, self.heads, -1))
+        kv_BND = F.linear(x_BND, self.qkv[self.width :])
+        kv_BN2HK = kv_BND.view(x_BND.shape[0], -1, 2, self.heads, self.width // self.heads)
         k_BHNK, v_BHNK = kv_BN2HK.permute(2, 0, 3, 1, 4).unbind(0)
-        return q_BRD.unflatten(-1, (self.heads, -1)).transpose(1, 2), k_BHNK, v_BHNK
-
-
-def _without_bias(folded: Folded, model: ViT, preprocess: Preprocess) -> Tensor:
-    """start_1ND for patches that the model itself embedded, their bias already in them."""
-    if folded.patch_QD is None:
-        return folded.start_1ND
-    prefix = folded.config.prefix_tokens
-    start_1ND = torch.zeros_like(folded.start_1ND)
-    if (positions_1ND := model.position.added(0, folded.grid)) is not None:
-        start_1ND += positions_1ND.detach()
-    start_1ND[:, :prefix] = folded.start_1ND[:, :prefix]
-    return start_1ND
+        q_BRHK = q_BRD.view(x_BND.shape[0], -1, self.heads, self.width // self.heads)
+        return q_BRHK.transpose(1, 2), k_BHNK, v_BHNK

@@ -1,0 +1,65 @@
+"""The quickstart from its command to its report, with a budget that learns nothing; stopped half way, it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+pytestmark = pytest.mark.e2e
+
+RUNS = {"letters"} | {
+    f"{begun}-{what}" for begun in ("pretrained", "random") for what in ("all", *(f"10-labels-{n}" for n in range(3)))
+}
+
+
+def command(out: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "vitlab", "quickstart", "--budget", "tiny", "--out", str(out), *words]
+
+
+def test_it_makes_every_run_a_table_and_a_report_and_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    out = tmp_path / "quick"
+    began = subprocess.Popen(command(out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 300
+    while not list(out.glob("*/result.json")) and time.monotonic() < until and began.poll() is None:
+        time.sleep(0.05)
+    began.send_signal(signal.SIGTERM)
+    _, said = began.communicate(timeout=300)
+    assert began.returncode == 143, said
+    assert "the same command goes on" in said
+    done = {path.parent.name: path.stat().st_mtime_ns for path in out.glob("*/result.json")}
+    assert done
+    assert not (out / "report.html").exists()
+
+    ended = subprocess.run(command(out, "--json"), capture_output=True, text=True, timeout=580, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "done before" in ended.stderr
+    told = json.loads(ended.stdout)
+    assert {path.parent.name for path in out.glob("*/result.json")} == RUNS
+    assert all((out / name / "result.json").stat().st_mtime_ns == before for name, before in done.items())
+    assert [len(row["few"]) for row in told["rows"]] == [3, 3, 3]
+    assert told["rows"][2]["all"] > 0.98  # neighbours have nothing to learn
+    page = Path(told["report"]).read_text()
+    assert "What pre-training is worth".lower() in page.lower()
+    assert all(row["name"] in page for row in told["rows"])
+    assert Path(told["model"]).exists()
+
+    again = subprocess.run(command(out), capture_output=True, text=True, timeout=580, check=False)
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.count("done before") == len(RUNS)
+    assert again.stdout.splitlines()[1].startswith("ViT, pre-trained on letters")
+
+
+def test_a_wrong_budget_is_a_usage_error(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [*command(tmp_path)[:4], "--budget", "huge"], capture_output=True, text=True, check=False, env={**os.environ}
+    )
+    assert ended.returncode == 2
+    assert "'huge' is not one of full, tiny" in ended.stderr

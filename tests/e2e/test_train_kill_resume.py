@@ -1,0 +1,76 @@
+"""As a user, by the command line: pre-train on generated pictures, be killed, go on, judge, convert to two formats, predict."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitlab.checkpoint import load
+from vitlab.cli.main import main
+from vitlab.train.directory import RunDirectory
+from vitlab.train.snapshot import read
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(os.name != "posix", reason="SIGKILL")]
+
+LETTERS = "generated:kind=strokes,classes=4,examples=24,image_size=32"
+TRAIN = ("pretrain", "--recipe", "quickstart", "--data", LETTERS, "--steps", "40", "--batch-size", "12", "--workers", "0")
+OFTEN = ("--save-every", "5", "--evaluate-every", "20")
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, object]:
+    """The JSON object that a command prints."""
+    assert main([*map(str, words), "--json"]) == 0
+    answer: dict[str, object] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def kill_after(out: Path, checkpoint: int) -> None:
+    """Start the training in a process of its own, and kill it once it has that checkpoint."""
+    words = [sys.executable, "-m", "vitlab", *TRAIN, *OFTEN, "--out", str(out)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while max(RunDirectory(out).steps(), default=0) < checkpoint:
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.kill()
+        assert process.wait(30) == -signal.SIGKILL
+
+
+def test_train_kill_resume_evaluate_convert_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    kill_after(run, 10)
+    assert not (run / "model.safetensors").exists()
+    ended = said(capsys, *TRAIN, *OFTEN, "--out", run)
+    assert (ended["ended"], ended["steps"]) == ("finished", 40)
+
+    whole = tmp_path / "whole"
+    said(capsys, *TRAIN, *OFTEN, "--out", whole)
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert all(torch.equal(tensor, read(whole / "last").optimizer[name]) for name, tensor in read(run / "last").optimizer.items())
+
+    judged = said(capsys, "evaluate", run / "model.safetensors", LETTERS)
+    for to, name in (("timm", "timm.safetensors"), ("jax-npz", "weights.npz")):
+        capsys.readouterr()
+        said(capsys, "convert", run / "model.safetensors", tmp_path / name, "--to", to)
+    kept, timm = load(run / "model.safetensors"), load(tmp_path / "timm.safetensors")
+    images_BCHW = torch.rand(2, kept.config.channels, *kept.config.image_size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(timm.model(images_BCHW), kept.model(images_BCHW), atol=1e-5, rtol=0)
+
+    picture = tmp_path / "letter.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32), np.uint8)).save(picture)
+    assert main(["predict", str(run / "model.safetensors"), str(picture), "--json"]) == 0
+    assert kept.labels is not None
+    assert any(label in capsys.readouterr().out for label in kept.labels)
+    assert judged
