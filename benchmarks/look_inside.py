@@ -50,14 +50,16 @@ def look(name: str, variant_name: str, image_size: int) -> None:
 
     model = build(variant(variant_name, image_size=image_size)).eval()
     images_BCHW = torch.rand(1, 3, image_size, image_size, generator=torch.Generator().manual_seed(0))
-    began = time.perf_counter()
+    began, spent = time.perf_counter(), time.process_time()
     if name == "forward":
         with torch.inference_mode():
             model(images_BCHW)
     else:
         {"distance": attention_distance, "rollout": rollout, "relevance": relevance}[name](model, images_BCHW)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
-    print(f"peak {peak:6,.0f} MB  {time.perf_counter() - began:6.1f} s")
+    print(
+        f"peak {peak:6,.0f} MB  {time.process_time() - spent:6.1f} s of a core, {time.perf_counter() - began:6.1f} s by the clock"
+    )
 
 
 if __name__ == "__main__":

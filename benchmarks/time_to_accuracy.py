@@ -16,6 +16,7 @@ import argparse
 import json
 import math
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ from benchmarks.peers import peer
 from vitlab.config import Machine, Wish, recipe
 from vitlab.config.augment import Augment
 from vitlab.config.decode import DecodeLimits
+from vitlab.config.growth import scale_at
 from vitlab.config.loader import LoaderConfig
 from vitlab.config.run import RunConfig
 from vitlab.data.feed import training_feed
@@ -43,8 +45,8 @@ from vitlab.train.control import Control
 from vitlab.train.events import Finished, Started, Stepped
 from vitlab.train.survey import survey
 
-_PACE = 0.05  # share of the budget for measuring the pace
-_SPARE = 0.985  # share of the budget to plan for: the pace of another minute is another
+_TRIED = 40  # updates by which the pace is measured
+_SPARE = 0.97  # share of the budget to plan for: the pace of another minute is another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +76,15 @@ def small_data(data: Path, *, seed: int) -> RunConfig:
 
 def vitlab(run: RunConfig, *, budget: float) -> Result:
     """Train as `vitlab.train` does, as many updates as the budget holds."""
-    seconds = _trained(_of_steps(run, 24), limit=budget * _PACE)[1]
-    pace = float(np.mean(seconds[4:]))  # the first updates also load libraries
-    result, _ = _trained(_of_steps(run, int(budget * _SPARE / pace)), limit=budget)
+    blind = replace(run, data=replace(run.data, evaluate_split=None))
+    seconds = _trained(_of_steps(blind, _TRIED), limit=budget)[1]
+    scales = [scale_at(step, steps=_TRIED, growth=run.train.growth) for step in range(_TRIED)]
+    opening, first = seconds[0], scales.count(scales[0])
+    pace = 0.0
+    for scale in set(scales):  # the middle one of the updates of each size; the first two of all are slow
+        own = [taken for step, taken in enumerate(seconds) if scales[step] == scale and (step > 1 or first <= 2)]
+        pace += statistics.median(own) * scales.count(scale) / _TRIED
+    result, _ = _trained(_of_steps(run, max(1, int((budget * _SPARE - opening) / pace))), limit=budget)
     return result
 
 
@@ -104,6 +112,10 @@ def _trained(run: RunConfig, *, limit: float) -> tuple[Result, list[float]]:
                     control.stop = "max-time"
             elif isinstance(event, Finished):
                 accuracy = event.metrics.get("top1", math.nan)
+        if math.isnan(accuracy) and run.data.evaluate_split is not None:  # stopped by the budget: judge what there is
+            *_, last = train(_of_steps(run, updates), out=out, override=True)
+            assert isinstance(last, Finished)
+            accuracy = last.metrics["top1"]
     result = Result(
         name="vitlab small-data",
         accuracy=accuracy,

@@ -211,7 +211,7 @@ def compare(name: str, *, threads: int, rounds: int, steps: int) -> list[Row]:
                 took, said, peaks[contender] = line.recv()
                 losses[contender] += said
                 seconds[contender] += took if turn else []  # the first turn warms up
-        for contender, line in lines.items():
+        for line in lines.values():
             line.send(0)
         for process in processes:
             process.join()

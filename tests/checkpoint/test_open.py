@@ -222,7 +222,7 @@ def test_an_unknown_layout_shows_its_first_keys_and_what_was_tried(tmp_path: Pat
     with pytest.raises(CheckpointError, match="2 tensors of no layout") as refused:
         load(tmp_path / "x")
     assert "conv1.weight (3, 2)" in refused.value.message
-    assert refused.value.hint == "tried native, jax-npz, big-vision, timm, huggingface, torchvision, bit-npz"
+    assert refused.value.hint == "tried native, jax-npz, big-vision, timm, huggingface, torchvision, bit-npz, swin, convnext"
 
 
 def test_a_file_that_fits_two_layouts_is_refused(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,9 @@ def test_ctrl_c_is_one_line_and_leaves_no_worker_and_no_shared_memory(tmp_path: 
     while any(map(running, workers)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert shared_memory() <= before
+    while not shared_memory() <= before:  # what others have there comes and goes
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     assert last(tmp_path / "out").progress.step >= 1
 
 

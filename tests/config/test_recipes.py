@@ -15,6 +15,7 @@ from vitlab.config.recipes import RECIPES
 from vitlab.config.text import from_text, to_text
 from vitlab.config.train import Masked, OptimizerKind
 from vitlab.errors import ConfigError
+from vitlab.model.cost import cost
 
 START = StartFacts(
     path="l16.npz",
@@ -278,6 +279,34 @@ def test_grey_pictures_are_not_mirrored_and_rare_classes_are_shown_more_often() 
     even = recipe("small-data", Wish(data=PHOTOS))
     assert even.data.augment.flip > 0
     assert even.data.loader.balance == 0
+
+
+def test_pictures_that_are_seen_more_often_are_made_to_look_more_different() -> None:
+    few = replace(PHOTOS, pictures=2_000, side=32)
+    short, middling, long = (recipe("small-data", Wish(data=few, epochs=epochs)).data.augment for epochs in (5, 40, 150))
+    assert (short.crop, short.mixes, short.randaugment) == ("pad", False, None)
+    assert (middling.crop, middling.mixes, middling.randaugment) == ("inception", False, None)
+    assert long.mixes
+    assert long.randaugment is not None
+    counted = recipe("small-data", Wish(data=few, steps=5 * 2_000 // 32, batch_size=32)).data.augment
+    assert counted == short
+
+
+@pytest.mark.parametrize("side", [8, 32, 64, 128, 500])
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_a_small_model_grows_with_its_pictures_from_few_patches(side: int, accelerator: bool) -> None:
+    run = recipe("small-data", Wish(data=replace(PHOTOS, side=side), machine=Machine(accelerator=accelerator)))
+    assert isinstance(run.model, ViTConfig)
+    assert run.model.early is not None
+    assert run.model.tokens == (64 if accelerator and side > 96 else 16)
+    assert run.train.growth[-1] == (0.75, 1.0)
+    assert cost(run.model).parameters < 3e6
+
+
+def test_a_model_whose_patches_do_not_fit_small_pictures_does_not_grow() -> None:
+    own = ViTConfig(width=96, depth=3, heads=3, mlp_width=96, patch_size=(8, 8), image_size=(40, 40))
+    assert recipe("small-data", Wish(data=PHOTOS, model=own)).train.growth == ()
+    assert recipe("small-data", Wish(data=PHOTOS, model=own, image_size=(64, 64))).train.growth != ()
 
 
 def test_several_labels_a_picture_are_learned_by_sigmoids() -> None:

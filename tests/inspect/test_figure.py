@@ -130,6 +130,16 @@ def test_signed_heat_is_red_above_zero_blue_below_and_nothing_at_zero() -> None:
     assert middle.tolist() == [120, 120, 120]
 
 
+def test_a_map_that_hangs_over_the_edge_is_cut_and_not_squeezed() -> None:
+    white = np.full((30, 41, 3), 200, np.uint8)
+    laid = overlay(white, np.arange(24.0).reshape(4, 6), smooth=False, step=(8, 8))
+    assert laid.shape == (30, 41, 3)
+    assert len(np.unique(laid[:8, :8])) == len(np.unique(laid[24:, 40:])) == 1
+    assert laid[0, 7, 0] != laid[0, 8, 0]
+    with pytest.raises(ConfigError, match="does not cover"):
+        overlay(white, np.zeros((2, 2)), step=(8, 8))
+
+
 def test_heat_that_is_the_same_everywhere_is_no_division_by_zero() -> None:
     for how in ("shade", "colour", "signed"):
         assert overlay(picture(), np.zeros((2, 2)), how).shape == (32, 48, 3)

@@ -13,6 +13,7 @@ from torch import nn
 from tests.inspect.small import EARLY, OTHERS, VITS, mini, model_of, pictures, vit_of
 from vitlab.config import ModelConfig, Position
 from vitlab.errors import ConfigError
+from vitlab.inspect.asking import Floats
 from vitlab.inspect.attention import class_attention, query_attention
 from vitlab.inspect.distance import attention_distance
 from vitlab.inspect.features import place_features, token_pca
@@ -151,6 +152,32 @@ def test_who_has_no_attention_among_all_is_refused_with_the_reason(name: str) ->
         with pytest.raises(ConfigError, match=r"is not defined for an? .+: .*(convolutions|windows|patch after patch)") as refusal:
             look()
         assert refusal.value.hint == "its filters, features and occlusion are"
+
+
+@pytest.mark.parametrize("name", ["token", "map", "relative"])
+def test_a_model_in_half_precision_is_looked_at_as_one_in_full(name: str) -> None:
+    model, images_BCHW = vit_of(name), pictures(VITS[name])
+    looks: list[Callable[[], Floats]] = [
+        lambda: rollout(model, images_BCHW),
+        lambda: attention_distance(model, images_BCHW),
+        lambda: occlusion(model, images_BCHW, 0),
+        lambda: relevance(model, images_BCHW, 0),
+        lambda: principal_filters(model, 3),
+        lambda: token_pca(model, images_BCHW).explained_M,
+    ]
+    full = [look() for look in looks]
+    model.bfloat16()
+    for expected, look in zip(full, looks, strict=True):
+        found = look()
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, atol=0.15 * np.abs(expected).max())
+
+
+def test_pictures_made_in_inference_mode_have_relevance_too() -> None:
+    model = vit_of("token")
+    expected = relevance(model, pictures(model.config), 0)
+    with torch.inference_mode():
+        np.testing.assert_array_equal(relevance(model, pictures(model.config), 0), expected)
 
 
 def test_a_stranger_s_model_is_refused() -> None:

@@ -17,6 +17,7 @@ from vitlab.errors import ConfigError
 from vitlab.model import build
 from vitlab.model.vit import ViT
 from vitlab.predict import Predictor
+from vitlab.predict.fused import workspace
 from vitlab.predict.fused.eager import FusedViT
 from vitlab.predict.fused.folded import fold, why_not_folded
 from vitlab.predict.fused.graph import exportable
@@ -120,6 +121,21 @@ def test_slices_and_batches_of_any_size_give_the_same() -> None:
         close(first.sliced(pictures).run(images_BHWC).logits_BK, expected.logits_BK)
     for count in (1, 2, 5, 9):  # the same buffers again and again
         close(first.run(images_BHWC[:count]).logits_BK, expected.logits_BK[:count])
+
+
+@pytest.mark.parametrize("held", [1, 50, 400, 1000, 2000])
+def test_attention_in_blocks_of_maps_or_rows_gives_the_same_in_linear_memory(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "_CACHED_MAPS", held)
+    checkpoint = vit()
+    images_BHWC = noise(checkpoint)
+    for merge in (0, 2):
+        found = FusedBackend(checkpoint, merge=merge).run(images_BHWC).logits_BK
+        monkeypatch.undo()
+        close(found, FusedBackend(checkpoint, merge=merge).run(images_BHWC).logits_BK)
+        monkeypatch.setattr(workspace, "_CACHED_MAPS", held)
+    for tokens in (10, 1_000, 10_000):
+        heads, lines = workspace.blocks(tokens, 12)
+        assert heads * lines * tokens <= max(held, tokens)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

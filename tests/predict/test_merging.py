@@ -18,21 +18,21 @@ from vitlab.predict.torch_backend import TorchBackend
 def random_tokens(prefix: int, patches: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     z_BND = torch.randn(2, prefix + patches, 8, generator=generator)
-    k_BHNK = torch.randn(2, 2, prefix + patches, 4, generator=generator)
-    return z_BND, k_BHNK, torch.ones(2, prefix + patches)
+    k_HBNK = torch.randn(2, 2, prefix + patches, 4, generator=generator)
+    return z_BND, k_HBNK, torch.ones(2, prefix + patches)
 
 
 @pytest.mark.parametrize("patches", [2, 9, 10])
 @pytest.mark.parametrize("prefix", [0, 1, 3])
 def test_merging_keeps_the_prefix_the_number_of_patches_and_their_sum(prefix: int, patches: int) -> None:
-    z_BND, k_BHNK, size_BN = random_tokens(prefix, patches)
+    z_BND, k_HBNK, size_BN = random_tokens(prefix, patches)
     sum_BD, left = (z_BND * size_BN[:, :, None]).sum(1), prefix + patches
     for _ in range(3):
         count = merged_count(left, prefix, 3)
         if not count:
             break
-        k_BHNK = k_BHNK[:, :, :left]
-        merged_BND, size_BN = merge(z_BND, k_BHNK, size_BN, count=count, prefix=prefix)
+        k_HBNK = k_HBNK[:, :, :left]
+        merged_BND, size_BN = merge(z_BND, k_HBNK, size_BN, count=count, prefix=prefix)
         assert torch.equal(merged_BND[:, :prefix], z_BND[:, :prefix])
         left -= count
         z_BND = merged_BND
@@ -42,9 +42,9 @@ def test_merging_keeps_the_prefix_the_number_of_patches_and_their_sum(prefix: in
 
 
 def test_the_most_alike_are_merged() -> None:
-    z_BND, k_BHNK, size_BN = random_tokens(1, 8)
-    k_BHNK[:, :, 5] = k_BHNK[:, :, 2]  # patch 4 of the first half and patch 1 of the second
-    merged_BND, sizes_BN = merge(z_BND, k_BHNK, size_BN, count=1, prefix=1)
+    z_BND, k_HBNK, size_BN = random_tokens(1, 8)
+    k_HBNK[:, :, 5] = k_HBNK[:, :, 2]  # patch 4 of the first half and patch 1 of the second
+    merged_BND, sizes_BN = merge(z_BND, k_HBNK, size_BN, count=1, prefix=1)
     twice = sizes_BN == 2
     assert twice.sum(1).tolist() == [1, 1]
     torch.testing.assert_close(merged_BND[twice], (z_BND[:, 5] + z_BND[:, 2]) / 2)

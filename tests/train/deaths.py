@@ -51,7 +51,7 @@ def die_at(moment: dict[str, Any], out: str) -> None:
         touched()
         real(descriptor)
 
-    os.fsync = fsync
+    setattr(os, "fsync", fsync)  # noqa: B010 (its type is another)
     sys.addaudithook(hear)
 
 
@@ -74,8 +74,8 @@ def attempt(plan: dict[str, Any], moment: dict[str, Any]) -> dict[str, int]:
     told = {"stepped": 0, "saved": 0}
     with os.fdopen(reader) as lines:
         for line in lines:
-            event, step = line.split()
-            told[event] = int(step)
+            what, step = line.split()
+            told[what] = int(step)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return {"step": told["stepped"], "saved": told["saved"], "code": code}
 

@@ -15,10 +15,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch.distributed
+
 from vitlab.config.run import RunConfig
 from vitlab.config.text import from_json
 from vitlab.errors import VitlabError
-from vitlab.train import together, train
+from vitlab.train import train
 from vitlab.train.control import Control
 from vitlab.train.distributed import world
 
@@ -40,7 +42,7 @@ def break_down(fault: str | None) -> None:
         def die(*_: object, **__: object) -> None:
             os._exit(137)
 
-        together.dist.all_gather_object = die  # type: ignore[assignment]
+        setattr(torch.distributed, "all_gather_object", die)  # noqa: B010 (its type is another)
 
 
 def repair() -> None:

@@ -115,3 +115,21 @@ def test_the_quickstart_can_be_planned_in_seconds() -> None:
     made = plan(recipe("quickstart", Wish()))
     assert made.pictures == 100_000
     assert time.monotonic() - began < 60
+
+
+def test_ranks_share_the_batch_and_under_fsdp_the_model() -> None:
+    run = replace(small_run(), train=replace(small_run().train, micro_batch=0))
+    alone, two = plan(run), plan(run, ranks=2)
+    assert (alone.ranks, alone.micro_batch, two.ranks, two.micro_batch) == (1, 12, 2, 6)
+    assert two.rank_parameters == two.parameters == alone.parameters
+    assert two.memory_bytes < alone.memory_bytes  # of activations
+    parts = plan(replace(run, train=replace(run.train, strategy="fsdp")), ranks=2)
+    assert two.parameters / 2 <= parts.rank_parameters < 0.6 * two.parameters
+    assert parts.checkpoint_bytes == two.checkpoint_bytes
+
+
+def test_a_plan_of_parts_for_one_process_says_that_there_is_nobody_to_share_with() -> None:
+    run = small_run()
+    made = plan(replace(run, train=replace(run.train, strategy="fsdp")))
+    assert any("torchrun" in note for note in made.notes)
+    assert made.rank_parameters == made.parameters

@@ -8,7 +8,6 @@ import pickle
 import shutil
 import stat
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,7 +86,7 @@ def test_every_file_has_the_rights_that_the_umask_leaves(umask: int, mode: int, 
 
 
 @pytest.fixture
-def folder(kept: Path, tmp_path: Path) -> Iterator[Path]:
+def folder(kept: Path, tmp_path: Path) -> Path:
     """A copy of a checkpoint to be damaged."""
     copy = tmp_path / "step-5"
     shutil.copytree(RunDirectory(kept).step_path(5), copy)

@@ -22,6 +22,7 @@ from vitlab.data.batch import Batch
 from vitlab.data.order import Picks
 from vitlab.data.workers.threads import InCaller
 from vitlab.errors import DataError, TrainingError
+from vitlab.evaluate import answers
 from vitlab.train import snapshot, train, validate
 from vitlab.train.control import Control, signals
 from vitlab.train.directory import RunDirectory
@@ -82,7 +83,7 @@ def strike_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def strike_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the held-out pictures are looked at, with the averaged weights in the model."""
-    real, calls = validate.answer, iter(range(10**6))
+    real, calls = answers.answer, iter(range(10**6))
 
     def answer(model: nn.Module, batches: Iterable[Batch], *rest: object, **more: object) -> object:
         def struck() -> Iterator[Batch]:

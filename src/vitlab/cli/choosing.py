@@ -71,7 +71,7 @@ def checkpoint_in(path: str) -> str:
     folder = Path(path)
     if not (folder / "run.json").is_file():
         return path
-    for place in (folder / "model.safetensors", folder / "last" / "model.safetensors"):
+    for place in (folder / "model.safetensors", folder / "last" / "model.safetensors", folder / "last"):  # the last may be in parts
         if place.exists():
             return str(place)
     raise UsageError(f"--from: the run in {path} has no checkpoint yet")

@@ -11,6 +11,9 @@ from vitlab.config.check import did_you_mean
 # study -> (its line in `vitlab study --help`, its module). A study's module holds `Arguments` and `run(words)`, as a verb's does,
 # and is imported only when the study is asked for.
 STUDIES: dict[str, tuple[str, str]] = {
+    "compare": ("models side by side: cost, published accuracy, speed here", "vitlab.cli.compare"),
+    "transfer": ("a ViT, a hybrid, a ResNet, a ConvNeXt and an LSTM, with and without pre-training", "vitlab.cli.families"),
+    "positions": ("Table 8 in small: every way of telling a ViT where a patch is", "vitlab.cli.positions"),
     "noisy-student": ("a teacher labels pictures, a student learns them with noise, and teaches next", "vitlab.cli.noisy_student"),
 }
 

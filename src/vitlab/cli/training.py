@@ -115,10 +115,16 @@ def _ending(job: Job, ended: Finished, folder: Path) -> dict[str, Json]:
         **({"metrics": dict(ended.metrics)} if job.json else dict(ended.metrics)),
         "judged_by": job.judge if job.rates else job.run.data.evaluate_split,
         "seconds": round(ended.seconds, 1),
-        "model": str(ended.model or folder / "last" / "model.safetensors"),
+        "model": str(ended.model or _last(folder)),
         "config": str(folder / "run.json"),
         "events": str(folder / "events.jsonl"),
     }
+
+
+def _last(folder: Path) -> Path:
+    """What the other verbs take of a run's last checkpoint: its file, or the folder of its parts."""
+    whole = folder / "last" / "model.safetensors"
+    return whole if whole.exists() else folder / "last"
 
 
 def _print_sweep(job: Job, swept: Swept) -> None:

@@ -98,7 +98,7 @@ def small_data(wish: Wish) -> RunConfig:
         depth=2,
         heads=2,
         mlp_width=512,
-        patch_size=(2, 2) if side < 128 else (4, 4),
+        patch_size=(2, 2),
         image_size=(side, side),
         early=fine if side == 32 else coarse,
         pool="mean",

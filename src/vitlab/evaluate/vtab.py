@@ -124,7 +124,9 @@ def vtab(
         first = f"; {failed[0][0].name}: {failed[0][1]}" if failed else ""
         raise DataError(
             f"none of the 19 tasks of VTAB can be done from {root}{first}",
-            hint="name a data set's folder as `vitlab data list` does, or as in VTAB-1k (pets or oxford_iiit_pet)",
+            hint="give the data set in its published form, or as class folders"
+            if failed
+            else "name a data set's folder as `vitlab data list` does, or as in VTAB-1k (pets or oxford_iiit_pet)",
         )
     return Vtab(results=tuple(results), missing=tuple(missing), failed=tuple(failed))
 

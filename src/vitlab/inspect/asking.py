@@ -94,10 +94,10 @@ def batches(model: nn.Module, images_BCHW: Tensor, *, bytes_each: int) -> Iterat
 
 
 def bytes_kept(model: ViT, images_BCHW: Tensor, layers: int) -> int:
-    """Bytes that q, k, v and what became of them take for one picture, of so many layers."""
+    """Bytes that queries and keys take for one picture, of so many layers."""
     grid = model.config.grid_of((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])))
     tokens = model.config.prefix_tokens + grid[0] * grid[1]
-    return 4 * layers * tokens * model.config.width * next(model.parameters()).element_size()
+    return 2 * layers * tokens * model.config.width * next(model.parameters()).element_size()
 
 
 def chosen_layers(count: int, layers: Sequence[int] | None) -> list[int]:

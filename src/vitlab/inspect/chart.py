@@ -166,4 +166,4 @@ def short(value: float) -> str:
     for power, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size >= power:
             return f"{value / power:.3g}{letter}"
-    return f"{value:.3g}"
+    return f"{value:.4g}"

@@ -42,7 +42,7 @@ def distance(layer: Rows, grid: tuple[int, int], step: tuple[int, int], prefix: 
     total_BH: Tensor | None = None
     for tokens, rows_BHRN in blocks(layer, prefix, prefix + patches):
         far_RN = apart(torch.arange(tokens.start - prefix, tokens.stop - prefix, device=rows_BHRN.device), grid, step)
-        part_BH = torch.einsum("bhrn,rn->bh", rows_BHRN[..., prefix:], far_RN.to(rows_BHRN.dtype)).double()
+        part_BH = (rows_BHRN[..., prefix:] * far_RN.to(rows_BHRN.dtype)).sum((-2, -1)).double()
         total_BH = part_BH if total_BH is None else total_BH + part_BH
     assert total_BH is not None, "a grid has patches"
     return total_BH / patches

@@ -23,12 +23,13 @@ from vitlab.inspect.distance import attention_distance
 from vitlab.inspect.features import token_pca
 from vitlab.inspect.figure import Style, draw_distance, draw_filters, draw_positions, draw_sheet
 from vitlab.inspect.filters import first_filters, meets_pixels_by, principal_filters
-from vitlab.inspect.occlusion import occlusion
+from vitlab.inspect.occlusion import WINDOW, occlusion
 from vitlab.inspect.paint import Pixels, as_rgb, feature_maps, overlay
 from vitlab.inspect.pictures import Seen
 from vitlab.inspect.positions import position_similarity
 from vitlab.inspect.relevance import relevance
 from vitlab.inspect.rollout import rollout
+from vitlab.model.vit import ViT
 
 _PAIRS = 3  # pictures in a row of a sheet, each with its map beside it
 
@@ -113,8 +114,8 @@ def _attention(subject: Subject) -> Drawn:
     rows = []
     for pixels_HWC, maps_HGJ in zip(seen.pixels_BHWC, array_BHGJ, strict=True):
         shown = [as_rgb(pixels_HWC) if isinstance(query, str) else _marked(pixels_HWC, query, vit.config.step)]
-        shown += [overlay(pixels_HWC, maps_HGJ[head], config.overlay) for head in heads]
-        rows.append([*shown, overlay(pixels_HWC, maps_HGJ[heads].mean(0), config.overlay)] if len(heads) > 1 else shown)
+        maps = [*maps_HGJ[heads], maps_HGJ[heads].mean(0)] if len(heads) > 1 else maps_HGJ[heads]
+        rows.append([*shown, *(overlay(pixels_HWC, map_GJ, config.overlay, step=vit.config.step) for map_GJ in maps)])
     words = [f"head {head}" for head in heads] + (["mean"] if len(heads) > 1 else [])
     captions = [[_short(name), *words] for name in seen.names]
     asks = f"the {query} token" if isinstance(query, str) else f"patch ({query[0]}, {query[1]})"
@@ -132,8 +133,9 @@ def _class(subject: Subject) -> Drawn:
         columns, words = array_LBHGJ[0].swapaxes(0, 1)[heads], [f"head {head}" for head in heads]
     else:
         columns, words = array_LBHGJ[:, :, heads].mean(2), [f"layer {layer}" for layer in range(len(array_LBHGJ))]
+    step = _step(subject)
     rows = [
-        [as_rgb(pixels_HWC), *(overlay(pixels_HWC, maps_BGJ[place], config.overlay) for maps_BGJ in columns)]
+        [as_rgb(pixels_HWC), *(overlay(pixels_HWC, maps_BGJ[place], config.overlay, step=step) for maps_BGJ in columns)]
         for place, pixels_HWC in enumerate(seen.pixels_BHWC)
     ]
     captions = [[_short(name), *words] for name in seen.names]
@@ -153,8 +155,10 @@ def _relevance(subject: Subject) -> Drawn:
 
 def _features(subject: Subject) -> Drawn:
     found = token_pca(subject.checkpoint.model, subject.pictures.images_BCHW, layer=subject.config.layer)
-    height, width = subject.pictures.pixels_BHWC.shape[1:3]
-    maps = feature_maps(found.scores_BGJM, (height, width))
+    (height, width), step = subject.pictures.pixels_BHWC.shape[1:3], _step(subject)
+    _, rows, columns, _ = found.scores_BGJM.shape
+    size = (height, width) if step is None else (rows * step[0], columns * step[1])
+    maps = [shown[:height, :width] for shown in feature_maps(found.scores_BGJM, size)]
     shares = [round(float(share), 6) for share in found.explained_M]
     told = ", ".join(f"{share:.0%}" for share in shares)
     file = _pairs(subject, maps, title=f"principal components of the patches' features ({told})")
@@ -164,9 +168,10 @@ def _features(subject: Subject) -> Drawn:
 def _occlusion(subject: Subject) -> Drawn:
     classes = _classes(subject)
     array = occlusion(subject.checkpoint.model, subject.pictures.images_BCHW, classes, how=subject.config.occluder)
-    maps = [overlay(pixels, heat, "signed", smooth=False) for pixels, heat in zip(subject.pictures.pixels_BHWC, array, strict=True)]
+    step, pixels_BHWC = _step(subject) or (WINDOW, WINDOW), subject.pictures.pixels_BHWC
+    maps = [overlay(pixels, heat, "signed", smooth=False, step=step) for pixels, heat in zip(pixels_BHWC, array, strict=True)]
     words = [_label(subject, label) for label in classes]
-    file = _pairs(subject, maps, title="without a patch the class loses (red) or gains (blue)", beside=words)
+    file = _pairs(subject, maps, title="without a patch the class loses (orange) or gains (blue)", beside=words)
     return Drawn(name="occlusion", file=file, array=array, facts={"unit": "nats", "classes": list[Json](words)})
 
 
@@ -185,7 +190,14 @@ FIGURES: dict[FigureName, Callable[[Subject], Drawn]] = {
 
 def _overlaid(subject: Subject, maps_BGJ: Floats) -> list[Pixels]:
     pixels = subject.pictures.pixels_BHWC
-    return [overlay(pixels_HWC, map_GJ, subject.config.overlay) for pixels_HWC, map_GJ in zip(pixels, maps_BGJ, strict=True)]
+    how, step = subject.config.overlay, _step(subject)
+    return [overlay(pixels_HWC, map_GJ, how, step=step) for pixels_HWC, map_GJ in zip(pixels, maps_BGJ, strict=True)]
+
+
+def _step(subject: Subject) -> tuple[int, int] | None:
+    """Pixels from one place of a ViT's map to the next; None where a map is just as large as the picture."""
+    model = subject.checkpoint.model
+    return model.config.step if isinstance(model, ViT) else None
 
 
 def _pairs(subject: Subject, maps: Sequence[Pixels], *, title: str, beside: Sequence[str] | None = None) -> bytes:

@@ -16,7 +16,7 @@ from vitlab.errors import ConfigError
 from vitlab.inspect.asking import Floats, a_class_each, as_floats, at_rest, batches, chosen_classes, needs_attention, needs_head
 from vitlab.model.vit import ViT
 
-_WINDOW = 16  # pixels, for a model without patches
+WINDOW = 16  # pixels, for a model without patches
 
 
 def occlusion(
@@ -61,7 +61,7 @@ def _without(
         if window is not None:
             raise ConfigError("how='remove' takes whole patches out", hint="window is for how='fill'")
         return _removed(vit, image_1CHW, at_once), vit.config.grid_of((image_1CHW.shape[2], image_1CHW.shape[3]))
-    size = pair("window", window) if window is not None else model.config.step if isinstance(model, ViT) else (_WINDOW, _WINDOW)
+    size = pair("window", window) if window is not None else model.config.step if isinstance(model, ViT) else (WINDOW, WINDOW)
     at_least("window", min(size), 1)
     grid = -(-image_1CHW.shape[2] // size[0]), -(-image_1CHW.shape[3] // size[1])
     return _filled(model, image_1CHW, size, grid, at_once), grid

@@ -30,25 +30,32 @@ _WHITE = (255, 255, 255)
 GAP = 3  # pixels between tiles
 
 
-def overlay(picture_HWC: Pixels, heat_GJ: Values, how: How = "shade", *, smooth: bool = True) -> Pixels:
+def overlay(
+    picture_HWC: Pixels, heat_GJ: Values, how: How = "shade", *, smooth: bool = True, step: tuple[int, int] | None = None
+) -> Pixels:
     """A picture (uint8, any number of channels) with a map of patches laid over it, (H, W, 3).
 
     `shade` darkens what has little heat, as in the paper's Fig. 6; `colour` lays colours from blue (least) to yellow (most) over
     the grey picture; `signed` lays vermilion where heat is above 0 and blue where it is below. Heat is scaled to its own range.
-    `smooth` blends neighbouring patches; without, each patch keeps its square.
+    `smooth` blends neighbouring patches; without, each patch keeps its square. `step` is a patch's (height, width) in pixels, what
+    hangs over the picture's edge being cut; without it the map is stretched over the picture.
     """
     choice("how", how, How)
     rgb_HWC = as_rgb(picture_HWC).astype(np.float64)
     if heat_GJ.ndim != 2 or not heat_GJ.size or not np.isfinite(heat_GJ).all():
         raise ConfigError(f"heat is a map (rows, columns) of finite numbers, not {heat_GJ.dtype} of shape {heat_GJ.shape}")
-    size = (rgb_HWC.shape[0], rgb_HWC.shape[1])
+    height, width = rgb_HWC.shape[:2]
+    size = (height, width) if step is None else (heat_GJ.shape[0] * step[0], heat_GJ.shape[1] * step[1])
+    if size[0] < height or size[1] < width:
+        raise ConfigError(f"a map of {size[0]}x{size[1]} pixels does not cover a picture of {height}x{width}")
     if how == "signed":
-        share_HW1 = scaled(heat_GJ / max(float(np.abs(heat_GJ).max()), 1e-12), size, smooth=smooth).clip(-1, 1)[:, :, None]
+        share_HW = scaled(heat_GJ / max(float(np.abs(heat_GJ).max()), 1e-12), size, smooth=smooth).clip(-1, 1)
+        share_HW1 = share_HW[:height, :width, None]
         tint_HWC = np.where(share_HW1 < 0, _AGAINST, _FOR)
         strength_HW1 = 0.85 * np.abs(share_HW1) ** 0.7
         return _levels(_grey(rgb_HWC) * (1 - strength_HW1) + tint_HWC * strength_HW1)
     spread = float(heat_GJ.max() - heat_GJ.min())
-    share_HW = scaled((heat_GJ - heat_GJ.min()) / max(spread, 1e-12), size, smooth=smooth).clip(0, 1)
+    share_HW = scaled((heat_GJ - heat_GJ.min()) / max(spread, 1e-12), size, smooth=smooth).clip(0, 1)[:height, :width]
     if how == "shade":
         return _levels(rgb_HWC * (0.12 + 0.88 * share_HW[:, :, None]))
     return _levels(0.4 * _grey(rgb_HWC) + 0.6 * ramp(share_HW))

@@ -38,11 +38,12 @@ class Weighted:
     """
 
     gaze: Gaze
+    values_BHNK: Tensor
     gradient_BHNK: Tensor
 
     def rows(self, first: int, last: int) -> Tensor:
         """Gains of the tokens `first` to `last` - 1 by looking at each, (B, H, R, N), none below 0."""
-        gain_BHRN = self.gradient_BHNK[:, :, first:last].float() @ self.gaze.values_BHNK.float().transpose(-2, -1)
+        gain_BHRN = self.gradient_BHNK[:, :, first:last].float() @ self.values_BHNK.float().transpose(-2, -1)
         return (gain_BHRN * self.gaze.rows(first, last)).relu()
 
 
@@ -57,7 +58,7 @@ def relevance(model: nn.Module, images_BCHW: Tensor, classes: int | Sequence[int
     wanted = a_class_each(classes, len(images_BCHW))
     maps, done = [], 0
     with at_rest(vit):
-        for part_BCHW in batches(vit, images_BCHW, bytes_each=2 * bytes_kept(vit, images_BCHW, len(vit.encoder.blocks))):
+        for part_BCHW in batches(vit, images_BCHW, bytes_each=4 * bytes_kept(vit, images_BCHW, len(vit.encoder.blocks))):
             own = None if wanted is None else wanted[done : done + len(part_BCHW)]
             done += len(part_BCHW)
             row_BN = _relevance(vit, part_BCHW, own)
@@ -80,10 +81,12 @@ def _relevance(vit: ViT, images_BCHW: Tensor, classes: Sequence[int] | None) -> 
             logits_BC = vit.head(features_BD)
         chosen_B = chosen_classes(logits_BC, classes)
         told = logits_BC.gather(1, chosen_B[:, None]).sum()
-        insides = [gaze.mixed_BHNK for gaze in record.gazes] + ([] if probe_BH1N is None else [probe_BH1N])
-        gradients = torch.autograd.grad(told, insides)
+        mixed = [gaze.mixed_BHNK for gaze in record.gazes if gaze.mixed_BHNK is not None]
+        values = [gaze.values_BHNK for gaze in record.gazes if gaze.values_BHNK is not None]
+        gradients = torch.autograd.grad(told, mixed if probe_BH1N is None else [*mixed, probe_BH1N])
     with torch.inference_mode():
-        layers = [Weighted(gaze=gaze, gradient_BHNK=own) for gaze, own in zip(record.gazes, gradients, strict=False)]
+        parts = zip(record.gazes, values, gradients[: len(mixed)], strict=True)
+        layers = [Weighted(gaze=gaze, values_BHNK=value, gradient_BHNK=own) for gaze, value, own in parts]
         if probe_BH1N is None:
             start_B1N = row_B1N = pool_reads(vit, z_BND)
         else:

@@ -53,13 +53,15 @@ def _class_table(rows: Sequence[tuple[str, float | None, str, str | None]], *, o
         cells = [
             tag("td", {"class": "name"}, label),
             tag("td", number, percent(math.nan if value is None else value)),
-            tag("td", {"data-value": f"{share:.6f}"}, meter),
+            tag("td", {"class": "roomy"}, meter),
             tag("td", {"class": "n", "data-value": count.split()[-1].replace(",", "")}, count),
         ]
         if last is not None:
             cells.append(tag("td", {"class": "name"}, said or "–"))
         lines.append(tag("tr", {}, *cells))
-    head = tag("tr", {}, *(tag("th", {"class": "n"} if word in (of, "pictures") else {}, word) for word in heads))
+    head = tag(
+        "tr", {}, *(tag("th", {"class": "n" if word in (of, "pictures") else None if word else "roomy"}, word) for word in heads)
+    )
     more = (
         None if len(rows) <= _MOST_ROWS else tag("p", {"class": "quiet"}, f"The {_MOST_ROWS:,} hardest of {len(rows):,} classes.")
     )

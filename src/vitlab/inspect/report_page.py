@@ -29,6 +29,7 @@ header.top{display:flex;flex-wrap:wrap;gap:.25rem 1.5rem;align-items:baseline;ju
 h1{font-size:clamp(1.35rem,4vw,1.9rem);line-height:1.2;margin:0;letter-spacing:-.015em;overflow-wrap:anywhere}
 h2{font-size:1.25rem;margin:0 0 .35rem;letter-spacing:-.01em}
 h3{font-size:1rem;margin:1.5rem 0 .5rem}
+table+p,.scroll+p{margin-top:.8rem}
 p{margin:.4rem 0 .8rem;max-width:72ch}
 .quiet,figcaption,small,.unit{color:var(--quiet)}
 small,figcaption{font-size:.86rem;overflow-wrap:anywhere}
@@ -70,7 +71,8 @@ table{border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-num
 th,td{padding:.34rem .6rem;text-align:left;border-bottom:1px solid var(--rule);vertical-align:middle}
 th{font-weight:600;color:var(--quiet);font-size:.84rem}
 thead th{position:sticky;top:0;background:var(--card);z-index:1}
-td.n,th.n{text-align:right;white-space:nowrap}
+td.n,th.n{text-align:right}
+td.n{white-space:nowrap}
 tr.first td{font-weight:600}
 td.name{overflow-wrap:anywhere;min-width:6rem}
 th button{all:unset;cursor:pointer}
@@ -82,7 +84,7 @@ th[aria-sort=descending] button::after{content:" ↓";opacity:1}
 .meter i{display:block;height:100%;border-radius:99px;background:var(--a)}
 .confusion{max-width:34rem}
 .confusion svg{width:100%;height:auto;display:block}
-.confusion .cell{fill:var(--a)}.confusion .wrong{fill:var(--b)}.confusion .on{fill:#fff}
+.confusion .cell{fill:var(--a)}.confusion .wrong{fill:var(--b)}.confusion text{fill:var(--ink)}.confusion .on{fill:#fff}
 :root[data-theme=dark] .confusion .on{fill:#0d1014}
 @media (prefers-color-scheme:dark){:root:not([data-theme=light]) .confusion .on{fill:#0d1014}}
 .shots{display:grid;grid-template-columns:repeat(auto-fill,minmax(11rem,1fr));gap:.8rem;margin:.6rem 0 0;padding:0;list-style:none}
@@ -105,7 +107,8 @@ padding:.2rem .7rem;cursor:pointer}
 .only-script{display:none}.script .only-script{display:inline-block}
 @media (min-width:900px){.headline{grid-template-columns:minmax(0,5fr) minmax(0,7fr);align-items:center}
 section{padding:1.4rem 1.6rem}.page{padding:2rem 2rem 4rem}}
-@media (max-width:520px){.facts th{width:9rem}th,td{padding:.3rem .4rem}
+@media (max-width:520px){.facts th{width:9rem}.roomy{display:none}table{font-size:.86rem}
+td.name{min-width:4.5rem}th,td{padding:.3rem .4rem}
 .shots{grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr))}}
 @media print{:root{--paper:#fff;--card:#fff;--ink:#000;--quiet:#444;--rule:#ccc;--a:#0b62a8;--b:#c2500a;--tint:#0b62a814}
 body{font-size:11px}.page{max-width:none;padding:0}nav.parts,.only-script,button.theme{display:none!important}
@@ -137,6 +140,7 @@ SCRIPT = """
   for (const table of document.querySelectorAll("table.sortable")) {
     const heads = [...table.tHead.rows[0].cells];
     heads.forEach((head, place) => {
+      if (!head.textContent) return;
       const knob = document.createElement("button");
       knob.type = "button";
       knob.textContent = head.textContent;

@@ -152,8 +152,8 @@ def data(card: DataCard | None, record: RunRecord) -> Section:
     """The data set in short."""
     source = record.run.data.source
     if card is None:
-        body = tag("p", {}, f"The pictures of {source} cannot be opened any more, so nothing is told of them.")
-        return Section(anchor="data", title="Data", body=joined([tag("h2", {}, "Data"), body]))
+        gone = tag("p", {}, f"The pictures of {source} cannot be opened any more, so nothing is told of them.")
+        return Section(anchor="data", title="Data", body=joined([tag("h2", {}, "Data"), gone]))
     facts = {
         "source": source,
         "pictures": ", ".join(f"{name} {count:,}" for name, count in card.parts.items()),
@@ -170,7 +170,7 @@ def data(card: DataCard | None, record: RunRecord) -> Section:
             {},
             tag("td", {"class": "name"}, label),
             tag("td", {"class": "n", "data-value": str(count)}, f"{count:,}"),
-            tag("td", {"data-value": str(count)}, _meter(count / most)),
+            tag("td", {}, _meter(count / most)),
         )
         for label, count in rows
     ]

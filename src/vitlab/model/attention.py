@@ -6,7 +6,7 @@ R some of the N queries, E some widths side by side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import torch
@@ -38,13 +38,13 @@ class Scene:
 class Gaze:
     """Who looks at whom in one layer, as the queries and keys it follows from: any rows of it without the others.
 
-    `mixed_BHNK` is what the fused kernel made of the values, part of the graph that gradients flow through, where there is one.
+    `values_BHNK` and `mixed_BHNK`, what the fused kernel made of them, are for gradients, and there only where gradients flow.
     """
 
     queries_BHNK: Tensor
     keys_BHNK: Tensor
-    values_BHNK: Tensor
-    mixed_BHNK: Tensor
+    values_BHNK: Tensor | None
+    mixed_BHNK: Tensor | None
     scene: Scene
     axis: Axis | None
 
@@ -53,6 +53,11 @@ class Gaze:
         wide = torch.promote_types(self.queries_BHNK.dtype, torch.float32)
         q_BHRK, k_BHNK = self.queries_BHNK[:, :, first:last].to(wide), self.keys_BHNK.to(wide)
         return weights(q_BHRK, k_BHNK, self._bias(q_BHRK, first))
+
+    def without_values(self) -> Gaze:
+        """The same rows in half the memory: q and k out of the one array that they share with v."""
+        q_BHNK, k_BHNK = self.queries_BHNK.clone(), self.keys_BHNK.clone()
+        return replace(self, queries_BHNK=q_BHNK, keys_BHNK=k_BHNK, values_BHNK=None, mixed_BHNK=None)
 
     def _bias(self, q_BHRK: Tensor, first: int) -> Tensor | None:
         scene, last = self.scene, first + q_BHRK.shape[2]
@@ -119,7 +124,8 @@ def keep(record: Record, gaze: Gaze, bias: Tensor | None) -> None:
         record.queries_BHNK.append(q_BHNK)
         record.keys_BHNK.append(k_BHNK)
     if record.wants_gazes:
-        record.gazes.append(gaze)
+        flows = gaze.mixed_BHNK is not None and gaze.mixed_BHNK.requires_grad
+        record.gazes.append(gaze if flows else gaze.without_values())
 
 
 def weights(q_BHNK: Tensor, k_BHNK: Tensor, bias: Tensor | None) -> Tensor:

@@ -15,6 +15,7 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from vitlab.config.recipes import recipe
+from vitlab.config.recipes_own import STROKES
 from vitlab.config.run import RunConfig
 from vitlab.config.text import Json
 from vitlab.config.wish import DataFacts, StartFacts, Wish
@@ -34,24 +35,27 @@ _FINE = (48, 48)  # pixels; A is learned at 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How much is learned: pictures of A, updates with all labels of B, updates with few."""
+    """How much is learned: pictures of A, updates with all labels of B, updates with few. `data` is A, else the recipe's."""
 
     letters: int
     all_steps: int
     few_steps: int
+    data: DataFacts | None = None
 
 
 BUDGETS: dict[str, Budget] = {
     "full": Budget(letters=100_000, all_steps=600, few_steps=300),
-    "tiny": Budget(letters=256, all_steps=4, few_steps=3),
+    "tiny": Budget(
+        letters=256, all_steps=4, few_steps=3, data=replace(STROKES, source=f"{STROKES.source},examples=10", pictures=1000)
+    ),
 }
 
 # The peak learning rate of each fine-tuning, for batches of 64 and 50: the best of those tried on held-out training digits.
 RATES: dict[tuple[Start, Literal["all", "few"]], float] = {
-    ("pretrained", "all"): 1e-3,
+    ("pretrained", "all"): 3e-3,
     ("pretrained", "few"): 3e-3,
     ("random", "all"): 3e-3,
-    ("random", "few"): 3e-3,
+    ("random", "few"): 2e-3,
 }
 
 
@@ -96,7 +100,8 @@ def jobs_of(out: Path, budget: Budget) -> tuple[Job, ...]:
 
     The few labels are written as packs under `out/data`.
     """
-    letters = recipe("quickstart", Wish(epochs=budget.letters / 100_000))
+    pictures = (budget.data or STROKES).pictures
+    letters = recipe("quickstart", Wish(data=budget.data, epochs=budget.letters / pictures))
     first = Job(
         name="letters",
         title="pre-train on invented letters",

@@ -58,9 +58,16 @@ class World:
     def meet(self) -> None:
         """Wait for every rank, also for one that writes a large file: not for 60 seconds only, as `barrier` does."""
         if self.ranks > 1:
-            group = dist.new_group(backend="gloo", timeout=_WRITING)
+            group = patient_group()
             dist.barrier(group)
             dist.destroy_process_group(group)
+
+
+def patient_group() -> dist.ProcessGroup:
+    """A second way for the ranks to speak, beside that of training and not as soon out of patience; all must ask for it."""
+    group = dist.new_group(backend="gloo", timeout=_WRITING)
+    assert isinstance(group, dist.ProcessGroup)
+    return group
 
 
 def leads() -> bool:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from vitlab.checkpoint.native import write_native
 from vitlab.config.run import RunConfig
-from vitlab.errors import DivergedError
+from vitlab.errors import DivergedError, TrainingError
 from vitlab.train.directory import RunDirectory
-from vitlab.train.distributed import World
+from vitlab.train.distributed import World, patient_group
 from vitlab.train.events import Event, Saved, Warned
 from vitlab.train.optim import optimizer_state
 from vitlab.train.parallel import is_sharded, own_rows
@@ -46,7 +47,8 @@ class Keeper:
         self.directory = directory
         self.here = here
         self.players = players
-        self.together = Together(here) if is_sharded(players.model) else None
+        self._group = patient_group() if here.ranks > 1 else None
+        self.together = Together(here, self._group) if self._group is not None and is_sharded(players.model) else None
         self.saved = -1
         self.broken = False
         self._writer = Writer()
@@ -58,14 +60,14 @@ class Keeper:
         if step == self.saved and not best:
             return
         began = time.monotonic()
-        yield from self.written(wait=True)
+        yield from self.written()
         self.saved = step
+        self._saving = saving = _Saving(step=step, began=began)
         if self.together is None and not self.here.leads:
             return
         snapshot = self._snapshot(progress, metrics)
         self._refuse_non_finite(snapshot.model)
         directory, keep = self.directory, self.run.train.keep
-        saving = _Saving(step=step, began=began)
 
         def then() -> None:
             if not self.here.leads:
@@ -76,23 +78,31 @@ class Keeper:
             saving.troubles.extend(directory.retain(keep))
 
         self._writer.start(directory.step_path(step), snapshot, then, None if self.together is None else self.together.write)
-        self._saving = saving
 
-    def written(self, *, wait: bool = False) -> Iterator[Event]:
-        """Tell of the checkpoint that was begun, once it is on the disk; ranks that write together find out together."""
-        saving = self._saving
+    def written(self) -> Iterator[Event]:
+        """Wait for the checkpoint that was begun, and tell of it. Every rank waits, also where only one writes."""
+        saving, self._saving = self._saving, None
         if saving is None:
             return
-        unfinished = not (wait or self._writer.done())
-        if unfinished if self.together is None else self.here.any(unfinished):
-            return
-        self._saving = None
         self.broken = True
-        self._writer.wait()
+        self._wait()
         self.broken = False
         yield Saved(step=saving.step, path=self.directory.step_path(saving.step), seconds=time.monotonic() - saving.began)
         for trouble in saving.troubles:
             yield Warned(step=saving.step, message=trouble)
+
+    def _wait(self) -> None:
+        if self._group is None or self.together is not None:  # who write together have told each other how it ended
+            self._writer.wait()
+            return
+        told: list[tuple[str, str | None] | None] = [None]
+        try:
+            self._writer.wait()
+        except TrainingError as error:
+            told = [(error.message, error.hint)]
+        dist.broadcast_object_list(told, src=0, group=self._group)
+        if told[0] is not None:
+            raise TrainingError(told[0][0], hint=told[0][1])
 
     def close(self) -> None:
         """What was begun is on the disk; raises what went wrong with it."""

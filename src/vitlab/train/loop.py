@@ -97,7 +97,6 @@ class Loop:
                 if self.progress.unseen:  # a stop came in between
                     yield from self._look(judge, last=True)
                 while self.progress.step < run.train.steps:
-                    yield from keeper.written()
                     stop = self._asked_to_stop(began)
                     if stop is not None:
                         reason = stop
@@ -122,7 +121,7 @@ class Loop:
                 # Where ranks write together, the others would have to know of it.
                 if keeper.together is None and not keeper.broken:
                     yield from self._save()  # what was learned so far is not lost with a worker
-                    yield from keeper.written(wait=True)
+                    yield from keeper.written()
                 raise
         yield from self._end(keeper, judge, reason, began)
 
@@ -146,6 +145,8 @@ class Loop:
         began = time.monotonic()
         outcome = self.stepper.update(batch, step=progress.step, batch_size=size, rate=rate)
         seconds = time.monotonic() - began
+        assert self.keeper is not None
+        yield from self.keeper.written()  # beside this one update: of those that were told, one interval is lost at most
         step = progress.step + 1
         self.progress = progress = replace(
             progress,
@@ -237,7 +238,7 @@ class Loop:
             except Stopped:
                 reason = self._agreed(self.control.stop) or reason
         yield from self._save()
-        yield from keeper.written(wait=True)
+        yield from keeper.written()
         model = None
         if self.here.leads and reason in ("finished", "patience"):
             model = keeper.keep_model()

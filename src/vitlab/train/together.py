@@ -14,7 +14,6 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
@@ -26,7 +25,6 @@ from vitlab.errors import CheckpointError
 from vitlab.train.distributed import World
 from vitlab.train.snapshot import Snapshot, file_digest, replaceable, write_progress
 
-_SLOWEST = timedelta(minutes=20)  # from the first rank that has written its part to the last; a dead rank is noticed at once
 _SEEN = 30.0  # seconds after which a file of another machine must be visible on a shared disk
 
 
@@ -40,11 +38,11 @@ class _Told:
 
 
 class Together:
-    """The ranks as writers of one checkpoint. Every rank must make this, at the same time."""
+    """The ranks as writers of one checkpoint, over a group that is as patient as their disks are slow."""
 
-    def __init__(self, here: World) -> None:
+    def __init__(self, here: World, group: dist.ProcessGroup) -> None:
         self.here = here
-        self._group = dist.new_group(backend="gloo", timeout=_SLOWEST)
+        self._group = group
 
     def write(self, folder: Path, snapshot: Snapshot) -> None:
         """Write this rank's part of the snapshot; returns on every rank when the whole folder is on the disk under its name.

@@ -26,7 +26,9 @@ from vitlab.config import (
     ViTConfig,
     variant,
 )
+from vitlab.config.efficientnet import BASE
 
+PLAIN = {"bit-npz": "resnet", "swin": "swin", "convnext": "convnext"}  # what a format holds that holds no ViTs
 State = dict[str, Tensor]
 
 
@@ -37,6 +39,8 @@ def mini() -> ViTConfig:
     return config
 
 
+# As deep as B0, with its kernels and strides, which timm's tensors do not all show.
+SEVEN = tuple((2 if stage.blocks > 1 else 1, stage.kernel, stage.stride, min(stage.expansion, 2), 8) for stage in BASE)
 BARE = Position(prefix=False)
 OPTIONS: dict[str, ModelConfig] = {
     "plain": mini(),
@@ -76,15 +80,13 @@ OPTIONS: dict[str, ModelConfig] = {
     "resnet, no head": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=0),
     "swin": SwinConfig(width=24, depths=(2, 1), heads=(2, 4), window=(4, 4), image_size=(32, 32), num_classes=5),
     "swin, no head, rectangle": SwinConfig(
-        width=24, depths=(1, 1, 1), heads=(2, 2, 4), window=(3, 5), image_size=(24, 88), num_classes=0, qkv_bias=False
+        width=24, depths=(1, 1, 1), heads=(2, 2, 4), window=(5, 5), image_size=(24, 88), num_classes=0, qkv_bias=False
     ),
     "convnext": ConvNeXtConfig(depths=(1, 2), widths=(16, 24), image_size=(40, 32), num_classes=5),
     "convnext, no scale": ConvNeXtConfig(depths=(1, 1), widths=(16, 24), layer_scale=0.0, channels=1, num_classes=0),
-    "efficientnet": EfficientNetConfig(
-        stages=((1, 3, 1, 1, 8), (2, 5, 2, 4, 16)), stem_width=8, head_width=32, image_size=(33, 36), num_classes=5
-    ),
+    "efficientnet": EfficientNetConfig(stages=SEVEN, stem_width=8, head_width=32, image_size=(33, 36), num_classes=5),
     "efficientnet, half": EfficientNetConfig(
-        stages=((2, 3, 2, 2, 8),), stem_width=8, head_width=32, num_classes=0, padding="half", norm_eps=1e-5, channels=4
+        stages=SEVEN, stem_width=8, head_width=32, num_classes=0, padding="half", norm_eps=1e-5, channels=4
     ),
     "lstm": RecurrentConfig(cell="lstm", width=32, depth=2, patch_size=(8, 8), image_size=(32, 32), num_classes=5),
     "rnn": RecurrentConfig(cell="rnn", width=32, depth=1, patch_size=(8, 4), image_size=(30, 21), num_classes=0, pool="mean"),

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.checkpoint.formats.samples import OPTIONS, State, mini, random_state, raw_of, read, written
+from tests.checkpoint.formats.samples import OPTIONS, PLAIN, State, mini, random_state, raw_of, read, written
 from vitlab.checkpoint.formats import FORMATS
 from vitlab.checkpoint.formats.contract import Told
 from vitlab.checkpoint.table import Row, kernel, native_shapes, same, shaped, stacked, their_shapes, to_ours, to_theirs, turned
@@ -20,12 +20,12 @@ HYBRID = OPTIONS["hybrid"]
 
 
 def tensors_of(name: str) -> State:
-    config = OPTIONS["resnet" if name == "bit-npz" else "plain"]
+    config = OPTIONS[PLAIN.get(name, "plain")]
     return written(name, config, random_state(config)).tensors
 
 
 def told(name: str) -> Told:
-    return Told() if name == "bit-npz" else Told(heads=4)
+    return Told() if name in PLAIN else Told(heads=4)
 
 
 def needed(tensors: State) -> list[str]:
@@ -78,7 +78,7 @@ def test_whole_numbers_are_no_weights(name: str) -> None:
         read(raw_of(tensors), told(name))
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "bit-npz"])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in PLAIN])
 def test_a_missing_layer_is_named_and_a_far_layer_does_not_make_a_deep_model(name: str) -> None:
     whole = tensors_of(name)
     gap = {key: tensor for key, tensor in whole.items() if not _in_layer(key, 0)}
@@ -117,13 +117,13 @@ def test_heads_that_contradict_the_shapes_are_refused(name: str) -> None:
         read(raw_of(tensors_of(name)), Told(heads=2))
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "bit-npz"])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in PLAIN])
 def test_a_grid_that_contradicts_the_positions_is_refused(name: str) -> None:
     with pytest.raises(CheckpointError, match="grid=3x5 is 15 patches, and the positions are for 16"):
         read(raw_of(tensors_of(name)), Told(heads=4, grid=(3, 5)))
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "bit-npz"])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in PLAIN])
 def test_the_same_number_of_patches_in_another_shape_can_be_told(name: str) -> None:
     config = read(raw_of(tensors_of(name)), Told(heads=4, grid=(2, 8))).config
     assert isinstance(config, ViTConfig)
@@ -201,15 +201,19 @@ def test_nonsense_is_not_told(value: int) -> None:
 SHAPES = st.lists(st.integers(0, 3), max_size=5).map(tuple)  # none of them a right one
 
 
-@pytest.mark.parametrize("name", FORMATS)
+LARGEST = [(name, PLAIN.get(name, "hybrid" if name in ("jax-npz", "timm") else "plain")) for name in FORMATS]
+RIVALS = [("timm", option) for option in ("swin", "convnext", "efficientnet")]
+
+
+@pytest.mark.parametrize(("name", "option"), [*LARGEST, *RIVALS])
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_whatever_shapes_a_file_claims_the_answer_is_one_typed_error(name: str, data: st.DataObject) -> None:
-    config = OPTIONS["resnet" if name == "bit-npz" else "hybrid" if name in ("jax-npz", "timm") else "plain"]
+def test_whatever_shapes_a_file_claims_the_answer_is_one_typed_error(name: str, option: str, data: st.DataObject) -> None:
+    config = OPTIONS[option]
     whole = written(name, config, {key: torch.empty(shape) for key, shape in native_shapes(config).items()}).tensors
     changed = data.draw(st.lists(st.sampled_from(sorted(whole)), min_size=1, max_size=4))
     tensors = whole | {key: torch.empty(data.draw(SHAPES)) for key in changed}
     raw = raw_of(tensors)
     if FORMATS[name].matches(raw):
         with pytest.raises(CheckpointError):
-            read(raw, told(name))
+            read(raw, told(name) if isinstance(config, ViTConfig) else Told())

@@ -10,14 +10,15 @@ import torch
 from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
 
-from tests.checkpoint.formats.samples import OPTIONS, fed, file_of, mini, random_state, raw_of, read, same, written
+from tests.checkpoint.formats.samples import OPTIONS, PLAIN, fed, file_of, mini, random_state, raw_of, read, same, written
 from vitlab.checkpoint.formats import FORMATS
 from vitlab.checkpoint.formats.contract import Told
-from vitlab.config import ModelConfig, ViTConfig
+from vitlab.config import ModelConfig, SwinConfig, ViTConfig
 from vitlab.errors import CheckpointError
 
 COMMON = {"plain", "no head", "one channel", "exact gelu, hf eps"}
 FLAX = COMMON | {"hidden layer", "hidden layer, no head", "mean", "other grid", "other patch"}
+SWINS, CONVNEXTS = {"swin", "swin, no head, rectangle"}, {"convnext", "convnext, no scale"}
 CAN: dict[str, set[str]] = {
     "jax-npz": FLAX | {"hybrid", "hybrid root"},
     "big-vision": (FLAX - {"other grid"}) | {"map", "map, no head", "bare positions", "sine positions"},
@@ -26,10 +27,15 @@ CAN: dict[str, set[str]] = {
     | {"map, class token"}
     | {"distilled", "distilled, no head", "one register", "four registers", "four registers, bare positions"}
     | {"bare positions", "no positions", "layer scale", "no qkv bias", "hybrid", "hybrid root"}
-    | {"resnet", "resnet, no head", "resnet, one channel"},
+    | {"resnet", "resnet, no head", "resnet, one channel"}
+    | SWINS
+    | CONVNEXTS
+    | {"efficientnet", "efficientnet, half"},
     "huggingface": COMMON | {"hidden layer, no head", "distilled", "one register", "no qkv bias", "other grid", "other patch"},
     "torchvision": COMMON | {"hidden layer", "hidden layer, no head"},
     "bit-npz": {"resnet", "resnet, no head", "resnet, one channel"},
+    "swin": SWINS,
+    "convnext": CONVNEXTS,
 }
 # What the refusal of an option has to name, in whichever format cannot express it.
 REASONS = {
@@ -68,6 +74,8 @@ cells = [(name, option, option in CAN[name]) for name, option in product(FORMATS
 
 
 def told_of(config: ModelConfig) -> Told:
+    if isinstance(config, SwinConfig):
+        return Told(grid=config.grids[0])
     return Told(heads=config.heads, grid=config.grid) if isinstance(config, ViTConfig) else Told()
 
 
@@ -84,7 +92,8 @@ def test_what_a_format_can_express_comes_back_bit_for_bit(name: str, option: str
 @pytest.mark.parametrize(("name", "option"), [(name, option) for name, option, can in cells if not can])
 def test_what_a_format_cannot_express_is_refused_with_the_reason(name: str, option: str) -> None:
     config = OPTIONS[option]
-    kind = "holds BiT ResNets" if name == "bit-npz" else "holds ViTs" if config.kind == "resnet" else REASONS[option]
+    holds = {"bit-npz": "holds BiT ResNets", "swin": "holds Swin", "convnext": "holds ConvNeXts", "timm": "timm has no recurrent"}
+    kind = REASONS[option] if isinstance(config, ViTConfig) and name not in PLAIN else holds.get(name, "holds ViTs")
     with pytest.raises(CheckpointError, match=kind):
         written(name, config, random_state(config))
 
@@ -130,7 +139,7 @@ def test_a_file_through_ours_and_another_format_and_back_is_the_same_file(first:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "bit-npz"])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in PLAIN])
 def test_every_number_type_is_kept(name: str, dtype: torch.dtype) -> None:
     state = random_state(mini(), dtype=dtype)
     assert same(read(raw_of(written(name, mini(), state).tensors), told_of(mini())).state, state)
@@ -138,7 +147,7 @@ def test_every_number_type_is_kept(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_written_tensors_own_their_memory_and_leave_the_model_alone(name: str) -> None:
-    config = OPTIONS["resnet" if name == "bit-npz" else "plain"]
+    config = OPTIONS[PLAIN.get(name, "plain")]
     state = random_state(config)
     before = {key: tensor.clone() for key, tensor in state.items()}
     tensors = written(name, config, state).tensors
@@ -150,7 +159,7 @@ def test_written_tensors_own_their_memory_and_leave_the_model_alone(name: str) -
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_state_of_another_model_is_not_written(name: str) -> None:
-    config = OPTIONS["resnet" if name == "bit-npz" else "plain"]
+    config = OPTIONS[PLAIN.get(name, "plain")]
     state = random_state(config)
     state["stray"] = state.pop("head.bias")
     with pytest.raises(CheckpointError, match=r"1 unknown keys: stray; 1 missing keys: head\.bias"):
@@ -159,7 +168,7 @@ def test_a_state_of_another_model_is_not_written(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_shapes_without_values_are_enough_to_describe_a_file(name: str) -> None:
-    config = OPTIONS["resnet" if name == "bit-npz" else "plain"]
+    config = OPTIONS[PLAIN.get(name, "plain")]
     tensors = written(name, config, random_state(config)).tensors
     real = read(raw_of(tensors), told_of(config))
     hollow = read(raw_of({key: tensor.to("meta") for key, tensor in tensors.items()}), told_of(config))

@@ -7,11 +7,11 @@ from vitlab.checkpoint.formats.authors_layout import reading_of, written_of
 from vitlab.checkpoint.formats.contract import Reading, State, Told, Written
 from vitlab.checkpoint.formats.convnext_layout import AUTHORS, convnext_config, convnext_rows, names_of
 from vitlab.checkpoint.formats.header import adopted_rival, header_of
-from vitlab.checkpoint.formats.infer import unwrapped
+from vitlab.checkpoint.formats.infer import numerics_of, unwrapped
 from vitlab.checkpoint.formats.timm_rivals import Found
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess
-from vitlab.config.model import ModelConfig
+from vitlab.config.model import PROFILES, ModelConfig
 from vitlab.errors import CheckpointError
 
 FORMAT = "convnext"
@@ -26,6 +26,7 @@ def matches(raw: RawFile) -> bool:
 def read(raw: RawFile, told: Told) -> Reading:
     """The model of an authors' file."""
     tensors, notes = unwrapped(raw)
+    numerics_of(told, PROFILES["official"])  # refuses a profile nobody knows
     where, header, names = raw.path.name, header_of(raw), names_of(tensors)
     assert names is not None
     said = None if header is None else header.config.image_size

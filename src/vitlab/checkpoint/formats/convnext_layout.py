@@ -82,7 +82,7 @@ def convnext_config(
             image_size=size,
             channels=channels,
             num_classes=outputs(tensors, (f"{names.head}.weight", f"{names.head}.bias"), 0),
-            layer_scale=1e-6 if f"{_block(names, 0, 0)}.gamma" in tensors else 0.0,
+            layer_scale=1e-6 if any(key.endswith(".gamma") for key in tensors) else 0.0,
         )
     note = f"image_size={size[0]}x{size[1]} is a guess: a ConvNeXt takes others, and the file does not say"
     return config, [note] if said is None else []

@@ -6,11 +6,11 @@ from vitlab.checkpoint.files.raw import RawFile
 from vitlab.checkpoint.formats.authors_layout import reading_of, written_of
 from vitlab.checkpoint.formats.contract import Reading, State, Told, Written
 from vitlab.checkpoint.formats.header import adopted_rival, header_of
-from vitlab.checkpoint.formats.infer import unwrapped
+from vitlab.checkpoint.formats.infer import numerics_of, unwrapped
 from vitlab.checkpoint.formats.swin_layout import AUTHORS, Said, names_of, swin_config, swin_rows, without_computed
 from vitlab.checkpoint.formats.timm_rivals import Found
 from vitlab.config.data import Preprocess
-from vitlab.config.model import ModelConfig
+from vitlab.config.model import PROFILES, ModelConfig
 from vitlab.config.swin import SwinConfig
 from vitlab.errors import CheckpointError
 
@@ -25,6 +25,7 @@ def matches(raw: RawFile) -> bool:
 def read(raw: RawFile, told: Told) -> Reading:
     """The model of an authors' file; the indices and masks in it are computed anew."""
     tensors, notes = unwrapped(raw)
+    numerics_of(told, PROFILES["official"])  # refuses a profile nobody knows
     where, header, kept = raw.path.name, header_of(raw), without_computed(tensors)
     stated = None if header is None else header.config
     said = Said(image_size=stated.image_size, window=stated.window) if isinstance(stated, SwinConfig) else Said()

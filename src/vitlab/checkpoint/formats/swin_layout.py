@@ -69,7 +69,7 @@ def swin_config(tensors: dict[str, Tensor], names: Names, told: Told, said: Said
             mlp_ratio=max(hidden // width, 1),
             channels=channels,
             num_classes=outputs(tensors, (f"{names.head}.weight", f"{names.head}.bias"), 0),
-            qkv_bias="layers.0.blocks.0.attn.qkv.bias" in tensors,
+            qkv_bias=any(key.endswith("attn.qkv.bias") for key in tensors),
             pad_first=names is AUTHORS,
         )
     return _placed(config, tuple(rows for rows, _ in tables), told, said, where)

@@ -19,7 +19,7 @@ from vitlab.checkpoint.formats.timm_efficientnet import (
     is_efficientnet,
     without_counters,
 )
-from vitlab.checkpoint.formats.timm_sidecar import said_of
+from vitlab.checkpoint.formats.timm_sidecar import image_size_of
 from vitlab.checkpoint.table import Row
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.efficientnet import EfficientNetConfig, Padding
@@ -50,7 +50,7 @@ def holds_rival(tensors: Tensors) -> bool:
 def find_rival(tensors: Tensors, told: Told, stated: ModelConfig | None, beside: Sidecar | None, *, where: str) -> Found:
     """The rival of a file for which `holds_rival`; `stated` is the config of vitlab's own header, `beside` timm's config.json."""
     numerics_of(told, PROFILES["timm"])  # refuses a profile nobody knows
-    said = stated.image_size if stated is not None else said_of(beside).image_size if beside is not None else None
+    said = stated.image_size if stated is not None else image_size_of(beside) if beside is not None else None
     if swin_layout.names_of(tensors) is swin_layout.TIMM:
         tensors = without_computed(tensors)
         window = stated.window if isinstance(stated, SwinConfig) else None

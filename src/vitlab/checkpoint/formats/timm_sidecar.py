@@ -63,10 +63,15 @@ def said_of(data: Sidecar) -> Said:
             raise CheckpointError(f"config.json says {key}={not ours}, which vitlab does not have")
     return Said(
         heads=sidecar.whole(arguments, "num_heads") or HEADS.get(sidecar.text(data, "architecture") or ""),
-        image_size=sidecar.size(arguments, "img_size") or _input_size(data),
+        image_size=image_size_of(data),
         pool=POOLS[pool] if pool else None,
         gelu=_gelu(data, arguments),
     )
+
+
+def image_size_of(data: Sidecar) -> tuple[int, int] | None:
+    """The size of picture that timm's config.json says the model was made for."""
+    return sidecar.size(sidecar.within(data, "model_args"), "img_size") or _input_size(data)
 
 
 def preprocess_of(data: Sidecar, config: ModelConfig) -> tuple[Preprocess, list[str]]:

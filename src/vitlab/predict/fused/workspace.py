@@ -72,7 +72,7 @@ class Workspace:
         self._hidden = torch.empty(rows * max(config.mlp_width, width))
         self._qkv = torch.empty(3 * rows * width)
         self._sums = torch.empty(rows * config.heads)
-        self._maps = torch.empty(max(1, min(config.heads * pictures, _CACHED_MAPS // tokens**2)) * tokens**2)
+        self._maps = torch.empty(max(tokens, min(_CACHED_MAPS, config.heads * rows * tokens)))
         self.ones_N = torch.ones(tokens)
         self._views: dict[tuple[int, int], Views] = {}
 
@@ -91,25 +91,30 @@ class Workspace:
         q_SNK, k_SNK, v_SNK = qkv.view(3, h * b, n, k).unbind(0)
         q_BHNK, k_BHNK, v_BHNK = (tensor.view(h, b, n, k).transpose(0, 1) for tensor in (q_SNK, k_SNK, v_SNK))
         mixed, sums, y = self._mixed[: rows * d], self._sums[: rows * h], self._y[: rows * d]
-        chunk = min(h * b, len(self._maps) // n**2)
-        mixed_SNK, maps = mixed.view(h * b, n, k), self._maps[: chunk * n**2].view(chunk, n, n)
+        mixed_SNK, maps = mixed.view(h * b, n, k), self._maps
+        heads, lines = blocks(n, h * b)
         parts = []
-        for first in range(0, h * b, chunk):
-            these = slice(first, min(first + chunk, h * b))
+        for first in range(0, h * b, heads):
+            these = slice(first, min(first + heads, h * b))
             count = these.stop - first
-            parts.append(
-                Part(
-                    q_SNK=q_SNK[these],
-                    kt_SKN=k_SNK[these].transpose(1, 2),
-                    v_SNK=v_SNK[these],
-                    y_SNK=mixed_SNK[these],
-                    sum_S=sums[first * n : these.stop * n],
-                    sum_SN1=sums[first * n : these.stop * n].view(count, n, 1),
-                    heads=these,
-                    maps_SNN=maps[:count],
-                    rows_SN=maps[:count].view(-1, n),
+            for top in range(0, n, lines):
+                rows_of = slice(top, min(top + lines, n))
+                high = rows_of.stop - top
+                held = maps[: count * high * n]
+                at = slice(first * n + top, (these.stop - 1) * n + rows_of.stop)  # one piece: rows are cut of one map alone
+                parts.append(
+                    Part(
+                        q_SNK=q_SNK[these, rows_of],
+                        kt_SKN=k_SNK[these].transpose(1, 2),
+                        v_SNK=v_SNK[these],
+                        y_SNK=mixed_SNK[these, rows_of],
+                        sum_S=sums[at],
+                        sum_SN1=sums[at].view(count, high, 1),
+                        heads=these,
+                        maps_SNN=held.view(count, high, n),
+                        rows_SN=held.view(-1, n),
+                    )
                 )
-            )
         return Views(
             patches_BQ=self._patches.view(-1, max(1, len(self._patches) // max(1, self.pictures * cells // b)))[:cells],
             embedded_BD=self._hidden[: cells * d].view(cells, d),
@@ -130,3 +135,10 @@ class Workspace:
             sums=sums,
             parts=tuple(parts),
         )
+
+
+def blocks(tokens: int, maps: int) -> tuple[int, int]:
+    """How much of attention is computed at a time: so many whole maps, or of one map so many rows. What it takes grows linearly."""
+    if tokens**2 <= _CACHED_MAPS:
+        return min(maps, _CACHED_MAPS // tokens**2), tokens
+    return 1, max(1, _CACHED_MAPS // tokens)

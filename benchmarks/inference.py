@@ -1,0 +1,290 @@
+"""Inference against the peers: one interleaved run, the same weights, the same pictures, equal outputs.
+
+    PYTHON_WITH_PEERS benchmarks/inference.py [--models Ti/16 B/16 Ti/16@384] [--threads 2] [--quick]
+
+Each runtime runs one picture alone and batches of several sizes, of which its best counts; rounds go through all of them in turn,
+and the least time of each counts. Peers are given pictures that are normalised already; vitlab is given uint8 pixels and
+normalises them itself, so its time has that in it. `--clock cpu` counts the processor's time in place of the wall's, for one thread
+on a machine that others use too. Needs timm; transformers, vit_pytorch, onnxruntime and openvino are measured where they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from peers import peer
+from torch import Tensor, nn
+
+from vitlab.checkpoint import Checkpoint, convert, save
+from vitlab.config import Preprocess, variant
+from vitlab.config.model import ViTConfig
+from vitlab.data.normalise import normalise
+from vitlab.model import build
+from vitlab.model.cost import cost
+from vitlab.predict import Predictor
+from vitlab.predict.auto_backend import AutoBackend
+from vitlab.predict.converted import quiet
+from vitlab.predict.torch_backend import TorchBackend
+
+MODELS = ("Ti/16", "S/16", "B/16", "Ti/16@384")
+BATCHES = (1, 4, 8, 16, 32)
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+Run = Callable[[int], Any]
+
+
+@dataclass
+class Line:
+    """A runtime and what it took: seconds a picture by batch. `ours`: vitlab's. `same`: it has the weights of the others."""
+
+    name: str
+    run: Run
+    ours: bool = False
+    same: bool = True
+    apart: float = float("nan")
+
+    def __post_init__(self) -> None:
+        self.seconds: dict[int, float] = {}
+
+
+class Case:
+    """One model: weights, pictures, and the runtimes."""
+
+    def __init__(self, name: str, options: argparse.Namespace, folder: Path) -> None:
+        size_name, _, side = name.partition("@")
+        config = variant(f"ViT-{size_name}", profile="timm", image_size=int(side or 224))
+        assert isinstance(config, ViTConfig)
+        self.config, self.folder, self.options = config, folder, options
+        self.batches = [batch for batch in BATCHES if batch <= options.most]
+        generator = torch.Generator().manual_seed(0)
+        model = build(config).eval()
+        with torch.no_grad():  # a zero head would make equal outputs mean nothing
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.02)
+        fed = Preprocess(image_size=config.image_size, resize_to=config.image_size[0])
+        self.checkpoint = Checkpoint(model=model, config=config, preprocess=fed)
+        shape = (max(self.batches), *config.image_size, 3)
+        self.pixels_BHWC: NDArray[np.uint8] = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+        self.images_BCHW = normalise(torch.from_numpy(self.pixels_BHWC), fed)
+        self.arrays_BCHW = self.images_BCHW.numpy()
+        save(folder / "model.safetensors", self.checkpoint)
+        self.lines = [*self._ours(), *self._peers()]
+
+    def _ours(self) -> list[Line]:
+        names = ["torch", "onnxruntime", "openvino"] + ([] if self.options.quick else ["compile"])
+        lines = [Line("vitlab plain", self._of_backend(TorchBackend(self.checkpoint)), ours=True)]
+        for name in names:
+            predictor = Predictor(self.checkpoint, backend=name)  # type: ignore[arg-type]
+            lines.append(Line(f"vitlab {name}", self._of_backend(predictor.backend), ours=True))
+        auto = Predictor(self.checkpoint).backend
+        assert isinstance(auto, AutoBackend)
+        print(f"  auto: {auto.measured().told()}", flush=True)
+        return [*lines, Line("vitlab auto", self._of_backend(auto), ours=True)]
+
+    def _of_backend(self, backend: Any) -> Run:
+        return lambda batch: backend.run(self.pixels_BHWC[:batch]).logits_BK
+
+    def _of_module(self, module: Callable[[Tensor], Any], *, grad: bool = False) -> Run:
+        def run(batch: int) -> Any:
+            with torch.no_grad() if grad else torch.inference_mode():
+                out = module(self.images_BCHW[:batch])
+                return getattr(out, "logits", out).numpy()
+
+        return run
+
+    def _peers(self) -> list[Line]:
+        model = self._timm()
+        lines = [Line("timm eager", self._of_module(model))]
+        if not self.options.quick:
+            with quiet():
+                compiled = torch.compile(model, dynamic=False, options={"freezing": True})
+            lines.append(Line("timm torch.compile", self._of_module(compiled, grad=True)))
+        lines += self._huggingface() + self._vit_pytorch()
+        path = self.folder / "timm.onnx"
+        with quiet(), torch.no_grad():
+            batch = torch.export.Dim("batch", min=1, max=512)
+            torch.onnx.export(model, (self.images_BCHW[:2],), path, dynamo=True, dynamic_shapes=({0: batch},), verbose=False)
+        return lines + self._onnxruntime(path) + self._openvino(path)
+
+    def _timm(self) -> nn.Module:
+        from safetensors.torch import load_file
+
+        from vitlab.predict.bench import timm_model
+
+        peer("timm")
+        convert(self.folder / "model.safetensors", self.folder / "timm.safetensors", to="timm")
+        model = timm_model(self.config)
+        model.load_state_dict(load_file(self.folder / "timm.safetensors"))
+        return model
+
+    def _huggingface(self) -> list[Line]:
+        try:
+            transformers = peer("transformers")
+        except ImportError:
+            return []
+        convert(self.folder / "model.safetensors", self.folder / "hf", to="huggingface")
+        return [
+            Line("Hugging Face", self._of_module(transformers.ViTForImageClassification.from_pretrained(self.folder / "hf").eval()))
+        ]
+
+    def _vit_pytorch(self) -> list[Line]:
+        try:
+            made = peer("vit_pytorch").ViT(
+                image_size=self.config.image_size[0],
+                patch_size=self.config.patch_size[0],
+                num_classes=self.config.num_classes,
+                dim=self.config.width,
+                depth=self.config.depth,
+                heads=self.config.heads,
+                mlp_dim=self.config.mlp_width,
+                dim_head=self.config.width // self.config.heads,
+            )
+        except ImportError:
+            return []
+        return [Line("vit-pytorch (own weights)", self._of_module(made.eval()), same=False)]
+
+    def _onnxruntime(self, path: Path) -> list[Line]:
+        try:
+            runtime = peer("onnxruntime")
+        except ImportError:
+            return []
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
+        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        name = session.get_inputs()[0].name
+        return [Line("timm ONNX Runtime", lambda batch: session.run(None, {name: self.arrays_BCHW[:batch]})[0])]
+
+    def _openvino(self, path: Path) -> list[Line]:
+        try:
+            openvino = peer("openvino")
+        except ImportError:
+            return []
+        core, threads = openvino.Core(), torch.get_num_threads()
+        plain = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+        compiled = core.compile_model(path, "CPU", plain)
+        model = core.read_model(path)
+        model.reshape([4, 3, *self.config.image_size])
+        queue = openvino.AsyncInferQueue(
+            core.compile_model(model, "CPU", plain | {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": threads}), threads
+        )
+
+        def streams(batch: int) -> Any:
+            """The same settings as vitlab's: slices of 4 of a fixed shape, side by side."""
+            found: dict[int, Any] = {}
+            queue.set_callback(lambda request, first: found.__setitem__(first, request.get_output_tensor(0).data.copy()))
+            if batch % 4:
+                return compiled(self.arrays_BCHW[:batch])[0]
+            for first in range(0, batch, 4):
+                queue.start_async([self.arrays_BCHW[first : first + 4]], first)
+            queue.wait_all()
+            return np.concatenate([found[first] for first in sorted(found)])
+
+        return [
+            Line("timm OpenVINO", lambda batch: compiled(self.arrays_BCHW[:batch])[0]),
+            Line("timm OpenVINO, vitlab's settings", streams),
+        ]
+
+    def measure(self) -> None:
+        """Round after round through all runtimes, at all batches."""
+        clock, expected = CLOCKS[self.options.clock], TorchBackend(self.checkpoint).run(self.pixels_BHWC).logits_BK
+        for line in self.lines:
+            for batch in self.batches:
+                found = line.run(batch)
+                if line.same:
+                    line.apart = np.fmax(line.apart, float(np.abs(found - expected[:batch]).max() / np.abs(expected).max()))
+            assert not line.same or line.apart < 1e-4, f"{line.name} gives other numbers: {line.apart}"
+        for _ in range(self.options.rounds):
+            for batch in self.batches:
+                for line in self.lines:
+                    began = clock()
+                    for _ in range(4 if batch == 1 else 1):
+                        line.run(batch)
+                    spent = (clock() - began) / (4 * batch if batch == 1 else batch)
+                    line.seconds[batch] = min(line.seconds.get(batch, float("inf")), spent)
+
+
+def peak(clock: Callable[[], float]) -> float:
+    """Floating-point operations a second of one large product."""
+    a, b, out = torch.ones(1576, 768), torch.ones(768, 3072), torch.empty(1576, 3072)
+    least = float("inf")
+    for _ in range(20):
+        began = clock()
+        torch.mm(a, b, out=out)
+        least = min(least, clock() - began)
+    return 2 * 1576 * 768 * 3072 / least
+
+
+def report(name: str, case: Case, flops_a_second: float) -> dict[str, Any]:
+    """Print a table; the same as plain values."""
+    rows = []
+    peers = [line for line in case.lines if not line.ours]
+    best_one = min(line.seconds[1] for line in peers)
+    best_many = min(min(line.seconds.values()) for line in peers)
+    eager = next(line for line in case.lines if line.name == "timm eager")
+    flops = 2 * cost(case.config).macs
+    print(f"\nViT-{name}: {'':24} one picture                     best batch")
+    one_heads, many_heads = ("ms", "x timm", "x best"), ("batch", "pics/s", "x timm", "x best", "of peak", "apart")
+    print(f"{'':34}{''.join(f'{word:>8}' for word in one_heads)}  {''.join(f'{word:>8}' for word in many_heads)}")
+    for line in case.lines:
+        batch = min(line.seconds, key=line.seconds.__getitem__)
+        one, many = line.seconds[1], line.seconds[batch]
+        row = {
+            "runtime": line.name,
+            "one_ms": 1e3 * one,
+            "one_over_timm": eager.seconds[1] / one,
+            "one_over_best": best_one / one,
+            "batch": batch,
+            "rate": 1 / many,
+            "over_timm": min(eager.seconds.values()) / many,
+            "over_best": best_many / many,
+            "of_peak": flops / many / flops_a_second,
+            "apart": line.apart,
+        }
+        rows.append(row)
+        alone = f"{row['one_ms']:8.2f}{row['one_over_timm']:8.2f}{row['one_over_best']:8.2f}"
+        together = (
+            f"{batch:8}{row['rate']:8.1f}{row['over_timm']:8.2f}{row['over_best']:8.2f}{row['of_peak']:8.2f}{line.apart:8.1g}"
+        )
+        print(f"{line.name:34}{alone}  {together}", flush=True)
+    return {"model": name, "rows": rows}
+
+
+def main() -> None:
+    """Measure every model asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--most", type=int, default=32, help="largest batch")
+    parser.add_argument(
+        "--quick", action="store_true", help="4 rounds, batches to 8, without torch.compile, which takes minutes to make"
+    )
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--json", type=Path, help="file to write")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.most = min(options.rounds, 4), min(options.most, 8)
+    torch.set_num_threads(options.threads)
+    found = []
+    for name in options.models:
+        with tempfile.TemporaryDirectory() as folder:
+            case = Case(name, options, Path(folder))
+            before = peak(CLOCKS[options.clock])
+            case.measure()
+            found.append(report(name, case, max(before, peak(CLOCKS[options.clock]))))
+            del case
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Models side by side: what they cost by formula, what others published of them, how fast they are here.
+
+Axes: B batch.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from vitlab.config.check import at_least
+from vitlab.config.model import ModelConfig
+from vitlab.config.published import Published, published
+from vitlab.config.variants import name_of
+from vitlab.data.care.progress import Tell, silent
+from vitlab.errors import ConfigError
+from vitlab.model.assemble import build
+from vitlab.model.cost import Cost, cost
+from vitlab.model.vit import ViT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """Pictures a second: the middle of all rounds, the slowest and the fastest."""
+
+    middle: float
+    low: float
+    high: float
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One model at one image size. `rate` is None where speed was not measured, `measured` where accuracy was not."""
+
+    name: str
+    config: ModelConfig
+    cost: Cost
+    published: tuple[Published, ...] = ()
+    rate: Rate | None = None
+    measured: float | None = None
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Pixels, height and width."""
+        return self.config.image_size
+
+    @property
+    def gmacs(self) -> float:
+        """Multiply-adds of one picture, in thousands of millions."""
+        return self.cost.macs / 1e9
+
+    @property
+    def published_rate(self) -> float | None:
+        """Pictures/s on the GPU of the publication."""
+        return next((quoted.rate for quoted in self.published if quoted.rate is not None), None)
+
+    @property
+    def memory(self) -> int:
+        """Bytes alive in the worst moment of running one picture in float32, weights among them, by account."""
+        return self.cost.inference_bytes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """How two models' speeds relate here and on the GPU of the publication: each is the first's rate over the second's."""
+
+    first: str
+    second: str
+    here: float
+    there: float
+
+
+def compared(configs: Sequence[ModelConfig]) -> list[Compared]:
+    """What can be said without building anything."""
+    if not configs:
+        raise ConfigError("no models to compare", hint="name some: Swin-T ConvNeXt-T ViT-S/16")
+    return [
+        Compared(name=name_of(config) or config.kind, config=config, cost=cost(config), published=published(config))
+        for config in configs
+    ]
+
+
+def rates(configs: Sequence[ModelConfig], *, batch: int, rounds: int, tell: Tell = silent) -> list[Rate]:
+    """Each model's speed in PyTorch here, all of them in turn, round after round, after one round that is not counted.
+
+    The models have random values and are held at the same time. A ViT leaves out of its last layer what no one reads, as it does
+    when it predicts.
+    """
+    at_least("batch", batch, 1)
+    at_least("rounds", rounds, 1)
+    models, spent = list[torch.nn.Module](), [list[float]() for _ in configs]
+    for place, config in enumerate(configs):
+        tell("building", place, len(configs))
+        model = build(config)
+        model.eval()
+        if isinstance(model, ViT):
+            model.lean = True
+        models.append(model)
+    images = [torch.randn(batch, config.channels, *config.image_size) for config in configs]
+    total = (rounds + 1) * len(configs)
+    with torch.inference_mode():
+        for turn in range(rounds + 1):
+            for place, (runner, images_BCHW) in enumerate(zip(models, images, strict=True)):
+                tell("measuring", turn * len(configs) + place, total)
+                began = time.perf_counter()
+                runner(images_BCHW)
+                if turn:
+                    spent[place].append(time.perf_counter() - began)
+    tell("measuring", total, total)
+    return [
+        Rate(middle=batch / statistics.median(times), low=batch / max(times), high=batch / min(times), batch=batch)
+        for times in spent
+    ]
+
+
+def against(rows: Sequence[Compared]) -> list[Against]:
+    """The ratio of speeds for each pair of a Swin and the ConvNeXt of its size and pictures, here and as published."""
+    found = []
+    for row in rows:
+        for other in rows:
+            pair = row.name.startswith("ConvNeXt-") and other.name == row.name.replace("ConvNeXt-", "Swin-")
+            if not pair or other.image_size != row.image_size or row.rate is None or other.rate is None:
+                continue
+            if row.published_rate is None or other.published_rate is None:
+                continue
+            found.append(
+                Against(
+                    first=f"{row.name} {row.image_size[0]}",
+                    second=f"{other.name} {other.image_size[0]}",
+                    here=row.rate.middle / other.rate.middle,
+                    there=row.published_rate / other.published_rate,
+                )
+            )
+    return found

@@ -1,0 +1,71 @@
+"""Studies that train many small models: each run is what it says, all are made, and a finished study is not made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vitlab.config.model import ViTConfig
+from vitlab.errors import ConfigError
+from vitlab.study import positions as positions_study
+from vitlab.study.lanes import Done
+from vitlab.study.models import FAMILIES
+from vitlab.study.plot import draw_curves
+from vitlab.study.positions import CELLS, TABLE_8, Cell, jobs_of, positions
+from vitlab.study.transfer import Curve, Plan, transfer
+from vitlab.study.transfer import jobs_of as transfer_jobs
+from vitlab.train.control import Control
+
+
+def test_the_grid_of_table_8_is_whole_and_its_runs_differ_in_positions_alone(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, pictures=640, seeds=1)
+    models = [job.run.model for job in jobs]
+    assert len(jobs) == len(CELLS) == 10
+    assert set(TABLE_8) <= set(CELLS)
+    placed = {(model.position.kind, model.position.place) for model in models if isinstance(model, ViTConfig)}
+    assert placed == set(CELLS)
+    assert len({(job.run.data, job.run.train) for job in jobs}) == 1
+
+
+def test_the_positions_study_fills_every_cell_and_is_not_made_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions_study, "CELLS", (("none", "stem"), ("relative", "every")))
+    *_, cells = positions(tmp_path, pictures=64, seeds=1, control=Control())
+    assert isinstance(cells, tuple)
+    assert [(cell.kind, cell.place, cell.published) for cell in cells if isinstance(cell, Cell)] == [
+        ("none", "stem", 61.382),
+        ("relative", "every", None),
+    ]
+    again = list(positions(tmp_path, pictures=64, seeds=1, control=Control()))
+    assert [event.before for event in again if isinstance(event, Done)] == [True, True]
+    assert again[-1] == cells
+
+
+def test_every_family_is_trained_with_and_without_pretraining_on_the_same_labels(tmp_path: Path) -> None:
+    plan = Plan(shots=(2,), letters=64, steps=2, families=("ViT", "LSTM"))
+    *_, curves = transfer(tmp_path, plan, control=Control())
+    assert isinstance(curves, tuple)
+    assert all(isinstance(curve, Curve) and 0 <= curve.shares[0] <= 1 for curve in curves)
+    assert [(curve.family, curve.pretrained) for curve in curves if isinstance(curve, Curve)] == [
+        ("ViT", True),
+        ("ViT", False),
+        ("LSTM", True),
+        ("LSTM", False),
+    ]
+    assert draw_curves([curve for curve in curves if isinstance(curve, Curve)], Path("a.svg")).startswith(b"<?xml")
+
+
+def test_runs_of_all_families_have_the_same_budget(tmp_path: Path) -> None:
+    jobs = transfer_jobs(tmp_path, Plan(shots=(3, 5)))
+    assert len(jobs) == len(FAMILIES) * (1 + 2 * 2)
+    for ending in ("-random-3", "-pretrained-5", "-letters"):
+        same = [job.run for job in jobs if job.name.endswith(ending)]
+        assert len(same) == len(FAMILIES)
+        assert len({run.train for run in same}) == 1
+
+
+def test_an_impossible_plan_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no family called 'Mamba'"):
+        Plan(families=("Mamba",))
+    with pytest.raises(ConfigError, match="shots"):
+        Plan(shots=())

@@ -1,0 +1,38 @@
+"""Memory that stays with the process changes no number."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+_UPDATE = """
+import resource, torch
+from vitlab.train.processor import keep_memory
+asked = keep_memory() if {keep} else False
+def work():
+    parts = [torch.full((12_000_000,), float(number)) for number in range(4)]
+    return float(sum(parts).mean())
+work(); work()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+value = work()
+print(asked, value, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(*, keep: bool) -> tuple[str, str, int]:
+    """Whether it was asked for, a sum, and how many pages the system had to clear for it, in a process of its own."""
+    text = subprocess.run([sys.executable, "-c", _UPDATE.format(keep=keep)], check=True, capture_output=True, text=True).stdout
+    asked, value, count = text.split()
+    return asked, value, int(count)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="asks glibc")
+def test_a_process_that_keeps_its_memory_is_not_given_cleared_pages_again() -> None:
+    asked, value, kept = faults(keep=True)
+    _, same, given_back = faults(keep=False)
+    assert asked == "True"
+    assert value == same
+    assert kept < given_back / 10
