@@ -69,6 +69,10 @@ def adam(run: RunConfig) -> RunConfig:
     return replace(run, train=replace(run.train, optimizer=Optimizer(lr=1e-3)))
 
 
+def muon(run: RunConfig) -> RunConfig:
+    return replace(run, train=replace(run.train, optimizer=Optimizer(kind="muon", lr=0.01, weight_decay=0.1)))
+
+
 def masked(run: RunConfig) -> RunConfig:
     augment = replace(run.data.augment, mixup=0.0)
     return replace(run, data=replace(run.data, augment=augment), train=replace(run.train, masked=Masked(target="pixels")))
@@ -108,6 +112,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
         Job(run=by(even(), "fsdp", "bfloat16"), out=folder / "fsdp-bfloat16"),
         Job(run=by(masked(even(steps=5)), "fsdp"), out=folder / "masked"),
         Job(run=by(distilled(even(steps=5), teacher), "fsdp"), out=folder / "distilled"),
+        Job(run=by(muon(even(steps=5)), "fsdp"), out=folder / "muon"),
         Job(run=by(even(steps=9), "fsdp"), out=folder / "full-disk", fault="full-disk", at=4),
     ]
     with torchrun(jobs, folder) as process:
@@ -253,6 +258,11 @@ def test_tasks_with_more_than_the_model_are_shared_out_too(task: str, session: S
     mine, theirs = last(session.folder / task), last(tmp_path / "alone")
     near(mine, theirs)
     assert mine.extra.keys() == theirs.extra.keys()
+
+
+def test_matrices_are_made_orthogonal_whole_though_ranks_hold_parts_of_them(session: Session, tmp_path: Path) -> None:
+    run_to(muon(even(steps=5)), tmp_path / "alone")
+    assert losses_of(session.folder / "muon") == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-4)
 
 
 def test_a_full_disk_on_one_rank_ends_the_run_on_all_and_leaves_the_checkpoint_before(session: Session) -> None:

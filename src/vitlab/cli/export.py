@@ -98,5 +98,6 @@ def _facts(made: Exported) -> dict[str, Json]:
         facts[f"{made.quantised.measure} in float, %"] = round(made.quantised.before, 2)
         facts[f"{made.quantised.measure} in 8 bits, %"] = round(made.quantised.after, 2)
         facts["layers in float"] = list(made.quantised.kept)
-        facts["fragile layers"] = {fragile.layer: float(f"{fragile.error:.3g}") for fragile in made.quantised.fragile[:10]}
+        if made.quantised.fragile:
+            facts["fragile layers"] = {fragile.layer: float(f"{fragile.error:.3g}") for fragile in made.quantised.fragile[:10]}
     return facts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vitlab.checkpoint.files.raw import RawFile
 from vitlab.checkpoint.formats.authors_layout import reading_of, written_of
 from vitlab.checkpoint.formats.contract import Reading, State, Told, Written
@@ -30,6 +32,7 @@ def read(raw: RawFile, told: Told) -> Reading:
     stated = None if header is None else header.config
     said = Said(image_size=stated.image_size, window=stated.window) if isinstance(stated, SwinConfig) else Said()
     config, guessed = swin_config(kept, AUTHORS, told, said, where=where)
+    config = replace(config, pad_first=told.profile in (None, "official"))
     if header is not None:
         config = adopted_rival(config, header, where=where)
     return reading_of(raw, Found(config=config, tensors=kept, notes=tuple(guessed)), swin_rows(config, AUTHORS), FORMAT, notes)

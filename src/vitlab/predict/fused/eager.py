@@ -20,7 +20,7 @@ from vitlab.data.normalise import normalise
 from vitlab.errors import ConfigError
 from vitlab.model.vit import ViT
 from vitlab.predict.fused.folded import FoldedLayer, fold
-from vitlab.predict.fused.merging import merge, merged_count, schedule, why_not_merged
+from vitlab.predict.fused.merging import merge, merged_count, why_not_merged
 from vitlab.predict.fused.workspace import Views, Workspace
 
 SMALLEST_SUM = 1e-30  # of exp(logits): far above what float32 cannot hold, so that no weight that matters was lost
@@ -37,7 +37,7 @@ class FusedViT:
             raise ConfigError(f"tokens of this model cannot be merged: {why}", hint="leave merge out")
         self.model = model
         self.preprocess = preprocess
-        self.counts = schedule(model.config.layers, merge)
+        self.merge = merge
         self.folded = fold(model, preprocess)
         heads, width = model.config.heads, model.config.width
         self._qkv = [
@@ -89,7 +89,7 @@ class FusedViT:
             self._attention(place, layer, views, work, size_BN, watch=watch)
             if watch:
                 least = min(least, float(views.sums.min()))
-            if place < last and (count := merged_count(views.z_BND.shape[1], prefix, self.counts[place])):
+            if place < last and (count := merged_count(views.z_BND.shape[1], prefix, self.merge)):
                 size_BN = views.z_BND.new_ones(views.z_BND.shape[:2]) if size_BN is None else size_BN
                 z_BND, size_BN = merge(views.z_BND, views.k_BHNK.transpose(0, 1), size_BN, count=count, prefix=prefix)
                 views = work.views(b, z_BND.shape[1])

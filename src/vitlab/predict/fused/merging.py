@@ -25,15 +25,6 @@ def why_not_merged(config: ViTConfig) -> str | None:
     return None
 
 
-def schedule(layers: int, merge: int) -> tuple[int, ...]:
-    """Pairs to merge in each layer but the last: `merge` on average, falling evenly from twice that to none.
-
-    The paper's falling schedule: what is merged early is saved in every layer after it.
-    """
-    steps = layers - 1
-    return tuple(round(2 * merge * (steps - layer - 0.5) / steps) for layer in range(steps))
-
-
 def merged_count(tokens: int, prefix: int, most: int) -> int:
     """How many pairs a layer merges: `most`, or as many as the smaller half has."""
     return min(most, (tokens - prefix) // 2)
