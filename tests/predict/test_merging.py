@@ -10,7 +10,8 @@ from tests.predict.test_fused import close, noise, vit
 from vitlab.config.model import Position
 from vitlab.errors import ConfigError
 from vitlab.predict import Predictor
-from vitlab.predict.fused.merging import merge, merged_count
+from vitlab.predict.fused.graph import exportable
+from vitlab.predict.fused.merging import merge, merged_count, schedule
 from vitlab.predict.fused_backend import FusedBackend
 from vitlab.predict.torch_backend import TorchBackend
 
@@ -104,5 +105,21 @@ def test_a_predictor_that_merges_says_so_and_has_a_digest_of_its_own() -> None:
 def test_where_tokens_cannot_be_merged_it_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="cannot be merged"):
         Predictor(vit(changes), merge=2)
-    with pytest.raises(ConfigError, match="merge=2 is for backend='torch'"):
-        Predictor(vit(), merge=2, backend="openvino")
+    with pytest.raises(ConfigError, match="cannot be merged"):
+        exportable(vit(changes), merge=2)
+
+
+@pytest.mark.parametrize("pool", ["token", "mean"])
+def test_the_graph_for_other_runtimes_merges_alike(pool: str) -> None:
+    checkpoint = vit({"pool": pool, "register_tokens": 2})
+    images_BHWC = noise(checkpoint)
+    with torch.inference_mode():
+        found = exportable(checkpoint, merge=2)(torch.from_numpy(images_BHWC))
+    close(found.numpy(), FusedBackend(checkpoint, merge=2).run(images_BHWC).logits_BK)
+
+
+def test_the_schedule_merges_so_many_a_layer_on_average_and_none_in_the_last() -> None:
+    for layers in range(1, 26):
+        counts = schedule(layers, 8)
+        assert len(counts) == layers - 1
+        assert sum(counts) == 8 * (layers - 1)

@@ -64,7 +64,7 @@ def test_another_runtime_gives_the_same_numbers_and_its_graph_is_made_once(
         close(found.features_BD, expected.features_BD[:count])
     assert len(list((cache / "graphs").iterdir())) == (2 if backend == "openvino" else 1)
 
-    def twice(checkpoint: Checkpoint) -> None:
+    def twice(checkpoint: Checkpoint, *, merge: int) -> None:
         raise AssertionError("the graph is in the cache")
 
     monkeypatch.setattr(converted, "traced", twice)
@@ -123,7 +123,9 @@ def test_auto_runs_torch_until_measuring_pays_then_says_and_remembers_what_it_fo
     checkpoint, said = vit(), list[str]()
     first, images_BHWC = Fake("torch", 10.0, clock), noise(checkpoint)
     monkeypatch.setattr(
-        auto_backend, "candidates", lambda checkpoint, first, digest: {"torch": lambda: first} | makers(clock, {"quick": 1.0})
+        auto_backend,
+        "candidates",
+        lambda checkpoint, first, digest, merge: {"torch": lambda: first} | makers(clock, {"quick": 1.0}),
     )
     auto = AutoBackend(checkpoint, first, lambda: "digest", say=said.append)
     for _ in range(7):

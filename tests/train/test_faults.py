@@ -268,8 +268,8 @@ def test_sigterm_saves_and_the_next_run_ends_as_if_nothing_had_happened(tmp_path
     process.send_signal(signal.SIGUSR1)
     process.send_signal(signal.SIGTERM)
     began = time.monotonic()
-    process.communicate(timeout=60)
-    assert process.returncode == 0
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
     assert time.monotonic() - began < 10
     stopped = last(tmp_path / "run").progress.step
     assert 5 <= stopped < 60

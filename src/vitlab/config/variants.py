@@ -189,5 +189,6 @@ def _unknown(name: str) -> ConfigError:
         return ConfigError(f"no variant called {name!r}", hint=f"did you mean ViT-{_TIMM_SIZES[size]}/{patch}{at}?")
     if hint := foreign_hint(name):
         return ConfigError(f"no variant called {name!r}", hint=hint)
-    hint = did_you_mean(name, NAMES) or f"one of {', '.join(NAMES)}"
+    alike = [known for known in NAMES if known not in RIVAL_NAMES or known[:2].casefold() == name[:2].casefold()]
+    hint = did_you_mean(name, alike) or f"one of {', '.join(NAMES)}"
     return ConfigError(f"no variant called {name!r}", hint=hint)

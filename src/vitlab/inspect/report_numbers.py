@@ -33,7 +33,7 @@ class Comparison:
 
 def percent(share: float, *, digits: int = 1) -> str:
     """0.978 as 97.8 %, nan as a dash."""
-    return "–" if math.isnan(share) else f"{100 * share:.{digits}f}\u00a0%"
+    return "–" if math.isnan(share) else f"{100 * share:.{digits}f} %"
 
 
 def summary(record: RunRecord, judgement: Judgement | None) -> Section:

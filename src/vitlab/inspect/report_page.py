@@ -72,7 +72,7 @@ th,td{padding:.34rem .6rem;text-align:left;border-bottom:1px solid var(--rule);v
 th{font-weight:600;color:var(--quiet);font-size:.84rem}
 thead th{position:sticky;top:0;background:var(--card);z-index:1}
 td.n,th.n{text-align:right}
-td.n{white-space:nowrap}
+td.n,.tight{white-space:nowrap}
 tr.first td{font-weight:600}
 td.name{overflow-wrap:anywhere;min-width:6rem}
 th button{all:unset;cursor:pointer}

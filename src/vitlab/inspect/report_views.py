@@ -70,7 +70,7 @@ def _cards(shots: Sequence[Shot], maps: NDArray[np.float32] | None) -> Markup:
             pictures.append(picture(overlay(own, maps[place], "shade"), alt="what reached the answer"))
         truth, said = tag("span", {"class": "truth"}, shot.label), tag("span", {"class": "said"}, shot.said)
         verdict = [truth] if shot.right else ["is ", truth, ", taken for ", said]
-        words = tag("p", {}, *verdict, f", {percent(shot.confidence)} sure")
+        words = tag("p", {}, *verdict, ", ", tag("span", {"class": "tight"}, f"{percent(shot.confidence)} sure"))
         cards.append(tag("li", {}, tag("div", {"class": "pair"}, *pictures), words, tag("small", {}, shot.name)))
     return tag("ul", {"class": "shots"}, *cards)
 

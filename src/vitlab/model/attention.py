@@ -111,7 +111,7 @@ def apart(x_BNE: Tensor, parts: int, heads: int) -> list[Tensor]:
 
     Cut along the width first: the gradients then come together in one copy, where a permuted tensor would need two.
     """
-    return [part_BND.unflatten(-1, (heads, -1)).transpose(1, 2) for part_BND in x_BNE.chunk(parts, dim=-1)]
+    return [part_BND.view(*part_BND.shape[:2], heads, -1).transpose(1, 2) for part_BND in x_BNE.chunk(parts, dim=-1)]
 
 
 def keep(record: Record, gaze: Gaze, bias: Tensor | None) -> None:

@@ -66,11 +66,12 @@ class Choice:
 class AutoBackend:
     """Torch until something is known to be faster. `first` is torch's backend, `say` is told what is chosen."""
 
-    def __init__(self, checkpoint: Checkpoint, first: Backend, digest: Callable[[], str], *, say: Say) -> None:
+    def __init__(self, checkpoint: Checkpoint, first: Backend, digest: Callable[[], str], *, say: Say, merge: int = 0) -> None:
         self._checkpoint = checkpoint
         self._first = first
         self._digest = digest
         self._say = say
+        self._merge = merge
         self._one: Backend = first
         self._many: Backend = first
         self._looked = self._settled = False
@@ -92,7 +93,7 @@ class AutoBackend:
 
     def measured(self) -> Choice:
         """Measure all candidates now, keep the answer, and use it from now on."""
-        makers = candidates(self._checkpoint, self._first, self._digest())
+        makers = candidates(self._checkpoint, self._first, self._digest(), merge=self._merge)
         choice, made = measure(makers, self._checkpoint)
         _remember(_file(self._digest()), choice)
         self._use(choice, made)
@@ -108,7 +109,7 @@ class AutoBackend:
             self.measured()
 
     def _use(self, choice: Choice, made: dict[str, Backend]) -> None:
-        makers = candidates(self._checkpoint, self._first, self._digest())
+        makers = candidates(self._checkpoint, self._first, self._digest(), merge=self._merge)
         self._settled = True
         try:
             for name in {choice.one, choice.many} - made.keys():
@@ -120,17 +121,17 @@ class AutoBackend:
         self._say(choice.told())
 
 
-def candidates(checkpoint: Checkpoint, first: Backend, digest: str) -> dict[str, Make]:
+def candidates(checkpoint: Checkpoint, first: Backend, digest: str, *, merge: int = 0) -> dict[str, Make]:
     """What can be measured, by name. torch.compile is left out: it takes minutes to make, and was never the fastest."""
     found: dict[str, Make] = {"torch": lambda: first}
     if isinstance(first, FusedBackend):
         for pictures in (2, 8):
             found[f"torch/{pictures}"] = partial(first.sliced, pictures)
     if installed("onnxruntime") and installed("onnx") and installed("onnxscript"):
-        found["onnxruntime/4"] = partial(OnnxRuntimeBackend, checkpoint, digest, pictures=4)
+        found["onnxruntime/4"] = partial(OnnxRuntimeBackend, checkpoint, digest, pictures=4, merge=merge)
     if installed("openvino"):
         for pictures in (2, 4, 8):
-            found[f"openvino/{pictures}"] = partial(OpenVINOBackend, checkpoint, digest, pictures=pictures)
+            found[f"openvino/{pictures}"] = partial(OpenVINOBackend, checkpoint, digest, pictures=pictures, merge=merge)
     return found
 
 

@@ -50,15 +50,18 @@ def installed(name: str) -> str | None:
         return None
 
 
-def as_onnx(checkpoint: Checkpoint, digest: str) -> Path:
-    """The graph as an ONNX file in the cache: `images` uint8 (B, H, W, C) to logits and features."""
+def as_onnx(checkpoint: Checkpoint, digest: str, *, merge: int = 0) -> Path:
+    """The graph as an ONNX file in the cache: `images` uint8 (B, H, W, C) to logits and features.
+
+    `digest` stands for everything the answers depend on, `merge` too.
+    """
     for library in ("onnx", "onnxscript"):
         needed(library)
     path = _place(digest, "onnx").with_suffix(".onnx")
     if path.is_file():
         return path
     with quiet():
-        made = torch.onnx.export(traced(checkpoint), dynamo=True, input_names=[INPUT], verbose=False)
+        made = torch.onnx.export(traced(checkpoint, merge=merge), dynamo=True, input_names=[INPUT], verbose=False)
     assert made is not None
     content = bytes(made.model_proto.SerializeToString())
     with replacing(path, needed=len(content)) as file:
@@ -66,14 +69,14 @@ def as_onnx(checkpoint: Checkpoint, digest: str) -> Path:
     return path
 
 
-def as_openvino(checkpoint: Checkpoint, digest: str) -> Path:
+def as_openvino(checkpoint: Checkpoint, digest: str, *, merge: int = 0) -> Path:
     """The graph as OpenVINO's .xml in the cache, its .bin beside it, with float32 weights."""
     openvino = needed("openvino")
     path = _place(digest, "openvino").with_suffix(".xml")
     if path.is_file() and path.with_suffix(".bin").is_file():
         return path
     with quiet():
-        made = openvino.convert_model(traced(checkpoint))
+        made = openvino.convert_model(traced(checkpoint, merge=merge))
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         openvino.save_model(made, f"{folder}/model.xml", compress_to_fp16=False)
         os.replace(f"{folder}/model.bin", path.with_suffix(".bin"))  # noqa: PTH105
@@ -81,12 +84,12 @@ def as_openvino(checkpoint: Checkpoint, digest: str) -> Path:
     return path
 
 
-def traced(checkpoint: Checkpoint) -> ExportedProgram:
+def traced(checkpoint: Checkpoint, *, merge: int = 0) -> ExportedProgram:
     """The graph as torch.export sees it: pixels of any number of pictures to logits and features, or to features alone."""
     height, width = checkpoint.preprocess.image_size
     example = torch.zeros(2, height, width, checkpoint.preprocess.channels, dtype=torch.uint8)
     assert isinstance(checkpoint.model, Model)
-    graph = exportable(checkpoint, gives="features" if checkpoint.model.head is None else "both")
+    graph = exportable(checkpoint, gives="features" if checkpoint.model.head is None else "both", merge=merge)
     with quiet(), torch.no_grad():
         try:
             return torch.export.export(graph, (example,), dynamic_shapes=({0: Dim("batch", min=1, max=_MOST)},))

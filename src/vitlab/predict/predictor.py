@@ -114,23 +114,22 @@ class Predictor:
         if name not in ("auto", "torch"):
             if device.type != "cpu":
                 raise ConfigError(f"backend={name!r} is for the processor, not for {device.type}", hint="backend='torch'")
-            if self.merge:
-                raise ConfigError(f"merge={self.merge} is for backend='torch', not {name!r}")
             checkpoint.model.eval()
+        merged: tuple[str, ...] = ()
+        if self.merge:
+            merged = (f"{self.merge} pairs of patches are merged in every layer: answers are not quite the model's own",)
         match name:
             case "compile":
-                return CompiledBackend(checkpoint), ()
+                return CompiledBackend(checkpoint, merge=self.merge), merged
             case "onnxruntime":
-                return OnnxRuntimeBackend(checkpoint, self.features_digest), ()
+                return OnnxRuntimeBackend(checkpoint, self.features_digest, merge=self.merge), merged
             case "openvino":
-                return OpenVINOBackend(checkpoint, self.features_digest), ()
+                return OpenVINOBackend(checkpoint, self.features_digest, merge=self.merge), merged
         made, why = torch_backend(checkpoint, device=device, merge=self.merge)
-        notes = () if why is None else (f"the model is run as it is built: {why}",)
-        if self.merge:
-            return made, (*notes, f"{self.merge} pairs of patches are merged in every layer: answers are not quite the model's own")
+        notes = merged if why is None else (f"the model is run as it is built: {why}", *merged)
         if name == "torch" or device.type != "cpu":
             return made, notes
-        return AutoBackend(checkpoint, made, lambda: self.features_digest, say=say), notes
+        return AutoBackend(checkpoint, made, lambda: self.features_digest, say=say, merge=self.merge), notes
 
     def _stream(self, pictures: Iterator[Picture], features: bool) -> Iterator[Prediction | Unreadable]:
         with ReadAhead(self._reader, pictures, workers=self.workers, ahead=2 * self.batch_size) as ahead:

@@ -40,8 +40,9 @@ def _sentences(outcome: Outcome) -> tuple[str, ...]:
     gain = f"""Pre-training is worth {few:.1f} points with {SHOTS} labels a digit and {whole:.1f} points with all of them. Both
         models are the same ViT, fine-tuned alike: as many updates, no augmentation, each at the best of the learning rates tried
         for it on training digits that were held out."""
-    end = f"""Both tell at least {percent(fitted)} of the digits they learned from. Pre-training saw nothing but invented letters,
-        of which it tells {percent(outcome.letters)} among 100 kinds."""
+    learned = "all" if fitted == 1 else f"at least {percent(fitted)}"
+    end = f"""Both end with {learned} of the digits they learned from told right. Pre-training saw nothing but invented letters:
+        among 100 kinds it tells {percent(outcome.letters)} of those it has not seen."""
     reference = """Digits of 8 x 8 pixels, all in the same place and of the same size, are easy for nearest neighbours: they are
         the plain reference."""
     return tuple(" ".join(words.split()) for words in (what, gain, end, reference))

@@ -15,8 +15,11 @@ TERMINATED = 143  # the exit code of a run that SIGTERM ended with a checkpoint
 INTERRUPTED = 130  # and of one that Ctrl-C ended
 
 
-class Stopped(Exception):  # noqa: N818 (no error: it is what was asked for)
-    """A stop was asked for while the run waited for pictures: they will not be waited for."""
+class Stopped(BaseException):
+    """A stop was asked for while the run waited for pictures: they will not be waited for.
+
+    As KeyboardInterrupt it is no Exception: it may strike in the middle of a view, which is not to be blamed for it.
+    """
 
 
 class Control:

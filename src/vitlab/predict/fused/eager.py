@@ -20,7 +20,7 @@ from vitlab.data.normalise import normalise
 from vitlab.errors import ConfigError
 from vitlab.model.vit import ViT
 from vitlab.predict.fused.folded import FoldedLayer, fold
-from vitlab.predict.fused.merging import merge, merged_count, why_not_merged
+from vitlab.predict.fused.merging import merge, merged_count, schedule, weighed, why_not_merged
 from vitlab.predict.fused.workspace import Views, Workspace
 
 SMALLEST_SUM = 1e-30  # of exp(logits): far above what float32 cannot hold, so that no weight that matters was lost
@@ -37,7 +37,7 @@ class FusedViT:
             raise ConfigError(f"tokens of this model cannot be merged: {why}", hint="leave merge out")
         self.model = model
         self.preprocess = preprocess
-        self.merge = merge
+        self.counts = schedule(model.config.layers, merge)
         self.folded = fold(model, preprocess)
         heads, width = model.config.heads, model.config.width
         self._qkv = [
@@ -64,10 +64,8 @@ class FusedViT:
         z_BRD, size_BN = found
         if (norm := self.model.encoder.norm) is not None:
             z_BRD = norm(z_BRD)
-        if size_BN is not None and self.folded.config.pool == "mean":  # a mean over patches, whatever tokens they are in
-            prefix = self.folded.config.prefix_tokens
-            size_BP = size_BN[:, prefix:]
-            z_BRD[:, prefix:] *= (size_BP * (size_BP.shape[1] / size_BP.sum(1, keepdim=True)))[:, :, None]
+        if size_BN is not None and self.folded.config.pool == "mean":
+            z_BRD = weighed(z_BRD, size_BN, self.folded.config.prefix_tokens)
         return z_BRD
 
     def _encoded(self, images: Tensor, work: Workspace, *, watch: bool) -> tuple[Tensor, Tensor | None] | None:
@@ -89,7 +87,7 @@ class FusedViT:
             self._attention(place, layer, views, work, size_BN, watch=watch)
             if watch:
                 least = min(least, float(views.sums.min()))
-            if place < last and (count := merged_count(views.z_BND.shape[1], prefix, self.merge)):
+            if place < last and (count := merged_count(views.z_BND.shape[1], prefix, self.counts[place])):
                 size_BN = views.z_BND.new_ones(views.z_BND.shape[:2]) if size_BN is None else size_BN
                 z_BND, size_BN = merge(views.z_BND, views.k_BHNK.transpose(0, 1), size_BN, count=count, prefix=prefix)
                 views = work.views(b, z_BND.shape[1])

@@ -18,6 +18,7 @@ from vitlab.errors import ConfigError
 from vitlab.model.assemble import Model
 from vitlab.model.vit import ViT
 from vitlab.predict.fused.folded import Folded, FoldedLayer, fold, why_not_folded
+from vitlab.predict.fused.merging import merge, merged_count, schedule, weighed, why_not_merged
 from vitlab.predict.prediction import Chance
 
 Input = Literal["pixels", "normalised"]
@@ -25,14 +26,14 @@ Output = Literal["logits", "probabilities", "features", "both"]
 
 
 def exportable(
-    checkpoint: Checkpoint, *, takes: Input = "pixels", gives: Output = "logits", chance: Chance = "softmax"
+    checkpoint: Checkpoint, *, takes: Input = "pixels", gives: Output = "logits", chance: Chance = "softmax", merge: int = 0
 ) -> nn.Module:
     """A checkpoint's model as a module in evaluation mode for one tensor in, ready for torch.export, torch.compile and OpenVINO.
 
     `takes` `pixels`: uint8 (B, H, W, C) of the preprocessing's size, as pictures are in memory; `normalised`: float32
     (B, C, H, W), as the model itself takes them. `gives` `logits` or `probabilities` (B, C), the latter by `chance`; `features`
     (B, D); `both`: logits and features. The batch is of any size. A ViT is folded where it can be (`why_not_folded`), any other
-    model is wrapped as it is.
+    model is wrapped as it is. `merge` pairs of patches become one in every layer, on average, of a ViT that allows it.
     """
     choice("takes", takes, Input)
     choice("gives", gives, Output)
@@ -42,7 +43,9 @@ def exportable(
     if gives in ("logits", "probabilities", "both") and model.head is None:
         raise ConfigError(f"this model has no head, and {gives} are asked for", hint="gives='features'")
     if isinstance(model, ViT) and why_not_folded(model) is None:
-        inner: nn.Module = FoldedGraph(model, checkpoint.preprocess, pixels=takes == "pixels")
+        inner: nn.Module = FoldedGraph(model, checkpoint.preprocess, pixels=takes == "pixels", merge=merge)
+    elif merge:
+        raise ConfigError(f"tokens of this model cannot be merged: {why_not_folded(model)}", hint="leave merge out")
     else:
         inner = PlainGraph(model, checkpoint.preprocess, pixels=takes == "pixels")
     return Answer(inner, gives=gives, chance=chance).eval()
@@ -110,8 +113,10 @@ class FoldedGraph(nn.Module):
 
     start_1ND: Tensor
 
-    def __init__(self, model: ViT, preprocess: Preprocess, *, pixels: bool) -> None:
+    def __init__(self, model: ViT, preprocess: Preprocess, *, pixels: bool, merge: int = 0) -> None:
         super().__init__()
+        if merge and (why := why_not_merged(model.config)) is not None:
+            raise ConfigError(f"tokens of this model cannot be merged: {why}", hint="leave merge out")
         folded = fold(model, preprocess)
         self.model = model
         self.folded = folded
@@ -120,8 +125,10 @@ class FoldedGraph(nn.Module):
         self.normalise = Normalise(preprocess) if pixels and not own else None
         self.patch = nn.Buffer(folded.patch_QD.t().contiguous(), persistent=False) if own and folded.patch_QD is not None else None
         self.register_buffer("start_1ND", folded.start_1ND if own else folded.bare_1ND, persistent=False)
+        last = len(folded.layers) - 1
+        counts = (*schedule(len(folded.layers), merge), 0)
         self.layers = nn.ModuleList(
-            GraphLayer(layer, folded, last=place == len(folded.layers) - 1) for place, layer in enumerate(folded.layers)
+            GraphLayer(layer, folded, last=place == last, merge=counts[place]) for place, layer in enumerate(folded.layers)
         )
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,10 +137,13 @@ class FoldedGraph(nn.Module):
         z_BND = embedded_BND + self.start_1ND[:, prefix:]
         if prefix:
             z_BND = torch.cat([self.start_1ND[:, :prefix].expand(z_BND.shape[0], -1, -1), z_BND], dim=1)
+        size_BN: Tensor | None = None
         for layer in self.layers:
-            z_BND = layer(z_BND)
+            z_BND, size_BN = layer(z_BND, size_BN)
         if self.model.encoder.norm is not None:
             z_BND = self.model.encoder.norm(z_BND)
+        if size_BN is not None and self.folded.config.pool == "mean":
+            z_BND = weighed(z_BND, size_BN, prefix)
         return self.model.represented(self.model.pooled(z_BND)), self.model.answered(z_BND)
 
     def embedded(self, images: Tensor) -> Tensor:
@@ -154,9 +164,10 @@ class FoldedGraph(nn.Module):
 class GraphLayer(nn.Module):
     """Equations 2 and 3 with folded weights, in operators that every runtime knows."""
 
-    def __init__(self, layer: FoldedLayer, folded: Folded, *, last: bool) -> None:
+    def __init__(self, layer: FoldedLayer, folded: Folded, *, last: bool, merge: int) -> None:
         super().__init__()
         config = folded.config
+        self.merge, self.prefix = merge, config.prefix_tokens
         self.heads, self.width, self.eps = config.heads, config.width, config.numerics.norm_eps
         self.approximate = "tanh" if folded.gelu == "tanh" else "none"
         self.read = folded.read if last else None
@@ -194,17 +205,21 @@ class GraphLayer(nn.Module):
     down_bias: Tensor
     added: Tensor | None
 
-    def forward(self, z_BND: Tensor) -> Tensor:
+    def forward(self, z_BND: Tensor, size_BN: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if self.added is not None:
             z_BND = z_BND + self.added
         x_BND = F.layer_norm(z_BND, (self.width,), self.norm1_weight, self.norm1_bias, self.eps)
         q_BHNK, k_BHNK, v_BHNK = self.projected(x_BND)
-        y_BHNK = F.scaled_dot_product_attention(q_BHNK, k_BHNK, v_BHNK, scale=1.0)
+        seen = None if size_BN is None else size_BN.log()[:, None, None]
+        y_BHNK = F.scaled_dot_product_attention(q_BHNK, k_BHNK, v_BHNK, attn_mask=seen, scale=1.0)
         y_BND = F.linear(y_BHNK.transpose(1, 2).flatten(2), self.out, self.out_bias)
         z_BND = (z_BND if self.read is None else z_BND[:, : self.read]) + y_BND
+        if self.merge and (count := merged_count(z_BND.shape[1], self.prefix, self.merge)):
+            size_BN = z_BND.new_ones(z_BND.shape[:2]) if size_BN is None else size_BN
+            z_BND, size_BN = merge(z_BND, k_BHNK.transpose(0, 1), size_BN, count=count, prefix=self.prefix)
         x_BND = F.layer_norm(z_BND, (self.width,), self.norm2_weight, self.norm2_bias, self.eps)
         hidden_BNM = F.gelu(F.linear(x_BND, self.up, self.up_bias), approximate=self.approximate)
-        return z_BND + F.linear(hidden_BNM, self.down, self.down_bias)
+        return z_BND + F.linear(hidden_BNM, self.down, self.down_bias), size_BN
 
     def projected(self, x_BND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values; queries of the tokens that are read alone, where not all are."""
