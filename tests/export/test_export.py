@@ -68,15 +68,15 @@ def test_uint8_pictures_go_in_and_probabilities_come_out(mini: Checkpoint, tmp_p
 def test_labels_and_feeding_travel_with_the_file(mini: Checkpoint, tmp_path: Path) -> None:
     made = export(mini, tmp_path / "model.onnx")
     facts = onnx_facts(made.paths[0].read_bytes())
-    assert json.loads(facts["vitlab.labels"]) == list(LABELS)
-    assert json.loads(facts["vitlab.preprocess"])["resize_to"] == 36
+    assert json.loads(facts["vitlab_labels"]) == list(LABELS)
+    assert json.loads(facts["vitlab_preprocess"])["resize_to"] == 36
 
 
 def test_an_openvino_file_holds_the_labels_too(mini: Checkpoint, tmp_path: Path) -> None:
     made = export(mini, tmp_path / "model.xml")
     openvino = pytest.importorskip("openvino")
     model = openvino.Core().read_model(made.paths[0])
-    assert json.loads(model.get_rt_info(["vitlab", "vitlab.labels"]).astype(str)) == list(LABELS)
+    assert json.loads(model.get_rt_info(["vitlab", "vitlab_labels"]).astype(str)) == list(LABELS)
 
 
 @pytest.mark.parametrize("resize", ["official", "bicubic"])

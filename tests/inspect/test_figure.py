@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.conftest import CHECKOUT
 from vitlab.errors import ConfigError
-from vitlab.inspect.figure import Style, draw_distance, draw_filters, draw_positions, draw_sheet
+from vitlab.inspect.figure import draw_distance, draw_filters, draw_positions, draw_sheet
 from vitlab.inspect.paint import (
     GAP,
     Pixels,
@@ -27,6 +27,7 @@ from vitlab.inspect.paint import (
     ramp,
     shown_places,
 )
+from vitlab.inspect.paper import Style
 
 
 def picture(height: int = 32, width: int = 48, channels: int = 3) -> Pixels:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from tests.train.small import last, losses, run_to, same, small_run
 from tests.train.test_faults import CHILD
 from vitlab.config.run import RunConfig
 from vitlab.config.text import to_text
-from vitlab.data.batch import Batch
+from vitlab.data.batch import Batch, Pixels
+from vitlab.data.generated import GeneratedSource
 from vitlab.data.order import Picks
 from vitlab.data.workers.threads import InCaller
 from vitlab.errors import DataError, TrainingError
@@ -81,6 +82,23 @@ def strike_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InCaller, "start", start)
 
 
+def strike_in_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a picture is made, by code that takes every error for the picture's fault."""
+    real, real_loss, parts = GeneratedSource.pictures, Classify.loss, list[Work]()
+
+    def loss(self: Classify, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
+        parts.append(work)
+        return real_loss(self, model, work)
+
+    def pictures(self: GeneratedSource, indices: Sequence[int]) -> Pixels:
+        if len(parts) == 3 * 2:  # after the second update
+            terminate()
+        return real(self, indices)
+
+    monkeypatch.setattr(Classify, "loss", loss)
+    monkeypatch.setattr(GeneratedSource, "pictures", pictures)
+
+
 def strike_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the held-out pictures are looked at, with the averaged weights in the model."""
     real, calls = answers.answer, iter(range(10**6))
@@ -113,6 +131,7 @@ def strike_in_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
 STRIKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "step": strike_in_a_step,
     "wait": strike_in_a_wait,
+    "picture": strike_in_a_picture,
     "look": strike_in_a_look,
     "save": strike_in_a_save,
 }
@@ -130,7 +149,11 @@ def test_sigterm_ends_the_run_within_seconds_wherever_it_strikes_and_going_on_ch
     monkeypatch.undo()
     assert isinstance(events[-1], Finished)
     assert events[-1].reason == "terminated"
-    assert last(tmp_path / "run").progress.step == events[-1].step == {"step": 5, "wait": 2, "look": 4}.get(where, events[-1].step)
+    assert (
+        last(tmp_path / "run").progress.step
+        == events[-1].step
+        == {"step": 5, "wait": 2, "picture": 2, "look": 4}.get(where, events[-1].step)
+    )
     run_to(ten(), tmp_path / "run")
     assert same(last(tmp_path / "run"), last(whole))
     for kind in ("stepped", "evaluated"):

@@ -9,7 +9,6 @@ from typing import ClassVar, Literal, NamedTuple
 from vitlab.config.check import at_least, choice, fraction, pair
 from vitlab.errors import ConfigError
 
-
 Padding = Literal["same", "half"]
 
 

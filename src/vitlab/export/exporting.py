@@ -121,11 +121,11 @@ def _pictures(checkpoint: Checkpoint, config: ExportConfig, source: Source | Non
 def _facts(checkpoint: Checkpoint, config: ExportConfig) -> dict[str, str]:
     """What the file says of itself; all but `version` are JSON."""
     return {
-        "vitlab.version": __version__,
-        "vitlab.labels": to_text(checkpoint.labels),
-        "vitlab.preprocess": to_text(checkpoint.preprocess),
-        "vitlab.model": to_text(checkpoint.config),
-        "vitlab.export": to_text(config),
+        "vitlab_version": __version__,
+        "vitlab_labels": to_text(checkpoint.labels),
+        "vitlab_preprocess": to_text(checkpoint.preprocess),
+        "vitlab_model": to_text(checkpoint.config),
+        "vitlab_export": to_text(config),
     }
 
 

@@ -5,58 +5,38 @@ Axes: L layers, H heads (of pictures: height), W width, C channels, G x J patche
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitlab.config.check import at_least, choice
-from vitlab.config.inspect import Form, Theme
 from vitlab.errors import ConfigError
 from vitlab.inspect.paint import GAP, Colour, Pixels, Values, filter_tiles, position_tiles, ramp, shown_places
+from vitlab.inspect.paper import FAINT, INK, PAPER, Style, drawable, entitle, new_paper, tint, written
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
-_PAPER: dict[str, str] = {"light": "#ffffff", "dark": "#14171c"}
-_INK: dict[str, str] = {"light": "#1f2328", "dark": "#e6e8eb"}
-_FAINT: dict[str, str] = {"light": "#c9ced6", "dark": "#3a414b"}
 _DOTS: dict[str, str] = {"light": "#0072b2", "dark": "#56b4e9"}  # Okabe and Ito's colours, told apart by everybody
 _LINE: dict[str, str] = {"light": "#d55e00", "dark": "#e69f00"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
-    """How figures are drawn: on white or on dark paper, as PNG or SVG, `dpi` pixels an inch."""
-
-    theme: Theme = "light"
-    form: Form = "png"
-    dpi: int = 110
-
-    def __post_init__(self) -> None:
-        choice("theme", self.theme, Theme)
-        choice("form", self.form, Form)
-        at_least("dpi", self.dpi, 20)
-
-
 def draw_filters(filters_MPQC: Values, style: Style = Style(), *, title: str = "") -> bytes:  # noqa: B008 (a frozen value)
     """Filters or their principal components as tiles (Fig. 7 left)."""
-    tiles = filter_tiles(filters_MPQC, paper=_rgb(_PAPER[style.theme]))
-    figure = _paper(4.4, 4.4 * tiles.shape[0] / tiles.shape[1] + (0.4 if title else 0.1), style)
+    tiles = filter_tiles(filters_MPQC, paper=_rgb(PAPER[style.theme]))
+    figure = new_paper(4.4, 4.4 * tiles.shape[0] / tiles.shape[1] + (0.4 if title else 0.1), style)
     axes = figure.subplots()
     axes.imshow(tiles, interpolation="nearest")
     axes.axis("off")
-    _entitle(axes, title, style)
-    return _written(figure, style)
+    entitle(axes, title, style)
+    return written(figure, style)
 
 
 def draw_positions(similarity_GJGJ: Values, style: Style = Style(), *, title: str = "") -> bytes:  # noqa: B008
     """A tile for each patch at its place, showing its position's cosine with all others (Fig. 7 centre)."""
-    tiles = position_tiles(similarity_GJGJ, paper=_rgb(_PAPER[style.theme]))
+    tiles = position_tiles(similarity_GJGJ, paper=_rgb(PAPER[style.theme]))
     g, j = similarity_GJGJ.shape[:2]
-    figure = _paper(4.8, 3.3 * tiles.shape[0] / tiles.shape[1] + 0.85, style)
+    figure = new_paper(4.8, 3.3 * tiles.shape[0] / tiles.shape[1] + 0.85, style)
     from matplotlib.colors import ListedColormap, Normalize
 
     axes = figure.subplots()
@@ -72,18 +52,18 @@ def draw_positions(similarity_GJGJ: Values, style: Style = Style(), *, title: st
         )
     axes.set_xlabel("column of the patch")
     axes.set_ylabel("row of the patch")
-    _tint(axes, style)
+    tint(axes, style)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, label="cosine")
-    _tint(bar.ax, style)
-    bar.outline.set_edgecolor(_FAINT[style.theme])
-    _entitle(axes, title, style)
-    return _written(figure, style)
+    tint(bar.ax, style)
+    bar.outline.set_edgecolor(FAINT[style.theme])
+    entitle(axes, title, style)
+    return written(figure, style)
 
 
 def draw_distance(distance_LH: Values, style: Style = Style(), *, title: str = "") -> bytes:  # noqa: B008
     """Mean attention distance by layer, a dot a head (Fig. 7 right, Fig. 11)."""
     layers, heads = distance_LH.shape
-    figure = _paper(5, 3.5, style)
+    figure = new_paper(5, 3.5, style)
     from matplotlib.ticker import MaxNLocator
 
     axes = figure.subplots()
@@ -103,14 +83,14 @@ def draw_distance(distance_LH: Values, style: Style = Style(), *, title: str = "
     axes.set_ylabel("mean attention distance (pixels)")
     axes.set_ylim(0, max(1.0, float(distance_LH.max()) * 1.12))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(color=_FAINT[style.theme], linewidth=0.5)
+    axes.grid(color=FAINT[style.theme], linewidth=0.5)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.legend(loc="lower right", frameon=False, labelcolor=_INK[style.theme], fontsize=9)
-    _tint(axes, style)
-    _entitle(axes, title, style)
-    return _written(figure, style)
+    axes.legend(loc="lower right", frameon=False, labelcolor=INK[style.theme], fontsize=9)
+    tint(axes, style)
+    entitle(axes, title, style)
+    return written(figure, style)
 
 
 def draw_sheet(
@@ -128,7 +108,7 @@ def draw_sheet(
     tallest = [max(pixels.shape[0] / pixels.shape[1] for pixels in row) for row in rows]
     words = 0.24 if captions else 0.06
     height = sum(inches * share + words for share in tallest) + (0.35 if title else 0)
-    figure = _paper(columns * (inches + 0.06), height, style)
+    figure = new_paper(columns * (inches + 0.06), height, style)
     grid = figure.subplots(len(rows), columns, squeeze=False, height_ratios=tallest)
     for row, line in enumerate(grid):
         for column, axes in enumerate(line):
@@ -136,35 +116,10 @@ def draw_sheet(
             if column < len(rows[row]):
                 axes.imshow(rows[row][column], interpolation="nearest")
                 if captions:
-                    _entitle(axes, _fitted(captions[row][column], int(inches * 14)), style, size=7.5)
+                    entitle(axes, _fitted(captions[row][column], int(inches * 14)), style, size=7.5)
     if title:
-        figure.suptitle(_drawable(title), color=_INK[style.theme], fontsize=10, parse_math=False)
-    return _written(figure, style)
-
-
-def _paper(width: float, height: float, style: Style) -> Figure:
-    """An empty figure, in inches."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("figures need matplotlib", hint="pip install 'vitlab[figures]'") from error
-    return Figure(figsize=(width, height), dpi=style.dpi, facecolor=_PAPER[style.theme], layout="constrained")
-
-
-def _tint(axes: Any, style: Style) -> None:
-    """Words, ticks and edges in the theme's ink."""
-    axes.set_facecolor(_PAPER[style.theme])
-    axes.tick_params(colors=_INK[style.theme], labelsize=8)
-    for label in (axes.xaxis.label, axes.yaxis.label):
-        label.set_color(_INK[style.theme])
-        label.set_fontsize(9)
-    for spine in axes.spines.values():
-        spine.set_edgecolor(_FAINT[style.theme])
-
-
-def _entitle(axes: Any, title: str, style: Style, *, size: float = 10) -> None:
-    if title:  # parse_math: a file's name may hold a dollar, which is no formula
-        axes.set_title(_drawable(title), color=_INK[style.theme], fontsize=size, parse_math=False)
+        figure.suptitle(drawable(title), color=INK[style.theme], fontsize=10, parse_math=False)
+    return written(figure, style)
 
 
 def _fitted(text: str, room: int) -> str:
@@ -174,20 +129,3 @@ def _fitted(text: str, room: int) -> str:
 
 def _rgb(colour: str) -> Colour:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
-
-
-def _drawable(text: str) -> str:
-    """The text with what the font has no letters for, or a line cannot hold, as replacement signs: names come from strangers."""
-    from matplotlib.font_manager import FontProperties, findfont, get_font
-
-    letters = get_font(findfont(FontProperties())).get_charmap()
-    return "".join(letter if ord(letter) in letters and letter.isprintable() else "\ufffd" for letter in text)
-
-
-def _written(figure: Figure, style: Style) -> bytes:
-    file = io.BytesIO()
-    if style.form == "svg":
-        figure.savefig(file, format="svg", metadata={"Date": None})
-    else:
-        figure.savefig(file, format="png", pil_kwargs={"optimize": True})
-    return file.getvalue()

@@ -21,10 +21,11 @@ from vitlab.inspect.asking import Floats, at_rest, batches, needs_attention, nee
 from vitlab.inspect.attention import Query, class_attention, query_attention
 from vitlab.inspect.distance import attention_distance
 from vitlab.inspect.features import token_pca
-from vitlab.inspect.figure import Style, draw_distance, draw_filters, draw_positions, draw_sheet
+from vitlab.inspect.figure import draw_distance, draw_filters, draw_positions, draw_sheet
 from vitlab.inspect.filters import first_filters, meets_pixels_by, principal_filters
 from vitlab.inspect.occlusion import WINDOW, occlusion
 from vitlab.inspect.paint import Pixels, as_rgb, feature_maps, overlay
+from vitlab.inspect.paper import Style
 from vitlab.inspect.pictures import Seen
 from vitlab.inspect.positions import position_similarity
 from vitlab.inspect.relevance import relevance

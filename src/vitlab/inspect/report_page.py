@@ -111,7 +111,9 @@ section{padding:1.4rem 1.6rem}.page{padding:2rem 2rem 4rem}}
 td.name{min-width:4.5rem}th,td{padding:.3rem .4rem}
 .shots{grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr))}}
 @media print{:root{--paper:#fff;--card:#fff;--ink:#000;--quiet:#444;--rule:#ccc;--a:#0b62a8;--b:#c2500a;--tint:#0b62a814}
-body{font-size:11px}.page{max-width:none;padding:0}nav.parts,.only-script,button.theme{display:none!important}
+html{font-size:11px}body{font-size:11px}.page{max-width:none;padding:0}.roomy{display:none}
+th button::after{content:""!important}.columns table{font-size:9px}.columns th,.columns td{padding:.2rem .3rem}
+nav.parts,.only-script,button.theme{display:none!important}
 section{border:0;border-top:1px solid #ccc;border-radius:0;box-shadow:none;padding:.8rem 0}
 .tall{max-height:none;overflow:visible}pre{max-height:none;white-space:pre-wrap}
 figure,.shots li,.tiles div,tr{break-inside:avoid}h2,h3{break-after:avoid}.columns{grid-template-columns:1fr 1fr}
