@@ -85,6 +85,11 @@ class Case:
         for name in names:
             predictor = Predictor(self.checkpoint, backend=name)  # type: ignore[arg-type]
             lines.append(Line(f"vitlab {name}", self._of_backend(predictor.backend), ours=True))
+        if self.options.merge:
+            for name in ("torch", "openvino"):
+                merging = Predictor(self.checkpoint, backend=name, merge=self.options.merge)  # type: ignore[arg-type]
+                line = f"vitlab {name}, merge {self.options.merge}"
+                lines.append(Line(line, self._of_backend(merging.backend), ours=True, same=False))
         auto = Predictor(self.checkpoint).backend
         assert isinstance(auto, AutoBackend)
         print(f"  auto: {auto.measured().told()}", flush=True)
@@ -268,6 +273,7 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="4 rounds, batches to 8, without torch.compile, which takes minutes to make"
     )
+    parser.add_argument("--merge", type=int, default=0, help="also with so many pairs of patches merged a layer: other numbers")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", type=Path, help="file to write")
     options = parser.parse_args()

@@ -214,3 +214,16 @@ def test_wrong_words_are_told_in_one_line(
     assert out == ""
     (error,) = [line for line in said if line.startswith("error: ")]
     assert message in error
+
+
+def test_merging_nothing_changes_nothing_and_merging_much_changes_the_loss(
+    model: Path, pets: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = told(capsys, model, pets)
+    assert told(capsys, model, pets, "--merge", "0")["loss"] == plain["loss"]
+    merged = told(capsys, model, pets, "--merge", "3")
+    assert merged["pictures"] == plain["pictures"]
+    assert merged["loss"] != plain["loss"]
+    assert merged["loss"] == pytest.approx(plain["loss"], rel=0.5)
+    _, errors = evaluated(capsys, model, pets, "--knn", "--merge", "3", code=2)
+    assert "--merge" in errors[0]

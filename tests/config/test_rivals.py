@@ -97,7 +97,7 @@ def test_what_only_a_vit_chooses_is_refused() -> None:
 
 
 def test_a_model_of_another_size_has_no_name() -> None:
-    assert name_of(replace(variant("ConvNeXt-T"), depths=(1, 1, 1, 1))) is None  # type: ignore[call-arg]
+    assert name_of(replace(variant("ConvNeXt-T"), depths=(1, 1, 1, 1))) is None  # type: ignore[arg-type]
     assert name_of(ConvNeXtConfig(depths=(1,), widths=(8,))) is None
     assert name_of(EfficientNetConfig(stages=((1, 3, 1, 1, 8),))) is None
     assert name_of(RecurrentConfig(cell="lstm", width=5, depth=1)) is None

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from vitlab.cli.parse import one, parse
+from vitlab.cli.changes import Folder
+from vitlab.cli.parse import one, parse, unset
 from vitlab.cli.progress import bar
 from vitlab.cli.table import print_facts, print_json, print_rows
 from vitlab.cli.talk import note
@@ -32,7 +33,7 @@ def budget(word: str) -> str:
 class Arguments:
     """Pre-train a small ViT on invented letters, fine-tune it on digits, and compare it with one that begins at random values."""
 
-    out: Annotated[str, one("FOLDER", str)] = "runs/quickstart"
+    out: Annotated[Folder, unset("runs/quickstart, or runs/quickstart-tiny")] = None
     """where everything is kept; what is unfinished there goes on"""
 
     budget: Annotated[str, one("{full,tiny}", budget)] = "full"
@@ -53,10 +54,11 @@ def run(words: Sequence[str]) -> int:
     from vitlab.study.quickstart_report import write_quickstart_report
     from vitlab.train.control import INTERRUPTED, TERMINATED, Control, signals
 
+    out = Path(arguments.out or ("runs/quickstart" if arguments.budget == "full" else f"runs/quickstart-{arguments.budget}"))
     control = Control()
     outcome: Outcome | None = None
     with signals(control), bars(sys.stderr) as hear:
-        for event in quickstart(Path(arguments.out), budget=BUDGETS[arguments.budget], control=control):
+        for event in quickstart(out, budget=BUDGETS[arguments.budget], control=control):
             if isinstance(event, Outcome):
                 outcome = event
             else:
@@ -65,7 +67,7 @@ def run(words: Sequence[str]) -> int:
         note("stopped: what was learned is kept, and the same command goes on")
         return TERMINATED if control.stop == "terminated" else INTERRUPTED
     with bar(lines=True) as tell:
-        written = write_quickstart_report(outcome, Path(arguments.out) / "report.html", tell=tell)
+        written = write_quickstart_report(outcome, out / "report.html", tell=tell)
     if arguments.json:
         print_json(_told(outcome, written.path))
         return 0

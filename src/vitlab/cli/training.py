@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from vitlab.cli.changes import Changes
 from vitlab.cli.table import print_facts, print_json, print_rows
 from vitlab.cli.talk import note
+from vitlab.config.reasons import model_said
 from vitlab.config.run import RunConfig
 from vitlab.config.source import Split
 from vitlab.config.text import Json, to_json
-from vitlab.config.variants import name_of
 from vitlab.config.wish import DataFacts
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def _ending(job: Job, ended: Finished, folder: Path) -> dict[str, Json]:
         "model": str(ended.model or _last(folder)),
         "config": str(folder / "run.json"),
         "events": str(folder / "events.jsonl"),
+        "report": f"vitlab report {folder}",
     }
 
 
@@ -159,7 +160,7 @@ def _print_plan(job: Job) -> None:
     runs = len(job.rates) + 1
     facts: dict[str, Json] = {
         "recipe": job.run.name,
-        "model": name_of(job.run.model),
+        "model": model_said(job.run.model),
         "start": job.run.start,
         "out": job.out,
         "image_size": list(job.run.model.image_size),

@@ -25,7 +25,7 @@ def _pictures(run: RunConfig, data: DataFacts | None) -> str:
 
 
 def _model(run: RunConfig, wish: Wish) -> str:
-    name = _name(run.model)
+    name = model_said(run.model)
     if run.start is not None:
         head = f"for {run.model.num_classes:,} classes, of zeros unless the checkpoint has the same classes (app. B.1.1)"
         return f"model: {name} of {run.start} with a head {head}"
@@ -61,10 +61,16 @@ def _length(run: RunConfig, wish: Wish) -> str:
 
 def _steps(run: RunConfig) -> str:
     optimizer, schedule, average = run.train.optimizer, run.train.schedule, run.train.average
-    said = f"learning: {optimizer.kind}, rate {optimizer.lr:.3g} after {schedule.warmup:,} steps of warm-up, then {schedule.kind}"
+    said = (
+        f"learning: {optimizer.kind}, rate {optimizer.lr:.3g} after {_steps_said(schedule.warmup)} of warm-up, then {schedule.kind}"
+    )
     if optimizer.layer_decay < 1:
         said += f", {optimizer.layer_decay:g} times as much for each layer further from the head"
     return said + (f"; weights averaged with factor {average.decay:g}" if average.decay else "")
+
+
+def _steps_said(steps: int) -> str:
+    return f"{steps:,} step{'' if steps == 1 else 's'}"
 
 
 def _views(run: RunConfig, wish: Wish) -> str:
@@ -82,7 +88,8 @@ def _views(run: RunConfig, wish: Wish) -> str:
     return said
 
 
-def _name(model: ModelConfig) -> str:
+def model_said(model: ModelConfig) -> str:
+    """A model's name, or what it is where it has none."""
     if (name := name_of(model)) is not None:
         return name
     if isinstance(model, ViTConfig):

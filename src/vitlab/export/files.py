@@ -113,10 +113,10 @@ def openvino_runner(text: bytes, weights: bytes) -> Run:
 
 
 def program_bytes(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:
-    """A traced graph as torch.export saves it; `facts` are its extra file `vitlab.json`."""
+    """A traced graph as torch.export saves it; `facts` are its extra file `facts.json`."""
     file = io.BytesIO()
     with quiet():
-        torch.export.save(program, file, extra_files={"vitlab.json": json.dumps(facts)})
+        torch.export.save(program, file, extra_files={"facts.json": json.dumps(facts)})
     return file.getvalue()
 
 

@@ -7,7 +7,6 @@ fine-tuned on B twice: once beginning with what A taught it, once with random va
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from vitlab.study.few_labels import nearest, write_few
 from vitlab.study.lanes import Done, Job, Went, side_by_side
 from vitlab.study.verdict import accuracy_of, judge_run
 from vitlab.train.control import Control
+from vitlab.train.survey import this_machine
 
 BudgetName = Literal["full", "tiny"]
 Start = Literal["pretrained", "random"]
@@ -140,7 +140,7 @@ def quickstart(out: Path, *, budget: Budget, control: Control) -> Iterator[Went 
     out.mkdir(parents=True, exist_ok=True)
     jobs = jobs_of(out, budget)
     results: dict[str, dict[str, Json]] = {}
-    for event in side_by_side(jobs, lanes=min(2, os.cpu_count() or 1), control=control):
+    for event in side_by_side(jobs, lanes=min(2, this_machine().cores), control=control):
         if isinstance(event, Done):
             results[event.job] = event.result
         yield event

@@ -50,7 +50,8 @@ def run(told: dict[str, Any]) -> None:
     if told["fork"]:
         _keep(told, control, filler, shared)
     else:
-        control.send(("ready", told["first"], os.getpid(), "", ""))
+        with suppress(OSError):
+            control.send(("ready", told["first"], os.getpid(), "", ""))
         _serve(told["first"], Connection(told["connections"][0]), filler, shared)
 
 
@@ -74,8 +75,9 @@ def _keep(told: dict[str, Any], control: Connection, filler: Filler, shared: Sha
         workers[pid] = number
     for descriptor in told["connections"]:
         os.close(descriptor)
-    for pid, number in workers.items():
-        control.send(("ready", number, pid, "", ""))
+    with suppress(OSError):  # a caller that stopped before we were ready wants no more, which is noticed next
+        for pid, number in workers.items():
+            control.send(("ready", number, pid, "", ""))
     threading.Thread(target=_end_with_caller, args=(control, workers), daemon=True).start()
     while workers:
         pid, status = os.waitpid(-1, 0)

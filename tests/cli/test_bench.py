@@ -1,0 +1,62 @@
+"""`vitlab bench`: a line for each runtime asked for, numbers that fit each other, JSON, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.predict import small
+from vitlab.cli.main import main
+from vitlab.predict.bench import bench
+from vitlab.predict.torch_backend import TorchBackend
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("model", ["ViT-Mini/8", "BiT-R50x1"])
+def test_a_variant_is_measured_in_the_runtimes_asked_for(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [model, "--backend", "torch,plain", "--image-size", "32", "--batch", "2,3", "--seconds", "0.01", "--json"]
+    assert main(["bench", *words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["backend"] for row in told["speeds"]] == ["torch", "plain"]
+    for row in told["speeds"]:
+        assert 0 < row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"]
+        assert row["batch"] in (2, 3)
+        assert row["pictures_per_s"] > 0
+    assert told["macs"] > 0
+    assert told["image_size"] == [32, 32]
+
+
+def test_a_checkpoint_is_measured_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = small.saved(tmp_path / "model.safetensors")
+    assert main(["bench", str(file), "--backend", "torch", "--merge", "1", "--batch", "2", "--seconds", "0.01"]) == 0
+    captured = capsys.readouterr()
+    assert [line.split("  ")[0] for line in captured.out.splitlines()] == ["backend", "torch", "torch, merge 1"]
+    assert "sgemm gflops" in captured.err
+
+
+def test_the_rate_told_is_that_of_the_best_batch() -> None:
+    checkpoint = small.checkpoint()
+    (speed,) = bench({"plain": lambda: TorchBackend(checkpoint).run}, checkpoint, seconds=0.01, batches=(1, 4))
+    assert speed.rate == max(speed.rates.values()) == speed.rates[speed.batch]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--backend", "tensorflow"], "'tensorflow' is not one of torch"),
+        (["--seconds", "0"], "no number of seconds"),
+        (["--seconds", "soon"], "no number of seconds"),
+        (["--batch", "0"], "at least 1 picture"),
+        (["--batch", "4,x"], "not a whole number"),
+        (["--threads", "0"], "at least 1"),
+    ],
+)
+def test_nonsense_is_refused(words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "ViT-Mini/8", *words]) == 2
+    assert complaint in capsys.readouterr().err
