@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from peers import peer
 from torch import Tensor, nn
 
 from vitlab.checkpoint import Checkpoint, convert, save
@@ -35,6 +35,9 @@ from vitlab.predict import Predictor
 from vitlab.predict.auto_backend import AutoBackend
 from vitlab.predict.converted import quiet
 from vitlab.predict.torch_backend import TorchBackend
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that it runs from anywhere
+from benchmarks.peers import peer
 
 MODELS = ("Ti/16", "S/16", "B/16", "Ti/16@384")
 BATCHES = (1, 4, 8, 16, 32)

@@ -8,13 +8,16 @@ WEIGHTS is a DeiT-Ti/16 under timm's names, .npz or .safetensors. Prints one lin
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from peers import peer
 from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that it runs from anywhere
+from benchmarks.peers import peer
 
 
 class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):

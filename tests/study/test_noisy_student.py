@@ -195,6 +195,11 @@ def test_a_teacher_that_is_there_is_not_trained_and_its_student_begins_with_it(d
     assert sum(isinstance(event, Stepped) for event in events) == 12
 
 
+def test_a_teacher_may_learn_for_another_time_than_its_students(data: Path, tmp_path: Path) -> None:
+    events = done(study(data, teacher_steps=5), tmp_path / "out")
+    assert [event.step for event in events if isinstance(event, Stepped)] == [*range(1, 6), *range(1, 13)]
+
+
 def test_a_smaller_student_is_refused(data: Path, tmp_path: Path) -> None:
     done(study(data, student="ViT-Ti/16", steps=1), tmp_path / "first")
     teacher = tmp_path / "first" / "round-0" / "run" / "model.safetensors"
@@ -210,6 +215,7 @@ def test_a_smaller_student_is_refused(data: Path, tmp_path: Path) -> None:
         ({"unlabelled": "web"}, "leave one out"),
         ({"student": None}, "no model to begin with"),
         ({"start": "a.npz"}, "random values"),
+        ({"teacher": "a.npz", "teacher_steps": 5}, "leave one out"),
     ],
     ids=str,
 )

@@ -98,7 +98,10 @@ class Arguments:
     """noise: stochastic depth, the last layer's rate"""
 
     steps: Annotated[Count, unset(_OWN)] = None
-    """updates of each run, the teacher's included"""
+    """updates of each run"""
+
+    teacher_steps: Annotated[Count, unset("as of each run")] = None
+    """updates of the teacher, which has fewer pictures to learn and no noise to overcome"""
 
     epochs: Annotated[Number, unset(_OWN)] = None
     """how often each picture is seen, in place of --steps"""
@@ -137,6 +140,7 @@ def run(words: Sequence[str]) -> int:
         student=arguments.student,
         epochs=arguments.epochs,
         steps=arguments.steps,
+        teacher_steps=arguments.teacher_steps,
         batch_size=arguments.batch_size,
         lr=arguments.lr,
         image_size=arguments.image_size,

@@ -57,7 +57,8 @@ class NoisyStudent:
     `teacher` is a checkpoint that knows the classes; without one it is made first, of the labelled pictures alone.
     `start` is the checkpoint that the teacher and every student begin with; `student` a variant that begins with random values.
     With neither a student begins with its teacher's weights. A student is never smaller than its teacher.
-    Of the runs, None leaves a setting to the recipe; `epochs` and `steps` are those of each run.
+    Of the runs, None leaves a setting to the recipe; `epochs` and `steps` are those of each run, but for a teacher that is made
+    with `teacher_steps`: it has far fewer pictures to learn, and no noise to overcome.
     """
 
     data: str
@@ -68,6 +69,7 @@ class NoisyStudent:
     student: str | None = None
     epochs: float | None = None
     steps: int | None = None
+    teacher_steps: int | None = None
     batch_size: int | None = None
     lr: float | None = None
     image_size: tuple[int, int] | None = None
@@ -88,5 +90,7 @@ class NoisyStudent:
                 "shots hides labels to take the pictures for unlabelled ones, and there are others that have none",
                 hint="leave one out",
             )
+        if self.teacher is not None and self.teacher_steps is not None:
+            raise ConfigError("teacher_steps is for a teacher that is made, and one is given", hint="leave one out")
         if self.shots is not None and self.shots < 1:
             raise ConfigError(f"shots={self.shots} must be at least 1")

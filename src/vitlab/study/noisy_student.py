@@ -82,7 +82,7 @@ class _Course:
             source = self.root / "pictures.json"
             if not source.is_file():
                 write_joined(source, pictures.classes, [(pictures.labelled, pictures.labelled_rows)])
-            run = self._run(f"joined:{source}", start=study.start, model=study.student, name="teacher")
+            run = self._run(f"joined:{source}", start=study.start, model=study.student, steps=study.teacher_steps, name="teacher")
             teacher = yield from self._trained(run, self.root / "round-0" / "run")
             if teacher is None:
                 return
@@ -154,7 +154,9 @@ class _Course:
             right=None if truth_N is None else float(np.mean(truth_N == codes_N)),
         )
 
-    def _run(self, source: str, *, start: str | None, model: str | None, name: str = "student") -> RunConfig:
+    def _run(
+        self, source: str, *, start: str | None, model: str | None, steps: int | None = None, name: str = "student"
+    ) -> RunConfig:
         study = self.study
         wish = Wish(
             data=survey(source, rule=_WHOLE),
@@ -163,8 +165,8 @@ class _Course:
             model=None if start is not None else model,
             image_size=study.image_size,
             batch_size=study.batch_size,
-            steps=study.steps,
-            epochs=study.epochs,
+            steps=steps or study.steps,
+            epochs=None if steps else study.epochs,
             lr=study.lr,
             rule=_WHOLE,
             seed=study.seed,

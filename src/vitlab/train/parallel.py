@@ -14,12 +14,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitlab.config.train import Precision, Strategy
 from vitlab.errors import ConfigError
+from vitlab.model.convnext import Block as ConvNeXtBlock
+from vitlab.model.efficientnet import Unit as EfficientNetUnit
 from vitlab.model.hybrid import Unit as StemUnit
+from vitlab.model.recurrent import Layer as RecurrentLayer
 from vitlab.model.resnet import Unit as ResNetUnit
+from vitlab.model.swin import Block as SwinBlock
 from vitlab.model.vit import Block
 from vitlab.train.distributed import World
 
-_SHARDED = (Block, StemUnit, ResNetUnit)
+_SHARDED = (Block, StemUnit, ResNetUnit, SwinBlock, ConvNeXtBlock, EfficientNetUnit, RecurrentLayer)
 
 
 def shared_out(model: nn.Module, strategy: Strategy, precision: Precision, here: World) -> nn.Module:
