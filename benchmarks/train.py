@@ -44,6 +44,7 @@ from vitlab.config.train import Optimizer, TrainConfig
 from vitlab.data.batch import Batch
 from vitlab.data.normalise import normalise
 from vitlab.model import build
+from vitlab.model.vit import ViT
 from vitlab.train.distributed import World
 from vitlab.train.optim import optimizers
 from vitlab.train.processor import keep_memory
@@ -56,11 +57,12 @@ sys.path.insert(0, str(CHECKOUT))  # run as a script, its own folder is all that
 from benchmarks.peers import peer  # noqa: E402
 
 RATE, CLIP = 1e-4, 1.0
-PREPROCESS = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 SMALL = ViTConfig(width=192, depth=9, heads=3, mlp_width=768, patch_size=(4, 4), image_size=(32, 32), num_classes=10)
+TI = variant("ViT-Ti/16", num_classes=1000, profile="timm")
+assert isinstance(TI, ViTConfig)
 MODELS: dict[str, tuple[ViTConfig, int]] = {  # with the pictures of a batch
     "small": (with_profile(SMALL, "timm"), 64),
-    "Ti/16": (variant("ViT-Ti/16", num_classes=1000, profile="timm"), 64),
+    "Ti/16": (TI, 64),
 }
 CONTENDERS = ("vitlab", "vitlab, library", "timm", "Hugging Face", "vit-pytorch")
 Step = Callable[[], float]
@@ -85,6 +87,11 @@ def batch_of(config: ViTConfig, rows: int) -> tuple[np.ndarray[Any, np.dtype[np.
     return images, rng.integers(0, config.num_classes, rows)
 
 
+def fed(config: ViTConfig) -> Preprocess:
+    """How the pictures are fed: as they are, to [-1, 1]."""
+    return Preprocess(image_size=config.image_size, resize="squash")
+
+
 def ours(folder: Path, config: ViTConfig, rows: int) -> Step:
     """vitlab's own update in a process of `vitlab finetune`, which keeps the memory it frees."""
     keep_memory()
@@ -94,15 +101,15 @@ def ours(folder: Path, config: ViTConfig, rows: int) -> Step:
 def library(folder: Path, config: ViTConfig, rows: int) -> Step:
     """vitlab's own update, as its loop makes it, in anybody's process."""
     model = load(folder / "native.safetensors").model
+    assert isinstance(model, ViT)
     model.lean = True
     images, labels = batch_of(config, rows)
     optimizer = Optimizer(lr=RATE, clip=CLIP)
     settings = TrainConfig(steps=1, optimizer=optimizer)
-    preprocess = Preprocess(image_size=config.image_size, resize="squash", **PREPROCESS)
     task = Classify(
         config=settings,
         augment=Augment(image_size=config.image_size),
-        preprocess=preprocess,
+        preprocess=fed(config),
         classes=config.num_classes,
         dtype=torch.float32,
     )
@@ -114,7 +121,7 @@ def library(folder: Path, config: ViTConfig, rows: int) -> Step:
 def plain(model: nn.Module, logits_of: Callable[[Tensor], Tensor], config: ViTConfig, rows: int) -> Step:
     """The plainest good loop around anybody's model."""
     images, labels = batch_of(config, rows)
-    images_BCHW = normalise(torch.from_numpy(images), Preprocess(image_size=config.image_size, resize="squash", **PREPROCESS))
+    images_BCHW = normalise(torch.from_numpy(images), fed(config))
     labels_B = torch.from_numpy(labels)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0, fused=True)
@@ -232,10 +239,10 @@ def _weights(folder: Path, config: ViTConfig) -> None:
     """The same random weights for all who share our mathematics; the head too, which would begin with zeros."""
     model = build(config)
     with torch.no_grad():
+        assert isinstance(model, ViT)
         assert model.head is not None
         model.head.weight.normal_(0, 0.02, generator=torch.Generator().manual_seed(1))
-    preprocess = Preprocess(image_size=config.image_size, resize="squash", **PREPROCESS)
-    save(folder / "native.safetensors", Checkpoint(model=model, config=config, preprocess=preprocess, labels=None))
+    save(folder / "native.safetensors", Checkpoint(model=model, config=config, preprocess=fed(config), labels=None))
     convert(folder / "native.safetensors", folder / "timm.safetensors", to="timm")
     convert(folder / "native.safetensors", folder / "hf", to="huggingface")
 

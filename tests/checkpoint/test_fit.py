@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from vitlab.checkpoint.fit import Wanted, fit, resize_channels, resize_patch
 from vitlab.config import Position, ResNetConfig, ViTConfig, variant
-from vitlab.config.model import PositionKind, PositionPlace
+from vitlab.config.model import ModelConfig, PositionKind, PositionPlace
 from vitlab.errors import CheckpointError, ConfigError
 from vitlab.model import build
 from vitlab.model.position import resize_grid
@@ -26,7 +26,7 @@ def state_of(config: ViTConfig | ResNetConfig) -> dict[str, torch.Tensor]:
     return {key: torch.randn_like(value) for key, value in build(config).state_dict().items()}
 
 
-def loads(state: dict[str, torch.Tensor], config: ViTConfig | ResNetConfig) -> torch.nn.Module:
+def loads(state: dict[str, torch.Tensor], config: ModelConfig) -> torch.nn.Module:
     model = build(config).eval()
     model.load_state_dict(state, strict=True)
     return model

@@ -1,7 +1,7 @@
 """Eight bits: post-training quantisation by ONNX Runtime, calibrated on pictures, fragile layers kept in float.
 
 ONNX Runtime's static quantisation (a scale for each channel of a weight, one zero point and scale for each activation) was chosen
-by measurement over dynamic quantisation and NNCF: docs/log.md. Axes: N pictures, K classes.
+after a measurement: docs/log.md. Axes: N pictures, K classes.
 """
 
 from __future__ import annotations

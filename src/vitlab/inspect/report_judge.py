@@ -17,6 +17,7 @@ from vitlab.config.decode import DecodeLimits
 from vitlab.config.evaluate import EvaluateConfig
 from vitlab.config.source import Split
 from vitlab.data.care.progress import Tell, silent
+from vitlab.data.generated import GeneratedSource
 from vitlab.data.normalise import normalise
 from vitlab.data.source import Source, open_source
 from vitlab.data.view import EvaluationView
@@ -29,6 +30,7 @@ from vitlab.inspect.report_run import RunRecord
 Pixels = NDArray[np.uint8]
 
 _PARTS: tuple[Split, ...] = ("train", "val", "test")
+_MOST_READ = 50_000  # pictures that are read for a fingerprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,13 +62,14 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataCard:
-    """A data set in short. `counts` are pictures of each class in the part that was learned from."""
+    """A data set in short. `counts` are pictures of each class in the part that was learned from; `fingerprint` is None where that
+    would mean to read too many of them."""
 
     source: str
     parts: dict[str, int]
     classes: tuple[str, ...]
     counts: tuple[int, ...]
-    fingerprint: str
+    fingerprint: str | None
 
 
 def judged_run(record: RunRecord, checkpoint: Checkpoint, *, split: Split | None = None, tell: Tell = silent) -> Judgement:
@@ -158,5 +161,5 @@ def data_card(record: RunRecord) -> DataCard | None:
         parts={name: count for name, count in parts.items() if count},
         classes=learned.labels,
         counts=tuple(counts[place] for place in range(len(learned.labels))),
-        fingerprint=learned.fingerprint(),
+        fingerprint=learned.fingerprint() if len(learned) <= _MOST_READ or isinstance(learned, GeneratedSource) else None,
     )

@@ -158,7 +158,7 @@ def data(card: DataCard | None, record: RunRecord) -> Section:
         "source": source,
         "pictures": ", ".join(f"{name} {count:,}" for name, count in card.parts.items()),
         "classes": f"{len(card.classes):,}",
-        "fingerprint": card.fingerprint,
+        "fingerprint": card.fingerprint or "not taken of so many pictures",
     }
     if any(card.counts):
         facts["pictures of a class"] = f"{min(card.counts):,} to {max(card.counts):,}"

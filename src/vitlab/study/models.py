@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.model import ModelConfig, ResNetConfig, ResNetStem, ViTConfig
+from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.variants import variant
 
 
@@ -19,6 +21,6 @@ FAMILIES: dict[str, ModelConfig] = {
     "ViT": _vit(),
     "hybrid": replace(_vit(), stem=ResNetStem(blocks=(1,), width=32), patch_size=(2, 2)),
     "BiT ResNet": ResNetConfig(blocks=(1, 1, 1), stage_widths=(64, 128, 256), root_width=32, groups=16, image_size=(SIDE, SIDE)),
-    "ConvNeXt": replace(variant("ConvNeXt-Mini"), depths=(1, 2, 1), widths=(32, 64, 128), patch_size=2, layer_scale=0.1),
-    "LSTM": replace(variant("LSTM-Mini/8"), width=160),
+    "ConvNeXt": ConvNeXtConfig(depths=(1, 2, 1), widths=(32, 64, 128), patch_size=2, layer_scale=0.1, image_size=(SIDE, SIDE)),
+    "LSTM": RecurrentConfig(cell="lstm", width=160, depth=1, patch_size=(8, 8), image_size=(SIDE, SIDE)),
 }
