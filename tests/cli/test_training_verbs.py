@@ -398,6 +398,7 @@ def test_max_minutes_stops_with_a_checkpoint_and_the_same_command_goes_on(
     assert Path(said["model"]).is_file()  # its last checkpoint's
     said = json.loads(told(capsys, *words, "--json")[0])
     assert (said["ended"], said["steps"]) == ("finished", 4)
+    assert said["report"] == f"vitlab report {tmp_path / 'run'}"
 
 
 def test_a_sweep_out_of_time_says_where_it_is_and_goes_on(
