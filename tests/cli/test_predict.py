@@ -230,7 +230,7 @@ def test_a_backend_and_merging_are_chosen_and_said(model: Path, folder: Path, ca
     auto, _ = predicted(capsys, model, folder, "--json")
     assert lines(plain) == lines(auto)
     merged, told = predicted(capsys, model, folder, "--json", "--merge", "2")
-    assert any("2 pairs of patches are merged" in line for line in told)
+    assert any("2 pairs of patches a layer are merged" in line for line in told)
     assert lines(merged)[0]["checkpoint"] != lines(plain)[0]["checkpoint"]
     _, told = predicted(capsys, model, folder, "--backend", "torhc", code=2)
     assert told[0].startswith("error: --backend: 'torhc' is not one of")

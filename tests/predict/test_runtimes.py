@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,18 @@ def test_another_runtime_gives_the_same_numbers_and_its_graph_is_made_once(
     monkeypatch.setattr(converted, "traced", twice)
     again = Predictor(checkpoint, backend=backend)  # type: ignore[arg-type]
     close(again.backend.run(images_BHWC).logits_BK, expected.logits_BK)
+
+
+@pytest.mark.slow
+def test_torch_compile_gives_the_same_numbers() -> None:
+    if shutil.which("c++") is None and shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    checkpoint = vit({"depth": 1})
+    images_BHWC = noise(checkpoint, 7)
+    expected = TorchBackend(checkpoint).run(images_BHWC, features=True)
+    found = Predictor(checkpoint, backend="compile").backend.run(images_BHWC, features=True)
+    close(found.logits_BK, expected.logits_BK)
+    close(found.features_BD, expected.features_BD)
 
 
 def test_a_runtime_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ class Arguments:
     """batches to try, the best of which is told"""
 
     merge: Annotated[int, one("N", count)] = 0
-    """measure also torch with so many pairs of alike patches joined in every layer of a ViT"""
+    """measure also torch with so many pairs of alike patches joined a layer, on average, in a ViT"""
 
     seconds: Annotated[float, one("S", seconds)] = 10.0
     """time to measure for, all together"""

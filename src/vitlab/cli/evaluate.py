@@ -79,7 +79,7 @@ class Arguments(TransferOptions):
     """how badly, from 1 to 5"""
 
     merge: Annotated[int, one("N", count)] = 0
-    """pairs of alike patches joined in every layer of a ViT: faster, and slightly other answers"""
+    """pairs of alike patches joined a layer, on average, in a ViT: faster, and slightly other answers"""
 
     batch_size: Annotated[int, one("N", count)] = 64
     """pictures at once"""

@@ -61,7 +61,7 @@ class Arguments(Opening):
     """what runs the model; auto is torch until a measurement on this machine found another one faster"""
 
     merge: Annotated[int, one("N", count)] = 0
-    """pairs of alike patches joined in every layer of a ViT: faster, and slightly other answers"""
+    """pairs of alike patches joined a layer, on average, in a ViT: faster, and slightly other answers"""
 
     batch_size: Annotated[int, one("N", count)] = 32
     """pictures at once"""

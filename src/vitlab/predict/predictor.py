@@ -43,7 +43,7 @@ class Predictor:
     `batch_size` pictures go through the model at once, read ahead by `workers` threads (0: by the caller, in turn).
     `backend` is what runs the model: `torch`, `compile`, `onnxruntime`, `openvino`, or `auto`: torch, until a measurement on this
     machine says that another is faster. All give the same numbers to rounding. `merge` above 0 joins so many pairs of alike
-    patches in every layer of a ViT: faster, and slightly other numbers. `limits` says which files are let in. `say` is called
+    patches a layer, on average, of a ViT: faster, and slightly other numbers. `limits` says which files are let in. `say` is called
     with a sentence when something is chosen later on. `labels`, `preprocess` and `notes` (a sentence for everything that was
     chosen or guessed) may be read.
     """
@@ -117,7 +117,7 @@ class Predictor:
             checkpoint.model.eval()
         merged: tuple[str, ...] = ()
         if self.merge:
-            merged = (f"{self.merge} pairs of patches are merged in every layer: answers are not quite the model's own",)
+            merged = (f"{self.merge} pairs of patches a layer are merged: answers are not quite the model's own",)
         match name:
             case "compile":
                 return CompiledBackend(checkpoint, merge=self.merge), merged

@@ -24,7 +24,6 @@ from vitlab.study.verdict import accuracy_of, judge_run
 from vitlab.train.control import Control
 from vitlab.train.survey import this_machine
 
-BudgetName = Literal["full", "tiny"]
 Start = Literal["pretrained", "random"]
 
 SHOTS = 10
@@ -46,7 +45,7 @@ class Budget:
 BUDGETS: dict[str, Budget] = {
     "full": Budget(letters=100_000, all_steps=600, few_steps=300),
     "tiny": Budget(
-        letters=256, all_steps=4, few_steps=3, data=replace(STROKES, source=f"{STROKES.source},examples=10", pictures=1000)
+        letters=32, all_steps=2, few_steps=2, data=replace(STROKES, source=f"{STROKES.source},examples=10", pictures=1000)
     ),
 }
 
@@ -179,7 +178,9 @@ def _finetuning(wish: Wish) -> RunConfig:
     """On every labelled digit there is, and without a look at held-out ones: what is to be chosen was chosen before."""
     run = recipe("quickstart-finetune", wish)
     augment = replace(run.data.augment, crop="squash")  # every picture as it is
-    return _on_one_core(replace(run, data=replace(run.data, train_split="train+val", evaluate_split=None, augment=augment)))
+    data = replace(run.data, train_split="train+val", evaluate_split=None, augment=augment)
+    # Seconds long: a checkpoint half way is enough, and each one waits for the disk.
+    return _on_one_core(replace(run, data=data, train=replace(run.train, save_every=max(1, run.train.steps // 2))))
 
 
 def _on_one_core(run: RunConfig) -> RunConfig:

@@ -27,7 +27,7 @@ SMALLEST_SUM = 1e-30  # of exp(logits): far above what float32 cannot hold, so t
 
 
 class FusedViT:
-    """A ViT with folded weights; `merge` pairs of tokens become one in every layer but the last.
+    """A ViT with folded weights; `merge` pairs of patches a layer, on average, become one token each.
 
     The weights are shared between threads, a workspace belongs to one.
     """

@@ -1,5 +1,5 @@
-"""Token merging at inference (Bolya et al. 2023, "Token Merging: Your ViT But Faster"): in every layer the r most alike pairs of
-patches become one token each, the mean of both weighted by how many patches each stands for.
+"""Token merging at inference (Bolya et al. 2023, "Token Merging: Your ViT But Faster"): the most alike pairs of patches,
+r a layer, become one token each, the mean of both weighted by how many patches each stands for.
 
 Pairs are found among two halves, every second patch in each: cheap, and no chains. Prefix tokens are never merged. A token that
 stands for s patches counts s times in attention. With r = 0 nothing changes.
