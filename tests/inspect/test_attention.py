@@ -138,18 +138,18 @@ def test_a_model_in_training_is_looked_at_as_in_use_and_goes_on_training() -> No
 
 
 LARGE = """
-import resource, torch
+import torch
 from vitlab.config import ViTConfig
 from vitlab.inspect.distance import attention_distance
 from vitlab.model import build
 config = ViTConfig(width=32, depth=1, heads=8, mlp_width=32, patch_size=(8, 8), image_size=(768, 768), num_classes=2)
 attention_distance(build(config), torch.zeros(1, 3, 768, 768))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]))
 """
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads its own peak from /proc; ru_maxrss would hold the parent's too")
 def test_memory_does_not_hold_the_whole_attention_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True, timeout=240)
-    unit = 1 if sys.platform == "darwin" else 1024
     whole = 8 * 9217**2 * 4
-    assert int(done.stdout) * unit < whole / 2
+    assert int(done.stdout) * 1024 < whole / 2

@@ -17,7 +17,7 @@ _PICTURES = 4
 
 
 class MergedViT(nn.Module):
-    """`merge` pairs of patches a layer, on average, become one token each. For inference alone, in the weights the model has now."""
+    """`merge` pairs of patches a layer, on average, become one token each. For inference alone, with the weights of now."""
 
     def __init__(self, checkpoint: Checkpoint, merge: int) -> None:
         super().__init__()
