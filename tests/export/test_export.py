@@ -197,7 +197,7 @@ def test_eight_bits_take_a_third_of_the_file_and_lose_at_most_what_is_allowed(
     assert made.quantised.measure == "top-1"
     assert made.quantised.before > 30  # chance is 10
     assert made.quantised.drop <= 5
-    assert made.bytes < whole.bytes
+    assert made.paths[-1].stat().st_size < whole.paths[-1].stat().st_size  # of OpenVINO's two, that of the weights
     assert made.difference > 0
 
 

@@ -13,7 +13,7 @@ from vitlab.cli.table import print_facts
 from vitlab.cli.talk import note
 from vitlab.config.text import Json
 
-Format = Literal["native", "jax-npz", "big-vision", "timm", "huggingface", "torchvision", "bit-npz"]
+Format = Literal["native", "jax-npz", "big-vision", "timm", "huggingface", "torchvision", "bit-npz", "swin", "convnext"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

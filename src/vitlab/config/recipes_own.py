@@ -147,8 +147,8 @@ def quickstart(wish: Wish) -> RunConfig:
     """First steps: a tiny ViT learns to tell 100 invented letters apart, drawn as it goes. Nothing is downloaded.
 
     Command: vitlab pretrain --recipe quickstart --out runs/quickstart
-    Time: 36 s on two cores of an AMD EPYC, one thread each.
-    Score: 79 % of the letters it has not seen told right, of 100 kinds; measured here.
+    Time: about 40 s of one core of an Intel Xeon.
+    Score: 79.6 % of 2,000 letters it has not seen told right, of 100 kinds; measured here.
     """
     data = wish.data or STROKES
     model = new_model("quickstart", wish, _MINI, classes=data.classes, channels=data.channels)
@@ -165,8 +165,9 @@ def quickstart_finetune(wish: Wish) -> RunConfig:
     """Second steps: 1,797 real handwritten digits of 8 x 8 pixels, beginning with what `quickstart` learned, or with nothing.
 
     Command: vitlab finetune digits --recipe quickstart-finetune --from runs/quickstart
-    Time: 16 s on the same machine.
-    Score: 97.6 % of the 450 test digits beginning with `quickstart`, 91.6 % from random values, measured here, one seed each.
+    Time: a quarter of a minute of one core of an Intel Xeon.
+    Score: in `vitlab quickstart`, at 48 px and 600 updates, 99.1 % of the 450 test digits beginning with `quickstart` and 97.1 %
+    from random values, each at its best rate; measured here, one seed each.
     """
     data = wish.data or DIGITS
     if wish.start is None:

@@ -118,8 +118,8 @@ class Loop:
             except DivergedError:
                 raise
             except VitlabError:
-                # Where ranks write together, the others would have to know of it.
-                if keeper.together is None and not keeper.broken:
+                # With several ranks the others would have to know of it: what is on the disk already stands.
+                if self.here.ranks == 1 and not keeper.broken:
                     yield from self._save()  # what was learned so far is not lost with a worker
                     yield from keeper.written()
                 raise
