@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch.export import ExportedProgram
 
 from vitlab.errors import ConfigError, ExportError
-from vitlab.export.graph import quiet
+from vitlab.predict.converted import quiet
 
 Kind = Literal["onnx", "openvino", "pt2"]
 ENDINGS: dict[str, Kind] = {".onnx": "onnx", ".xml": "openvino", ".pt2": "pt2"}

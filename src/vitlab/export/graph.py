@@ -6,10 +6,6 @@ Axes: B batch, H height, W width, C channels, K classes; G rows and J columns of
 from __future__ import annotations
 
 import copy
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -25,6 +21,7 @@ from vitlab.errors import ConfigError, ExportError
 from vitlab.model.assemble import Model
 from vitlab.model.position import Grid, Positions
 from vitlab.model.vit import ViT
+from vitlab.predict.converted import quiet
 from vitlab.predict.fused.graph import Answer, Input, Output, PlainGraph, exportable
 from vitlab.predict.predictor import chance_of
 
@@ -78,20 +75,6 @@ def traced(graph: Graph, config: ExportConfig) -> ExportedProgram:
             return torch.export.export(graph, (graph.taken(example_BHWC),), dynamic_shapes=(shape,))
         except (RuntimeError, ValueError) as error:  # torch's UserError and ConstraintViolationError among them
             raise ExportError(f"torch.export cannot trace this model: {str(error).splitlines()[0]}") from error
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without torch's remarks on itself, which a user can do nothing about."""
-    log = logging.getLogger("torch.onnx._internal.exporter._registration")
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(before)
 
 
 def of_any_size(checkpoint: Checkpoint) -> Checkpoint:

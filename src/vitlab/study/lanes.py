@@ -11,7 +11,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -98,6 +98,11 @@ class _Lane:
 
 
 Reason = Literal["finished", "stopped"]
+
+
+def on_one_core(run: RunConfig) -> RunConfig:
+    """Each run has a core to itself, so its pictures are drawn between its updates."""
+    return replace(run, data=replace(run.data, loader=replace(run.data.loader, workers=0)))
 
 
 def side_by_side(jobs: Sequence[Job], *, lanes: int, control: Control) -> Iterator[Went | Done]:

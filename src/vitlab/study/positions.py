@@ -12,7 +12,7 @@ from vitlab.config.check import at_least
 from vitlab.config.model import Position, PositionKind, PositionPlace, ViTConfig
 from vitlab.config.recipes import recipe
 from vitlab.config.wish import Wish
-from vitlab.study.lanes import Done, Job, Went, side_by_side
+from vitlab.study.lanes import Done, Job, Went, on_one_core, side_by_side
 from vitlab.study.models import FAMILIES
 from vitlab.study.verdict import accuracy_of, judge_run
 from vitlab.train.control import Control
@@ -68,8 +68,9 @@ def jobs_of(out: Path, *, pictures: int, seeds: int) -> tuple[Job, ...]:
             placed = replace(model, position=Position(kind=kind, place=place, prefix=False))
             run = recipe("quickstart", Wish(model=placed, epochs=pictures / 100_000, seed=seed))
             name = f"{kind}-{place}-{seed}"
-            run = replace(run, data=replace(run.data, loader=replace(run.data.loader, workers=0)))
-            made.append(Job(name=name, title=f"{kind}, {place}, seed {seed}", run=run, out=out / name, verdict=judge_run))
+            made.append(
+                Job(name=name, title=f"{kind}, {place}, seed {seed}", run=on_one_core(run), out=out / name, verdict=judge_run)
+            )
     return tuple(made)
 
 

@@ -19,7 +19,7 @@ from vitlab.config.run import RunConfig
 from vitlab.config.text import Json
 from vitlab.config.wish import DataFacts, StartFacts, Wish
 from vitlab.study.few_labels import nearest, write_few
-from vitlab.study.lanes import Done, Job, Went, side_by_side
+from vitlab.study.lanes import Done, Job, Went, on_one_core, side_by_side
 from vitlab.study.verdict import accuracy_of, judge_run
 from vitlab.train.control import Control
 from vitlab.train.survey import this_machine
@@ -104,7 +104,7 @@ def jobs_of(out: Path, budget: Budget) -> tuple[Job, ...]:
     first = Job(
         name="letters",
         title="pre-train on invented letters",
-        run=_on_one_core(letters),
+        run=on_one_core(letters),
         out=out / "letters",
         verdict=judge_run,
     )
@@ -180,9 +180,4 @@ def _finetuning(wish: Wish) -> RunConfig:
     augment = replace(run.data.augment, crop="squash")  # every picture as it is
     data = replace(run.data, train_split="train+val", evaluate_split=None, augment=augment)
     # Seconds long: a checkpoint half way is enough, and each one waits for the disk.
-    return _on_one_core(replace(run, data=data, train=replace(run.train, save_every=max(1, run.train.steps // 2))))
-
-
-def _on_one_core(run: RunConfig) -> RunConfig:
-    """Each run has a core to itself, so its pictures are drawn between its updates."""
-    return replace(run, data=replace(run.data, loader=replace(run.data.loader, workers=0)))
+    return on_one_core(replace(run, data=data, train=replace(run.train, save_every=max(1, run.train.steps // 2))))

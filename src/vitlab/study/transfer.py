@@ -14,7 +14,7 @@ from vitlab.config.wish import DataFacts, StartFacts, Wish
 from vitlab.data.source import open_source
 from vitlab.errors import ConfigError
 from vitlab.study.few_labels import write_few
-from vitlab.study.lanes import Done, Job, Went, side_by_side
+from vitlab.study.lanes import Done, Job, Went, on_one_core, side_by_side
 from vitlab.study.models import FAMILIES, SIDE
 from vitlab.study.verdict import accuracy_of, judge_run
 from vitlab.train.control import Control
@@ -66,7 +66,7 @@ def jobs_of(out: Path, plan: Plan) -> tuple[Job, ...]:
         first = Job(
             name=f"{slug}-letters",
             title=f"{family}: invented letters",
-            run=_on_one_core(letters),
+            run=on_one_core(letters),
             out=out / f"{slug}-letters",
             verdict=judge_run,
         )
@@ -121,8 +121,4 @@ def _curves(plan: Plan, found: dict[str, float]) -> Sequence[Curve]:
 def _finetuning(run: RunConfig) -> RunConfig:
     """Every labelled picture is learned from, as it is, without a look at held-out ones."""
     augment = replace(run.data.augment, crop="squash")
-    return _on_one_core(replace(run, data=replace(run.data, train_split="train+val", evaluate_split=None, augment=augment)))
-
-
-def _on_one_core(run: RunConfig) -> RunConfig:
-    return replace(run, data=replace(run.data, loader=replace(run.data.loader, workers=0)))
+    return on_one_core(replace(run, data=replace(run.data, train_split="train+val", evaluate_split=None, augment=augment)))
