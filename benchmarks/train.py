@@ -47,7 +47,7 @@ from vitlab.model import build
 from vitlab.model.vit import ViT
 from vitlab.train.distributed import World
 from vitlab.train.optim import optimizers
-from vitlab.train.processor import keep_memory
+from vitlab.train.processor import back_by_hand, keep_memory
 from vitlab.train.step import Stepper
 from vitlab.train.task import Classify
 
@@ -103,6 +103,7 @@ def library(folder: Path, config: ViTConfig, rows: int) -> Step:
     model = load(folder / "native.safetensors").model
     assert isinstance(model, ViT)
     model.lean = True
+    back_by_hand(model)
     images, labels = batch_of(config, rows)
     optimizer = Optimizer(lr=RATE, clip=CLIP)
     settings = TrainConfig(steps=1, optimizer=optimizer)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitlab.config.model import ViTConfig
+from vitlab.model.by_hand import in_parts
 from vitlab.model.record import Record
 
 Axis = Literal["rows", "columns"]
@@ -78,11 +79,13 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.out = nn.Linear(config.width, config.width)
         self.dropout = nn.Dropout(config.dropout)
+        self.by_hand = False  # True: the backward pass of q, k and v is vitlab's own, for less time on a processor
 
     def forward(self, x_BND: Tensor, scene: Scene, record: Record | None = None) -> Tensor:
         if scene.read is not None:
             return self.of_first(x_BND, scene.read)
-        q_BHNK, k_BHNK, v_BHNK = apart(self.qkv(x_BND), 3, self.heads)  # eq. 5
+        qkv_BND = in_parts(x_BND, self.qkv, 3) if self.by_hand else self.qkv(x_BND).chunk(3, dim=-1)
+        q_BHNK, k_BHNK, v_BHNK = (in_heads(part_BND, self.heads) for part_BND in qkv_BND)  # eq. 5
         bias = scene.mask_NN if scene.offsets_MD is None else relative_logits(q_BHNK, scene)
         if self.axis is None:
             y_BHNK = F.scaled_dot_product_attention(q_BHNK, k_BHNK, v_BHNK, attn_mask=bias)  # eq. 6 and 7
@@ -99,19 +102,20 @@ class Attention(nn.Module):
         width = x_BND.shape[-1]
         weight, bias = self.qkv.weight, cast("Tensor | None", self.qkv.bias)
         q_BRD = F.linear(x_BND[:, :read], weight[:width], None if bias is None else bias[:width])
-        k_BHNK, v_BHNK = apart(F.linear(x_BND, weight[width:], None if bias is None else bias[width:]), 2, self.heads)
-        (q_BHRK,) = apart(q_BRD, 1, self.heads)
+        kv_BND = F.linear(x_BND, weight[width:], None if bias is None else bias[width:]).chunk(2, dim=-1)
+        k_BHNK, v_BHNK = (in_heads(part_BND, self.heads) for part_BND in kv_BND)
+        q_BHRK = in_heads(q_BRD, self.heads)
         y_BHRK = F.scaled_dot_product_attention(q_BHRK, k_BHNK, v_BHNK)
         y_BRD: Tensor = self.dropout(self.out(y_BHRK.transpose(1, 2).flatten(2)))
         return y_BRD
 
 
-def apart(x_BNE: Tensor, parts: int, heads: int) -> list[Tensor]:
-    """Queries, keys and values that stand side by side, (B, N, parts H K), each as (B, H, N, K).
+def in_heads(x_BND: Tensor, heads: int) -> Tensor:
+    """(B, N, D) as (B, H, N, K).
 
-    Cut along the width first: the gradients then come together in one copy, where a permuted tensor would need two.
+    q, k and v are cut along the width before: their gradients then come together in one copy, where a permuted tensor needs two.
     """
-    return [part_BND.view(*part_BND.shape[:2], heads, -1).transpose(1, 2) for part_BND in x_BNE.chunk(parts, dim=-1)]
+    return x_BND.view(*x_BND.shape[:2], heads, -1).transpose(1, 2)
 
 
 def keep(record: Record, gaze: Gaze, bias: Tensor | None) -> None:

@@ -29,6 +29,7 @@ from vitlab.train.average import Averaged
 from vitlab.train.distributed import World
 from vitlab.train.optim import freeze, optimizers, restore_optimizer
 from vitlab.train.parallel import shared_out
+from vitlab.train.processor import back_by_hand
 from vitlab.train.snapshot import Snapshot
 from vitlab.train.task import BothHeads, Classify, PredictMasked, Task
 
@@ -81,6 +82,8 @@ def assemble(run: RunConfig, source: Source, world: World, restored: Snapshot | 
     if isinstance(bare, ViT):
         bare.lean = True  # what no one reads needs no gradient either
         bare.any_size = bare.any_size or bool(run.train.growth)
+    if place.type == "cpu" and run.train.strategy != "fsdp" and run.train.precision == "float32" and not run.train.compile:
+        back_by_hand(bare)
     (bare.encoder if isinstance(bare, ViT) else bare).recompute = run.train.recompute
     whole = _for_training(bare, run, restored).to(place)
     freeze(whole, run.train)
