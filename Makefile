@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 QUICKSTART_EXTRAS := demo,figures,jpeg
-TEST_EXTRAS := dev,figures,export,openvino,track,jpeg,demo,parquet,hdf5
+TEST_EXTRAS := dev,figures,export,openvino,int8,track,jpeg,demo,parquet,hdf5
 BENCHMARKS := benchmarks/startup.py benchmarks/generated.py
 
 .DEFAULT_GOAL := help

@@ -6,6 +6,8 @@ Each runtime runs one picture alone and batches of several sizes, of which its b
 and the least time of each counts. Peers are given pictures that are normalised already; vitlab is given uint8 pixels and
 normalises them itself, so its time has that in it. `--clock cpu` counts the processor's time in place of the wall's, for one thread
 on a machine that others use too. Needs timm; transformers, vit_pytorch, onnxruntime and openvino are measured where they are.
+
+`--int8` measures 8 bits apart: vitlab's exported files in OpenVINO and ONNX Runtime, beside the same graph in float and timm.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ from torch import Tensor, nn
 
 from vitlab.checkpoint import Checkpoint, convert, save
 from vitlab.config import Preprocess, variant
+from vitlab.config.export import ExportConfig
 from vitlab.config.model import ViTConfig
 from vitlab.data.normalise import normalise
+from vitlab.data.source import open_source
+from vitlab.export import export
 from vitlab.model import build
 from vitlab.model.cost import cost
 from vitlab.predict import Predictor
@@ -80,7 +85,7 @@ class Case:
         self.images_BCHW = normalise(torch.from_numpy(self.pixels_BHWC), fed)
         self.arrays_BCHW = self.images_BCHW.numpy()
         save(folder / "model.safetensors", self.checkpoint)
-        self.lines = [*self._ours(), *self._peers()]
+        self.lines = [*self._in_eight_bits(), *self._peers()] if options.int8 else [*self._ours(), *self._peers()]
 
     def _ours(self) -> list[Line]:
         names = ["torch", "onnxruntime", "openvino"] + ([] if self.options.quick else ["compile"])
@@ -97,6 +102,24 @@ class Case:
         assert isinstance(auto, AutoBackend)
         print(f"  auto: {auto.measured().told()}", flush=True)
         return [*lines, Line("vitlab auto", self._of_backend(auto), ours=True)]
+
+    def _in_eight_bits(self) -> list[Line]:
+        lines = []
+        for name in ("openvino", "onnxruntime"):
+            floats = Predictor(self.checkpoint, backend=name)
+            lines.append(Line(f"vitlab {name}, float", self._of_backend(floats.backend), ours=True))
+        side = self.config.image_size[0]
+        source = open_source(f"generated:kind=contours,classes=4,examples=8,image_size={side},channels=3", split="all")
+        settings = ExportConfig(int8=True, inside=True, calibration=16, max_drop=100)  # random weights: nothing is lost or won
+        for ending in (".xml", ".onnx"):
+            path = export(self.checkpoint, self.folder / f"int8{ending}", settings, source=source).paths[0]
+            print(f"  {path.name}: written", flush=True)
+        shape = (4, *self.config.image_size, 3)
+        lines.append(
+            Line("vitlab openvino, int8", _streams(self.folder / "int8.xml", shape, self.pixels_BHWC), ours=True, same=False)
+        )
+        session = _session(self.folder / "int8.onnx", self.pixels_BHWC)
+        return [*lines, Line("vitlab onnxruntime, int8", session, ours=True, same=False)]
 
     def _of_backend(self, backend: Any) -> Run:
         return lambda batch: backend.run(self.pixels_BHWC[:batch]).logits_BK
@@ -162,43 +185,19 @@ class Case:
 
     def _onnxruntime(self, path: Path) -> list[Line]:
         try:
-            runtime = peer("onnxruntime")
+            peer("onnxruntime")
         except ImportError:
             return []
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
-        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        name = session.get_inputs()[0].name
-        return [Line("timm ONNX Runtime", lambda batch: session.run(None, {name: self.arrays_BCHW[:batch]})[0])]
+        return [Line("timm ONNX Runtime", _session(path, self.arrays_BCHW))]
 
     def _openvino(self, path: Path) -> list[Line]:
         try:
-            openvino = peer("openvino")
+            compiled = peer("openvino").Core().compile_model(path, "CPU", _openvino_settings())
         except ImportError:
             return []
-        core, threads = openvino.Core(), torch.get_num_threads()
-        plain = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
-        compiled = core.compile_model(path, "CPU", plain)
-        model = core.read_model(path)
-        model.reshape([4, 3, *self.config.image_size])
-        queue = openvino.AsyncInferQueue(
-            core.compile_model(model, "CPU", plain | {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": threads}), threads
-        )
-
-        def streams(batch: int) -> Any:
-            """The same settings as vitlab's: slices of 4 of a fixed shape, side by side."""
-            found: dict[int, Any] = {}
-            queue.set_callback(lambda request, first: found.__setitem__(first, request.get_output_tensor(0).data.copy()))
-            if batch % 4:
-                return compiled(self.arrays_BCHW[:batch])[0]
-            for first in range(0, batch, 4):
-                queue.start_async([self.arrays_BCHW[first : first + 4]], first)
-            queue.wait_all()
-            return np.concatenate([found[first] for first in sorted(found)])
-
         return [
             Line("timm OpenVINO", lambda batch: compiled(self.arrays_BCHW[:batch])[0]),
-            Line("timm OpenVINO, vitlab's settings", streams),
+            Line("timm OpenVINO, vitlab's settings", _streams(path, (4, 3, *self.config.image_size), self.arrays_BCHW)),
         ]
 
     def measure(self) -> None:
@@ -218,6 +217,47 @@ class Case:
                         line.run(batch)
                     spent = (clock() - began) / (4 * batch if batch == 1 else batch)
                     line.seconds[batch] = min(line.seconds.get(batch, float("inf")), spent)
+
+
+def _session(path: Path, arrays: NDArray[Any]) -> Run:
+    """ONNX Runtime on a file."""
+    runtime = peer("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda batch: session.run(None, {name: arrays[:batch]})[0]
+
+
+def _openvino_settings() -> dict[str, Any]:
+    return {
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
+
+
+def _streams(path: Path, shape: tuple[int, ...], arrays: NDArray[Any]) -> Run:
+    """OpenVINO with the same settings as vitlab's: slices of 4 of a fixed shape, side by side."""
+    openvino = peer("openvino")
+    core, plain, threads = openvino.Core(), _openvino_settings(), torch.get_num_threads()
+    compiled = core.compile_model(path, "CPU", plain)
+    model = core.read_model(path)
+    model.reshape(list(shape))
+    settings = plain | {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": threads}
+    queue = openvino.AsyncInferQueue(core.compile_model(model, "CPU", settings), threads)
+
+    def run(batch: int) -> Any:
+        found: dict[int, Any] = {}
+        queue.set_callback(lambda request, first: found.__setitem__(first, request.get_output_tensor(0).data.copy()))
+        if batch % 4:
+            return compiled(arrays[:batch])[0]
+        for first in range(0, batch, 4):
+            queue.start_async([arrays[first : first + 4]], first)
+        queue.wait_all()
+        return np.concatenate([found[first] for first in sorted(found)])
+
+    return run
 
 
 def peak(clock: Callable[[], float]) -> float:
@@ -277,6 +317,7 @@ def main() -> None:
         "--quick", action="store_true", help="4 rounds, batches to 8, without torch.compile, which takes minutes to make"
     )
     parser.add_argument("--merge", type=int, default=0, help="also with so many pairs of patches merged a layer: other numbers")
+    parser.add_argument("--int8", action="store_true", help="8 bits, apart, in place of vitlab's other backends")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", type=Path, help="file to write")
     options = parser.parse_args()

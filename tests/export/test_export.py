@@ -15,13 +15,15 @@ from vitlab.checkpoint import Checkpoint
 from vitlab.config import Preprocess, variant
 from vitlab.config.export import ExportConfig
 from vitlab.config.model import ModelConfig, Position, ResNetConfig, ResNetStem, ViTConfig
+from vitlab.data.care.progress import silent
 from vitlab.data.normalise import normalise
 from vitlab.data.source import open_source
 from vitlab.errors import ConfigError, ExportError
 from vitlab.export import export
-from vitlab.export.files import onnx_facts, onnx_runner
-from vitlab.export.graph import stretch
+from vitlab.export.files import onnx_bytes, onnx_facts, onnx_runner
+from vitlab.export.graph import Graph, stretch, traced
 from vitlab.export.pictures import generated_pictures, own_pictures
+from vitlab.export.quantise_openvino import OpenVINOQuantiser
 from vitlab.model import build
 from vitlab.model.position import resize_grid
 
@@ -207,7 +209,7 @@ def test_eight_bits_that_lose_too_much_are_not_written(reader: Checkpoint, tmp_p
         hurt = b"DequantizeLinear" in content
         return lambda images: np.roll(run(images), 1, axis=1) if hurt else run(images)
 
-    monkeypatch.setattr("vitlab.export.quantise.onnx_runner", noisy)
+    monkeypatch.setattr("vitlab.export.quantise_onnx.onnx_runner", noisy)
     with pytest.raises(ExportError, match=r"8 bits lose .* points of top-1 .* also with \d+ of \d+ layers left in float"):
         export(
             reader,
@@ -224,3 +226,17 @@ def test_pictures_without_labels_are_judged_by_agreement(reader: Checkpoint, tmp
     assert made.quantised is not None
     assert made.quantised.measure == "agreement"
     assert any("agreement" in note for note in made.notes)
+
+
+def test_one_layer_in_eight_bits_for_openvino_is_nearer_to_the_original_than_all_of_them(reader: Checkpoint) -> None:
+    pictures = own_pictures(reader, open_source("digits", split="test"), most=16)
+    graph = Graph(reader, ExportConfig(inside=True))
+    content = onnx_bytes(traced(graph, ExportConfig(inside=True)), {})
+    quantiser = OpenVINOQuantiser(content, {}, pictures.images_NHWC, silent)
+    assert all(layer != name for name, layer in quantiser.layer_of.items())  # a place in the model, not a number in the graph
+    wanted = quantiser.in_float()(pictures.images_NHWC)
+    whole, single = (
+        float(np.abs(quantiser.runner(files)(pictures.images_NHWC) - wanted).max())
+        for files in (quantiser.without(()), quantiser.only(quantiser.products[0]))
+    )
+    assert 0 < single < whole

@@ -16,7 +16,7 @@ from vitlab.config.model import PROFILES, Position, ResNetStem, ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.model import build
 from vitlab.model.vit import ViT
-from vitlab.predict import Predictor
+from vitlab.predict import Predictor, fused_backend
 from vitlab.predict.fused import workspace
 from vitlab.predict.fused.eager import FusedViT
 from vitlab.predict.fused.folded import fold, why_not_folded
@@ -60,7 +60,8 @@ def vit(changes: Mapping[str, object] | None = None) -> Checkpoint:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
-    fed = replace(FED, image_size=(48, 32) if config.dynamic_size else config.image_size)
+    size = (48, 32) if config.dynamic_size else config.image_size
+    fed = replace(FED, image_size=size, resize_to=max(64, *size))
     return Checkpoint(model=model.eval(), config=config, preprocess=fed)
 
 
@@ -138,6 +139,25 @@ def test_attention_in_blocks_of_maps_or_rows_gives_the_same_in_linear_memory(hel
         assert heads * lines * tokens <= max(held, tokens)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("side", [168, 184])  # 442 and 530 tokens, on both sides of the border
+def test_short_and_long_sequences_give_the_models_own_numbers(side: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = vit({"image_size": (side, side)})
+    images_BHWC = noise(checkpoint, 1)
+    expected = TorchBackend(checkpoint).run(images_BHWC).logits_BK
+    backend, watched = FusedBackend(checkpoint), list[bool]()
+    encoded = FusedViT._encoded
+
+    def seen(self: FusedViT, images: torch.Tensor, work: workspace.Workspace, *, watch: bool) -> object:
+        watched.append(watch)
+        return encoded(self, images, work, watch=watch)
+
+    monkeypatch.setattr(FusedViT, "_encoded", seen)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    close(backend.run(images_BHWC).logits_BK, expected)
+    assert watched == [threads == 1 or side == 168]  # plain products, and no second run
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_logits_of_attention_beyond_what_exp_can_hold_are_seen_and_computed_safely(sign: float) -> None:
     checkpoint = vit()
@@ -159,6 +179,15 @@ def test_logits_of_attention_beyond_what_exp_can_hold_are_seen_and_computed_safe
     pictures = torch.from_numpy(images_BHWC)
     assert fused._encoded(pictures, work, watch=True) is None
     assert bool(fused.read(pictures, work).isfinite().all())
+
+
+@pytest.mark.parametrize(("width", "side", "pictures"), [(192, 224, 4), (192, 384, 1), (384, 384, 2), (768, 384, 4), (768, 224, 4)])
+def test_a_slice_has_as_many_pictures_as_its_products_need(width: int, side: int, pictures: int) -> None:
+    with torch.device("meta"):
+        base = variant("ViT-Ti/16", image_size=side)
+        assert isinstance(base, ViTConfig)
+        model = ViT(replace(base, width=width, mlp_width=4 * width, depth=1))
+    assert fused_backend._fitting(model) == pictures
 
 
 def test_what_cannot_be_folded_runs_as_it_is_and_is_said() -> None:

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from vitlab.predict.lanes import Lanes, slices
+from vitlab.predict.lanes import Lanes, slices, started
 from vitlab.predict.runtime_backends import fixed_slices
 
 
@@ -29,6 +29,7 @@ def test_lanes_share_the_slices_evenly() -> None:
 
 def test_lanes_compute_with_one_thread_each_and_leave_the_callers_number_alone() -> None:
     before = torch.get_num_threads()
+    torch.set_num_threads(3)  # more than one, or nothing is shown
     lanes = Lanes(2)
     together = threading.Barrier(2, timeout=10)
 
@@ -37,7 +38,9 @@ def test_lanes_compute_with_one_thread_each_and_leave_the_callers_number_alone()
         return item * 2, torch.get_num_threads()
 
     assert lanes.map(work, [1, 2]) == [(2, 1), (4, 1)]
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == 3
+    assert started(1, threads=2).submit(torch.get_num_threads).result() == 2
+    torch.set_num_threads(before)
     assert Lanes(2).map(lambda item: threading.current_thread().name, [0]) == [threading.current_thread().name]
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from tests.predict.test_fused import close, noise, vit
 from vitlab.checkpoint import Checkpoint
 from vitlab.errors import ConfigError, ExportError
 from vitlab.predict import Predictor, auto_backend, converted
-from vitlab.predict.auto_backend import AutoBackend, Choice, measure, recalled
+from vitlab.predict.auto_backend import AutoBackend, Choice, measure, recalled, singles
 from vitlab.predict.backend import Backend, Outputs
-from vitlab.predict.runtime_backends import verify
+from vitlab.predict.fused_backend import FusedBackend
+from vitlab.predict.narrow import fewer, narrowed
+from vitlab.predict.runtime_backends import OpenVINOBackend, verify
 from vitlab.predict.torch_backend import TorchBackend
 
 
@@ -192,9 +195,114 @@ def test_a_cache_that_cannot_be_written_is_no_failure(monkeypatch: pytest.Monkey
 
 def test_the_candidates_are_torch_in_several_slices_and_what_is_installed() -> None:
     checkpoint = vit()
-    predictor = Predictor(checkpoint, backend="torch")
-    names = set(auto_backend.candidates(checkpoint, predictor.backend, "digest"))
+    backend = FusedBackend(checkpoint, pictures=4)
+    names = set(auto_backend.candidates(checkpoint, backend, "digest"))
     assert {"torch", "torch/2", "torch/8"} <= names
+    assert "torch/1" not in set(auto_backend.candidates(checkpoint, backend.sliced(1), "digest"))
+    if converted.installed("openvino"):
+        assert {"openvino/4", "openvino/4 unpinned"} <= names
+
+
+def test_one_picture_is_tried_once_a_backend_with_all_threads_and_with_fewer() -> None:
+    names = ["torch", "torch/2", "openvino/2", "openvino/4", "openvino/4 unpinned"]
+    assert singles(names, 1) == {
+        "torch": ("torch", 1),
+        "openvino": ("openvino/2", 1),
+        "openvino unpinned": ("openvino/4 unpinned", 1),
+    }
+    assert singles(names, 2) == {
+        "torch": ("torch", 2),
+        "torch with 1 thread": ("torch", 1),
+        "openvino": ("openvino/2", 2),
+        "openvino with 1 thread": ("openvino/2", 1),
+        "openvino unpinned": ("openvino/4 unpinned", 2),
+    }
+    assert fewer(12) == [6, 3, 1]
+
+
+class Crowded(Fake):
+    """A backend that takes the longer, the more threads torch has."""
+
+    def run(self, images_BHWC: NDArray[np.uint8], *, features: bool = False) -> Outputs:
+        self._clock[0] += torch.get_num_threads()
+        return super().run(images_BHWC, features=features)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_fewer_threads_for_one_picture_are_found_told_remembered_and_used_again(clock: list[float]) -> None:
+    checkpoint, said = vit(), list[str]()
+    auto = AutoBackend(checkpoint, Crowded("torch", 0.0, clock), lambda: "digest", say=said.append)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(auto_backend, "candidates", lambda checkpoint, first, digest, merge: {"torch": lambda: first})
+        choice = auto.measured()
+        assert (choice.one, choice.many) == ("torch with 1 thread", "torch")
+        assert choice.seconds_one == {"torch": 2.0, "torch with 1 thread": 1.0}
+        assert "for one picture torch with 1 thread" in said[-1]
+        later = AutoBackend(checkpoint, Crowded("torch", 0.0, clock), lambda: "digest", say=said.append)
+        later.run(noise(checkpoint, 2))
+        for backend in (auto, later):
+            began = clock[0]
+            backend.run(noise(checkpoint, 1))
+            assert clock[0] - began == 1.0
+            assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)  # of another number of threads nothing is known
+    assert recalled(auto_backend._file("digest")) is None
+
+
+def test_more_threads_are_kept_where_they_are_the_faster(clock: list[float], two_threads: None) -> None:
+    choice, _ = measure(makers(clock, {"torch": 1.0}), vit())
+    assert choice.one == "torch"
+
+
+def test_single_pictures_alone_come_to_what_is_remembered_too(clock: list[float]) -> None:
+    checkpoint, said = vit(), list[str]()
+    known = Choice(one="torch", many="torch", seconds_one={"torch": 1.0}, seconds_many={"torch": 1.0}, absent={})
+    auto_backend._remember(auto_backend._file("digest"), known)
+    auto = AutoBackend(checkpoint, Fake("torch", 2.0, clock), lambda: "digest", say=said.append)
+    for _ in range(3):
+        auto.run(noise(checkpoint, 1))
+        assert not said
+    auto.run(noise(checkpoint, 1))
+    assert "the backend is torch" in said[0]
+
+
+def test_what_another_format_remembered_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = auto_backend._file("digest")
+    monkeypatch.setattr(auto_backend, "_FORMAT", 99)
+    assert auto_backend._file("digest") != before
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("backend", ["torch", "openvino", "onnxruntime"])
+def test_a_backend_with_fewer_threads_gives_the_same_numbers(backend: str) -> None:
+    if backend != "torch":
+        pytest.importorskip(backend)
+    checkpoint = vit({"depth": 1})
+    images_BHWC = noise(checkpoint, 1)
+    expected = TorchBackend(checkpoint).run(images_BHWC, features=True)
+    found = narrowed(Predictor(checkpoint, backend=backend).backend, 1)  # type: ignore[arg-type]
+    assert found.name == backend
+    out = found.run(images_BHWC, features=True)
+    close(out.logits_BK, expected.logits_BK)
+    close(out.features_BD, expected.features_BD)
+    assert torch.get_num_threads() == 2
+
+
+def test_openvino_gives_the_same_numbers_pinned_or_not() -> None:
+    pytest.importorskip("openvino")
+    checkpoint = vit({"depth": 1})
+    images_BHWC = noise(checkpoint, 5)
+    found = OpenVINOBackend(checkpoint, "digest", pinned=False)
+    close(found.run(images_BHWC).logits_BK, TorchBackend(checkpoint).run(images_BHWC).logits_BK)
+    assert found._alone.get_compiled_model().get_property("ENABLE_CPU_PINNING") is False
 
 
 def test_other_runtimes_are_for_the_processor() -> None:

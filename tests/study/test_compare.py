@@ -13,7 +13,9 @@ from vitlab.config import variant
 from vitlab.config.published import PUBLISHED
 from vitlab.errors import ConfigError
 from vitlab.model.cost import cost
-from vitlab.study.compare import Rate, against, compared, rates
+from vitlab.study import memory
+from vitlab.study.compare import Against, Rate, against, compared, rates
+from vitlab.study.memory import Peak, peaks
 from vitlab.study.plot import draw_compared
 
 # The column of "Transformers or CNNs?": GMACs at 224 and 384 pixels.
@@ -58,6 +60,50 @@ def test_speeds_are_related_to_the_published_ones_pair_by_pair() -> None:
     assert (pair.first, pair.second) == ("ConvNeXt-T 224", "Swin-T 224")
     assert pair.here == 1.5
     assert pair.there == pytest.approx(774.7 / 757.9)
+
+
+def test_how_speeds_differ_from_the_published_ones_is_said_in_a_sentence() -> None:
+    said = Against(first="A", second="B", here=0.5, there=1.0).told
+    assert said == (
+        "on this machine A is 0.50 times as fast as B, on a V100 1.00 times: this machine favours B, by a factor of 2.00"
+    )
+    assert Against(first="A", second="B", here=3.0, there=1.5).told.endswith("favours A, by a factor of 2.00")
+    assert Against(first="A", second="B", here=1.0, there=1.02).told.endswith("nearly the same")
+
+
+def test_the_memory_of_a_process_holds_the_weights_and_grows_with_the_model() -> None:
+    if not Path("/proc/self/status").is_file():
+        pytest.skip("this system does not say how much memory a process had")
+    small, large = (variant("ViT-S/16", image_size=32, num_classes=classes) for classes in (10, 40_000))
+    first, second = peaks([small, large])
+    assert first.bytes is not None
+    assert second.bytes is not None
+    assert first.bytes > 4 * cost(small).parameters
+    assert second.bytes - first.bytes > 0.9 * 4 * (cost(large).parameters - cost(small).parameters)
+
+
+def test_memory_that_cannot_be_measured_is_a_dash_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(memory, "_STATUS", tmp_path / "status")
+    words = ["study", "compare", "ViT-Mini/8", "LSTM-Mini/8", "--speed", "--rounds", "1", "--batch-size", "1"]
+    assert main(words) == 0
+    told = capsys.readouterr()
+    header, *rows = told.out.splitlines()
+    at = header.index("measured")
+    assert [row[at:].split()[0] for row in rows] == ["-", "-"]
+    assert told.err.count("memory is not measured: this system has no") == 1
+    assert main([*words, "--json"]) == 0
+    assert [row["measured_memory_bytes"] for row in json.loads(capsys.readouterr().out)["models"]] == [None, None]
+
+
+def test_a_process_that_dies_while_it_is_measured_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "status").touch()
+    monkeypatch.setattr(memory, "_STATUS", tmp_path / "status")
+    monkeypatch.setattr(memory, "_CHILD", "import os; os.kill(os.getpid(), 9)")
+    assert peaks([variant("ViT-Mini/8")]) == [Peak(bytes=None, why="the process died of signal 9: too little memory?")]
+    monkeypatch.setattr(memory, "_CHILD", "raise SystemError('no room')")
+    assert peaks([variant("ViT-Mini/8")]) == [Peak(bytes=None, why="the process failed: SystemError: no room")]
 
 
 def test_the_table_is_printed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

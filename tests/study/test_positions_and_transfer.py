@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from vitlab.cli.main import main
 from vitlab.config.model import ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.study import positions as positions_study
 from vitlab.study.lanes import Done
 from vitlab.study.models import FAMILIES
-from vitlab.study.plot import draw_curves
-from vitlab.study.positions import CELLS, TABLE_8, jobs_of, positions
+from vitlab.study.plot import draw_curves, draw_positions
+from vitlab.study.positions import CELLS, TABLE_8, Cell, jobs_of, positions
 from vitlab.study.transfer import Plan, transfer
 from vitlab.study.transfer import jobs_of as transfer_jobs
 from vitlab.train.control import Control
@@ -39,6 +41,31 @@ def test_the_positions_study_fills_every_cell_and_is_not_made_twice(tmp_path: Pa
     again = list(positions(tmp_path, pictures=64, seeds=1, control=Control()))
     assert [event.before for event in again if isinstance(event, Done)] == [True, True]
     assert again[-1] == cells
+
+
+def test_the_positions_study_is_printed_and_drawn_by_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(positions_study, "CELLS", (("none", "stem"), ("relative", "every")))
+    assert main(["study", "positions", "--out", str(tmp_path), "--pictures", "64", "--seeds", "1"]) == 0
+    told = capsys.readouterr()
+    assert [line.split()[0] for line in told.out.splitlines()] == ["positions", "none", "1-D", "2-D", "relative"]
+    assert "[61.4]" in told.out
+    assert f"drawn: {tmp_path / 'positions.png'}" in told.err
+    with Image.open(tmp_path / "positions.png") as drawn:
+        assert drawn.format == "PNG"
+        assert min(drawn.size) > 100
+
+
+def test_the_drawing_of_positions_names_every_way_and_says_where_the_paper_has_no_number() -> None:
+    cells = [Cell(kind=kind, place=place, shares=(0.5, 0.6), published=TABLE_8.get((kind, place))) for kind, place in CELLS]
+    drawn = draw_positions(cells, Path("a.svg")).decode()
+    for words in ("1-D, at the stem", "2-D, at every layer", "relative, every layer, shared", "Here, mean of 2 seeds"):
+        assert f"<!-- {words}" in drawn  # what a text is, before its outlines
+    assert drawn.count("<!-- not in the table -->") == len(CELLS) - len(TABLE_8)
+    assert draw_positions(cells[:1], Path("a.png")).startswith(b"\x89PNG")
+    with pytest.raises(ConfigError, match="nothing to draw"):
+        draw_positions([], Path("a.png"))
 
 
 def test_every_family_is_trained_with_and_without_pretraining_on_the_same_labels(tmp_path: Path) -> None:

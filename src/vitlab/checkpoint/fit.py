@@ -16,6 +16,7 @@ from vitlab.config.check import at_least
 from vitlab.config.model import ModelConfig, PositionResize, ResNetConfig, ViTConfig
 from vitlab.config.rivals import RivalConfig
 from vitlab.config.swin import SwinConfig
+from vitlab.config.variants import called
 from vitlab.errors import CheckpointError
 from vitlab.model.position import resize_grid
 
@@ -46,7 +47,7 @@ def fit(state: State, config: ModelConfig, wanted: Wanted) -> tuple[State, Model
     """The weights and config as wanted, and a note for each thing that changed. The tensors given are not modified."""
     state, notes = dict(state), list[str]()
     if wanted.window is not None and not isinstance(config, SwinConfig):
-        raise CheckpointError(f"this is a {config.kind}: only a Swin Transformer has windows to change")
+        raise CheckpointError(f"this is {called(config)}: only a Swin Transformer has windows to change")
     fitted: ModelConfig
     if isinstance(config, ViTConfig):
         fitted = _fit_vit(state, config, wanted, notes)

@@ -21,6 +21,7 @@ from vitlab.checkpoint.parts import parts_in, read_weights
 from vitlab.config.feed import feeding
 from vitlab.config.model import ModelConfig, ViTConfig, with_profile
 from vitlab.config.text import Json
+from vitlab.config.variants import called
 from vitlab.errors import CheckpointError
 
 NATIVE = "native"
@@ -103,7 +104,7 @@ def _profiled(facts: Facts, told: Told, place: Path) -> ModelConfig:
     if told.profile is None:
         return config
     if not isinstance(config, ViTConfig):
-        raise CheckpointError(f"{place} is a {config.kind}: profiles are for ViTs", hint="leave profile out")
+        raise CheckpointError(f"{place} is {called(config)}: profiles are for ViTs", hint="leave profile out")
     return with_profile(config, told.profile)
 
 

@@ -47,7 +47,7 @@ class Arguments:
     """sizes of the pictures, each model at each of them"""
 
     speed: bool = False
-    """measure pictures a second here, all models in turn"""
+    """measure pictures a second here, all models in turn, and the memory that a process with each of them takes"""
 
     batch_size: Annotated[int, one("N", count)] = 4
     """pictures at once, where speed is measured"""
@@ -75,6 +75,7 @@ def run(words: Sequence[str]) -> None:
         raise UsageError("--checkpoints and --data go together")
     configs = _configs(arguments)
     from vitlab.study.compare import against, compared, rates
+    from vitlab.study.memory import peaks
 
     rows = compared(configs) if configs else []
     if arguments.checkpoints is not None and arguments.data is not None:
@@ -82,7 +83,8 @@ def run(words: Sequence[str]) -> None:
     if arguments.speed:
         with bar() as tell:
             found = rates([row.config for row in rows], batch=arguments.batch_size, rounds=arguments.rounds, tell=tell)
-        rows = [replace(row, rate=rate) for row, rate in zip(rows, found, strict=True)]
+            taken = peaks([row.config for row in rows], tell=tell)
+        rows = [replace(row, rate=rate, peak=peak) for row, rate, peak in zip(rows, found, taken, strict=True)]
     pairs = against(rows)
     if arguments.json:
         print_json({"models": [_facts(row) for row in rows], "against": [_pair(pair) for pair in pairs]})
@@ -151,6 +153,8 @@ def _shown(row: Compared, arguments: Arguments) -> dict[str, Json]:
         "activations": f"{row.cost.activations / 1e6:.1f} M",
         "memory": f"{row.memory / 1e6:,.0f} MB",
     }
+    if row.peak is not None:
+        shown["measured"] = "-" if row.peak.bytes is None else f"{row.peak.bytes / 1e6:,.0f} MB"
     if row.rate is not None:
         shown["pictures/s"] = f"{row.rate.middle:.1f} ({row.rate.low:.1f} to {row.rate.high:.1f})"
     if arguments.checkpoints is not None:
@@ -168,6 +172,7 @@ def _facts(row: Compared) -> dict[str, Json]:
         "macs": row.cost.macs,
         "activations": row.cost.activations,
         "memory_bytes": row.memory,
+        "measured_memory_bytes": None if row.peak is None else row.peak.bytes,
         "measured_top1": row.measured,
         "published": [
             {
@@ -188,12 +193,16 @@ def _facts(row: Compared) -> dict[str, Json]:
 
 
 def _pair(pair: Against) -> dict[str, Json]:
-    return {"first": pair.first, "second": pair.second, "here": pair.here, "published": pair.there}
+    return {"first": pair.first, "second": pair.second, "here": pair.here, "published": pair.there, "told": pair.told}
 
 
 def _say(rows: Sequence[Compared], pairs: Sequence[Against]) -> None:
     """Sources, and how speeds relate here and where they were published."""
     for source in dict.fromkeys(quoted.source for row in rows for quoted in row.published):
         note(f"source: {source}")
+    for why in dict.fromkeys(row.peak.why for row in rows if row.peak is not None and row.peak.bytes is None):
+        note(f"note: memory is not measured: {why}")
     for pair in pairs:
-        note(f"{pair.first} runs at {pair.here:.2f} times the speed of {pair.second} here; published, on a V100: {pair.there:.2f}")
+        note(f"speed: {pair.told}")
+    if pairs:
+        note("note: speeds on a V100 GPU are those of the ConvNeXt paper, Table 1, which measured both families alike")

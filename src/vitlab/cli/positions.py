@@ -15,15 +15,13 @@ from vitlab.config.text import Json
 if TYPE_CHECKING:
     from vitlab.study.positions import Cell
 
-_KINDS = {"none": "none", "learned-1d": "1-D", "learned-2d": "2-D", "relative": "relative"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
     """Train a small ViT with every kind of position at every place. An interrupted study goes on with the same command."""
 
     out: Annotated[str, one("FOLDER", str)] = "runs/positions"
-    """where everything is kept; what is unfinished there goes on"""
+    """where everything is kept, and the drawing positions.png; what is unfinished there goes on"""
 
     pictures: Annotated[int, one("N", count)] = 30_000
     """invented letters that each ViT learns from"""
@@ -36,18 +34,19 @@ class Arguments:
 
 
 def run(words: Sequence[str]) -> int:
-    """Make the runs and print the table."""
+    """Make the runs, print the table and draw it."""
     arguments = parse(Arguments, words, verb="study positions")
     from pathlib import Path
 
     from vitlab.cli.side_by_side import bars
+    from vitlab.study.plot import draw_positions
     from vitlab.study.positions import positions
     from vitlab.train.control import INTERRUPTED, TERMINATED, Control, signals
 
-    control = Control()
+    out, control = Path(arguments.out), Control()
     cells: tuple[Cell, ...] | None = None
     with signals(control), bars(sys.stderr) as hear:
-        for event in positions(Path(arguments.out), pictures=arguments.pictures, seeds=arguments.seeds, control=control):
+        for event in positions(out, pictures=arguments.pictures, seeds=arguments.seeds, control=control):
             if isinstance(event, tuple):
                 cells = event
             else:
@@ -55,11 +54,14 @@ def run(words: Sequence[str]) -> int:
     if cells is None:
         note("stopped: what was learned is kept, and the same command goes on")
         return TERMINATED if control.stop == "terminated" else INTERRUPTED
+    drawing = out / "positions.png"
+    drawing.write_bytes(draw_positions(cells, drawing))
     if arguments.json:
         print_json([_facts(cell) for cell in cells])
-        return 0
-    print_rows(_table(cells), json=False)
-    note("note: share of test letters told right, ± between seeds; in brackets the paper's: ViT-B/16, ImageNet, 5-shot linear")
+    else:
+        print_rows(_table(cells), json=False)
+        note("note: share of test letters told right, ± between seeds; in brackets the paper's: ViT-B/16, ImageNet, 5-shot linear")
+    note(f"drawn: {drawing}")
     return 0
 
 
@@ -75,14 +77,12 @@ def _facts(cell: Cell) -> dict[str, Json]:
 
 
 def _table(cells: Sequence[Cell]) -> list[dict[str, Json]]:
-    by_place: dict[tuple[str, str], Cell] = {(cell.kind, cell.place): cell for cell in cells}
-    heads = {"stem": "at the stem", "every": "at every layer", "shared": "every layer, shared"}
+    from vitlab.study.positions import KIND_WORDS, PLACE_WORDS
+
+    by_place = {(cell.kind, cell.place): cell for cell in cells}
     return [
-        {
-            "positions": words,
-            **{head: _shown(by_place.get((kind, place))) for place, head in heads.items()},
-        }
-        for kind, words in _KINDS.items()
+        {"positions": words, **{head: _shown(by_place.get((kind, place))) for place, head in PLACE_WORDS.items()}}
+        for kind, words in KIND_WORDS.items()
     ]
 
 

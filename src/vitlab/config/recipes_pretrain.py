@@ -18,7 +18,7 @@ from vitlab.config.run import RunConfig, RunData
 from vitlab.config.scale import every, pretraining_batch, rate_for, steps_of, warmup_of
 from vitlab.config.source import SplitRule
 from vitlab.config.train import LossKind, Masked, Optimizer, Schedule, ScheduleKind, TrainConfig
-from vitlab.config.variants import name_of
+from vitlab.config.variants import called, name_of
 from vitlab.config.wish import DataFacts, Wish
 from vitlab.errors import ConfigError
 
@@ -83,7 +83,7 @@ def masked(wish: Wish) -> RunConfig:
     """
     model = new_model("masked", wish, "ViT-B/16", classes=0, channels=3)  # its target is a colour
     if not isinstance(model, ViTConfig):
-        raise ConfigError(f"masked patch prediction needs a ViT, and this is a {model.kind}")
+        raise ConfigError(f"masked patch prediction needs a ViT, and this is {called(model)}")
     epochs = _MASKED_STEPS * _BATCH / JFT.pictures
     # B.1.2 names no weight decay and no clipping.
     course = Course(reference=JFT, epochs=epochs, lr=2e-4, weight_decay=0.0, clip=0.0, loss="softmax", masked=Masked())

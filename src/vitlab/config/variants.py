@@ -116,6 +116,21 @@ def variant(
     return with_profile(config, profile)
 
 
+_CALLED = {
+    "vit": "a ViT",
+    "resnet": "a BiT ResNet",
+    "swin": "a Swin Transformer",
+    "convnext": "a ConvNeXt",
+    "efficientnet": "an EfficientNet",
+    "recurrent": "a recurrent network",
+}
+
+
+def called(config: ModelConfig) -> str:
+    """The family in words, with its article."""
+    return _CALLED[config.kind]
+
+
 def name_of(config: ModelConfig) -> str | None:
     """The name whose size this model has, or None: what `variant` would have to be given, image size and head aside."""
     if isinstance(config, ResNetConfig):

@@ -27,18 +27,20 @@ from vitlab.export.files import (
     Run,
     onnx_bytes,
     onnx_runner,
-    openvino_bytes,
+    openvino_model,
+    openvino_pair,
     openvino_runner,
     program_bytes,
     program_runner,
 )
 from vitlab.export.graph import Graph, of_any_size, scored, traced
 from vitlab.export.pictures import Pictures, generated_pictures, own_pictures
-from vitlab.export.quantise import Quantised, Trial, quantised
+from vitlab.export.quantise import Files, Quantised, Trial, quantised
+from vitlab.export.quantise_onnx import onnx_quantiser
+from vitlab.export.quantise_openvino import OpenVINOQuantiser
 
 BATCHES = (1, 2, 5)
 _TOLERANCE = 1e-4  # of the largest score, at least of 1
-_Made = tuple[list[tuple[Path, bytes]], Run]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,23 +79,28 @@ def export(
     tell("tracing", 1, 1)
     found: Quantised | None = None
     if kind == "pt2":
-        content = program_bytes(program, facts)
-        files, run = [(path, content)], program_runner(content)
+        files: Files = (program_bytes(program, facts),)
+        run = program_runner(*files)
+    elif config.int8:
+        images = graph.taken(torch.from_numpy(pictures.images_NHWC)).numpy()
+        trial = Trial(images=images, right=pictures.right, max_drop=config.max_drop)
+        found, run = _in_eight_bits(kind, onnx_bytes(program, facts), facts, trial, tell)
+        files = found.files
+    elif kind == "onnx":
+        files = (onnx_bytes(program, facts),)
+        run = onnx_runner(*files)
     else:
-        content = onnx_bytes(program, facts)
-        if config.int8:
-            images = graph.taken(torch.from_numpy(pictures.images_NHWC)).numpy()
-            found = quantised(content, Trial(images=images, right=pictures.right, max_drop=config.max_drop), tell=tell)
-            content = found.content
-        files, run = _as_onnx(path, content) if kind == "onnx" else _as_openvino(path, content, facts)
+        text, weights = openvino_pair(openvino_model(onnx_bytes(program, facts), facts))
+        files, run = (text, weights), openvino_runner(text, weights)
     difference, notes = _compared(graph, run, pictures, checkpoint, config, held=found is None)
-    for place, written in reversed(files):  # the one that is opened by its name comes last
+    paths = (path, path.with_suffix(".bin"))[: len(files)]
+    for place, written in reversed(tuple(zip(paths, files, strict=True))):  # the one that is opened by its name comes last
         with replacing(place, needed=len(written)) as file:
             file.write(written)
     return Exported(
-        paths=tuple(place for place, _ in files),
+        paths=paths,
         kind=kind,
-        bytes=sum(len(written) for _, written in files),
+        bytes=sum(map(len, files)),
         difference=difference,
         tried_with=f"{len(pictures)} {'generated' if source is None else 'of the given'} pictures",
         quantised=found,
@@ -129,13 +136,15 @@ def _facts(checkpoint: Checkpoint, config: ExportConfig) -> dict[str, str]:
     }
 
 
-def _as_onnx(path: Path, content: bytes) -> _Made:
-    return [(path, content)], onnx_runner(content)
-
-
-def _as_openvino(path: Path, content: bytes, facts: dict[str, str]) -> _Made:
-    text, weights = openvino_bytes(content, facts)
-    return [(path, text), (path.with_suffix(".bin"), weights)], openvino_runner(text, weights)
+def _in_eight_bits(kind: Kind, content: bytes, facts: dict[str, str], trial: Trial, tell: Tell) -> tuple[Quantised, Run]:
+    """An ONNX file's graph with products in 8 bits, made by the library that suits the runtime it is for."""
+    if kind == "onnx":
+        with onnx_quantiser(content, trial.images, tell) as quantiser:
+            found = quantised(quantiser, trial, tell=tell)
+            return found, quantiser.runner(found.files)
+    maker = OpenVINOQuantiser(content, facts, trial.images, tell)
+    found = quantised(maker, trial, tell=tell)
+    return found, maker.runner(found.files)
 
 
 def _compared(

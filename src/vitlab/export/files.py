@@ -20,14 +20,22 @@ from numpy.typing import NDArray
 from torch.export import ExportedProgram
 
 from vitlab.errors import ConfigError, ExportError
-from vitlab.predict.converted import quiet
+from vitlab.model.trial import trouble_with
+from vitlab.predict.converted import INPUT, onnx_proto, quiet
 
 Kind = Literal["onnx", "openvino", "pt2"]
 ENDINGS: dict[str, Kind] = {".onnx": "onnx", ".xml": "openvino", ".pt2": "pt2"}
-INPUT, OUTPUT = "images", "scores"
+OUTPUT = "scores"
 Run = Callable[[NDArray[Any]], NDArray[np.float32]]
 
-_EXTRAS = {"onnx": "export", "onnxscript": "export", "onnxruntime": "export", "openvino": "openvino"}
+_EXTRAS = {"onnx": "export", "onnxscript": "export", "onnxruntime": "export", "openvino": "openvino", "nncf": "int8"}
+_EXACT = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+_PATIENCE = 300.0  # seconds for a trial, of which a large model takes many to be compiled
+_TRIAL = """
+import json, sys, numpy, openvino
+core = openvino.Core()
+core.compile_model(core.read_model(sys.argv[1]), "CPU", json.loads(sys.argv[3]))([numpy.load(sys.argv[2])])
+"""
 _PROTOBUF_LIMIT = 2**31 - 2**24  # bytes in one ONNX file, with room for the graph itself
 
 
@@ -51,13 +59,7 @@ def onnx_bytes(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:
         raise ExportError(
             f"{weights / 1e9:.1f} GB of weights do not fit into one ONNX file, which ends at 2 GB", hint="write a .pt2 file instead"
         )
-    with quiet():
-        try:
-            made = torch.onnx.export(program, dynamo=True, input_names=[INPUT], output_names=[OUTPUT], verbose=False)
-        except torch.onnx.errors.OnnxExporterError as error:
-            raise ExportError(f"torch cannot say this model in ONNX: {str(error).splitlines()[0]}") from error
-    assert made is not None
-    proto = made.model_proto
+    proto = onnx_proto(program, outputs=[OUTPUT])
     del proto.metadata_props[:]
     for key, value in facts.items():
         proto.metadata_props.add(key=key, value=value)
@@ -85,17 +87,22 @@ def onnx_runner(content: bytes, *, threads: int = 0) -> Run:
     return run
 
 
-def openvino_bytes(onnx: bytes, facts: Mapping[str, str]) -> tuple[bytes, bytes]:
-    """An ONNX file as OpenVINO's pair, .xml and .bin, with full-precision weights where the ONNX has them."""
+def openvino_model(onnx: bytes, facts: Mapping[str, str]) -> Any:
+    """An ONNX file as OpenVINO's model, `facts` in its metadata."""
     openvino = needed("openvino")
     model = openvino.Core().read_model(model=onnx, weights=b"")
     model.inputs[0].tensor.set_names({INPUT})
     model.outputs[0].tensor.set_names({OUTPUT})
     for key, value in facts.items():
         model.set_rt_info(value, ["vitlab", key])
+    return model
+
+
+def openvino_pair(model: Any) -> tuple[bytes, bytes]:
+    """The files of an OpenVINO model, .xml and .bin, with its weights as they are."""
     with tempfile.TemporaryDirectory() as folder:
         text, weights = Path(folder, "model.xml"), Path(folder, "model.bin")
-        openvino.save_model(model, text, compress_to_fp16=False)
+        needed("openvino").save_model(model, text, compress_to_fp16=False)
         return text.read_bytes(), weights.read_bytes()
 
 
@@ -103,13 +110,22 @@ def openvino_runner(text: bytes, weights: bytes) -> Run:
     """OpenVINO on the bytes of a pair of files, in float32."""
     openvino = needed("openvino")
     core = openvino.Core()
-    settings = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-    compiled = core.compile_model(core.read_model(model=text, weights=weights), "CPU", settings)
+    compiled = core.compile_model(core.read_model(model=text, weights=weights), "CPU", _EXACT)
 
     def run(images: NDArray[Any]) -> NDArray[np.float32]:
         return np.array(compiled([images])[0], np.float32)
 
     return run
+
+
+def openvino_trouble(text: bytes, weights: bytes, images: NDArray[Any]) -> str | None:
+    """What befalls a process in which OpenVINO runs this pair of files, or None: it may be the instructions of 8 bits."""
+    with tempfile.TemporaryDirectory() as folder:
+        xml, pictures = Path(folder, "model.xml"), Path(folder, "images.npy")
+        xml.write_bytes(text)
+        xml.with_suffix(".bin").write_bytes(weights)
+        np.save(pictures, images)
+        return trouble_with(_TRIAL, str(xml), str(pictures), json.dumps(_EXACT), patience=_PATIENCE)
 
 
 def program_bytes(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:

@@ -16,6 +16,7 @@ from torch.export import Dim, ExportedProgram
 from vitlab.checkpoint import Checkpoint
 from vitlab.config.export import ExportConfig
 from vitlab.config.model import ModelConfig, PositionResize, ResNetConfig, ViTConfig
+from vitlab.config.variants import called
 from vitlab.data.normalise import normalise
 from vitlab.errors import ConfigError, ExportError
 from vitlab.model.assemble import Model
@@ -70,7 +71,7 @@ def traced(graph: Graph, config: ExportConfig) -> ExportedProgram:
         height, width = height + down, width + 2 * across  # another size than the model's own, so that nothing is tied to that
         shape |= {axis if config.inside else axis + 1: side for axis, side in sides.items()}
     example_BHWC = torch.zeros(2, height, width, graph.preprocess.channels, dtype=torch.uint8)
-    with quiet():
+    with quiet(), torch.no_grad():
         try:
             return torch.export.export(graph, (graph.taken(example_BHWC),), dynamic_shapes=(shape,))
         except (RuntimeError, ValueError) as error:  # torch's UserError and ConstraintViolationError among them
@@ -151,7 +152,7 @@ def _free_sides(config: ModelConfig) -> tuple[tuple[int, int], dict[int, Any]]:
     if isinstance(config, ResNetConfig):
         return (32, 32), {1: Dim("height", min=32, max=_MOST_PATCHES * 32), 2: Dim("width", min=32, max=_MOST_PATCHES * 32)}
     if not isinstance(config, ViTConfig):
-        raise ConfigError(f"a {config.kind} is exported for one size", hint="export without dynamic_size")
+        raise ConfigError(f"{called(config)} is exported for one size", hint="export without dynamic_size")
     if config.pad:
         raise ConfigError("a model that pads its pictures is exported for one size", hint="export without dynamic_size")
     down, across = config.step

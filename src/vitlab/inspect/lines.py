@@ -9,11 +9,11 @@ from vitlab.errors import ConfigError
 from vitlab.inspect.paper import INK, Style, entitle, new_paper, tint, written
 
 # Okabe and Ito's colours, told apart by everybody; and marks, for who prints in grey.
-_COLOURS: dict[str, tuple[str, ...]] = {
+COLOURS: dict[str, tuple[str, ...]] = {
     "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#000000", "#e69f00"),
     "dark": ("#56b4e9", "#e69f00", "#3ec79a", "#cc79a7", "#f0e442", "#3d8fd1", "#ffffff", "#d55e00"),
 }
-_MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,13 @@ def draw_lines(lines: Sequence[Line], x: Axis, y: Axis, style: Style = Style(), 
     figure = new_paper(7.0, 4.2, style)
     axes = figure.subplots()
     for place, line in enumerate(lines):
-        kind = (place if line.like is None else line.like) % len(_MARKS)
-        colour = _COLOURS[style.theme][kind]
+        kind = (place if line.like is None else line.like) % len(MARKS)
+        colour = COLOURS[style.theme][kind]
         axes.plot(
             line.x,
             line.y,
             color=colour,
-            marker=_MARKS[kind],
+            marker=MARKS[kind],
             markersize=4.5,
             linewidth=1.4,
             linestyle="--" if line.dashed else "-",

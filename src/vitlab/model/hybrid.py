@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.config.model import ResNetStem
-from vitlab.model.standardised import StandardisedConv, pad_same
+from vitlab.model.standardised import StandardisedConv, max_pool, pad_same
 
 
 class Unit(nn.Module):
@@ -65,7 +65,7 @@ class Stem(nn.Module):
     def forward(self, images_BCHW: Tensor) -> Tensor:
         x_BCHW = F.relu(self.root_norm(self.root(images_BCHW)), inplace=True)
         # Minus infinity, so that the edge never wins; after a ReLU zero would do as well.
-        x_BCHW = F.max_pool2d(pad_same(x_BCHW, kernel=3, stride=2, value=float("-inf")), 3, stride=2)
+        x_BCHW = max_pool(pad_same(x_BCHW, kernel=3, stride=2, value=float("-inf")))
         for stage in self.stages:
             x_BCHW = stage(x_BCHW)
         return x_BCHW

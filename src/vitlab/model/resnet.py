@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from vitlab.config.model import ResNetConfig
 from vitlab.errors import ConfigError
 from vitlab.model.record import Record
-from vitlab.model.standardised import StandardisedConv
+from vitlab.model.standardised import StandardisedConv, max_pool
 
 
 class Unit(nn.Module):
@@ -79,7 +79,7 @@ class ResNet(nn.Module):
             record.refuse_attention("a BiT ResNet")
             record.start(len(self.stages))
         x_BCHW: Tensor = self.root(images_BCHW)
-        x_BCHW = F.max_pool2d(_framed(x_BCHW), 3, stride=2)
+        x_BCHW = max_pool(_framed(x_BCHW))
         for index, stage in enumerate(self.stages):
             x_BCHW = self._run(stage, x_BCHW)
             if record is not None:

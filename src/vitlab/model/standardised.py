@@ -1,5 +1,7 @@
 """Weight-standardised convolution (Qiao et al. 2019) and the two ways its users pad: XLA's "SAME", and half a kernel.
 
+Its users' pooling stands here too.
+
 B batch, C channels, H height, W width; in a kernel O outputs, I inputs.
 """
 
@@ -41,6 +43,22 @@ def conv_same(x_BCHW: Tensor, weight_OIHW: Tensor, *, stride: int, groups: int =
     if top == bottom and left == right:  # the convolution pads by itself, without a copy
         return F.conv2d(x_BCHW, weight_OIHW, stride=stride, padding=(top, left), groups=groups)
     return F.conv2d(F.pad(x_BCHW, (left, right, top, bottom)), weight_OIHW, stride=stride, groups=groups)
+
+
+def convolved(x_BCHW: Tensor, weight_OIHW: Tensor, *, stride: int, padding: Padding) -> Tensor:
+    """A convolution with one of the two paddings."""
+    if padding == "half":
+        return F.conv2d(x_BCHW, weight_OIHW, stride=stride, padding=weight_OIHW.shape[2] // 2)
+    return conv_same(x_BCHW, weight_OIHW, stride=stride)
+
+
+def max_pool(x_BCHW: Tensor) -> Tensor:
+    """The largest of each 3x3 window at stride 2, without padding."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or x_BCHW.device.type != "cpu":
+        return F.max_pool2d(x_BCHW, 3, stride=2)
+    # PyTorch's kernel runs over pixels one by one, over channels eight or more at once: there and back costs a third of it,
+    # 1.9 instead of 7.6 ms for one picture's 64 maps of 112 x 112.
+    return F.max_pool2d(x_BCHW.contiguous(memory_format=torch.channels_last), 3, stride=2).contiguous()
 
 
 def standardise(weight_OIHW: Tensor, *, form: Standardise, eps: float) -> Tensor:
@@ -87,9 +105,7 @@ class StandardisedConv(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         weight_OIHW = standardise(self.weight, form=self.form, eps=self.eps)
-        if self.padding == "half":
-            return F.conv2d(x_BCHW, weight_OIHW, stride=self.stride, padding=self.kernel // 2)
-        return conv_same(x_BCHW, weight_OIHW, stride=self.stride)
+        return convolved(x_BCHW, weight_OIHW, stride=self.stride, padding=self.padding)
 
     def extra_repr(self) -> str:
         outputs, inputs = self.weight.shape[:2]

@@ -46,7 +46,8 @@ class WindowAttention(nn.Module):
         bias_WHNN = bias_1HNN.expand(w, -1, -1, -1) if far_WNN is None else bias_1HNN + far_WNN[:, None]
         bias_1MNN = bias_WHNN.reshape(1, w * self.heads, n, n).to(q_BMNK.dtype)
         y_BMNK = F.scaled_dot_product_attention(q_BMNK, k_BMNK, v_BMNK, attn_mask=bias_1MNN)  # softmax(q k / sqrt(K) + bias) v
-        y_BWND = y_BMNK.reshape(b, w, self.heads, n, -1).transpose(2, 3).contiguous().view(b, w, n, d)
+        # flatten, not reshape: torch.export turns the latter into a view of what this kernel left, and others leave it otherwise.
+        y_BWND = y_BMNK.view(b, w, self.heads, n, -1).transpose(2, 3).flatten(3)
         x_BWND = self.dropout(self.out(y_BWND))
         return x_BWND
 

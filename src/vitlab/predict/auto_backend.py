@@ -1,8 +1,9 @@
 """`auto`: the fastest of the runtimes that are installed, found by measuring them on this machine, once for each model and size.
 
-A measurement costs a minute or so, as graphs are made for the other runtimes. It is made when the model has already worked for
-longer than that in this process (or when `measured` is called, as `vitlab bench` does), and kept in the cache folder. Until then,
-and wherever nothing was faster, the model runs in torch.
+How many threads serve one picture alone, how many pictures are in a slice of a batch, and whether OpenVINO's threads stay on their
+cores is measured too. A measurement costs a minute or so, as graphs are made for the other runtimes. It is made when the model has
+already worked for longer than that in this process (or when `measured` is called, as `vitlab bench` does), and kept in the cache
+folder. Until then, and wherever nothing was faster, the model runs in torch.
 
 Axes: B batch, H height, W width, C channels of a picture.
 """
@@ -11,8 +12,9 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
@@ -30,12 +32,17 @@ from vitlab.errors import ConfigError, ExportError, VitlabError
 from vitlab.predict.backend import Backend, Outputs
 from vitlab.predict.converted import installed
 from vitlab.predict.fused_backend import FusedBackend
+from vitlab.predict.narrow import fewer, narrowed
 from vitlab.predict.runtime_backends import OnnxRuntimeBackend, OpenVINOBackend
 
 WORTH_IT = 60.0  # seconds of the model's work after which measuring pays
+LOOK_AFTER = 5.0  # seconds of work on single pictures after which what is remembered is looked up: it reads all weights once
+_FORMAT = 2  # of what is remembered; another one is measured anew
 _BETTER = 1.03  # times torch's pictures a second, so that noise alone moves nobody away from it
 _BATCH = 16
+_UNPINNED = " unpinned"
 _ROUNDS = 5
+_ALONE = 3  # single pictures in each round
 _LIBRARIES = ("torch", "onnxruntime", "openvino", "onnx", "onnxscript")
 
 Say = Callable[[str], None]
@@ -46,8 +53,9 @@ Make = Callable[[], Backend]
 class Choice:
     """Which backend for one picture alone, and which, with how many pictures in a slice, for batches; and what was measured.
 
-    `one` and `many` are names of candidates such as `torch/4`: backend and pictures in a slice. `seconds_one` and `seconds_many`
-    are seconds a picture, alone and in batches of 16, of each candidate. `absent` says why others were not measured.
+    `many` is the name of a candidate such as `torch/4`, backend and pictures in a slice, `one` of `singles`, such as
+    `torch with 1 thread`. `seconds_one` and `seconds_many` are seconds a picture, alone and in batches of 16, of all that were
+    measured. `absent` says why others were not.
     """
 
     one: str
@@ -60,7 +68,11 @@ class Choice:
         """One sentence."""
         best = sorted(self.seconds_many.items(), key=lambda item: item[1])
         rates = ", ".join(f"{name} {1 / seconds:.1f}" for name, seconds in best)
-        return f"the backend is {self.many} (for one picture {self.one}), measured in pictures/s: {rates}"
+        alone = ", ".join(
+            f"{name} {1e3 * seconds:.1f}" for name, seconds in sorted(self.seconds_one.items(), key=lambda item: item[1])
+        )
+        chosen = f"the backend is {self.many} (for one picture {self.one})"
+        return f"{chosen}, measured in pictures/s: {rates}; one picture in ms: {alone}"
 
 
 class AutoBackend:
@@ -84,7 +96,7 @@ class AutoBackend:
 
     def run(self, images_BHWC: NDArray[np.uint8], *, features: bool = False) -> Outputs:
         """Logits and, where asked for, features."""
-        if len(images_BHWC) > 1 and not self._settled:
+        if not self._settled and (len(images_BHWC) > 1 or (self._worked > LOOK_AFTER and not self._looked)):
             self._consider()
         began = time.perf_counter()
         out = (self._one if len(images_BHWC) == 1 else self._many).run(images_BHWC, features=features)
@@ -112,8 +124,12 @@ class AutoBackend:
         makers = candidates(self._checkpoint, self._first, self._digest(), merge=self._merge)
         self._settled = True
         try:
-            for name in {choice.one, choice.many} - made.keys():
-                made[name] = makers[name]()
+            if choice.many not in made:
+                made[choice.many] = makers[choice.many]()
+            if choice.one not in made:
+                base, threads = singles([choice.many, *makers], torch.get_num_threads())[choice.one]
+                made[base] = made[base] if base in made else makers[base]()
+                made[choice.one] = _alone(made[base], threads)
         except (KeyError, ConfigError, ExportError) as error:
             self._say(f"the backend is torch: {choice.many} was faster here before, and cannot be had now ({error})")
             return
@@ -125,13 +141,30 @@ def candidates(checkpoint: Checkpoint, first: Backend, digest: str, *, merge: in
     """What can be measured, by name. torch.compile is left out: it takes minutes to make, and was never the fastest."""
     found: dict[str, Make] = {"torch": lambda: first}
     if isinstance(first, FusedBackend):
-        for pictures in (2, 8):
+        for pictures in {max(1, first.pictures // 2), 2 * first.pictures} - {first.pictures}:
             found[f"torch/{pictures}"] = partial(first.sliced, pictures)
     if installed("onnxruntime") and installed("onnx") and installed("onnxscript"):
         found["onnxruntime/4"] = partial(OnnxRuntimeBackend, checkpoint, digest, pictures=4, merge=merge)
     if installed("openvino"):
         for pictures in (2, 4, 8):
             found[f"openvino/{pictures}"] = partial(OpenVINOBackend, checkpoint, digest, pictures=pictures, merge=merge)
+        found[f"openvino/4{_UNPINNED}"] = partial(OpenVINOBackend, checkpoint, digest, pictures=4, merge=merge, pinned=False)
+    return found
+
+
+def singles(names: Iterable[str], threads: int) -> dict[str, tuple[str, int]]:
+    """What can run one picture alone with up to so many threads: a name, and of which candidate it is and with how many threads.
+
+    Slices make no difference there, so each backend is in it once, with all threads under its plain name and with fewer.
+    """
+    found: dict[str, tuple[str, int]] = {}
+    for name in names:
+        kind = re.sub(r"/\d+", "", name)
+        if kind in found:
+            continue
+        found[kind] = (name, threads)
+        for count in () if kind.endswith(_UNPINNED) else fewer(threads):  # a trial of it is enough: each has to be compiled
+            found[f"{kind} with {count} {'thread' if count == 1 else 'threads'}"] = (name, count)
     return found
 
 
@@ -144,24 +177,33 @@ def measure(makers: dict[str, Make], checkpoint: Checkpoint) -> tuple[Choice, di
             made[name] = make()
         except (ConfigError, ExportError) as error:
             absent[name] = str(error)
+    threads = torch.get_num_threads()
+    alone: dict[str, Backend] = {}
+    for name, (base, count) in singles(made, threads).items():
+        alone[name] = _alone(made[base], count)
     shape = (*checkpoint.preprocess.image_size, checkpoint.preprocess.channels)
     images_BHWC = np.random.default_rng(0).integers(0, 256, (_BATCH, *shape), np.uint8)
-    seconds = {count: dict.fromkeys(made, float("inf")) for count in (1, _BATCH)}
+    least_one, least_many = dict.fromkeys(alone, float("inf")), dict.fromkeys(made, float("inf"))
     for turn in range(_ROUNDS):
-        for count, least in seconds.items():
-            for name, backend in made.items():
-                began = time.perf_counter()
-                backend.run(images_BHWC[:count])
-                if turn:  # the first fills caches and compiles
-                    least[name] = min(least[name], (time.perf_counter() - began) / count)
+        for backends, least, count, times in ((alone, least_one, 1, _ALONE), (made, least_many, _BATCH, 1)):
+            for name, backend in backends.items():
+                for _ in range(times if turn else 1):  # the first fills caches and compiles
+                    began = time.perf_counter()
+                    backend.run(images_BHWC[:count])
+                    spent = (time.perf_counter() - began) / count
+                    least[name] = min(least[name], spent) if turn else float("inf")
     choice = Choice(
-        one=_fastest(seconds[1]),
-        many=_fastest(seconds[_BATCH]),
-        seconds_one=seconds[1],
-        seconds_many=seconds[_BATCH],
+        one=_fastest(least_one),
+        many=_fastest(least_many),
+        seconds_one=least_one,
+        seconds_many=least_many,
         absent=absent,
     )
-    return choice, made
+    return choice, alone | made
+
+
+def _alone(backend: Backend, threads: int) -> Backend:
+    return backend if threads == torch.get_num_threads() else narrowed(backend, threads)
 
 
 def recalled(file: Path) -> Choice | None:
@@ -188,7 +230,14 @@ def _remember(file: Path, choice: Choice) -> None:
 
 def _file(digest: str) -> Path:
     """Named by everything the answer depends on: model and size, versions, processor, threads."""
-    parts = [digest, __version__, *(f"{name}={installed(name)}" for name in _LIBRARIES), processor(), str(torch.get_num_threads())]
+    parts = [
+        str(_FORMAT),
+        digest,
+        __version__,
+        *(f"{name}={installed(name)}" for name in _LIBRARIES),
+        processor(),
+        str(torch.get_num_threads()),
+    ]
     return cache_folder() / "backends" / f"{sha256(' '.join(parts).encode()).hexdigest()[:32]}.json"
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from importlib import import_module
@@ -28,7 +28,7 @@ from vitlab.errors import ConfigError, ExportError
 from vitlab.model.assemble import Model
 from vitlab.predict.fused.graph import exportable
 
-_LAYOUT = 1  # of the graphs: a change of how they are made makes them anew
+_LAYOUT = 2  # of the graphs: a change of how they are made makes them anew
 _MOST = 65_536  # pictures in a batch
 INPUT = "images"
 EXTRAS = {"onnx": "export", "onnxscript": "export", "onnxruntime": "export", "openvino": "openvino"}
@@ -60,13 +60,22 @@ def as_onnx(checkpoint: Checkpoint, digest: str, *, merge: int = 0) -> Path:
     path = _place(digest, "onnx").with_suffix(".onnx")
     if path.is_file():
         return path
-    with quiet():
-        made = torch.onnx.export(traced(checkpoint, merge=merge), dynamo=True, input_names=[INPUT], verbose=False)
-    assert made is not None
-    content = bytes(made.model_proto.SerializeToString())
+    content = bytes(onnx_proto(traced(checkpoint, merge=merge)).SerializeToString())
     with replacing(path, needed=len(content)) as file:
         file.write(content)
     return path
+
+
+def onnx_proto(program: ExportedProgram, *, outputs: Sequence[str] | None = None) -> Any:
+    """A traced graph as ONNX's message, its input called `images`."""
+    with quiet(), torch.no_grad():  # as it was traced: with gradients torch would choose other kernels, of other strides
+        try:
+            made = torch.onnx.export(program, dynamo=True, input_names=[INPUT], output_names=outputs, verbose=False)
+        except torch.onnx.errors.OnnxExporterError as error:
+            reason = str(error.__cause__ or error).splitlines()[0]  # what it says itself is advice to torch's authors
+            raise ExportError(f"torch cannot say this model in ONNX: {reason}") from error
+    assert made is not None
+    return made.model_proto
 
 
 def as_openvino(checkpoint: Checkpoint, digest: str, *, merge: int = 0) -> Path:

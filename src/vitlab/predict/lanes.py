@@ -25,7 +25,7 @@ class Lanes:
         if self.count == 1 or len(items) == 1:
             return [work(item) for item in items]
         if self._pool is None:
-            self._pool = _started(self.count)
+            self._pool = started(self.count)
         return list(self._pool.map(work, items))
 
 
@@ -39,17 +39,23 @@ def slices(count: int, *, lanes: int, most: int) -> list[slice]:
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
-def _started(count: int) -> ThreadPoolExecutor:
-    """Threads that are all there and set to one thread of torch each.
+def started(count: int, *, threads: int = 1) -> ThreadPoolExecutor:
+    """Threads that are all there and set to so many threads of torch each.
 
     `torch.set_num_threads` also sets what threads that come later begin with, the caller's among them: it is put back.
     """
     before = torch.get_num_threads()
     together = threading.Barrier(count + 1)
-    pool = ThreadPoolExecutor(count, thread_name_prefix="lane", initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(count, thread_name_prefix="lane", initializer=_own_number, initargs=(threads,))
     waiting = [pool.submit(together.wait) for _ in range(count)]
     together.wait()
     for one in waiting:
         one.result()
     torch.set_num_threads(before)
     return pool
+
+
+def _own_number(threads: int) -> None:
+    """A thread begins with the common number at its first question or product, and would forget one that was set before that."""
+    torch.get_num_threads()
+    torch.set_num_threads(threads)

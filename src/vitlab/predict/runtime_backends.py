@@ -9,6 +9,7 @@ Axes: B batch, H height, W width, C channels of a picture, K classes, D width of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -33,18 +34,31 @@ _CLOSE, _CLOSE_MERGED = 1e-4, 0.1  # relative to the largest number
 
 
 class OpenVINOBackend:
-    """OpenVINO in float32: batches in as many streams as torch has threads, one picture alone with all threads."""
+    """OpenVINO in float32: batches in as many streams as torch has threads, one picture alone with all threads.
+
+    `pinned`: each thread stays on one core, which is OpenVINO's own way, and good where nothing else wants that core.
+    """
 
     name = "openvino"
 
-    def __init__(self, checkpoint: Checkpoint, digest: str, *, pictures: int = PICTURES, merge: int = 0) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, digest: str, *, pictures: int = PICTURES, merge: int = 0, pinned: bool = True
+    ) -> None:
         self._openvino = needed("openvino")
         self._headless = _headless(checkpoint)
         self._shape = (*checkpoint.preprocess.image_size, checkpoint.preprocess.channels)
         self._path = as_openvino(checkpoint, digest, merge=merge)
         self._pictures = pictures
-        self._threads = torch.get_num_threads()
+        self._threads = self._threads_alone = torch.get_num_threads()
+        self._pinned = pinned
         verify(self, checkpoint, merge=merge)
+
+    def narrowed(self, threads: int) -> OpenVINOBackend:
+        """The same with so many threads for one picture alone."""
+        other = copy(self)
+        other._threads_alone = threads
+        other.__dict__.pop("_alone", None)  # compiled for another number
+        return other
 
     def run(self, images_BHWC: Pixels, *, features: bool = False) -> Outputs:
         """Logits and, where asked for, features."""
@@ -63,12 +77,14 @@ class OpenVINOBackend:
 
     @cached_property
     def _queue(self) -> Any:
-        compiled = self._compiled(self._pictures, {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": str(self._threads)})
+        settings = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": str(self._threads)}
+        compiled = self._compiled(self._pictures, settings, self._threads)
         return self._openvino.AsyncInferQueue(compiled, self._threads)
 
     @cached_property
     def _alone(self) -> Any:
-        return self._compiled(1, {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}).create_infer_request()
+        settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
+        return self._compiled(1, settings, self._threads_alone).create_infer_request()
 
     def _single(self, images_BHWC: Pixels) -> Answers:
         self._alone.infer([images_BHWC])
@@ -78,11 +94,12 @@ class OpenVINOBackend:
         first = np.array(request.get_output_tensor(0).data, np.float32)
         return (first, first) if self._headless else (first, np.array(request.get_output_tensor(1).data, np.float32))
 
-    def _compiled(self, pictures: int, settings: dict[str, str]) -> Any:
+    def _compiled(self, pictures: int, settings: dict[str, str], threads: int) -> Any:
         core = self._openvino.Core()
         model = core.read_model(self._path)
         model.reshape([pictures, *self._shape])
-        settings = settings | {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(self._threads)}
+        settings = settings | {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(threads)}
+        settings["ENABLE_CPU_PINNING"] = "YES" if self._pinned else "NO"
         with quiet():
             return core.compile_model(model, "CPU", settings)
 
@@ -98,7 +115,15 @@ class OnnxRuntimeBackend:
         self._path = as_onnx(checkpoint, digest, merge=merge)
         self._pictures = pictures
         self._lanes = Lanes(torch.get_num_threads())
+        self._threads_alone = self._lanes.count
         verify(self, checkpoint, merge=merge)
+
+    def narrowed(self, threads: int) -> OnnxRuntimeBackend:
+        """The same with so many threads for one picture alone."""
+        other = copy(self)
+        other._threads_alone = threads
+        other.__dict__.pop("_whole", None)  # made for another number
+        return other
 
     def run(self, images_BHWC: Pixels, *, features: bool = False) -> Outputs:
         """Logits and, where asked for, features."""
@@ -109,7 +134,7 @@ class OnnxRuntimeBackend:
 
     @cached_property
     def _whole(self) -> Any:
-        return self._session(self._lanes.count)
+        return self._session(self._threads_alone)
 
     @cached_property
     def _narrow(self) -> Any:

@@ -16,18 +16,23 @@ from vitlab.errors import ConfigError
 from vitlab.model.assemble import Model
 from vitlab.model.vit import ViT
 from vitlab.predict.backend import Outputs
+from vitlab.predict.fused.finished import finished
 
 
 class TorchBackend:
-    """A checkpoint's model on a device, in evaluation mode, without gradients."""
+    """A checkpoint's model on a device, in evaluation mode, without gradients.
+
+    `finish`: standardised kernels are computed once, now, and not at every call: the same bits, for one more copy of them.
+    """
 
     name = "torch"
 
-    def __init__(self, checkpoint: Checkpoint, *, device: str | torch.device = "cpu") -> None:
+    def __init__(self, checkpoint: Checkpoint, *, device: str | torch.device = "cpu", finish: bool = False) -> None:
         model = checkpoint.model
         if not isinstance(model, Model):
             raise ConfigError(f"a {type(model).__name__} is not one of vitlab's models", hint="build or load it with vitlab")
-        self._model: Model = model.to(device).eval()
+        model = model.to(device).eval()
+        self._model: Model = finished(model) if finish else model
         self._preprocess = checkpoint.preprocess
         self._device = torch.device(device)
         self._dtype = next(model.parameters()).dtype

@@ -5,6 +5,7 @@ Axes: B batch.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -21,6 +22,9 @@ from vitlab.errors import ConfigError
 from vitlab.model.assemble import build
 from vitlab.model.cost import Cost, cost
 from vitlab.model.vit import ViT
+from vitlab.study.memory import Peak
+
+_ALIKE = 1.1  # ratios of speeds that differ by less are told as the same: two runs of one model differ as much on a busy machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +39,14 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One model at one image size. `rate` is None where speed was not measured, `measured` where accuracy was not."""
+    """One model at one image size. `rate` and `peak` are None where they were not measured, `measured` where accuracy was not."""
 
     name: str
     config: ModelConfig
     cost: Cost
     published: tuple[Published, ...] = ()
     rate: Rate | None = None
+    peak: Peak | None = None
     measured: float | None = None
 
     @property
@@ -73,6 +78,15 @@ class Against:
     second: str
     here: float
     there: float
+
+    @property
+    def told(self) -> str:
+        """What the two ratios say, in a sentence."""
+        by = self.here / self.there
+        said = f"on this machine {self.first} is {self.here:.2f} times as fast as {self.second}, on a V100 {self.there:.2f} times"
+        if abs(math.log(by)) < math.log(_ALIKE):
+            return f"{said}: nearly the same"
+        return f"{said}: this machine favours {self.first if by > 1 else self.second}, by a factor of {max(by, 1 / by):.2f}"
 
 
 def compared(configs: Sequence[ModelConfig]) -> list[Compared]:

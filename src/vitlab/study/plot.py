@@ -9,9 +9,11 @@ from pathlib import Path
 from vitlab.config.inspect import Form
 from vitlab.config.published import Published
 from vitlab.errors import ConfigError
+from vitlab.inspect.dots import Panel, Row, draw_dots
 from vitlab.inspect.lines import Axis, Line, draw_lines
 from vitlab.inspect.paper import Style
 from vitlab.study.compare import Compared
+from vitlab.study.positions import KIND_WORDS, PLACE_WORDS, Cell
 from vitlab.study.transfer import Curve
 
 _COST = Axis(name="GMACs of one picture", log=True)
@@ -65,6 +67,30 @@ def draw_curves(curves: Sequence[Curve], path: Path) -> bytes:
     at = sorted({shots for curve in curves for shots in curve.shots})
     x = Axis(name="labels of each digit", log=True, at=at)
     return draw_lines(lines, x, Axis(name="test digits told right, %"), Style(form=form_of(path)), title="Few labels, by family")
+
+
+def draw_positions(cells: Sequence[Cell], path: Path) -> bytes:
+    """Accuracy of each way of telling positions, with its deviation between seeds; beside it what the paper has for that way."""
+    kinds = list(dict.fromkeys(cell.kind for cell in cells))
+    rows = [Row(name=_way(cell), group=kinds.index(cell.kind)) for cell in cells]
+    seeds = max((len(cell.shares) for cell in cells), default=0)
+    here = Panel(
+        axis="test letters told right, %",
+        title="Here" if seeds < 2 else f"Here, mean of {seeds} seeds ± deviation",
+        values=[100 * cell.mean for cell in cells],
+        spread=[100 * cell.deviation for cell in cells],
+    )
+    paper = Panel(
+        axis="ImageNet, 5-shot linear, %",
+        title="The paper's ViT-B/16 (Table 8)",
+        values=[cell.published for cell in cells],
+        missing="not in the table",
+    )
+    return draw_dots(rows, (here, paper), Style(form=form_of(path)))
+
+
+def _way(cell: Cell) -> str:
+    return KIND_WORDS[cell.kind] if cell.kind == "none" else f"{KIND_WORDS[cell.kind]}, {PLACE_WORDS[cell.place]}"
 
 
 def _lines(points: Sequence[_Point]) -> list[Line]:

@@ -19,6 +19,8 @@ from vitlab.train.control import Control
 
 KINDS: tuple[PositionKind, ...] = ("none", "learned-1d", "learned-2d", "relative")
 PLACES: tuple[PositionPlace, ...] = ("stem", "every", "shared")
+KIND_WORDS: dict[PositionKind, str] = {"none": "none", "learned-1d": "1-D", "learned-2d": "2-D", "relative": "relative"}
+PLACE_WORDS: dict[PositionPlace, str] = {"stem": "at the stem", "every": "at every layer", "shared": "every layer, shared"}
 
 # Table 8: ImageNet, 5-shot linear, ViT-B/16, in percent. The paper leaves the other cells empty.
 TABLE_8: dict[tuple[PositionKind, PositionPlace], float] = {

@@ -22,8 +22,9 @@ from vitlab.data.order import Share
 from vitlab.data.source import Source, open_source
 from vitlab.errors import ConfigError, TrainingError
 from vitlab.model.assemble import Model, build, skeleton
-from vitlab.model.bfloat16 import REMEDY, bfloat16_trouble
+from vitlab.model.bfloat16 import bfloat16_trouble
 from vitlab.model.masked import MaskedViT
+from vitlab.model.trial import REMEDY
 from vitlab.model.vit import ViT
 from vitlab.train.average import Averaged
 from vitlab.train.distributed import World

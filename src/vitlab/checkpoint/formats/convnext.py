@@ -6,13 +6,13 @@ from vitlab.checkpoint.files.raw import RawFile
 from vitlab.checkpoint.formats.authors_layout import reading_of, written_of
 from vitlab.checkpoint.formats.contract import Reading, State, Told, Written
 from vitlab.checkpoint.formats.convnext_layout import AUTHORS, convnext_config, convnext_rows, names_of
+from vitlab.checkpoint.formats.express import not_of
 from vitlab.checkpoint.formats.header import adopted_rival, header_of
 from vitlab.checkpoint.formats.infer import numerics_of, unwrapped
 from vitlab.checkpoint.formats.timm_rivals import Found
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess
 from vitlab.config.model import PROFILES, ModelConfig
-from vitlab.errors import CheckpointError
 
 FORMAT = "convnext"
 
@@ -39,5 +39,5 @@ def read(raw: RawFile, told: Told) -> Reading:
 def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
     """The model under the authors' names."""
     if not isinstance(config, ConvNeXtConfig):
-        raise CheckpointError(f"{FORMAT} holds ConvNeXts, and this is a {config.kind}", hint="--to timm, or --to native")
+        raise not_of(FORMAT, "ConvNeXts", config)
     return written_of(state, config, convnext_rows(config, AUTHORS), preprocess, labels)

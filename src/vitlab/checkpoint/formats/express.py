@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitlab.config.model import ModelConfig, Numerics, Pool, PositionKind, ResNetStem, ViTConfig
+from vitlab.config.variants import called
 from vitlab.errors import CheckpointError
 
 
@@ -32,18 +33,25 @@ class Expressible:
 
 
 _ELSEWHERE = {  # by kind of model
-    "resnet": "a BiT ResNet can be written as bit-npz, timm or native",
-    "swin": "a Swin Transformer can be written as swin, timm or native",
-    "convnext": "a ConvNeXt can be written as convnext, timm or native",
-    "efficientnet": "an EfficientNet can be written as timm or native",
-    "recurrent": "a recurrent network can be written as native alone",
+    "vit": "jax-npz, big-vision, timm, huggingface, torchvision or native",
+    "resnet": "bit-npz, timm or native",
+    "swin": "swin, timm or native",
+    "convnext": "convnext, timm or native",
+    "efficientnet": "timm or native",
+    "recurrent": "native alone",
 }
+
+
+def not_of(format_name: str, holds: str, config: ModelConfig) -> CheckpointError:
+    """That a format is for another family of models, and which formats are for this one."""
+    hint = f"{called(config)} can be written as {_ELSEWHERE[config.kind]}"
+    return CheckpointError(f"{format_name} holds {holds}, and this is {called(config)}", hint=hint)
 
 
 def only_vit(config: ModelConfig, name: str) -> ViTConfig:
     """The config where it is a ViT's or a hybrid's; CheckpointError for the other kinds of model."""
     if not isinstance(config, ViTConfig):
-        raise CheckpointError(f"{name} holds ViTs, and this is a {config.kind}", hint=_ELSEWHERE.get(config.kind))
+        raise not_of(name, "ViTs", config)
     return config
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitlab.checkpoint.formats.contract import Told
+from vitlab.checkpoint.formats.express import not_of
 from vitlab.checkpoint.formats.infer import making, numerics_of
 from vitlab.config.model import PROFILES, ModelConfig, ResNetConfig
 from vitlab.errors import CheckpointError
@@ -17,7 +18,7 @@ EPS = {"official": 1e-10, "timm": 1e-8}  # what is added to a weight's variance,
 def only_resnet(config: ModelConfig, name: str) -> ResNetConfig:
     """The config where it is a BiT ResNet's; CheckpointError for the other kinds of model."""
     if not isinstance(config, ResNetConfig):
-        raise CheckpointError(f"{name} holds BiT ResNets, and this is a {config.kind}", hint="a ViT can be written as jax-npz")
+        raise not_of(name, "BiT ResNets", config)
     return config
 
 

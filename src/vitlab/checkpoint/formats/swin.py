@@ -7,6 +7,7 @@ from dataclasses import replace
 from vitlab.checkpoint.files.raw import RawFile
 from vitlab.checkpoint.formats.authors_layout import reading_of, written_of
 from vitlab.checkpoint.formats.contract import Reading, State, Told, Written
+from vitlab.checkpoint.formats.express import not_of
 from vitlab.checkpoint.formats.header import adopted_rival, header_of
 from vitlab.checkpoint.formats.infer import numerics_of, unwrapped
 from vitlab.checkpoint.formats.swin_layout import AUTHORS, Said, names_of, swin_config, swin_rows, without_computed
@@ -14,7 +15,6 @@ from vitlab.checkpoint.formats.timm_rivals import Found
 from vitlab.config.data import Preprocess
 from vitlab.config.model import PROFILES, ModelConfig
 from vitlab.config.swin import SwinConfig
-from vitlab.errors import CheckpointError
 
 FORMAT = "swin"
 
@@ -41,5 +41,5 @@ def read(raw: RawFile, told: Told) -> Reading:
 def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
     """The model under the authors' names."""
     if not isinstance(config, SwinConfig):
-        raise CheckpointError(f"{FORMAT} holds Swin Transformers, and this is a {config.kind}", hint="--to timm, or --to native")
+        raise not_of(FORMAT, "Swin Transformers", config)
     return written_of(state, config, swin_rows(config, AUTHORS), preprocess, labels)

@@ -10,6 +10,7 @@ from torch import Tensor
 from vitlab.checkpoint.formats import convnext_layout, swin_layout
 from vitlab.checkpoint.formats.contract import Told
 from vitlab.checkpoint.formats.convnext_layout import convnext_config, convnext_rows
+from vitlab.checkpoint.formats.express import not_of
 from vitlab.checkpoint.formats.infer import numerics_of
 from vitlab.checkpoint.formats.sidecar import Sidecar, size, text, within
 from vitlab.checkpoint.formats.swin_layout import swin_config, swin_rows, without_computed
@@ -27,7 +28,6 @@ from vitlab.config.model import PROFILES, ModelConfig
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.rivals import RivalConfig
 from vitlab.config.swin import SwinConfig
-from vitlab.errors import CheckpointError
 
 Tensors = dict[str, Tensor]
 
@@ -85,7 +85,7 @@ def rival_rows(config: RivalConfig, tensors: Tensors | None = None) -> Iterator[
         case EfficientNetConfig():
             return efficientnet_rows(config)
         case RecurrentConfig():
-            raise CheckpointError("timm has no recurrent networks", hint="the native format holds every model: --to native")
+            raise not_of("timm", "ViTs, ResNets, Swins, ConvNeXts and EfficientNets", config)
 
 
 def rival_notes(config: RivalConfig) -> list[str]:

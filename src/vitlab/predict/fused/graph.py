@@ -17,6 +17,7 @@ from vitlab.config.data import Preprocess
 from vitlab.errors import ConfigError
 from vitlab.model.assemble import Model
 from vitlab.model.vit import ViT
+from vitlab.predict.fused.finished import finished
 from vitlab.predict.fused.folded import Folded, FoldedLayer, fold, why_not_folded
 from vitlab.predict.fused.merging import merge, merged_count, schedule, weighed, why_not_merged
 from vitlab.predict.prediction import Chance
@@ -33,7 +34,8 @@ def exportable(
     `takes` `pixels`: uint8 (B, H, W, C) of the preprocessing's size, as pictures are in memory; `normalised`: float32
     (B, C, H, W), as the model itself takes them. `gives` `logits` or `probabilities` (B, C), the latter by `chance`; `features`
     (B, D); `both`: logits and features. The batch is of any size. A ViT is folded where it can be (`why_not_folded`), any other
-    model is wrapped as it is. `merge` pairs of patches become one in every layer, on average, of a ViT that allows it.
+    model is wrapped as it is; standardised kernels are finished in both. `merge` pairs of patches become one in every layer, on
+    average, of a ViT that allows it.
     """
     choice("takes", takes, Input)
     choice("gives", gives, Output)
@@ -95,7 +97,7 @@ class PlainGraph(nn.Module):
 
     def __init__(self, model: Model, preprocess: Preprocess, *, pixels: bool) -> None:
         super().__init__()
-        self.model = model
+        self.model = finished(model.eval())
         self.normalise = Normalise(preprocess) if pixels else None
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,7 +120,7 @@ class FoldedGraph(nn.Module):
         if merge and (why := why_not_merged(model.config)) is not None:
             raise ConfigError(f"tokens of this model cannot be merged: {why}", hint="leave merge out")
         folded = fold(model, preprocess)
-        self.model = model
+        self.model = finished(model.eval())
         self.folded = folded
         self.pixels = pixels
         own = pixels and folded.patch_QD is not None
