@@ -220,6 +220,17 @@ def test_eight_bits_that_lose_too_much_are_not_written(reader: Checkpoint, tmp_p
     assert not list(tmp_path.iterdir())
 
 
+def test_eight_bits_that_would_end_the_process_are_refused(
+    reader: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitlab.export.files._TRIAL", "import os; os.kill(os.getpid(), 4)")
+    asked = ExportConfig(int8=True, calibration=8, max_drop=100)
+    with pytest.raises(ExportError, match=r"OpenVINO cannot run 8 bits here: a trial of it died of SIGILL") as caught:
+        export(reader, tmp_path / "int8.xml", asked, source=open_source("digits", split="test"))
+    assert "ONEDNN_MAX_CPU_ISA" in (caught.value.hint or "")
+    assert not list(tmp_path.iterdir())
+
+
 def test_pictures_without_labels_are_judged_by_agreement(reader: Checkpoint, tmp_path: Path) -> None:
     foreign = open_source("generated:kind=strokes,classes=3,examples=8,image_size=32", split="train")
     made = export(reader, tmp_path / "int8.onnx", ExportConfig(int8=True, calibration=16, max_drop=50), source=foreign)

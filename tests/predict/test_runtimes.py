@@ -123,6 +123,18 @@ def test_the_fastest_is_chosen_and_none_for_a_hair(clock: list[float]) -> None:
     assert "torch" in choice.told()
 
 
+def test_what_was_faster_by_luck_alone_is_not_chosen(clock: list[float]) -> None:
+    class Lucky(Fake):
+        def run(self, images_BHWC: NDArray[np.uint8], *, features: bool = False) -> Outputs:
+            out = super().run(images_BHWC, features=features)
+            self._seconds = 0.5 if self.runs % 1000 == 3 else 2.0
+            return out
+
+    choice, _ = measure(makers(clock, {"torch": 1.0}) | {"lucky": lambda: Lucky("lucky", 2.0, clock)}, vit())
+    assert choice.seconds_one["lucky"] == 0.5
+    assert choice.one == "torch"
+
+
 def test_what_cannot_be_made_is_left_out_with_its_reason(clock: list[float]) -> None:
     def broken() -> Backend:
         raise ExportError("it does not match")

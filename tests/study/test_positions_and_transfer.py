@@ -46,8 +46,9 @@ def test_the_positions_study_fills_every_cell_and_is_not_made_twice(tmp_path: Pa
 def test_the_positions_study_is_printed_and_drawn_by_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(positions_study, "CELLS", (("none", "stem"), ("relative", "every")))
-    assert main(["study", "positions", "--out", str(tmp_path), "--pictures", "64", "--seeds", "1"]) == 0
+    cells = tuple(Cell(kind=kind, place=place, shares=(0.5,), published=TABLE_8.get((kind, place))) for kind, place in CELLS)
+    monkeypatch.setattr(positions_study, "positions", lambda out, **_: iter([cells]))  # as if all of them were made
+    assert main(["study", "positions", "--out", str(tmp_path), "--seeds", "1"]) == 0
     told = capsys.readouterr()
     assert [line.split()[0] for line in told.out.splitlines()] == ["positions", "none", "1-D", "2-D", "relative"]
     assert "[61.4]" in told.out

@@ -92,7 +92,7 @@ def test_what_a_format_can_express_comes_back_bit_for_bit(name: str, option: str
 @pytest.mark.parametrize(("name", "option"), [(name, option) for name, option, can in cells if not can])
 def test_what_a_format_cannot_express_is_refused_with_the_reason(name: str, option: str) -> None:
     config = OPTIONS[option]
-    holds = {"bit-npz": "holds BiT ResNets", "swin": "holds Swin", "convnext": "holds ConvNeXts", "timm": "timm has no recurrent"}
+    holds = {"bit-npz": "holds BiT ResNets", "swin": "holds Swin", "convnext": "holds ConvNeXts", "timm": "this is a recurrent"}
     kind = REASONS[option] if isinstance(config, ViTConfig) and name not in PLAIN else holds.get(name, "holds ViTs")
     with pytest.raises(CheckpointError, match=kind):
         written(name, config, random_state(config))

@@ -26,9 +26,9 @@ from vitlab.predict.fused.workspace import Views, Workspace
 
 SMALLEST_SUM = 1e-30  # of exp(logits): far above what float32 cannot hold, so that no weight that matters was lost
 # Tokens up to which plain products are the faster attention where threads share one picture: each product waits for all of them,
-# PyTorch's own kernel waits once. A layer of Ti/16, two threads: 0.47 against 0.51 ms at 197 tokens, 1.24 against 1.33 at 401, 2.56
-# against 2.32 at 577. With one thread they are as fast or faster at every length from 197 to 1,025, in width 192 and 768 and
-# batches of 1, 4 and 8: Ti/16 whole at 577 tokens 78.6 against 83.6 ms.
+# PyTorch's own kernel waits once. A layer of Ti/16, two threads: 0.47 against 0.51 ms at 197 tokens, 1.28 against 1.33 at 401, 2.56
+# against 2.32 at 577. With one thread they stay at every length: from 197 to 1,025 tokens, widths 192 and 768, batches of 1, 4, 8,
+# the kernel takes 0.95 to 1.10 of their time, 1.02 in the middle; in the whole Ti/16 at 577 tokens 83.6 against 78.6 ms.
 SHARED_TOKENS = 480
 
 
