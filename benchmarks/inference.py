@@ -326,6 +326,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     found = []
     for name in options.models:
+        torch._dynamo.reset()  # it compiles a function a few times in a process, and then runs it as it is
         with tempfile.TemporaryDirectory() as folder:
             case = Case(name, options, Path(folder))
             before = peak(CLOCKS[options.clock])

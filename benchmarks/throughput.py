@@ -77,6 +77,7 @@ def main() -> None:
             "timm, DataLoader with 2 workers": [sys.executable, str(HERE / "plain_timm.py"), model, pictures],
             "timm, no workers": [sys.executable, str(HERE / "plain_timm.py"), model, pictures, "--workers", "0"],
             "vitlab predict --backend torch": [*vitlab, model, pictures, "--backend", "torch", *ending],
+            "vitlab predict --backend openvino": [*vitlab, model, pictures, "--backend", "openvino", *ending],
             "vitlab predict": [*vitlab, model, pictures, *ending],
             "vitlab predict --merge 8": [*vitlab, model, pictures, "--merge", "8", *ending],
         }
@@ -94,10 +95,10 @@ def main() -> None:
                     labels[name] = {row["name"]: int(row["top"][0]["label"]) for row in rows}
     peer = min(spent for name, spent in least.items() if name.startswith("timm"))
     reference = labels["timm, DataLoader with 2 workers"]
-    print(f"{'':34}{'seconds':>8} {'pics/s':>8} {'x timm':>7} {'same labels':>12}")
+    print(f"{'':36}{'seconds':>8} {'pics/s':>8} {'x timm':>7} {'same labels':>12}")
     for name, spent in least.items():
         same = sum(labels[name][path] == label for path, label in reference.items())
-        print(f"{name:34}{spent:8.2f} {options.pictures / spent:8.1f} {peer / spent:7.2f} {same:7}/{len(reference)}")
+        print(f"{name:36}{spent:8.2f} {options.pictures / spent:8.1f} {peer / spent:7.2f} {same:7}/{len(reference)}")
 
 
 if __name__ == "__main__":

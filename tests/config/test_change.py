@@ -100,3 +100,13 @@ def test_a_run_is_explained_in_sentences(words: str) -> None:
 def test_a_borrowed_row_of_table_3_is_said() -> None:
     wish = Wish(model="ViT-Ti/16")
     assert any("the row of ViT-B/16" in sentence for sentence in reasons(recipe("jft", wish), wish))
+
+
+def test_pictures_that_grow_are_said_with_their_sizes() -> None:
+    data = DataFacts(source="small", pictures=2_000, classes=10, channels=3, side=32)
+    wish = Wish(data=data, image_size=(32, 32))
+    run = recipe("small-data", wish)
+    assert run.train.growth
+    assert any("growing pictures: 24 x 24 at first, 32 x 32 from 75 % of the steps on" in sentence for sentence in reasons(run, wish))
+    still = replace(run, train=replace(run.train, growth=()))
+    assert not any("growing" in sentence for sentence in reasons(still, wish))

@@ -15,7 +15,10 @@ from vitlab.errors import ConfigError
 def new_model(name: str, wish: Wish, default: str | ModelConfig, *, classes: int, channels: int) -> ModelConfig:
     """The model wished for, or else `default`, with random values, for these classes; else as its config or name has it."""
     if wish.start is not None:
-        raise ConfigError(f"{name} begins from random values, and a checkpoint is given", hint="vitlab finetune begins with one")
+        raise ConfigError(
+            f"{name} begins from random values, and a checkpoint is given",
+            hint="leave the checkpoint out, or take a recipe that begins with one: finetune-folder",
+        )
     chosen = default if wish.model is None else wish.model
     if isinstance(chosen, str):
         return variant(chosen, image_size=wish.image_size, num_classes=classes, channels=channels)

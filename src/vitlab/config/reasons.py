@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vitlab.config.growth import scaled
 from vitlab.config.model import ModelConfig, ViTConfig
 from vitlab.config.paper_tables import TABLE_3, row_of
 from vitlab.config.run import RunConfig
@@ -11,7 +12,8 @@ from vitlab.config.wish import DataFacts, Wish
 
 def reasons(run: RunConfig, wish: Wish) -> tuple[str, ...]:
     """What the run is and why it is so, a sentence each."""
-    told = [_pictures(run, wish.data), _model(run, wish), _size(run, wish), _length(run, wish), _steps(run), _views(run, wish)]
+    begun = [_pictures(run, wish.data), _model(run, wish), _size(run, wish), _growth(run)]
+    told = [*begun, _length(run, wish), _steps(run), _views(run, wish)]
     return tuple(sentence for sentence in told if sentence)
 
 
@@ -46,6 +48,16 @@ def _size(run: RunConfig, wish: Wish) -> str:
         fitted = ": its positions are interpolated" if isinstance(run.model, ViTConfig) else ""
         return f"{said} instead of the checkpoint's {_by(own)}{limited}{fitted}"
     return said
+
+
+def _growth(run: RunConfig) -> str:
+    if not run.train.growth:
+        return ""
+    sizes = [
+        f"{_by(scaled(run.model.image_size, scale))}{f' from {100 * share:.0f} % of the steps on' if share else ' at first'}"
+        for share, scale in run.train.growth
+    ]
+    return f"growing pictures: {', '.join(sizes)}: small ones are cheaper, and most can be learned from them"
 
 
 def _length(run: RunConfig, wish: Wish) -> str:

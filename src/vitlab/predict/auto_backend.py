@@ -36,7 +36,7 @@ from vitlab.predict.narrow import fewer, narrowed
 from vitlab.predict.runtime_backends import OnnxRuntimeBackend, OpenVINOBackend
 
 WORTH_IT = 60.0  # seconds of the model's work after which measuring pays
-LOOK_AFTER = 5.0  # seconds of work on single pictures after which what is remembered is looked up: it reads all weights once
+LOOK_AFTER = 20.0  # seconds of work after which what is remembered is used: another runtime takes seconds to start and to check
 _FORMAT = 2  # of what is remembered; another one is measured anew
 _BETTER = 1.03  # times torch's pictures a second, so that noise alone moves nobody away from it
 _BATCH = 16
@@ -96,7 +96,7 @@ class AutoBackend:
 
     def run(self, images_BHWC: NDArray[np.uint8], *, features: bool = False) -> Outputs:
         """Logits and, where asked for, features."""
-        if not self._settled and (len(images_BHWC) > 1 or (self._worked > LOOK_AFTER and not self._looked)):
+        if not self._settled and self._worked > LOOK_AFTER:
             self._consider()
         began = time.perf_counter()
         out = (self._one if len(images_BHWC) == 1 else self._many).run(images_BHWC, features=features)
