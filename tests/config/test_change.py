@@ -107,6 +107,8 @@ def test_pictures_that_grow_are_said_with_their_sizes() -> None:
     wish = Wish(data=data, image_size=(32, 32))
     run = recipe("small-data", wish)
     assert run.train.growth
-    assert any("growing pictures: 24 x 24 at first, 32 x 32 from 75 % of the steps on" in sentence for sentence in reasons(run, wish))
+    assert any(
+        "growing pictures: 24 x 24 at first, 32 x 32 from 75 % of the steps on" in sentence for sentence in reasons(run, wish)
+    )
     still = replace(run, train=replace(run.train, growth=()))
     assert not any("growing" in sentence for sentence in reasons(still, wish))
