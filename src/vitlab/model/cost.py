@@ -217,7 +217,7 @@ def _stem(tally: Tally, config: ResNetStem, channels: int, image_size: tuple[int
     size = _halved(size)
     x = _cells(size) * config.width
     tally.kept += picture + 3 * root + MAXIMUM * x  # the picture padded; the root before its norm, after it, and padded
-    tally.alive(picture + 2 * root + (1 + MAXIMUM) * x)
+    tally.alive(picture + 3 * root + (1 + MAXIMUM) * x)  # the root, padded, and with its channels last to be pooled
     inputs = config.width
     for stage, units in enumerate(config.blocks):
         width, begun = config.width * 2**stage, 0
@@ -268,7 +268,7 @@ def _resnet(tally: Tally, config: ResNetConfig) -> None:
     size = _halved(size)
     x = _cells(size) * inputs
     tally.kept += picture + root + MAXIMUM * x
-    tally.alive(picture + 2 * root + (1 + MAXIMUM) * x)
+    tally.alive(picture + 3 * root + (1 + MAXIMUM) * x)
     for stage, (units, stage_width) in enumerate(zip(config.blocks, config.stage_widths, strict=True)):
         outputs, begun = stage_width * config.width_factor, 0
         width = outputs // 4
