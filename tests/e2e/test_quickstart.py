@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 pytestmark = pytest.mark.e2e
 
 RUNS = {"letters"} | {

@@ -10,8 +10,6 @@ import pytest
 from vitlab.data.source import open_source
 from vitlab.study.few_labels import nearest, write_few
 
-pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
-
 
 def test_a_pack_has_so_many_of_each_digit_and_all_test_pictures(tmp_path: Path) -> None:
     pack = write_few(tmp_path / "data" / "few.npz", shots=3, seed=1)

@@ -1,12 +1,13 @@
-"""The built-in set of real pictures: 1,797 handwritten digits of 8 x 8 pixels, which scikit-learn carries with it.
+"""The built-in dataset of real images: 1,797 handwritten digits of 8 x 8 pixels, shipped with the package (digits.npz).
 
-They are the test part of the UCI set "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998).
+They are the test split of the UCI dataset "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998); digits.txt
+has its source and licence.
 """
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
+from importlib import resources
 from typing import Literal
 
 import numpy as np
@@ -16,11 +17,9 @@ from vitlab.config.check import choice
 from vitlab.data.files.digests import Digests, digest_all
 from vitlab.data.labels import LabelTable
 from vitlab.data.listed import PARTS, ListedSource
-from vitlab.errors import DataError
 
 HoldOut = Literal["content", "writers"]
 
-_COUNT = 1797
 _WHITE = 16  # a pixel is the number of inked cells among 4 x 4
 _TEST_SHARE = 0.25
 # The set seems to be one filled-in form after the other: its labels run 0, 1, ..., 9 three times and go on much the same way at
@@ -36,7 +35,7 @@ class DigitsContents:
     pixels: NDArray[np.uint8]
 
     def name(self, row: int) -> str:
-        """Which digit this is, in scikit-learn's order."""
+        """Which digit this is, in the order of the UCI file."""
         return f"digits/{row:04d}"
 
     def read(self, row: int) -> NDArray[np.uint8]:
@@ -50,7 +49,7 @@ class DigitsContents:
 
 
 def open_digits(*, hold_out: HoldOut = "content") -> ListedSource:
-    """All digits in scikit-learn's order, each declared `train` or `test`; needs scikit-learn (the extra `demo`).
+    """All digits in the order of the UCI file, each declared `train` or `test`.
 
     `hold_out` is the rule of the test part, the same on every machine. `content`: of each digit, the quarter whose pixels have
     the lowest hash (450 pictures; writers are in both parts). `writers`: the last
@@ -81,19 +80,7 @@ def open_digits(*, hold_out: HoldOut = "content") -> ListedSource:
 
 
 def _read() -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Pixels [pictures, 8, 8, 1] and labels, checked: the split holds for this set and no other."""
-    try:
-        datasets = importlib.import_module("sklearn.datasets")
-    except ModuleNotFoundError as missing:
-        raise DataError(
-            f"the digits come with scikit-learn, which cannot be imported: no module named {missing.name!r}",
-            hint="pip install 'vitlab[demo]'",
-        ) from missing
-    bunch = datasets.load_digits()
-    images, codes = np.asarray(bunch.images), np.asarray(bunch.target, np.int32)
-    if images.shape != (_COUNT, 8, 8) or images.min() < 0 or images.max() > _WHITE or set(codes.tolist()) != set(range(10)):
-        raise DataError(
-            f"scikit-learn's digits are not the {_COUNT:,} pictures of 8 x 8 that are known here: {images.shape}",
-            hint="pip install 'vitlab[demo]' in a fresh environment",
-        )
-    return np.rint(images * (255 / _WHITE)).astype(np.uint8)[..., None], codes
+    """Pixels [images, 8, 8, 1] from 0 to 255, and labels."""
+    with resources.files("vitlab.data").joinpath("digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        cells, codes = arrays["pixels"], arrays["labels"]
+    return np.rint(cells * (255 / _WHITE)).astype(np.uint8)[..., None], codes.astype(np.int32)
