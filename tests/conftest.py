@@ -1,11 +1,16 @@
-"""What every test may ask for: the checkout, and the real pictures and weights that can stand beside it."""
+"""What every test may ask for: the checkout, and the real images and weights that can stand beside it. And what holds for every
+session: default signal handlers, and no process left behind."""
 
 from __future__ import annotations
 
 import os
+import signal
+import uuid
 from pathlib import Path
 
 import pytest
+
+from tests import processes
 
 # Before torch is imported anywhere: tests run in several processes, and threads beside them would only contend.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -14,10 +19,12 @@ os.environ["MKL_NUM_THREADS"] = "1"
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+_SESSION = "VITLAB_TEST_SESSION"  # in the environment of every process of one session
+_PATIENCE = 30.0  # seconds that a process has to end after the last test
 
 
 def real_data() -> Path:
-    """The folder of real pictures and weights: $VITLAB_DATA, else ../shared/data beside the checkout; without it, skip.
+    """The folder of real images and weights: $VITLAB_DATA, else ../shared/data beside the checkout; without it, skip.
 
     A test that calls this is marked `data`.
     """
@@ -35,5 +42,39 @@ def checkout() -> Path:
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """The folder of real pictures and weights; the test is skipped where there is none."""
+    """The folder of real images and weights; the test is skipped where there is none."""
     return real_data()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Mark the processes of this session, which workers of pytest-xdist and all children inherit."""
+    if not hasattr(config, "workerinput"):
+        os.environ[_SESSION] = uuid.uuid4().hex
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-xdist has ended its workers
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A session that leaves a process behind fails, and the process is ended."""
+    if hasattr(session.config, "workerinput") or not Path("/proc/self/environ").exists():
+        return
+    left: dict[int, str] = {}
+
+    def none_left() -> bool:
+        left.clear()
+        left.update(processes.with_environment(_SESSION, os.environ[_SESSION]))
+        return not left
+
+    try:
+        processes.eventually(none_left, limit=_PATIENCE)
+    except AssertionError:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        for pid, command in left.items():
+            print(f"\nerror: the tests left a process behind: {pid} {command}")
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_signals() -> None:
+    """Signals as in the foreground of a terminal: `nohup` and background jobs start with SIGINT ignored, which children inherit."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
