@@ -19,11 +19,12 @@ import contextlib
 import io
 import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests import processes
 
 RUN_LANGUAGES = ("bash", "python")
 
@@ -120,14 +121,11 @@ class Reader:
             else:
                 commands.append(line)
         binaries = str(Path(sys.executable).parent)
-        done = subprocess.run(
+        done = processes.run(
             ["bash", "-euo", "pipefail", "-c", "\n".join(commands)],
             cwd=where,
-            env={**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
+            env={"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"},
             check=False,
-            timeout=300,
         )
         if done.returncode != 0:
             raise DocumentError(f"{block.place} exits with {done.returncode}:\n{done.stdout}{done.stderr}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
 from vitlab.cli import main as cli
 from vitlab.errors import ConfigError
 
@@ -125,13 +126,10 @@ def test_an_error_without_a_hint_prints_no_hint_line(verb: Path, capsys: pytest.
 
 def vitlab(*words: str, stdout: int, unbuffered: str) -> subprocess.CompletedProcess[str]:
     """The installed command, as a shell would start it."""
-    return subprocess.run(
+    return processes.run(
         [Path(sys.executable).with_name("vitlab"), *words],
         stdout=stdout,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        text=True,
+        env={"PYTHONUNBUFFERED": unbuffered},
         check=False,
     )
 

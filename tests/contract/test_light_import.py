@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 
+from tests import processes
 from vitlab.cli.main import VERBS
 
 HEAVY = ("torch", "numpy", "PIL", "safetensors", "matplotlib", "rich")
@@ -16,7 +16,7 @@ HEAVY = ("torch", "numpy", "PIL", "safetensors", "matplotlib", "rich")
 def loaded_by(statements: str) -> set[str]:
     """The top-level modules a fresh interpreter holds after these statements."""
     tell = "\nimport sys, json; sys.stderr.write(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
-    done = subprocess.run([sys.executable, "-c", statements + tell], capture_output=True, text=True, check=True)
+    done = processes.run([sys.executable, "-c", statements + tell])
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests import processes
 
 # Written in pieces so that this file does not find itself.
 MACHINE = re.compile(
@@ -19,12 +20,9 @@ def lines_of_a_machine(text: str) -> list[str]:
 
 
 def test_no_file_of_the_repository_holds_a_path_of_one_machine(checkout: Path) -> None:
-    listed = subprocess.run(
+    listed = processes.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=checkout,
-        capture_output=True,
-        text=True,
-        check=True,
     )
     names = [name for name in listed.stdout.split("\0") if name]
     assert "pyproject.toml" in names

@@ -7,7 +7,6 @@ import gc
 import os
 import pickle
 import re
-import subprocess
 import sys
 import textwrap
 import threading
@@ -18,6 +17,7 @@ from typing import IO
 import numpy as np
 import pytest
 
+from tests import processes
 from tests.data.stamps import SHAPE, Counting, Stamps, decode, stamp
 from tests.data.test_loader import assert_same, taken
 from vitlab.config.loader import CachePolicy, LoaderConfig
@@ -186,7 +186,7 @@ def test_a_disk_that_is_full_is_said_with_bytes_and_leaves_nothing(tmp_path: Pat
         except DataError as error:
             print(error)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=checkout, capture_output=True, text=True, check=True)
+    done = processes.run([sys.executable, "-c", textwrap.dedent(code)], cwd=checkout)
     assert re.search(r"File too large; about 800 bytes are needed and [\d,]+ are free", done.stdout)
     assert [entry for entry in tmp_path.iterdir() if not entry.name.endswith(".lock")] == []
 

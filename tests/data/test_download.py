@@ -7,7 +7,6 @@ import http.client
 import io
 import os
 import stat
-import subprocess
 import sys
 import threading
 import urllib.request
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.data.web_server import Served, serving
 from vitlab.data.public import web
 from vitlab.data.public.download import Patience, download, take
@@ -332,7 +332,7 @@ def test_a_full_disk_leaves_nothing_under_the_name_and_keeps_what_came(tmp_path:
     )
     with serving(Served(CONTENT)) as server:
         words = [server.address, str(len(CONTENT)), SUM, str(tmp_path / "file.bin")]
-        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
+        done = processes.run([sys.executable, "-c", script, *words])
         assert "no room for file.bin" in done.stdout
         assert "1,048,576 more bytes are needed" in done.stdout
         assert done.stderr == ""

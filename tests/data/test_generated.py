@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import pickle
-import subprocess
 import sys
 from typing import Any, Literal, get_args
 
@@ -15,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests import processes
 from vitlab.config.generated import GeneratedConfig, GeneratedKind
 from vitlab.data.formulas.keyed import TURN, Choice, Choices, cosine, keys, sine, uniforms
 from vitlab.data.generated import GeneratedSource, picture, pictures
@@ -70,7 +70,7 @@ def test_another_process_draws_the_same_bits(kind: Kind) -> None:
         f"made = pictures(GeneratedConfig(kind={kind!r}, classes=50, channels=3, seed=7), [4, 31], [9, 0]);"
         "print(hashlib.sha256(made.tobytes()).hexdigest()[:16])"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    told = processes.run([sys.executable, "-c", program]).stdout.strip()
     assert told == digest(pictures(config, [4, 31], [9, 0]))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import struct
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import processes
 from tests.conftest import real_data
 from vitlab.config.source import Split, SplitRule
 from vitlab.data.files.npz_arrays import open_npz
@@ -247,7 +247,7 @@ def test_a_bomb_is_refused_in_little_time_and_memory(tmp_path: Path) -> None:
         "try:\n    open_npz(Path(sys.argv[1]))\nexcept DataError as error:\n    print(error.message)\n"
         "print(int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) - before)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    done = processes.run([sys.executable, "-c", script, str(path)])
     message, grown = done.stdout.splitlines()
     assert "(ratio)" in message
     assert int(grown) < 20_000  # kB

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests import processes
 from tests.data.pictures import encode, jpeg, scene, with_orientation
 from tests.data.piles import as_csv, as_folder
 from vitlab.config.pack import PackConfig
@@ -319,7 +319,7 @@ def test_a_full_disk_leaves_complete_shards_only_and_is_gone_on_from(tmp_path: P
         "except DataError as fault:\n    print(fault.message)\n"
     )
     words = [str(folder), str(tmp_path / "shards")]
-    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
+    done = processes.run([sys.executable, "-c", script, *words])
     assert "no room for shard-000000.tar" in done.stdout
     assert done.stderr == ""
     assert {path.name for path in (tmp_path / "shards").iterdir()} == {"classes.txt"}

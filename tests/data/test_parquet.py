@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import processes
 from vitlab.config.source import Split
 from vitlab.data.listed import ListedSource
 from vitlab.data.source import open_source
@@ -138,7 +138,7 @@ def test_a_child_of_a_fork_reads_for_itself(tmp_path: Path) -> None:
         "if child:\n    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\nos._exit(0)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "it.parquet")]
-    subprocess.run(command, check=True, timeout=60)
+    processes.run(command)
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import processes
 from tests.data.piles import as_csv, as_folder, as_tar, as_zip, pile
 from tests.data.test_classic_files import cifar10, mnist, svhn
 from vitlab.config.generated import GeneratedConfig
@@ -231,4 +231,4 @@ def test_opening_data_imports_neither_torch_nor_pillow(tmp_path: Path) -> None:
         "import sys\nfrom vitlab.data.source import open_source\n"
         f"source = open_source({spec!r})\nsource[0]\nassert not {{'torch', 'PIL', 'pyarrow', 'sklearn'}} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    processes.run([sys.executable, "-c", script])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -15,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests import processes
 from tests.data.pictures import Pixels, encode, jpeg, scene, with_orientation
 from vitlab.config.augment import AUGREG, Augment, Crop
 from vitlab.config.data import Interpolation, Preprocess
@@ -164,7 +164,7 @@ content = pathlib.Path({str(path)!r}).read_bytes()
 views = b"".join(training_view(content, config, rng_of(1, 2, index)).tobytes() for index in range(20))
 print(hashlib.sha256(views).hexdigest())
 """
-    runs = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in "ab"}
+    runs = {processes.run([sys.executable, "-c", code]).stdout for _ in "ab"}
     local = io.StringIO()
     exec(code.replace("print(", "print_to("), {"print_to": lambda text: print(text, file=local)})
     assert runs == {local.getvalue()}

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import processes
 from tests.data.stamps import SHAPE, DieAt, HangAt, Stamps, stamp
 from tests.data.test_loader import assert_same
 from vitlab.config.loader import LoaderConfig, WorkerKind
@@ -327,13 +328,10 @@ def test_a_view_that_lives_in_the_script_is_refused_with_a_way_out(checkout: Pat
         except ConfigError as error:
             print(error)
     """
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        check=True,
         cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)},
+        env={"PYTHONPATH": str(checkout)},
     )
     assert "could not open the view or the source" in done.stdout
     assert "worker_kind=thread" in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from tests import processes
 
 pytestmark = pytest.mark.e2e
 
@@ -37,7 +38,7 @@ def test_it_makes_every_run_a_table_and_a_report_and_goes_on_where_it_was_stoppe
     assert done
     assert not (out / "report.html").exists()
 
-    ended = subprocess.run(command(out, "--json"), capture_output=True, text=True, timeout=1800, check=False)
+    ended = processes.run(command(out, "--json"), check=False)
     assert ended.returncode == 0, ended.stderr
     assert "done before" in ended.stderr
     told = json.loads(ended.stdout)
@@ -50,15 +51,13 @@ def test_it_makes_every_run_a_table_and_a_report_and_goes_on_where_it_was_stoppe
     assert all(row["name"] in page for row in told["rows"])
     assert Path(told["model"]).exists()
 
-    again = subprocess.run(command(out), capture_output=True, text=True, timeout=1800, check=False)
+    again = processes.run(command(out), check=False)
     assert again.returncode == 0, again.stderr
     assert again.stderr.count("done before") == len(RUNS)
     assert again.stdout.splitlines()[1].startswith("ViT, pre-trained on letters")
 
 
 def test_a_wrong_budget_is_a_usage_error(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [*command(tmp_path)[:4], "--budget", "huge"], capture_output=True, text=True, check=False, env={**os.environ}
-    )
+    ended = processes.run([*command(tmp_path)[:4], "--budget", "huge"], check=False)
     assert ended.returncode == 2
     assert "'huge' is not one of full, tiny" in ended.stderr

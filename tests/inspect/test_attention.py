@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
 
+from tests import processes
 from tests.inspect.small import VITS, pictures, vit_of
 from vitlab.errors import ConfigError
 from vitlab.inspect.asking import AT_ONCE, blocks
@@ -150,6 +150,6 @@ print(int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads its own peak from /proc; ru_maxrss would hold the parent's too")
 def test_memory_does_not_hold_the_whole_attention_at_once() -> None:
-    done = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True, timeout=240)
+    done = processes.run([sys.executable, "-c", LARGE])
     whole = 8 * 9217**2 * 4
     assert int(done.stdout) * 1024 < whole / 2

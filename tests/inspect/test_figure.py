@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests import processes
 from tests.conftest import CHECKOUT
 from vitlab.errors import ConfigError
 from vitlab.inspect.figure import draw_distance, draw_filters, draw_positions, draw_sheet
@@ -81,7 +81,7 @@ def test_drawing_twice_gives_the_same_png() -> None:
 def test_drawing_does_not_touch_pyplot() -> None:
     code = "import sys; from tests.inspect.test_figure import DRAWN, Style; [draw(Style(), 'x') for draw in DRAWN.values()]"
     command = [sys.executable, "-c", f"{code}; print('matplotlib.pyplot' in sys.modules)"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    done = processes.run(command, cwd=CHECKOUT)
     assert done.stdout == "False\n"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.train.small import run_to, small_run
 from vitlab.errors import TrainingError
 from vitlab.model import bfloat16
@@ -55,7 +55,7 @@ def test_it_is_tried_once_in_the_life_of_a_process(monkeypatch: pytest.MonkeyPat
 def test_the_trial_finds_what_the_products_of_a_model_find() -> None:
     """The trial itself, in this environment, ends as a product of bfloat16 matrices does."""
     product = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
-    ended = subprocess.run([sys.executable, "-c", product], capture_output=True, check=False)
+    ended = processes.run([sys.executable, "-c", product], check=False)
     assert (bfloat16_trouble() is None) == (ended.returncode == 0)
 
 

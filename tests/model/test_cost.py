@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests import processes
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.early import EarlyConvolutions
 from vitlab.config.model import ModelConfig, Position, PositionKind, PositionPlace, ResNetConfig, ResNetStem, ViTConfig
@@ -318,4 +318,4 @@ def test_costs_are_told_without_torch() -> None:
         "import sys; from vitlab.config.variants import variant; from vitlab.model.cost import cost;"
         "cost(variant('R50+ViT-B/16')); sys.exit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert processes.run([sys.executable, "-c", code], check=False).returncode == 0

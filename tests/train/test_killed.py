@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import processes
 from tests.train.small import last, run_to, same, small_run
 from vitlab.config.run import RunConfig
 from vitlab.config.text import to_json
@@ -30,7 +30,7 @@ def killed(run: RunConfig, folder: Path, moments: list[dict[str, Any]]) -> list[
     (folder / "plan.json").write_text(json.dumps({"run": to_json(run), "out": str(folder / "run"), "moments": moments}))
     words = [sys.executable, str(Path(__file__).with_name("deaths.py")), str(folder / "plan.json")]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    done = processes.run(words, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
 

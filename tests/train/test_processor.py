@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 
 import pytest
+
+from tests import processes
 
 _UPDATE = """
 import resource, torch
@@ -24,7 +25,7 @@ print(asked, value, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def faults(*, keep: bool) -> tuple[str, str, int]:
     """Whether it was asked for, a sum, and how many pages the system had to clear for it, in a process of its own."""
-    text = subprocess.run([sys.executable, "-c", _UPDATE.format(keep=keep)], check=True, capture_output=True, text=True).stdout
+    text = processes.run([sys.executable, "-c", _UPDATE.format(keep=keep)]).stdout
     asked, value, count = text.split()
     return asked, value, int(count)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.train.small import last, run_to, same, small_run, without_noise
 from vitlab.config import RunConfig
 from vitlab.config.text import to_text
@@ -196,7 +196,7 @@ def test_two_ranks_sweep_as_one(tmp_path: Path) -> None:
     (tmp_path / "wanted.json").write_text(to_text(even))
     words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--rdzv-backend=c10d"]
     words += ["--rdzv-endpoint=localhost:0", *(str(tmp_path / name) for name in ("rank.py", "wanted.json", "ranks"))]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, timeout=200)
+    done = processes.run([sys.executable, *words], check=False)
     assert done.returncode == 0, done.stderr
     swept(tmp_path / "alone", run=even)
     one, other = (json.loads((tmp_path / place / "sweep.json").read_text()) for place in ("ranks", "alone"))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests import processes
 
 _CHILD = """
 import json, sys, time
@@ -49,9 +50,7 @@ class Ending:
 
 def endings(paths: Sequence[Path]) -> list[Ending]:
     """How reading each of the files ended, one after another in one child process."""
-    done = subprocess.run(
-        [sys.executable, "-c", _CHILD, *map(str, paths)], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = processes.run([sys.executable, "-c", _CHILD, *map(str, paths)], check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(lines) == len(paths), done.stderr[-2000:]
