@@ -26,6 +26,7 @@ from tests.data.stamps import (
     stamp,
     thread_settings,
 )
+from tests.processes import eventually
 from vitlab.config.generated import GeneratedConfig
 from vitlab.config.loader import LoaderConfig, WorkerKind
 from vitlab.data.batch import Batch, Feed, View
@@ -248,7 +249,8 @@ def test_no_more_is_made_ahead_than_prefetch_says(kind: WorkerKind, tmp_path: Pa
     config = replace(CONFIG, workers=2, worker_kind=kind, prefetch=3)
     with loader(Stamps(count=400), config, view=Marking(str(marks))).batches() as stream:
         next(stream)
-        time.sleep(0.4)
+        eventually(lambda: marks.stat().st_size >= 8 * (1 + 3))
+        time.sleep(0.2)  # for more to come, if more does
     assert marks.stat().st_size == 8 * (1 + 3)
 
 

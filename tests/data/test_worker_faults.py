@@ -9,7 +9,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 from tests import processes
 from tests.data.stamps import SHAPE, DieAt, HangAt, Stamps, stamp
 from tests.data.test_loader import assert_same
+from tests.processes import LIMIT, eventually, is_running, shared_memory
 from vitlab.config.loader import LoaderConfig, WorkerKind
 from vitlab.data.batch import Feed, Filler, View
 from vitlab.data.loader import Loader, Stream
@@ -40,42 +42,30 @@ def pids(stream: Stream) -> tuple[int, ...]:
     return stream.pool.pids
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process exists and is more than a corpse nobody has buried yet."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+def wait_for_replies(stream: Stream) -> None:
+    """Until each worker has sent a reply that nobody has read yet."""
+    assert isinstance(stream.pool, Processes)
+    connections = [worker.connection for worker in stream.pool._workers]
+    eventually(lambda: all(connection.poll() for connection in connections))
 
 
-def soon(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def in_shared_memory() -> set[str]:
-    folder = Path("/dev/shm")
-    return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+def assert_nothing_left(workers: Sequence[int], memory: set[str]) -> None:
+    """The workers end, and shared memory is as it was before; what others have there comes and goes."""
+    eventually(lambda: not any(map(is_running, workers)))
+    eventually(lambda: shared_memory() <= memory)
 
 
 @pytest.mark.parametrize("when", ["at the start", "while idle", "in the next batch"])
-def test_a_killed_worker_is_told_of_at_once(when: str) -> None:
-    stream = started(replace(CONFIG, timeout=60.0))
+def test_a_killed_worker_is_told_of_and_not_waited_for(when: str) -> None:
+    stream = started(replace(CONFIG, timeout=3600.0))  # longer than a test may take
     if when != "at the start":
         next(stream)
     if when == "while idle":
-        time.sleep(0.2)  # all that may be made ahead has been made
+        wait_for_replies(stream)
     victim, other = pids(stream)
     os.kill(victim, signal.SIGKILL)
-    begin = time.monotonic()
     with pytest.raises(DataError, match=rf"worker 0 \(process {victim}\) was killed by SIGKILL") as caught:
         list(stream)
-    assert time.monotonic() - begin < 5
     assert "memory" in (caught.value.hint or "")
     assert not is_running(other)
     assert list(stream) == []  # closed, not broken
@@ -91,20 +81,18 @@ def test_a_worker_that_a_picture_kills_names_the_picture(how: signal.Signals) ->
 
 @pytest.mark.parametrize("kind", ["process", "thread"])
 def test_a_worker_that_hangs_is_named_when_its_time_is_up(kind: WorkerKind) -> None:
-    config = replace(CONFIG, timeout=0.5, worker_kind=kind)
+    config = replace(CONFIG, timeout=2.0, worker_kind=kind)
     with started(config, view=HangAt(19)) as stream:
         assert len(next(stream)) == 8
         next(stream)
-        begin = time.monotonic()
         with pytest.raises(
-            DataError, match=rf"worker \d \({kind}\) hangs at stamp-19.png \(index 19\): no sign of life for [01]\.\d s"
+            DataError, match=rf"worker \d \({kind}\) hangs at stamp-19.png \(index 19\): no sign of life for \d+\.\d s"
         ):
             next(stream)
-        assert time.monotonic() - begin < 3
 
 
 def test_a_stopped_worker_counts_as_hanging() -> None:
-    with started(replace(CONFIG, timeout=0.5)) as stream:
+    with started(replace(CONFIG, timeout=2.0)) as stream:
         next(stream)
         for pid in pids(stream):
             os.kill(pid, signal.SIGSTOP)
@@ -113,10 +101,12 @@ def test_a_stopped_worker_counts_as_hanging() -> None:
         assert not any(is_running(pid) for pid in pids(stream))
 
 
-def test_a_pause_of_the_caller_is_not_taken_for_a_hang() -> None:
-    with started(replace(CONFIG, timeout=1.0)) as stream:
+def test_a_pause_of_the_caller_is_not_taken_for_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = time.monotonic
+    with started(replace(CONFIG, timeout=600.0)) as stream:
         next(stream)
-        time.sleep(1.3)
+        wait_for_replies(stream)
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600)  # the caller slept for an hour
         assert len(list(stream)) == 4
 
 
@@ -190,7 +180,7 @@ def test_the_death_of_the_process_that_forked_the_workers_is_told_of_and_leaves_
     os.kill(keeper, signal.SIGKILL)
     with pytest.raises(DataError, match=f"the process {keeper} that starts the workers was killed by SIGKILL"):
         list(stream)
-    assert soon(lambda: not any(map(is_running, workers)))
+    eventually(lambda: not any(map(is_running, workers)))
 
 
 def unforked(view: View = stamp) -> Processes:
@@ -251,16 +241,11 @@ SCRIPT = """
 """
 
 
-def script(checkout: Path, *, view: str = "stamp", body: str = "time.sleep(0.01)") -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT).format(view=view, body=body)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)},
-        start_new_session=True,  # a process group as a terminal would give it
-    )
+@contextmanager
+def script(checkout: Path, *, view: str = "stamp", body: str = "time.sleep(0.01)") -> Iterator[subprocess.Popen[str]]:
+    words = [sys.executable, "-c", textwrap.dedent(SCRIPT).format(view=view, body=body)]
+    with processes.started(words, cwd=checkout, env={"PYTHONPATH": str(checkout)}) as process:
+        yield process
 
 
 def first_words(process: subprocess.Popen[str]) -> list[int]:
@@ -274,33 +259,31 @@ def first_words(process: subprocess.Popen[str]) -> list[int]:
 
 @pytest.mark.parametrize("view", ["stamp", "HangAt(30)"])  # in the training step, and while waiting for a batch
 def test_ctrl_c_leaves_no_worker_and_no_shared_memory(checkout: Path, view: str) -> None:
-    before = in_shared_memory()
-    process = script(checkout, view=view)
-    workers = first_words(process)
-    time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGINT)  # what a terminal does: to the whole group
-    _, talk = process.communicate(timeout=10)
+    before = shared_memory()
+    with script(checkout, view=view) as process:
+        workers = first_words(process)
+        time.sleep(0.2)  # it comes to wait
+        os.killpg(process.pid, signal.SIGINT)  # what a terminal does: to the whole group
+        _, talk = process.communicate(timeout=LIMIT)
     assert process.returncode != 0
     assert talk.count("Traceback") == 1  # the caller's own, none of a worker
     assert talk.strip().endswith("KeyboardInterrupt")
-    assert soon(lambda: not any(map(is_running, workers)))
-    assert in_shared_memory() <= before
+    assert_nothing_left(workers, before)
 
 
 @pytest.mark.parametrize("view", ["stamp", "HangAt(30)"])  # also a worker that hangs at that moment
 def test_workers_end_when_their_caller_is_killed(checkout: Path, view: str) -> None:
-    before = in_shared_memory()
-    process = script(checkout, view=view)
-    workers = first_words(process)
-    process.kill()
-    process.communicate(timeout=10)
-    assert soon(lambda: not any(map(is_running, workers)))
-    assert in_shared_memory() <= before
+    before = shared_memory()
+    with script(checkout, view=view) as process:
+        workers = first_words(process)
+        process.kill()
+        process.communicate(timeout=LIMIT)
+    assert_nothing_left(workers, before)
 
 
 def test_what_a_view_prints_is_talk_and_not_data(checkout: Path) -> None:
-    process = script(checkout, view="printing", body="sys.exit(3)")
-    out, talk = process.communicate(timeout=20)
+    with script(checkout, view="printing", body="sys.exit(3)") as process:
+        out, talk = process.communicate(timeout=LIMIT)
     assert process.returncode == 3
     assert out.endswith("\ngoing\n")
     assert "said by a view" in talk
