@@ -1,17 +1,21 @@
 # Every target works from a fresh clone with Python 3.11+, make and git: .venv is made on the way.
-# PYTHON=python3.12 make test    another Python        PIP_ARGS="..." make test    more arguments for pip
+# PYTHON=python3.13 VENV=.venv-3.13 make test    another Python, in an environment beside .venv
+# PIP_ARGS="..." make test                       more arguments for pip
 
 PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
-QUICKSTART_EXTRAS := demo,figures,jpeg
-TEST_EXTRAS := dev,figures,export,openvino,int8,track,jpeg,demo,parquet,hdf5
+PEER_VENV := .venv-peer
+PEER_BIN := $(PEER_VENV)/bin
+QUICKSTART_EXTRAS := figures,jpeg
+TEST_EXTRAS := dev,docs,figures,export,openvino,int8,track,jpeg,parquet,hdf5
+PEERS := timm torchvision transformers jax flax
 BENCHMARKS := benchmarks/startup.py benchmarks/generated.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check format bench clean
+.PHONY: help quickstart test test-peer check docs docs-serve format bench clean same-python
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -19,13 +23,24 @@ help:  ## this list
 quickstart: $(VENV)/.installed-quickstart  ## install, then pre-train, fine-tune and compare a small Vision Transformer, and write a report
 	$(BIN)/vitlab quickstart
 
-test: check  ## install, then format, lint, types and every test
+test: check  ## install, then check and run every test
 	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
-check: $(VENV)/.installed-test  ## format, lint and types only
+test-peer: $(PEER_VENV)/.installed  ## install timm, torchvision, transformers and Flax into .venv-peer, then run the tests that compare with them
+	$(PEER_BIN)/python -m benchmarks.peers
+	$(PEER_BIN)/python -m pytest -n auto -m peer $(PYTEST_ARGS)
+
+check: $(VENV)/.installed-test  ## format, lint, types and the documentation, without the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
+	@$(MAKE) --no-print-directory docs
+
+docs: $(VENV)/.installed-test  ## build the documentation into build/site; a warning or a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: $(VENV)/.installed-test  ## show the documentation at http://127.0.0.1:8000 and rebuild it on every change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict
 
 format: $(VENV)/.installed-test  ## put the code into its format and fix what the linter can
 	$(BIN)/ruff format .
@@ -34,19 +49,33 @@ format: $(VENV)/.installed-test  ## put the code into its format and fix what th
 bench: $(VENV)/.installed-test  ## run every benchmark that needs nothing but this checkout
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
 
-clean:  ## remove .venv and everything that was generated
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean:  ## remove .venv, .venv-peer and everything that was generated
+	rm -rf $(VENV) $(PEER_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: vitlab needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
+same-python: $(BIN)/python
+ifneq ($(origin PYTHON),file)
+	@test "$$($(PYTHON) -V)" = "$$($(BIN)/python -V)" || { echo "error: PYTHON is $$($(PYTHON) -V), and $(VENV) was made with $$($(BIN)/python -V); hint: set VENV to another folder, or run make clean" >&2; exit 1; }
+endif
+
 # A stamp is renewed only when what is to be installed has changed.
-$(VENV)/.installed-quickstart: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed-quickstart: pyproject.toml constraints.txt | same-python
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[$(QUICKSTART_EXTRAS)]"
 	@touch $@
 
-$(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed-test: pyproject.toml constraints.txt | same-python
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[$(TEST_EXTRAS)]"
 	@touch $@ $(VENV)/.installed-quickstart
+
+# .ci/peer tells a package index without the peers (exit code 75) from versions that do not fit together.
+$(PEER_BIN)/python:
+	$(PYTHON) -m venv $(PEER_VENV) || { rm -rf $(PEER_VENV); exit 1; }
+
+$(PEER_VENV)/.installed: pyproject.toml constraints.txt constraints-peer.txt | $(PEER_BIN)/python
+	$(PEER_BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -c constraints-peer.txt -e ".[$(TEST_EXTRAS),hub]" $(PEERS) \
+		|| { echo "error: cannot install the peers ($(PEERS)) into $(PEER_VENV); pip's message is above" >&2; exit 1; }
+	@touch $@

@@ -1,3 +1,3 @@
 """vitlab: the Vision Transformer, whole. Models, training, evaluation, a look inside, and everybody's checkpoints."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from vitlab.data.source import open_source
 from vitlab.study.few_labels import nearest, write_few
