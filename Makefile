@@ -7,7 +7,7 @@ PIP_ARGS ?=
 PYTEST_ARGS ?=
 VENV ?= .venv
 BIN := $(VENV)/bin
-PEER_VENV := .venv-peer
+PEER_VENV := $(VENV)-peer
 PEER_BIN := $(PEER_VENV)/bin
 QUICKSTART_EXTRAS := figures,jpeg
 TEST_EXTRAS := dev,docs,figures,export,openvino,int8,track,jpeg,parquet,hdf5
@@ -15,7 +15,7 @@ PEERS := timm torchvision transformers jax flax
 BENCHMARKS := benchmarks/startup.py benchmarks/generated.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-peer check docs docs-serve format bench clean same-python
+.PHONY: help quickstart test test-peer peers-installed peers-offered check docs docs-serve format bench clean same-python
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -71,11 +71,15 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | same-python
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[$(TEST_EXTRAS)]"
 	@touch $@ $(VENV)/.installed-quickstart
 
-# .ci/peer tells a package index without the peers (exit code 75) from versions that do not fit together.
 $(PEER_BIN)/python:
 	$(PYTHON) -m venv $(PEER_VENV) || { rm -rf $(PEER_VENV); exit 1; }
 
 $(PEER_VENV)/.installed: pyproject.toml constraints.txt constraints-peer.txt | $(PEER_BIN)/python
 	$(PEER_BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -c constraints-peer.txt -e ".[$(TEST_EXTRAS),hub]" $(PEERS) \
-		|| { echo "error: cannot install the peers ($(PEERS)) into $(PEER_VENV); pip's message is above" >&2; exit 1; }
+		|| { echo "error: pip cannot install the peers ($(PEERS)) into $(PEER_VENV)" >&2; exit 1; }
 	@touch $@
+
+peers-installed: $(PEER_VENV)/.installed
+
+peers-offered:  # succeeds if the package index has the peers in any version
+	@$(PEER_BIN)/python -m pip install --quiet --dry-run --no-deps $(PIP_ARGS) $(PEERS)

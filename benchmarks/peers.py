@@ -1,7 +1,9 @@
-"""How the libraries we are measured against are imported, here and in the tests that take them for an oracle.
+"""Import the libraries that vitlab is compared with: in benchmarks, and in the tests that take them as reference.
 
-No torchvision build imports beside CPU-only torch: it asks for two operators that only its compiled half would define.
-Declaring them, with no body, is enough for everything but detection.
+`python -m benchmarks.peers` imports every one and prints its version; it fails if one is missing.
+
+torchvision's wheel does not import beside a CPU-only torch: it asks for two operators that only its compiled half defines.
+Declaring them without a body is enough for everything but detection.
 """
 
 from __future__ import annotations
@@ -9,10 +11,14 @@ from __future__ import annotations
 import importlib
 import sys
 from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 import torch
+
+PEERS = ("timm", "torchvision", "transformers", "jax", "flax", "huggingface_hub")
 
 _OPERATORS = ("nms", "qnms")
 _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
@@ -20,15 +26,16 @@ _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 @cache
 def peer(name: str) -> ModuleType:
-    """A module of torchvision or timm, or of anything else; ImportError where it is not installed."""
-    if name.split(".")[0] in ("torchvision", "timm"):
-        _torchvision()
+    """Import a module of a peer, such as `timm` or `torchvision.transforms.v2`; ModuleNotFoundError if it is not installed."""
+    package = name.split(".")[0]
+    if package in ("torchvision", "timm") or (package == "transformers" and find_spec("torchvision")):
+        _torchvision()  # timm imports it, and so does transformers where it is installed
     return importlib.import_module(name)
 
 
 @cache
 def _torchvision() -> Any:
-    """Make torchvision importable; what is returned must stay alive, since the declarations go with it."""
+    """Make torchvision importable. The returned library must stay alive: its declarations go when it goes."""
     try:
         importlib.import_module("torchvision")
     except RuntimeError as error:
@@ -43,3 +50,9 @@ def _torchvision() -> Any:
         library.define(operator + _SIGNATURE)
     importlib.import_module("torchvision")
     return library
+
+
+if __name__ == "__main__":
+    for package in PEERS:
+        peer(package)
+    print("peers: " + ", ".join(f"{package} {version(package)}" for package in ("torch", *PEERS)))
