@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests import processes
 from tests.predict import small
 from vitlab.cli.main import main
 from vitlab.predict import Predictor
@@ -138,16 +139,15 @@ def test_an_interrupt_keeps_what_is_done_and_the_rest_follows(model: Path, tmp_p
     words = ["predict", str(model), "-", "--out", str(out), "--resume", "--batch-size", "1"]
     start = [sys.executable, "-c", "from vitlab.cli.main import main; import sys; raise SystemExit(main(sys.argv[1:]))"]
     paths = [str(path) for path in sorted((tmp_path / "photos").iterdir())]
-    with subprocess.Popen([*start, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with processes.started([*start, *words], stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write("\n".join(paths[:36]) + "\n")
         process.stdin.flush()
-        while not (out.exists() and out.stat().st_size) and process.poll() is None:
-            pass
+        processes.eventually(lambda: out.exists() and out.stat().st_size > 0, process)
         process.send_signal(signal.SIGINT)
+        assert process.wait(processes.LIMIT) == 130
         said = process.stderr.read()
-        assert process.wait(timeout=60) == 130, said
     assert said.splitlines()[-1] == "interrupted"
     done = len(out.read_text().splitlines())
     assert 1 <= done <= 36

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests import processes
 from vitlab.checkpoint import describe, load
 from vitlab.cli.main import main
 from vitlab.cli.training import default_out
@@ -327,23 +328,14 @@ def test_a_run_is_kept_under_the_datas_name(source: str, out: str) -> None:
     assert default_out(source) == out
 
 
-def started(out: Path, *words: str) -> subprocess.Popen[str]:
+@contextmanager
+def started(out: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A long run in a process of its own, after its tenth update."""
     start = "import sys; from vitlab.cli.main import main; sys.exit(main(sys.argv[1:]))"
     options = ("--recipe", "quickstart", "--data", LETTERS, "--out", str(out), "--steps", "100000", *QUICK)
-    process = subprocess.Popen(
-        [sys.executable, "-c", start, "pretrain", *options, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    deadline = time.monotonic() + 60
-    while steps(out) < 10:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return process
+    with processes.started([sys.executable, "-c", start, "pretrain", *options, *words]) as process:
+        processes.eventually(lambda: steps(out) >= 10, process)
+        yield process
 
 
 def steps(out: Path) -> int:
@@ -357,9 +349,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_one_line_and_its_code(
 ) -> None:
     with started(tmp_path / "run") as process:
         process.send_signal(number)
-        began = time.monotonic()
-        out, err = process.communicate(timeout=60)
-    assert time.monotonic() - began < 10
+        out, err = process.communicate(timeout=processes.LIMIT)
     assert process.returncode == code
     assert out == ""
     assert "Traceback" not in err
@@ -374,17 +364,11 @@ def test_sigusr1_asks_for_a_checkpoint_and_the_run_goes_on(tmp_path: Path) -> No
     with started(tmp_path / "run", "--save-every", "0", "--evaluate-every", "0") as process:
         assert not (tmp_path / "run" / "last").exists()
         process.send_signal(signal.SIGUSR1)
-        deadline = time.monotonic() + 30
-        while not (tmp_path / "run" / "last").exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        processes.eventually((tmp_path / "run" / "last").exists, process)
         kept, before = read(tmp_path / "run" / "last").progress.step, steps(tmp_path / "run")
-        while steps(tmp_path / "run") <= before:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        processes.eventually(lambda: steps(tmp_path / "run") > before, process)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=processes.LIMIT)
     assert 0 < kept < steps(tmp_path / "run")
 
 

@@ -161,12 +161,10 @@ def test_ctrl_c_in_a_real_process_leaves_one_line_and_130(tmp_path: Path) -> Non
         "import sys, time\ndef run(words):\n    print('ready', flush=True)\n    time.sleep(60)\n"
     )
     start = "import vitlab.cli.main as cli; cli.VERBS['probe'] = ('', 'probe_verb'); raise SystemExit(cli.main(['probe']))"
-    with subprocess.Popen(
-        [sys.executable, "-c", start], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with processes.started([sys.executable, "-c", start], cwd=tmp_path) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        _, told_on_stderr = process.communicate(timeout=30)
+        _, told_on_stderr = process.communicate(timeout=processes.LIMIT)
     assert process.returncode == 130
     assert told_on_stderr == "interrupted\n"

@@ -211,7 +211,7 @@ def test_two_ranks_at_once_make_one_file(tmp_path: Path) -> None:
     for rank in ranks:
         rank.start()
     for rank in ranks:
-        rank.join()
+        rank.join(processes.LIMIT)
     assert 100 <= sum(counting.decoded.values()) <= 100 + 2 * 16
 
 

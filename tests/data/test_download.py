@@ -306,17 +306,17 @@ def test_two_at_once_do_not_write_the_same_file(tmp_path: Path) -> None:
 
     def wait(what: str, done: int, total: int | None) -> None:
         inside.set()
-        assert go_on.wait(10)
+        assert go_on.wait(processes.LIMIT)
 
     with serving(Served(CONTENT)) as server:
         target = tmp_path / "file.bin"
         first = threading.Thread(target=lambda: download(remote(server.address), target, tell=wait))
         first.start()
-        assert inside.wait(10)
+        assert inside.wait(processes.LIMIT)
         with pytest.raises(DataError, match="another process is fetching"):
             download(remote(server.address), target, patience=HASTY)
         go_on.set()
-        first.join()
+        first.join(processes.LIMIT)
     assert target.read_bytes() == CONTENT
 
 

@@ -233,7 +233,7 @@ def test_a_header_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes)
         open_npz(path)
 
 
-def test_a_bomb_is_refused_in_little_time_and_memory(tmp_path: Path) -> None:
+def test_a_bomb_is_refused_in_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "bomb.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("images.npy", "w", force_zip64=True) as file:
         file.write(header("'|u1'", f"({2**28},)"))

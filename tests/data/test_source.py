@@ -106,7 +106,7 @@ def test_every_source_is_the_same_after_a_journey_to_another_process(source: Sou
         assert same(again[index], source[index])
 
 
-def in_another_process(source: Source, index: int, answer: multiprocessing.SimpleQueue[Example]) -> None:
+def in_another_process(source: Source, index: int, answer: multiprocessing.Queue[Example]) -> None:
     answer.put(source[index])
 
 
@@ -115,11 +115,11 @@ def test_a_source_read_here_and_in_a_child_gives_the_same(tmp_path: Path, method
     context: Any = multiprocessing.get_context(method)
     source = open_source(as_zip(tmp_path / "it.zip", pile()), split="all")
     here = source[7]
-    answer = context.SimpleQueue()
+    answer = context.Queue()
     child = context.Process(target=in_another_process, args=(source, 7, answer))
     child.start()
-    assert same(answer.get(), here)
-    child.join()
+    assert same(answer.get(timeout=processes.LIMIT), here)
+    child.join(processes.LIMIT)
     assert child.exitcode == 0
 
 

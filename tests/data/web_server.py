@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests import processes
 from vitlab.data.catalog import find_set
 from vitlab.data.public.public_set import PublicSet, RemoteFile
 
@@ -113,7 +114,7 @@ def serving(served: Served) -> Iterator[Served]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join()
+        thread.join(processes.LIMIT)
 
 
 def plain_set(content: bytes = b"content") -> PublicSet:

@@ -132,4 +132,4 @@ def browser(path: str, *, patience: float = 120.0) -> Iterator[Page]:
                 process.wait(timeout=20)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
+                process.wait(timeout=20)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -26,12 +24,10 @@ def command(out: Path, *words: str) -> list[str]:
 
 def test_it_makes_every_run_a_table_and_a_report_and_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     out = tmp_path / "quick"
-    began = subprocess.Popen(command(out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 900
-    while not list(out.glob("*/result.json")) and time.monotonic() < until and began.poll() is None:
-        time.sleep(0.05)
-    began.send_signal(signal.SIGTERM)
-    _, said = began.communicate(timeout=900)
+    with processes.started(command(out)) as began:
+        processes.eventually(lambda: any(out.glob("*/result.json")), began)
+        began.send_signal(signal.SIGTERM)
+        _, said = began.communicate(timeout=processes.LIMIT)
     assert began.returncode == 143, said
     assert "the same command goes on" in said
     done = {path.parent.name: path.stat().st_mtime_ns for path in out.glob("*/result.json")}

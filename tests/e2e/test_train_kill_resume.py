@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests import processes
 from vitlab.checkpoint import load
 from vitlab.cli.main import main
 from vitlab.train.directory import RunDirectory
@@ -37,14 +36,10 @@ def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, ob
 def kill_after(out: Path, checkpoint: int) -> None:
     """Start the training in a process of its own, and kill it once it has that checkpoint."""
     words = [sys.executable, "-m", "vitlab", *TRAIN, *OFTEN, "--out", str(out)]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 120
-        while max(RunDirectory(out).steps(), default=0) < checkpoint:
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+    with processes.started(words) as process:
+        processes.eventually(lambda: max(RunDirectory(out).steps(), default=0) >= checkpoint, process)
         process.kill()
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait(processes.LIMIT) == -signal.SIGKILL
 
 
 def test_train_kill_resume_evaluate_convert_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,9 +75,18 @@ def test_any_size_and_number_of_channels_is_taken(name: str, shape: tuple[int, i
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
+def test_black_stays_darker_than_white(name: str) -> None:
+    black, white = (made(name, 5, image=np.full((32, 32, 3), level, np.uint8)).astype(float) for level in (0, 255))
+    assert black.mean() + 50 < white.mean()
+
+
+@pytest.mark.parametrize(
+    "name", ["defocus-blur", "glass-blur", "motion-blur", "zoom-blur", "contrast", "elastic", "pixelate", "jpeg"]
+)
 @pytest.mark.parametrize("level", [0, 255])
-def test_black_and_white_pictures_are_taken(name: str, level: int) -> None:
-    made(name, 5, image=np.full((32, 32, 3), level, np.uint8))
+def test_what_moves_or_mixes_pixels_leaves_a_black_or_white_image_as_it_is(name: str, level: int) -> None:
+    flat = np.full((32, 32, 3), level, np.uint8)
+    assert np.array_equal(made(name, 5, image=flat), flat)
 
 
 def test_noise_has_the_strength_it_says() -> None:

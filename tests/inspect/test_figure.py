@@ -69,6 +69,7 @@ def test_every_figure_is_drawn_as_svg_whatever_it_is_called(name: str) -> None:
     assert not [element for element in root.iter() if element.tag.endswith("script")]
 
 
+@pytest.mark.filterwarnings("error")  # those of Matplotlib too
 @pytest.mark.parametrize("title", ["cost: $5 to $10", "\x1b[31m", "你好.jpg", "a" * 300, "_^{\\frac"])
 def test_a_title_is_text_and_never_a_formula_or_a_warning(title: str) -> None:
     assert DRAWN["sheet"](Style(), title)

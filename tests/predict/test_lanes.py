@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+from tests import processes
 from vitlab.predict.lanes import Lanes, slices, started
 from vitlab.predict.runtime_backends import fixed_slices
 
@@ -31,7 +32,7 @@ def test_lanes_compute_with_one_thread_each_and_leave_the_callers_number_alone()
     before = torch.get_num_threads()
     torch.set_num_threads(3)  # more than one, or nothing is shown
     lanes = Lanes(2)
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=processes.LIMIT)
 
     def work(item: int) -> tuple[int, int]:
         together.wait()  # which only two threads at once can pass

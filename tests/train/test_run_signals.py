@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor, nn
 
+from tests import processes
 from tests.train.small import last, losses, run_to, same, small_run
 from tests.train.test_faults import CHILD
 from vitlab.config.run import RunConfig
@@ -76,7 +76,7 @@ def strike_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(self: InCaller, number: int, picks: Picks) -> None:
         if next(calls) == 2:
             terminate()
-            time.sleep(60)
+            time.sleep(3600)  # longer than a test may take
         real(self, number, picks)
 
     monkeypatch.setattr(InCaller, "start", start)
@@ -138,14 +138,12 @@ STRIKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 
 
 @pytest.mark.parametrize("where", STRIKES)
-def test_sigterm_ends_the_run_within_seconds_wherever_it_strikes_and_going_on_changes_no_bit(
+def test_sigterm_ends_the_run_wherever_it_strikes_and_going_on_changes_no_bit(
     where: str, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """In a step between two of its parts; waiting for pictures; in an evaluation; while a checkpoint is written."""
     STRIKES[where](monkeypatch)
-    began = time.monotonic()
     events = with_signals(ten(), tmp_path / "run")
-    assert time.monotonic() - began < 10 + 20  # 10 seconds are promised, on a machine with nothing else to do
     monkeypatch.undo()
     assert isinstance(events[-1], Finished)
     assert events[-1].reason == "terminated"
@@ -187,38 +185,51 @@ def test_sigusr1_writes_a_checkpoint_and_changes_nothing(whole: Path, monkeypatc
 
 
 STUCK = """
+from vitlab.train.control import Control
 from vitlab.train.task import Classify
 import time
 def loss(self, model, work):
     print("stepped 0", flush=True)
-    time.sleep(600)
+    while True:
+        time.sleep(600)
+def ask_stop(self, reason):
+    self.stop = reason
+    print("asked", flush=True)
 Classify.loss = loss
+Control.ask_stop = ask_stop
 """
 
 
 def test_a_second_sigterm_ends_the_run_at_once_where_the_first_cannot(tmp_path: Path) -> None:
     (tmp_path / "wanted.json").write_text(to_text(ten()))
     words = [sys.executable, "-c", STUCK + CHILD, str(tmp_path / "wanted.json"), str(tmp_path / "run")]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with processes.started(words) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "stepped 0\n"
         process.send_signal(signal.SIGTERM)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)  # the update is not over
+        assert process.stdout.readline() == "asked\n"  # and the update is not over
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 143
+        assert process.wait(processes.LIMIT) == 143
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    """`nohup vitlab finetune ... &`: the Ctrl-C that ends something else does not end it, SIGTERM does."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        control = Control()
+        with signals(control):
+            signal.raise_signal(signal.SIGINT)
+            assert control.stop is None
+            signal.raise_signal(signal.SIGTERM)
+            assert control.stop == "terminated"
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def workers() -> list[int]:
     """The processes that were forked for this one's data, by who forked them."""
-    found = list[int]()
-    for child in _children(os.getpid()):
-        found += _children(child)
-    return found
-
-
-def _children(pid: int) -> list[int]:
-    return [int(word) for task in Path(f"/proc/{pid}/task").iterdir() for word in (task / "children").read_text().split()]
+    return [worker for child in processes.children(os.getpid()) for worker in processes.children(child)]
 
 
 @pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="needs the children of a process in /proc")
@@ -227,7 +238,7 @@ def test_a_worker_that_dies_or_hangs_ends_the_run_with_its_name_and_a_checkpoint
     number: signal.Signals, words: str, whole: Path, tmp_path: Path
 ) -> None:
     run = ten(evaluate_every=0)
-    loader = replace(run.data.loader, workers=1, timeout=0.7)
+    loader = replace(run.data.loader, workers=1, timeout=2.0)
     run = replace(run, data=replace(run.data, loader=loader))
     steps = list[int]()
 

@@ -202,7 +202,6 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own modules, when it loads its compiler
 def test_a_compiled_model_makes_the_same_updates(tmp_path: Path) -> None:
     still = without_noise(small_run(steps=5))
     still = training(still, save_every=0, evaluate_every=0, micro_batch=0)

@@ -54,7 +54,8 @@ class Control:
 def signals(control: Control) -> Iterator[None]:
     """SIGTERM and Ctrl-C end the run with a checkpoint, a second one ends it at once; SIGUSR1 asks for a checkpoint.
 
-    The update under way is finished first; waiting for pictures, to learn from or to be judged by, is not.
+    The update under way is finished first; waiting for pictures, to learn from or to be judged by, is not. Ctrl-C that is ignored,
+    as under `nohup` and in a background job, stays ignored.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -68,7 +69,9 @@ def signals(control: Control) -> Iterator[None]:
     def save(number: int, frame: FrameType | None) -> None:
         control.ask_save()
 
-    wanted = {signal.SIGTERM: stop, signal.SIGINT: stop}
+    wanted = {signal.SIGTERM: stop}
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        wanted[signal.SIGINT] = stop
     if sys.platform != "win32":
         wanted[signal.SIGUSR1] = save
     before = {number: signal.signal(number, handler) for number, handler in wanted.items()}

@@ -248,7 +248,7 @@ def test_a_hostile_npz_is_refused_by_its_fault(tmp_path: Path, attack: str) -> N
     assert not (tmp_path / "marker").exists()
 
 
-def test_the_whole_corpus_is_refused_in_a_second_each_with_flat_memory(tmp_path: Path) -> None:
+def test_the_whole_corpus_is_refused_with_flat_memory(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.npz" for number in range(len(CORPUS))]
     for path, attack in zip(paths, CORPUS, strict=True):
         _makes(path, attack)

@@ -236,7 +236,7 @@ def test_a_refused_pickle_names_the_safe_way(tmp_path: Path) -> None:
     assert "convert" in refused.value.hint
 
 
-def test_the_whole_corpus_is_refused_in_a_second_each_with_flat_memory(tmp_path: Path) -> None:
+def test_the_whole_corpus_is_refused_with_flat_memory(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.pt" for number in range(len(CORPUS))]
     for path, (make, _) in zip(paths, CORPUS.values(), strict=True):
         make(path)
