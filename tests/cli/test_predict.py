@@ -98,14 +98,30 @@ def test_what_cannot_be_read_is_reported_and_is_an_error_only_when_asked(
     assert said[-1] == "error: 1 of 7 pictures could not be read"
 
 
-def test_a_file_is_continued_where_it_ended(model: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 7, 32])
+def test_a_resumed_file_equals_the_uninterrupted_one_wherever_it_was_cut(
+    batch_size: int, model: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "photo-002a.jpg").write_bytes(b"junk")
+    small.photos(folder / "more", 9)
+    out = tmp_path / "out.jsonl"
+    words = (model, folder, "--out", out, "--batch-size", str(batch_size), "--backend", "torch")
+    predicted(capsys, *words)
+    whole = out.read_bytes()
+    ends = [place + 1 for place, byte in enumerate(whole) if byte == ord("\n")]
+    assert len(ends) == 16
+    for cut in {0, ends[0], ends[0] + 9, ends[3], ends[6] + 30, ends[9] - 1, ends[-2], ends[-1] - 1, ends[-1]}:
+        out.write_bytes(whole[:cut])
+        _, said = predicted(capsys, *words, "--resume")
+        assert out.read_bytes() == whole
+        assert any("already" in line for line in said) == (cut >= ends[0])
+
+
+def test_a_file_that_is_there_is_neither_overwritten_nor_continued_unasked(
+    model: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out.jsonl"
     predicted(capsys, model, folder, "--out", out)
-    whole = out.read_bytes()
-    out.write_bytes(whole[: len(whole) // 2])
-    _, said = predicted(capsys, model, folder, "--out", out, "--resume")
-    assert out.read_bytes() == whole
-    assert any("already" in line for line in said)
     _, said = predicted(capsys, model, folder, "--out", out, code=1)
     assert said[-2].endswith("is there already")
     predicted(capsys, model, folder / "photo-002.jpg", "--out", out, "--overwrite")

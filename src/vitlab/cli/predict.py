@@ -97,8 +97,7 @@ def run(words: Sequence[str]) -> None:
     with _sink(arguments, predictor, top) as (sink, done), _bar_beside(arguments) as tell:
         total = None if stdin else sum(path not in done for path in find_pictures(arguments.pictures))
         paths = _lines() if stdin else find_pictures(arguments.pictures)
-        left = (path for path in paths if path not in done)
-        unreadable, seen = _pour(predictor.stream(left), sink, tell, total=total)
+        unreadable, seen = _pour(predictor.stream(paths, done=done if len(done) else None), sink, tell, total=total)
     # Of all that is in the file, so that work in two sittings ends as work in one.
     _report(unreadable + done.unreadable, seen + len(done), strict=arguments.strict)
 

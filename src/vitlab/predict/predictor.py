@@ -6,9 +6,10 @@ Axes: B batch, H height, W width, C channels.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import cached_property
 from hashlib import sha256
+from itertools import count, islice
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +29,7 @@ from vitlab.predict.auto_backend import AutoBackend
 from vitlab.predict.backend import Backend
 from vitlab.predict.fused_backend import torch_backend
 from vitlab.predict.prediction import Chance, Prediction, Unreadable
-from vitlab.predict.reading import Picture, Reader
+from vitlab.predict.reading import Picture, Reader, name_of
 from vitlab.predict.runtime_backends import CompiledBackend, OnnxRuntimeBackend, OpenVINOBackend
 
 BackendName = Literal["auto", "torch", "compile", "onnxruntime", "openvino"]
@@ -84,14 +85,20 @@ class Predictor:
             found.append(item)
         return found
 
-    def stream(self, pictures: Iterable[Picture], *, features: bool = False) -> Iterator[Prediction | Unreadable]:
+    def stream(
+        self, pictures: Iterable[Picture], *, features: bool = False, done: Container[str] | None = None
+    ) -> Iterator[Prediction | Unreadable]:
         """Predictions of any number of pictures, in order and in constant memory; one that cannot be read is Unreadable.
 
-        Pictures are taken from the iterable in the caller's thread, as many ahead as fill two batches.
+        Pictures are taken from the iterable in the caller's thread, as many ahead as fill two batches. Those whose names are in
+        `done` are left out. Batches are cut as if they were not, because the last bits of an answer depend on the size of its batch.
         """
         if isinstance(pictures, str | bytes | os.PathLike | Image.Image):
             raise ConfigError("this is one picture", hint="give a list of pictures: predictor([picture])")
-        return self._stream(iter(pictures), features)
+        if done is None:
+            return self._stream(iter(pictures), features)
+        results = self._stream(_undone(iter(pictures), self.batch_size, done), features)
+        return (result for result in results if result.name not in done)
 
     @cached_property
     def digest(self) -> str:
@@ -153,6 +160,16 @@ class Predictor:
                 chance=self.chance,
             )
             row += 1
+
+
+def _undone(pictures: Iterator[Picture], batch_size: int, done: Container[str]) -> Iterator[Picture]:
+    """The pictures without the batches of which every one is done."""
+    for first in count(0, batch_size):
+        batch = list(islice(pictures, batch_size))
+        if not batch:
+            return
+        if not all(name_of(picture, first + row) in done for row, picture in enumerate(batch)):
+            yield from batch
 
 
 def _unsaid(sentence: str) -> None:
