@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from tests.checkpoint.formats.samples import CAN, OPTIONS
 from tests.checkpoint.small import LABELS, logits_of, pictures, small_checkpoint, small_config
 from vitlab.checkpoint import Checkpoint, convert, describe, load, save
 from vitlab.checkpoint.files import read_file
@@ -164,12 +165,15 @@ def test_a_wrong_name_or_format_is_refused_with_the_right_one(tmp_path: Path, na
         assert refused.value.hint == "did you mean timm?"
 
 
-def test_what_a_format_cannot_express_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", [option for option in OPTIONS if any(option not in CAN[to] for to in ROUTES)])
+def test_what_a_format_cannot_express_is_refused_and_nothing_is_written(tmp_path: Path, option: str) -> None:
     path = tmp_path / "native.safetensors"
-    save(path, small_checkpoint(small_config(register_tokens=2)))
-    with pytest.raises(CheckpointError, match="jax-npz cannot express"):
-        convert(path, tmp_path / "x.npz", to="jax-npz")
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+    save(path, small_checkpoint(OPTIONS[option]))
+    for to, name in ROUTES.items():
+        if option not in CAN[to]:
+            with pytest.raises(CheckpointError, match=f"{to} (cannot express|holds)"):
+                convert(path, tmp_path / name, to=to)
+            assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
 def test_what_a_format_has_no_place_for_is_said(tmp_path: Path) -> None:

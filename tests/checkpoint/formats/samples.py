@@ -93,6 +93,29 @@ OPTIONS: dict[str, ModelConfig] = {
     "resnet, one channel": ResNetConfig(blocks=(1, 1, 2), stage_widths=(128, 128, 256), channels=1, num_classes=3),
 }
 
+COMMON = {"plain", "no head", "one channel", "exact gelu, hf eps"}
+FLAX = COMMON | {"hidden layer", "hidden layer, no head", "mean", "other grid", "other patch"}
+SWINS, CONVNEXTS = {"swin", "swin, no head, rectangle"}, {"convnext", "convnext, no scale"}
+# The options that each format can express; it refuses the others.
+CAN: dict[str, set[str]] = {
+    "jax-npz": FLAX | {"hybrid", "hybrid root"},
+    "big-vision": (FLAX - {"other grid"}) | {"map", "map, no head", "bare positions", "sine positions"},
+    "timm": FLAX
+    | {"mean, norm after", "mean, norm after, class token", "mean, class token", "map", "map, no head"}
+    | {"map, class token"}
+    | {"distilled", "distilled, no head", "one register", "four registers", "four registers, bare positions"}
+    | {"bare positions", "no positions", "layer scale", "no qkv bias", "hybrid", "hybrid root"}
+    | {"resnet", "resnet, no head", "resnet, one channel"}
+    | SWINS
+    | CONVNEXTS
+    | {"efficientnet", "efficientnet, half"},
+    "huggingface": COMMON | {"hidden layer, no head", "distilled", "one register", "no qkv bias", "other grid", "other patch"},
+    "torchvision": COMMON | {"hidden layer", "hidden layer, no head"},
+    "bit-npz": {"resnet", "resnet, no head", "resnet, one channel"},
+    "swin": SWINS,
+    "convnext": CONVNEXTS,
+}
+
 
 def random_state(config: ModelConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> State:
     """Weights of that model, every number its own."""

@@ -10,33 +10,12 @@ import torch
 from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
 
-from tests.checkpoint.formats.samples import OPTIONS, PLAIN, fed, file_of, mini, random_state, raw_of, read, same, written
+from tests.checkpoint.formats.samples import CAN, OPTIONS, PLAIN, fed, file_of, mini, random_state, raw_of, read, same, written
 from vitlab.checkpoint.formats import FORMATS
 from vitlab.checkpoint.formats.contract import Told
 from vitlab.config import ModelConfig, SwinConfig, ViTConfig
 from vitlab.errors import CheckpointError
 
-COMMON = {"plain", "no head", "one channel", "exact gelu, hf eps"}
-FLAX = COMMON | {"hidden layer", "hidden layer, no head", "mean", "other grid", "other patch"}
-SWINS, CONVNEXTS = {"swin", "swin, no head, rectangle"}, {"convnext", "convnext, no scale"}
-CAN: dict[str, set[str]] = {
-    "jax-npz": FLAX | {"hybrid", "hybrid root"},
-    "big-vision": (FLAX - {"other grid"}) | {"map", "map, no head", "bare positions", "sine positions"},
-    "timm": FLAX
-    | {"mean, norm after", "mean, norm after, class token", "mean, class token", "map", "map, no head"}
-    | {"map, class token"}
-    | {"distilled", "distilled, no head", "one register", "four registers", "four registers, bare positions"}
-    | {"bare positions", "no positions", "layer scale", "no qkv bias", "hybrid", "hybrid root"}
-    | {"resnet", "resnet, no head", "resnet, one channel"}
-    | SWINS
-    | CONVNEXTS
-    | {"efficientnet", "efficientnet, half"},
-    "huggingface": COMMON | {"hidden layer, no head", "distilled", "one register", "no qkv bias", "other grid", "other patch"},
-    "torchvision": COMMON | {"hidden layer", "hidden layer, no head"},
-    "bit-npz": {"resnet", "resnet, no head", "resnet, one channel"},
-    "swin": SWINS,
-    "convnext": CONVNEXTS,
-}
 # What the refusal of an option has to name, in whichever format cannot express it.
 REASONS = {
     "hidden layer": "hidden layer",
