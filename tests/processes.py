@@ -110,12 +110,17 @@ def shared_memory() -> set[str]:
 
 
 def with_environment(name: str, value: str) -> dict[int, str]:
-    """The command lines of the running processes, but for this one, that were started with that environment variable."""
+    """The command lines of the running processes that were started with that environment variable.
+
+    But for this process, and multiprocessing's helper processes, which end when those that they help do.
+    """
     wanted = f"{name}={value}".encode()
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
         with contextlib.suppress(OSError):  # ended meanwhile, or somebody else's
             if pid != os.getpid() and wanted in (folder / "environ").read_bytes().split(b"\0") and is_running(pid):
-                found[pid] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                if "from multiprocessing." not in command:
+                    found[pid] = command
     return found

@@ -91,7 +91,7 @@ class Predictor:
         """Predictions of any number of pictures, in order and in constant memory; one that cannot be read is Unreadable.
 
         Pictures are taken from the iterable in the caller's thread, as many ahead as fill two batches. Those whose names are in
-        `done` are left out. Batches are cut as if they were not, because the last bits of an answer depend on the size of its batch.
+        `done` are left out. Batches are cut as if they were not: the last bits of an answer depend on the size of its batch.
         """
         if isinstance(pictures, str | bytes | os.PathLike | Image.Image):
             raise ConfigError("this is one picture", hint="give a list of pictures: predictor([picture])")

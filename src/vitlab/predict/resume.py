@@ -51,7 +51,9 @@ class Finished:
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
         found = int(np.searchsorted(self._hashes, code := name_hash(name)))
         return found < len(self._hashes) and int(self._hashes[found]) == code
 
