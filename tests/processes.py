@@ -112,7 +112,7 @@ def shared_memory() -> set[str]:
 def with_environment(name: str, value: str) -> dict[int, str]:
     """The command lines of the running processes that were started with that environment variable.
 
-    But for this process, and multiprocessing's helper processes, which end when those that they help do.
+    But for this process, and the resource trackers of multiprocessing, which end when the processes that they serve do.
     """
     wanted = f"{name}={value}".encode()
     found = {}
@@ -121,6 +121,6 @@ def with_environment(name: str, value: str) -> dict[int, str]:
         with contextlib.suppress(OSError):  # ended meanwhile, or somebody else's
             if pid != os.getpid() and wanted in (folder / "environ").read_bytes().split(b"\0") and is_running(pid):
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                if "from multiprocessing." not in command:
+                if "from multiprocessing.resource_tracker " not in command:
                     found[pid] = command
     return found
