@@ -1,25 +1,33 @@
-"""The peers themselves: each a fixture, and where it is not installed its tests are skipped."""
+"""The peers as fixtures. A test is skipped where its peer is not installed: `make test-peer` installs all of them."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from benchmarks.peers import peer
+from benchmarks.peers import PEERS, peer
 
-PEERS = ("flax", "jax", "timm", "torchvision", "transformers")
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder `peer`, before `-m peer` selects."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.peer)
 
 
 def installed(name: str) -> ModuleType:
-    """The peer's module, or a skip that names it or the peer it stands on; one that is there and broken is an error."""
+    """Import a module of a peer, or skip the test where that peer is not installed; an installed one that is broken is an error."""
     try:
         return peer(name)
     except ModuleNotFoundError as error:
         if error.name not in PEERS:
             raise
-        pytest.skip(f"{error.name} is not installed")
+        pytest.skip(f"{error.name} is not installed: run make test-peer")
 
 
 @pytest.fixture(scope="session")
@@ -31,14 +39,31 @@ def timm() -> ModuleType:
 @pytest.fixture(scope="session")
 def transformers() -> ModuleType:
     """Hugging Face transformers."""
-    with suppress(ImportError):
-        peer("torchvision")  # where it is there, transformers imports it, and it has to be made importable first
     module = installed("transformers")
     module.logging.set_verbosity_error()
+    module.logging.disable_progress_bar()
     return module
 
 
 @pytest.fixture(scope="session")
+def torchvision_models() -> ModuleType:
+    """torchvision's models."""
+    return installed("torchvision.models")
+
+
+@pytest.fixture(scope="session")
 def vision_transformer() -> ModuleType:
-    """torchvision's module of Vision Transformers."""
+    """torchvision's Vision Transformers."""
     return installed("torchvision.models.vision_transformer")
+
+
+@pytest.fixture(scope="session")
+def v2() -> ModuleType:
+    """torchvision's transforms."""
+    return installed("torchvision.transforms.v2")
+
+
+@pytest.fixture(scope="session")
+def flax() -> ModuleType:
+    """Flax's layers."""
+    return installed("flax.linen")

@@ -18,15 +18,13 @@ from vitlab.config import Preprocess
 from vitlab.data.normalise import normalise
 from vitlab.data.preprocess import preprocess
 
-pytestmark = pytest.mark.peer
-
 WAYS = {
     "squash": Preprocess(image_size=(32, 32), resize="squash", mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25)),
     "crop, bilinear": Preprocess(image_size=(32, 32), resize_to=37, interpolation="bilinear"),
     "crop, bicubic": Preprocess(image_size=(32, 32), resize_to=36, interpolation="bicubic"),
 }
 # Of sizes where both round alike: torchvision, which the peers use, cuts off a longer side's fraction and vitlab rounds it.
-PICTURES = [scene(72, 90, seed=0), scene(64, 64, seed=1), scene(108, 54, seed=2)]
+IMAGES = [scene(72, 90, seed=0), scene(64, 64, seed=1), scene(108, 54, seed=2)]
 
 
 def native(path: Path, way: str) -> Path:
@@ -36,7 +34,7 @@ def native(path: Path, way: str) -> Path:
 
 
 def pixels(image_HWC: Pixels, way: str) -> torch.Tensor:
-    """What vitlab's model sees of the picture."""
+    """The tensor that vitlab's model gets for the image."""
     return normalise(torch.from_numpy(preprocess(image_HWC, WAYS[way]))[None], WAYS[way])[0]
 
 
@@ -45,7 +43,7 @@ def test_timms_own_transform_of_a_written_folder_gives_the_same_pixels(timm: Mod
     convert(native(tmp_path, way), tmp_path / "timm", to="timm")
     model = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True)
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
-    for image_HWC in PICTURES:
+    for image_HWC in IMAGES:
         assert torch.allclose(transform(Image.fromarray(image_HWC)), pixels(image_HWC, way), atol=1e-6)
 
 
@@ -56,6 +54,6 @@ def test_the_image_processor_of_a_written_folder_gives_the_same_pixels_to_one_le
     convert(native(tmp_path, way), tmp_path / "hf", to="huggingface")
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "hf")
     level = 1 / 255 / min(WAYS[way].std) + 1e-6  # it scales tensors, vitlab scales as Pillow does
-    for image_HWC in PICTURES:
+    for image_HWC in IMAGES:
         theirs_BCHW = processor(images=Image.fromarray(image_HWC), return_tensors="pt")["pixel_values"]
         assert (theirs_BCHW[0] - pixels(image_HWC, way)).abs().max() <= level

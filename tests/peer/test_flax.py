@@ -16,13 +16,11 @@ import pytest
 import torch
 
 from tests.checkpoint.formats.samples import mini
-from tests.peer.compare import TOLERANCE, distance, pictures, saved
+from tests.peer.compare import TOLERANCE, distance, images, saved
 from tests.peer.conftest import installed
 from vitlab.checkpoint import convert, load
 from vitlab.checkpoint.formats.flax_rows import BY_CLASS, PUBLISHED, Numbering
 from vitlab.config import Position, ViTConfig
-
-pytestmark = pytest.mark.peer
 
 Tree = dict[str, Any]
 PLAIN = mini()
@@ -36,12 +34,6 @@ BIG_VISION = {
     "mean": replace(PLAIN, pool="mean", class_token=False),
     "map": replace(PLAIN, pool="map", class_token=False),
 }
-
-
-@pytest.fixture(scope="module")
-def flax() -> ModuleType:
-    """Flax's layers."""
-    return installed("flax.linen")
 
 
 def vit(nn: ModuleType, config: ViTConfig, tree: Tree, *, official: bool) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -119,7 +111,7 @@ def test_an_official_file_written_here_is_what_flaxs_layers_make_of_it(flax: Mod
     ours = saved(tmp_path / "native.safetensors", OFFICIAL[name])
     convert(tmp_path / "native.safetensors", tmp_path / "official.npz", to="jax-npz")
     theirs = vit(flax, OFFICIAL[name], tree_in(tmp_path / "official.npz", below=""), official=True)
-    assert distance(ours.model, theirs, pictures(ours.config)) < TOLERANCE
+    assert distance(ours.model, theirs, images(ours.config)) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", BIG_VISION)
@@ -127,7 +119,7 @@ def test_a_big_vision_file_written_here_is_what_flaxs_layers_make_of_it(flax: Mo
     ours = saved(tmp_path / "native.safetensors", BIG_VISION[name])
     convert(tmp_path / "native.safetensors", tmp_path / "big_vision.npz", to="big-vision")
     theirs = vit(flax, BIG_VISION[name], tree_in(tmp_path / "big_vision.npz", below="params/"), official=False)
-    assert distance(ours.model, theirs, pictures(ours.config)) < TOLERANCE
+    assert distance(ours.model, theirs, images(ours.config)) < TOLERANCE
 
 
 def test_parameters_that_flax_itself_drew_are_read_alike(flax: ModuleType, tmp_path: Path) -> None:
@@ -147,4 +139,4 @@ def test_parameters_that_flax_itself_drew_are_read_alike(flax: ModuleType, tmp_p
     np.savez(tmp_path / "flax.npz", **content)
     checkpoint = load(tmp_path / "flax.npz")
     theirs = vit(flax, config, tree_in(tmp_path / "flax.npz", below=""), official=True)
-    assert distance(checkpoint.model, theirs, pictures(config)) < TOLERANCE
+    assert distance(checkpoint.model, theirs, images(config)) < TOLERANCE

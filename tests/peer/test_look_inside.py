@@ -6,17 +6,14 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
-import pytest
 import torch
 
-from tests.peer.compare import TOLERANCE, pictures, randomised
+from tests.peer.compare import TOLERANCE, images, randomised
 from vitlab.checkpoint import load
 from vitlab.config import ViTConfig
 from vitlab.inspect.attention import class_attention, query_attention
 from vitlab.inspect.distance import attention_distance
 from vitlab.inspect.rollout import rollout
-
-pytestmark = pytest.mark.peer
 
 SIZE = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, "num_labels": 5}
 
@@ -29,7 +26,7 @@ def test_attention_distance_and_rollout_follow_from_the_attention_that_transform
     theirs.save_pretrained(tmp_path)
     checkpoint = load(tmp_path)
     assert isinstance(checkpoint.config, ViTConfig)
-    images_BCHW = pictures(checkpoint.config)
+    images_BCHW = images(checkpoint.config)
     with torch.inference_mode():
         shown = [attention.numpy() for attention in theirs(images_BCHW, output_attentions=True).attentions]
     seen_LBHNN = np.stack(shown)

@@ -15,7 +15,7 @@ from vitlab.checkpoint.formats import FORMATS, Told
 from vitlab.config import ResNetConfig, ViTConfig
 from vitlab.errors import CheckpointError
 
-pytestmark = [pytest.mark.peer, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 MODULES = ("vision_transformer", "deit", "vision_transformer_hybrid", "resnetv2")
 POOLS = {"token": "token", "avg": "mean", "map": "map"}

@@ -10,10 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.peer.compare import TOLERANCE, distance, pictures, randomised
+from tests.peer.compare import TOLERANCE, distance, images, randomised
 from vitlab.checkpoint import load
-
-pytestmark = pytest.mark.peer
 
 SIZE = {"patch_size": 4, "embed_dim": 64, "depth": 2, "num_heads": 1, "num_classes": 5}
 SIZES = [(40, 40), (16, 16), (12, 36), (20, 56), (8, 128)]  # from 32x32; the last has as many patches in another shape
@@ -33,7 +31,7 @@ def test_positions_fitted_once_or_at_run_time_are_those_of_timms_dynamic_size(
     save_file(theirs.state_dict(), tmp_path / "model.safetensors")
     fitted = load(tmp_path / "model.safetensors", image_size=size)
     moving = load(tmp_path / "model.safetensors", dynamic_size=True)
-    images_BCHW = pictures(fitted.config)
+    images_BCHW = images(fitted.config)
     assert distance(fitted.model, theirs, images_BCHW) < TOLERANCE
     assert distance(moving.model, theirs, images_BCHW) < TOLERANCE
 
@@ -53,11 +51,11 @@ def test_a_timm_model_made_for_another_size_loads_the_positions_that_fit_makes(
     ours = load(tmp_path, image_size=size)
     table_1ND = ours.model.state_dict()["position.table"]
     assert (theirs.pos_embed - table_1ND).abs().max() < 5e-6  # timm works in single precision, vitlab in double
-    assert distance(ours.model, theirs, pictures(ours.config)) < TOLERANCE
+    assert distance(ours.model, theirs, images(ours.config)) < TOLERANCE
 
 
 def test_as_many_patches_in_another_shape_are_interpolated_here_and_not_by_timms_loader(timm: ModuleType, tmp_path: Path) -> None:
     small, theirs = loaded_by_timm(timm, tmp_path, (8, 128))
     assert torch.equal(theirs.pos_embed, small.pos_embed)  # type: ignore[arg-type]  # the trap: rows of 8 read as rows of 32
     ours = load(tmp_path, image_size=(8, 128))
-    assert distance(ours.model, theirs, pictures(ours.config)) > 0.1
+    assert distance(ours.model, theirs, images(ours.config)) > 0.1

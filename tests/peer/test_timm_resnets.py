@@ -11,13 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.peer.compare import CONVOLUTIONAL, distance, pictures, randomised, saved
+from tests.peer.compare import CONVOLUTIONAL, distance, images, randomised, saved
 from vitlab.checkpoint import convert, load
 from vitlab.config import ResNetConfig, ResNetStem, ViTConfig, variant
 from vitlab.config.variants import STEMS
 from vitlab.errors import CheckpointError
-
-pytestmark = pytest.mark.peer
 
 SMALL = {"embed_dim": 64, "depth": 2, "num_heads": 4, "num_classes": 5}
 HYBRIDS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {  # timm's name: its size in pixels, and the stages of its ResNet
@@ -37,7 +35,7 @@ def test_a_timm_hybrid_gives_timms_logits(timm: ModuleType, name: str, tmp_path:
     assert isinstance(checkpoint.config, ViTConfig)
     assert checkpoint.config.stem is not None
     assert checkpoint.config.stem.blocks == blocks
-    assert distance(checkpoint.model, theirs, pictures(checkpoint.config)) < CONVOLUTIONAL
+    assert distance(checkpoint.model, theirs, images(checkpoint.config)) < CONVOLUTIONAL
 
 
 def test_a_whole_published_hybrid_is_recognised_from_its_bare_state_dict(timm: ModuleType, tmp_path: Path) -> None:
@@ -48,7 +46,7 @@ def test_a_whole_published_hybrid_is_recognised_from_its_bare_state_dict(timm: M
     assert isinstance(wanted, ViTConfig)
     stem = ResNetStem(blocks=(2, 2, 2, 2), standardise="variance", standardise_eps=1e-8, norm_eps=1e-5)
     assert checkpoint.config == replace(wanted, stem=stem)
-    assert distance(checkpoint.model, theirs, pictures(checkpoint.config)) < CONVOLUTIONAL
+    assert distance(checkpoint.model, theirs, images(checkpoint.config)) < CONVOLUTIONAL
 
 
 @pytest.mark.parametrize("channels", [3, 1])
@@ -72,7 +70,7 @@ def test_every_hybrid_of_the_paper_is_built_and_loaded_by_timm_from_its_folder_a
     ours = saved(tmp_path / "native.safetensors", config)
     assert not convert(tmp_path / "native.safetensors", tmp_path / "timm", to="timm")  # no notes: timm is told everything
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
-    assert distance(ours.model, theirs, pictures(config)) < CONVOLUTIONAL
+    assert distance(ours.model, theirs, images(config)) < CONVOLUTIONAL
 
 
 def test_the_authors_way_of_standardising_is_said_and_makes_the_difference_that_is_said(timm: ModuleType, tmp_path: Path) -> None:
@@ -82,7 +80,7 @@ def test_the_authors_way_of_standardising_is_said_and_makes_the_difference_that_
     ours = saved(tmp_path / "native.safetensors", config)
     assert "stem differs from timm's" in " ".join(convert(tmp_path / "native.safetensors", tmp_path / "timm", to="timm"))
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
-    assert 0 < distance(ours.model, theirs, pictures(config)) < 0.05
+    assert 0 < distance(ours.model, theirs, images(config)) < 0.05
 
 
 def test_a_published_bit_resnet_of_timm_gives_timms_logits(timm: ModuleType, tmp_path: Path) -> None:
@@ -92,7 +90,7 @@ def test_a_published_bit_resnet_of_timm_gives_timms_logits(timm: ModuleType, tmp
     wanted = variant("BiT-R50x1", num_classes=7)
     assert isinstance(wanted, ResNetConfig)
     assert checkpoint.config == replace(wanted, standardise_eps=1e-8)
-    assert distance(checkpoint.model, theirs, pictures(checkpoint.config, image_size=(96, 80))) < CONVOLUTIONAL
+    assert distance(checkpoint.model, theirs, images(checkpoint.config, image_size=(96, 80))) < CONVOLUTIONAL
 
 
 def test_a_bit_resnet_written_for_timm_is_built_and_loaded_by_timm_and_answers_alike(timm: ModuleType, tmp_path: Path) -> None:
@@ -101,7 +99,7 @@ def test_a_bit_resnet_written_for_timm_is_built_and_loaded_by_timm_and_answers_a
     ours = saved(tmp_path / "native.safetensors", replace(config, standardise_eps=1e-8))
     assert not convert(tmp_path / "native.safetensors", tmp_path / "timm", to="timm")
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
-    assert distance(ours.model, theirs, pictures(config)) < CONVOLUTIONAL
+    assert distance(ours.model, theirs, images(config)) < CONVOLUTIONAL
 
 
 def test_a_resnet_that_timm_has_no_name_for_goes_into_its_class_but_not_into_a_folder(timm: ModuleType, tmp_path: Path) -> None:
@@ -122,4 +120,4 @@ def test_a_resnet_that_timm_has_no_name_for_goes_into_its_class_but_not_into_a_f
         conv_layer=lambda *sizes, **how: timm.layers.StdConv2d(*sizes, eps=1e-8, **how),
     )
     theirs.load_state_dict(load_file(tmp_path / "timm.safetensors"), strict=True)
-    assert distance(ours.model, theirs.eval(), pictures(config)) < CONVOLUTIONAL
+    assert distance(ours.model, theirs.eval(), images(config)) < CONVOLUTIONAL

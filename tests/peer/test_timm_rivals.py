@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from tests.peer.compare import CONVOLUTIONAL, TOLERANCE, distance, pictures, randomised, saved
+from tests.peer.compare import CONVOLUTIONAL, TOLERANCE, distance, images, randomised, saved
 from vitlab.checkpoint import convert, load, save
 from vitlab.checkpoint.formats.timm_rivals import rival_rows
 from vitlab.checkpoint.table import native_shapes, their_shapes
@@ -23,8 +23,6 @@ from vitlab.config.efficientnet import scaled_stages
 from vitlab.errors import CheckpointError
 from vitlab.model import build
 from vitlab.model.batchnorm import BatchNorm
-
-pytestmark = pytest.mark.peer
 
 SMALL_SWIN = {"embed_dim": 24, "depths": (2, 2, 2, 2), "num_heads": (2, 2, 4, 4), "num_classes": 5}
 # name: timm's architecture, its arguments, what load is told, the image size
@@ -115,7 +113,7 @@ def apart(one: nn.Module, other: nn.Module, config: ModelConfig) -> float:
 
     EfficientNets are compared in float64: eighty random layers with BatchNorm make of float32's rounding errors what they like.
     """
-    images_BCHW = pictures(config)
+    images_BCHW = images(config)
     if isinstance(config, EfficientNetConfig):
         return distance(copy.deepcopy(one).double(), copy.deepcopy(other).double(), images_BCHW.double()) / 1e-8
     return distance(one, other, images_BCHW) / (TOLERANCE if isinstance(config, SwinConfig) else CONVOLUTIONAL)
@@ -135,7 +133,7 @@ def test_a_model_of_timm_gives_its_logits(timm: ModuleType, name: str, tmp_path:
 @pytest.mark.parametrize("name", OURS)
 def test_timm_opens_a_folder_written_here_and_gives_the_same_logits(timm: ModuleType, name: str, tmp_path: Path) -> None:
     ours = saved(tmp_path / "native.safetensors", OURS[name])
-    shaken(ours.model, pictures(ours.config, batch=4, seed=3))
+    shaken(ours.model, images(ours.config, batch=4, seed=3))
     save(tmp_path / "native.safetensors", ours)
     convert(tmp_path / "native.safetensors", tmp_path / "timm", to="timm")
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
@@ -143,7 +141,7 @@ def test_timm_opens_a_folder_written_here_and_gives_the_same_logits(timm: Module
     back = load(tmp_path / "timm")
     assert back.config == ours.config
     with torch.inference_mode():
-        assert torch.equal(back.model(pictures(ours.config)), ours.model(pictures(ours.config)))
+        assert torch.equal(back.model(images(ours.config)), ours.model(images(ours.config)))
 
 
 def test_an_efficientnet_as_timm_draws_it_gives_timms_logits_in_float32(timm: ModuleType, tmp_path: Path) -> None:
@@ -152,7 +150,7 @@ def test_an_efficientnet_as_timm_draws_it_gives_timms_logits_in_float32(timm: Mo
         theirs.classifier.weight.normal_(generator=torch.Generator().manual_seed(0))
     save_file(theirs.state_dict(), tmp_path / "timm.safetensors")
     checkpoint = load(tmp_path / "timm.safetensors", image_size=96)
-    images_BCHW = 3 * pictures(checkpoint.config)
+    images_BCHW = 3 * images(checkpoint.config)
     with torch.inference_mode():
         ours_BC, theirs_BC = checkpoint.model(images_BCHW), theirs(images_BCHW)
     assert theirs_BC.abs().max() > 1e-4
@@ -209,7 +207,7 @@ def test_the_files_of_swins_authors_give_timms_logits(timm: ModuleType, tmp_path
     torch.save({"model": authors_swin(theirs.state_dict())}, tmp_path / "swin.pth")
     checkpoint = load(tmp_path / "swin.pth")
     assert checkpoint.format == "swin"
-    assert distance(checkpoint.model, theirs, pictures(checkpoint.config)) < TOLERANCE
+    assert distance(checkpoint.model, theirs, images(checkpoint.config)) < TOLERANCE
 
 
 def test_the_files_of_convnexts_authors_give_timms_logits_as_timm_reads_them(timm: ModuleType, tmp_path: Path) -> None:
@@ -223,9 +221,9 @@ def test_the_files_of_convnexts_authors_give_timms_logits_as_timm_reads_them(tim
     assert checkpoint.format == "convnext"
     theirs = timm.create_model("convnext_tiny", **small).eval()
     theirs.load_state_dict(timm.models.convnext.checkpoint_filter_fn({"model": state}, theirs), strict=True)
-    assert distance(checkpoint.model, theirs, pictures(config)) < CONVOLUTIONAL
+    assert distance(checkpoint.model, theirs, images(config)) < CONVOLUTIONAL
     with torch.inference_mode():
-        assert torch.equal(checkpoint.model(pictures(config)), ours.model(pictures(config)))
+        assert torch.equal(checkpoint.model(images(config)), ours.model(images(config)))
 
 
 def test_swins_bias_tables_resized_to_another_window_are_those_of_the_authors_bicubic(timm: ModuleType, tmp_path: Path) -> None:

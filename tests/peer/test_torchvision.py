@@ -11,14 +11,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from tests.checkpoint.formats.samples import OPTIONS
-from tests.peer.compare import TOLERANCE, distance, pictures, randomised, saved
+from tests.checkpoint.formats.samples import CAN, OPTIONS
+from tests.peer.compare import TOLERANCE, distance, images, randomised, saved, shapes_only
 from vitlab.checkpoint import convert, load
+from vitlab.checkpoint.files.raw import RawFile
+from vitlab.checkpoint.formats import FORMATS, Told
 from vitlab.config import ViTConfig, variant
 from vitlab.config.model import with_profile
-from vitlab.errors import CheckpointError
-
-pytestmark = pytest.mark.peer
 
 
 def test_a_published_torchvision_model_is_recognised_and_gives_its_logits(vision_transformer: ModuleType, tmp_path: Path) -> None:
@@ -27,7 +26,7 @@ def test_a_published_torchvision_model_is_recognised_and_gives_its_logits(vision
     checkpoint = load(tmp_path / "vit_b_16.pth")
     assert checkpoint.format == "torchvision"
     assert checkpoint.config == variant("ViT-B/16", image_size=64, profile="torchvision")
-    assert distance(checkpoint.model, theirs, pictures(checkpoint.config)) < TOLERANCE
+    assert distance(checkpoint.model, theirs, images(checkpoint.config)) < TOLERANCE
 
 
 @pytest.mark.parametrize("hidden", [None, 48])
@@ -46,7 +45,7 @@ def test_a_small_torchvision_model_gives_its_logits(vision_transformer: ModuleTy
     )
     torch.save(theirs.state_dict(), tmp_path / "model.pth")
     checkpoint = load(tmp_path / "model.pth", heads=4)
-    assert distance(checkpoint.model, theirs, pictures(checkpoint.config)) < TOLERANCE
+    assert distance(checkpoint.model, theirs, images(checkpoint.config)) < TOLERANCE
 
 
 def torchvision_model(vision_transformer: ModuleType, config: ViTConfig) -> Any:
@@ -68,7 +67,7 @@ def torchvision_model(vision_transformer: ModuleType, config: ViTConfig) -> Any:
     return model
 
 
-@pytest.mark.parametrize("option", [name for name in OPTIONS if "resnet" not in name])
+@pytest.mark.parametrize("option", sorted(CAN["torchvision"]))
 def test_what_is_written_for_torchvision_loads_strictly_and_answers_alike(
     vision_transformer: ModuleType, option: str, tmp_path: Path
 ) -> None:
@@ -76,17 +75,22 @@ def test_what_is_written_for_torchvision_loads_strictly_and_answers_alike(
     assert isinstance(config, ViTConfig)
     config = with_profile(config, "torchvision")
     ours = saved(tmp_path / "native.safetensors", config)
-    try:
-        convert(tmp_path / "native.safetensors", tmp_path / "tv.safetensors", to="torchvision")
-    except CheckpointError:
-        assert not (tmp_path / "tv.safetensors").exists()
-        return
+    convert(tmp_path / "native.safetensors", tmp_path / "tv.safetensors", to="torchvision")
     theirs = torchvision_model(vision_transformer, config)
     theirs.load_state_dict(load_file(tmp_path / "tv.safetensors"), strict=True)
-    assert distance(ours.model, theirs.eval(), pictures(config)) < TOLERANCE
+    assert distance(ours.model, theirs.eval(), images(config)) < TOLERANCE
 
 
-@pytest.mark.parametrize("option", ["plain", "no head", "hidden layer", "one channel"])
-def test_these_options_are_among_those_that_torchvision_can_be_given(option: str, tmp_path: Path) -> None:
-    saved(tmp_path / "native.safetensors", OPTIONS[option])
-    convert(tmp_path / "native.safetensors", tmp_path / "tv.safetensors", to="torchvision")  # or the test above proves nothing
+VITS = {"vit_b_16": "ViT-B/16", "vit_b_32": "ViT-B/32", "vit_l_16": "ViT-L/16", "vit_l_32": "ViT-L/32", "vit_h_14": "ViT-H/14"}
+OTHERS = ("swin_t", "swin_v2_t", "convnext_tiny", "efficientnet_b0", "efficientnet_v2_s", "maxvit_t", "resnet50", "vgg11")
+
+
+@pytest.mark.parametrize("name", [*VITS, *OTHERS])
+def test_every_vit_of_torchvision_is_read_as_its_variant_and_other_families_are_not_taken_for_one(
+    torchvision_models: ModuleType, name: str
+) -> None:
+    with shapes_only():
+        tensors = torchvision_models.get_model(name, weights=None).state_dict()
+    raw = RawFile(path=Path(name), tensors=tensors, metadata={}, sidecar=None, preprocessor=None)
+    read = [layout.read(raw, Told()).config for layout in FORMATS.values() if layout.matches(raw)]
+    assert read == ([variant(VITS[name], profile="torchvision")] if name in VITS else [])

@@ -12,7 +12,6 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks.peers import peer
 from tests.data.pictures import Pixels, scene
 from vitlab.config.augment import Augment
 from vitlab.config.data import Preprocess
@@ -23,18 +22,8 @@ from vitlab.data.preprocess import preprocess
 from vitlab.data.randomness import rng_of
 from vitlab.data.transform import cut, inception_box, mirror, pad, scale
 
-pytestmark = pytest.mark.peer
-
-PICTURES = [scene(61, 83, seed=seed, finest=11) for seed in range(3)] + [scene(64, 64, seed=9)]
+IMAGES = [scene(61, 83, seed=seed, finest=11) for seed in range(3)] + [scene(64, 64, seed=9)]
 FILL = 128
-
-
-@pytest.fixture(scope="module")
-def v2() -> ModuleType:
-    try:
-        return peer("torchvision.transforms.v2")
-    except ImportError:
-        pytest.skip("torchvision is not installed")
 
 
 def tensor(image_HWC: Pixels) -> torch.Tensor:
@@ -45,7 +34,7 @@ def pixels(image_CHW: torch.Tensor) -> Pixels:
     return image_CHW.permute(1, 2, 0).numpy()
 
 
-Ask = Callable[[Any, Any], Any]  # (torchvision's functional module, picture) -> picture
+Ask = Callable[[Any, Any], Any]  # (torchvision's functional module, image) -> image
 
 
 def sheared(x: float, y: float) -> Ask:
@@ -82,7 +71,7 @@ CASES: list[tuple[Operation, float, Ask, float, float]] = [
 def test_an_operation_is_torchvisions(
     v2: ModuleType, operation: Operation, argument: float, ask: Ask, levels: float, share: float
 ) -> None:
-    for image_HWC in PICTURES:
+    for image_HWC in IMAGES:
         image = Image.fromarray(image_HWC)
         ours_HWC = as_pixels(apply(image, operation, argument, FILL))
         on_pillow = np.asarray(ask(v2.functional, image))
@@ -93,7 +82,7 @@ def test_an_operation_is_torchvisions(
 
 
 def test_cutout_is_an_erased_box(v2: ModuleType) -> None:
-    for image_HWC in PICTURES:
+    for image_HWC in IMAGES:
         ours_HWC = as_pixels(cutout(Image.fromarray(image_HWC), 9, FILL, centre=(30, 40)))
         fill = torch.full((3, 1, 1), FILL, dtype=torch.uint8)
         np.testing.assert_array_equal(ours_HWC, pixels(v2.functional.erase(tensor(image_HWC), 21, 31, 18, 18, fill)))
@@ -107,7 +96,7 @@ def test_colour_jitters_four_changes_are_torchvisions(v2: ModuleType) -> None:
         (saturate, F.adjust_saturation, (0.0, 0.6, 1.4)),
         (turn_hue, F.adjust_hue, (-0.5, -0.1, 0.0, 0.23, 0.5)),
     ]
-    for image_HWC in PICTURES:
+    for image_HWC in IMAGES:
         image = Image.fromarray(image_HWC)
         for ours, theirs, amounts in pairs:
             for amount in amounts:
@@ -117,7 +106,7 @@ def test_colour_jitters_four_changes_are_torchvisions(v2: ModuleType) -> None:
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_crop_and_resize_are_torchvisions_on_tensors_to_the_bit(v2: ModuleType, interpolation: Any) -> None:
     mode = v2.InterpolationMode(interpolation)
-    for image_HWC in PICTURES:
+    for image_HWC in IMAGES:
         ours_HWC = scale(cut(image_HWC, (5, 9, 41, 37)), (48, 32), interpolation)
         theirs = v2.functional.resized_crop(tensor(image_HWC), 5, 9, 41, 37, size=[48, 32], interpolation=mode, antialias=True)
         assert np.abs(ours_HWC.astype(int) - pixels(theirs)).max() <= 1
