@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from vitlab.checkpoint import Checkpoint
@@ -17,12 +20,13 @@ from vitlab.config.export import ExportConfig
 from vitlab.config.model import ModelConfig, Position, ResNetConfig, ResNetStem, ViTConfig
 from vitlab.data.care.progress import silent
 from vitlab.data.normalise import normalise
-from vitlab.data.source import open_source
+from vitlab.data.source import Source, open_source
 from vitlab.errors import ConfigError, ExportError
 from vitlab.export import export
-from vitlab.export.files import onnx_bytes, onnx_facts, onnx_runner
+from vitlab.export.files import Run, onnx_bytes, onnx_facts, onnx_runner
 from vitlab.export.graph import Graph, stretch, traced
 from vitlab.export.pictures import generated_pictures, own_pictures
+from vitlab.export.quantise import Files, Trial, quantised
 from vitlab.export.quantise_openvino import OpenVINOQuantiser
 from vitlab.model import build
 from vitlab.model.position import resize_grid
@@ -186,6 +190,11 @@ def reader() -> Checkpoint:
     return made
 
 
+def foreign() -> Source:
+    """Images with labels that the model does not know."""
+    return open_source("generated:kind=strokes,classes=3,examples=8,image_size=32", split="train")
+
+
 @pytest.mark.parametrize("ending", [".onnx", ".xml"])
 def test_eight_bits_take_a_third_of_the_file_and_lose_at_most_what_is_allowed(
     reader: Checkpoint, tmp_path: Path, ending: str
@@ -204,20 +213,55 @@ def test_eight_bits_take_a_third_of_the_file_and_lose_at_most_what_is_allowed(
 
 
 def test_eight_bits_that_lose_too_much_are_not_written(reader: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def noisy(content: bytes, *, threads: int = 0) -> object:
+    """Every answer of a graph in 8 bits is moved to the next class, so that none agrees, whatever the kernels of this CPU give."""
+
+    def moved(content: bytes, *, threads: int = 0) -> object:
         run = onnx_runner(content, threads=threads)
         hurt = b"DequantizeLinear" in content
         return lambda images: np.roll(run(images), 1, axis=1) if hurt else run(images)
 
-    monkeypatch.setattr("vitlab.export.quantise_onnx.onnx_runner", noisy)
-    with pytest.raises(ExportError, match=r"8 bits lose .* points of top-1 .* also with \d+ of \d+ layers left in float"):
-        export(
-            reader,
-            tmp_path / "int8.onnx",
-            ExportConfig(int8=True, calibration=8),
-            source=open_source("digits", split="test"),
-        )
+    monkeypatch.setattr("vitlab.export.quantise_onnx.onnx_runner", moved)
+    lost = r"8 bits lose 100\.00 points of agreement \(100\.00 to 0\.00 %\), also with \d+ of \d+ layers left in float"
+    with pytest.raises(ExportError, match=lost):
+        export(reader, tmp_path / "int8.onnx", ExportConfig(int8=True, calibration=8, max_drop=99), source=foreign())
     assert not list(tmp_path.iterdir())
+
+
+class Fragility:
+    """A quantiser of four products: with the first one in 8 bits every second answer is wrong, with any other none is."""
+
+    def __init__(self) -> None:
+        self.products: tuple[str, ...] = ("a", "b", "c", "d")
+        self.layer_of = {name: f"layer {name}" for name in self.products}
+        self.left: tuple[str, ...] = ()
+
+    def in_float(self) -> Run:
+        return self.runner(self.without(self.products))
+
+    def without(self, floats: Sequence[str]) -> Files:
+        return ("".join(name for name in self.products if name not in floats).encode(),)
+
+    def only(self, name: str) -> Files:
+        return (name.encode(),)
+
+    def runner(self, files: Files) -> Run:
+        def run(images: NDArray[Any]) -> NDArray[np.float32]:
+            classes = images + 1 - images % 2 if b"a" in files[0] else images
+            return np.eye(10, dtype=np.float32)[classes]
+
+        return run
+
+
+def test_the_layer_that_costs_answers_is_found_and_left_in_float() -> None:
+    images_N = np.arange(10)
+    trial = Trial(images=images_N, right=[[number] for number in images_N], max_drop=10)
+    made = quantised(Fragility(), trial, tell=silent)
+    assert made.kept == ("layer a",)
+    assert made.fragile[0].layer == "layer a"
+    assert [found.error for found in made.fragile[1:]] == [0, 0, 0]
+    assert (made.before, made.after) == (100, 100)
+    in_full = quantised(Fragility(), replace(trial, max_drop=50), tell=silent)  # as much as is lost
+    assert (in_full.kept, in_full.before, in_full.after) == ((), 100, 50)
 
 
 def test_eight_bits_that_would_end_the_process_are_refused(
@@ -232,8 +276,7 @@ def test_eight_bits_that_would_end_the_process_are_refused(
 
 
 def test_pictures_without_labels_are_judged_by_agreement(reader: Checkpoint, tmp_path: Path) -> None:
-    foreign = open_source("generated:kind=strokes,classes=3,examples=8,image_size=32", split="train")
-    made = export(reader, tmp_path / "int8.onnx", ExportConfig(int8=True, calibration=16, max_drop=50), source=foreign)
+    made = export(reader, tmp_path / "int8.onnx", ExportConfig(int8=True, calibration=16, max_drop=50), source=foreign())
     assert made.quantised is not None
     assert made.quantised.measure == "agreement"
     assert any("agreement" in note for note in made.notes)
