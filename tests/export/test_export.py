@@ -247,14 +247,15 @@ class Fragility:
     def runner(self, files: Files) -> Run:
         def run(images: NDArray[Any]) -> NDArray[np.float32]:
             classes = images + 1 - images % 2 if b"a" in files[0] else images
-            return np.eye(10, dtype=np.float32)[classes]
+            scores_NK: NDArray[np.float32] = np.eye(10, dtype=np.float32)[classes]
+            return scores_NK
 
         return run
 
 
 def test_the_layer_that_costs_answers_is_found_and_left_in_float() -> None:
     images_N = np.arange(10)
-    trial = Trial(images=images_N, right=[[number] for number in images_N], max_drop=10)
+    trial = Trial(images=images_N, right=[[number] for number in range(10)], max_drop=10)
     made = quantised(Fragility(), trial, tell=silent)
     assert made.kept == ("layer a",)
     assert made.fragile[0].layer == "layer a"
