@@ -27,10 +27,9 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from vitlab.config.augment import Augment
-from vitlab.config.decode import DecodeLimits
-from vitlab.data.randomness import rng_of
-from vitlab.data.transform import training_view
+from vitlab.config.data import Augment, DecodeLimits
+from vitlab.data.sampler import rng_of
+from vitlab.data.transforms import training_view
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))  # run as a script, its own folder is all that Python looks in

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from vitlab.config.generated import GeneratedConfig, GeneratedKind
-from vitlab.data.generated import picture, pictures
+from vitlab.config.data import GeneratedConfig, GeneratedKind
+from vitlab.data.synthetic.dataset import picture, pictures
 
 Picture = NDArray[np.uint8]
 

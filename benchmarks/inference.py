@@ -27,19 +27,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitlab.checkpoint import Checkpoint, convert, save
+from vitlab.checkpoints import Checkpoint, convert, save
 from vitlab.config import Preprocess, variant
-from vitlab.config.export import ExportConfig
 from vitlab.config.model import ViTConfig
-from vitlab.data.normalise import normalise
-from vitlab.data.source import open_source
-from vitlab.export import export
-from vitlab.model import build
-from vitlab.model.cost import cost
-from vitlab.predict import Predictor
-from vitlab.predict.auto_backend import AutoBackend
-from vitlab.predict.converted import quiet
-from vitlab.predict.torch_backend import TorchBackend
+from vitlab.data.opening import open_source
+from vitlab.data.transforms import normalise
+from vitlab.exporters import export
+from vitlab.exporters.config import ExportConfig
+from vitlab.inference import Predictor
+from vitlab.inference.auto import AutoBackend
+from vitlab.inference.backends import TorchBackend, quiet
+from vitlab.models import build
+from vitlab.models.cost import cost
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that it runs from anywhere
 from benchmarks.peers import peer
@@ -149,7 +148,7 @@ class Case:
     def _timm(self) -> nn.Module:
         from safetensors.torch import load_file
 
-        from vitlab.predict.bench import timm_model
+        from vitlab.inference.bench import timm_model
 
         peer("timm")
         convert(self.folder / "model.safetensors", self.folder / "timm.safetensors", to="timm")

@@ -23,14 +23,13 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from vitlab.config.augment import Augment
-from vitlab.config.decode import DecodeLimits
-from vitlab.config.loader import CachePolicy, LoaderConfig, WorkerKind
+from vitlab.config.data import Augment, CachePolicy, DecodeLimits, LoaderConfig, WorkerKind
 from vitlab.data.batch import Feed
-from vitlab.data.feed import training_feed
+from vitlab.data.dataset import Source
 from vitlab.data.loader import Loader
-from vitlab.data.randomness import rng_of
-from vitlab.data.source import Source, open_source
+from vitlab.data.opening import open_source
+from vitlab.data.sampler import rng_of
+from vitlab.data.transforms import training_feed
 
 Open = Callable[[], Iterator[object]]
 

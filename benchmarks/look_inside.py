@@ -43,10 +43,8 @@ def look(name: str, variant_name: str, image_size: int) -> None:
     import torch
 
     from vitlab.config import variant
-    from vitlab.inspect.distance import attention_distance
-    from vitlab.inspect.relevance import relevance
-    from vitlab.inspect.rollout import rollout
-    from vitlab.model import build
+    from vitlab.interpretation.attention import attention_distance, relevance, rollout
+    from vitlab.models import build
 
     model = build(variant(variant_name, image_size=image_size)).eval()
     images_BCHW = torch.rand(1, 3, image_size, image_size, generator=torch.Generator().manual_seed(0))

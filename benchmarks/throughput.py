@@ -49,9 +49,9 @@ def weights(data: Path, folder: Path) -> Path:
     real = data / "deit_tiny_patch16_224.npz"
     if real.is_file():
         return real
-    from vitlab.checkpoint import Checkpoint, convert, save
+    from vitlab.checkpoints import Checkpoint, convert, save
     from vitlab.config import Preprocess, variant
-    from vitlab.model import build
+    from vitlab.models import build
 
     config = variant("ViT-Ti/16", profile="timm")
     fed = Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

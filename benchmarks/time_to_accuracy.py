@@ -31,19 +31,18 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script from anywhere
 
 from benchmarks.peers import peer
-from vitlab.config import Machine, Wish, recipe
-from vitlab.config.augment import Augment
-from vitlab.config.decode import DecodeLimits
-from vitlab.config.growth import scale_at
-from vitlab.config.loader import LoaderConfig
+from vitlab.config import Machine, Wish
+from vitlab.config.data import Augment, DecodeLimits, LoaderConfig
 from vitlab.config.run import RunConfig
-from vitlab.data.feed import training_feed
+from vitlab.config.train import scale_at
 from vitlab.data.loader import Loader
-from vitlab.data.source import open_source
-from vitlab.train import train
-from vitlab.train.control import Control
-from vitlab.train.events import Finished, Started, Stepped
-from vitlab.train.survey import survey
+from vitlab.data.opening import open_source
+from vitlab.data.transforms import training_feed
+from vitlab.recipes import recipe
+from vitlab.training import train
+from vitlab.training.control import Control
+from vitlab.training.events import Finished, Started, Stepped
+from vitlab.training.plan import survey
 
 _TRIED = 40  # updates by which the pace is measured
 _SPARE = 0.97  # share of the budget to plan for: the pace of another minute is another
@@ -75,7 +74,7 @@ def small_data(data: Path, *, seed: int) -> RunConfig:
 
 
 def vitlab(run: RunConfig, *, budget: float) -> Result:
-    """Train as `vitlab.train` does, as many updates as the budget holds."""
+    """Train as `vitlab.training` does, as many updates as the budget holds."""
     blind = replace(run, data=replace(run.data, evaluate_split=None))
     seconds = _trained(_of_steps(blind, _TRIED), limit=budget)[1]
     scales = [scale_at(step, steps=_TRIED, growth=run.train.growth) for step in range(_TRIED)]

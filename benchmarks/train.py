@@ -36,20 +36,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitlab.checkpoint import Checkpoint, convert, load, save
+from vitlab.checkpoints import Checkpoint, convert, load, save
 from vitlab.config import Preprocess, ViTConfig, variant
-from vitlab.config.augment import Augment
+from vitlab.config.data import Augment
 from vitlab.config.model import with_profile
 from vitlab.config.train import Optimizer, TrainConfig
 from vitlab.data.batch import Batch
-from vitlab.data.normalise import normalise
-from vitlab.model import build
-from vitlab.model.vit import ViT
-from vitlab.train.distributed import World
-from vitlab.train.optim import optimizers
-from vitlab.train.processor import back_by_hand, keep_memory
-from vitlab.train.step import Stepper
-from vitlab.train.task import Classify
+from vitlab.data.transforms import normalise
+from vitlab.models import build
+from vitlab.models.vit import ViT
+from vitlab.training.cpu import back_by_hand, keep_memory
+from vitlab.training.distributed import World
+from vitlab.training.optim import optimizers
+from vitlab.training.tasks import Classify
+from vitlab.training.trainer import Stepper
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))  # run as a script, its own folder is all that Python looks in

@@ -1,5 +1,11 @@
 """What vitlab says when it cannot go on: one sentence, and one hint of what to do about it."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, get_args
+
 
 class VitlabError(Exception):
     """An error a user can understand and act on; the command line prints it as `error:` and `hint:` lines.
@@ -38,3 +44,47 @@ class DivergedError(TrainingError):
 
 class ExportError(VitlabError):
     """An exported model that could not be written or does not match its original."""
+
+
+# The questions every config asks of its fields, each refusing with the field's name.
+
+
+def choice(field: str, value: str, options: Any) -> None:
+    """Refuse a word that is not one of the `Literal` type `options`."""
+    words = [str(word) for word in get_args(options)]
+    if value not in words:
+        raise ConfigError(f"{field}={value!r} is not one of {', '.join(words)}", hint=did_you_mean(str(value), words))
+
+
+def at_least(field: str, value: float, least: float) -> None:
+    """Refuse a number below `least`."""
+    if value < least:
+        raise ConfigError(f"{field}={value} must be at least {least}")
+
+
+def fraction(field: str, value: float) -> None:
+    """Refuse a number outside [0, 1)."""
+    if not 0 <= value < 1:
+        raise ConfigError(f"{field}={value} must be at least 0 and below 1")
+
+
+def pair(field: str, value: int | Sequence[int]) -> tuple[int, int]:
+    """(height, width), from one number for both or from two, each at least 1."""
+    height, width = (value, value) if isinstance(value, int) else _two(field, value)
+    for side in (height, width):
+        if type(side) is not int or side < 1:
+            raise ConfigError(f"{field}={value} must be one or two whole numbers of at least 1: height, width")
+    return height, width
+
+
+def _two(field: str, value: Sequence[int]) -> tuple[int, int]:
+    if len(value) != 2:
+        raise ConfigError(f"{field}={value} must be one or two whole numbers: height, width")
+    return value[0], value[1]
+
+
+def did_you_mean(word: str, known: Sequence[str], *, count: int = 1) -> str | None:
+    """A hint that names the closest known words, or None where nothing is close."""
+    folded = {name.casefold(): name for name in known}
+    close = [folded[name] for name in get_close_matches(word.casefold(), list(folded), n=count, cutoff=0.5)]
+    return f"did you mean {' or '.join(close)}?" if close else None

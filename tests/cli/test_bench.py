@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.predict import small
+from tests.inference import small
 from vitlab.cli.main import main
-from vitlab.predict.bench import bench
-from vitlab.predict.torch_backend import TorchBackend
+from vitlab.inference.backends import TorchBackend
+from vitlab.inference.bench import bench
 
 
 @pytest.fixture(autouse=True)

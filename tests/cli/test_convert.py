@@ -9,12 +9,12 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from vitlab.checkpoint import Checkpoint, describe, load, save
-from vitlab.checkpoint.formats import FORMATS
+from vitlab.checkpoints import Checkpoint, describe, load, save
+from vitlab.checkpoints.formats import FORMATS
 from vitlab.cli.convert import Format
 from vitlab.cli.main import main
 from vitlab.config import Preprocess, variant
-from vitlab.model import build
+from vitlab.models import build
 
 HEADS = ("--heads", "4")  # no format but ours and Hugging Face's says it
 

@@ -13,8 +13,8 @@ from tests.data.pictures import jpeg, scene
 from tests.data.piles import as_folder
 from tests.data.web_server import Served, plain_set, serving
 from vitlab.cli.main import main
-from vitlab.data.catalog import SETS
-from vitlab.data.source import open_source
+from vitlab.data.catalog.sets import SETS
+from vitlab.data.opening import open_source
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def test_fetching_says_where_the_data_is_and_how_it_is_read(
     with serving(Served(b"content")) as server:
         entry = plain_set()
         entry = replace(entry, files=(replace(entry.files[0], addresses=(server.address,)),))
-        monkeypatch.setattr("vitlab.data.catalog.SETS", (entry,))
+        monkeypatch.setattr("vitlab.data.catalog.sets.SETS", (entry,))
         told = json.loads(printed(capsys, "fetch", "plain", "--json"))
     assert told["data"] == "mnist:data/plain"
     assert (tmp_path / "data" / "plain" / "file.bin").read_bytes() == b"content"
@@ -81,7 +81,7 @@ def test_fetching_says_where_the_data_is_and_how_it_is_read(
 def test_a_file_can_be_given_in_place_of_a_download(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitlab.data.catalog.SETS", (plain_set(),))
+    monkeypatch.setattr("vitlab.data.catalog.sets.SETS", (plain_set(),))
     (tmp_path / "by hand").write_bytes(b"content")
     page = printed(capsys, "fetch", "plain", "--into", str(tmp_path / "out"), "--from", str(tmp_path / "by hand"))
     assert "given" in page
@@ -91,7 +91,7 @@ def test_a_file_can_be_given_in_place_of_a_download(
 def test_several_files_can_be_given(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = plain_set()
     files = tuple(replace(entry.files[0], name=name) for name in ("one.bin", "two.bin"))
-    monkeypatch.setattr("vitlab.data.catalog.SETS", (replace(entry, files=files),))
+    monkeypatch.setattr("vitlab.data.catalog.sets.SETS", (replace(entry, files=files),))
     for file in files:
         (tmp_path / file.name).write_bytes(b"content")
     words = ["--from", str(tmp_path / "one.bin"), str(tmp_path / "two.bin"), "--into", str(tmp_path / "out"), "--json"]
@@ -104,7 +104,7 @@ def test_a_checksum_nobody_publishes_is_printed(
 ) -> None:
     entry = plain_set()
     entry = replace(entry, files=(replace(entry.files[0], checksum=None, size=None),))
-    monkeypatch.setattr("vitlab.data.catalog.SETS", (entry,))
+    monkeypatch.setattr("vitlab.data.catalog.sets.SETS", (entry,))
     (tmp_path / "file.bin").write_bytes(b"content")
     assert main(["data", "fetch", "plain", "--into", str(tmp_path / "out"), "--from", str(tmp_path / "file.bin")]) == 0
     told = capsys.readouterr().err

@@ -9,9 +9,9 @@ import pytest
 
 from vitlab.cli.main import main
 from vitlab.config.model import ModelConfig, ViTConfig
-from vitlab.config.text import from_json
+from vitlab.config.serialize import from_json
 from vitlab.config.variants import NAMES, variant
-from vitlab.model.cost import cost
+from vitlab.models.cost import cost
 
 
 def described(capsys: pytest.CaptureFixture[str], *words: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.predict import small
+from tests.inference import small
 from vitlab.cli.main import main
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.predict import small
-from vitlab.checkpoint import load
+from tests.inference import small
+from vitlab.checkpoints import load
 from vitlab.cli.evaluate import severities
 from vitlab.cli.main import main
-from vitlab.config.evaluate import EvaluateConfig
-from vitlab.data.source import open_source
-from vitlab.evaluate.classify import Classification
-from vitlab.evaluate.evaluation import evaluate
-from vitlab.evaluate.mapping import match_by_name
+from vitlab.config.evaluation import EvaluateConfig
+from vitlab.data.opening import open_source
+from vitlab.evaluation.classify import Classification
+from vitlab.evaluation.evaluation import evaluate
+from vitlab.evaluation.label_mapping import match_by_name
 
 KINDS = ("cat", "dog", "owl")
 
@@ -106,7 +106,7 @@ def test_a_subset_is_matched_by_name_and_judged_both_ways(large: Path, pets: Pat
 def test_a_checkpoint_without_labels_takes_the_datas_and_says_so(
     pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from vitlab.checkpoint import save
+    from vitlab.checkpoints import save
 
     save(tmp_path / "nameless.safetensors", small.checkpoint(None, classes=3))
     _, said = evaluated(capsys, tmp_path / "nameless.safetensors", pets)

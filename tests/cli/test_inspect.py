@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitlab.checkpoint import Checkpoint, save
+from vitlab.checkpoints import Checkpoint, save
 from vitlab.cli.inspect import NAMES
 from vitlab.cli.main import main
 from vitlab.config import ModelConfig, Preprocess, ResNetConfig, variant
 from vitlab.config.model import ViTConfig
-from vitlab.inspect.distance import attention_distance
-from vitlab.inspect.pictures import see, spread
-from vitlab.model import build
+from vitlab.interpretation.attention import attention_distance
+from vitlab.interpretation.images import see, spread
+from vitlab.models import build
 
 
 def saved(path: Path, config: ModelConfig, labels: tuple[str, ...] | None = ("cat", "dog", "$owl")) -> Path:
@@ -76,7 +76,7 @@ def test_all_figures_of_a_vit_are_written_and_described(place: Path, tmp_path: P
 
 
 def test_the_numbers_are_the_library_s(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from vitlab.checkpoint import load
+    from vitlab.checkpoints import load
 
     _, out, _ = told(capsys, place / "vit.safetensors", place / "pictures", "--figure", "distance", "--out", tmp_path, "--json")
     checkpoint = load(place / "vit.safetensors")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.piles import as_folder
-from tests.study.test_noisy_student import KINDS, patch
+from tests.studies.test_noisy_student import KINDS, patch
 from vitlab.cli.main import main
 
 QUICK = ("--student", "ViT-Mini/8", "--image-size", "16", "--steps", "6", "--batch-size", "12", "--workers", "0", "--rounds", "1")

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests import processes
-from tests.predict import small
+from tests.inference import small
 from vitlab.cli.main import main
-from vitlab.predict import Predictor
+from vitlab.inference import Predictor
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def test_a_command_line_that_cannot_be_meant_exits_2(
 def test_a_folder_without_pictures_and_a_model_without_a_head_are_errors(
     tmp_path: Path, folder: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from vitlab.checkpoint import save
+    from vitlab.checkpoints import save
 
     (tmp_path / "empty").mkdir()
     assert "no picture" in predicted(capsys, model, tmp_path / "empty", code=1)[1][0]

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from vitlab.cli.side_by_side import bars
-from vitlab.study.lanes import Done, Went
+from vitlab.studies.runner import Done, Went
 
 WENT = Went(job="a", title="run [bold]a", step=3, steps=9, said="33% of the batch right")
 DONE = Done(job="a", title="run [bold]a", steps=9, result={"test": {"right": 97, "of": 100}})

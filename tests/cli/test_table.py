@@ -7,7 +7,7 @@ import json
 import pytest
 
 from vitlab.cli.table import cell, print_facts, print_rows
-from vitlab.config.text import Json
+from vitlab.config.serialize import Json
 
 ROWS: list[dict[str, Json]] = [{"name": "a", "top_1": 0.5, "n": 1000}, {"name": "long name", "top_1": 12.25, "n": 7}]
 

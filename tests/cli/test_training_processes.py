@@ -14,10 +14,10 @@ from PIL import Image
 
 from tests import processes
 from tests.processes import LIMIT, descendants, eventually, is_running, shared_memory, started
-from tests.train.small import last, small_run
+from tests.training.small import last, small_run
 from vitlab.config.run import RunConfig
-from vitlab.config.text import to_text
-from vitlab.train.directory import RunDirectory
+from vitlab.config.serialize import to_text
+from vitlab.training.run_folder import RunDirectory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 

@@ -16,13 +16,12 @@ import pytest
 from PIL import Image
 
 from tests import processes
-from vitlab.checkpoint import describe, load
+from vitlab.checkpoints import describe, load
 from vitlab.cli.main import main
 from vitlab.cli.training import default_out
 from vitlab.config import RunConfig, ViTConfig
-from vitlab.config.text import from_text
-from vitlab.train.directory import RunDirectory
-from vitlab.train.snapshot import read
+from vitlab.config.serialize import from_text
+from vitlab.training.run_folder import RunDirectory, read
 
 LETTERS = "generated:kind=strokes,classes=4,examples=32,image_size=32"
 QUICK = ("--batch-size", "16", "--workers", "0")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.data.vtab_miniatures import sprites
-from tests.predict import small
+from tests.inference import small
 from vitlab.cli import vtab as vtab_page
 from vitlab.cli.main import main
 from vitlab.cli.transfer import counts
-from vitlab.config.transfer import VtabConfig
+from vitlab.config.evaluation import VtabConfig
 
 KINDS = ("cat", "dog", "owl")
 

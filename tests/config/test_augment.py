@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from vitlab.config.augment import AUGREG, Augment, augreg
-from vitlab.config.decode import DecodeLimits
-from vitlab.config.text import from_text, to_text
+from vitlab.config.data import AUGREG, Augment, DecodeLimits, augreg
+from vitlab.config.serialize import from_text, to_text
 from vitlab.errors import ConfigError
 
 

@@ -6,11 +6,12 @@ from dataclasses import fields, replace
 
 import pytest
 
-from vitlab.config import DataFacts, RunConfig, Wish, recipe
-from vitlab.config.change import Change, changed, differences
-from vitlab.config.reasons import reasons
-from vitlab.config.text import from_text, to_text
+from vitlab.config import DataFacts, RunConfig, Wish
+from vitlab.config.overrides import Change, changed, differences
+from vitlab.config.serialize import from_text, to_text
 from vitlab.errors import ConfigError
+from vitlab.recipes import recipe
+from vitlab.recipes.reasons import reasons
 
 RUN = recipe("quickstart")
 
@@ -91,7 +92,7 @@ def test_each_field_of_a_change_can_be_left_out() -> None:
 
 @pytest.mark.parametrize("words", ["100 classes", "ViT-Mini/8 from random values", "781 steps of 128 pictures, 1 epoch", "adamw"])
 def test_a_run_is_explained_in_sentences(words: str) -> None:
-    from vitlab.config.recipes_own import STROKES
+    from vitlab.recipes.own import STROKES
 
     wish = Wish(data=STROKES)
     assert any(words in sentence for sentence in reasons(recipe("quickstart", wish), wish))

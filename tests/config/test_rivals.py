@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from vitlab.config import ConvNeXtConfig, EfficientNetConfig, ModelConfig, RecurrentConfig, SwinConfig, variant
-from vitlab.config.rivals import RIVAL_NAMES
-from vitlab.config.text import from_json, to_json
-from vitlab.config.variants import name_of
+from vitlab.config.serialize import from_json, to_json
+from vitlab.config.variants import RIVAL_NAMES, name_of
 from vitlab.errors import ConfigError
 
 

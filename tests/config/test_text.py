@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitlab.config import ModelConfig, Position, Preprocess, ViTConfig, variant
-from vitlab.config.text import from_json, from_text, to_json, to_text
+from vitlab.config.serialize import from_json, from_text, to_json, to_text
 from vitlab.config.variants import NAMES
 from vitlab.errors import ConfigError
 

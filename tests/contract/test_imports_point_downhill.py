@@ -69,17 +69,17 @@ def test_every_import_of_the_package_points_downhill(checkout: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "from vitlab.train import train",
+        "from vitlab.training import train",
         "import vitlab.cli.main",
         "from vitlab import predict",
-        "def f():\n    from vitlab.checkpoint import load",
-        "from vitlab.data.source import Folder",  # beside model, not below it
-        "import importlib\nimportlib.import_module('vitlab.evaluate.knn')",
+        "def f():\n    from vitlab.checkpoints import load",
+        "from vitlab.data.dataset import Folder",  # beside model, not below it
+        "import importlib\nimportlib.import_module('vitlab.evaluation.knn')",
     ],
 )
 def test_an_import_that_points_uphill_or_sideways_is_found(tmp_path: Path, line: str) -> None:
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "vit.py").write_text(f"from vitlab.config import variant\nfrom vitlab.model import mlp\n{line}\n")
+    (tmp_path / "model" / "vit.py").write_text(f"from vitlab.config import variant\nfrom vitlab.models import mlp\n{line}\n")
     assert len(uphill_imports(tmp_path)) == 1
 
 

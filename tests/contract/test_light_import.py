@@ -24,7 +24,7 @@ def command(*words: str) -> str:
     return f"from vitlab.cli.main import main\nassert main({list(words)!r}) == 0"
 
 
-@pytest.mark.parametrize("module", ["vitlab", "vitlab.errors", "vitlab.config", "vitlab.cli.main", "vitlab.model.cost"])
+@pytest.mark.parametrize("module", ["vitlab", "vitlab.errors", "vitlab.config", "vitlab.cli.main", "vitlab.models.cost"])
 def test_importing_a_light_module_leaves_the_heavy_ones_out(module: str) -> None:
     assert loaded_by(f"import {module}").isdisjoint(HEAVY)
 

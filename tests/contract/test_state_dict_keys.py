@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.model.test_behaviour import CONFIGS
-from vitlab.model import build
+from tests.models.test_behaviour import CONFIGS
+from vitlab.models import build
 
 RECORDED = Path(__file__).with_name("state_dict_keys.json")
 

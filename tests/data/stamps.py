@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.generated import GeneratedSource
-from vitlab.data.source import Example
+from vitlab.data.dataset import Example
+from vitlab.data.synthetic.dataset import GeneratedSource
 from vitlab.errors import DataError
 
 Pixels = NDArray[np.uint8]

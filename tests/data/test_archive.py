@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.data.piles import as_tar, as_tar_of_members, as_zip, member, pile
-from vitlab.config.source import ArchiveLimits
-from vitlab.data.files.archive import extract
 from vitlab.errors import ConfigError, DataError
+from vitlab.io.archive import extract
+from vitlab.io.archive_limits import ArchiveLimits
 
 FILES = pile() | {"empty.txt": b"", "deep/er/still/x.bin": os.urandom(3_000_000), "ünï/码.txt": "é".encode()}
 
@@ -216,7 +216,7 @@ def test_a_full_disk_leaves_nothing_and_says_what_is_free(tmp_path: Path, monkey
         def write(self, data: bytes) -> int:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vitlab.data.files.archive.os.fdopen", lambda handle, _: Full(handle))
+    monkeypatch.setattr("vitlab.io.archive.os.fdopen", lambda handle, _: Full(handle))
     with pytest.raises(DataError, match=r"No space left on device \([\d,]+ bytes are free\)"):
         extract(path, tmp_path / "out")
     assert nothing_left(tmp_path, path)

@@ -11,11 +11,25 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.pictures import Pixels, scene
-from vitlab.config.augment import Augment, EraseFill
-from vitlab.data.augment import distort, erase
-from vitlab.data.pixels.colour import as_pillow, as_pixels, brighten, contrast, jitter, saturate, turn_hue
-from vitlab.data.pixels.randaugment import OPERATIONS, Operation, apply, argument_of, cutout, randaugment
-from vitlab.data.randomness import rng_of
+from vitlab.config.data import Augment, EraseFill
+from vitlab.data.augment import (
+    OPERATIONS,
+    Operation,
+    apply,
+    argument_of,
+    as_pillow,
+    as_pixels,
+    brighten,
+    contrast,
+    cutout,
+    distort,
+    erase,
+    jitter,
+    randaugment,
+    saturate,
+    turn_hue,
+)
+from vitlab.data.sampler import rng_of
 from vitlab.errors import DataError
 
 PICTURE = scene(40, 56)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vitlab.data.files.cache import cache_folder
-from vitlab.data.kinds.camelyon import CLASSES, has_camelyon, open_camelyon
-from vitlab.data.source import open_source
+from vitlab.data.opening import open_source
+from vitlab.data.readers.hdf5 import CLASSES, has_camelyon, open_camelyon
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
+from vitlab.io.cache import cache_folder
 
 h5py = pytest.importorskip("h5py", reason="needs vitlab[hdf5]")
 

@@ -7,9 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from vitlab.data.catalog import SETS, find_set
-from vitlab.data.kinds.recognise import KINDS
-from vitlab.data.public.public_set import PublicSet
+from vitlab.data.catalog.sets import SETS, PublicSet, find_set
+from vitlab.data.readers.recognise import KINDS
 from vitlab.errors import DataError
 
 each_set = pytest.mark.parametrize("entry", SETS, ids=lambda entry: entry.name)

@@ -15,9 +15,9 @@ from PIL import Image, ImageEnhance, ImageOps
 from tests.conftest import real_data
 from tests.data.pictures import encode, jpeg, scene, with_orientation
 from tests.data.piles import as_csv, as_folder, as_zip
-from vitlab.config.source import SplitRule
-from vitlab.data.care.check import check
-from vitlab.data.care.findings import Report, Twins
+from vitlab.config.data import SplitRule
+from vitlab.data.quality.check import Report, Twins
+from vitlab.data.quality.check import check_dataset as check
 from vitlab.errors import DataError
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vitlab.config.source import Split, SplitRule
-from vitlab.data.files.matfile import list_arrays, read_array
-from vitlab.data.listed import ListedSource
-from vitlab.data.source import open_source
+from vitlab.config.data import Split, SplitRule
+from vitlab.data.dataset import ListedSource
+from vitlab.data.opening import open_source
+from vitlab.data.readers.matfile import list_arrays, read_array
 from vitlab.errors import DataError
 
 Pixels = NDArray[np.uint8]

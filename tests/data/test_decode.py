@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from tests import processes
 from tests.data.pictures import Pixels, encode, jpeg, pillow_rgb, scene, with_orientation
-from vitlab.config.decode import DecodeLimits
+from vitlab.config.data import DecodeLimits
 from vitlab.data.decode import decode
 from vitlab.errors import ConfigError, DataError
 

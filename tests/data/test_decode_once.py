@@ -20,13 +20,12 @@ import pytest
 from tests import processes
 from tests.data.stamps import SHAPE, Counting, Stamps, decode, stamp
 from tests.data.test_loader import assert_same, taken
-from vitlab.config.loader import CachePolicy, LoaderConfig
+from vitlab.config.data import CachePolicy, LoaderConfig
 from vitlab.data.batch import Decode, Feed, Pixels
+from vitlab.data.dataset import Example, Source
 from vitlab.data.loader import Loader
-from vitlab.data.source import Example, Source
-from vitlab.data.workers import decode_once as keeping
-from vitlab.data.workers.decode_once import decode_once
-from vitlab.data.workers.decoded import DecodedSource, is_sound, write_decoded
+from vitlab.data.workers import decoded_cache as keeping
+from vitlab.data.workers.decoded_cache import DecodedSource, decode_once, is_sound, write_decoded
 from vitlab.data.workers.memory import nameless_file
 from vitlab.errors import ConfigError, DataError
 

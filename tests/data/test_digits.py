@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from vitlab.config.source import SplitRule
+from vitlab.config.data import SplitRule
 from vitlab.data import digits
+from vitlab.data.dataset import PARTS
 from vitlab.data.digits import HoldOut, open_digits
-from vitlab.data.listed import PARTS
 from vitlab.data.split import take_split
 from vitlab.errors import ConfigError
 

@@ -17,9 +17,9 @@ import pytest
 
 from tests import processes
 from tests.data.web_server import Served, serving
-from vitlab.data.public import web
-from vitlab.data.public.download import Patience, download, take
-from vitlab.data.public.public_set import RemoteFile
+from vitlab.data.catalog import download as web
+from vitlab.data.catalog.download import Patience, download, take
+from vitlab.data.catalog.sets import RemoteFile
 from vitlab.errors import ConfigError, DataError
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
@@ -323,7 +323,7 @@ def test_two_at_once_do_not_write_the_same_file(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing_under_the_name_and_keeps_what_came(tmp_path: Path) -> None:
     script = (
         "import resource, sys\nfrom pathlib import Path\n"
-        "from vitlab.data.public.download import download\nfrom vitlab.data.public.public_set import RemoteFile\n"
+        "from vitlab.data.catalog.download import download\nfrom vitlab.data.catalog.sets import RemoteFile\n"
         "from vitlab.errors import DataError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n"
         "file = RemoteFile(name='file.bin', addresses=(sys.argv[1],), size=int(sys.argv[2]), checksum=sys.argv[3])\n"

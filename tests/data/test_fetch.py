@@ -16,12 +16,10 @@ import pytest
 
 from tests.data.piles import as_tar, as_zip
 from tests.data.web_server import Served, plain_set, serving
-from vitlab.data.catalog import find_set
-from vitlab.data.public.arrange import FLOWERS
-from vitlab.data.public.download import Patience
-from vitlab.data.public.fetch import fetch
-from vitlab.data.public.public_set import PublicSet
-from vitlab.data.source import open_source
+from vitlab.data.catalog.download import Patience
+from vitlab.data.catalog.fetch import FLOWERS, fetch
+from vitlab.data.catalog.sets import PublicSet, find_set
+from vitlab.data.opening import open_source
 from vitlab.errors import DataError
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.data.piles import as_folder, as_tar, as_zip, pile
-from vitlab.data.files.disk import DiskContents
-from vitlab.data.kinds.folder import open_folder, open_unlabelled
-from vitlab.data.kinds.recognise import open_zip
-from vitlab.data.listed import ListedSource
-from vitlab.data.source import open_source
+from vitlab.data.dataset import ListedSource
+from vitlab.data.opening import open_source
+from vitlab.data.readers.folder import DiskContents, open_folder, open_unlabelled
+from vitlab.data.readers.recognise import open_zip
 from vitlab.errors import DataError
 
 
@@ -63,12 +62,12 @@ def test_the_fingerprint_changes_with_content_label_and_order_and_not_with_the_p
 def test_a_fingerprint_that_was_remembered_follows_a_file_that_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
 ) -> None:
-    monkeypatch.setattr("vitlab.data.files.disk.WORTH_REMEMBERING", 1)
+    monkeypatch.setattr("vitlab.data.readers.folder.WORTH_REMEMBERING", 1)
     files = pile()
     source = open_folder(as_folder(tmp_path, files))
     for name in files:
         os.utime(tmp_path / name, (1_000_000_000, 1_000_000_000))
-    monkeypatch.setattr("vitlab.data.files.cache.time.time_ns", lambda: 2**63 - 1)  # long after
+    monkeypatch.setattr("vitlab.io.cache.time.time_ns", lambda: 2**63 - 1)  # long after
     first = source.fingerprint()
     assert list(own_cache.rglob("*.npz"))
     reads: list[int] = []
@@ -88,8 +87,8 @@ def test_a_fingerprint_that_was_remembered_follows_a_file_that_changes(
 
 
 def test_damage_to_what_was_remembered_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
-    monkeypatch.setattr("vitlab.data.files.disk.WORTH_REMEMBERING", 1)
-    monkeypatch.setattr("vitlab.data.files.cache.time.time_ns", lambda: 2**63 - 1)
+    monkeypatch.setattr("vitlab.data.readers.folder.WORTH_REMEMBERING", 1)
+    monkeypatch.setattr("vitlab.io.cache.time.time_ns", lambda: 2**63 - 1)
     source = open_folder(as_folder(tmp_path, pile()))
     first = source.fingerprint()
     [kept] = own_cache.rglob("*.npz")

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.pixels.fundus import RADIUS, comparable_fundus, encoded_fundus, estimated_radius
+from vitlab.data.readers.retinopathy import RADIUS, comparable_fundus, encoded_fundus, estimated_radius
 
 KEPT = int(0.9 * RADIUS)
 

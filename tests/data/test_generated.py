@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests import processes
-from vitlab.config.generated import GeneratedConfig, GeneratedKind
-from vitlab.data.formulas.keyed import TURN, Choice, Choices, cosine, keys, sine, uniforms
-from vitlab.data.generated import GeneratedSource, picture, pictures
-from vitlab.data.source import Source
+from vitlab.config.data import GeneratedConfig, GeneratedKind
+from vitlab.data.dataset import Source
+from vitlab.data.synthetic.dataset import GeneratedSource, picture, pictures
+from vitlab.data.synthetic.drawing import TURN, Choice, Choices, cosine, keys, sine, uniforms
 from vitlab.errors import ConfigError, DataError
 
 Kind = GeneratedKind
@@ -66,7 +66,7 @@ def test_a_picture_does_not_depend_on_how_large_its_batch_is(kind: Kind) -> None
 def test_another_process_draws_the_same_bits(kind: Kind) -> None:
     config = GeneratedConfig(kind=kind, classes=50, channels=3, seed=7)
     program = (
-        "import hashlib; from vitlab.config.generated import GeneratedConfig; from vitlab.data.generated import pictures;"
+        "import hashlib; from vitlab.config.data import GeneratedConfig; from vitlab.data.synthetic.dataset import pictures;"
         f"made = pictures(GeneratedConfig(kind={kind!r}, classes=50, channels=3, seed=7), [4, 31], [9, 0]);"
         "print(hashlib.sha256(made.tobytes()).hexdigest()[:16])"
     )

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 
 from tests.data.piles import as_folder, as_zip, pile
-from vitlab.config.loader import LoaderConfig
-from vitlab.config.source import SplitRule
+from vitlab.config.data import LoaderConfig, SplitRule
 from vitlab.data.batch import Feed
-from vitlab.data.kinds.joined import JoinedEntry, Taken, names_digest, open_joined, open_member, write_joined
-from vitlab.data.listed import ListedSource
+from vitlab.data.dataset import Example, ListedSource, SoftLabels
 from vitlab.data.loader import Loader
-from vitlab.data.soft import SoftLabels
-from vitlab.data.source import Example, open_source
+from vitlab.data.opening import open_source
+from vitlab.data.readers.joined import JoinedEntry, Taken, names_digest, open_joined, open_member, write_joined
 from vitlab.errors import DataError
 
 WHOLE = SplitRule(val=0.0, test=0.0)

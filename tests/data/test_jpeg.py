@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.pictures import jpeg, pillow_rgb, scene, with_orientation
-from vitlab.config.decode import DecodeLimits, JpegDecoder
-from vitlab.data.decode import check, decode, upright
-from vitlab.data.pixels import jpeg as reader
-from vitlab.data.pixels.boxes import decode_box, snap, upright_size
-from vitlab.data.pixels.jpeg import FULL, REDUCTIONS, JpegScale, Reduction, decode_rows, is_whole, orientation_of, read_jpeg_header
+from vitlab.config.data import DecodeLimits, JpegDecoder
+from vitlab.data import jpeg as reader
+from vitlab.data.decode import check, decode, decode_box, snap, upright, upright_size
+from vitlab.data.jpeg import FULL, REDUCTIONS, JpegScale, Reduction, decode_rows, is_whole, orientation_of, read_jpeg_header
 from vitlab.errors import ConfigError, DataError
 
 CODINGS: dict[str, dict[str, object]] = {

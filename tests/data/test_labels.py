@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitlab.data.labels import align_labels
+from vitlab.data.dataset import align_labels
 from vitlab.errors import DataError
 
 NAMES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.data.pictures import scene
-from vitlab.data.care import likeness
-from vitlab.data.care.likeness import SIDE, NearPair, is_flat, near_pairs, thumbnail
+from vitlab.data.quality import duplicates as likeness
+from vitlab.data.quality.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
 
 Thumbs = NDArray[np.uint8]
 

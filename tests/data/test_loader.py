@@ -27,12 +27,11 @@ from tests.data.stamps import (
     thread_settings,
 )
 from tests.processes import eventually
-from vitlab.config.generated import GeneratedConfig
-from vitlab.config.loader import LoaderConfig, WorkerKind
+from vitlab.config.data import GeneratedConfig, LoaderConfig, WorkerKind
 from vitlab.data.batch import Batch, Feed, View
-from vitlab.data.generated import GeneratedSource
 from vitlab.data.loader import Loader
-from vitlab.data.order import Share
+from vitlab.data.sampler import Share
+from vitlab.data.synthetic.dataset import GeneratedSource
 from vitlab.errors import ConfigError, DataError
 
 CONFIG = LoaderConfig(batch_size=8, workers=0, seed=5, cache="none")

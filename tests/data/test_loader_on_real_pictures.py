@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.data.test_loader import assert_same, taken, union
-from vitlab.config.augment import Augment
-from vitlab.config.decode import DecodeLimits
-from vitlab.config.loader import LoaderConfig
-from vitlab.data.feed import training_feed
+from vitlab.config.data import Augment, DecodeLimits, LoaderConfig
 from vitlab.data.loader import Loader
-from vitlab.data.order import Share
-from vitlab.data.source import open_source
+from vitlab.data.opening import open_source
+from vitlab.data.sampler import Share
+from vitlab.data.transforms import training_feed
 
 CONFIG = LoaderConfig(batch_size=16, workers=0, seed=3, cache="auto")
 

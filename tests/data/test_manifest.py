@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.piles import as_folder, as_zip
-from vitlab.config.source import Split
-from vitlab.data.labels import LabelTable
-from vitlab.data.listed import ListedSource
-from vitlab.data.source import open_source
+from vitlab.config.data import Split
+from vitlab.data.dataset import LabelTable, ListedSource
+from vitlab.data.opening import open_source
 from vitlab.errors import DataError
 
 FILES = {f"images/{number}.jpg": f"picture {number}".encode() for number in range(6)}

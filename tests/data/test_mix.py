@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitlab.config.augment import Augment
+from vitlab.config.data import Augment
 from vitlab.data.mix import Layout, cutmix, mix, mixup, one_hot, partners
-from vitlab.data.randomness import rng_of
+from vitlab.data.sampler import rng_of
 from vitlab.errors import DataError
 
 

@@ -15,10 +15,10 @@ import pytest
 
 from tests import processes
 from tests.conftest import real_data
-from vitlab.config.source import Split, SplitRule
-from vitlab.data.files.npz_arrays import open_npz
-from vitlab.data.listed import ListedSource
-from vitlab.data.source import open_source
+from vitlab.config.data import Split, SplitRule
+from vitlab.data.dataset import ListedSource
+from vitlab.data.opening import open_source
+from vitlab.data.readers.npz_pack import open_npz
 from vitlab.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -242,7 +242,7 @@ def test_a_bomb_is_refused_in_little_memory(tmp_path: Path) -> None:
     assert path.stat().st_size < 400_000
     script = (
         "import sys, resource\nfrom pathlib import Path\nfrom vitlab.errors import DataError\n"
-        "from vitlab.data.files.npz_arrays import open_npz\n"
+        "from vitlab.data.readers.npz_pack import open_npz\n"
         "before = int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])\n"
         "try:\n    open_npz(Path(sys.argv[1]))\nexcept DataError as error:\n    print(error.message)\n"
         "print(int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) - before)\n"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitlab.data.order import InTurn, Order, Share, Shuffled, Weighted, permuted, running_weights, substitute
+from vitlab.data.sampler import InTurn, Order, Share, Shuffled, Weighted, permuted, running_weights, substitute
 from vitlab.errors import ConfigError, DataError
 
 lengths = st.integers(1, 300)

@@ -18,11 +18,12 @@ from PIL import Image
 from tests import processes
 from tests.data.pictures import encode, jpeg, scene, with_orientation
 from tests.data.piles import as_csv, as_folder
-from vitlab.config.pack import PackConfig
-from vitlab.data.care import repack
-from vitlab.data.care.pack import pack, pack_source
+from vitlab.config.data import PackConfig
+from vitlab.data import pack as repack
+from vitlab.data.dataset import Source
 from vitlab.data.decode import decode
-from vitlab.data.source import Source, open_source
+from vitlab.data.opening import open_source
+from vitlab.data.pack import pack, pack_source
 from vitlab.errors import ConfigError, DataError
 
 SMALL = PackConfig(shard_bytes=2**16)
@@ -255,12 +256,12 @@ def test_a_pack_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path
             return plain(*words)  # type: ignore[arg-type]
 
         target = tmp_path / f"stopped{stop}"
-        monkeypatch.setattr("vitlab.data.care.pack.prepared", failing)
+        monkeypatch.setattr("vitlab.data.pack.prepared", failing)
         with pytest.raises(KeyboardInterrupt):
             pack(str(folder), target, config=SMALL)
         assert not (target / "pack.json").exists()
         done = len(shards_of(target))
-        monkeypatch.setattr("vitlab.data.care.pack.prepared", plain)
+        monkeypatch.setattr("vitlab.data.pack.prepared", plain)
         packed = pack(str(folder), target, config=SMALL)
         assert packed.reused == done
         assert shards_of(target) == shards_of(tmp_path / "straight")
@@ -312,8 +313,8 @@ def test_a_full_disk_leaves_complete_shards_only_and_is_gone_on_from(tmp_path: P
         tmp_path / "pictures", {f"{label}/{number}.png": encode(_noise(number), "PNG") for label in "ab" for number in range(6)}
     )
     script = (
-        "import resource, sys\nfrom pathlib import Path\nfrom vitlab.config.pack import PackConfig\n"
-        "from vitlab.data.care.pack import pack\nfrom vitlab.errors import DataError\n"
+        "import resource, sys\nfrom pathlib import Path\nfrom vitlab.config.data import PackConfig\n"
+        "from vitlab.data.pack import pack\nfrom vitlab.errors import DataError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "try:\n    pack(sys.argv[1], Path(sys.argv[2]), config=PackConfig(shard_bytes=2**20))\n"
         "except DataError as fault:\n    print(fault.message)\n"

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests import processes
-from vitlab.config.source import Split
-from vitlab.data.listed import ListedSource
-from vitlab.data.source import open_source
+from vitlab.config.data import Split
+from vitlab.data.dataset import ListedSource
+from vitlab.data.opening import open_source
 from vitlab.errors import DataError
 
 pa = pytest.importorskip("pyarrow")
@@ -120,7 +120,7 @@ def test_one_of_several_columns_of_labels_is_chosen_by_name(tmp_path: Path) -> N
 
 
 def test_reading_holds_few_groups_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitlab.data.kinds.parquet._HELD", 2000)
+    monkeypatch.setattr("vitlab.data.readers.parquet._HELD", 2000)
     pq.write_table(table(1000), tmp_path / "it.parquet", row_group_size=50)
     source = opened(tmp_path / "it.parquet")
     for index in range(0, 1000, 13):
@@ -131,7 +131,7 @@ def test_reading_holds_few_groups_of_rows(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_child_of_a_fork_reads_for_itself(tmp_path: Path) -> None:
     pq.write_table(table(100), tmp_path / "it.parquet", row_group_size=10)
     script = (
-        "import os, sys\nfrom vitlab.data.source import open_source\n"
+        "import os, sys\nfrom vitlab.data.dataset import open_source\n"
         "source = open_source(sys.argv[1], split='all')\nsource[0]\nchild = os.fork()\n"
         "assert source[95].content == b'picture 95'\nassert source[3].content == b'picture 3'\n"
         "assert source.contents._process == os.getpid()\n"

@@ -18,8 +18,7 @@ from PIL import Image
 from tests.data.pictures import Pixels, pillow_rgb, scene
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Interpolation, Preprocess, Resize
 from vitlab.data.decode import decode
-from vitlab.data.normalise import normalise
-from vitlab.data.preprocess import centre_box, fitted_size, preprocess, short_side_size
+from vitlab.data.transforms import centre_box, fitted_size, normalise, preprocess, short_side_size
 from vitlab.errors import DataError
 
 FILTERS: dict[Interpolation, Image.Resampling] = {

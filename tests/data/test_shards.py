@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.piles import as_folder, as_tar, as_tar_of_members, member, pile
-from vitlab.config.source import SplitRule
-from vitlab.data.kinds.shard_paths import shard_paths
-from vitlab.data.listed import ListedSource
-from vitlab.data.shards import ShardContents, shard_index
-from vitlab.data.source import open_source
+from vitlab.config.data import SplitRule
+from vitlab.data.dataset import ListedSource
+from vitlab.data.opening import open_source
+from vitlab.data.readers.shards import ShardContents, shard_index, shard_paths
 from vitlab.errors import DataError
 
 words = st.text(alphabet="abcé码 -_", min_size=1, max_size=60).filter(lambda word: word.strip() == word)
@@ -159,9 +158,9 @@ def test_shards_of_class_folders_keep_the_parts_of_their_names(tmp_path: Path) -
 def test_the_index_is_made_once_and_again_when_the_shard_changes(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitlab.data.files.cache.time.time_ns", lambda: 2**63 - 1)  # long after the shard was written
+    monkeypatch.setattr("vitlab.io.cache.time.time_ns", lambda: 2**63 - 1)  # long after the shard was written
     made: list[Path] = []
-    import vitlab.data.shards as shards
+    import vitlab.data.readers.shards as shards
 
     original = shards._made
 
@@ -189,14 +188,14 @@ def test_a_shard_written_a_moment_ago_is_not_remembered(tmp_path: Path, own_cach
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitlab.data.files.cache.time.time_ns", lambda: 2**63 - 1)
+    monkeypatch.setattr("vitlab.io.cache.time.time_ns", lambda: 2**63 - 1)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
     assert len(opened(as_tar(tmp_path / "it.tar", samples()))) == 12
 
 
 def test_many_shards_are_not_all_held_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitlab.data.shards._MOST_OPEN", 3)
+    monkeypatch.setattr("vitlab.data.readers.shards._MOST_OPEN", 3)
     for shard in range(5):
         as_tar(tmp_path / f"{shard}.tar", samples(2, classes=2, first=2 * shard))
     source = opened(tmp_path)
@@ -304,9 +303,9 @@ def test_links_and_devices_are_left_out_and_counted(tmp_path: Path) -> None:
 
 
 def test_more_members_than_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitlab.config.source import ArchiveLimits
+    from vitlab.io.archive_limits import ArchiveLimits
 
-    monkeypatch.setattr("vitlab.data.shards.READ_IN_PLACE", ArchiveLimits(entries=20))
+    monkeypatch.setattr("vitlab.data.readers.shards.READ_IN_PLACE", ArchiveLimits(entries=20))
     with pytest.raises(DataError, match=r"more than 20 entries, which is the limit \(entries\)"):
         opened(as_tar(tmp_path / "it.tar", samples()))
 

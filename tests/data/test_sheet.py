@@ -13,8 +13,8 @@ from PIL import Image, ImageFont
 
 from tests.data.pictures import jpeg, scene
 from tests.data.piles import as_csv, as_folder
-from vitlab.data.care.sheet import choose, wrapped, write_sheet
-from vitlab.data.source import open_source
+from vitlab.data.opening import open_source
+from vitlab.data.quality.contact_sheet import choose, wrapped, write_sheet
 from vitlab.errors import ConfigError, DataError
 
 FONT = ImageFont.load_default(12)

@@ -15,9 +15,9 @@ import pytest
 from tests import processes
 from tests.data.piles import as_csv, as_folder, as_tar, as_zip, pile
 from tests.data.test_classic_files import cifar10, mnist, svhn
-from vitlab.config.generated import GeneratedConfig
-from vitlab.config.source import Split, SplitRule
-from vitlab.data.source import Example, Source, open_source
+from vitlab.config.data import GeneratedConfig, Split, SplitRule
+from vitlab.data.dataset import Example, Source
+from vitlab.data.opening import open_source
 from vitlab.errors import ConfigError, DataError
 
 
@@ -186,7 +186,7 @@ def test_what_the_system_will_not_read_is_a_data_error(tmp_path: Path, monkeypat
     def refused(path: Path, *_: object) -> object:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("vitlab.data.kinds.cifar.map_bytes", refused)
+    monkeypatch.setattr("vitlab.data.readers.classic.map_bytes", refused)
     with pytest.raises(DataError, match=r"data_batch_1.bin cannot be read: Permission denied"):
         open_source(spec)
 
@@ -228,7 +228,7 @@ def test_the_generated_set_is_configured_in_its_spelling_or_by_a_value() -> None
 def test_opening_data_imports_neither_torch_nor_pillow(tmp_path: Path) -> None:
     spec = folder(tmp_path)
     script = (
-        "import sys\nfrom vitlab.data.source import open_source\n"
+        "import sys\nfrom vitlab.data.dataset import open_source\n"
         f"source = open_source({spec!r})\nsource[0]\nassert not {{'torch', 'PIL', 'pyarrow', 'sklearn'}} & set(sys.modules)\n"
     )
     processes.run([sys.executable, "-c", script])

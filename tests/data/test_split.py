@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.piles import as_csv, as_folder, as_tar, as_zip, pile
-from vitlab.config.source import Split, SplitRule
-from vitlab.data.files.digests import Digests, as_numbers
-from vitlab.data.labels import LabelTable
-from vitlab.data.listed import ListedSource
-from vitlab.data.source import open_source
+from vitlab.config.data import Split, SplitRule
+from vitlab.data.dataset import LabelTable, ListedSource
+from vitlab.data.opening import open_source
 from vitlab.data.split import TEST, TRAIN, VAL, assign_parts
 from vitlab.errors import ConfigError, DataError
+from vitlab.io.digests import Digests, as_numbers
 
 RULE = SplitRule(val=0.2, test=0.1)
 
@@ -179,6 +178,6 @@ def test_a_part_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path
 
 def test_everything_is_opened_without_reading_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = as_folder(tmp_path, pile(start="train/") | pile(start="val/"))
-    monkeypatch.setattr("vitlab.data.files.disk.DiskContents.read", lambda *_: pytest.fail("a picture was read"))
+    monkeypatch.setattr("vitlab.data.readers.folder.DiskContents.read", lambda *_: pytest.fail("a picture was read"))
     splits: list[Split] = ["train", "val", "train+val", "all"]
     assert [len(open_source(folder, split=split)) for split in splits] == [60, 60, 120, 120]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.piles import as_folder, as_tar
-from vitlab.data.kinds.dmlab import has_dmlab, open_dmlab
-from vitlab.data.source import open_source
+from vitlab.data.opening import open_source
+from vitlab.data.readers.tfrecord import has_dmlab, open_dmlab
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 

@@ -16,14 +16,10 @@ from PIL import Image
 
 from tests import processes
 from tests.data.pictures import Pixels, encode, jpeg, scene, with_orientation
-from vitlab.config.augment import AUGREG, Augment, Crop
-from vitlab.config.data import Interpolation, Preprocess
-from vitlab.config.decode import DecodeLimits
-from vitlab.data.decode import check, decode
-from vitlab.data.pixels.boxes import snap
-from vitlab.data.preprocess import preprocess
-from vitlab.data.randomness import rng_of
-from vitlab.data.transform import inception_box, mirror, pad, random_box, scale, training_view
+from vitlab.config.data import AUGREG, Augment, Crop, DecodeLimits, Interpolation, Preprocess
+from vitlab.data.decode import check, decode, snap
+from vitlab.data.sampler import rng_of
+from vitlab.data.transforms import inception_box, mirror, pad, preprocess, random_box, scale, training_view
 from vitlab.errors import ConfigError, DataError
 
 CROPS: tuple[Crop, ...] = ("inception", "random", "pad", "squash")

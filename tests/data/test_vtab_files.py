@@ -14,12 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.data.vtab_miniatures import clevr, kitti, kitti_line, matrix, norb, sprites
-from vitlab.data.kinds.clevr import open_clevr
-from vitlab.data.kinds.dsprites import open_dsprites
-from vitlab.data.kinds.kitti import open_kitti
-from vitlab.data.kinds.norb import open_norb
-from vitlab.data.kinds.vtab_labels import clevr_distance, kitti_class
-from vitlab.data.listed import ListedSource
+from vitlab.data.dataset import ListedSource
+from vitlab.data.readers.vtab import clevr_distance, kitti_class, open_clevr, open_dsprites, open_kitti, open_norb
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 

@@ -12,13 +12,12 @@ from PIL import Image
 
 from tests.data.piles import as_folder
 from vitlab.data.decode import decode
-from vitlab.data.files.digests import digest
-from vitlab.data.kinds.retinopathy import open_retinopathy
-from vitlab.data.kinds.vtab_lists import open_lists
-from vitlab.data.pixels.fundus import encoded_fundus
-from vitlab.data.source import open_source
+from vitlab.data.opening import open_source
+from vitlab.data.readers.retinopathy import encoded_fundus, open_retinopathy
+from vitlab.data.readers.vtab import open_lists
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
+from vitlab.io.digests import digest
 
 
 def retinopathy(root: Path) -> None:

@@ -21,10 +21,10 @@ from tests import processes
 from tests.data.stamps import SHAPE, DieAt, HangAt, Stamps, stamp
 from tests.data.test_loader import assert_same
 from tests.processes import LIMIT, eventually, is_running, shared_memory
-from vitlab.config.loader import LoaderConfig, WorkerKind
+from vitlab.config.data import LoaderConfig, WorkerKind
 from vitlab.data.batch import Feed, Filler, View
 from vitlab.data.loader import Loader, Stream
-from vitlab.data.order import InTurn
+from vitlab.data.sampler import InTurn
 from vitlab.data.workers.processes import Processes
 from vitlab.errors import DataError
 

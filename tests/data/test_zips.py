@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from tests.conftest import real_data
 from tests.data.piles import as_zip, pile
-from vitlab.config.source import ArchiveLimits
-from vitlab.data.files.zips import ZipContents, read_zip_index
-from vitlab.data.kinds.recognise import open_zip
-from vitlab.data.source import open_source
+from vitlab.data.opening import open_source
+from vitlab.data.readers.recognise import open_zip
 from vitlab.errors import DataError
+from vitlab.io.archive_limits import ArchiveLimits
+from vitlab.io.zip import ZipContents, read_zip_index
 
 words = st.text(alphabet="abcé码 -_", min_size=1, max_size=6).filter(lambda word: word.strip() == word)
 names = st.lists(words, min_size=1, max_size=4).map("/".join)

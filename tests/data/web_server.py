@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from tests import processes
-from vitlab.data.catalog import find_set
-from vitlab.data.public.public_set import PublicSet, RemoteFile
+from vitlab.data.catalog.sets import PublicSet, RemoteFile, find_set
 
 
 @dataclass

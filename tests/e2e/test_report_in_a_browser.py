@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.devtools import Page, browser, find_browser
-from tests.inspect.small_report import HOSTILE, made_run, run_of, write_pack
-from vitlab.inspect.report import write_report
+from tests.interpretation.small_report import HOSTILE, made_run, run_of, write_pack
+from vitlab.reports.report import write_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e]
 

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.checkpoint import load
+from vitlab.checkpoints import load
 from vitlab.cli.main import main
 from vitlab.config import variant
 from vitlab.config.variants import called
-from vitlab.export.files import Run, onnx_facts, onnx_runner, openvino_runner, program_runner
-from vitlab.predict import Predictor
+from vitlab.exporters.files import Run, onnx_facts, onnx_runner, openvino_runner, program_runner
+from vitlab.inference import Predictor
 
 pytestmark = pytest.mark.e2e
 

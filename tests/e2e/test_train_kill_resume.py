@@ -14,10 +14,9 @@ import torch
 from PIL import Image
 
 from tests import processes
-from vitlab.checkpoint import load
+from vitlab.checkpoints import load
 from vitlab.cli.main import main
-from vitlab.train.directory import RunDirectory
-from vitlab.train.snapshot import read
+from vitlab.training.run_folder import RunDirectory, read
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(os.name != "posix", reason="SIGKILL")]
 

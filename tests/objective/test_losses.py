@@ -6,13 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitlab.objective.losses import (
-    hard_distillation,
-    sigmoid_cross_entropy,
-    soft_distillation,
-    soft_targets,
-    softmax_cross_entropy,
-)
+from vitlab.objective.losses import hard_distillation, sigmoid_cross_entropy, soft_distillation, soft_targets, softmax_cross_entropy
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vitlab.checkpoint import Checkpoint, save
+from vitlab.checkpoints import Checkpoint, save
 from vitlab.config import ModelConfig, Preprocess
-from vitlab.model import build
+from vitlab.models import build
 
 Answer = Callable[[Tensor], Tensor]
 Module = TypeVar("Module", bound=nn.Module)

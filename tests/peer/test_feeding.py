@@ -10,13 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.checkpoint.formats.samples import OPTIONS
+from tests.checkpoints.formats.samples import OPTIONS
 from tests.data.pictures import Pixels, scene
 from tests.peer.compare import saved
-from vitlab.checkpoint import convert, save
+from vitlab.checkpoints import convert, save
 from vitlab.config import Preprocess
-from vitlab.data.normalise import normalise
-from vitlab.data.preprocess import preprocess
+from vitlab.data.transforms import normalise, preprocess
 
 WAYS = {
     "squash": Preprocess(image_size=(32, 32), resize="squash", mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25)),

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.checkpoint.formats.samples import mini
+from tests.checkpoints.formats.samples import mini
 from tests.peer.compare import TOLERANCE, distance, images, saved
 from tests.peer.conftest import installed
-from vitlab.checkpoint import convert, load
-from vitlab.checkpoint.formats.flax_rows import BY_CLASS, PUBLISHED, Numbering
+from vitlab.checkpoints import convert, load
+from vitlab.checkpoints.formats.flax import BY_CLASS, PUBLISHED, Numbering
 from vitlab.config import Position, ViTConfig
 
 Tree = dict[str, Any]

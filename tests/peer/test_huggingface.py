@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.checkpoint.formats.samples import CAN, OPTIONS
+from tests.checkpoints.formats.samples import CAN, OPTIONS
 from tests.peer.compare import TOLERANCE, distance, images, randomised, saved
-from vitlab.checkpoint import convert, load, save
+from vitlab.checkpoints import convert, load, save
 from vitlab.config import ViTConfig
 from vitlab.errors import CheckpointError
 

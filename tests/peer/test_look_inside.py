@@ -9,11 +9,9 @@ import numpy as np
 import torch
 
 from tests.peer.compare import TOLERANCE, images, randomised
-from vitlab.checkpoint import load
+from vitlab.checkpoints import load
 from vitlab.config import ViTConfig
-from vitlab.inspect.attention import class_attention, query_attention
-from vitlab.inspect.distance import attention_distance
-from vitlab.inspect.rollout import rollout
+from vitlab.interpretation.attention import attention_distance, class_attention, query_attention, rollout
 
 SIZE = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, "num_labels": 5}
 

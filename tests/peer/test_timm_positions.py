@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.peer.compare import TOLERANCE, distance, images, randomised
-from vitlab.checkpoint import load
+from vitlab.checkpoints import load
 
 SIZE = {"patch_size": 4, "embed_dim": 64, "depth": 2, "num_heads": 1, "num_classes": 5}
 SIZES = [(40, 40), (16, 16), (12, 36), (20, 56), (8, 128)]  # from 32x32; the last has as many patches in another shape

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.peer.compare import CONVOLUTIONAL, distance, images, randomised, saved
-from vitlab.checkpoint import convert, load
+from vitlab.checkpoints import convert, load
 from vitlab.config import ResNetConfig, ResNetStem, ViTConfig, variant
 from vitlab.config.variants import STEMS
 from vitlab.errors import CheckpointError

@@ -15,14 +15,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tests.peer.compare import CONVOLUTIONAL, TOLERANCE, distance, images, randomised, saved
-from vitlab.checkpoint import convert, load, save
-from vitlab.checkpoint.formats.timm_rivals import rival_rows
-from vitlab.checkpoint.table import native_shapes, their_shapes
+from vitlab.checkpoints import convert, load, save
+from vitlab.checkpoints.formats.timm_families import rival_rows
+from vitlab.checkpoints.table import native_shapes, their_shapes
 from vitlab.config import ConvNeXtConfig, EfficientNetConfig, ModelConfig, SwinConfig, variant
 from vitlab.config.efficientnet import scaled_stages
 from vitlab.errors import CheckpointError
-from vitlab.model import build
-from vitlab.model.batchnorm import BatchNorm
+from vitlab.models import build
+from vitlab.models.efficientnet import BatchNorm
 
 SMALL_SWIN = {"embed_dim": 24, "depths": (2, 2, 2, 2), "num_heads": (2, 2, 4, 4), "num_classes": 5}
 # name: timm's architecture, its arguments, what load is told, the image size

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.checkpoint.formats.samples import CAN, OPTIONS
+from tests.checkpoints.formats.samples import CAN, OPTIONS
 from tests.peer.compare import TOLERANCE, distance, images, randomised, saved
-from vitlab.checkpoint import convert, load
+from vitlab.checkpoints import convert, load
 from vitlab.config import ViTConfig
 from vitlab.config.model import PROFILES
 

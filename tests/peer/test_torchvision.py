@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from tests.checkpoint.formats.samples import CAN, OPTIONS
+from tests.checkpoints.formats.samples import CAN, OPTIONS
 from tests.peer.compare import TOLERANCE, distance, images, randomised, saved, shapes_only
-from vitlab.checkpoint import convert, load
-from vitlab.checkpoint.files.raw import RawFile
-from vitlab.checkpoint.formats import FORMATS, Told
+from vitlab.checkpoints import convert, load
+from vitlab.checkpoints.containers.read import RawFile
+from vitlab.checkpoints.formats import FORMATS, Told
 from vitlab.config import ViTConfig, variant
 from vitlab.config.model import with_profile
 

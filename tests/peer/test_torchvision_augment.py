@@ -13,14 +13,10 @@ import torch
 from PIL import Image
 
 from tests.data.pictures import Pixels, scene
-from vitlab.config.augment import Augment
-from vitlab.config.data import Preprocess
-from vitlab.data.augment import erase
-from vitlab.data.pixels.colour import as_pixels, brighten, contrast, saturate, turn_hue
-from vitlab.data.pixels.randaugment import Operation, apply, cutout
-from vitlab.data.preprocess import preprocess
-from vitlab.data.randomness import rng_of
-from vitlab.data.transform import cut, inception_box, mirror, pad, scale
+from vitlab.config.data import Augment, Preprocess
+from vitlab.data.augment import Operation, apply, as_pixels, brighten, contrast, cutout, erase, saturate, turn_hue
+from vitlab.data.sampler import rng_of
+from vitlab.data.transforms import cut, inception_box, mirror, pad, preprocess, scale
 
 IMAGES = [scene(61, 83, seed=seed, finest=11) for seed in range(3)] + [scene(64, 64, seed=9)]
 FILL = 128

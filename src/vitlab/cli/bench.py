@@ -11,11 +11,11 @@ import tyro
 from vitlab.cli.parse import HeightWidth, count, is_checkpoint, one, parse, positional, unset
 from vitlab.cli.table import cell, print_json, print_rows
 from vitlab.cli.talk import UsageError, note
-from vitlab.config.text import Json
+from vitlab.config.serialize import Json
 
 if TYPE_CHECKING:
-    from vitlab.checkpoint import Checkpoint
-    from vitlab.predict.bench import Run, Speed
+    from vitlab.checkpoints import Checkpoint
+    from vitlab.inference.bench import Run, Speed
 
 _NAMES = ("torch", "compile", "onnxruntime", "openvino", "plain", "timm")
 
@@ -88,10 +88,10 @@ def run(words: Sequence[str]) -> None:
         raise UsageError("--threads: at least 1")
     import torch
 
-    from vitlab.model.cost import cost
-    from vitlab.predict.auto_backend import AutoBackend, processor
-    from vitlab.predict.bench import bench, sgemm_peak
-    from vitlab.predict.predictor import Predictor
+    from vitlab.inference.auto import AutoBackend, processor
+    from vitlab.inference.bench import bench, sgemm_peak
+    from vitlab.inference.predictor import Predictor
+    from vitlab.models.cost import cost
 
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
@@ -125,15 +125,15 @@ def run(words: Sequence[str]) -> None:
 
 def _opened(arguments: Arguments) -> Checkpoint:
     if is_checkpoint(arguments.model):
-        from vitlab.checkpoint import load
+        from vitlab.checkpoints import load
 
         checkpoint = load(arguments.model, image_size=arguments.image_size)
         for line in checkpoint.notes:
             note(f"note: {line}")
         return checkpoint
-    from vitlab.checkpoint import Checkpoint as Made
+    from vitlab.checkpoints import Checkpoint as Made
     from vitlab.config import Preprocess, variant
-    from vitlab.model import build
+    from vitlab.models import build
 
     config = variant(arguments.model, image_size=arguments.image_size)
     height, width = config.image_size
@@ -149,8 +149,8 @@ def _opened(arguments: Arguments) -> Checkpoint:
 def _makers(arguments: Arguments, checkpoint: Checkpoint) -> dict[str, Callable[[], Run]]:
     from vitlab.config.model import ViTConfig
     from vitlab.errors import ConfigError
-    from vitlab.predict.bench import timm_model
-    from vitlab.predict.converted import installed
+    from vitlab.inference.backends import installed
+    from vitlab.inference.bench import timm_model
 
     names = list(arguments.backend or ("torch",))
     if arguments.backend is None:
@@ -170,9 +170,9 @@ def _makers(arguments: Arguments, checkpoint: Checkpoint) -> dict[str, Callable[
 def _maker(name: str, checkpoint: Checkpoint, merge: int) -> Callable[[], Run]:
     def make() -> Run:
         from vitlab.errors import ConfigError
-        from vitlab.predict.bench import timm_run
-        from vitlab.predict.predictor import Predictor
-        from vitlab.predict.torch_backend import TorchBackend
+        from vitlab.inference.backends import TorchBackend
+        from vitlab.inference.bench import timm_run
+        from vitlab.inference.predictor import Predictor
 
         if name == "timm":
             if checkpoint.config.kind != "vit":

@@ -10,10 +10,10 @@ import tyro
 
 from vitlab.cli.opening import among
 from vitlab.cli.parse import Count, HeightWidth, one, unset
-from vitlab.config.change import Change
-from vitlab.config.check import did_you_mean
-from vitlab.config.recipes import RECIPES
+from vitlab.config.overrides import Change
 from vitlab.config.train import Precision, Strategy
+from vitlab.errors import did_you_mean
+from vitlab.recipes.table import RECIPES
 
 
 def number(word: str) -> float:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from vitlab.cli.changes import Changes
 from vitlab.cli.talk import UsageError, note
-from vitlab.config.change import changed
-from vitlab.config.reasons import reasons
-from vitlab.config.recipes import recipe
+from vitlab.config.data import SplitRule
+from vitlab.config.overrides import DataFacts, StartFacts, Wish, changed
 from vitlab.config.run import RunConfig
-from vitlab.config.source import SplitRule
-from vitlab.config.wish import DataFacts, StartFacts, Wish
+from vitlab.recipes.reasons import reasons
+from vitlab.recipes.table import recipe
 
 TOLD = ("steps", "batch_size", "lr", "image_size", "seed")  # of the changes, what a recipe is told, so that its rules apply
 
@@ -33,8 +32,8 @@ class Choice:
 
 def chosen_run(choice: Choice, changes: Changes) -> RunConfig:
     """The run, after saying on stderr what was chosen and why."""
-    from vitlab.train.distributed import leads
-    from vitlab.train.survey import this_machine
+    from vitlab.training.distributed import leads
+    from vitlab.training.plan import this_machine
 
     wish = Wish(
         data=choice.data,

@@ -13,12 +13,12 @@ from vitlab.cli.progress import bar
 from vitlab.cli.table import print_json, print_rows
 from vitlab.cli.talk import UsageError, note
 from vitlab.config.model import ModelConfig
-from vitlab.config.text import Json
+from vitlab.config.serialize import Json
 from vitlab.config.variants import name_of, variant
 from vitlab.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitlab.study.compare import Against, Compared
+    from vitlab.studies.compare import Against, Compared
 
 # "Transformers or CNNs?": the two families at both sizes.
 _DEFAULT = ("Swin-T", "ConvNeXt-T", "Swin-S", "ConvNeXt-S", "Swin-B", "ConvNeXt-B", "Swin-L", "ConvNeXt-L", "ConvNeXt-XL")
@@ -74,8 +74,7 @@ def run(words: Sequence[str]) -> None:
     if (arguments.checkpoints is None) != (arguments.data is None):
         raise UsageError("--checkpoints and --data go together")
     configs = _configs(arguments)
-    from vitlab.study.compare import against, compared, rates
-    from vitlab.study.memory import peaks
+    from vitlab.studies.compare import against, compared, peaks, rates
 
     rows = compared(configs) if configs else []
     if arguments.checkpoints is not None and arguments.data is not None:
@@ -94,7 +93,7 @@ def run(words: Sequence[str]) -> None:
     if arguments.plot is not None:
         from pathlib import Path
 
-        from vitlab.study.plot import draw_compared
+        from vitlab.studies.plot import draw_compared
 
         path = Path(arguments.plot)
         path.write_bytes(draw_compared(rows, path))
@@ -121,12 +120,11 @@ def _configs(arguments: Arguments) -> list[ModelConfig]:
 
 def _judged(paths: Sequence[str], data: str) -> list[Compared]:
     """Checkpoints as rows, their accuracy measured on every picture of the data."""
-    from vitlab.checkpoint import load
-    from vitlab.evaluate.classify import Classification
-    from vitlab.evaluate.evaluation import evaluate
-    from vitlab.evaluate.mapping import match_by_name
-    from vitlab.evaluate.part import open_part
-    from vitlab.study.compare import compared
+    from vitlab.checkpoints import load
+    from vitlab.evaluation.classify import Classification
+    from vitlab.evaluation.evaluation import evaluate, open_part
+    from vitlab.evaluation.label_mapping import match_by_name
+    from vitlab.studies.compare import compared
 
     rows = []
     for path in paths:

@@ -11,7 +11,7 @@ import tyro
 from vitlab.cli.parse import Count, Existing, HeightWidth, Profile, parse, positional, unset
 from vitlab.cli.table import print_facts
 from vitlab.cli.talk import note
-from vitlab.config.text import Json
+from vitlab.config.serialize import Json
 
 Format = Literal["native", "jax-npz", "big-vision", "timm", "huggingface", "torchvision", "bit-npz", "swin", "convnext"]
 
@@ -48,7 +48,7 @@ class Arguments:
 def run(words: Sequence[str]) -> None:
     """Convert one checkpoint and say what was done."""
     arguments = parse(Arguments, words, verb="convert")
-    from vitlab.checkpoint import convert
+    from vitlab.checkpoints import convert
 
     notes = convert(
         arguments.source,

@@ -12,10 +12,9 @@ from vitlab.cli.parse import Count, count, one, parse, positional, unset
 from vitlab.cli.progress import bar
 from vitlab.cli.table import print_facts, print_json, print_rows
 from vitlab.cli.talk import UsageError, note
-from vitlab.config.check import did_you_mean
-from vitlab.config.pack import OnBroken
-from vitlab.config.source import Split
-from vitlab.config.text import Json, to_json
+from vitlab.config.data import OnBroken, Split
+from vitlab.config.serialize import Json, to_json
+from vitlab.errors import did_you_mean
 
 Word = Annotated[Union[None, str], one("NAME", str)]  # noqa: UP007, RUF036  (None first, as in vitlab.cli.parse)
 Folder = Annotated[Union[None, str], one("FOLDER", str)]  # noqa: UP007, RUF036
@@ -133,7 +132,7 @@ class ShowArguments:
 
 
 def _list(arguments: ListArguments) -> None:
-    from vitlab.data.catalog import SETS, find_set
+    from vitlab.data.catalog.sets import SETS, find_set
 
     if arguments.name is not None:
         from vitlab.cli.set_facts import set_facts
@@ -158,8 +157,8 @@ def _list(arguments: ListArguments) -> None:
 def _fetch(arguments: FetchArguments) -> None:
     from pathlib import Path
 
-    from vitlab.data.catalog import find_set
-    from vitlab.data.public.fetch import fetch
+    from vitlab.data.catalog.fetch import fetch
+    from vitlab.data.catalog.sets import find_set
 
     entry = find_set(arguments.name)
     folder = Path(arguments.into or f"data/{entry.name}").expanduser()
@@ -182,7 +181,7 @@ def _fetch(arguments: FetchArguments) -> None:
 
 def _check(arguments: CheckArguments) -> None:
     from vitlab.cli.report_table import print_report, report_json
-    from vitlab.data.care.check import check
+    from vitlab.data.quality.check import check_dataset as check
     from vitlab.errors import DataError
 
     with bar(lines=True) as tell:
@@ -199,8 +198,8 @@ def _check(arguments: CheckArguments) -> None:
 def _pack(arguments: PackArguments) -> None:
     from pathlib import Path
 
-    from vitlab.config.pack import PackConfig
-    from vitlab.data.care.pack import pack
+    from vitlab.config.data import PackConfig
+    from vitlab.data.pack import pack
 
     config = PackConfig(
         name=arguments.name,
@@ -235,8 +234,8 @@ def _pack(arguments: PackArguments) -> None:
 def _show(arguments: ShowArguments) -> None:
     from pathlib import Path
 
-    from vitlab.data.care.sheet import write_sheet
-    from vitlab.data.source import open_source
+    from vitlab.data.opening import open_source
+    from vitlab.data.quality.contact_sheet import write_sheet
 
     source = open_source(arguments.data, split=arguments.split)
     with bar() as tell:

@@ -12,7 +12,7 @@ from vitlab.cli.facts import model_facts
 from vitlab.cli.parse import Count, HeightWidth, Profile, is_checkpoint, parse, positional, unset
 from vitlab.cli.table import print_facts
 from vitlab.cli.talk import UsageError, note
-from vitlab.config.text import Json, to_json
+from vitlab.config.serialize import Json, to_json
 from vitlab.config.variants import name_of, variant
 from vitlab.errors import ConfigError
 
@@ -83,7 +83,7 @@ def _file_facts(arguments: Arguments) -> dict[str, Json]:
         "--channels": arguments.channels,
     }
     _refuse(of_variant, f"is for a variant's name, and {arguments.model} says its own")
-    from vitlab.checkpoint import describe
+    from vitlab.checkpoints import describe
 
     said = describe(arguments.model, heads=arguments.heads, grid=arguments.grid, profile=arguments.profile)
     for line in said.notes:

@@ -13,7 +13,7 @@ from vitlab.cli.parse import count, one, parse, positional
 from vitlab.cli.progress import bar
 from vitlab.cli.table import print_facts
 from vitlab.cli.talk import UsageError, note
-from vitlab.config.source import Split
+from vitlab.config.data import Split
 from vitlab.errors import DataError
 
 
@@ -51,16 +51,16 @@ def run(words: Sequence[str]) -> None:
     arguments = parse(Arguments, words, verb="embed")
     from pathlib import Path
 
-    from vitlab.predict.index import ENDINGS
+    from vitlab.inference.search_index import ENDINGS
 
     out = Path(arguments.out)
     if out.suffix not in ENDINGS:
         raise UsageError(f"OUT: {arguments.out} ends in neither {' nor '.join(ENDINGS)}")
     if out.exists() and not arguments.overwrite:
         raise DataError(f"{arguments.out} is there already", hint="--overwrite replaces it")
-    from vitlab.data.source import open_source
-    from vitlab.predict import Predictor
-    from vitlab.predict.embed import embed
+    from vitlab.data.opening import open_source
+    from vitlab.inference import Predictor
+    from vitlab.inference.search_index import embed
 
     source = open_source(arguments.data, split=arguments.split)
     predictor = Predictor(arguments.open(), batch_size=arguments.batch_size, workers=arguments.workers, device=arguments.device)

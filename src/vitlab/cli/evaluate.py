@@ -16,15 +16,14 @@ from vitlab.cli.progress import bar
 from vitlab.cli.table import print_json
 from vitlab.cli.talk import UsageError, note
 from vitlab.cli.transfer import Judging, TransferOptions, run_transfer
-from vitlab.config.evaluate import EvaluateConfig
-from vitlab.config.loader import CorruptPolicy
-from vitlab.config.source import Split
-from vitlab.config.text import Json, to_json
+from vitlab.config.data import CorruptPolicy, Split
+from vitlab.config.evaluation import EvaluateConfig
+from vitlab.config.serialize import Json, to_json
 
 if TYPE_CHECKING:
-    from vitlab.checkpoint import Checkpoint
-    from vitlab.data.source import Source
-    from vitlab.evaluate.mapping import Targets
+    from vitlab.checkpoints import Checkpoint
+    from vitlab.data.dataset import Source
+    from vitlab.evaluation.label_mapping import Targets
 
 
 def severities(word: str) -> tuple[int, ...]:
@@ -118,11 +117,8 @@ def run(words: Sequence[str]) -> None:
 
     from pathlib import Path
 
-    from vitlab.evaluate.corruptions import chosen_corruptions
-    from vitlab.evaluate.evaluation import evaluate
-    from vitlab.evaluate.part import open_part
-    from vitlab.evaluate.per_image import write_per_image
-    from vitlab.evaluate.robustness import robustness
+    from vitlab.evaluation.corruptions import chosen_corruptions
+    from vitlab.evaluation.evaluation import evaluate, open_part, robustness, write_per_image
 
     chosen = chosen_corruptions(arguments.corruptions or ())
     checkpoint = _merging(arguments.open(), arguments.merge)
@@ -172,7 +168,7 @@ def _refuse_with_learning(arguments: Arguments) -> None:
 def _merging(checkpoint: Checkpoint, merge: int) -> Checkpoint:
     if not merge:
         return checkpoint
-    from vitlab.predict.fused.merged_model import MergedViT
+    from vitlab.inference.eager import MergedViT
 
     return replace(checkpoint, model=MergedViT(checkpoint, merge))
 
@@ -180,7 +176,7 @@ def _merging(checkpoint: Checkpoint, merge: int) -> Checkpoint:
 def _targets(arguments: Arguments, checkpoint: Checkpoint, source: Source) -> Targets:
     from pathlib import Path
 
-    from vitlab.evaluate.mapping import match_by_file, match_by_name
+    from vitlab.evaluation.label_mapping import match_by_file, match_by_name
 
     classes = checkpoint.config.num_classes
     if arguments.mapping is not None:
@@ -191,8 +187,8 @@ def _targets(arguments: Arguments, checkpoint: Checkpoint, source: Source) -> Ta
 def _real(arguments: Arguments, checkpoint: Checkpoint, source: Source, targets: Targets) -> Sequence[Sequence[int]] | None:
     if arguments.real is None:
         return None
-    from vitlab.evaluate.evaluation import name_in
-    from vitlab.evaluate.real import read_real
+    from vitlab.evaluation.evaluation import name_in
+    from vitlab.evaluation.label_mapping import read_real
 
     names = [name_in(source, index) for index in range(len(source))]
     return read_real(arguments.real, names, targets.names, classes=checkpoint.config.num_classes)

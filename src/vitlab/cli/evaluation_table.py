@@ -6,12 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from vitlab.cli.table import print_facts, print_rows
-from vitlab.config.text import Json
+from vitlab.config.serialize import Json
 
 if TYPE_CHECKING:
-    from vitlab.evaluate.classify import Classification, MultiLabel, Share
-    from vitlab.evaluate.evaluation import Evaluation
-    from vitlab.evaluate.robustness import Robustness
+    from vitlab.evaluation.classify import Classification, MultiLabel, Share
+    from vitlab.evaluation.evaluation import Evaluation, Robustness
 
 _SHOWN = 10
 _FEW = 5  # pictures below which a class's accuracy says nothing
@@ -19,7 +18,7 @@ _FEW = 5  # pictures below which a class's accuracy says nothing
 
 def print_evaluation(found: Evaluation) -> None:
     """The shares with their intervals, then the classes that went worst and what they were taken for."""
-    from vitlab.evaluate.classify import Classification
+    from vitlab.evaluation.classify import Classification
 
     result = found.result
     if isinstance(result, Classification):
@@ -43,7 +42,7 @@ def print_evaluation(found: Evaluation) -> None:
 
 def json_of(found: Evaluation) -> dict[str, Json]:
     """Every number of an evaluation; what is not a number is null."""
-    from vitlab.evaluate.classify import Classification
+    from vitlab.evaluation.classify import Classification
 
     result = found.result
     told = _classification_json(result, found) if isinstance(result, Classification) else _multi_label_json(result)

@@ -13,13 +13,13 @@ from vitlab.cli.parse import count, one, parse, positional, unset
 from vitlab.cli.progress import bar
 from vitlab.cli.table import print_facts
 from vitlab.cli.talk import note
-from vitlab.config.export import ExportConfig
-from vitlab.config.source import Split
-from vitlab.config.text import Json
+from vitlab.config.data import Split
+from vitlab.config.serialize import Json
 from vitlab.errors import DataError
+from vitlab.exporters.config import ExportConfig
 
 if TYPE_CHECKING:
-    from vitlab.export import Exported
+    from vitlab.exporters import Exported
 
 Data = Annotated[Union[None, str], one("DATA", str)]  # noqa: UP007, RUF036  (None first, as in vitlab.cli.parse)
 
@@ -74,8 +74,8 @@ def run(words: Sequence[str]) -> None:
         max_drop=arguments.max_drop,
         calibration=arguments.calibration,
     )
-    from vitlab.data.source import open_source
-    from vitlab.export import export
+    from vitlab.data.opening import open_source
+    from vitlab.exporters import export
 
     source = None if arguments.data is None else open_source(arguments.data, split=arguments.split)
     checkpoint = arguments.open()

@@ -9,9 +9,9 @@ from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.model import PROFILES, ModelConfig, ResNetConfig, ViTConfig
 from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.serialize import Json, to_json
 from vitlab.config.swin import SwinConfig
-from vitlab.config.text import Json, to_json
-from vitlab.model.cost import cost
+from vitlab.models.cost import cost
 
 
 def model_facts(config: ModelConfig) -> dict[str, Json]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 from vitlab.cli.parse import count, one, parse
 from vitlab.cli.table import print_json, print_rows
 from vitlab.cli.talk import note
-from vitlab.config.text import Json
+from vitlab.config.serialize import Json
 
 if TYPE_CHECKING:
-    from vitlab.study.transfer import Curve
+    from vitlab.studies.transfer import Curve
 
 
 def counts(word: str) -> tuple[int, ...]:
@@ -47,9 +47,9 @@ def run(words: Sequence[str]) -> int:
     from pathlib import Path
 
     from vitlab.cli.side_by_side import bars
-    from vitlab.study.plot import draw_curves
-    from vitlab.study.transfer import Plan, transfer
-    from vitlab.train.control import INTERRUPTED, TERMINATED, Control, signals
+    from vitlab.studies.plot import draw_curves
+    from vitlab.studies.transfer import Plan, transfer
+    from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals
 
     out, control = Path(arguments.out), Control()
     plan = Plan(shots=arguments.shots, letters=arguments.letters, steps=arguments.steps)

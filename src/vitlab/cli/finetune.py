@@ -14,8 +14,8 @@ from vitlab.cli.parse import existing, one, parse, positional
 from vitlab.cli.parse import unset as unless
 from vitlab.cli.talk import UsageError, note
 from vitlab.cli.training import Job, default_out, perform
-from vitlab.config.paper_tables import TABLE_4, rates_of
 from vitlab.config.run import RunConfig
+from vitlab.recipes.paper import TABLE_4, rates_of
 
 _SPREAD = (0.3, 1.0, 3.0)  # of a recipe's own rate, where the paper has no grid
 
@@ -77,8 +77,8 @@ def run(words: Sequence[str]) -> int:
     """Fine-tune, and print where the model is and how good."""
     arguments = parse(Arguments, words, verb="finetune")
     _refuse(arguments)
-    from vitlab.train.distributed import leads
-    from vitlab.train.survey import start_facts, survey
+    from vitlab.training.distributed import leads
+    from vitlab.training.plan import start_facts, survey
 
     rule = rule_of(arguments.val_share, arguments.test_share)
     data = survey(arguments.data, rule=rule)

@@ -14,17 +14,16 @@ from vitlab.cli.parse import Count, one, parse, positional, unset
 from vitlab.cli.progress import bar
 from vitlab.cli.table import print_json, print_rows
 from vitlab.cli.talk import UsageError, note
-from vitlab.config.check import did_you_mean
-from vitlab.config.inspect import OF_THE_WEIGHTS, FigureName, Form, InspectConfig, Occluder, Overlay, Theme
-from vitlab.config.text import Json
-from vitlab.errors import ConfigError, DataError
+from vitlab.config.serialize import Json
+from vitlab.errors import ConfigError, DataError, did_you_mean
+from vitlab.interpretation.config import OF_THE_WEIGHTS, FigureName, Form, InspectConfig, Occluder, Overlay, Theme
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vitlab.checkpoint import Checkpoint
-    from vitlab.inspect.gallery import Drawn
-    from vitlab.inspect.pictures import Seen
+    from vitlab.checkpoints import Checkpoint
+    from vitlab.interpretation.figures import Drawn
+    from vitlab.interpretation.images import Seen
 
 _FEW, _MANY = 12, 128  # pictures of a sheet; pictures of the mean distance, as many as in the paper's (app. D.7)
 NAMES: tuple[FigureName, ...] = get_args(FigureName)
@@ -130,7 +129,7 @@ def run(words: Sequence[str]) -> None:
     out = Path(arguments.out)
     _refuse_present(arguments, out, wanted)
     rows: list[dict[str, Json]] = []
-    from vitlab.inspect.gallery import Subject, draw
+    from vitlab.interpretation.figures import Subject, draw
 
     checkpoint = arguments.open()
     few, many = _seen(arguments, wanted, checkpoint)
@@ -164,8 +163,8 @@ def _refuse_present(arguments: Arguments, out: Path, wanted: Sequence[FigureName
 
 def _seen(arguments: Arguments, wanted: Sequence[FigureName], checkpoint: Checkpoint) -> tuple[Seen | None, Seen | None]:
     """The pictures of sheets, and those of the mean distance: more, because it is a mean."""
-    from vitlab.inspect.pictures import see, spread
-    from vitlab.predict.find import find_pictures
+    from vitlab.inference.find import find_pictures
+    from vitlab.interpretation.images import see, spread
 
     if not arguments.pictures:
         return None, None
@@ -199,7 +198,7 @@ def _write(drawn: Drawn, out: Path, arguments: Arguments) -> dict[str, Json]:
 
     import numpy as np
 
-    from vitlab.data.files.durable import unwritable, write_bytes
+    from vitlab.io.atomic import unwritable, write_bytes
 
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -100,7 +100,7 @@ def _help() -> str:
 
 
 def _unknown(word: str) -> talk.UsageError:
-    from vitlab.config.check import did_you_mean  # only a mistake pays for this import
+    from vitlab.errors import did_you_mean
 
     ways = "vitlab --help lists the verbs"
     if word.startswith("-"):

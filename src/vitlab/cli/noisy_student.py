@@ -16,13 +16,13 @@ from vitlab.cli.progress import bar
 from vitlab.cli.table import print_json, print_rows
 from vitlab.cli.talk import note
 from vitlab.cli.training import default_out
-from vitlab.config.noisy_student import NoisyStudent, NoisyStudentConfig, PseudoLabels
-from vitlab.config.text import Json, to_json
+from vitlab.config.serialize import Json, to_json
+from vitlab.studies.config import NoisyStudent, NoisyStudentConfig, PseudoLabels
 
 if TYPE_CHECKING:
-    from vitlab.study.noisy_events import Chosen, NoisyEvent, Score
-    from vitlab.train.control import Control
-    from vitlab.train.events import Event
+    from vitlab.studies.noisy_student import Chosen, NoisyEvent, Score
+    from vitlab.training.control import Control
+    from vitlab.training.events import Event
 
 _OWN = "the recipe's own"
 
@@ -128,8 +128,8 @@ class Arguments:
 def run(words: Sequence[str]) -> int:
     """Do the study, and print what teacher and students came to."""
     arguments = parse(Arguments, words, verb="study noisy-student")
-    from vitlab.study.noisy_student import noisy_student, scores
-    from vitlab.train.control import INTERRUPTED, TERMINATED, Control, signals
+    from vitlab.studies.noisy_student import noisy_student, scores
+    from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals
 
     study = NoisyStudent(
         data=arguments.data,
@@ -173,8 +173,8 @@ def run(words: Sequence[str]) -> int:
 
 def _told(events: Iterator[NoisyEvent | Event], control: Control) -> str | None:
     """Say on stderr what happens; why it was stopped, or None where it came to its end."""
-    from vitlab.study.noisy_events import Asking, Chosen, Judged, Stage, Stopped
-    from vitlab.train.log import listener_for
+    from vitlab.studies.noisy_student import Asking, Chosen, Judged, Stage, Stopped
+    from vitlab.training.callbacks import listener_for
 
     listener = listener_for(sys.stderr)
     reason: str | None = None

@@ -15,7 +15,7 @@ from vitlab.config.data import Interpolation, Preprocess, Resize
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vitlab.checkpoint import Checkpoint
+    from vitlab.checkpoints import Checkpoint
 
 
 def among(options: Any) -> PrimitiveConstructorSpec[Any]:
@@ -70,7 +70,7 @@ class Feeding:
 
     def load(self, path: str) -> Checkpoint:
         """Load a checkpoint on its device, and say what was guessed or changed."""
-        from vitlab.checkpoint import load
+        from vitlab.checkpoints import load
 
         checkpoint = load(
             path,
@@ -110,7 +110,7 @@ class Opening(Feeding):
 def _lines(path: str) -> Sequence[str]:
     from pathlib import Path
 
-    from vitlab.data.kinds.naming import read_bytes, read_classes
+    from vitlab.data.readers.manifest import read_bytes, read_classes
 
     return read_classes(read_bytes(Path(path)), path)
 

@@ -14,8 +14,8 @@ import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from vitlab.cli.talk import UsageError
-from vitlab.config.check import did_you_mean
 from vitlab.config.model import PROFILES
+from vitlab.errors import did_you_mean
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 from vitlab.cli.parse import count, one, parse
 from vitlab.cli.table import print_json, print_rows
 from vitlab.cli.talk import note
-from vitlab.config.text import Json
+from vitlab.config.serialize import Json
 
 if TYPE_CHECKING:
-    from vitlab.study.positions import Cell
+    from vitlab.studies.positions import Cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,9 @@ def run(words: Sequence[str]) -> int:
     from pathlib import Path
 
     from vitlab.cli.side_by_side import bars
-    from vitlab.study.plot import draw_positions
-    from vitlab.study.positions import positions
-    from vitlab.train.control import INTERRUPTED, TERMINATED, Control, signals
+    from vitlab.studies.plot import draw_positions
+    from vitlab.studies.positions import positions
+    from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals
 
     out, control = Path(arguments.out), Control()
     cells: tuple[Cell, ...] | None = None
@@ -77,7 +77,7 @@ def _facts(cell: Cell) -> dict[str, Json]:
 
 
 def _table(cells: Sequence[Cell]) -> list[dict[str, Json]]:
-    from vitlab.study.positions import KIND_WORDS, PLACE_WORDS
+    from vitlab.studies.positions import KIND_WORDS, PLACE_WORDS
 
     by_place = {(cell.kind, cell.place): cell for cell in cells}
     return [

@@ -17,10 +17,9 @@ from vitlab.cli.talk import UsageError, note, printable
 from vitlab.errors import DataError
 
 if TYPE_CHECKING:
-    from vitlab.data.care.progress import Tell
-    from vitlab.predict import Prediction, Predictor, Unreadable
-    from vitlab.predict.results import Sink
-    from vitlab.predict.resume import Finished
+    from vitlab.inference import Prediction, Predictor, Unreadable
+    from vitlab.inference.results import Finished, Sink
+    from vitlab.io.progress import Tell
 
 BackendWord = Literal["auto", "torch", "compile", "onnxruntime", "openvino"]
 _REPORTED = 20  # unreadable pictures told one by one; results name all of them
@@ -77,8 +76,8 @@ def run(words: Sequence[str]) -> None:
     stdin = arguments.pictures == ("-",)
     if not stdin:
         _refuse_nothing(arguments.pictures)
-    from vitlab.predict import Predictor
-    from vitlab.predict.find import find_pictures
+    from vitlab.inference import Predictor
+    from vitlab.inference.find import find_pictures
 
     predictor = Predictor(
         arguments.open(),
@@ -122,7 +121,7 @@ def _refuse_contradictions(arguments: Arguments) -> None:
 
 def _refuse_nothing(words: Sequence[str]) -> None:
     """Before a model is loaded: every word must name something, and there must be a picture."""
-    from vitlab.predict.find import find_pictures
+    from vitlab.inference.find import find_pictures
 
     try:
         first = [next(find_pictures([word]), None) for word in words]
@@ -137,8 +136,7 @@ def _sink(arguments: Arguments, predictor: Predictor, top: int) -> Iterator[tupl
     """Where results go, and the names that are there already."""
     from pathlib import Path
 
-    from vitlab.predict.results import MARK_LENGTH, Csv, JsonLines, new_file, parquet_file
-    from vitlab.predict.resume import continued_file, nothing_finished
+    from vitlab.inference.results import MARK_LENGTH, Csv, JsonLines, continued_file, new_file, nothing_finished, parquet_file
 
     mark = predictor.digest[:MARK_LENGTH]
     if arguments.parquet is not None:
@@ -170,7 +168,7 @@ class _Page:
 
     def write(self, result: Prediction | Unreadable) -> None:
         """Print one."""
-        from vitlab.predict import Unreadable
+        from vitlab.inference import Unreadable
 
         if isinstance(result, Unreadable):
             return  # told on stderr
@@ -185,7 +183,7 @@ class _Page:
 
 def _pour(results: Iterator[Prediction | Unreadable], sink: Sink, tell: Tell, *, total: int | None) -> tuple[int, int]:
     """Write results as they come; how many pictures could not be read, and how many there were."""
-    from vitlab.predict import Unreadable
+    from vitlab.inference import Unreadable
 
     unreadable = seen = 0
     tell("predicting", 0, total)
@@ -215,7 +213,7 @@ def _report(unreadable: int, seen: int, *, strict: bool) -> None:
 @contextmanager
 def _bar_beside(arguments: Arguments) -> Iterator[Tell]:
     """A bar, unless results themselves scroll by on the same terminal."""
-    from vitlab.data.care.progress import silent
+    from vitlab.io.progress import silent
 
     if arguments.out is None and arguments.parquet is None and sys.stdout.isatty():
         yield silent

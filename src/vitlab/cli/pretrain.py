@@ -10,8 +10,8 @@ from vitlab.cli.changes import Changes, Folder, Number, RecipeName, Share, Share
 from vitlab.cli.choosing import Choice, chosen_run, rule_of
 from vitlab.cli.parse import parse, unset
 from vitlab.cli.training import Job, default_out, perform
-from vitlab.config.recipes import recipe
-from vitlab.config.wish import DataFacts
+from vitlab.config.overrides import DataFacts
+from vitlab.recipes.table import recipe
 
 _SMALL = 100_000  # pictures below which `small-data` is chosen
 
@@ -54,7 +54,7 @@ class Arguments:
 def run(words: Sequence[str]) -> int:
     """Pre-train, and print where the model is."""
     arguments = parse(Arguments, words, verb="pretrain")
-    from vitlab.train.survey import survey
+    from vitlab.training.plan import survey
 
     rule = rule_of(arguments.val_share, arguments.test_share)
     source = arguments.data

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from vitlab.cli.talk import note, printable
-from vitlab.data.care.progress import Tell, silent
+from vitlab.io.progress import Tell, silent
 
 _LINE_EVERY = 10.0  # seconds
 

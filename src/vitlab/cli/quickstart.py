@@ -12,12 +12,12 @@ from vitlab.cli.parse import one, parse, unset
 from vitlab.cli.progress import bar
 from vitlab.cli.table import print_facts, print_json, print_rows
 from vitlab.cli.talk import note
-from vitlab.config.text import Json
+from vitlab.config.serialize import Json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vitlab.study.quickstart import Outcome
+    from vitlab.studies.quickstart import Outcome
 
 _BUDGETS = ("full", "tiny")
 
@@ -50,9 +50,8 @@ def run(words: Sequence[str]) -> int:
     from pathlib import Path
 
     from vitlab.cli.side_by_side import bars
-    from vitlab.study.quickstart import BUDGETS, Outcome, quickstart
-    from vitlab.study.quickstart_report import write_quickstart_report
-    from vitlab.train.control import INTERRUPTED, TERMINATED, Control, signals
+    from vitlab.studies.quickstart import BUDGETS, Outcome, quickstart, write_quickstart_report
+    from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals
 
     out = Path(arguments.out or ("runs/quickstart" if arguments.budget == "full" else f"runs/quickstart-{arguments.budget}"))
     control = Control()
@@ -86,7 +85,7 @@ def _rows(outcome: Outcome) -> list[dict[str, Json]]:
 
 
 def _row(row: dict[str, Json]) -> dict[str, Json]:
-    from vitlab.study.quickstart import SHOTS
+    from vitlab.studies.quickstart import SHOTS
 
     return {
         "": row["name"],

@@ -13,7 +13,7 @@ from vitlab.cli.opening import File
 from vitlab.cli.parse import Count, existing, one, parse, positional, unset
 from vitlab.cli.progress import bar
 from vitlab.cli.table import print_facts
-from vitlab.config.text import Json
+from vitlab.config.serialize import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def run(words: Sequence[str]) -> None:
 
     from pathlib import Path
 
-    from vitlab.inspect.report import write_report
+    from vitlab.reports.report import write_report
 
     with bar(lines=True) as tell:
         written = write_report(

@@ -7,8 +7,8 @@ from itertools import islice
 
 from vitlab.cli.table import print_facts
 from vitlab.cli.talk import printable
-from vitlab.config.text import Json, to_json
-from vitlab.data.care.findings import Picture, Report, Spread, Twins
+from vitlab.config.serialize import Json, to_json
+from vitlab.data.quality.check import Picture, Report, Spread, Twins
 
 _MEMBERS = 4  # pictures of a group that are printed
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vitlab.config.text import Json, to_json
-from vitlab.data.public.public_set import PublicSet
+from vitlab.config.serialize import Json, to_json
+from vitlab.data.catalog.sets import PublicSet
 
 
 def set_facts(entry: PublicSet, *, json: bool) -> dict[str, Json]:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from vitlab.cli.talk import note
-from vitlab.config.text import Json
-from vitlab.study.lanes import Done, Went
+from vitlab.config.serialize import Json
+from vitlab.studies.runner import Done, Went
 
 Hear = Callable[[Went | Done], None]
 

@@ -12,7 +12,7 @@ from vitlab.cli.opening import Feeding, File
 from vitlab.cli.parse import Existing, count, is_checkpoint, one, parse, positional, unset
 from vitlab.cli.table import print_rows
 from vitlab.cli.talk import UsageError
-from vitlab.config.text import Json
+from vitlab.config.serialize import Json
 from vitlab.errors import DataError
 
 
@@ -43,7 +43,7 @@ def run(words: Sequence[str]) -> None:
         raise UsageError("--top: at least 1 picture")
     from pathlib import Path
 
-    from vitlab.predict.index import Index
+    from vitlab.inference.search_index import Index
 
     index = Index(Path(arguments.index))
     made_by = arguments.checkpoint or index.made_by
@@ -52,7 +52,7 @@ def run(words: Sequence[str]) -> None:
             f"no file or folder called {made_by!r}" + ("" if arguments.checkpoint else f", which {arguments.index} names"),
             hint="say --checkpoint FILE",
         )
-    from vitlab.predict import Predictor, Unreadable
+    from vitlab.inference import Predictor, Unreadable
 
     predictor = Predictor(arguments.load(made_by), batch_size=1, workers=0, device=arguments.device)
     if predictor.features_digest != index.digest:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from vitlab.cli.talk import UsageError
-from vitlab.config.check import did_you_mean
+from vitlab.errors import did_you_mean
 
 # study -> (its line in `vitlab study --help`, its module). A study's module holds `Arguments` and `run(words)`, as a verb's does,
 # and is imported only when the study is asked for.

@@ -6,7 +6,7 @@ import json as json_text
 from collections.abc import Mapping, Sequence
 
 from vitlab.cli.talk import printable
-from vitlab.config.text import Json
+from vitlab.config.serialize import Json
 
 
 def print_json(value: Json | Mapping[str, Json] | Sequence[Mapping[str, Json]]) -> None:

@@ -10,9 +10,9 @@ from typing import Annotated
 from vitlab.cli.changes import Changes, Shared
 from vitlab.cli.parse import one, parse
 from vitlab.cli.training import Job, perform
-from vitlab.config.change import changed
+from vitlab.config.overrides import changed
 from vitlab.config.run import RunConfig
-from vitlab.config.text import from_text
+from vitlab.config.serialize import from_text
 from vitlab.errors import ConfigError
 
 

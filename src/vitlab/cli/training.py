@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from vitlab.cli.changes import Changes
 from vitlab.cli.table import print_facts, print_json, print_rows
 from vitlab.cli.talk import note
-from vitlab.config.reasons import model_said
+from vitlab.config.data import Split
+from vitlab.config.overrides import DataFacts
 from vitlab.config.run import RunConfig
-from vitlab.config.source import Split
-from vitlab.config.text import Json, to_json
-from vitlab.config.wish import DataFacts
+from vitlab.config.serialize import Json, to_json
+from vitlab.recipes.reasons import model_said
 
 if TYPE_CHECKING:
-    from vitlab.train.control import Control
-    from vitlab.train.events import Finished
-    from vitlab.train.log import Listener
-    from vitlab.train.sweep import SweepEvent, Swept
+    from vitlab.training.callbacks import Listener
+    from vitlab.training.control import Control
+    from vitlab.training.events import Finished
+    from vitlab.training.sweep import SweepEvent, Swept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +44,18 @@ class Job:
 
 def perform(job: Job) -> int:
     """Make the run, or with --dry-run its plan; the exit code."""
-    from vitlab.train.processor import keep_memory
-    from vitlab.train.survey import this_machine
+    from vitlab.training.cpu import keep_memory
+    from vitlab.training.plan import this_machine
 
     if not this_machine().accelerator:
         keep_memory()
     if job.changes.dry_run:
         _print_plan(job)
         return 0
-    from vitlab.train.control import INTERRUPTED, TERMINATED, Control, signals
-    from vitlab.train.distributed import leads
-    from vitlab.train.log import tell
-    from vitlab.train.sweep import Swept
+    from vitlab.training.callbacks import tell
+    from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals
+    from vitlab.training.distributed import leads
+    from vitlab.training.sweep import Swept
 
     control = Control()
     listeners = _listeners(job)
@@ -78,18 +78,18 @@ def perform(job: Job) -> int:
 
 def _events(job: Job, control: Control) -> Iterator[SweepEvent]:
     if job.rates:
-        from vitlab.train.sweep import sweep
+        from vitlab.training.sweep import sweep
 
         return sweep(job.run, job.rates, out=job.out, judge=job.judge, control=control, override=job.changes.override)
-    from vitlab.train import train
+    from vitlab.training import train
 
     return train(job.run, out=job.out, control=control, override=job.changes.override)
 
 
 def _listeners(job: Job) -> list[Listener]:
     """Who hears of the run: under torchrun the process that leads speaks for all."""
-    from vitlab.train.distributed import leads
-    from vitlab.train.log import TensorBoard, listener_for
+    from vitlab.training.callbacks import TensorBoard, listener_for
+    from vitlab.training.distributed import leads
 
     if not leads():
         return []
@@ -100,7 +100,7 @@ def _listeners(job: Job) -> list[Listener]:
 
 
 def _finished(last: SweepEvent) -> Finished:
-    from vitlab.train.events import Finished
+    from vitlab.training.events import Finished
 
     assert isinstance(last, Finished)
     return last
@@ -129,7 +129,7 @@ def _last(folder: Path) -> Path:
 
 
 def _print_sweep(job: Job, swept: Swept) -> None:
-    from vitlab.train.distributed import leads
+    from vitlab.training.distributed import leads
 
     if not leads():
         return
@@ -148,9 +148,9 @@ def _print_sweep(job: Job, swept: Swept) -> None:
 
 
 def _print_plan(job: Job) -> None:
-    from vitlab.train.distributed import leads
-    from vitlab.train.pace import duration
-    from vitlab.train.plan import plan
+    from vitlab.training.callbacks import duration
+    from vitlab.training.distributed import leads
+    from vitlab.training.plan import plan
 
     if not leads():
         return

@@ -11,15 +11,14 @@ from vitlab.cli.parse import Count, one, unset
 from vitlab.cli.progress import bar
 from vitlab.cli.table import print_json, print_rows
 from vitlab.cli.talk import UsageError, note
-from vitlab.config.evaluate import EvaluateConfig
-from vitlab.config.source import Split
-from vitlab.config.text import Json, to_json
-from vitlab.config.transfer import FewShotConfig, NeighboursConfig, ProbeConfig
+from vitlab.config.data import Split
+from vitlab.config.evaluation import EvaluateConfig, FewShotConfig, NeighboursConfig, ProbeConfig
+from vitlab.config.serialize import Json, to_json
 
 if TYPE_CHECKING:
-    from vitlab.checkpoint import Checkpoint
-    from vitlab.evaluate.probe import Probe
-    from vitlab.evaluate.transfer import Transfer
+    from vitlab.checkpoints import Checkpoint
+    from vitlab.evaluation.frozen import Transfer
+    from vitlab.evaluation.probe import Probe
 
 
 def counts(word: str) -> tuple[int, ...]:
@@ -103,7 +102,7 @@ def run_transfer(arguments: TransferOptions, judging: Judging) -> None:
         return
     if judging.data is None:
         raise UsageError("missing DATA", hint="vitlab evaluate CHECKPOINT DATA --fewshot")
-    from vitlab.evaluate.transfer import Asked, open_pair, transfer
+    from vitlab.evaluation.frozen import Asked, open_pair, transfer
 
     checkpoint = arguments.open()
     pair = open_pair(judging.data, judging.split, checkpoint, label_column=judging.label_column)

@@ -8,12 +8,12 @@ from vitlab.cli.progress import bar
 from vitlab.cli.table import print_json, print_rows
 from vitlab.cli.talk import UsageError, note
 from vitlab.cli.transfer import Judging, TransferOptions, percent, probe_json
-from vitlab.config.text import Json, to_json
-from vitlab.config.transfer import VtabConfig
+from vitlab.config.evaluation import VtabConfig
+from vitlab.config.serialize import Json, to_json
 
 if TYPE_CHECKING:
-    from vitlab.checkpoint import Checkpoint
-    from vitlab.evaluate.vtab import Mean, Vtab
+    from vitlab.checkpoints import Checkpoint
+    from vitlab.evaluation.vtab import Mean, Vtab
 
 PROTOCOL = (
     "a linear probe on frozen features from 800 + 200 pictures of each task; the paper's Table 9 is of models fine-tuned on them"
@@ -35,7 +35,7 @@ def run_vtab(arguments: TransferOptions, judging: Judging) -> None:
             raise UsageError(f"{option} is for DATA, and --vtab has a protocol of its own")
     from pathlib import Path
 
-    from vitlab.evaluate.vtab import as_vtab_sees, vtab
+    from vitlab.evaluation.vtab import as_vtab_sees, vtab
 
     assert arguments.vtab is not None
     config = VtabConfig(test=arguments.vtab_test)
@@ -61,7 +61,7 @@ def run_vtab(arguments: TransferOptions, judging: Judging) -> None:
 
 def _say(found: Vtab, config: VtabConfig) -> None:
     """What has to be known to read the table."""
-    from vitlab.evaluate.vtab_tasks import TASKS
+    from vitlab.evaluation.vtab import TASKS
 
     note(f"note: {PROTOCOL}")
     if any(result.how.startswith("by") for result in found.results):
@@ -83,7 +83,7 @@ def _say(found: Vtab, config: VtabConfig) -> None:
 
 def _task_rows(found: Vtab) -> list[dict[str, Json]]:
     """A row for each of the 19, done or not."""
-    from vitlab.evaluate.vtab_tasks import PAPER_COLUMNS, TASKS
+    from vitlab.evaluation.vtab import PAPER_COLUMNS, TASKS
 
     done = {result.task.name: result for result in found.results}
     failed = {task.name for task, _ in found.failed}
@@ -106,7 +106,7 @@ def _task_rows(found: Vtab) -> list[dict[str, Json]]:
 
 
 def _mean_rows(found: Vtab) -> list[dict[str, Json]]:
-    from vitlab.evaluate.vtab_tasks import PAPER_COLUMNS
+    from vitlab.evaluation.vtab import PAPER_COLUMNS
 
     rows: list[dict[str, Json]] = []
     for mean in found.means():
@@ -125,7 +125,7 @@ def _mean_rows(found: Vtab) -> list[dict[str, Json]]:
 
 
 def _json(arguments: TransferOptions, checkpoint: Checkpoint, found: Vtab) -> dict[str, Json]:
-    from vitlab.evaluate.vtab_tasks import PAPER_COLUMNS
+    from vitlab.evaluation.vtab import PAPER_COLUMNS
 
     tasks: list[Json] = [
         {
@@ -158,7 +158,7 @@ def _json(arguments: TransferOptions, checkpoint: Checkpoint, found: Vtab) -> di
 
 def _mean_json(mean: Mean) -> dict[str, Json]:
     """`complete` says whether this is the benchmark's mean; `paper` is over the same tasks."""
-    from vitlab.evaluate.vtab_tasks import PAPER_COLUMNS
+    from vitlab.evaluation.vtab import PAPER_COLUMNS
 
     return {
         "group": mean.name,

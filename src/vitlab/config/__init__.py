@@ -2,15 +2,13 @@
 
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess
-from vitlab.config.early import EarlyConvolutions
 from vitlab.config.efficientnet import EfficientNetConfig
-from vitlab.config.model import ModelConfig, Numerics, Position, ResNetConfig, ResNetStem, ViTConfig
-from vitlab.config.recipes import recipe
+from vitlab.config.model import EarlyConvolutions, ModelConfig, Numerics, Position, ResNetConfig, ResNetStem, ViTConfig
+from vitlab.config.overrides import DataFacts, Machine, StartFacts, Wish
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.swin import SwinConfig
 from vitlab.config.variants import variant
-from vitlab.config.wish import DataFacts, Machine, StartFacts, Wish
 
 __all__ = [
     "ConvNeXtConfig",
@@ -30,6 +28,5 @@ __all__ = [
     "SwinConfig",
     "ViTConfig",
     "Wish",
-    "recipe",
     "variant",
 ]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vitlab.config.check import at_least, fraction, pair
-from vitlab.errors import ConfigError
+from vitlab.errors import ConfigError, at_least, fraction, pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

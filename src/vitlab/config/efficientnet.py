@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from vitlab.config.check import at_least, choice, fraction, pair
-from vitlab.errors import ConfigError
+from vitlab.errors import ConfigError, at_least, choice, fraction, pair
 
 Padding = Literal["same", "half"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vitlab.config.check import at_least, choice, fraction, pair
-from vitlab.errors import ConfigError
+from vitlab.errors import ConfigError, at_least, choice, fraction, pair
 
 Cell = Literal["lstm", "rnn"]
 Ending = Literal["last", "mean"]

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vitlab.config.augment import Augment
-from vitlab.config.data import Preprocess
-from vitlab.config.decode import DecodeLimits
-from vitlab.config.growth import scaled
-from vitlab.config.loader import LoaderConfig
+from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess, Split, SplitRule
 from vitlab.config.model import ModelConfig, ViTConfig
-from vitlab.config.source import Split, SplitRule
-from vitlab.config.train import TrainConfig
+from vitlab.config.train import TrainConfig, scaled
 from vitlab.errors import ConfigError
 
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.files.names import shown
-from vitlab.data.labels import UNKNOWN, Label
-from vitlab.data.order import Indices, Picks, substitute
-from vitlab.data.randomness import rng_of
+from vitlab.data.dataset import UNKNOWN, Label
+from vitlab.data.sampler import Indices, Picks, rng_of, substitute
 from vitlab.errors import ConfigError, DataError, VitlabError
+from vitlab.io.names import shown
 
-if TYPE_CHECKING:  # workers start sooner without it
-    from vitlab.data.source import Example, Source
+if TYPE_CHECKING:
+    from vitlab.data.dataset import Example, Source
+
 
 Pixels = NDArray[np.uint8]
 View = Callable[["Example", np.random.Generator], Pixels]
@@ -211,7 +211,7 @@ class Filler:
 
     def _fill_in_bulk(self, source: InBulk, picks: Picks, images_BHWC: Pixels, telling: Telling) -> Report:
         """As `fill`; made rather than read, no picture can be corrupt."""
-        from vitlab.data.source import Example
+        from vitlab.data.dataset import Example
 
         report = Report()
         if len(picks):

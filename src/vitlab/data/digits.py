@@ -13,10 +13,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.config.check import choice
-from vitlab.data.files.digests import Digests, digest_all
-from vitlab.data.labels import LabelTable
-from vitlab.data.listed import PARTS, ListedSource
+from vitlab.data.dataset import PARTS, LabelTable, ListedSource
+from vitlab.errors import choice
+from vitlab.io.digests import Digests, digest_all
 
 HoldOut = Literal["content", "writers"]
 

@@ -12,13 +12,11 @@ from typing import Self
 
 import numpy as np
 
-from vitlab.config.loader import LoaderConfig
+from vitlab.config.data import LoaderConfig
 from vitlab.data.batch import Batch, Failure, Feed, Filler, Pixels, Report, label_array
-from vitlab.data.listed import ListedSource
-from vitlab.data.order import InTurn, Order, Picks, Share, Shuffled, Weighted, running_weights
-from vitlab.data.source import Source
-from vitlab.data.workers.decode_once import decode_once
-from vitlab.data.workers.decoded import DecodedSource
+from vitlab.data.dataset import ListedSource, Source
+from vitlab.data.sampler import InTurn, Order, Picks, Share, Shuffled, Weighted, running_weights
+from vitlab.data.workers.decoded_cache import DecodedSource, decode_once
 from vitlab.data.workers.processes import Processes
 from vitlab.data.workers.threads import InCaller, Pool, Threads
 from vitlab.errors import ConfigError, DataError

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from vitlab.config.augment import Augment
+from vitlab.config.data import Augment
 from vitlab.errors import DataError
 
 Layout = Literal["BHWC", "BCHW"]

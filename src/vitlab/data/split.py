@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.config.source import Split, SplitRule
-from vitlab.data.files.digests import Digests, as_numbers
-from vitlab.data.kinds.offenders import Offenders
-from vitlab.data.labels import LabelTable
-from vitlab.data.listed import PARTS, UNDECLARED, ListedSource
+from vitlab.config.data import Split, SplitRule
+from vitlab.data.dataset import PARTS, UNDECLARED, LabelTable, ListedSource, Offenders
 from vitlab.errors import DataError
+from vitlab.io.digests import Digests, as_numbers
 
 TRAIN, VAL, TEST = range(3)
 Parts = NDArray[np.int8]

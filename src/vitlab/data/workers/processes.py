@@ -27,16 +27,15 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from vitlab.data.batch import Filler, Pixels, Report, WorkerTraceback
-from vitlab.data.order import Picks
+from vitlab.data.sampler import Picks
 from vitlab.data.workers.memory import nameless_file
-from vitlab.data.workers.shared import Layout, Shared
 from vitlab.data.workers.threads import Watch, pieces
-from vitlab.data.workers.worker_process import News, Reply, Task
+from vitlab.data.workers.worker import Layout, News, Reply, Shared, Task
 from vitlab.errors import ConfigError, DataError
 
 _BOOT = (
     "import json, sys; told = json.loads(sys.argv[1]); sys.path[:] = told.pop('path'); "
-    "from vitlab.data.workers.worker_process import run; run(told)"
+    "from vitlab.data.workers.worker import run; run(told)"
 )
 # One worker is one core's work: a library that starts threads of its own would only fight the other workers.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.batch import Filler, Pixels, Report
-from vitlab.data.files.names import shown
-from vitlab.data.order import Picks
+from vitlab.data.sampler import Picks
 from vitlab.errors import DataError
+from vitlab.io.names import shown
 
 _NAME_BYTES = 240
 _SMALL_PIECE = 16  # rows; handing out a piece costs about as much as viewing one small picture

@@ -1,0 +1,140 @@
+"""What a checkpoint is: a model that knows how to be fed and what its answers are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.data import Preprocess, takes_one_size
+from vitlab.config.efficientnet import EfficientNetConfig
+from vitlab.config.model import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.serialize import Json
+from vitlab.config.swin import SwinConfig
+from vitlab.errors import CheckpointError
+from vitlab.models.families import skeleton
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A model with everything needed to use it.
+
+    `config` is what `model` was built from, `preprocess` how pictures become its input, `labels` the classes' names in the
+    order of the logits. `notes` says everything that was guessed, converted or changed on the way here; `format` where the
+    weights came from. `recipe` is the training run's config as JSON and `metrics` what it reached, where known.
+    """
+
+    model: nn.Module
+    config: ModelConfig
+    preprocess: Preprocess
+    labels: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    format: str = "native"
+    recipe: dict[str, Json] | None = None
+    metrics: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a file says about itself, read without building the model.
+
+    `parameters` counts numbers in the file's tensors; `dtypes` are the types they are stored in. `metadata` is what else its
+    header holds: for a native file its version, the tensors' SHA-256, recipe and metrics.
+    """
+
+    format: str
+    config: ModelConfig
+    parameters: int
+    dtypes: tuple[str, ...]
+    preprocess: Preprocess
+    labels: tuple[str, ...] | None
+    notes: tuple[str, ...]
+    metadata: dict[str, Json]
+
+
+# Whether weights, labels and preprocessing belong to a model, asked before the model is built at full size.
+
+MAX_POSITIONS = 1 << 24  # numbers in a table of fixed positions, which a model computes and no file has to hold
+_SHOWN = 20
+
+
+def check_state(state: Mapping[str, torch.Tensor], config: ModelConfig, *, where: str) -> None:
+    """Refuse weights that are not exactly those of the config's model, naming what is missing, unknown or of another shape."""
+    _check_extent(config, len(state), where)
+    try:
+        wanted = {name: tuple(tensor.shape) for name, tensor in skeleton(config).state_dict().items()}
+    except RuntimeError as error:  # a number of elements that does not fit into 64 bits
+        raise CheckpointError(f"{where}: the config describes a model that cannot be: {str(error)[:120]}") from error
+    faults = [f"{name} is missing" for name in wanted if name not in state]
+    faults += [f"{name} is unknown" for name in state if name not in wanted]
+    faults += [
+        f"{name} is {_by(state[name].shape)} and should be {_by(shape)}"
+        for name, shape in wanted.items()
+        if name in state and tuple(state[name].shape) != shape
+    ]
+    if faults:
+        more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        raise CheckpointError(f"{where}: the weights are not those of the model: {'; '.join(faults[:_SHOWN])}{more}")
+    odd = [
+        f"{name} is {str(tensor.dtype).removeprefix('torch.')}" for name, tensor in state.items() if not tensor.is_floating_point()
+    ]
+    if odd:
+        raise CheckpointError(f"{where}: weights must be floating-point numbers: {'; '.join(odd[:_SHOWN])}")
+
+
+def check_labels(labels: Sequence[str] | None, num_classes: int) -> None:
+    """Refuse labels that are not one a class."""
+    if labels is not None and len(labels) != num_classes:
+        raise CheckpointError(
+            f"{len(labels)} labels for a head of {num_classes} classes",
+            hint="give one label a class, in the order of the logits",
+        )
+
+
+def check_preprocess(preprocess: Preprocess, config: ModelConfig) -> None:
+    """Refuse preprocessing that makes pictures the model cannot take."""
+    if preprocess.channels != config.channels:
+        raise CheckpointError(f"preprocessing gives {preprocess.channels} channels and the model takes {config.channels}")
+    if takes_one_size(config) and preprocess.image_size != config.image_size:
+        raise CheckpointError(
+            f"preprocessing gives {_by(preprocess.image_size)} pixels and the model takes {_by(config.image_size)}",
+            hint="load with image_size=, or with dynamic_size=True",
+        )
+
+
+def _check_extent(config: ModelConfig, tensors: int, where: str) -> None:
+    """Refuse a config whose model would be far larger than the file, before it is built even without values."""
+    units = _units(config)
+    if isinstance(config, ViTConfig) and config.early is not None:
+        units += sum(config.early.units)
+    if units > tensors:
+        raise CheckpointError(f"{where}: the config has {units:,} layers and there are only {tensors:,} tensors")
+    if isinstance(config, SwinConfig):
+        pairs = sum(blocks * (down * across) ** 2 for blocks, (down, across) in zip(config.depths, config.windows, strict=True))
+        if pairs > MAX_POSITIONS:
+            raise CheckpointError(f"{where}: the config has windows of {_by(config.window)} patches, beyond any model")
+    if isinstance(config, ViTConfig) and config.position.kind == "sincos-2d" and config.tokens * config.width > MAX_POSITIONS:
+        raise CheckpointError(f"{where}: the config has {config.tokens:,} tokens of width {config.width:,}, beyond any model")
+
+
+def _units(config: ModelConfig) -> int:
+    """Layers, blocks or units, each of which has a tensor at least."""
+    match config:
+        case ViTConfig():
+            return config.layers + (0 if config.stem is None else sum(config.stem.blocks))
+        case ResNetConfig():
+            return sum(config.blocks)
+        case SwinConfig() | ConvNeXtConfig():
+            return sum(config.depths)
+        case EfficientNetConfig():
+            return sum(stage.blocks for stage in config.plan)
+        case RecurrentConfig():
+            return config.depth
+
+
+def _by(shape: Iterable[int]) -> str:
+    return "x".join(map(str, shape)) or "a single number"

@@ -1,0 +1,177 @@
+"""One way in for every container: from a path to named tensors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from io import BufferedReader
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+import torch
+
+from vitlab.checkpoints.containers.npz import is_npz, read_npz
+from vitlab.checkpoints.containers.safetensors_file import OpenFile, open_safetensors, read_header
+from vitlab.checkpoints.containers.torch_file import check_torch_zip, is_torch_zip, read_torch
+from vitlab.config.serialize import Json
+from vitlab.errors import CheckpointError
+from vitlab.io.files import READABLE, is_folder, kind_of, open_regular, size_of
+from vitlab.io.zip_guard import open_zip
+
+# What a weights file holds, whatever its container: named tensors and the texts beside them. Nothing here knows a model.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawFile:
+    """The content of a file or folder as found, names and dtypes unchanged.
+
+    `tensors` are on the CPU, contiguous, each with memory of its own (or all on the meta device when only the headers were read).
+    `metadata` is the text of a safetensors header, else empty. `sidecar` is the parsed config.json and `preprocessor` the
+    preprocessor_config.json of the same folder, where there is one. `notes` says what was chosen or left aside in reading.
+    """
+
+    path: Path
+    tensors: dict[str, torch.Tensor]
+    metadata: dict[str, str]
+    sidecar: dict[str, Json] | None = None
+    preprocessor: dict[str, Json] | None = None
+    notes: tuple[str, ...] = ()
+
+
+# A folder of weights as Hugging Face lays it out: config.json, preprocessor_config.json, one weights file or several shards.
+
+MAX_TEXT = 8 << 20  # bytes of a JSON file
+CONFIG = "config.json"
+PREPROCESSOR = "preprocessor_config.json"
+_PREFERRED = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+_ENDINGS = (".safetensors", ".npz", ".pt", ".pth", ".bin")
+
+
+def weights_in(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """The weights file of a folder, and a note where another was passed over; several equals are refused."""
+    try:
+        names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    except OSError as error:
+        raise CheckpointError(f"cannot read the folder {folder}: {error.strerror}") from error
+    found = [name for name in _PREFERRED if name in names]
+    if found:
+        passed = f"read {found[0]}; left aside {', '.join(found[1:])}"
+        return folder / found[0], (passed,) if len(found) > 1 else ()
+    others = [name for name in names if name.endswith(_ENDINGS) and not name.startswith(".")]
+    if not others:
+        raise CheckpointError(f"the folder {folder} holds no weights", hint=f"a weights file is called {', '.join(_PREFERRED)}")
+    if len(others) > 1:
+        shown = ", ".join(others[:6]) + (", ..." if len(others) > 6 else "")
+        raise CheckpointError(f"the folder {folder} holds several weights files ({shown})", hint="give the path of one of them")
+    return folder / others[0], ()
+
+
+def with_sidecars(raw: RawFile, folder: Path, *, asked: bool) -> RawFile:
+    """The same with config.json and preprocessor_config.json of the folder, where they are.
+
+    One that is not a JSON object is an error if the folder was `asked` for, and else left aside with a note: who gives a file
+    that happens to lie beside something else does not mean the something else.
+    """
+    read: dict[str, dict[str, Json] | None] = {CONFIG: None, PREPROCESSOR: None}
+    notes = raw.notes
+    for name in read:
+        if not (folder / name).is_file():
+            continue
+        try:
+            read[name] = read_json(folder / name)
+        except CheckpointError as error:
+            if asked:
+                raise
+            notes = (*notes, f"left {name} aside: {error.message}")
+    return replace(raw, sidecar=read[CONFIG], preprocessor=read[PREPROCESSOR], notes=notes)
+
+
+def read_json(path: Path) -> dict[str, Json]:
+    """The JSON object in a small file."""
+    with open_regular(path) as file:
+        return parse_json(file, path)
+
+
+def parse_json(file: BinaryIO, path: Path) -> dict[str, Json]:
+    """The JSON object in an open small file."""
+    if size_of(file) > MAX_TEXT:
+        raise CheckpointError(f"{path} has {size_of(file):,} bytes, too many for a JSON file here")
+    try:
+        value = json.loads(file.read().decode())
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not JSON: {str(error)[:120]}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} is not a JSON object")
+    return value
+
+
+def read_shards(index: Path, content: dict[str, Json], *, values: bool) -> dict[str, torch.Tensor]:
+    """The tensors of all shards named by an index file, which must hold exactly the tensors that the index says."""
+    places = content.get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise CheckpointError(f"{index} is a JSON file without a weight_map", hint="give the folder, or the weights file in it")
+    by_shard: dict[str, set[str]] = {}
+    for name, shard in places.items():
+        by_shard.setdefault(_plain_name(shard, index), set()).add(name)
+    tensors: dict[str, torch.Tensor] = {}
+    for shard, names in by_shard.items():
+        with open_safetensors(index.parent / shard) as opened:
+            there = opened.header.entries.keys()
+            if there != names:
+                odd = sorted(there ^ names)
+                shown = ", ".join(odd[:8]) + (", ..." if len(odd) > 8 else "")
+                raise CheckpointError(f"{index} and its shard {shard} disagree about {shown}")
+            tensors |= opened.tensors() if values else opened.shapes()
+    return tensors
+
+
+def _plain_name(shard: Json, index: Path) -> str:
+    """The name of a file in the same folder; a path that leads elsewhere is refused."""
+    if not isinstance(shard, str) or PurePosixPath(shard).name != shard or "\\" in shard or "\0" in shard:
+        raise CheckpointError(f"{index} names the shard {str(shard)[:60]!r}, which is not a file of its own folder")
+    return shard
+
+
+def read_file(path: Path, *, values: bool = True) -> RawFile:
+    """The tensors of a file or folder: .npz, .safetensors (also in shards), torch's .pt/.pth/.bin.
+
+    The container is told from the content, not from the name. Without `values` only the headers are read and the tensors come
+    on the meta device. Damaged, hostile and unknown files are refused with a CheckpointError; nothing in a file is ever executed.
+    """
+    if is_folder(path):
+        weights, notes = weights_in(path)
+        raw = _read(weights, values, notes)
+        return with_sidecars(raw, path, asked=True)
+    return with_sidecars(_read(path, values, ()), path.parent, asked=False)
+
+
+def _read(path: Path, values: bool, notes: tuple[str, ...]) -> RawFile:
+    with open_regular(path) as file:
+        match kind_of(file, path):
+            case "safetensors":
+                opened = OpenFile(path=path, header=read_header(file, path), file=file)
+                tensors = opened.tensors() if values else opened.shapes()
+                raw = RawFile(path=path, tensors=tensors, metadata=opened.header.metadata, notes=notes)
+            case "zip":
+                raw = _read_zip(file, path, values, notes)
+            case "torch-legacy":
+                tensors, chosen = read_torch(file, path, values=values)
+                raw = RawFile(path=path, tensors=tensors, metadata={}, notes=(*notes, *chosen))
+            case "json":
+                tensors = read_shards(path, parse_json(file, path), values=values)
+                raw = RawFile(path=path, tensors=tensors, metadata={}, notes=notes)
+    if not raw.tensors:
+        raise CheckpointError(f"{path} holds no tensors")
+    return raw
+
+
+def _read_zip(file: BufferedReader, path: Path, values: bool, notes: tuple[str, ...]) -> RawFile:
+    with open_zip(file, path) as archive:
+        if is_npz(archive):
+            return RawFile(path=path, tensors=read_npz(archive, path, values=values), metadata={}, notes=notes)
+        if is_torch_zip(archive):
+            check_torch_zip(archive, path)
+            tensors, chosen = read_torch(file, path, values=values)
+            return RawFile(path=path, tensors=tensors, metadata={}, notes=(*notes, *chosen))
+        first = ", ".join(repr(name[:40]) for name in archive.namelist()[:3]) or "nothing"
+    raise CheckpointError(f"{path} is a zip archive of {first}, not weights", hint=READABLE)

@@ -1,0 +1,193 @@
+"""One format to another, proven before it counts: what was written is read back and compared bit for bit, then renamed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+import torch
+
+from vitlab.checkpoints.containers import read_file, write_npz, write_safetensors
+from vitlab.checkpoints.containers.safetensors_file import Check, open_safetensors
+from vitlab.checkpoints.formats import FORMATS
+from vitlab.checkpoints.formats.contract import Reading, Told, Written
+from vitlab.checkpoints.native import Facts, read_native, sealed_header, write_native
+from vitlab.checkpoints.reading import NATIVE, Source, read_source
+from vitlab.config.model import ModelConfig, ViTConfig
+from vitlab.config.serialize import Json
+from vitlab.config.swin import SwinConfig
+from vitlab.errors import CheckpointError, did_you_mean, pair
+from vitlab.io.atomic import replacing, replacing_folder
+
+State = Mapping[str, torch.Tensor]
+
+_FOLDERS = ("huggingface", "timm")  # formats whose own programs open a folder; timm's is one file where a file's name is given
+_TOLD_ALREADY = ("numerics", "stem", "standardise_eps", "norm_eps")  # the formats' own notes speak of these
+
+
+def convert(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    to: str,
+    heads: int | None = None,
+    grid: int | tuple[int, int] | None = None,
+    profile: str | None = None,
+    overwrite: bool = False,
+) -> tuple[str, ...]:
+    """Write the checkpoint `source` in the format `to` and return the notes of reading, converting and what was left out.
+
+    The weights keep their dtype and every bit. The destination is one file, for `huggingface` a folder, and for `timm` a folder
+    if its name has no ending; one that exists is refused unless `overwrite`. It appears only after it was read back and found to
+    hold exactly the same weights.
+    """
+    place = Path(destination)
+    if to not in (NATIVE, *FORMATS):
+        known = [NATIVE, *FORMATS]
+        raise CheckpointError(f"no format called {to!r}", hint=did_you_mean(to, known) or f"one of {', '.join(known)}")
+    if place.exists() and not overwrite:
+        raise CheckpointError(f"{place} exists already", hint="give another name, or ask to overwrite it")
+    _check_name(place, to)
+    found = read_source(source, Told(heads=heads, grid=None if grid is None else pair("grid", grid), profile=profile))
+    reading = replace(found.reading, state={name: tensor.contiguous() for name, tensor in found.reading.state.items()})
+    if to == NATIVE:
+        return _to_native(place, reading, found)
+    written = FORMATS[to].write(reading.state, reading.config, reading.preprocess, reading.labels)
+    folder = _is_folder(place, to)
+    if folder and written.no_folder is not None:
+        raise CheckpointError(
+            f"{to} cannot open this model as a folder: {written.no_folder}",
+            hint=f"write its weights alone, to {place.with_suffix('.safetensors')}",
+        )
+    back = (_write_folder if folder else _write_file)(place, written, reading, to)
+    return (*reading.notes, *written.notes, *(() if folder else written.alone), *_left_out(found, back, to))
+
+
+def _to_native(place: Path, reading: Reading, found: Source) -> tuple[str, ...]:
+    facts = Facts(
+        config=reading.config,
+        preprocess=reading.preprocess,
+        labels=reading.labels,
+        recipe=found.recipe,
+        metrics=found.metrics,
+        notes=reading.notes,
+    )
+
+    def check(unfinished: Path) -> None:
+        with open_safetensors(unfinished) as opened:
+            state, facts_back = read_native(opened)
+        _same(reading.state, state, place)
+        if sealed_header(state, facts_back).text != sealed_header(reading.state, facts).text:
+            raise CheckpointError(f"{place} would not say what it should: nothing was written")
+
+    write_native(place, reading.state, facts, check=check)
+    return reading.notes
+
+
+def _write_file(place: Path, written: Written, reading: Reading, to: str) -> ModelConfig:
+    """Write a foreign file, if reading it gives back the same tensors and the same state; the config it gives."""
+    config: list[ModelConfig] = []
+
+    def check(unfinished: Path) -> None:
+        config.append(_read_back(unfinished, written, reading, to, place))
+
+    _write_tensors(place, written, check)
+    return config[0]
+
+
+def _write_folder(place: Path, written: Written, reading: Reading, to: str) -> ModelConfig:
+    """The same with a folder, what stands beside the tensors included."""
+    names = (written.weights_name, *written.sidecars)
+    with replacing_folder(place, needed=_bytes(written), names=names) as folder:
+        _write_tensors(folder / written.weights_name, written, None)
+        for name, value in written.sidecars.items():
+            _write_json(folder / name, value)
+        return _read_back(folder, written, reading, to, place)
+
+
+def _write_tensors(place: Path, written: Written, check: Check | None) -> None:
+    if written.container == "npz":
+        write_npz(place, written.tensors, check=check)
+    else:
+        write_safetensors(place, written.tensors, written.metadata, check=check)
+
+
+def _write_json(place: Path, value: Json) -> None:
+    text = (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii")
+    with replacing(place, needed=len(text)) as file:
+        file.write(text)
+
+
+def _read_back(unfinished: Path, written: Written, reading: Reading, to: str, place: Path) -> ModelConfig:
+    """The config that the new file gives when read, after every tensor in it was compared with what it was made from."""
+    raw = read_file(unfinished)
+    if not unfinished.is_dir():  # what lies beside the destination is none of its business
+        raw = replace(raw, sidecar=None, preprocessor=None)
+    _same(written.tensors, raw.tensors, place)
+    told = Told()
+    if isinstance(reading.config, ViTConfig):
+        told = Told(heads=reading.config.heads, grid=reading.config.grid)
+    elif isinstance(reading.config, SwinConfig):
+        told = Told(grid=reading.config.grids[0])
+    back = FORMATS[to].read(raw, told)
+    _same(reading.state, back.state, place)
+    return back.config
+
+
+def _same(wanted: State, found: State, place: Path) -> None:
+    """Refuse a difference in names, types, shapes or any bit."""
+    odd = sorted(wanted.keys() ^ found.keys())
+    odd += [name for name in wanted.keys() & found.keys() if not _identical(wanted[name], found[name])]
+    if odd:
+        shown = ", ".join(odd[:8]) + (", ..." if len(odd) > 8 else "")
+        raise CheckpointError(f"{place} would not hold the same weights, so it was not written: {shown}")
+
+
+def _identical(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(_as_bytes(one), _as_bytes(other))  # as bytes: NaN equals itself, and 0 is not -0
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _left_out(found: Source, back: ModelConfig, to: str) -> tuple[str, ...]:
+    """What the new file does not say and a reader will assume otherwise."""
+    config = found.reading.config
+    notes = [
+        f"{to} does not say {field.name}={getattr(config, field.name)}: its readers assume {getattr(back, field.name, None)}"
+        for field in fields(config)
+        if field.name not in _TOLD_ALREADY and getattr(config, field.name) != getattr(back, field.name, None)
+    ]
+    lost = [name for name, value in (("recipe", found.recipe), ("metrics", found.metrics)) if value is not None]
+    if lost:
+        notes.append(f"{to} has no place for {' and '.join(lost)}: left out")
+    return tuple(notes)
+
+
+def _bytes(written: Written) -> int:
+    return sum(tensor.nbytes for tensor in written.tensors.values())
+
+
+def _is_folder(place: Path, to: str) -> bool:
+    """Whether that format is written as a folder of that name."""
+    return to in _FOLDERS and (to != "timm" or not place.suffix)
+
+
+def _check_name(place: Path, to: str) -> None:
+    """Refuse a name that says another format: other programs go by it."""
+    if _is_folder(place, to):
+        if place.suffix in (".safetensors", ".npz", ".json", ".bin", ".pt", ".pth"):
+            raise CheckpointError(
+                f"{to} is a folder of files, and {place.name} is a file's name", hint=f"write to {place.with_suffix('')}"
+            )
+        return
+    ending = ".npz" if to in ("jax-npz", "big-vision", "bit-npz") else ".safetensors"
+    if place.suffix != ending:
+        raise CheckpointError(
+            f"{to} is written as {ending}, and {place.name} says otherwise", hint=f"write to {place.with_suffix(ending)}"
+        )

@@ -1,0 +1,236 @@
+"""Weights made for one grid, patch, number of channels or head, fitted to another; what was done is said in notes.
+
+Axes: L tables, N patches, D width, O outputs, C channels in, P x Q cells of a patch or kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitlab.config.model import ModelConfig, PositionResize, ResNetConfig, ViTConfig
+from vitlab.config.swin import SwinConfig
+from vitlab.config.variants import RivalConfig, called
+from vitlab.errors import CheckpointError, at_least
+from vitlab.models.position import resize_grid
+
+# Rivals' weights fitted to other pictures and classes: what `fit` does for models that are neither ViTs nor BiT ResNets.
+
+# The kernel that sees the picture, by kind of model.
+FIRST = {"swin": "patches.weight", "convnext": "patches.weight", "efficientnet": "stem.weight", "recurrent": "patches.weight"}
+
+
+def fit_size(
+    state: dict[str, Tensor],
+    config: RivalConfig,
+    image_size: tuple[int, int] | None,
+    window: tuple[int, int] | None,
+    notes: list[str],
+) -> RivalConfig:
+    """The model for pictures of another size; a Swin's tables of offsets are resized where its windows become others."""
+    if not isinstance(config, SwinConfig):
+        return config if image_size is None else replace(config, image_size=image_size)
+    target = replace(config, image_size=image_size or config.image_size, window=window or config.window)
+    for stage, (old, new) in enumerate(zip(config.windows, target.windows, strict=True)):
+        if old != new:
+            for block in range(config.depths[stage]):
+                key = f"stages.{stage}.blocks.{block}.attention.offset_bias"
+                state[key] = resize_offsets(state[key], old, new)
+            notes.append(
+                f"stage {stage}: windows of {_by(new)} instead of {_by(old)} patches, their offset biases resized (bicubic)"
+            )
+    return target
+
+
+def resize_offsets(table_OH: Tensor, window: tuple[int, int], other: tuple[int, int]) -> Tensor:
+    """A table of one bias for each offset and head, for another window: bicubic, as the authors of Swin load it."""
+    down, across = 2 * window[0] - 1, 2 * window[1] - 1
+    size = (2 * other[0] - 1, 2 * other[1] - 1)
+    maps_1HGJ = table_OH.float().T.reshape(1, -1, down, across)
+    resized_1HGJ = F.interpolate(maps_1HGJ, size, mode="bicubic", align_corners=False)
+    return resized_1HGJ.reshape(table_OH.shape[1], -1).T.contiguous().to(table_OH.dtype)
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the caller wants other than the file has it; None leaves a thing as it is.
+
+    `num_classes` other than the file's replaces the whole head, the pre-training head's hidden layer included, by a linear one of
+    zeros (app. B.1.1), and 0 removes the last linear layer; `new_head` replaces it even where the number is the same.
+    `interpolation` is how positions are resized, now and at run time: `official` or `bicubic`.
+    `window` is a Swin's, in patches (down, across); where it or the image size changes its windows, their biases are resized.
+    """
+
+    num_classes: int | None = None
+    new_head: bool = False
+    image_size: tuple[int, int] | None = None
+    patch_size: tuple[int, int] | None = None
+    channels: int | None = None
+    interpolation: PositionResize | None = None
+    dynamic_size: bool | None = None
+    window: tuple[int, int] | None = None
+
+
+def fit(state: State, config: ModelConfig, wanted: Wanted) -> tuple[State, ModelConfig, tuple[str, ...]]:
+    """The weights and config as wanted, and a note for each thing that changed. The tensors given are not modified."""
+    state, notes = dict(state), list[str]()
+    if wanted.window is not None and not isinstance(config, SwinConfig):
+        raise CheckpointError(f"this is {called(config)}: only a Swin Transformer has windows to change")
+    fitted: ModelConfig
+    if isinstance(config, ViTConfig):
+        fitted = _fit_vit(state, config, wanted, notes)
+    else:
+        fitted = _fit_convolutional(state, config, wanted, notes)
+    return state, fitted, tuple(notes)
+
+
+def _fit_vit(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) -> ViTConfig:
+    if wanted.interpolation is not None:
+        config = replace(config, numerics=replace(config.numerics, resize=wanted.interpolation))
+    if wanted.dynamic_size is not None:
+        config = replace(config, dynamic_size=wanted.dynamic_size)
+    if wanted.channels is not None and wanted.channels != config.channels:
+        _fit_channels(state, _first_kernel(config), wanted.channels, notes)
+    target = replace(
+        config,
+        channels=wanted.channels or config.channels,
+        patch_size=wanted.patch_size or config.patch_size,
+        image_size=wanted.image_size or config.image_size,
+    )
+    if target.patch_size != config.patch_size:
+        state["patches.weight"] = resize_patch(state["patches.weight"], target.patch_size)
+        notes.append(f"patch embedding resized from {_by(config.patch_size)} to {_by(target.patch_size)} by pseudo-inverse")
+    if target.grid != config.grid:
+        _fit_positions(state, config, target.grid, notes)
+    elif target.image_size != config.image_size:
+        notes.append(f"image size {_by(target.image_size)} instead of {_by(config.image_size)}: the same grid, positions kept")
+    return _fit_vit_head(state, target, wanted, notes)
+
+
+def _first_kernel(config: ViTConfig) -> str:
+    """The kernel that meets the picture's channels."""
+    if config.early is not None:
+        return "early.stages.0.0.weight"
+    return "patches.weight" if config.stem is None else "stem.root.weight"
+
+
+def _fit_convolutional(state: State, config: ResNetConfig | RivalConfig, wanted: Wanted, notes: list[str]) -> ModelConfig:
+    """A ResNet or a rival: nothing in it depends on the size of the pictures but a Swin's windows."""
+    for name in ("patch_size", "interpolation", "dynamic_size"):
+        if getattr(wanted, name) is not None:
+            kind = "ResNet" if isinstance(config, ResNetConfig) else config.kind
+            raise CheckpointError(f"this is a {kind}: it has no {name} to change", hint="it takes any image size as it is")
+    if wanted.channels is not None and wanted.channels != config.channels:
+        _fit_channels(state, FIRST.get(config.kind, "root.weight"), wanted.channels, notes)
+        config = replace(config, channels=wanted.channels)
+    if not isinstance(config, ResNetConfig):
+        config = fit_size(state, config, wanted.image_size, wanted.window, notes)
+    elif wanted.image_size is not None:
+        config = replace(config, image_size=wanted.image_size)
+    if _keeps_head(config, wanted):
+        return config
+    assert wanted.num_classes is not None or wanted.new_head
+    classes = config.num_classes if wanted.num_classes is None else wanted.num_classes
+    _replace_heads(state, ("head",), config.feature_width, classes, notes)
+    return replace(config, num_classes=classes)
+
+
+def _fit_channels(state: State, key: str, channels: int, notes: list[str]) -> None:
+    at_least("channels", channels, 1)
+    weight_OCPQ = state[key]
+    state[key] = resize_channels(weight_OCPQ, channels)
+    notes.append(f"{key} takes {channels} channels instead of {weight_OCPQ.shape[1]}: kernels repeated or summed, response kept")
+
+
+def _fit_positions(state: State, config: ViTConfig, grid: tuple[int, int], notes: list[str]) -> None:
+    how, (g, j) = config.numerics.resize, config.grid
+    match config.position.kind:
+        case "learned-1d":
+            table_LND = state["position.table"]
+            placed = table_LND.shape[1] - g * j
+            patches_LND = resize_grid(table_LND[:, placed:], config.grid, grid, how)
+            state["position.table"] = torch.cat([table_LND[:, :placed], patches_LND], dim=1)
+        case "learned-2d":
+            state["position.rows"] = resize_grid(state["position.rows"], (g, 1), (grid[0], 1), how)
+            state["position.columns"] = resize_grid(state["position.columns"], (1, j), (1, grid[1]), how)
+        case "relative":
+            raise CheckpointError(
+                f"relative positions learned on a {_by(config.grid)} grid cannot be fitted to {_by(grid)}",
+                hint="an offset in reading order means another direction there; train at the size you need",
+            )
+        case "none" | "sincos-2d":
+            notes.append(f"grid {_by(grid)} instead of {_by(config.grid)}: these positions need no fitting")
+            return
+    notes.append(f"positions interpolated from {_by(config.grid)} to {_by(grid)} ({how})")
+
+
+def _fit_vit_head(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) -> ViTConfig:
+    if _keeps_head(config, wanted):
+        return config
+    classes = config.num_classes if wanted.num_classes is None else wanted.num_classes
+    if classes == 0:
+        _remove(state, ("head", "distill_head"))
+        notes.append("head removed: the model gives features")
+        return replace(config, num_classes=0)
+    if config.representation_width:
+        _remove(state, ("representation",))
+        notes.append(f"the pre-training head's hidden layer of width {config.representation_width} removed (app. B.1.1)")
+    heads = ("head", "distill_head") if config.distill_token else ("head",)
+    _replace_heads(state, heads, config.width, classes, notes)
+    return replace(config, num_classes=classes, representation_width=0)
+
+
+def _keeps_head(config: ModelConfig, wanted: Wanted) -> bool:
+    if wanted.num_classes is not None:
+        at_least("num_classes", wanted.num_classes, 0)
+    return not wanted.new_head and wanted.num_classes in (None, config.num_classes)
+
+
+def _replace_heads(state: State, heads: tuple[str, ...], width: int, classes: int, notes: list[str]) -> None:
+    dtype = next(iter(state.values())).dtype
+    _remove(state, heads)
+    for head in heads:
+        if classes:
+            state |= {f"{head}.weight": torch.zeros(classes, width, dtype=dtype), f"{head}.bias": torch.zeros(classes, dtype=dtype)}
+    notes.append(f"new head of {classes} classes, all zeros" if classes else "head removed: the model gives features")
+
+
+def _remove(state: State, layers: tuple[str, ...]) -> None:
+    for layer in layers:
+        state.pop(f"{layer}.weight", None)
+        state.pop(f"{layer}.bias", None)
+
+
+def resize_patch(weight_OCPQ: Tensor, size: tuple[int, int]) -> Tensor:
+    """Patch kernels for another patch size that answer a resized patch as the old ones answered the patch (FlexiViT).
+
+    With R the bilinear resize of a patch, as a matrix, the new kernel is the pseudo-inverse of R's transpose times the old one:
+    exact where patches grow, the least-squares answer where they shrink.
+    """
+    p, q = weight_OCPQ.shape[-2:]
+    basis = torch.eye(p * q, dtype=torch.float64).view(p * q, 1, p, q)
+    resize_old_new = F.interpolate(basis, size, mode="bilinear", align_corners=False).flatten(1)  # rows: one old pixel each
+    inverse_new_old = torch.linalg.pinv(resize_old_new)
+    weight: Tensor = weight_OCPQ.double().flatten(2) @ inverse_new_old.T
+    return weight.view(*weight_OCPQ.shape[:2], *size).to(weight_OCPQ.dtype)
+
+
+def resize_channels(weight_OCPQ: Tensor, channels: int) -> Tensor:
+    """Kernels for another number of channels. More: the old channels repeated in turn, each sharing its weight among its copies.
+    Fewer: the sum of all, shared evenly; so one grey channel is answered as the same grey in every old channel was."""
+    old = weight_OCPQ.shape[1]
+    if channels < old:
+        return (weight_OCPQ.sum(1, keepdim=True) / channels).expand(-1, channels, -1, -1).contiguous()
+    source_C = torch.arange(channels) % old
+    copies_C = torch.bincount(source_C, minlength=old)[source_C]
+    return weight_OCPQ[:, source_C] / copies_C.to(weight_OCPQ.dtype)[:, None, None]

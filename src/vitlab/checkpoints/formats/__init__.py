@@ -1,0 +1,18 @@
+"""Everybody's checkpoint layouts, each a module that reads it into ours and writes ours into it."""
+
+from vitlab.checkpoints.formats import big_vision, bit_npz, convnext, huggingface, jax_npz, swin, timm, torchvision
+from vitlab.checkpoints.formats.contract import Format, Reading, Told, Written
+
+# Name -> module with `matches(raw)`, `read(raw, told)` and `write(state, config, preprocess, labels)`. At most one matches a file.
+FORMATS: dict[str, Format] = {
+    "jax-npz": jax_npz,
+    "big-vision": big_vision,
+    "timm": timm,
+    "huggingface": huggingface,
+    "torchvision": torchvision,
+    "bit-npz": bit_npz,
+    "swin": swin,
+    "convnext": convnext,
+}
+
+__all__ = ["FORMATS", "Format", "Reading", "Told", "Written"]

@@ -1,0 +1,225 @@
+"""What every format takes and gives: `matches(raw)`, `read(raw, told)`, `write(state, config, preprocess, labels)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from vitlab.checkpoints.containers.read import RawFile
+from vitlab.config.data import Preprocess
+from vitlab.config.model import ModelConfig, Numerics, Pool, PositionKind, ResNetStem, ViTConfig
+from vitlab.config.serialize import Json
+from vitlab.config.variants import called
+from vitlab.errors import CheckpointError, at_least, pair
+
+State = Mapping[str, Tensor]
+Container = Literal["npz", "safetensors"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the caller says because the file does not.
+
+    `heads` of attention; `grid` of patches (down, across) that the positions stand for; `profile` whose numerics the weights
+    are run with, instead of those the format implies.
+    """
+
+    heads: int | None = None
+    grid: tuple[int, int] | None = None
+    profile: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.heads is not None:
+            at_least("heads", self.heads, 1)
+        if self.grid is not None:
+            object.__setattr__(self, "grid", pair("grid", self.grid))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A foreign file understood: the model it holds under our names, how to feed it, and what had to be guessed or left out.
+
+    `labels` are the classes' names in the order of the logits, where the file has them.
+    """
+
+    format: str
+    config: ModelConfig
+    state: dict[str, Tensor]
+    preprocess: Preprocess
+    labels: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A model in a foreign format, ready for the disk.
+
+    `tensors` belong into one file of kind `container`, a safetensors file with `metadata` in its header. `sidecars` are JSON
+    files by name, for the folder of that file where the destination is a folder. `weights_name` is what the tensors' file is
+    called in such a folder; `no_folder` says why there can be none, where that depends on the model.
+    `notes` say in what the format's own readers will treat the model otherwise than vitlab does, `alone` the same where they
+    are given the tensors without the sidecars.
+    """
+
+    container: Container
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str] = field(default_factory=dict)
+    sidecars: dict[str, Json] = field(default_factory=dict)
+    weights_name: str = "model.safetensors"
+    no_folder: str | None = None
+    notes: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+
+
+class Format(Protocol):
+    """What a module of this folder is: one foreign layout, both ways."""
+
+    def matches(self, raw: RawFile) -> bool:
+        """Whether a file has this layout, by its keys alone."""
+        ...
+
+    def read(self, raw: RawFile, told: Told) -> Reading:
+        """The model of a file that `matches`; CheckpointError lists what does not fit."""
+        ...
+
+    def write(self, state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
+        """The model in this layout; CheckpointError names what the layout cannot express."""
+        ...
+
+
+# What a format can hold, as a value: a model that asks for more is refused on writing, with every reason at once.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expressible:
+    """The choices of a ViT that a layout has keys for; the plain ViT of the paper is always among them.
+
+    `bare_positions`: positions for the patches alone although there is a class token. `class_token_unpooled`: a class token
+    that a mean leaves aside. No format has tokens beside the patches that attention pooling sees: timm's leaves them out.
+    """
+
+    format: str
+    pools: tuple[Pool, ...] = ("token",)
+    positions: tuple[PositionKind, ...] = ("learned-1d",)
+    bare_positions: bool = False
+    class_token_unpooled: bool = False
+    stem: bool = False
+    distill_token: bool = False
+    register_tokens: bool = False
+    representation: bool = False
+    norm_after_mean: bool = False
+    layer_scale: bool = False
+    without_qkv_bias: bool = False
+
+
+_ELSEWHERE = {  # by kind of model
+    "vit": "jax-npz, big-vision, timm, huggingface, torchvision or native",
+    "resnet": "bit-npz, timm or native",
+    "swin": "swin, timm or native",
+    "convnext": "convnext, timm or native",
+    "efficientnet": "timm or native",
+    "recurrent": "native alone",
+}
+
+
+def not_of(format_name: str, holds: str, config: ModelConfig) -> CheckpointError:
+    """That a format is for another family of models, and which formats are for this one."""
+    hint = f"{called(config)} can be written as {_ELSEWHERE[config.kind]}"
+    return CheckpointError(f"{format_name} holds {holds}, and this is {called(config)}", hint=hint)
+
+
+def only_vit(config: ModelConfig, name: str) -> ViTConfig:
+    """The config where it is a ViT's or a hybrid's; CheckpointError for the other kinds of model."""
+    if not isinstance(config, ViTConfig):
+        raise not_of(name, "ViTs", config)
+    return config
+
+
+def refuse(config: ViTConfig, can: Expressible, *, also: Sequence[str] = ()) -> None:
+    """CheckpointError that names everything of this model that the format has no place for; `also` adds reasons."""
+    reasons = [*_tokens(config, can), *_pooling(config, can), *_positions(config, can), *_layers(config, can), *also]
+    if reasons:
+        raise CheckpointError(
+            f"{can.format} cannot express {'; '.join(reasons)}", hint="the native format holds every model: --to native"
+        )
+
+
+def numerics_notes(config: ViTConfig, implied: Numerics, *, reader: str) -> list[str]:
+    """Notes where the format's own readers compute otherwise than this model is configured to."""
+    notes = []
+    if config.numerics.gelu != implied.gelu:
+        notes.append(
+            f"this model has the {config.numerics.gelu} GELU and {reader} uses the {implied.gelu} one:"
+            " its logits will differ slightly"
+        )
+    if config.numerics.norm_eps != implied.norm_eps:
+        notes.append(
+            f"this model's LayerNorm eps is {config.numerics.norm_eps:g} and {reader} uses {implied.norm_eps:g}:"
+            " its logits will differ slightly"
+        )
+    if config.pad and config.image_size != (config.grid[0] * config.step[0], config.grid[1] * config.step[1]):
+        notes.append(f"this model pads its pictures at the right and lower edge, which {reader} does not do")
+    return notes
+
+
+def stem_notes(stem: ResNetStem, implied: ResNetStem, *, reader: str) -> list[str]:
+    """The same for the ResNet before a hybrid's patches."""
+    names = ("standardise", "standardise_eps", "norm_eps", "groups")
+    other = [name for name in names if getattr(stem, name) != getattr(implied, name)]
+    told = ", ".join(f"{name} {getattr(stem, name)} against {getattr(implied, name)}" for name in other)
+    return [f"this model's stem differs from {reader}'s in {told}: its logits will differ slightly"] if other else []
+
+
+def _tokens(config: ViTConfig, can: Expressible) -> list[str]:
+    reasons = []
+    if config.register_tokens and not can.register_tokens:
+        reasons.append(f"register tokens (register_tokens={config.register_tokens})")
+    if config.distill_token and not can.distill_token:
+        reasons.append("a distillation token (distill_token=True)")
+    return reasons
+
+
+def _pooling(config: ViTConfig, can: Expressible) -> list[str]:
+    reasons = []
+    if config.pool not in can.pools:
+        reasons.append(f"pool={config.pool!r}")
+    elif config.class_token and config.pool != "token" and not can.class_token_unpooled:
+        reasons.append(f"a class token beside pool={config.pool!r}")
+    if config.norm_after_pool and not (can.norm_after_mean and config.pool == "mean"):
+        reasons.append(f"norm_after_pool=True with pool={config.pool!r}")
+    if config.representation_width and not can.representation:
+        reasons.append(f"a hidden layer before the head (representation_width={config.representation_width})")
+    return reasons
+
+
+def _positions(config: ViTConfig, can: Expressible) -> list[str]:
+    position = config.position
+    if position.kind not in can.positions:
+        return [f"positions of the kind {position.kind!r}"]
+    if position.kind == "none":
+        return []
+    reasons = []
+    if position.place != "stem":
+        reasons.append(f"positions added at more places than the stem (position.place={position.place!r})")
+    learned_without = position.kind == "learned-1d" and config.prefix_tokens and not position.prefix
+    if learned_without and not can.bare_positions:
+        reasons.append("a class token without a position (position.prefix=False)")
+    return reasons
+
+
+def _layers(config: ViTConfig, can: Expressible) -> list[str]:
+    reasons = []
+    if config.stem is not None and not can.stem:
+        reasons.append("a hybrid's ResNet stem")
+    if config.early is not None:
+        reasons.append("convolutions before the patches (early)")
+    if config.attention != "global":
+        reasons.append(f"attention={config.attention!r}")
+    if config.layer_scale and not can.layer_scale:
+        reasons.append("layer scale (layer_scale above 0)")
+    if not config.qkv_bias and not can.without_qkv_bias:
+        reasons.append("attention without biases (qkv_bias=False)")
+    return reasons

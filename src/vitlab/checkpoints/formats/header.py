@@ -1,0 +1,132 @@
+"""What vitlab adds to the header of a foreign .safetensors file, so that its own reading of it guesses nothing.
+
+The tensors remain the truth: the header adds what they cannot show, and nothing is made in a size that it alone claims.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from vitlab.checkpoints.containers.read import RawFile
+from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.infer import making
+from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.data import Preprocess
+from vitlab.config.efficientnet import EfficientNetConfig
+from vitlab.config.model import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.config.serialize import from_json, to_json
+from vitlab.config.swin import SwinConfig
+from vitlab.config.variants import RivalConfig
+from vitlab.errors import CheckpointError, ConfigError
+
+KEY = "vitlab_converted"
+Rival = TypeVar("Rival", bound=RivalConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The config, preprocessing and labels of the model that was converted."""
+
+    config: ModelConfig
+    preprocess: Preprocess
+    labels: tuple[str, ...] | None = None
+
+    def labels_for(self, classes: int) -> tuple[str, ...] | None:
+        """The labels, where they are as many as the head found in the tensors has classes."""
+        return self.labels if self.labels is not None and len(self.labels) == classes else None
+
+
+def metadata_of(config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> dict[str, str]:
+    """A safetensors header's metadata: `format`, which PyTorch libraries expect, and ours."""
+    header = Header(config=config, preprocess=preprocess, labels=labels)
+    return {"format": "pt", KEY: json.dumps(to_json(header), allow_nan=False)}
+
+
+def header_of(raw: RawFile) -> Header | None:
+    """What a conversion wrote into the header, or None."""
+    if KEY not in raw.metadata:
+        return None
+    try:
+        header = from_json(Header, json.loads(raw.metadata[KEY]))
+    except ConfigError as error:
+        raise CheckpointError(f"{raw.path.name}: the header's {KEY} is unusable: {error.message}", hint=error.hint) from error
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+        raise CheckpointError(f"{raw.path.name}: the header's {KEY} is not JSON", hint="the file is damaged") from error
+    assert isinstance(header, Header)
+    return header
+
+
+def adopted(found: ModelConfig, header: Header, told: Told, *, where: str) -> ModelConfig:
+    """`found`, which the tensors showed, with what they cannot show taken from the header; what was told goes before it."""
+    stated = header.config
+    if isinstance(found, ViTConfig) and isinstance(stated, ViTConfig):
+        if (found.width, found.depth, found.mlp_width) == (stated.width, stated.depth, stated.mlp_width):
+            with making(where):
+                return _adopted_vit(found, stated, told)
+    elif isinstance(found, ResNetConfig) and isinstance(stated, ResNetConfig) and found.blocks == stated.blocks:
+        eps = stated.standardise_eps if told.profile is None else found.standardise_eps
+        with making(where):
+            return replace(
+                found,
+                image_size=stated.image_size,
+                head_bias=stated.head_bias,
+                groups=stated.groups,
+                standardise_eps=eps,
+                norm_eps=stated.norm_eps,
+            )
+    elif not isinstance(found, ViTConfig | ResNetConfig):
+        return adopted_rival(found, header, where=where)
+    raise _another(where)
+
+
+def adopted_rival(found: Rival, header: Header, *, where: str) -> Rival:
+    """The config in the header, where the tensors make that model; classes and channels are what the tensors show."""
+    stated = header.config
+    if not isinstance(stated, type(found)) or shown(stated) != shown(found):
+        raise _another(where)
+    with making(where):
+        return replace(stated, num_classes=found.num_classes, channels=found.channels)
+
+
+def shown(config: RivalConfig) -> tuple[object, ...]:
+    """All of a rival's choices that its tensors show."""
+    match config:
+        case SwinConfig():
+            sizes = (config.width, config.depths, config.heads, config.mlp_ratio, config.patch_size, config.qkv_bias)
+            return (*sizes, config.windows)
+        case ConvNeXtConfig():
+            scaled = config.layer_scale > 0
+            return config.depths, config.widths, config.kernel, config.patch_size, config.mlp_ratio, scaled
+        case EfficientNetConfig():
+            return config.stages, config.stem_width, config.head_width
+        case _:
+            return ()
+
+
+def _another(where: str) -> CheckpointError:
+    return CheckpointError(
+        f"{where}: the header describes another model than the tensors make",
+        hint="the tensors were changed after vitlab wrote the file: save them without its header",
+    )
+
+
+def _adopted_vit(found: ViTConfig, stated: ViTConfig, told: Told) -> ViTConfig:
+    config = replace(
+        found,
+        head_bias=stated.head_bias,
+        dropout=stated.dropout,
+        drop_path=stated.drop_path,
+        patch_dropout=stated.patch_dropout,
+        layer_scale=stated.layer_scale if found.layer_scale and stated.layer_scale else found.layer_scale,
+        dynamic_size=stated.dynamic_size,
+    )
+    if found.grid == stated.grid and found.step == stated.step:
+        config = replace(config, pad=stated.pad, image_size=stated.image_size)
+    if told.profile is not None:
+        return config
+    stem = config.stem
+    if stem is not None and stated.stem is not None:
+        stem = replace(stated.stem, blocks=stem.blocks, width=stem.width)
+    return replace(config, numerics=stated.numerics, stem=stem)

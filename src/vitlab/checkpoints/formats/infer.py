@@ -1,0 +1,239 @@
+"""What a file's keys and shapes say about the model they belong to, and what has to be guessed: shared by all formats."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from vitlab.checkpoints.containers.read import RawFile
+from vitlab.checkpoints.formats.contract import Told
+from vitlab.config.data import Interpolation, Preprocess
+from vitlab.config.model import PROFILES, Numerics, ResNetStem
+from vitlab.config.variants import SIZES
+from vitlab.errors import CheckpointError, ConfigError, did_you_mean
+
+Tensors = Mapping[str, Tensor]
+
+# Heads of models in use whose heads are not 64 wide: (width, depth, mlp_width) -> heads. ViT-Mini is ours alone: not here.
+WIDE_HEADS: dict[tuple[int, int, int], int] = {
+    (size.width, size.depth, size.mlp_width): size.heads
+    for name, size in SIZES.items()
+    if name != "Mini" and size.width != 64 * size.heads
+} | {
+    (1536, 40, 6144): 16,  # SigLIP 2's g-opt
+    (768, 8, 2304): 8,  # the "small" ViT of timm's first releases
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The grid of patches (down, across) a position table stands for, and whether its first rows are for the other tokens."""
+
+    grid: tuple[int, int]
+    prefix: bool
+    notes: tuple[str, ...] = ()
+
+
+def shape_of(tensors: Tensors, key: str, axes: int, *, where: str) -> tuple[int, ...]:
+    """The shape of a tensor everything else depends on; refused where it is absent, empty or has another number of axes."""
+    if key not in tensors:
+        raise CheckpointError(f"{where} has no {key}", hint="the file is incomplete")
+    shape = tuple(tensors[key].shape)
+    if len(shape) != axes or 0 in shape:
+        raise CheckpointError(f"{where}: {key} is {shape} and should have {axes} axes, none of them empty")
+    return shape
+
+
+def outputs(tensors: Tensors, keys: tuple[str, ...], axis: int) -> int:
+    """How many numbers an optional layer gives, from the first of its tensors that is there; 0 where none is: no such layer."""
+    return next((tensors[key].shape[axis] for key in keys if key in tensors and tensors[key].ndim), 0)
+
+
+def count(tensors: Tensors, template: str, *, where: str, first: int = 0) -> int:
+    """How many things are numbered first, first + 1, ... at the `{}` of keys that begin with `template`; gaps are refused.
+
+    The answer is bounded by the number of keys, whatever number a hostile key claims.
+    """
+    matcher = re.compile(re.escape(template).replace(r"\{\}", r"(\d{1,6})"))
+    numbers = {int(found[1]) for key in tensors if (found := matcher.match(key))}
+    absent = [number for number in range(first, first + len(numbers)) if number not in numbers]
+    if absent:
+        raise CheckpointError(
+            f"{where}: of the keys {template}... number {absent[0]} is missing and number {max(numbers)} is there",
+            hint="the file is incomplete",
+        )
+    return len(numbers)
+
+
+def heads_of(width: int, depth: int, mlp_width: int, *, told: int | None, said: int | None, where: str) -> tuple[int, list[str]]:
+    """Heads of attention for a layout that does not hold them, with a note where they are a guess.
+
+    In order: what the caller told, what stands beside the tensors, the published model of that size, heads 64 wide.
+    """
+    heads = told if told is not None else said
+    if heads is not None:
+        if heads < 1 or width % heads:
+            raise CheckpointError(f"{where}: {heads} heads do not divide the width {width}")
+        return heads, [f"heads={heads} as told, not {said} as stands beside the tensors"] if said not in (None, heads) else []
+    if (known := WIDE_HEADS.get((width, depth, mlp_width))) is not None:
+        return known, [f"heads={known} is a guess from the published model of this size: the file does not say"]
+    if width % 64:
+        raise CheckpointError(
+            f"{where} does not say how many heads its attention has, and its width {width} is not a multiple of 64",
+            hint="tell it: heads=...",
+        )
+    return width // 64, [f"heads={width // 64} is a guess (width / 64): the file does not say"]
+
+
+def places_of(
+    rows: int, prefix: int, *, told: tuple[int, int] | None, said: tuple[int, int] | None, without: bool, where: str
+) -> Places:
+    """The grid that `rows` positions stand for beside `prefix` class, distillation and register tokens.
+
+    `told` is the caller's grid and binding; `said` one worked out from beside the tensors, believed where it fits; else the
+    grid is square. `without` allows a table that has rows for the patches alone.
+    """
+    counts = {rows - prefix: True} | ({rows: False} if without and prefix else {})  # patches -> are the prefix tokens in it
+    possible = " or ".join(str(number) for number in counts)
+    if told is not None:
+        if (patches := told[0] * told[1]) not in counts:
+            raise CheckpointError(f"{where}: grid={told[0]}x{told[1]} is {patches} patches, and the positions are for {possible}")
+        return Places(grid=told, prefix=counts[patches])
+    notes: tuple[str, ...] = ()
+    if said is not None:
+        if said[0] * said[1] in counts:
+            return Places(grid=said, prefix=counts[said[0] * said[1]])
+        notes = (f"the size beside the tensors makes {said[0]}x{said[1]} patches, but the positions are for {possible}: ignored",)
+    square = {side: within for number, within in counts.items() if (side := _root(number))}
+    if len(square) != 1:
+        why = "no square grid" if not square else "either of two square grids"
+        raise CheckpointError(
+            f"{where}: the positions are for {possible} patches, which is {why}",
+            hint="tell it the patches down and across: grid=(..., ...)",
+        )
+    ((side, within),) = square.items()
+    return Places(grid=(side, side), prefix=within, notes=notes)
+
+
+def numerics_of(told: Told, default: Numerics) -> Numerics:
+    """The told profile's numerics, else the format's."""
+    if told.profile is None:
+        return default
+    if told.profile not in PROFILES:
+        hint = did_you_mean(told.profile, list(PROFILES)) or f"one of {', '.join(PROFILES)}"
+        raise ConfigError(f"no numerics profile called {told.profile!r}", hint=hint)
+    return PROFILES[told.profile]
+
+
+def stem_of(told: Told, blocks: tuple[int, ...], width: int, *, official: bool) -> ResNetStem:
+    """A hybrid's stem of that size, computed as the told profile's code does, else as the format's own code."""
+    if told.profile in ("official", "timm"):
+        official = told.profile == "official"
+    if official:
+        return ResNetStem(blocks=blocks, width=width, standardise="std", standardise_eps=1e-5, norm_eps=1e-6)
+    return ResNetStem(blocks=blocks, width=width, standardise="variance", standardise_eps=1e-8, norm_eps=1e-5)
+
+
+def image_size_of(grid: tuple[int, int], patch_size: tuple[int, int], stem: ResNetStem | None) -> tuple[int, int]:
+    """Pixels (height, width) of a picture with that grid of patches."""
+    stride = 1 if stem is None else stem.stride
+    return grid[0] * patch_size[0] * stride, grid[1] * patch_size[1] * stride
+
+
+@contextmanager
+def making(where: str) -> Iterator[None]:
+    """A config that cannot be is here the fault of the file it was read from."""
+    try:
+        yield
+    except ConfigError as error:
+        raise CheckpointError(f"{where} describes a model that cannot be: {error.message}", hint=error.hint) from error
+
+
+def unwrapped(raw: RawFile) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """A PyTorch state dict without the prefix that DistributedDataParallel, torch.compile or Lightning put on every key."""
+    tensors, notes = dict(raw.tensors), []
+    while prefix := next(
+        (word for word in ("module.", "_orig_mod.", "model.") if tensors and all(key.startswith(word) for key in tensors)), None
+    ):
+        tensors = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
+        notes.append(f"the prefix {prefix!r} was taken off every key")
+    return tensors, tuple(notes)
+
+
+def zero_head(state: Tensors) -> list[str]:
+    """A note where the classifier is all zeros, which gives every picture the same logits."""
+    head = state.get("head.weight")
+    if head is None or head.is_meta or bool(head.any()):  # meta: only the file's header was read
+        return []
+    return ["head is all zeros: authors' 21k files have it so"]
+
+
+def _root(number: int) -> int:
+    """The square root of a positive square number, else 0."""
+    root = math.isqrt(number) if number > 0 else 0
+    return root if root * root == number else 0
+
+
+# How a file's model is fed where the file does not say: each format's own evaluation, made for any size and channels.
+
+SHARE = 0.875  # of the short side that a centre crop keeps: 224 of 256
+UNUSED = Preprocess().resize_to  # where nothing is cropped
+HALF = (0.5, 0.5, 0.5)  # pixels to [-1, 1]
+
+
+def squashed(image_size: tuple[int, int], channels: int, *, interpolation: Interpolation) -> Preprocess:
+    """Scaled to `image_size` whatever the aspect, pixels to [-1, 1]."""
+    mean = per_channel(HALF, channels)
+    return Preprocess(image_size=image_size, resize="squash", interpolation=interpolation, mean=mean, std=mean)
+
+
+def cropped(
+    image_size: tuple[int, int],
+    channels: int,
+    *,
+    interpolation: Interpolation,
+    mean: tuple[float, ...] = HALF,
+    std: tuple[float, ...] = HALF,
+) -> Preprocess:
+    """The short side scaled to 8/7 of the longer side of `image_size`, then the centre."""
+    return Preprocess(
+        image_size=image_size,
+        resize="short-side",
+        resize_to=round(max(image_size) / SHARE),
+        interpolation=interpolation,
+        mean=per_channel(mean, channels),
+        std=per_channel(std, channels),
+    )
+
+
+def per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """The values where they are as many as the channels, else 0.5 for each: nobody has published others."""
+    return values if len(values) == channels else (0.5,) * channels
+
+
+def described(preprocess: Preprocess) -> str:
+    """In words, for a note: `short side to 256 bicubic, centre crop 224x224, mean (0.5, 0.5, 0.5), std (...)`."""
+    size = f"{preprocess.image_size[0]}x{preprocess.image_size[1]}"
+    how = {
+        "short-side": f"short side to {preprocess.resize_to} {preprocess.interpolation}, centre crop {size}",
+        "squash": f"squashed to {size} {preprocess.interpolation}",
+        "pad": f"fitted into {size} {preprocess.interpolation}",
+    }[preprocess.resize]
+    if all(value == 0.5 for value in (*preprocess.mean, *preprocess.std)):
+        return f"{how}, pixels to [-1, 1]"
+    return f"{how}, mean {preprocess.mean}, std {preprocess.std}"
+
+
+def lost(preprocess: Preprocess, labels: tuple[str, ...] | None, *, assumed: Preprocess, name: str) -> list[str]:
+    """Notes on what a format without room for it loses: the labels, and preprocessing other than the one assumed."""
+    notes = []
+    if labels is not None:
+        notes.append(f"{name} has no place for the {len(labels)} labels")
+    if preprocess != assumed:
+        notes.append(f"{name} has no place for the preprocessing ({described(preprocess)})")
+    return notes

@@ -1,0 +1,198 @@
+"""timm's state dicts: ViT, DeiT, hybrids, BiT ResNets and the rivals, with or without the config.json of their folder.
+
+A timm file does not say how many heads there are nor the shape of its grid; config.json, or vitlab's own header, may.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from vitlab.checkpoints.containers.read import RawFile
+from vitlab.checkpoints.formats.contract import Expressible, Reading, State, Told, Written, numerics_notes, refuse, stem_notes
+from vitlab.checkpoints.formats.header import Header, adopted, header_of, metadata_of
+from vitlab.checkpoints.formats.infer import WIDE_HEADS, cropped, described, making, squashed, stem_of, unwrapped, zero_head
+from vitlab.checkpoints.formats.resnet import bit_config, bit_rows, resnet_notes
+from vitlab.checkpoints.formats.sidecar import Sidecar
+from vitlab.checkpoints.formats.timm_families import find_rival, holds_rival, rival_notes, rival_rows
+from vitlab.checkpoints.formats.timm_sidecar import is_timm, labels_of, preprocess_of, said_of, sidecar_of
+from vitlab.checkpoints.formats.timm_vit import Said, vit_config, vit_rows
+from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
+from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitlab.config.model import PROFILES, ModelConfig, ResNetConfig, ViTConfig
+
+FORMAT = "timm"
+CAN = Expressible(
+    format=FORMAT,
+    pools=("token", "mean", "map"),
+    positions=("learned-1d", "none"),
+    bare_positions=True,
+    class_token_unpooled=True,
+    stem=True,
+    distill_token=True,
+    register_tokens=True,
+    representation=True,
+    norm_after_mean=True,
+    layer_scale=True,
+    without_qkv_bias=True,
+)
+READER = "timm"
+
+
+def matches(raw: RawFile) -> bool:
+    """Whether the tensors carry the names of timm's VisionTransformer, BiT ResNets, Swin, ConvNeXt or EfficientNet."""
+    tensors, _ = unwrapped(raw)
+    return _is_vit(tensors) or _is_bit(tensors) or holds_rival(tensors)
+
+
+def read(raw: RawFile, told: Told) -> Reading:
+    """The model of a timm file; what neither it nor its config.json says is told or guessed, and a guess is said."""
+    tensors, notes = unwrapped(raw)
+    where, header = raw.path.name, header_of(raw)
+    beside = raw.sidecar if header is None and is_timm(raw.sidecar) else None
+    config: ModelConfig
+    if holds_rival(tensors):
+        rival = find_rival(tensors, told, None if header is None else header.config, beside, where=where)
+        config, found, tensors = rival.config, list(rival.notes), rival.tensors
+    else:
+        config, found = _config(tensors, told, header, beside, where)
+    if header is not None:
+        config = adopted(config, header, told, where=where)
+    state = to_ours(tensors, _rows(config, tensors), native_shapes(config), where=where)
+    labels: tuple[str, ...] | None = None
+    fed: list[str] = []
+    if header is not None:
+        preprocess = header.preprocess
+        labels = header.labels_for(config.num_classes)
+    elif beside is not None:
+        with making(where):
+            preprocess, fed = preprocess_of(beside, config)
+        labels, named = labels_of(beside, config.num_classes)
+        fed += named
+    else:
+        preprocess, fed = _guessed_feeding(config)
+    return Reading(
+        format=FORMAT,
+        config=config,
+        state=state,
+        preprocess=preprocess,
+        labels=labels,
+        notes=(*notes, *found, *zero_head(state), *fed),
+    )
+
+
+def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
+    """The model under timm's names; in a folder, beside the config.json from which timm builds it."""
+    alone: list[str] = []
+    if isinstance(config, ResNetConfig):
+        notes = resnet_notes(config, official=False, reader=READER)
+    elif isinstance(config, ViTConfig):
+        refuse(config, CAN, also=_unreadable(config))
+        notes, alone = _vit_notes(config), _tensors_alone(config)
+    else:
+        notes = rival_notes(config)
+    tensors = to_theirs(state, _rows(config), native_shapes(config))
+    beside = sidecar_of(config, preprocess, labels)
+    return Written(
+        container="safetensors",
+        tensors=tensors,
+        metadata=metadata_of(config, preprocess, labels),
+        sidecars={} if beside is None else {"config.json": beside},
+        no_folder=_unbuilt(config) if beside is None else None,
+        notes=tuple(notes),
+        alone=tuple(alone),
+    )
+
+
+def _rows(config: ModelConfig, tensors: dict[str, Tensor] | None = None) -> list[Row]:
+    if isinstance(config, ViTConfig):
+        return list(vit_rows(config))
+    return list(bit_rows(config) if isinstance(config, ResNetConfig) else rival_rows(config, tensors))
+
+
+def _is_vit(tensors: dict[str, Tensor]) -> bool:
+    return "patch_embed.proj.weight" in tensors and "blocks.0.norm1.weight" in tensors
+
+
+def _is_bit(tensors: dict[str, Tensor]) -> bool:
+    return "stem.conv.weight" in tensors and "stages.0.blocks.0.conv1.weight" in tensors
+
+
+def _config(
+    tensors: dict[str, Tensor], told: Told, header: Header | None, beside: Sidecar | None, where: str
+) -> tuple[ModelConfig, list[str]]:
+    if _is_bit(tensors):
+        config, notes = bit_config(tensors, told, where=where)
+        return config, notes if header is None else []
+    said = Said()
+    if header is not None and isinstance(header.config, ViTConfig):
+        said = Said(heads=header.config.heads, grid=header.config.grid, pool=header.config.pool)
+    elif beside is not None:
+        said = said_of(beside)
+    return vit_config(tensors, told, said, where=where)
+
+
+def _guessed_feeding(config: ModelConfig) -> tuple[Preprocess, list[str]]:
+    size, channels = config.image_size, config.channels
+    if isinstance(config, ResNetConfig):
+        preprocess = cropped(size, channels, interpolation="bilinear")
+        return preprocess, [f"preprocessing is a guess ({described(preprocess)}): the file does not say"]
+    if not isinstance(config, ViTConfig):
+        preprocess = cropped(size, channels, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
+        return preprocess, [f"preprocessing is a guess ({described(preprocess)}): the file does not say"]
+    if config.pool == "map":
+        preprocess = squashed(size, channels, interpolation="bicubic")
+    elif config.stem is not None:
+        preprocess = cropped(size, channels, interpolation="bicubic")
+    else:
+        preprocess = cropped(size, channels, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
+        other = "models converted from JAX (augreg) want pixels to [-1, 1] and a crop of 0.9"
+        return preprocess, [f"preprocessing is a guess, as for DeiT ({described(preprocess)}): the file does not say; {other}"]
+    return preprocess, [f"preprocessing is a guess ({described(preprocess)}): the file does not say"]
+
+
+def _unreadable(config: ViTConfig) -> list[str]:
+    """timm's distilled class has a position for each of its tokens, and no registers among them."""
+    reasons = []
+    if config.distill_token and config.register_tokens:
+        reasons.append("register tokens beside a distillation token")
+    if config.distill_token and (config.position.kind == "none" or not config.position.prefix):
+        reasons.append("a distillation token without a position")
+    return reasons
+
+
+def _unbuilt(config: ModelConfig) -> str:
+    """Why timm cannot build this model, whatever its config.json said."""
+    if isinstance(config, ViTConfig) and config.representation_width:
+        return "timm has had no hidden layer before the head since 0.8"
+    if isinstance(config, ViTConfig | ResNetConfig):
+        return "timm has no model with this ResNet under a name"
+    return f"timm has no {config.kind} of this shape under a name"
+
+
+def _vit_notes(config: ViTConfig) -> list[str]:
+    """In what timm runs another model also where it is told all that it can be told."""
+    spoken = replace(config, numerics=replace(config.numerics, gelu=PROFILES["timm"].gelu))
+    notes = numerics_notes(spoken, PROFILES["timm"], reader=READER)
+    if config.stem is not None:
+        implied = stem_of(Told(), config.stem.blocks, config.stem.width, official=False)
+        notes += stem_notes(config.stem, implied, reader=READER)
+    if config.representation_width:
+        notes.append("timm has had no hidden layer before the head (pre_logits) since 0.8: only older versions read these keys")
+    return notes
+
+
+def _tensors_alone(config: ViTConfig) -> list[str]:
+    """In what timm, given these tensors without the config.json, would build or run another model."""
+    notes = []
+    if config.numerics.gelu != PROFILES["timm"].gelu:
+        notes.append(f"the tensors do not say that the GELU is the {config.numerics.gelu} one: timm needs act_layer='gelu_tanh'")
+    usual = WIDE_HEADS.get((config.width, config.depth, config.mlp_width), config.width / 64)
+    if config.heads != usual:
+        notes.append(f"the tensors do not say that there are {config.heads} heads: timm needs num_heads={config.heads}")
+    if config.grid[0] != config.grid[1] or config.position.kind == "none":
+        notes.append(f"the tensors do not say that the grid is {config.grid[0]}x{config.grid[1]}: timm needs img_size")
+    if config.pool == "mean" and config.class_token and not config.norm_after_pool:
+        notes.append("the tensors do not say that the pool is the mean: timm needs global_pool='avg', fc_norm=False")
+    return notes

@@ -1,0 +1,118 @@
+"""timm's Swin, ConvNeXt and EfficientNet: which of them a file holds, and what its tensors and what stands beside them say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from vitlab.checkpoints.formats import convnext_layout, swin_layout
+from vitlab.checkpoints.formats.contract import Told, not_of
+from vitlab.checkpoints.formats.convnext_layout import convnext_config, convnext_rows
+from vitlab.checkpoints.formats.efficientnet import efficientnet_config, efficientnet_rows, is_efficientnet, without_counters
+from vitlab.checkpoints.formats.infer import numerics_of
+from vitlab.checkpoints.formats.sidecar import Sidecar, number, size, text, within
+from vitlab.checkpoints.formats.swin_layout import swin_config, swin_rows, without_computed
+from vitlab.checkpoints.formats.timm_sidecar import image_size_of, refuse_unseen
+from vitlab.checkpoints.table import Row
+from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.efficientnet import EfficientNetConfig, Padding
+from vitlab.config.model import PROFILES, ModelConfig
+from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.swin import SwinConfig
+from vitlab.config.variants import RivalConfig
+
+Tensors = dict[str, Tensor]
+# ConvNeXts whose LayerNorms have another eps than the authors': depths, widths -> eps. This one is ConvNeXt-XXL, of CLIP.
+EPS = {((3, 4, 30, 3), (384, 768, 1536, 3072)): 1e-5}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A rival in a file: its config and notes of what was guessed, and the tensors that are its weights."""
+
+    config: RivalConfig
+    tensors: Tensors
+    notes: tuple[str, ...] = ()
+
+
+def holds_rival(tensors: Tensors) -> bool:
+    """Whether the tensors carry timm's names of a Swin, a ConvNeXt or an EfficientNet."""
+    swin, convnext = swin_layout.names_of(tensors), convnext_layout.names_of(tensors)
+    return swin is swin_layout.TIMM or _is_timms(convnext) or is_efficientnet(tensors)
+
+
+def find_rival(tensors: Tensors, told: Told, stated: ModelConfig | None, beside: Sidecar | None, *, where: str) -> Found:
+    """The rival of a file for which `holds_rival`; `stated` is the config of vitlab's own header, `beside` timm's config.json."""
+    numerics_of(told, PROFILES["timm"])  # refuses a profile nobody knows
+    said = stated.image_size if stated is not None else image_size_of(beside) if beside is not None else None
+    if swin_layout.names_of(tensors) is swin_layout.TIMM:
+        tensors = without_computed(tensors)
+        if beside is not None:
+            refuse_unseen(beside, "swin")
+        window = stated.window if isinstance(stated, SwinConfig) else None
+        if beside is not None and isinstance(within(beside, "model_args").get("window_size"), list):
+            window = size(within(beside, "model_args"), "window_size")
+        told_beside = swin_layout.Said(image_size=said, window=window)
+        swin, notes = swin_config(tensors, swin_layout.TIMM, told, told_beside, where=where)
+        return Found(config=replace(swin, pad_first=told.profile == "official"), tensors=tensors, notes=tuple(notes))
+    names = convnext_layout.names_of(tensors)
+    if names is not None:
+        convnext, notes = convnext_config(tensors, names, told, said, where=where)
+        eps = EPS.get((convnext.depths, convnext.widths), convnext.norm_eps)
+        if beside is not None:
+            refuse_unseen(beside, "convnext")
+            eps = number(within(beside, "model_args"), "norm_eps") or eps
+        return Found(config=replace(convnext, norm_eps=eps), tensors=tensors, notes=tuple(notes))
+    stages = tuple(stage.stride for stage in stated.plan) if isinstance(stated, EfficientNetConfig) else None
+    padding: Padding | None = stated.padding if isinstance(stated, EfficientNetConfig) else None
+    if beside is not None:
+        refuse_unseen(beside, "efficientnet")
+        padding = "same" if (text(beside, "architecture") or "").startswith("tf_") else "half"
+    if told.profile is not None:
+        padding = "same" if told.profile == "official" else "half"
+    tensors = without_counters(tensors)
+    net, notes = efficientnet_config(tensors, told, said, strides=stages, padding=padding, where=where)
+    return Found(config=net, tensors=tensors, notes=tuple(notes))
+
+
+def rival_rows(config: RivalConfig, tensors: Tensors | None = None) -> Iterator[Row]:
+    """The rows of a rival under timm's names; `tensors` are those of the file that is read, which may spell some otherwise."""
+    match config:
+        case SwinConfig():
+            return swin_rows(config, swin_layout.TIMM)
+        case ConvNeXtConfig():
+            names = None if tensors is None else convnext_layout.names_of(tensors)
+            return convnext_rows(config, names or convnext_layout.TIMM)
+        case EfficientNetConfig():
+            return efficientnet_rows(config)
+        case RecurrentConfig():
+            raise not_of("timm", "ViTs, ResNets, Swins, ConvNeXts and EfficientNets", config)
+
+
+def rival_notes(config: RivalConfig) -> list[str]:
+    """In what timm computes another model than this one."""
+    match config:
+        case SwinConfig():
+            implied, notes = 1e-5, _swin_notes(config)
+        case ConvNeXtConfig():
+            implied, notes = 1e-6, []
+        case _:
+            return []
+    if config.norm_eps != implied:
+        notes.append(f"this model's norm_eps is {config.norm_eps:g} and timm uses {implied:g}: its logits will differ slightly")
+    return notes
+
+
+def _swin_notes(config: SwinConfig) -> list[str]:
+    padded = any(
+        g % w for grid, window in zip(config.grids, config.windows, strict=True) for g, w in zip(grid, window, strict=True)
+    )
+    if padded and config.pad_first:
+        return ["this model pads its maps and then shifts them, and timm shifts them first: its logits will differ"]
+    return []
+
+
+def _is_timms(names: convnext_layout.Names | None) -> bool:
+    return names is not None and names.block == convnext_layout.TIMM.block

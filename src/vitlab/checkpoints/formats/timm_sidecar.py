@@ -1,0 +1,334 @@
+"""The config.json of a timm model's folder: what it says of the model and how it is fed, and the one we write."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from vitlab.checkpoints.formats import sidecar
+from vitlab.checkpoints.formats.infer import UNUSED, per_channel
+from vitlab.checkpoints.formats.sidecar import Sidecar
+from vitlab.checkpoints.formats.timm_vit import Said
+from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.data import Interpolation, Preprocess, Resize
+from vitlab.config.efficientnet import EfficientNetConfig
+from vitlab.config.model import Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig
+from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.serialize import Json, to_json
+from vitlab.config.swin import SwinConfig
+from vitlab.config.variants import SCALES, RivalConfig, name_of, rival_name
+from vitlab.errors import CheckpointError
+
+# What timm calls a rival of ours, and the arguments with which it builds it.
+
+CLASSIFIERS = {"swin": "head.fc", "convnext": "head.fc", "efficientnet": "classifier"}
+FIRST = {"swin": "patch_embed.proj", "convnext": "stem.0", "efficientnet": "conv_stem"}
+
+
+def architecture_of(config: RivalConfig) -> str | None:
+    """A name under which timm builds a model whose shape can be given by arguments, or None."""
+    match config:
+        case SwinConfig():
+            # Of a window that is not square timm 1.0 takes the table for that of another, and fails to resize it.
+            square = all(down == across for down, across in (config.patch_size, *config.windows))
+            return "swin_base_patch4_window7_224" if square and _timms_windows(config) == config.windows else None
+        case ConvNeXtConfig():
+            return "convnext_base" if len(config.depths) == 4 else None
+        case EfficientNetConfig():
+            size = (rival_name(config) or "").removeprefix("EfficientNet-")
+            prefix = "tf_" if config.padding == "same" else ""
+            usual = config.norm_eps == (1e-3 if config.padding == "same" else 1e-5) and config.squeeze == 0.25
+            return f"{prefix}efficientnet_{size.lower()}" if size in SCALES and usual else None
+        case RecurrentConfig():
+            return None
+
+
+def arguments_of(config: RivalConfig) -> dict[str, Json]:
+    """The arguments that make timm's model of that name this one."""
+    match config:
+        case SwinConfig():
+            return {
+                "img_size": list(config.image_size),
+                "patch_size": config.patch_size[0],
+                "in_chans": config.channels,
+                "embed_dim": config.width,
+                "depths": list(config.depths),
+                "num_heads": list(config.heads),
+                "window_size": config.window[0] if config.window[0] == config.window[1] else list(config.window),
+                "mlp_ratio": config.mlp_ratio,
+                "qkv_bias": config.qkv_bias,
+            }
+        case ConvNeXtConfig():
+            return {
+                "in_chans": config.channels,
+                "depths": list(config.depths),
+                "dims": list(config.widths),
+                "kernel_sizes": config.kernel,
+                "patch_size": config.patch_size,
+                "ls_init_value": config.layer_scale or None,
+            }
+        case _:
+            return {"in_chans": config.channels}
+
+
+def _timms_windows(config: SwinConfig) -> tuple[tuple[int, int], ...] | None:
+    """The windows that timm makes, which counts odd maps without their last row; None for a picture that patches do not divide."""
+    (height, width), (down, across) = config.image_size, config.patch_size
+    if height % down or width % across:
+        return None
+    grids = [(height // down >> stage, width // across >> stage) for stage in range(len(config.depths))]
+    return tuple((min(config.window[0], g), min(config.window[1], j)) for g, j in grids)
+
+
+POOLS: dict[str, Pool] = {"token": "token", "avg": "mean", "map": "map"}
+CROPS: dict[str, Resize] = {"center": "short-side", "squash": "squash", "border": "pad"}
+INTERPOLATIONS: dict[str, Interpolation] = {"bilinear": "bilinear", "bicubic": "bicubic"}
+# Architectures whose GELU is the tanh one without their model_args saying so.
+TANH = re.compile(
+    r"vit_(so400m_patch16|giantopt_patch16)_siglip\w*|vit_large_patch16_siglip(_gap)?_512|vit_base_patch32_siglip(_gap)?_256"
+)
+# Architectures whose heads are neither 64 wide nor those of a published model of their size.
+HEADS = {"vit_base_patch16_gap_224": 16, "test_vit": 2, "test_vit2": 2}
+# Arguments of a timm model that change its numbers and leave no trace in its tensors: name -> the value vitlab has.
+UNSEEN = {"pool_include_prefix": False, "padding_same": True}
+# The same for its Swins, ConvNeXts and EfficientNets: name -> the values vitlab has (None where the argument is not given).
+UNSEEN_IN_FAMILY: dict[str, dict[str, tuple[str | None, ...]]] = {
+    "swin": {"act_layer": (None, "gelu")},
+    "convnext": {"act_layer": (None, "gelu")},
+    "efficientnet": {"act_layer": (None, "swish", "silu"), "aa_layer": (None,)},
+}
+# Architectures that have such an argument of themselves.
+ARGUMENTS = {
+    "efficientnet_blur_b0": {"aa_layer": "blurpc"},
+    "test_convnext": {"act_layer": "gelu_tanh"},
+    "test_convnext2": {"act_layer": "gelu_tanh"},
+}
+
+# The units of a hybrid's stages -> a timm model with that ResNet; everything after the ResNet is an argument.
+HYBRIDS = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+# timm's names of what vitlab's `name_of` calls by the paper's.
+RESNETS = {
+    "BiT-R50x1": "resnetv2_50x1_bit",
+    "BiT-R50x3": "resnetv2_50x3_bit",
+    "BiT-R101x1": "resnetv2_101x1_bit",
+    "BiT-R101x3": "resnetv2_101x3_bit",
+    "BiT-R152x2": "resnetv2_152x2_bit",
+    "BiT-R152x4": "resnetv2_152x4_bit",
+}
+
+
+def is_timm(data: Sidecar | None) -> bool:
+    """Whether a config.json is timm's; transformers' has `architectures` and `model_type` instead."""
+    return data is not None and isinstance(data.get("architecture"), str)
+
+
+def said_of(data: Sidecar) -> Said:
+    """What timm's config.json says of the model itself."""
+    arguments = sidecar.within(data, "model_args")
+    pool = sidecar.text(data, "global_pool") or sidecar.text(arguments, "global_pool")
+    if pool and pool not in POOLS:
+        raise CheckpointError(f"config.json says global_pool={pool!r}, which vitlab does not have", hint="token, avg or map")
+    for key, ours in UNSEEN.items():
+        if sidecar.flag(arguments, key, ours) != ours:
+            raise CheckpointError(f"config.json says {key}={not ours}, which vitlab does not have")
+    return Said(
+        heads=sidecar.whole(arguments, "num_heads") or HEADS.get(sidecar.text(data, "architecture") or ""),
+        image_size=image_size_of(data),
+        pool=POOLS[pool] if pool else None,
+        gelu=_gelu(data, arguments),
+    )
+
+
+def refuse_unseen(data: Sidecar, family: str) -> None:
+    """Refuse a model of which config.json says that it computes something vitlab does not have."""
+    arguments = ARGUMENTS.get(sidecar.text(data, "architecture") or "", {}) | sidecar.within(data, "model_args")
+    for key, known in UNSEEN_IN_FAMILY[family].items():
+        if (value := sidecar.text(arguments, key)) not in known:
+            raise CheckpointError(f"config.json says {key}={value!r}, which vitlab does not have for this {family}")
+
+
+def image_size_of(data: Sidecar) -> tuple[int, int] | None:
+    """The size of picture that timm's config.json says the model was made for."""
+    return sidecar.size(sidecar.within(data, "model_args"), "img_size") or _input_size(data)
+
+
+def preprocess_of(data: Sidecar, config: ModelConfig) -> tuple[Preprocess, list[str]]:
+    """How timm evaluates this model, with notes where it does so in a way vitlab does not have."""
+    fed = _pretrained(data)
+    height, width = _input_size(data) or config.image_size
+    interpolation, crop = sidecar.text(fed, "interpolation") or "bicubic", sidecar.text(fed, "crop_mode") or "center"
+    share = sidecar.number(fed, "crop_pct") or 0.875
+    if not 0.1 <= share <= 1:
+        raise CheckpointError(f"config.json says crop_pct={share}, which is not a share of the picture")
+    notes = []
+    if interpolation not in INTERPOLATIONS:
+        notes.append(f"config.json says interpolation={interpolation!r}: bicubic is used")
+    if crop not in CROPS:
+        notes.append(f"config.json says crop_mode={crop!r}: the centre is used")
+    if (height, width) != config.image_size:
+        seen = f"{config.image_size[0]}x{config.image_size[1]}"
+        notes.append(f"config.json says pictures of {height}x{width}, and the model sees {seen}: fed with that")
+    mean, std = sidecar.numbers(fed, "mean") or (0.5,), sidecar.numbers(fed, "std") or (0.5,)
+    resize = CROPS.get(crop, "short-side")
+    fits = len(mean) == len(std) == config.channels
+    preprocess = Preprocess(
+        image_size=config.image_size,
+        resize=resize,
+        resize_to=max(math.floor(max(height, width) / share), max(config.image_size)) if resize == "short-side" else UNUSED,
+        interpolation=INTERPOLATIONS.get(interpolation, "bicubic"),
+        mean=mean if fits else per_channel(mean, config.channels),
+        std=std if fits else per_channel(mean, config.channels),
+    )
+    return preprocess, notes
+
+
+def labels_of(data: Sidecar, classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
+    """The classes' names, where there are as many as classes."""
+    value = data.get("label_names", _pretrained(data).get("label_names"))
+    if value is None or not classes:
+        return None, []
+    labels = sidecar.names(value, classes, key="label_names")
+    return labels, [] if labels else [f"config.json's label_names are not {classes} names: left out"]
+
+
+def sidecar_of(config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Json:
+    """A config.json from which timm builds this model, or None where timm has nothing that it could build it from."""
+    architecture = _architecture(config)
+    if architecture is None:
+        return None
+    arguments: dict[str, Json] = {}
+    if isinstance(config, ViTConfig):
+        arguments = _arguments(config)
+    elif not isinstance(config, ResNetConfig):
+        arguments = arguments_of(config)
+    crop = {resize: mode for mode, resize in CROPS.items()}[preprocess.resize]
+    fed: dict[str, Json] = {
+        "input_size": [config.channels, *preprocess.image_size],
+        "fixed_input_size": isinstance(config, ViTConfig | SwinConfig),
+        "interpolation": "bicubic" if preprocess.interpolation == "bicubic" else "bilinear",
+        "crop_pct": _share(preprocess) if crop == "center" else 1.0,
+        "crop_mode": crop,
+        "mean": list(preprocess.mean),
+        "std": list(preprocess.std),
+        "num_classes": config.num_classes,
+        "classifier": _classifier(config),
+    }
+    if config.channels == 3:  # timm adapts what it finds under this name to other pictures as if it were made for three channels
+        fed["first_conv"] = _first_convolution(config)
+    named: dict[str, Json] = {} if labels is None else {"label_names": list(labels)}
+    return {
+        "architecture": architecture,
+        "num_classes": config.num_classes,
+        "num_features": config.feature_width,
+        "global_pool": _timm_pool(config),
+        **named,
+        "model_args": arguments,
+        "pretrained_cfg": fed,
+    }
+
+
+def _architecture(config: ModelConfig) -> str | None:
+    """A name under which timm builds a model whose arguments can all be given; a hybrid's ResNet cannot."""
+    if isinstance(config, ResNetConfig):
+        return RESNETS.get(name_of(config) or "") if config.groups == 32 else None
+    if not isinstance(config, ViTConfig):
+        return architecture_of(config)
+    if config.representation_width:
+        return None
+    if config.stem is not None:
+        return HYBRIDS.get(config.stem.blocks) if (config.stem.width, config.stem.groups) == (64, 32) else None
+    return "deit_base_distilled_patch16_224" if config.distill_token else "vit_base_patch16_224"
+
+
+def _classifier(config: ModelConfig) -> Json:
+    """The layers that timm replaces for another number of classes."""
+    if isinstance(config, ResNetConfig):
+        return "head.fc"
+    if not isinstance(config, ViTConfig):
+        return CLASSIFIERS[config.kind]
+    return ["head", "head_dist"] if config.distill_token else "head"
+
+
+def _first_convolution(config: ModelConfig) -> str:
+    if isinstance(config, ResNetConfig):
+        return "stem.conv"
+    if not isinstance(config, ViTConfig):
+        return FIRST[config.kind]
+    if config.stem is None:
+        return "patch_embed.proj"
+    return "patch_embed.backbone.stem.conv" if config.stem.blocks else "patch_embed.backbone.conv"
+
+
+def _arguments(config: ViTConfig) -> dict[str, Json]:
+    grid, step = config.grid, config.step
+    arguments: dict[str, Json] = {
+        "img_size": [grid[0] * step[0], grid[1] * step[1]],  # timm rounds down where a padded model rounds up
+        "patch_size": to_json(config.patch_size),
+        "in_chans": config.channels,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        "mlp_ratio": _ratio(config),
+        "qkv_bias": config.qkv_bias,
+        "class_token": config.class_token,
+        "reg_tokens": config.register_tokens,
+        "no_embed_class": bool(config.prefix_tokens) and not config.position.prefix,
+        "pos_embed": "none" if config.position.kind == "none" else "learn",
+        "global_pool": _timm_pool(config),
+        "fc_norm": config.norm_after_pool,
+        "act_layer": "gelu_tanh" if config.numerics.gelu == "tanh" else "gelu",
+    }
+    if config.layer_scale:
+        arguments["init_values"] = config.layer_scale
+    return arguments
+
+
+def _ratio(config: ViTConfig) -> float:
+    """timm's MLP width is int(width * ratio): a ratio that gives ours in spite of rounding."""
+    ratio = config.mlp_width / config.width
+    return ratio if int(config.width * ratio) == config.mlp_width else (config.mlp_width + 0.5) / config.width
+
+
+def _share(preprocess: Preprocess) -> float:
+    """timm scales the short side to floor(size / share): a share that gives ours in spite of rounding."""
+    size = max(preprocess.image_size)
+    share = size / preprocess.resize_to
+    return share if math.floor(size / share) == preprocess.resize_to else size / (preprocess.resize_to + 0.5)
+
+
+def _timm_pool(config: ModelConfig) -> str:
+    if not isinstance(config, ViTConfig):
+        return "avg"
+    return {pool: word for word, pool in POOLS.items()}[config.pool]
+
+
+def _pretrained(data: Sidecar) -> Sidecar:
+    """How it was fed: an object of its own, in the oldest files the file itself."""
+    return sidecar.within(data, "pretrained_cfg") if "pretrained_cfg" in data else data
+
+
+def _input_size(data: Sidecar) -> tuple[int, int] | None:
+    fed = _pretrained(data)
+    shape = sidecar.numbers(fed, "input_size")
+    if shape is None:
+        return None
+    if len(shape) != 3:
+        raise CheckpointError(f"config.json says input_size={list(shape)}, which is not channels, height, width")
+    return sidecar.size({"input_size": [int(side) for side in shape[1:]]}, "input_size")
+
+
+def _gelu(data: Sidecar, arguments: Sidecar) -> Gelu | None:
+    match sidecar.text(arguments, "act_layer"):
+        case "gelu_tanh":
+            return "tanh"
+        case "gelu":
+            return "exact"
+        case None:
+            return "tanh" if TANH.fullmatch(sidecar.text(data, "architecture") or "") else None
+        case other:
+            raise CheckpointError(f"config.json says act_layer={other!r}, which vitlab does not have", hint="gelu or gelu_tanh")

@@ -1,0 +1,239 @@
+"""The native checkpoint: one .safetensors file that holds the weights, how to feed them, and the proof that nothing changed.
+
+The header's metadata, all text:
+
+    vitlab.version        "1"
+    vitlab.config         the model's config as JSON
+    vitlab.preprocess     its preprocessing as JSON
+    vitlab.labels         the classes' names as a JSON list, or absent
+    vitlab.recipe         the training run's config as JSON, or absent
+    vitlab.metrics        what it reached, a JSON object of numbers ("nan" and "inf" as text), or absent
+    vitlab.notes          a JSON list of sentences
+    vitlab.tensors_sha256 of the tensors: for each in the order of its name's code points, `["name","F32",[2,3]]` as JSON in
+                          ASCII and a newline, then its bytes as in the file. It does not depend on the rest of the header:
+                          the same weights have the same digest in every file.
+    vitlab.header_sha256  of the file's first bytes up to the first tensor's, with the 64 digits of this digest itself as zeros
+    vitlab.part           "0 of 2" in a file that holds only some rows of the tensors (see parts.py), else absent
+
+So every byte of the file is under one digest or the other. Against damage, that is; it is no signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitlab.checkpoints.checkpoint import Checkpoint, check_labels, check_preprocess, check_state
+from vitlab.checkpoints.containers.safetensors_file import (
+    CODES,
+    MAX_HEADER,
+    Check,
+    Header,
+    OpenFile,
+    encode_header,
+    flat_bytes,
+    write_encoded,
+)
+from vitlab.config.data import Preprocess
+from vitlab.config.model import ModelConfig
+from vitlab.config.serialize import Json, from_json, to_json
+from vitlab.errors import CheckpointError, ConfigError
+from vitlab.models.families import Model
+
+VERSION = 1
+_PREFIX = "vitlab."
+_BLANK = "0" * 64
+_REQUIRED = ("config", "preprocess", "notes", "tensors_sha256", "header_sha256")
+_OPTIONAL = ("labels", "recipe", "metrics")
+
+State = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a native header says beside the tensors."""
+
+    config: ModelConfig
+    preprocess: Preprocess
+    labels: tuple[str, ...] | None = None
+    recipe: dict[str, Json] | None = None
+    metrics: dict[str, float] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def save(path: str | Path, checkpoint: Checkpoint) -> None:
+    """Write one .safetensors file that `load` gives back bit for bit; a crash or a full disk leaves the old file as it was.
+
+    The weights keep their dtype. What could not be loaded again (another config's weights, too few labels) is refused here.
+    """
+    model = checkpoint.model
+    if isinstance(model, Model) and model.config != checkpoint.config:
+        raise CheckpointError(f"cannot save {path}: the model was built from another config than the checkpoint says")
+    facts = Facts(
+        config=checkpoint.config,
+        preprocess=checkpoint.preprocess,
+        labels=checkpoint.labels,
+        recipe=checkpoint.recipe,
+        metrics=checkpoint.metrics,
+        notes=checkpoint.notes,
+    )
+    write_native(Path(path), model.state_dict(), facts)
+
+
+def write_native(path: Path, state: State, facts: Facts, *, check: Check | None = None) -> None:
+    """Write weights and facts as a native file; `check` sees the finished file before it takes its name."""
+    check_state(state, facts.config, where=str(path))
+    check_labels(facts.labels, facts.config.num_classes)
+    check_preprocess(facts.preprocess, facts.config)
+    header = sealed_header(state, facts)
+    write_encoded(path, header, state, check=check)
+
+
+def sealed_header(state: State, facts: Facts, *, part: str | None = None) -> Header:
+    """The header of a native file, digests included; `part` is for a file that holds rows of the tensors alone."""
+    metadata = {"format": "pt", f"{_PREFIX}version": str(VERSION)}  # "format" tells other readers whose tensors these are
+    metadata |= {_PREFIX + key: text for key, text in _texts(facts).items()}
+    if part is not None:
+        metadata[f"{_PREFIX}part"] = part
+    metadata[f"{_PREFIX}tensors_sha256"] = tensors_digest(state)
+    blank = encode_header(state, metadata | {f"{_PREFIX}header_sha256": _BLANK})
+    header = encode_header(state, metadata | {f"{_PREFIX}header_sha256": _header_digest(blank.text)})
+    if len(header.text) > MAX_HEADER:
+        raise CheckpointError(
+            f"config, labels, recipe and notes make {len(header.text):,} bytes, more than the {MAX_HEADER:,} a header may have"
+        )
+    return header
+
+
+def is_native(metadata: Mapping[str, str]) -> bool:
+    """Whether a header is ours, also when part of it is damaged."""
+    return any(key.startswith(_PREFIX) for key in metadata)
+
+
+def read_native(opened: OpenFile) -> tuple[dict[str, torch.Tensor], Facts]:
+    """Weights and facts of a native file, both digests checked; CheckpointError for any byte that is not as it was written."""
+    facts = read_facts(opened)
+    check_state(opened.shapes(), facts.config, where=str(opened.path))
+    return checked_tensors(opened), facts
+
+
+def checked_tensors(opened: OpenFile) -> dict[str, torch.Tensor]:
+    """The tensors of a native file or part, their digest checked."""
+    tensors = opened.tensors()
+    if tensors_digest(tensors) != opened.header.metadata[f"{_PREFIX}tensors_sha256"]:
+        raise _damaged(opened.path, "its weights do not have the SHA-256 that its header says")
+    return tensors
+
+
+def read_facts(opened: OpenFile, *, part: str | None = None) -> Facts:
+    """What a native header says, its digest checked; the tensors are not read. `part` is which part the file must be."""
+    path, header = opened.path, opened.header
+    told = {key.removeprefix(_PREFIX): text for key, text in header.metadata.items() if key.startswith(_PREFIX)}
+    _check_version(told.pop("version", None), path)
+    digest = told.get("header_sha256", "")
+    if header.text.count(digest.encode()) != 1 or _header_digest(header.text.replace(digest.encode(), _BLANK.encode())) != digest:
+        raise _damaged(path, "its header does not have the SHA-256 that it says")
+    said = told.pop("part", None)
+    if said != part:
+        what = "a whole checkpoint" if said is None else f"part {said} of a checkpoint that several processes wrote"
+        raise CheckpointError(f"{path} is {what}", hint="give the folder that all parts lie in")
+    odd = sorted(set(_REQUIRED) - told.keys()) + sorted(told.keys() - {*_REQUIRED, *_OPTIONAL})
+    if odd:
+        raise _damaged(path, f"its header lacks or adds {', '.join(odd[:5])}")
+    try:
+        facts = _facts(told)
+    except (ValueError, RecursionError, ConfigError) as error:
+        raise CheckpointError(f"{path}: its header cannot be understood: {str(error)[:200]}") from error
+    check_labels(facts.labels, facts.config.num_classes)
+    check_preprocess(facts.preprocess, facts.config)
+    return facts
+
+
+def summary(opened: OpenFile, facts: Facts) -> dict[str, Json]:
+    """What a native header holds beside config, preprocessing, labels and notes."""
+    metadata = opened.header.metadata
+    said: dict[str, Json] = {
+        "version": metadata[f"{_PREFIX}version"],
+        "tensors_sha256": metadata[f"{_PREFIX}tensors_sha256"],
+    }
+    optional: dict[str, Json] = {"recipe": facts.recipe, "metrics": to_json(facts.metrics)}
+    return said | {key: value for key, value in optional.items() if value is not None}
+
+
+def tensors_digest(tensors: State) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes of the tensors, as the head of this file defines it."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        code = CODES.get(tensor.dtype, str(tensor.dtype))
+        digest.update(json.dumps([name, code, list(tensor.shape)], separators=(",", ":")).encode("ascii") + b"\n")
+        digest.update(flat_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _header_digest(text: bytes) -> str:
+    return hashlib.sha256(len(text).to_bytes(8, "little") + text).hexdigest()
+
+
+def _texts(facts: Facts) -> dict[str, str]:
+    """The facts as JSON texts; ASCII, so that any string survives, also one that UTF-8 cannot hold."""
+    values: dict[str, Json] = {
+        "config": to_json(facts.config),
+        "preprocess": to_json(facts.preprocess),
+        "labels": None if facts.labels is None else list(facts.labels),
+        "recipe": facts.recipe,
+        "metrics": None if facts.metrics is None else {name: _number(value) for name, value in facts.metrics.items()},
+        "notes": list(facts.notes),
+    }
+    try:
+        return {
+            key: json.dumps(value, separators=(",", ":"), allow_nan=False) for key, value in values.items() if value is not None
+        }
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"the checkpoint's recipe, labels or notes are not plain JSON values: {error}") from error
+
+
+def _facts(told: Mapping[str, str]) -> Facts:
+    recipe = json.loads(told["recipe"]) if "recipe" in told else None
+    metrics = from_json(dict[str, float | str], json.loads(told["metrics"]), where="metrics") if "metrics" in told else None
+    if recipe is not None and not isinstance(recipe, dict):
+        raise ConfigError("recipe should be an object")
+    return Facts(
+        config=_value(ModelConfig, told, "config"),
+        preprocess=_value(Preprocess, told, "preprocess"),
+        labels=_value(tuple[str, ...], told, "labels") if "labels" in told else None,
+        recipe=recipe,
+        metrics=None if metrics is None else {name: float(value) for name, value in metrics.items()},
+        notes=_value(tuple[str, ...], told, "notes"),
+    )
+
+
+def _value(kind: Any, told: Mapping[str, str], key: str) -> Any:
+    return from_json(kind, json.loads(told[key]), where=key)
+
+
+def _number(value: float) -> Json:
+    """JSON has no word for what a diverged run measures."""
+    return value if math.isfinite(value) else str(float(value))
+
+
+def _check_version(text: str | None, path: Path) -> None:
+    if text is None or re.fullmatch(r"[1-9][0-9]{0,5}", text) is None:
+        raise _damaged(path, "its header does not say its version")
+    if int(text) > VERSION:
+        raise CheckpointError(
+            f"{path} is of the native format's version {text}, and this vitlab knows up to {VERSION}",
+            hint="upgrade vitlab: pip install -U vitlab",
+        )
+
+
+def _damaged(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"{path} was damaged or changed after vitlab wrote it: {why}", hint="take another copy of the file")

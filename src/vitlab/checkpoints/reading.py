@@ -1,0 +1,265 @@
+"""Any checkpoint -> a model ready to use: translated, fitted, then loaded strictly. What was changed or guessed is in its notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitlab.checkpoints.checkpoint import Checkpoint, Description, check_labels, check_preprocess, check_state
+from vitlab.checkpoints.containers import RawFile, read_file
+from vitlab.checkpoints.containers.read import weights_in
+from vitlab.checkpoints.containers.safetensors_file import OpenFile, read_header
+from vitlab.checkpoints.fit import Wanted, fit
+from vitlab.checkpoints.formats import FORMATS
+from vitlab.checkpoints.formats.contract import Reading, Told
+from vitlab.checkpoints.formats.header import KEY as CONVERTED
+from vitlab.checkpoints.hub import fetch, is_hub
+from vitlab.checkpoints.native import Facts, is_native, read_facts, read_native, summary
+from vitlab.checkpoints.parts import parts_in, read_weights
+from vitlab.config.data import Preprocess, feeding
+from vitlab.config.model import ModelConfig, PositionResize, ViTConfig, with_profile
+from vitlab.config.serialize import Json
+from vitlab.config.variants import called
+from vitlab.errors import CheckpointError, pair
+from vitlab.io.files import is_folder, kind_of, open_regular
+from vitlab.models.efficientnet import STATISTICS
+from vitlab.models.families import skeleton
+
+# From a path or Hub address to a checkpoint understood: which format it is in, and what it holds under our names.
+
+NATIVE = "native"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A checkpoint read but not built: `reading` in our names, and what only a native file knows.
+
+    `metadata` is what the file's header holds beside what is in `reading`.
+    """
+
+    reading: Reading
+    recipe: dict[str, Json] | None = None
+    metrics: dict[str, float] | None = None
+    metadata: dict[str, Json]
+
+
+def read_source(path: str | Path, told: Told, *, values: bool = True) -> Source:
+    """Read a file, folder or `hub:owner/name` of any known format, told from its content.
+
+    Without `values`, only headers are read and the tensors of the reading are on the meta device.
+    """
+    fetched: tuple[str, ...] = ()
+    if is_hub(path):
+        folder, fetched = fetch(str(path))
+        path = folder
+    place = Path(path)
+    source = _read_native(place, told, values) or _read_foreign(place, told, values)
+    return replace(source, reading=replace(source.reading, notes=(*fetched, *source.reading.notes)))
+
+
+def _read_native(place: Path, told: Told, values: bool) -> Source | None:
+    """The native checkpoint at `place`, or None if what is there is not one."""
+    if is_folder(place):
+        if parts := parts_in(place, "model"):
+            return _read_parts(place, parts, told, values)
+        place, _ = weights_in(place)
+    with open_regular(place) as file:
+        if kind_of(file, place) != "safetensors":
+            return None
+        opened = OpenFile(path=place, header=read_header(file, place), file=file)
+        if not is_native(opened.header.metadata):
+            return None
+        state, facts = read_native(opened) if values else (opened.shapes(), read_facts(opened))
+    return _native_source(place, told, state, facts, metadata=summary(opened, facts))
+
+
+def _read_parts(folder: Path, parts: tuple[Path, ...], told: Told, values: bool) -> Source:
+    """What the processes of a training run wrote side by side, put together."""
+    state, facts = read_weights(parts, values=values)
+    source = _native_source(folder, told, state, facts, metadata={"parts": len(parts)})
+    notes = (f"put together from the parts of {len(parts)} processes", *source.reading.notes)
+    return replace(source, reading=replace(source.reading, notes=notes))
+
+
+def _native_source(place: Path, told: Told, state: dict[str, Tensor], facts: Facts, *, metadata: dict[str, Json]) -> Source:
+    return Source(
+        reading=Reading(
+            format=NATIVE,
+            config=_profiled(facts, told, place),
+            state=state,
+            preprocess=facts.preprocess,
+            labels=facts.labels,
+            notes=facts.notes if told.profile is None else (*facts.notes, f"numerics of the profile {told.profile!r}, as told"),
+        ),
+        recipe=facts.recipe,
+        metrics=facts.metrics,
+        metadata=metadata,
+    )
+
+
+def _profiled(facts: Facts, told: Told, place: Path) -> ModelConfig:
+    """The config with the told profile; a native file says its heads and grid itself."""
+    config = facts.config
+    said = {"heads": config.heads, "grid": config.grid} if isinstance(config, ViTConfig) else {"heads": None, "grid": None}
+    for name, value in (("heads", told.heads), ("grid", told.grid)):
+        if value is not None and value != said[name]:
+            raise CheckpointError(f"{place} says {name}={said[name]} itself; {name}={value} contradicts it")
+    if told.profile is None:
+        return config
+    if not isinstance(config, ViTConfig):
+        raise CheckpointError(f"{place} is {called(config)}: profiles are for ViTs", hint="leave profile out")
+    return with_profile(config, told.profile)
+
+
+def _read_foreign(place: Path, told: Told, values: bool) -> Source:
+    raw = read_file(place, values=False)  # no gigabytes are read to find that nobody knows them
+    found = [name for name, layout in FORMATS.items() if layout.matches(raw)]
+    if not found:
+        raise _unknown(raw)
+    if len(found) > 1:
+        raise CheckpointError(f"{place} could be {' or '.join(found)}: which one is not clear from its keys")
+    reading = FORMATS[found[0]].read(read_file(place) if values else raw, told)
+    preprocess, fed = feeding(reading.preprocess, reading.config)  # a folder's two JSON files need not agree
+    metadata: dict[str, Json] = {key: text for key, text in raw.metadata.items() if key != CONVERTED}  # that is in the reading
+    return Source(reading=replace(reading, preprocess=preprocess, notes=(*raw.notes, *reading.notes, *fed)), metadata=metadata)
+
+
+def _unknown(raw: RawFile) -> CheckpointError:
+    first = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in list(raw.tensors.items())[:6])
+    return CheckpointError(
+        f"{raw.path} holds {len(raw.tensors):,} tensors of no layout that vitlab knows; the first are {first}",
+        hint=f"tried {', '.join([NATIVE, *FORMATS])}",
+    )
+
+
+State = dict[str, torch.Tensor]
+Size = int | tuple[int, int]
+
+
+def load(
+    path: str | Path,
+    *,
+    num_classes: int | None = None,
+    new_head: bool = False,
+    image_size: Size | None = None,
+    patch_size: Size | None = None,
+    channels: int | None = None,
+    interpolation: PositionResize | None = None,
+    dynamic_size: bool | None = None,
+    window: Size | None = None,
+    heads: int | None = None,
+    grid: Size | None = None,
+    profile: str | None = None,
+    preprocess: Preprocess | None = None,
+    labels: Sequence[str] | None = None,
+    dtype: torch.dtype | None = torch.float32,
+) -> Checkpoint:
+    """The checkpoint at a path or at `hub:owner/name[@revision]`, its format told from its content, the model in evaluation mode.
+
+    What the file does not say can be told: `heads`, `grid` (patches down, across), `profile` (whose numerics: official, timm,
+    huggingface, torchvision), `labels` (one a class), `preprocess`.
+    What shall be otherwise is fitted: `num_classes` (another number gets a head of zeros, 0 none; `new_head` also for the same
+    number), `image_size`, `patch_size` and `channels` of the pictures, `interpolation` of positions, `dynamic_size`, and the
+    `window` of a Swin Transformer, in patches.
+    The weights become `dtype`, or stay as in the file if it is None.
+    """
+    if dtype is not None and not dtype.is_floating_point:
+        raise CheckpointError(f"weights cannot be {dtype}", hint="float32, bfloat16, float16 or float64")
+    told = Told(heads=heads, grid=None if grid is None else pair("grid", grid), profile=profile)
+    wanted = Wanted(
+        num_classes=num_classes,
+        new_head=new_head,
+        image_size=None if image_size is None else pair("image_size", image_size),
+        patch_size=None if patch_size is None else pair("patch_size", patch_size),
+        channels=channels,
+        interpolation=interpolation,
+        dynamic_size=dynamic_size,
+        window=None if window is None else pair("window", window),
+    )
+    source = read_source(path, told)
+    reading = source.reading
+    state, typed = _as_type(reading.state, dtype)
+    config, fitted = reading.config, tuple[str, ...]()
+    if wanted != Wanted():
+        state, config, fitted = fit(state, config, wanted)
+    fed, refed = _fed(reading.preprocess, reading.config, config, preprocess)
+    named, naming = _labels(reading.labels, reading.config, config, new_head=new_head, given=labels)
+    if fitted and source.metrics is not None:  # what the old model reached says nothing of this one
+        fitted = (*fitted, "metrics of the model before fitting left out")
+    check_state(state, config, where=str(path))
+    model = skeleton(config)
+    model.load_state_dict({name: tensor.contiguous() for name, tensor in state.items()}, strict=True, assign=True)
+    return Checkpoint(
+        model=model.eval(),
+        config=config,
+        preprocess=fed,
+        labels=named,
+        notes=(*reading.notes, *typed, *fitted, *refed, *naming),
+        format=reading.format,
+        recipe=source.recipe,
+        metrics=None if fitted else source.metrics,
+    )
+
+
+def describe(path: str | Path, *, heads: int | None = None, grid: Size | None = None, profile: str | None = None) -> Description:
+    """What a checkpoint is, from its headers: nothing is built and no weights are read, so none are checked either."""
+    told = Told(heads=heads, grid=None if grid is None else pair("grid", grid), profile=profile)
+    source = read_source(path, told, values=False)
+    reading = source.reading
+    return Description(
+        format=reading.format,
+        config=reading.config,
+        parameters=sum(tensor.numel() for name, tensor in reading.state.items() if not name.endswith(STATISTICS)),
+        dtypes=_types(reading.state),
+        preprocess=reading.preprocess,
+        labels=reading.labels,
+        notes=reading.notes,
+        metadata=source.metadata,
+    )
+
+
+def _as_type(state: State, dtype: torch.dtype | None) -> tuple[State, tuple[str, ...]]:
+    """The weights in one type, with a note where that is another than in the file."""
+    types = _types(state)
+    if dtype is None:
+        return state, () if types == ("float32",) else (f"weights kept as in the file: {', '.join(types)}",)
+    name = _name(dtype)
+    if types == (name,):
+        return state, ()
+    return {key: tensor.to(dtype) for key, tensor in state.items()}, (f"weights converted from {', '.join(types)} to {name}",)
+
+
+def _types(state: State) -> tuple[str, ...]:
+    return tuple(sorted({_name(tensor.dtype) for tensor in state.values()}))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _fed(
+    of_file: Preprocess, before: ModelConfig, after: ModelConfig, given: Preprocess | None
+) -> tuple[Preprocess, tuple[str, ...]]:
+    """How the fitted model is fed: as given, else as the file says, made for the new size and channels."""
+    if given is None:
+        return feeding(of_file, after, resized=after.image_size != before.image_size)
+    check_preprocess(given, after)
+    return given, ("preprocessing as given, not as in the file",) if given != of_file else ()
+
+
+def _labels(
+    of_file: tuple[str, ...] | None, before: ModelConfig, after: ModelConfig, *, new_head: bool, given: Sequence[str] | None
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The labels given, else the file's as long as its head is still there."""
+    if given is not None:
+        if isinstance(given, str):
+            raise CheckpointError(f"labels={given!r} is one text", hint="give a list of texts")
+        check_labels(given, after.num_classes)
+        return tuple(given), ("labels as given, not as in the file",) if of_file not in (None, tuple(given)) else ()
+    if of_file is not None and (new_head or after.num_classes != before.num_classes):
+        return None, ("labels of the old head left out",)
+    return of_file, ()

@@ -1,0 +1,421 @@
+"""timm's names of models, both ways: `vit_base_patch16_224` is `ViT-B/16` with timm's numerics. No torch here.
+
+A name is an architecture, or an architecture and after a dot the tag of its public weights:
+`vit_base_patch16_224.augreg_in21k`. An architecture that vitlab does not build exactly is refused with what it needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.efficientnet import EfficientNetConfig
+from vitlab.config.model import PROFILES, Gelu, ModelConfig, Pool, Position, ResNetConfig, ViTConfig
+from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.swin import SwinConfig
+from vitlab.config.variants import CONVNEXTS, RESNETS, SCALES, SIZES, STEMS, SWINS, Size, efficientnet
+from vitlab.errors import ConfigError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """What a group of timm's ViTs has that a plain ViT, pooled by its class token, has not.
+
+    `image_size` in pixels is for names that do not end in it; `prefix_positions` is the opposite of timm's `no_embed_class`.
+    """
+
+    pool: Pool = "token"
+    class_token: bool = True
+    distill_token: bool = False
+    registers: int = 0
+    norm_after_pool: bool = False
+    qkv_bias: bool = True
+    layer_scale: float = 0.0
+    prefix_positions: bool = True
+    gelu: Gelu = "exact"
+    image_size: int | None = None
+
+
+_MAP, _MEAN = Style(pool="map", class_token=False), Style(pool="mean", class_token=False)
+_REGISTERS = replace(_MEAN, norm_after_pool=True, layer_scale=1e-5, prefix_positions=False)
+
+# Style -> the architectures that have it. Their size, patch and image size stand in their names.
+_VITS: tuple[tuple[Style, str], ...] = (
+    (
+        Style(),
+        """
+        vit_tiny_patch16_224 vit_tiny_patch16_384
+        vit_small_patch8_224 vit_small_patch16_224 vit_small_patch16_384 vit_small_patch32_224 vit_small_patch32_384
+        vit_base_patch8_224 vit_base_patch16_224 vit_base_patch16_384 vit_base_patch32_224 vit_base_patch32_384
+        vit_large_patch14_224 vit_large_patch16_224 vit_large_patch16_384 vit_large_patch32_224 vit_large_patch32_384
+        vit_huge_patch14_224 vit_giant_patch14_224 vit_gigantic_patch14_224
+        deit_tiny_patch16_224 deit_small_patch16_224 deit_base_patch16_224 deit_base_patch16_384
+        """,
+    ),
+    (
+        Style(distill_token=True),
+        """
+        deit_tiny_distilled_patch16_224 deit_small_distilled_patch16_224
+        deit_base_distilled_patch16_224 deit_base_distilled_patch16_384
+        """,
+    ),
+    (
+        Style(layer_scale=1e-6, prefix_positions=False),
+        """
+        deit3_small_patch16_224 deit3_small_patch16_384 deit3_medium_patch16_224 deit3_base_patch16_224 deit3_base_patch16_384
+        deit3_large_patch16_224 deit3_large_patch16_384 deit3_huge_patch14_224
+        """,
+    ),
+    (Style(layer_scale=1e-5), "vit_small_patch16_36x1_224 vit_base_patch16_plus_240 vit_base_patch32_plus_256"),
+    (Style(layer_scale=1e-5, image_size=518), "vit_small_patch14_dinov2 vit_base_patch14_dinov2 vit_large_patch14_dinov2"),
+    (
+        Style(layer_scale=1e-5, image_size=518, registers=4, prefix_positions=False),
+        "vit_small_patch14_reg4_dinov2 vit_base_patch14_reg4_dinov2 vit_large_patch14_reg4_dinov2",
+    ),
+    (
+        Style(layer_scale=1.0, image_size=448, registers=1, prefix_positions=False),
+        "vit_base_patch14_reg1_tipsv2 vit_large_patch14_reg1_tipsv2 vit_so400m_patch14_reg1_tipsv2",
+    ),
+    (Style(prefix_positions=False, image_size=240), "flexivit_small flexivit_base flexivit_large"),
+    (Style(image_size=160), "test_vit"),
+    (replace(_MEAN, registers=1, norm_after_pool=True, layer_scale=1e-5, image_size=160), "test_vit2"),
+    (Style(pool="mean", norm_after_pool=True), "eva_large_patch14_196 eva_large_patch14_336"),
+    (Style(qkv_bias=False), "vit_base_patch16_224_miil"),
+    (
+        _MAP,
+        """
+        vit_base_patch16_siglip_224 vit_base_patch16_siglip_256 vit_base_patch16_siglip_384 vit_base_patch16_siglip_512
+        vit_large_patch16_siglip_256 vit_large_patch16_siglip_384
+        vit_so400m_patch14_siglip_224 vit_so400m_patch14_siglip_378
+        """,
+    ),
+    (
+        replace(_MAP, gelu="tanh"),
+        """
+        vit_base_patch32_siglip_256 vit_large_patch16_siglip_512
+        vit_so400m_patch16_siglip_256 vit_so400m_patch16_siglip_384 vit_so400m_patch16_siglip_512
+        vit_giantopt_patch16_siglip_256 vit_giantopt_patch16_siglip_384
+        """,
+    ),
+    (
+        _MEAN,
+        """
+        vit_base_patch16_siglip_gap_224 vit_base_patch16_siglip_gap_256 vit_base_patch16_siglip_gap_384
+        vit_base_patch16_siglip_gap_512 vit_large_patch16_siglip_gap_256 vit_large_patch16_siglip_gap_384
+        vit_so400m_patch14_siglip_gap_224 vit_so400m_patch14_siglip_gap_378
+        vit_so400m_patch14_siglip_gap_448 vit_so400m_patch14_siglip_gap_896
+        vit_base_patch16_gap_224 vit_huge_patch14_gap_224 vit_huge_patch16_gap_448 vit_giant_patch16_gap_224
+        """,
+    ),
+    (
+        replace(_MEAN, gelu="tanh"),
+        """
+        vit_base_patch32_siglip_gap_256 vit_large_patch16_siglip_gap_512
+        vit_so400m_patch16_siglip_gap_256 vit_so400m_patch16_siglip_gap_384 vit_so400m_patch16_siglip_gap_512
+        vit_giantopt_patch16_siglip_gap_256 vit_giantopt_patch16_siglip_gap_384
+        """,
+    ),
+    (
+        replace(_MEAN, qkv_bias=False, layer_scale=1e-6),
+        "vit_medium_patch16_gap_240 vit_medium_patch16_gap_256 vit_medium_patch16_gap_384 vit_betwixt_patch16_gap_256",
+    ),
+    (
+        replace(_REGISTERS, registers=1),
+        """
+        vit_wee_patch16_reg1_gap_256 vit_little_patch16_reg1_gap_256 vit_medium_patch16_reg1_gap_256
+        vit_betwixt_patch16_reg1_gap_256
+        """,
+    ),
+    (
+        replace(_REGISTERS, registers=4),
+        """
+        vit_little_patch16_reg4_gap_256 vit_medium_patch16_reg4_gap_256 vit_mediumd_patch16_reg4_gap_256
+        vit_mediumd_patch16_reg4_gap_384 vit_betwixt_patch16_reg4_gap_256 vit_betwixt_patch16_reg4_gap_384
+        """,
+    ),
+    (replace(_REGISTERS, registers=4, layer_scale=0.0), "vit_base_patch16_reg4_gap_256"),
+    (replace(_MEAN, registers=4), "vit_so150m_patch16_reg4_gap_256 vit_so150m_patch16_reg4_gap_384"),
+    (replace(_MAP, registers=4), "vit_so150m_patch16_reg4_map_256"),
+    (
+        replace(_MEAN, registers=1, norm_after_pool=True, qkv_bias=False, layer_scale=1e-5),
+        "vit_so150m2_patch16_reg1_gap_256 vit_so150m2_patch16_reg1_gap_384 vit_so150m2_patch16_reg1_gap_448",
+    ),
+)
+
+# timm's words for sizes: first the paper's and their successors, then its own.
+_WORDS: dict[str, Size] = {
+    "tiny": SIZES["Ti"],
+    "small": SIZES["S"],
+    "base": SIZES["B"],
+    "large": SIZES["L"],
+    "huge": SIZES["H"],
+    "giant": SIZES["g"],
+    "gigantic": SIZES["G"],
+    "so400m": SIZES["So400m"],
+    "giantopt": Size(width=1536, depth=40, heads=16, mlp_width=6144),  # SigLIP 2's g-opt
+    "wee": Size(width=256, depth=14, heads=4, mlp_width=1280),
+    "little": Size(width=320, depth=14, heads=5, mlp_width=1792),
+    "medium": Size(width=512, depth=12, heads=8, mlp_width=2048),
+    "mediumd": Size(width=512, depth=20, heads=8, mlp_width=2048),
+    "betwixt": Size(width=640, depth=12, heads=10, mlp_width=2560),
+    "so150m": Size(width=896, depth=18, heads=14, mlp_width=2304),
+    "so150m2": Size(width=832, depth=21, heads=13, mlp_width=2176),
+}
+# Names whose word says another size than it does elsewhere.
+_ODD: dict[str, Size] = {
+    "vit_base_patch16_gap_224": replace(SIZES["B"], heads=16),
+    "vit_small_patch16_36x1_224": replace(SIZES["S"], depth=36),
+    "test_vit": Size(width=64, depth=6, heads=2, mlp_width=192),
+    "test_vit2": Size(width=64, depth=8, heads=2, mlp_width=192),
+    "vit_base_patch16_plus_240": Size(width=896, depth=12, heads=14, mlp_width=3584),
+    "vit_base_patch32_plus_256": Size(width=896, depth=12, heads=14, mlp_width=3584),
+}
+_VIT = re.compile(r"[a-z0-9]+_(?P<size>[a-z0-9]+)(?:_distilled)?(?:_patch(?P<patch>\d+)(?P<rest>\w*))?")
+
+# Architecture -> size, the key of its stem in STEMS, image size.
+_HYBRIDS: dict[str, tuple[str, tuple[str, int], int]] = {
+    "vit_tiny_r_s16_p8_224": ("Ti", ("R", 16), 224),
+    "vit_tiny_r_s16_p8_384": ("Ti", ("R", 16), 384),
+    "vit_small_r26_s32_224": ("S", ("R26", 32), 224),
+    "vit_small_r26_s32_384": ("S", ("R26", 32), 384),
+    "vit_base_r26_s32_224": ("B", ("R26", 32), 224),
+    "vit_base_r50_s16_224": ("B", ("R50", 16), 224),
+    "vit_base_r50_s16_384": ("B", ("R50", 16), 384),
+    "vit_large_r50_s32_224": ("L", ("R50", 32), 224),
+    "vit_large_r50_s32_384": ("L", ("R50", 32), 384),
+}
+# Architecture -> depth and width factor.
+_BITS: dict[str, tuple[int, int]] = {
+    "resnetv2_50x1_bit": (50, 1),
+    "resnetv2_50x3_bit": (50, 3),
+    "resnetv2_101x1_bit": (101, 1),
+    "resnetv2_101x3_bit": (101, 3),
+    "resnetv2_152x2_bit": (152, 2),
+    "resnetv2_152x4_bit": (152, 4),
+}
+# Architecture -> size, window, image size. At 224 pixels the last map is 7x7, so that S3-S's windows are 14, 14, 14, 7.
+_SWINS: dict[str, tuple[str, int, int]] = {
+    "swin_tiny_patch4_window7_224": ("T", 7, 224),
+    "swin_small_patch4_window7_224": ("S", 7, 224),
+    "swin_base_patch4_window7_224": ("B", 7, 224),
+    "swin_base_patch4_window12_384": ("B", 12, 384),
+    "swin_large_patch4_window7_224": ("L", 7, 224),
+    "swin_large_patch4_window12_384": ("L", 12, 384),
+    "swin_s3_small_224": ("S", 14, 224),
+}
+_CONVNEXTS: dict[str, ConvNeXtConfig] = {
+    "convnext_atto": ConvNeXtConfig(depths=(2, 2, 6, 2), widths=(40, 80, 160, 320)),
+    "convnext_femto": ConvNeXtConfig(depths=(2, 2, 6, 2), widths=(48, 96, 192, 384)),
+    "convnext_pico": ConvNeXtConfig(depths=(2, 2, 6, 2), widths=(64, 128, 256, 512)),
+    "convnext_nano": ConvNeXtConfig(depths=(2, 2, 8, 2), widths=(80, 160, 320, 640)),
+    "convnext_tiny": CONVNEXTS["T"],
+    "convnext_small": CONVNEXTS["S"],
+    "convnext_base": CONVNEXTS["B"],
+    "convnext_large": CONVNEXTS["L"],
+    "convnext_xlarge": CONVNEXTS["XL"],
+    "convnext_xxlarge": ConvNeXtConfig(depths=(3, 4, 30, 3), widths=(384, 768, 1536, 3072), image_size=(256, 256), norm_eps=1e-5),
+}
+# The TensorFlow authors' weights are called tf_; timm trained its own at other image sizes.
+_OWN_SIDES = {"B2": 256, "B3": 288, "B4": 320, "B5": 448}
+
+_FAMILY = "an architecture family that vitlab does not have"
+# What timm's other architectures need; the first pattern that fits the whole name answers.
+_NEEDS: tuple[tuple[str, str], ...] = (
+    (r"vit_so400m_patch14_siglip_(gap_)?384", "images of 384 pixels cut to 378; the architecture that ends in 378 is the same"),
+    (r"vit_\w+_clip_quickgelu_\d+", "a LayerNorm before the encoder and the quick GELU"),
+    (r"vit_\w+_clip_\d+", "a LayerNorm before the encoder"),
+    (r"vit_giant_patch14_\w*(dinov2|tipsv2)", "a SwiGLU MLP"),
+    (r"vit_\w+_rpn_\d+", "norms after the residual branches"),
+    (r"vit_\w+_18x2_224", "parallel attention and MLP branches"),
+    (r"vit_\w+_xp_224|vit_pwee_\w+", "attention and MLP in parallel"),
+    (r"vit_(dwee|dpwee|dlittle)_\w+", "differential attention"),
+    (r"vit_intern300m_\w+", "an encoder without a last norm"),
+    (r"vit_\w+_resnet\w+|vit_base_mci_224", "another convolutional stem"),
+    (r"vit_s?relpos_\w+", "a relative position bias"),
+    (r"vit_\w+_rope_\w+|eva02_\w+|vit_\w+_dinov3\w*", "rotary positions"),
+    (r"eva_giant_\w+|beit_\w+|beitv2_\w+", "BEiT's attention"),
+    (r"beit3_\w+", "norms inside attention and MLP"),
+    (r"aimv2_\w+", "RMSNorm and a SwiGLU MLP"),
+    (r"naflexvit_\w+", "batches of images of several sizes"),
+    (r"test_vit3", "attention pooling over the register tokens too"),
+    (r"test_vit4", "RMSNorm"),
+    (r"test_convnext\d?", "the tanh GELU in a ConvNeXt"),
+    (r"resnetv2_\d\w*", "a pre-activation ResNet with other norms than BiT's"),
+    (r"swin_s3_(tiny|base)_224", "a window of its own at each stage"),
+    (r"swinv2\w*", "Swin V2's attention"),
+    (r"convnextv2_\w+", "global response normalisation"),
+    (r"convnext_\w+_ols", "an overlapping stem"),
+    (r"convnext_\w+_rms", "RMSNorm"),
+    (r"convnext_\w+_mlp", "a hidden layer before the head"),
+    (r"convnext_\w+_hnf", "the last norm before the pooling"),
+    (r"((tf|gc)_)?efficientnetv2_\w+", "fused inverted bottlenecks"),
+    (r"((tf|test)_)?efficientnet(_\w+)?|tinynet_[a-e]", "another EfficientNet than B0 to B8 and L2"),
+    (r"(cait|coat|coatnet|crossvit|davit|hiera|levit|maxvit|mobilevit|mvit|pit|pvt|tnt|twins|volo|xcit)\w*_\w+", _FAMILY),
+    (r"(densenet|dpn|hrnet_w|inception_v|mixer_|nfnet|regnet|resne[sx]?t|tiny_vit|vgg)\w*\d\w*", _FAMILY),
+    (r"(tf_)?(fbnet|mixnet|mnasnet|mobilenet|semnasnet|spnasnet)\w*_\w+", _FAMILY),
+)
+
+
+def config_of(name: str) -> ModelConfig | None:
+    """The model that timm builds under this name, with its numerics; None where the name is not timm's.
+
+    Image size and classes are those of the weights that the tag names, without a tag of those that timm loads by default.
+    """
+    architecture, _, tag = name.partition(".")
+    config = architecture_config(architecture)
+    if config is None:
+        need = need_of(architecture)
+        if need is None:
+            return None
+        raise ConfigError(f"vitlab does not build timm's {architecture} yet: it needs {need}", hint=_hint(architecture))
+    from vitlab.config.public_weights import tagged
+
+    row = tagged(architecture, tag)
+    if row is None:
+        return config
+    return replace(config, image_size=(row.image_size, row.image_size), num_classes=row.num_classes)
+
+
+def timm_name(config: ModelConfig) -> str | None:
+    """timm's name of the architecture, or None. Numerics, head and dropout may differ, and so may a ConvNet's image size."""
+    return _by_shape().get(_shape(config))
+
+
+def same_architecture(one: ModelConfig, other: ModelConfig) -> bool:
+    """Whether two models differ in nothing but image size, classes, channels, numerics and dropout."""
+    return _shape(one)[1:] == _shape(other)[1:]
+
+
+@cache
+def architectures() -> tuple[str, ...]:
+    """Every architecture of timm that vitlab builds exactly."""
+    return tuple(_builders())
+
+
+@cache
+def architecture_config(architecture: str) -> ModelConfig | None:
+    """The model of an architecture at its own image size, with 1000 classes; None for one that vitlab does not build."""
+    build = _builders().get(architecture)
+    return None if build is None else build(architecture)
+
+
+def need_of(architecture: str) -> str | None:
+    """What vitlab lacks to build an architecture of timm; None for one that it builds, and for a name that is not timm's."""
+    if architecture in _builders():
+        return None
+    return next((need for pattern, need in _NEEDS if re.fullmatch(pattern, architecture)), None)
+
+
+@cache
+def _builders() -> dict[str, Callable[[str], ModelConfig]]:
+    vits = [name for _, names in _VITS for name in names.split()]
+    nets = [f"{prefix}efficientnet_{size.lower()}" for prefix in ("tf_", "") for size in SCALES]
+    return {
+        **dict.fromkeys(vits, _vit),
+        **dict.fromkeys(_HYBRIDS, _hybrid),
+        **dict.fromkeys(_BITS, _bit),
+        **dict.fromkeys(_SWINS, _swin),
+        **dict.fromkeys(_CONVNEXTS, _CONVNEXTS.__getitem__),
+        **dict.fromkeys(nets, _efficientnet),
+    }
+
+
+def _vit(name: str) -> ViTConfig:
+    style = next(style for style, names in _VITS if name in names.split())
+    match = _VIT.fullmatch(name)
+    assert match is not None, name
+    size = _ODD.get(name) or _WORDS[match["size"]]
+    side = style.image_size or int(re.findall(r"\d+", match["rest"])[-1])
+    patch = int(match["patch"] or 16)
+    return ViTConfig(
+        width=size.width,
+        depth=size.depth,
+        heads=size.heads,
+        mlp_width=size.mlp_width,
+        patch_size=(patch, patch),
+        image_size=(side, side),
+        pool=style.pool,
+        class_token=style.class_token,
+        distill_token=style.distill_token,
+        register_tokens=style.registers,
+        norm_after_pool=style.norm_after_pool,
+        qkv_bias=style.qkv_bias,
+        layer_scale=style.layer_scale,
+        position=Position(prefix=style.prefix_positions),
+        numerics=replace(PROFILES["timm"], gelu=style.gelu),
+    )
+
+
+def _hybrid(name: str) -> ViTConfig:
+    word, key, side = _HYBRIDS[name]
+    size, (stem, cells) = SIZES[word], STEMS[key]
+    return ViTConfig(
+        width=size.width,
+        depth=size.depth,
+        heads=size.heads,
+        mlp_width=size.mlp_width,
+        patch_size=(cells, cells),
+        image_size=(side, side),
+        stem=replace(stem, standardise="variance", standardise_eps=1e-8, norm_eps=1e-5),
+        numerics=PROFILES["timm"],
+    )
+
+
+def _bit(name: str) -> ResNetConfig:
+    depth, factor = _BITS[name]
+    return ResNetConfig(blocks=RESNETS[depth], width_factor=factor, standardise_eps=1e-8)
+
+
+def _swin(name: str) -> SwinConfig:
+    size, window, side = _SWINS[name]
+    return replace(SWINS[size], window=(window, window), image_size=(side, side), pad_first=False)
+
+
+def _efficientnet(name: str) -> EfficientNetConfig:
+    size = name.rpartition("_")[2].upper()
+    net = efficientnet(size)
+    if name.startswith("tf_"):
+        return net
+    side = _OWN_SIDES.get(size, net.image_size[0])
+    return replace(net, image_size=(side, side), padding="half", norm_eps=1e-5)
+
+
+@cache
+def _by_shape() -> dict[tuple[object, ...], str]:
+    shapes: dict[tuple[object, ...], str] = {}
+    for name in architectures():
+        config = architecture_config(name)
+        assert config is not None
+        shapes.setdefault(_shape(config), name)
+    return shapes
+
+
+def _shape(config: ModelConfig) -> tuple[object, ...]:
+    """The size that is fixed in the tensors, then all else that makes two configs the same architecture."""
+    kind = config.kind
+    match config:
+        case ViTConfig():
+            stem = None if config.stem is None else (config.stem.blocks, config.stem.width, config.stem.groups)
+            size = (config.width, config.depth, config.heads, config.mlp_width, config.patch_size)
+            tokens = (config.pool, config.class_token, config.distill_token, config.register_tokens, config.norm_after_pool)
+            inside = (config.qkv_bias, config.layer_scale > 0, config.attention, config.representation_width, config.early)
+            return (config.grid, kind, *size, stem, *tokens, *inside, config.position)
+        case ResNetConfig():
+            return (None, kind, config.blocks, config.width_factor, config.root_width, config.stage_widths, config.groups)
+        case SwinConfig():
+            shape = (config.width, config.depths, config.heads, config.patch_size, config.mlp_ratio, config.qkv_bias)
+            return (config.windows, kind, *shape, config.window)
+        case ConvNeXtConfig():
+            shape = (config.depths, config.widths, config.kernel, config.patch_size, config.mlp_ratio)
+            return (None, kind, *shape, config.layer_scale > 0)
+        case EfficientNetConfig():
+            return (None, kind, config.stages, config.stem_width, config.head_width, config.squeeze, config.padding)
+        case RecurrentConfig():
+            return (None, kind, config)
+
+
+def _hint(architecture: str) -> str | None:
+    return did_you_mean(architecture, architectures())

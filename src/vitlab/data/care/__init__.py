@@ -1,1 +1,0 @@
-"""Looking through a data set, and packing it: duplicates, leaks, broken files, contact sheets, shards."""

@@ -1,0 +1,1 @@
+"""Public data sets: what they hold, where they are, how they are fetched."""

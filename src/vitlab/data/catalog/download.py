@@ -1,0 +1,532 @@
+"""One file from an http address to disk: resumed where it broke off, and under its name only once it is whole and verified.
+
+Until then its bytes are in `.NAME.partial` beside it, and `.NAME.partial.json` says which version of which address they are
+the beginning of, so that a later call goes on from there.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import hashlib
+import http.client
+import json
+import os
+import re
+import shutil
+import socket
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from io import FileIO
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+from vitlab import __version__
+from vitlab.data.catalog.sets import RemoteFile
+from vitlab.errors import DataError, at_least
+from vitlab.io.atomic import FULL, sync_folder, write_all
+from vitlab.io.progress import Tell, silent
+
+# One question to an http server: the bytes of a file from some place on, and what the server says of the file.
+
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+_LONGEST_WAIT = 60.0  # seconds; a server may ask for more, and is then asked again sooner
+
+
+class PassingError(Exception):
+    """Something that may be over at the next try. `wait` is how many seconds the server asks for."""
+
+    def __init__(self, reason: str, *, offline: bool = False, wait: float = 0.0) -> None:
+        super().__init__(reason)
+        self.offline = offline
+        self.wait = wait
+
+
+class BeyondTheEndError(PassingError):
+    """The file at the server is no longer than what is already here."""
+
+
+class RefusedError(Exception):
+    """Something that will not change by trying again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back: from which byte on, of how many (None where the server does not say), and which version of the file.
+
+    `version` is what to show the server later to be given the rest of the same version, or None.
+    """
+
+    address: str
+    start: int
+    total: int | None
+    version: str | None
+    body: IO[bytes]
+
+    def chunks(self, size: int) -> Iterator[bytes]:
+        """The bytes as they come, at most `size` at a time; PassingError where the connection breaks."""
+        while True:
+            try:
+                chunk = self.body.read(size)
+            except (OSError, http.client.HTTPException) as error:
+                raise PassingError(f"the connection broke: {_words(error)}") from error
+            if not chunk:
+                return
+            yield chunk
+
+
+@contextmanager
+def ask(address: str, *, start: int = 0, version: str | None = None, timeout: float) -> Iterator[Answer]:
+    """Ask for a file from byte `start` on, if it is still of this `version`; a server may answer with all of it instead.
+
+    Redirections are followed, but only to http and https, and never from https to http.
+    """
+    if urlsplit(address).scheme not in ("http", "https"):
+        raise RefusedError(f"{address} is no http address")
+    # Compressed on the way it would be other bytes than those the checksum is of.
+    headers = {"User-Agent": f"vitlab/{__version__}", "Accept-Encoding": "identity"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+        if version is not None:
+            headers["If-Range"] = version
+    try:
+        response = _opener().open(urllib.request.Request(address, headers=headers), timeout=timeout)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise _unwilling(error, address, start) from error
+    except urllib.error.URLError as error:
+        raise _unreachable(error.reason, address) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise PassingError(f"the connection to {address} broke: {_words(error)}") from error
+    with response:
+        yield _answer(response, address)
+
+
+def _answer(response: http.client.HTTPResponse, address: str) -> Answer:
+    headers = response.headers
+    if (coding := headers.get("Content-Encoding", "identity").lower()) != "identity":
+        raise RefusedError(f"{address} sends the file compressed ({coding}), which was not asked for")
+    length = headers.get("Content-Length", "")
+    total = int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
+    start = 0
+    if response.status == HTTPStatus.PARTIAL_CONTENT:
+        part = re.fullmatch(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|\*)", headers.get("Content-Range", ""))
+        if part is None:
+            raise RefusedError(f"{address} sends a part of the file and does not say which")
+        start, total = int(part[1]), None if part[2] == "*" else int(part[2])
+    elif response.status != HTTPStatus.OK:
+        raise RefusedError(f"{address} answers with status {response.status}, and no file")
+    etag = headers.get("ETag")
+    strong = etag if etag and not etag.startswith("W/") else None  # a weak one does not promise the same bytes
+    return Answer(address=address, start=start, total=total, version=strong or headers.get("Last-Modified"), body=response)
+
+
+def _unwilling(error: urllib.error.HTTPError, address: str, start: int) -> Exception:
+    said = f"{address} answers {error.code} {error.reason}"
+    if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
+        return BeyondTheEndError(said)
+    if error.code in _PASSING:
+        return PassingError(said, wait=_wait(error.headers.get("Retry-After")))
+    if 300 <= error.code < 400:
+        return RefusedError(f"{address} redirects to what is no http address ({error.headers.get('Location')})")
+    return RefusedError(said)
+
+
+def _unreachable(reason: object, address: str) -> Exception:
+    host = urlsplit(address).hostname
+    match reason:
+        case ssl.SSLCertVerificationError():
+            return RefusedError(f"the certificate of {host} cannot be verified: {reason.verify_message}")
+        case socket.gaierror():
+            return PassingError(f"{host} is not found", offline=True)
+        case OSError():
+            return PassingError(f"{host} cannot be reached: {_words(reason)}", offline=True)
+        case _:
+            return RefusedError(f"{address} cannot be opened: {reason}")
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "nothing came for too long"
+    text = error.strerror if isinstance(error, OSError) else str(error)
+    return text or type(error).__name__
+
+
+def _wait(retry_after: str | None) -> float:
+    """Seconds, from a number or a date."""
+    if retry_after is None:
+        return 0.0
+    if re.fullmatch(r"[0-9]{1,9}", retry_after):
+        return min(float(retry_after), _LONGEST_WAIT)
+    try:
+        moment = email.utils.parsedate_to_datetime(retry_after).timestamp()
+    except ValueError:
+        return 0.0
+    return min(max(moment - time.time(), 0.0), _LONGEST_WAIT)
+
+
+class _Redirections(urllib.request.HTTPRedirectHandler):
+    """Follows redirections within http and https."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        """The request for the new address; RefusedError where it leads out of http or to a less safe scheme."""
+        old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
+        if new not in ("http", "https"):
+            fp.close()
+            raise RefusedError(f"{req.full_url} redirects to what is no http address ({newurl})")
+        if old == "https" and new == "http":
+            fp.close()
+            raise RefusedError(f"{req.full_url} redirects from https to plain http ({newurl})")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """urllib with its http handlers alone: no file:, no ftp:, no data:, whatever an address or a redirection says."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.UnknownHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        _Redirections(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+# Checksums of downloaded files: as published, or as the first download of a file recorded them.
+
+_CHUNK = 2**20
+
+
+def sum_of(path: Path, algorithm: str, *, tell: Tell = silent) -> str:
+    """The checksum of a file in hexadecimal digits; `algorithm` is sha256 or md5."""
+    made = hashlib.new(algorithm, usedforsecurity=algorithm != "md5")
+    total, done = path.stat().st_size, 0
+    what = f"verifying {path.name.removeprefix('.').removesuffix('.partial')}"
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            made.update(chunk)
+            done += len(chunk)
+            tell(what, done, total)
+    return made.hexdigest()
+
+
+def fault_of(path: Path, checksum: str | None, *, size: int | None, tell: Tell = silent) -> str | None:
+    """What is wrong with a file, in words; None where its bytes are the ones they should be.
+
+    `checksum` is `sha256:...` or `md5:...`; None asks for the size alone.
+    """
+    found = path.stat().st_size
+    if size is not None and found != size:
+        return f"it has {found:,} bytes, and should have {size:,}"
+    if checksum is None:
+        return None
+    algorithm, _, digest = checksum.partition(":")
+    seen = sum_of(path, algorithm, tell=tell)
+    return None if seen == digest else f"its {algorithm} is {seen}, and should be {digest}"
+
+
+def recorded(target: Path) -> str | None:
+    """The checksum that the first download of a file without a published one left beside it."""
+    note = _note(target)
+    if not note.is_file():
+        return None
+    word = note.read_text(encoding="utf-8", errors="replace").partition(" ")[0].strip()
+    if not re.fullmatch(r"[0-9a-f]{64}", word):
+        raise DataError(f"{note} holds no SHA-256", hint="remove it, and the next download will be taken as it comes")
+    return f"sha256:{word}"
+
+
+def record(target: Path, digest: str) -> None:
+    """Keep a file's SHA-256 beside it, in the form of `sha256sum`, so that later downloads are held to it."""
+    _note(target).write_text(f"{digest}  {target.name}\n", encoding="utf-8")
+
+
+def _note(target: Path) -> Path:
+    return target.with_name(f"{target.name}.sha256")
+
+
+if sys.platform != "win32":
+    import fcntl
+
+
+_OFFLINE_ATTEMPTS = 2
+_MOST_ATTEMPTS = 100  # in all: an end even to a connection that breaks after every few bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How a download deals with a bad connection.
+
+    `attempts` is how often it tries without a byte of progress (at most twice where the server cannot be reached at all);
+    `wait` is the seconds before the second try, doubled each time up to 60; `timeout` is the seconds without a byte after which a
+    connection counts as broken.
+    """
+
+    attempts: int = 6
+    wait: float = 1.0
+    timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        at_least("attempts", self.attempts, 1)
+        at_least("wait", self.wait, 0)
+        at_least("timeout", self.timeout, 0.001)
+
+
+def download(file: RemoteFile, target: Path, *, patience: Patience | None = None, tell: Tell = silent) -> str:
+    """Bring `file` to the path `target`, which does not exist before it is whole, and return its SHA-256.
+
+    It is held to the checksum of the catalogue; where that has none, to the one that the first download recorded in
+    `NAME.sha256`; and where that is this one, the sum that is seen is recorded.
+    """
+    job = _Job(file=file, target=target, expected=file.checksum or recorded(target), tell=tell)
+    with _partial(target) as out:
+        resumed = _length(out) > 0
+        job.from_somewhere(out, patience or Patience())
+        fault = job.fault(out)
+        if fault is not None and resumed:
+            # What an earlier call left may have been the beginning of another version: once more, from nothing.
+            out.truncate(0)
+            job.from_somewhere(out, patience or Patience())
+            fault = job.fault(out)
+        if fault is not None:
+            out.truncate(0)
+            raise DataError(
+                f"{file.name} from {file.addresses[0]} is not the file it should be: {fault}",
+                hint=f"nothing of it is kept; {by_hand(file)}",
+            )
+        return job.finish(out)
+
+
+def take(given: Path, file: RemoteFile, target: Path, *, tell: Tell = silent) -> str:
+    """Put a file that was downloaded by other means at `target`, verified like any other; its SHA-256."""
+    job = _Job(file=file, target=target, expected=file.checksum or recorded(target), tell=tell)
+    try:
+        fault = fault_of(given, job.expected, size=file.size, tell=tell)
+        source = given.open("rb")
+    except OSError as error:
+        raise DataError(f"{given} cannot be read: {error.strerror}") from error
+    with source, _partial(target) as out:
+        if fault is not None:
+            raise DataError(f"{given} is not {file.name}: {fault}", hint=by_hand(file))
+        out.truncate(0)
+        with _room(target, os.fstat(source.fileno()).st_size):
+            while chunk := source.read(_CHUNK):
+                write_all(out, chunk)
+        fault = job.fault(out)
+        if fault is not None:
+            out.truncate(0)
+            raise DataError(f"{given} changed while it was copied: {fault}")
+        return job.finish(out)
+
+
+def by_hand(file: RemoteFile) -> str:
+    """What to do where a download does not work."""
+    return f"download {file.addresses[0]} by other means, then give that file to --from" if file.addresses else ""
+
+
+class _UnavailableError(Exception):
+    """An address that does not give the file, and why."""
+
+    def __init__(self, reason: str, *, offline: bool = False) -> None:
+        super().__init__(reason)
+        self.offline = offline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Version:
+    """Which bytes these are: the address they come from, how many there are, and what its server calls their version."""
+
+    address: str
+    total: int | None
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """A file on its way to `target`; `expected` is its checksum, or None where none is known."""
+
+    file: RemoteFile
+    target: Path
+    expected: str | None
+    tell: Tell
+
+    def from_somewhere(self, out: FileIO, patience: Patience) -> None:
+        """Fill the partial file from the first address that gives it."""
+        faults: list[_UnavailableError] = []
+        for address in self.file.addresses:
+            try:
+                self._from_address(address, out, patience)
+            except _UnavailableError as fault:
+                faults.append(fault)
+            else:
+                return
+        why = "this machine seems to be offline" if all(fault.offline for fault in faults) else "no address gives it"
+        raise DataError(
+            f"{self.file.name} cannot be fetched, {why}: {'; '.join(map(str, faults))}",
+            hint=f"run this again to go on from where it stopped, or {by_hand(self.file)}",
+        )
+
+    def fault(self, out: FileIO) -> str | None:
+        """What is wrong with the bytes that were fetched."""
+        return fault_of(Path(out.name), self.expected, size=self.file.size, tell=self.tell)
+
+    def finish(self, out: FileIO) -> str:
+        """Give a verified file its name, durably: bytes, then name, then folder."""
+        known = (self.expected or "").partition("sha256:")[2]
+        with _room(self.target, None):
+            os.fsync(out.fileno())
+            seen = known or sum_of(Path(out.name), "sha256")
+            if self.expected is None:
+                record(self.target, seen)
+            Path(out.name).replace(self.target)
+            _about(self.target).unlink(missing_ok=True)
+            sync_folder(self.target.parent)
+        return seen
+
+    def _from_address(self, address: str, out: FileIO, patience: Patience) -> None:
+        failed = furthest = 0
+        for attempt in range(1, _MOST_ATTEMPTS + 1):
+            try:
+                self._go_on(address, out, patience.timeout)
+            except PassingError as fault:
+                failed = 1 if _length(out) > furthest else failed + 1
+                furthest = max(furthest, _length(out))
+                most = min(_OFFLINE_ATTEMPTS, patience.attempts) if fault.offline else patience.attempts
+                if failed >= most or attempt == _MOST_ATTEMPTS:
+                    tries = "1 try" if attempt == 1 else f"{attempt} tries"
+                    raise _UnavailableError(f"{fault} ({address}, {tries})", offline=fault.offline) from fault
+                time.sleep(min(60.0, max(patience.wait * 2 ** (failed - 1), fault.wait)))
+            except RefusedError as fault:
+                raise _UnavailableError(str(fault)) from fault
+            else:
+                return
+
+    def _go_on(self, address: str, out: FileIO, timeout: float) -> None:
+        """Ask an address for what is missing, and write it; PassingError where the connection breaks."""
+        have = _length(out)
+        begun = _begun(self.target) if have else None
+        # A beginning can be continued where the server can be held to the version it is of, or the checksum will tell.
+        if begun is None or begun.address != address or (begun.version is None and self.expected is None):
+            have, begun = out.truncate(0), None
+        elif have == (begun.total or self.file.size):
+            return  # all was there, and an earlier call was stopped before it could verify it
+        try:
+            with ask(address, start=have, version=begun.version if begun else None, timeout=timeout) as answer:
+                if answer.start == 0 and have:
+                    have, begun = out.truncate(0), None  # the server gives all or nothing, or has another version by now
+                total = self._agree(answer, begun, have)
+                self._write(answer, out, total)
+        except BeyondTheEndError:
+            out.truncate(0)
+            raise PassingError("the file at the server is shorter than what was already fetched") from None
+        if total is not None and _length(out) < total:
+            raise PassingError(f"the connection ended after {_length(out):,} of {total:,} bytes")
+
+    def _agree(self, answer: Answer, begun: _Version | None, have: int) -> int | None:
+        """The bytes the whole file has, once the answer fits what was asked and what is known."""
+        if answer.start != have:
+            raise RefusedError(f"{answer.address} answers from byte {answer.start:,}, where byte {have:,} was asked for")
+        total = answer.total if answer.total is not None else self.file.size
+        if self.file.size is not None and total != self.file.size:
+            raise RefusedError(
+                f"{answer.address} offers {total:,} bytes, and should offer {self.file.size:,}:"
+                " the file has changed, or this is an error page"
+            )
+        if begun is not None and begun.total is not None and total != begun.total:
+            raise RefusedError(f"{answer.address} now offers another file than the one that was begun")
+        if total is None and self.expected is None:
+            raise RefusedError(f"{answer.address} does not say how long the file is, and no checksum of it is known")
+        return total
+
+    def _write(self, answer: Answer, out: FileIO, total: int | None) -> None:
+        have = answer.start
+        version = _Version(address=answer.address, total=answer.total, version=answer.version)
+        with _room(self.target, None if total is None else total - have):
+            _about(self.target).write_text(json.dumps(asdict(version)), encoding="utf-8")
+            self.tell(f"downloading {self.file.name}", have, total)
+            for chunk in answer.chunks(_CHUNK):
+                have += len(chunk)
+                if total is not None and have > total:
+                    raise RefusedError(f"{answer.address} gives more than the {total:,} bytes it should")
+                write_all(out, chunk)
+                self.tell(f"downloading {self.file.name}", have, total)
+
+
+def _length(out: FileIO) -> int:
+    return out.seek(0, os.SEEK_END)
+
+
+def _begun(target: Path) -> _Version | None:
+    try:
+        said = json.loads(_about(target).read_text(encoding="utf-8"))
+        return _Version(address=said["address"], total=said["total"], version=said["version"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None  # not known: begin again
+
+
+@contextmanager
+def _partial(target: Path) -> Iterator[FileIO]:
+    """The partial file of `target`, open at its end and locked; removed where it is left empty."""
+    path = target.with_name(f".{target.name}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        out = path.open("a+b", buffering=0)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror}") from error
+    with out:
+        _lock(out, target)
+        try:
+            yield out
+        finally:
+            # By its name only where that is still this file, and not under its final name already.
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(out.fileno())) and path.stat().st_size == 0:
+                path.unlink()
+                _about(target).unlink(missing_ok=True)
+
+
+def _lock(out: FileIO, target: Path) -> None:
+    if sys.platform == "win32":
+        return
+    try:
+        fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DataError(f"another process is fetching {target.name} to {target.parent}", hint="wait for it") from None
+
+
+@contextmanager
+def _room(target: Path, needed: int | None) -> Iterator[None]:
+    """Refuse at once what the disk has no room for, and say so where it fills up on the way."""
+    free = shutil.disk_usage(target.parent).free
+    if needed is not None and needed > free:
+        raise _full(target, needed, free)
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise DataError(f"{target} cannot be written: {error.strerror or error}") from error
+        raise _full(target, needed, shutil.disk_usage(target.parent).free) from error
+
+
+def _full(target: Path, needed: int | None, free: int) -> DataError:
+    wanted = "" if needed is None else f" {needed:,} more bytes are needed and"
+    return DataError(
+        f"no room for {target.name} in {target.parent}:{wanted} {free:,} are free",
+        hint="make room, or choose another folder with --into; what was fetched so far is kept and will be continued",
+    )
+
+
+def _about(target: Path) -> Path:
+    return target.with_name(f".{target.name}.partial.json")

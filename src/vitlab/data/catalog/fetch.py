@@ -1,0 +1,281 @@
+"""A public data set of the catalogue, brought to a folder and made ready to be read."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from vitlab.data.catalog.download import Patience, by_hand, download, fault_of, recorded, sum_of, take
+from vitlab.data.catalog.sets import Arrangement, PublicSet, RemoteFile
+from vitlab.data.dataset import PARTS, UNDECLARED
+from vitlab.data.readers.manifest import CLASSES_NAME
+from vitlab.data.readers.matfile import list_arrays, read_array
+from vitlab.data.readers.vtab import CLEVR_DISTANCES, KITTI_CLASSES, clevr_distance, open_kitti, read_scenes
+from vitlab.errors import DataError
+from vitlab.io.archive import extract
+from vitlab.io.atomic import write_text
+from vitlab.io.progress import Tell, silent
+
+Origin = Literal["downloaded", "given", "already there"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedFile:
+    """One file of a set, in place: `sha256` is what it has, `trusted` whether that was compared with a published sum."""
+
+    name: str
+    bytes: int
+    sha256: str
+    origin: Origin
+    trusted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """A set in its folder. `data` is the spelling that reads it, or None where nothing here reads its format."""
+
+    folder: Path
+    files: tuple[FetchedFile, ...]
+    data: str | None
+
+
+def fetch(
+    entry: PublicSet,
+    folder: Path,
+    *,
+    given: Sequence[Path] = (),
+    patience: Patience | None = None,
+    tell: Tell = silent,
+) -> Fetched:
+    """Bring the files of a set to `folder`, verified, and unpack and list them as its spelling needs.
+
+    `given` are files, or folders of files, that were downloaded by other means: they are taken in place of a download, by
+    their names. What is already in the folder is verified and left alone.
+    """
+    if entry.by_hand is not None:
+        raise DataError(f"{entry.title} has no direct address: it must be fetched by hand", hint=entry.by_hand)
+    found = _named(given, entry)
+    fetched = []
+    for file in entry.files:
+        target = folder / file.name
+        origin: Origin
+        if target.exists():
+            origin, digest = "already there", _verified(file, target, tell)
+        elif file.name in found:
+            origin, digest = "given", take(found[file.name], file, target, tell=tell)
+        else:
+            origin, digest = "downloaded", download(file, target, patience=patience, tell=tell)
+        size = target.stat().st_size
+        fetched.append(FetchedFile(name=file.name, bytes=size, sha256=digest, origin=origin, trusted=file.checksum is not None))
+
+    arrange(entry, folder, tell=tell)
+    data = None if entry.spelling is None else entry.spelling.format(folder=folder)
+    return Fetched(folder=folder, files=tuple(fetched), data=data)
+
+
+def _named(given: Sequence[Path], entry: PublicSet) -> dict[str, Path]:
+    """The given files by the names of the set's files; DataError for one that is none of them."""
+    wanted = [file.name for file in entry.files]
+    found: dict[str, Path] = {}
+    for path in given:
+        if path.is_dir():
+            here = {name: path / name for name in wanted if (path / name).is_file()}
+            if not here:
+                raise DataError(f"{path} holds no file of {entry.title}", hint=f"they are called {', '.join(wanted)}")
+            found |= here
+        elif not path.is_file():
+            raise DataError(f"there is no file {path}")
+        elif path.name in wanted:
+            found[path.name] = path
+        elif len(wanted) == 1:
+            found[wanted[0]] = path  # whatever a browser called it: the checksum will tell
+        else:
+            raise DataError(f"{path} is no file of {entry.title} by its name", hint=f"they are called {', '.join(wanted)}")
+    return found
+
+
+def _verified(file: RemoteFile, target: Path, tell: Tell) -> str:
+    expected = file.checksum or recorded(target)
+    try:
+        fault = fault_of(target, expected, size=file.size, tell=tell)
+        digest = (expected or "").partition("sha256:")[2]
+        seen = digest or sum_of(target, "sha256", tell=tell)
+    except OSError as error:
+        raise DataError(f"{target} cannot be read: {error.strerror}") from error
+    if fault is not None:
+        raise DataError(f"{target} is there, and is not the file it should be: {fault}", hint=f"remove it; or {by_hand(file)}")
+    return seen
+
+
+# From a set's official archives to a form that is read: unpacked, and where labels are in lists of their own, a labels.csv.
+#
+# Every step is left out where its result is already there, and a result is there whole or not at all.
+
+_UNPACKED = "unpacked"
+
+Row = tuple[str, str, str]
+"""path, label, split (empty where there is none)"""
+
+
+def arrange(entry: PublicSet, folder: Path, *, tell: Tell = silent) -> None:
+    """Make what `entry.spelling` reads out of the files of a set that lie in `folder`."""
+    archives = [folder / file.name for file in entry.files]
+    _STEPS[entry.arrangement](folder, archives, tell)
+
+
+def _nothing(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    """The files are read as they are."""
+
+
+def _unpacked(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+
+
+def _pets(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / "images", tell)
+    _unpack(archives[1], folder / "annotations", tell)
+    rows, classes = [], {}
+    for part, name in (("train", "trainval.txt"), ("test", "test.txt")):
+        for line in _lines(folder / "annotations" / "annotations" / name):
+            stem, number = line.split()[:2]  # Abyssinian_100 1 1 1: picture, class from 1, species, breed
+            breed = stem.rpartition("_")[0]
+            classes[int(number)] = breed
+            rows.append((f"images/images/{stem}.jpg", breed, part))
+    _write(folder / "labels.csv", rows, [classes[number] for number in sorted(classes)])
+
+
+def _flowers102(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    labels = _whole_numbers(archives[1], "labels")
+    rows = [
+        (f"{_UNPACKED}/jpg/image_{picture:05d}.jpg", FLOWERS[labels[picture - 1] - 1], part)
+        for part, name in (("train", "trnid"), ("val", "valid"), ("test", "tstid"))
+        for picture in _whole_numbers(archives[2], name)
+    ]
+    _write(folder / "labels.csv", rows, FLOWERS)
+
+
+def _dtd(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    rows = [
+        (f"{_UNPACKED}/dtd/images/{line}", line.partition("/")[0], part)
+        for part in ("train", "val", "test")
+        for line in _lines(folder / _UNPACKED / "dtd" / "labels" / f"{part}1.txt")
+    ]
+    _write(folder / "labels.csv", rows)
+
+
+def _caltech101(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    _unpack(folder / _UNPACKED / "caltech-101" / "101_ObjectCategories.tar.gz", folder / "pictures", tell)
+
+
+def _sun397(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    _unpack(archives[1], folder / "partitions", tell)
+    root = folder / _UNPACKED / "SUN397"
+    # ClassName.txt has /a/abbey, /a/access_road, ... and /b/bow_window/indoor: the letter is an index, the rest the name.
+    classes = [line.strip("/") for line in _lines(root / "ClassName.txt")]
+    rows = [
+        (f"{_UNPACKED}/SUN397/{path}/{picture.name}", path.partition("/")[2], "")
+        for path in classes
+        for picture in sorted((root / path).glob("*.jpg"))
+    ]
+    _write(folder / "labels.csv", rows, [path.partition("/")[2] for path in classes])
+
+
+def _kitti(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    for archive, name in zip(archives, ("pictures", "annotations", "devkit"), strict=True):
+        _unpack(archive, folder / name, tell)
+    source = open_kitti(folder)
+    parts = ["" if code == UNDECLARED else PARTS[code] for code in source.parts.tolist()]
+    rows = [
+        (Path(source.name(index)).relative_to(folder).as_posix(), KITTI_CLASSES[code], part)
+        for index, (code, part) in enumerate(zip(source.table.codes.tolist(), parts, strict=True))
+    ]
+    _write(folder / "labels.csv", rows, KITTI_CLASSES)
+
+
+def _clevr(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+    _unpack(archives[0], folder / _UNPACKED, tell)
+    if (folder / "count.csv").is_file() and (folder / "distance.csv").is_file():
+        return
+    counts, distances = [], []
+    for part in ("train", "val"):
+        for name, depths in read_scenes(folder / _UNPACKED / "CLEVR_v1.0" / "scenes" / f"CLEVR_{part}_scenes.json"):
+            path = f"{_UNPACKED}/CLEVR_v1.0/images/{part}/{name}"
+            counts.append((path, f"{len(depths)} objects", part))
+            distances.append((path, CLEVR_DISTANCES[clevr_distance(depths)], part))
+    _write(folder / "count.csv", counts)
+    _write(folder / "distance.csv", distances)
+
+
+_STEPS: dict[Arrangement, Callable[[Path, Sequence[Path], Tell], None]] = {
+    "as fetched": _nothing,
+    "unpacked": _unpacked,
+    "pets": _pets,
+    "flowers102": _flowers102,
+    "dtd": _dtd,
+    "caltech101": _caltech101,
+    "sun397": _sun397,
+    "clevr": _clevr,
+    "kitti": _kitti,
+}
+
+
+def _unpack(archive: Path, target: Path, tell: Tell) -> None:
+    if target.is_dir():
+        return  # `extract` makes it whole or not at all
+    tell(f"unpacking {archive.name}", 0, None)
+    extract(archive, target)
+
+
+def _write(path: Path, rows: Iterable[Row], classes: Sequence[str] | None = None) -> None:
+    """A list of pictures, and where their order matters the names of its classes, each made whole before it has its name."""
+    if classes is not None:
+        write_text(path.with_name(CLASSES_NAME), "".join(f"{name}\n" for name in classes))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("path", "label", "split"))
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of an annotation file that say something."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the archive does not hold what it should: {path} cannot be read") from error
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _whole_numbers(path: Path, name: str) -> list[int]:
+    array = next((array for array in list_arrays(path) if array.name == name), None)
+    if array is None:
+        raise DataError(f"{path} holds no array called {name}")
+    return [int(number) for number in read_array(array).tolist()]
+
+
+# The names of the 102 flowers, in the order of their numbers, as the authors' page has them.
+FLOWERS = (
+    "pink primrose", "hard-leaved pocket orchid", "canterbury bells", "sweet pea", "english marigold", "tiger lily",
+    "moon orchid", "bird of paradise", "monkshood", "globe thistle", "snapdragon", "colt's foot", "king protea",
+    "spear thistle", "yellow iris", "globe-flower", "purple coneflower", "peruvian lily", "balloon flower",
+    "giant white arum lily", "fire lily", "pincushion flower", "fritillary", "red ginger", "grape hyacinth", "corn poppy",
+    "prince of wales feathers", "stemless gentian", "artichoke", "sweet william", "carnation", "garden phlox",
+    "love in the mist", "mexican aster", "alpine sea holly", "ruby-lipped cattleya", "cape flower", "great masterwort",
+    "siam tulip", "lenten rose", "barbeton daisy", "daffodil", "sword lily", "poinsettia", "bolero deep blue", "wallflower",
+    "marigold", "buttercup", "oxeye daisy", "common dandelion", "petunia", "wild pansy", "primula", "sunflower",
+    "pelargonium", "bishop of llandaff", "gaura", "geranium", "orange dahlia", "pink-yellow dahlia?", "cautleya spicata",
+    "japanese anemone", "black-eyed susan", "silverbush", "californian poppy", "osteospermum", "spring crocus",
+    "bearded iris", "windflower", "tree poppy", "gazania", "azalea", "water lily", "rose", "thorn apple", "morning glory",
+    "passion flower", "lotus", "toad lily", "anthurium", "frangipani", "clematis", "hibiscus", "columbine", "desert-rose",
+    "tree mallow", "magnolia", "cyclamen", "watercress", "canna lily", "hippeastrum", "bee balm", "ball moss", "foxglove",
+    "bougainvillea", "camellia", "mallow", "mexican petunia", "bromelia", "blanket flower", "trumpet creeper",
+    "blackberry lily",
+)  # fmt: skip

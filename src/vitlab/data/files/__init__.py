@@ -1,1 +1,0 @@
-"""What files are made of: containers read by position, safely, and bytes written durably."""

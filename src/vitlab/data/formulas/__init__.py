@@ -1,1 +1,0 @@
-"""The formulas behind the generated pictures."""

@@ -1,0 +1,253 @@
+"""JPEG read from its markers: size, sampling, EXIF orientation, whether it is whole; and decoded only as far as it is needed.
+
+Most of the time of reading a JPEG goes into its entropy-coded bits, which cannot be entered in the middle. They can be left
+early: where only the upper rows are wanted, the height in the header is rewritten to them, and any decoder stops there.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import JpegImagePlugin
+
+from vitlab.config.data import JpegDecoder
+from vitlab.errors import ConfigError
+
+Reduction = Literal[1, 2, 4, 8]
+REDUCTIONS: tuple[Reduction, ...] = (8, 4, 2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class JpegScale:
+    """How finely a JPEG is decoded: at 1/`reduction` of its size, and `rough` with libjpeg's quick arithmetic.
+
+    `rough` is off by about one level on average, as colours are repeated and not smoothed between their coarser pixels; it is
+    for pictures that are then made smaller, and a tenth faster.
+    """
+
+    reduction: Reduction = 1
+    rough: bool = False
+
+
+FULL = JpegScale()
+
+_START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SEQUENTIAL_FRAMES = frozenset({0xC0, 0xC1})  # baseline and extended
+_HUFFMAN_FRAMES = _SEQUENTIAL_FRAMES | {0xC2}  # and progressive
+_NO_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
+_START_OF_SCAN, _END_OF_IMAGE, _APP1 = 0xDA, 0xD9, 0xE1
+# Inside a scan a real 0xFF byte is followed by 0, and the restart markers D0-D7 belong to it: the next marker is neither.
+_NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+_SMALLEST_REDUCED = 16  # below it two scales can give the same size, and simplejpeg is told a size and not a scale
+
+
+@dataclass(frozen=True, slots=True)
+class JpegHeader:
+    """What stands before the first scan of a JPEG.
+
+    `height` and `width` are in pixels as stored; `components` is 1 (grey), 3 (colour) or 4 (CMYK); `mcu_height` is the
+    number of pixel rows that are coded together. `plain` is an 8-bit Huffman-coded picture of 1 or 3 components, the kind both
+    decoders read alike; `one_scan` if all of it is coded in one pass from top to bottom. `height_at` is where in the file the
+    height stands, `scan_at` where the first scan begins. `exif` is the EXIF block without its signature, empty if there is none.
+    """
+
+    height: int
+    width: int
+    components: int
+    mcu_height: int
+    plain: bool
+    one_scan: bool
+    height_at: int
+    scan_at: int
+    exif: bytes
+
+
+def read_jpeg_header(content: bytes) -> JpegHeader:
+    """Walk the markers up to the first scan; ValueError where they are broken."""
+    at, end, exif = 2, len(content), b""
+    frame: tuple[int, int] | None = None
+    while True:
+        at = content.find(b"\xff", at)  # bytes between segments are skipped, as libjpeg does
+        while 0 <= at < end - 1 and content[at + 1] == 0xFF:
+            at += 1
+        if at < 0 or at + 4 > end:
+            raise ValueError("its header is cut short")
+        marker = content[at + 1]
+        if marker in _NO_LENGTH or marker == 0:
+            at += 2
+            continue
+        if marker == _END_OF_IMAGE:
+            raise ValueError("it ends before its first scan")
+        length = content[at + 2] << 8 | content[at + 3]
+        if length < 2 or at + 2 + length > end:
+            raise ValueError("its header is cut short")
+        if marker in _START_OF_FRAME:
+            if frame is not None:
+                raise ValueError("it has two frame headers")
+            frame = marker, at
+        elif marker == _APP1 and not exif and content[at + 4 : at + 10] == b"Exif\x00\x00":
+            exif = content[at + 10 : at + 2 + length]
+        elif marker == _START_OF_SCAN:
+            break
+        at += 2 + length
+    if frame is None:
+        raise ValueError("it has no frame header")
+    return _describe(content, *frame, scan_at=at, exif=exif)
+
+
+def _describe(content: bytes, marker: int, at: int, *, scan_at: int, exif: bytes) -> JpegHeader:
+    length, precision, height, width, components = struct.unpack_from(">HBHHB", content, at + 2)
+    if length < 8 + 3 * components or not components:
+        raise ValueError("its frame header is broken")
+    samplings = [content[at + 11 + 3 * k] & 15 for k in range(components)]
+    if not all(1 <= vertical <= 4 for vertical in samplings):
+        raise ValueError("its frame header is broken")
+    return JpegHeader(
+        height=height,
+        width=width,
+        components=components,
+        mcu_height=8 * max(samplings),
+        plain=marker in _HUFFMAN_FRAMES and precision == 8 and components in (1, 3),
+        one_scan=marker in _SEQUENTIAL_FRAMES and content[scan_at + 4] == components,
+        height_at=at + 5,
+        scan_at=scan_at,
+        exif=exif,
+    )
+
+
+def is_whole(content: bytes, header: JpegHeader) -> bool:
+    """Whether the end-of-image marker is there: a file cut short has none.
+
+    It need not be the last of the file: cameras append things of their own. It cannot stand inside a scan, but it may, as any
+    two bytes, inside a table between two scans, so these are walked over one by one.
+    """
+    if content.endswith(b"\xff\xd9"):
+        return True
+    at, end = header.scan_at, len(content)
+    while True:
+        if content[at + 1] == _END_OF_IMAGE:
+            return True
+        if content[at + 1] not in _NO_LENGTH:
+            if at + 4 > end:
+                return False
+            at += content[at + 2] << 8 | content[at + 3]  # a segment between two scans, or the header of the next one
+        found = _NEXT_MARKER.search(content, at + 2)
+        if found is None:
+            return False
+        at = found.start()
+
+
+def orientation_of(exif: bytes) -> int:
+    """The EXIF orientation, 1 to 8, out of an EXIF block; 1 where it is absent or the block is broken."""
+    order = {b"II": "<", b"MM": ">"}.get(exif[:2])
+    if order is None:
+        return 1
+    try:
+        (table,) = struct.unpack_from(order + "I", exif, 4)
+        (count,) = struct.unpack_from(order + "H", exif, table)
+        for entry in range(table + 2, table + 2 + 12 * count, 12):
+            tag, kind, _, value = struct.unpack_from(order + "HHIH", exif, entry)
+            if tag == 0x0112:
+                return value if kind == 3 and 1 <= value <= 8 else 1
+    except struct.error:
+        return 1
+    return 1
+
+
+@cache
+def _simplejpeg() -> ModuleType | None:
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    module: ModuleType = simplejpeg
+    return module
+
+
+def _library(decoder: JpegDecoder) -> ModuleType | None:
+    """simplejpeg where it is to be used, else None for Pillow."""
+    if decoder == "pillow":
+        return None
+    found = _simplejpeg()
+    if found is None and decoder == "simplejpeg":
+        raise ConfigError("jpeg_decoder='simplejpeg' is not installed", hint="pip install 'vitlab[jpeg]'")
+    return found
+
+
+def decode_rows(
+    content: bytes, header: JpegHeader, *, rows: int, scale: JpegScale = FULL, decoder: JpegDecoder = "auto"
+) -> NDArray[np.uint8]:
+    """At least the first `rows` rows of a plain JPEG as RGB, each side divided by `scale.reduction` (rounded up), as stored.
+
+    The bits are those of a whole decode by Pillow at the same scale, and what Pillow refuses is refused with Pillow's
+    exception; damage below the rows goes unseen.
+    """
+    reduction = scale.reduction
+    height = header.height
+    assert min(height, header.width) >= reduction, "nothing would be left"
+    # Whole rows of blocks, and one pixel row more than asked for: halved chroma is smoothed with that of the row below.
+    enough = -(-(rows + 1) // header.mcu_height) * header.mcu_height
+    if header.one_scan and enough < height:
+        height = enough
+        at = header.height_at
+        content = b"".join((content[:at], struct.pack(">H", height), content[at + 2 :]))
+    library = _library(decoder)
+    if library is not None:
+        pixels = np.empty((-(-height // reduction), -(-header.width // reduction), 3), np.uint8)
+        if _into(pixels, content, library, scale):
+            return pixels
+    return _by_pillow(content, scale)
+
+
+# What libjpeg says of the rows a rewritten height leaves over, and says first: no other fault was met before the last row.
+_LEFT_OVER = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
+
+
+def _into(pixels: NDArray[np.uint8], content: bytes, library: ModuleType, scale: JpegScale) -> bool:
+    """Decode into `pixels` by simplejpeg; False where it complains of anything, which is then for Pillow to judge.
+
+    Always strict: with strict=False it passes over fatal faults as well and returns whatever the memory held.
+    """
+    height, width = pixels.shape[:2] if scale.reduction > 1 else (0, 0)  # as the least size, which chooses the scale
+    try:
+        found = library.decode_jpeg_header(content, min_height=height, min_width=width)
+        if found[:2] != pixels.shape[:2]:
+            return False
+        library.decode_jpeg(
+            content,
+            "RGB",
+            fastdct=scale.rough,
+            fastupsample=scale.rough,
+            min_height=height,
+            min_width=width,
+            buffer=pixels,
+        )
+    except ValueError as error:
+        return _LEFT_OVER.fullmatch(str(error)) is not None
+    return True
+
+
+def _by_pillow(content: bytes, scale: JpegScale) -> NDArray[np.uint8]:
+    with JpegImagePlugin.JpegImageFile(io.BytesIO(content)) as image:
+        if scale.reduction > 1:
+            image.draft("RGB", (image.width // scale.reduction, image.height // scale.reduction))
+        image.decoderconfig = (scale.reduction, int(scale.rough))
+        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def reduction_for(box: tuple[int, int], wanted: tuple[int, int]) -> Reduction:
+    """The strongest reduction that leaves a (height, width) box at least as large as `wanted`."""
+    if max(box) < 8 * _SMALLEST_REDUCED:
+        return 1
+    for reduction in REDUCTIONS:
+        if box[0] // reduction >= wanted[0] and box[1] // reduction >= wanted[1]:
+            return reduction
+    return 1

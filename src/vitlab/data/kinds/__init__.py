@@ -1,1 +1,0 @@
-"""The kinds of data that `open_source` opens, one file each."""

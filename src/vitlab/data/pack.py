@@ -1,0 +1,357 @@
+"""Pictures of any source written as tar shards in the WebDataset layout, the same bytes each time.
+
+A folder of shards holds `train-000000.tar` and so on, each complete before it has its name; `classes.txt`, the class names in
+order; and `pack.json`, written last, which lists the shards with their sizes and sums. A pack that was stopped goes on from its
+last complete shard.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitlab.config.data import DecodeLimits, ImageFormat, PackConfig, Split, SplitRule
+from vitlab.data.dataset import PARTS, UNDECLARED, Example, ListedSource, Source
+from vitlab.data.decode import Header, check, decode
+from vitlab.data.opening import open_source
+from vitlab.data.readers.manifest import CLASSES_NAME
+from vitlab.errors import DataError
+from vitlab.io.atomic import write_text
+from vitlab.io.prefetch import chunks, done_ahead
+from vitlab.io.progress import Tell, silent
+from vitlab.io.tar import RECORD, ShardWriter, member_bytes
+
+# A picture as it goes into a shard: the bytes it has, or made smaller and encoded again.
+
+_ENDINGS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp", "bmp": "bmp", "gif": "gif", "tiff": "tif"}
+_LIMITS = DecodeLimits()
+_GREY_PNG = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A picture ready to be written: its file's bytes and ending."""
+
+    content: bytes
+    ending: str
+
+
+def prepared(example: Example, config: PackConfig) -> Prepared:
+    """The picture as `config` wants it; DataError where it cannot be read. Pixels become PNG, which loses nothing."""
+    content = example.content
+    if not isinstance(content, bytes):
+        return Prepared(content=_png(_smaller(_image(content), config.max_side)), ending="png")
+    header = check(content, name=example.name, limits=_LIMITS)
+    if config.max_side is None or max(header.height, header.width) <= config.max_side:
+        return Prepared(content=content, ending=_ENDINGS[header.format])
+    pixels_HWC = decode(content, name=example.name, channels=1 if _is_grey(content, header) else 3)
+    image = _smaller(_image(pixels_HWC), config.max_side)
+    if header.format == "jpeg":
+        return Prepared(content=_encoded(image, "JPEG", config.quality), ending="jpg")
+    if header.format == "webp":
+        return Prepared(content=_encoded(image, "WEBP", config.quality), ending="webp")
+    return Prepared(content=_png(image), ending="png")
+
+
+def _image(pixels_HWC: NDArray[np.uint8]) -> Image.Image:
+    return Image.fromarray(pixels_HWC[:, :, 0] if pixels_HWC.shape[2] == 1 else pixels_HWC)
+
+
+def _is_grey(content: bytes, header: Header) -> bool:
+    if header.jpeg is not None:
+        return header.jpeg.components == 1
+    return header.format == "png" and content[25] == _GREY_PNG
+
+
+def _smaller(image: Image.Image, max_side: int | None) -> Image.Image:
+    if max_side is None or max(image.size) <= max_side:
+        return image
+    scale = max_side / max(image.size)
+    width, height = (max(1, round(side * scale)) for side in image.size)
+    return image.resize((width, height), Image.Resampling.LANCZOS)
+
+
+def _encoded(image: Image.Image, kind: str, quality: int) -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind, quality=quality)
+    return out.getvalue()
+
+
+def _png(image: Image.Image) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return out.getvalue()
+
+
+INDEX_NAME = "pack.json"
+
+_FORMAT = "vitlab pack 1"
+_JOURNAL_NAME = ".pack.json.journal"
+_CHUNK = 16  # pictures made ready in one go
+_NUMBER = re.compile(r"-?\d+(\.0)?")
+
+Order = NDArray[np.int64]
+Member = tuple[str, bytes]
+"""ending and content of a file"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """One shard: its name, how many pictures it holds, its bytes and SHA-256; `end` is where in its part the next one begins."""
+
+    name: str
+    pictures: int
+    end: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A finished pack. `skipped` names pictures that could not be read; `reused` counts shards an earlier call had written."""
+
+    folder: Path
+    pictures: int
+    shards: tuple[Shard, ...]
+    skipped: tuple[str, ...]
+    reused: int
+
+
+def pack(
+    spec: str,
+    folder: Path,
+    *,
+    split: Split = "all",
+    rule: SplitRule | None = None,
+    config: PackConfig | None = None,
+    tell: Tell = silent,
+) -> Packed:
+    """Write the pictures of a part of the data that `spec` names as shards in `folder`, which is new or a pack that was stopped.
+
+    Shards are named after the part their pictures are in, as the data declares it, else as `split` says.
+    """
+    tell("reading the source", 0, None)
+    source = open_source(spec, split=split, rule=rule)
+    return pack_source(source, folder, part=None if split == "all" else split.split("+")[0], config=config, tell=tell)
+
+
+def pack_source(
+    source: Source, folder: Path, *, part: str | None = None, config: PackConfig | None = None, tell: Tell = silent
+) -> Packed:
+    """The same of a source that is open; `part` is the part its pictures are in, where they do not say it themselves."""
+    config = config or PackConfig()
+    label_of = _label_members(source)
+    plan = {"format": _FORMAT, "source": source.fingerprint(), "part": part, "config": asdict(config)}
+    pack = _Pack(folder=folder, plan=plan, shards=[], skipped=[])
+    complete = pack.resume()
+    reused = len(pack.shards)
+    if not complete:
+        if source.labels:
+            write_text(folder / CLASSES_NAME, "".join(f"{name}\n" for name in source.labels))
+        done = 0
+        for name, order in _series(source, part, config):
+            start = pack.end_of(name)
+            with closing(_samples(source, order, config, label_of, start=start)) as samples:
+                _write(pack, name, _told(samples, tell, done=done + start, total=len(source)), config)
+            done += len(order)
+        pack.finish()
+    return Packed(
+        folder=folder,
+        pictures=sum(shard.pictures for shard in pack.shards),
+        shards=tuple(pack.shards),
+        skipped=tuple(pack.skipped),
+        reused=reused,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pack:
+    """The state of a pack on disk: what it is made of, and what is complete."""
+
+    folder: Path
+    plan: dict[str, Any]
+    shards: list[Shard]
+    skipped: list[str]
+
+    def resume(self) -> bool:
+        """Take up what an earlier call left; whether that is all of it. DataError where the folder holds something else."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{self.folder} cannot be made: {error.strerror}") from error
+        for name, complete in ((INDEX_NAME, True), (_JOURNAL_NAME, False)):
+            told = _read(self.folder / name)
+            if told is None:
+                continue
+            if {key: told.get(key) for key in self.plan} != self.plan:
+                raise DataError(
+                    f"{self.folder} holds a pack of other pictures, or made in another way",
+                    hint="give another folder, or remove this one",
+                )
+            self.shards.extend(Shard(**shard) for shard in told["shards"])
+            self.skipped.extend(told["skipped"])
+            for shard in self.shards:
+                path = self.folder / shard.name
+                if not path.is_file() or path.stat().st_size != shard.bytes:
+                    raise DataError(f"{path} is gone or changed since it was packed", hint=f"remove {self.folder} and pack again")
+            return complete
+        if found := next(self.folder.glob("*.tar"), None):
+            raise DataError(f"{self.folder} holds shards already ({found.name})", hint="give another folder, or remove this one")
+        return False
+
+    def end_of(self, series: str) -> int:
+        """Where in its part the next shard of a series begins."""
+        return max((shard.end for shard in self.of(series)), default=0)
+
+    def of(self, series: str) -> list[Shard]:
+        """The shards of a series."""
+        return [shard for shard in self.shards if re.fullmatch(re.escape(series) + r"-\d{6}\.tar", shard.name)]
+
+    def add(self, shard: Shard) -> None:
+        """Remember a complete shard."""
+        self.shards.append(shard)
+        write_text(self.folder / _JOURNAL_NAME, self._text())
+
+    def finish(self) -> None:
+        """All shards are there: say so."""
+        write_text(self.folder / INDEX_NAME, self._text())
+        (self.folder / _JOURNAL_NAME).unlink(missing_ok=True)
+
+    def _text(self) -> str:
+        told = {**self.plan, "skipped": self.skipped, "shards": [asdict(shard) for shard in self.shards]}
+        return json.dumps(told, indent=1) + "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    """One picture of a series: its position there, its name in the source, what is written of it, or why it cannot be read."""
+
+    position: int
+    name: str
+    made: Prepared | DataError
+    label: Member | None
+
+    def members(self) -> list[tuple[str, bytes]]:
+        """The files of the sample: the picture, and its label after it."""
+        assert isinstance(self.made, Prepared)
+        # Readers take a name up to its first dot for the sample's.
+        stem = re.sub(r"[^A-Za-z0-9_-]+", "_", PurePosixPath(self.name).stem)[:60]
+        key = f"{self.position:08d}-{stem}"
+        files = [(f"{key}.{self.made.ending}", self.made.content)]
+        return files if self.label is None else [*files, (f"{key}.{self.label[0]}", self.label[1])]
+
+
+def _write(pack: _Pack, series: str, samples: Iterator[_Sample], config: PackConfig) -> None:
+    """Write the samples of a series, shard by shard, each one remembered as it is complete."""
+    number = len(pack.of(series))
+    sample = _next_sound(samples, pack, config)
+    while sample is not None:
+        pictures, end = 0, sample.position
+        with ShardWriter(pack.folder / f"{series}-{number:06d}.tar") as writer:
+            while sample is not None:
+                members = sample.members()
+                needed = sum(member_bytes(len(content)) for _, content in members)
+                if pictures and writer.bytes + needed + RECORD > config.shard_bytes:
+                    break
+                for name, content in members:
+                    writer.add(name, content)
+                pictures, end = pictures + 1, sample.position + 1
+                sample = _next_sound(samples, pack, config)
+        pack.add(Shard(name=writer.path.name, pictures=pictures, end=end, bytes=writer.bytes, sha256=writer.sha256))
+        number += 1
+
+
+def _told(samples: Iterator[_Sample], tell: Tell, *, done: int, total: int) -> Iterator[_Sample]:
+    for number, sample in enumerate(samples, start=done + 1):
+        tell("packing pictures", number, total)
+        yield sample
+
+
+def _next_sound(samples: Iterator[_Sample], pack: _Pack, config: PackConfig) -> _Sample | None:
+    for sample in samples:
+        if not isinstance(sample.made, DataError):
+            return sample
+        if config.broken == "fail":
+            raise DataError(
+                sample.made.message, hint="vitlab data check finds all such pictures; --broken skip packs the others"
+            ) from sample.made
+        if sample.name not in pack.skipped:
+            pack.skipped.append(sample.name)
+    return None
+
+
+def _series(source: Source, part: str | None, config: PackConfig) -> Iterator[tuple[str, Order]]:
+    """The name of each series of shards, and the source's pictures in it, in order."""
+    codes = source.parts if isinstance(source, ListedSource) else np.full(len(source), UNDECLARED, np.int8)
+    for code in sorted(set(codes.tolist())):
+        order = np.flatnonzero(codes == code)
+        if config.shuffle is not None:
+            order = np.random.default_rng([config.shuffle, code + 1]).permutation(order)
+        words = [config.name, part if code == UNDECLARED else PARTS[code]]
+        yield "-".join(word for word in words if word) or "shard", order
+
+
+def _samples(
+    source: Source, order: Order, config: PackConfig, label_of: Callable[[int], Member | None], *, start: int
+) -> Generator[_Sample, None, None]:
+    def made(positions: range) -> list[_Sample]:
+        return [_sample(source, int(order[start + place]), start + place, config, label_of) for place in positions]
+
+    return done_ahead(made, chunks(len(order) - start, _CHUNK))
+
+
+def _sample(source: Source, index: int, position: int, config: PackConfig, label_of: Callable[[int], Member | None]) -> _Sample:
+    name = source.name(index) if isinstance(source, ListedSource) else ""
+    try:
+        example = source[index]
+        return _Sample(position=position, name=example.name, made=prepared(example, config), label=label_of(index))
+    except DataError as fault:
+        return _Sample(position=position, name=name, made=fault, label=None)
+
+
+def _label_members(source: Source) -> Callable[[int], Member | None]:
+    """How a picture's label is written: `.cls` with its number, `.json` with its numbers, or nothing where none has one.
+
+    Where a class is itself called by a number, names are written: a reader would take the number for the name.
+    """
+    by_name = any(_NUMBER.fullmatch(name) for name in source.labels)
+    unknown = sum(source.label(index) is None for index in range(len(source)))
+    if unknown and unknown < len(source):
+        raise DataError(
+            f"{unknown:,} of {len(source):,} pictures have no label: readers of shards want all or none",
+            hint="pack the parts that have labels with --split train+val, or those that have none with --split test",
+        )
+
+    def member(index: int) -> Member | None:
+        label = source.label(index)
+        if label is None:
+            return None
+        if isinstance(label, tuple):
+            told = [source.labels[code] if by_name else code for code in label]
+            return "json", json.dumps({"labels": told}, ensure_ascii=False).encode()
+        return "cls", (source.labels[label] if by_name else str(label)).encode()
+
+    return member
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What a pack says of itself, or None where there is none."""
+    if not path.is_file():
+        return None
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read", hint="remove its folder and pack again") from error
+    if not isinstance(told, dict) or told.get("format") != _FORMAT:
+        raise DataError(f"{path} is no list of shards that is known here", hint="give another folder")
+    return told

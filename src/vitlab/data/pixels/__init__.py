@@ -1,1 +1,0 @@
-"""What is done to the pixels of one picture, and what its header says."""

@@ -1,1 +1,0 @@
-"""The public data sets: where they are, and how they get here."""

@@ -1,0 +1,230 @@
+"""A contact sheet: some pictures of each class side by side, each with its label under it."""
+
+from __future__ import annotations
+
+import io
+import math
+import unicodedata
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from vitlab.data.dataset import Source
+from vitlab.data.decode import decode
+from vitlab.errors import ConfigError, DataError
+from vitlab.io.atomic import sync_folder, unwritable
+from vitlab.io.progress import Tell, silent
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+_MARGIN, _GAP = 12, 8  # pixels
+_TEXT, _TITLE = 12, 15  # pixels of letters
+_LINES = 2  # of a label at most
+_MOST_COLUMNS = 12
+_PAPER, _CELL, _INK, _FAINT, _FAULT = "#ffffff", "#ececec", "#202020", "#606060", "#b03030"
+_MOST = 2500  # pictures: a sheet of more is no longer looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a sheet shows: how many pictures of how many classes, how many of them broken, and its size in pixels."""
+
+    pictures: int
+    classes: int
+    broken: int
+    height: int
+    width: int
+
+
+def write_sheet(
+    source: Source, path: Path, *, title: str, count: int = 64, seed: int = 0, side: int = 96, tell: Tell = silent
+) -> Shown:
+    """Write a contact sheet of about `count` pictures as the PNG file `path`, whole or not at all.
+
+    Pictures are drawn by `seed`, equally many of each class as far as they go; with more classes than `count`, one of each of
+    `count` classes. `side` is the pixels of the square each picture is fitted into.
+    """
+    for name, value, least, most in (("count", count, 1, _MOST), ("side", side, 16, 512), ("seed", seed, 0, 2**63 - 1)):
+        if not least <= value <= most:
+            raise ConfigError(f"{name}={value} must be from {least} to {most}")
+    if len(source) == 0:
+        raise DataError(f"{title} holds no picture")
+    groups = choose(source, count, seed)
+    cells = []
+    for indices in groups:
+        for index in indices:
+            cells.append(_cell(source, index, side))
+            tell("drawing pictures", len(cells), sum(map(len, groups)))
+    sheet = _drawn(cells, title=_heading(title, source, groups), side=side, columns=_columns(groups))
+    _save(sheet, path)
+    return Shown(
+        pictures=len(cells),
+        classes=len(groups) if source.labels else 0,
+        broken=sum(cell.picture is None for cell in cells),
+        height=sheet.height,
+        width=sheet.width,
+    )
+
+
+def choose(source: Source, count: int, seed: int) -> list[list[int]]:
+    """Which pictures to show, class by class: the same ones for the same seed."""
+    members: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for index in range(len(source)):
+        label = source.label(index)
+        # Of several classes the first stands for the picture; without labels all are of one kind.
+        key = (label[:1] if isinstance(label, tuple) else (label,)) if label is not None else ()
+        members[key].append(index)
+    keys = sorted(members)
+    rng = np.random.default_rng([seed, 0])
+    if len(keys) > count:
+        keys = [keys[place] for place in sorted(rng.choice(len(keys), count, replace=False).tolist())]
+    share = max(1, count // len(keys))
+    chosen = []
+    for place, key in enumerate(keys):
+        among = members[key]
+        drawn = np.random.default_rng([seed, 1, place]).permutation(len(among))[:share]
+        chosen.append(sorted(among[int(number)] for number in drawn))
+    return chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    """One picture of a sheet, fitted into its square, or None where it cannot be decoded; and its label."""
+
+    picture: Image.Image | None
+    label: str
+
+
+def _cell(source: Source, index: int, side: int) -> _Cell:
+    label = source.label(index)
+    text = ""
+    if isinstance(label, tuple):
+        text = ", ".join(source.labels[code] for code in label)
+    elif label is not None:
+        text = source.labels[label]
+    try:
+        example = source[index]
+        content = example.content
+        pixels = decode(content, name=example.name, at_least=(side, side)) if isinstance(content, bytes) else content
+    except DataError:
+        return _Cell(picture=None, label=text)
+    return _Cell(picture=_fitted(pixels, side), label=text or PurePosixPath(example.name).stem)
+
+
+def _fitted(pixels_HWC: NDArray[np.uint8], side: int) -> Image.Image:
+    """As large as fits: photographs smoothly, pictures of a few pixels by whole multiples, so that their pixels stay square."""
+    image = Image.fromarray(pixels_HWC[:, :, 0] if pixels_HWC.shape[2] == 1 else pixels_HWC[:, :, :3])
+    scale = side / max(image.size)
+    if scale >= 2:
+        scale = math.floor(scale)
+    width, height = (max(1, round(length * scale)) for length in image.size)
+    return image.resize((width, height), Image.Resampling.NEAREST if scale >= 2 else Image.Resampling.LANCZOS)
+
+
+def _columns(groups: Sequence[Sequence[int]]) -> int:
+    """As many that classes begin at the same places in each row, and the sheet is a little wider than high."""
+    share, total = max(map(len, groups)), sum(map(len, groups))
+    wished = min(_MOST_COLUMNS, max(1, math.ceil(math.sqrt(total * 1.5))))
+    if len(groups) == 1 or share == 1:
+        return min(wished, total)
+    if share >= wished:
+        return min(share, _MOST_COLUMNS)
+    return max(1, wished // share) * share
+
+
+def _heading(title: str, source: Source, groups: Sequence[Sequence[int]]) -> str:
+    shown = f"{title}: {sum(map(len, groups)):,} of {len(source):,} pictures"
+    if not source.labels:
+        return shown
+    if len(groups) == len(source.labels):
+        return f"{shown}, {len(groups):,} classes"
+    return f"{shown}, {len(groups):,} of {len(source.labels):,} classes"
+
+
+def _drawn(cells: Sequence[_Cell], *, title: str, side: int, columns: int) -> Image.Image:
+    font, large = ImageFont.load_default(_TEXT), ImageFont.load_default(_TITLE)
+    labels = [wrapped(cell.label, font, side) for cell in cells]
+    line = _TEXT + 3
+    pitch = side + 3 + line * max(1, max(map(len, labels))) + _GAP
+    rows = math.ceil(len(cells) / columns)
+    width = 2 * _MARGIN + columns * (side + _GAP) - _GAP
+    heading = wrapped(title, large, width - 2 * _MARGIN)
+    top = _MARGIN + (_TITLE + 4) * len(heading) + 4
+    sheet = Image.new("RGB", (width, top + rows * pitch - _GAP + _MARGIN), _PAPER)
+    pen = ImageDraw.Draw(sheet)
+    for number, text in enumerate(heading):
+        pen.text((_MARGIN, _MARGIN - 4 + number * (_TITLE + 4)), text, fill=_INK, font=large)
+    for place, (cell, words) in enumerate(zip(cells, labels, strict=True)):
+        x, y = _MARGIN + place % columns * (side + _GAP), top + place // columns * pitch
+        pen.rectangle((x, y, x + side - 1, y + side - 1), fill=_CELL)
+        if cell.picture is None:
+            pen.line((x, y, x + side - 1, y + side - 1), fill=_FAULT)
+            pen.line((x, y + side - 1, x + side - 1, y), fill=_FAULT)
+        else:
+            sheet.paste(cell.picture, (x + (side - cell.picture.width) // 2, y + (side - cell.picture.height) // 2))
+        for number, text in enumerate(words):
+            across = x + (side - font.getlength(text)) / 2
+            pen.text((across, y + side + 2 + number * line), text, fill=_FAULT if cell.picture is None else _FAINT, font=font)
+    return sheet
+
+
+def wrapped(text: str, font: Font, width: int, *, lines: int = _LINES) -> list[str]:
+    """A text in lines that are no wider than `width` pixels, broken where it has spaces or the like, cut short with `...`."""
+    left = _drawable(text, font)
+    made: list[str] = []
+    while left and len(made) < lines:
+        if font.getlength(left) <= width:
+            made.append(left)
+            break
+        if len(made) == lines - 1:
+            made.append(_cut(left, font, width))
+            break
+        fits = next((end for end in range(len(left) - 1, 0, -1) if font.getlength(left[:end]) <= width), 1)
+        # After a space, dash or underscore if one is near; else in the middle of the word.
+        soft = max((place + 1 for place, letter in enumerate(left[:fits]) if letter in " -_/,"), default=0)
+        end = soft if soft > fits // 3 else fits
+        made.append(left[:end].rstrip())
+        left = left[end:].lstrip()
+    return made
+
+
+def _cut(text: str, font: Font, width: int) -> str:
+    for end in range(len(text), 0, -1):
+        if font.getlength(text[:end].rstrip() + "...") <= width:
+            return text[:end].rstrip() + "..."
+    return ""
+
+
+def _drawable(text: str, font: Font) -> str:
+    """The text in letters the font has: without their accents where these are missing, else `?`; spaces for line ends."""
+    missing = bytes(font.getmask("\U0010ffff"))
+    letters = []
+    for letter in text:
+        if not letter.isprintable():
+            letters.append(" ")
+        elif letter.isascii() or bytes(font.getmask(letter)) != missing:
+            letters.append(letter)
+        else:
+            letters.append(unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode() or "?")
+    return "".join(letters)
+
+
+def _save(sheet: Image.Image, path: Path) -> None:
+    red, green, blue = sheet.split()
+    grey = np.array_equal(np.asarray(red), np.asarray(green)) and np.array_equal(np.asarray(green), np.asarray(blue))
+    made = io.BytesIO()
+    (red if grey else sheet).save(made, "PNG", optimize=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(made.getvalue())
+        partial.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise unwritable(path, error) from error

@@ -1,0 +1,389 @@
+"""Pictures in class folders (`root/<class>/...`, or `root/train/<class>/...` and so on), on disk or in an archive."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.dataset import (
+    PARTS,
+    UNDECLARED,
+    UNKNOWN,
+    Contents,
+    LabelTable,
+    ListedSource,
+    Offenders,
+    look_alikes,
+    unusable_name,
+)
+from vitlab.data.split import TEST, part_called
+from vitlab.errors import DataError
+from vitlab.io.archive_limits import READ_IN_PLACE
+from vitlab.io.cache import recall, remember, settled, stamp_of
+from vitlab.io.digests import DIGEST_BYTES, WORTH_REMEMBERING, Digests, digest_all
+from vitlab.io.names import Names, shown
+
+# Which names in a folder or an archive are pictures, and what is left out and counted.
+
+# Every name that says "picture", whether or not the decoder takes it: a refused picture is heard of, a skipped one is not.
+PICTURE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".ppm", ".pgm"}
+)
+_HIDDEN = re.compile(r"(?:^|/)(?:\.|(?:thumbs\.db|desktop\.ini|__macosx)(?:/|$))", re.IGNORECASE)
+
+
+def is_picture(name: str) -> bool:
+    """Whether the name's ending is a picture's, in either case."""
+    dot = name.rfind(".")
+    return dot > 0 and name[dot:].lower() in PICTURE_SUFFIXES
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or one of its folders is hidden, or the debris of a desktop (.DS_Store, Thumbs.db, __MACOSX/)."""
+    return _HIDDEN.search(name) is not None
+
+
+class LeftOut:
+    """Counts the files of a source that are not used, to say so once: nothing is skipped in silence."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def add(self, name: str, reason: str | None = None, *, count: int = 1) -> None:
+        """Count files under `reason`, or as hidden, or under their ending."""
+        suffix = PurePosixPath(name).suffix.lower()
+        self._counts[reason or ("hidden" if is_hidden(name) else suffix or "without an ending")] += count
+
+    def notes(self) -> tuple[str, ...]:
+        """One sentence, or no sentence where nothing was left out."""
+        if not self._counts:
+            return ()
+        kinds = ", ".join(f"{count:,} {shown(kind)}" for kind, count in self._counts.most_common())
+        return (f"{self._counts.total():,} files left out that are no pictures: {kinds}",)
+
+
+def picture_rows(names: Iterable[str], left_out: LeftOut) -> list[int]:
+    """The numbers of the names that are pictures; the others are counted."""
+    rows = []
+    for row, name in enumerate(names):
+        if is_picture(name) and not is_hidden(name):
+            rows.append(row)
+        else:
+            left_out.add(name)
+    return rows
+
+
+# Files of a folder as contents: walked once, read by name, hashed once for as long as they stay the same.
+
+
+def walk_pictures(root: Path, offenders: Offenders, left_out: LeftOut) -> tuple[Names, list[str]]:
+    """The paths, relative to `root` and sorted, of every picture under it, and of every folder; links are followed.
+
+    A picture that cannot be read, is no ordinary file or leads nowhere is an offender; so is a folder that is reached twice,
+    whether a link leads in a circle or to a folder of its own.
+    """
+    found: list[str] = []
+    folders: list[str] = []
+    seen: dict[tuple[int, int], str] = {}
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            status = os.stat(root / folder)  # noqa: PTH116
+            entries = list(os.scandir(root / folder))
+        except OSError as error:
+            offenders.add(folder or ".", f"a folder that cannot be read ({error.strerror})")
+            continue
+        first = seen.setdefault((status.st_dev, status.st_ino), folder)
+        if first != folder:
+            offenders.add(folder, f"a link to a folder that is already read ({shown(first or '.')})")
+            continue
+        for entry in entries:
+            name = f"{folder}/{entry.name}" if folder else entry.name
+            if is_hidden(entry.name):
+                left_out.add(entry.name)
+            elif os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():  # noqa: PTH112
+                waiting.append(name)
+                folders.append(name)
+            elif not is_picture(entry.name):
+                left_out.add(entry.name)
+            elif (reason := unreadable(entry.path)) is not None:
+                offenders.add(name, reason)
+            else:
+                found.append(name)
+    return Names(sorted(found)), folders
+
+
+def unreadable(path: str) -> str | None:
+    """Why this is not a file that can be read, or None where it is."""
+    if os.path.isfile(path):  # noqa: PTH113 (asked a million times)
+        return None if os.access(path, os.R_OK) else "may not be read (permission denied)"
+    if os.path.isdir(path):  # noqa: PTH112
+        return "a folder, where a file is meant"
+    if not os.path.lexists(path):
+        return "no such file"
+    return "a link that leads nowhere" if os.path.islink(path) else "no ordinary file"  # noqa: PTH114
+
+
+class DiskContents:
+    """Files by name under a folder; a name may also be an absolute path."""
+
+    def __init__(self, root: Path, names: Names) -> None:
+        self._root = str(root)
+        self._names = names
+
+    def name(self, row: int) -> str:
+        """The file's path."""
+        return os.path.join(self._root, self._names[row])  # noqa: PTH118 (a Path costs ten times as much)
+
+    def read(self, row: int) -> bytes:
+        """The file's bytes; DataError where it has gone, cannot be read or is larger than a picture may be."""
+        path = self.name(row)
+        try:
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+                size = os.fstat(file.fileno()).st_size
+                if size > READ_IN_PLACE.entry_bytes:
+                    limit = READ_IN_PLACE.entry_bytes
+                    raise DataError(f"{shown(path)} has {size:,} bytes; a picture may have {limit:,} (entry_bytes)")
+                return file.read()
+        except OSError as error:
+            raise DataError(f"{shown(path)} cannot be read: {error.strerror}") from error
+
+    def digests(self, rows: NDArray[np.int64]) -> Digests:
+        """The hash of each file's content; remembered for files whose size and times have not changed."""
+        try:
+            stamps = [stamp_of(os.stat(self.name(int(row)))) for row in rows]  # noqa: PTH116
+        except OSError as error:
+            raise DataError(f"{shown(str(error.filename))} cannot be read: {error.strerror}") from error
+        if sum(stamp[0] for stamp in stamps) < WORTH_REMEMBERING:
+            return digest_all(self.read, rows)
+        known = _recalled(Path(self._root))
+        keys = [_key(self._names[int(row)], stamp) for row, stamp in zip(rows, stamps, strict=True)]
+        fresh = [index for index, key in enumerate(keys) if key not in known]
+        if fresh:
+            made = digest_all(self.read, rows[fresh])
+            values = dict(zip(fresh, (value.tobytes() for value in made), strict=True))
+            lasting = {keys[index]: value for index, value in values.items() if settled(stamps[index])}
+            pairs = b"".join(key + value for key, value in (known | lasting).items())
+            remember("digests", Path(self._root), {"pairs": np.frombuffer(pairs, np.uint8).reshape(-1, 2 * DIGEST_BYTES)})
+            known |= {keys[index]: value for index, value in values.items()}
+        return np.frombuffer(b"".join(known[key] for key in keys), np.uint8).reshape(-1, DIGEST_BYTES)
+
+
+def _key(name: str, stamp: tuple[int, int, int]) -> bytes:
+    return blake2b(os.fsencode(name) + b"\0" + repr(stamp).encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def _recalled(root: Path) -> dict[bytes, bytes]:
+    stored = (recall("digests", root) or {}).get("pairs")
+    if stored is None or stored.dtype != np.uint8 or stored.shape[1:] != (2 * DIGEST_BYTES,):
+        return {}
+    return {pair[:DIGEST_BYTES].tobytes(): pair[DIGEST_BYTES:].tobytes() for pair in stored}
+
+
+_REPAIR = "repair these and start again; a CSV with columns path, label and split says it in another way"
+_NO_CLASS = "/"  # no folder can be called that
+
+
+def open_folder(root: Path) -> ListedSource:
+    """The pictures of a folder on disk; one error lists everything that is wrong with it."""
+    offenders, left_out = Offenders(str(root)), LeftOut()
+    names, folders = walk_pictures(root, offenders, left_out)
+    return class_folders(DiskContents(root, names), names, where=str(root), offenders=offenders, left_out=left_out, folders=folders)
+
+
+def open_unlabelled(root: Path) -> ListedSource:
+    """Every picture under a folder, without labels; folders called train, val and test, where there are only these, are parts."""
+    offenders, left_out = Offenders(str(root)), LeftOut()
+    names, _ = walk_pictures(root, offenders, left_out)
+    offenders.refuse(hint=_REPAIR)
+    if len(names) == 0:
+        raise _nothing(str(root), left_out)
+    told = [part_called(name.split("/")[0]) if "/" in name else None for name in names]
+    parts = np.array([UNDECLARED if None in told or part is None else part for part in told], np.int8)
+    return ListedSource(
+        contents=DiskContents(root, names),
+        rows=np.arange(len(names), dtype=np.int64),
+        table=LabelTable.unknown(len(names)),
+        labels=(),
+        parts=parts,
+        notes=left_out.notes(),
+    )
+
+
+def class_folders(
+    contents: Contents,
+    names: Names,
+    *,
+    where: str,
+    offenders: Offenders,
+    left_out: LeftOut,
+    folders: Sequence[str] = (),
+) -> ListedSource:
+    """A source of the pictures among `names`, labelled by their folders; `folders` are those known to exist, empty or not.
+
+    Classes are the folders' names sorted by code point, and pictures are in the order of class, then path. A folder that
+    stands alone around everything is passed through. Parts declared by folders must have the same classes, except that `test`
+    may hold pictures and no class folders at all: they have no labels then, as in a competition.
+    """
+    rows = picture_rows(names, left_out)
+    paths = [names[row].split("/") for row in rows]
+    if not paths:
+        offenders.refuse(hint=_REPAIR)
+        raise _nothing(where, left_out)
+    around = _wrapping(paths)
+    inner = [path[len(around) :] for path in paths]
+    declared = _declares_parts(inner, offenders)
+    depth = 1 if declared else 0
+    nameless = _without_classes(inner) if declared else None
+
+    part_of = {top: part for top in {path[0] for path in inner} if (part := part_called(top)) is not None}
+    kept: list[tuple[str, str, int, int]] = []  # class, path, row, part
+    for row, path in zip(rows, inner, strict=True):
+        if nameless is not None and path[0] == nameless:
+            kept.append((_NO_CLASS, "/".join(path), row, TEST))
+            continue
+        if len(path) < depth + 2:
+            offenders.add("/".join(around + path), "a picture outside any class folder")
+            continue
+        kept.append((path[depth], "/".join(path), row, part_of[path[0]] if declared else UNDECLARED))
+    kept.sort()
+    classes = list(dict.fromkeys(name for name, _, _, _ in kept if name != _NO_CLASS))
+    _check_classes(classes, {(part, name) for name, _, _, part in kept if name != _NO_CLASS}, offenders)
+    _check_empty(folders, around, depth, kept_folders={"/".join(path[: depth + 1]) for path in inner}, offenders=offenders)
+    if len(classes) == 1 and not offenders:
+        offenders.add(classes[0], "is the only class: a classifier needs two")
+    if not classes and not declared:
+        raise DataError(
+            f"{where} holds {len(paths):,} pictures and no class folders",
+            hint=f"put each class in a folder of its own; or, to use pictures without labels, say pictures:{where}",
+        )
+    offenders.refuse(hint=_REPAIR)
+
+    code_of = {name: code for code, name in enumerate(classes)} | {_NO_CLASS: UNKNOWN}
+    notes = [f"the folder {shown('/'.join(around))} is taken as the root"] if around else []
+    if nameless is not None:
+        notes.append(f"{shown(nameless)} has no class folders: its pictures have no labels")
+    return ListedSource(
+        contents=contents,
+        rows=np.array([row for _, _, row, _ in kept], np.int64),
+        table=LabelTable(codes=np.array([code_of[name] for name, _, _, _ in kept], np.int32)),
+        labels=tuple(classes),
+        parts=np.array([part for _, _, _, part in kept], np.int8),
+        notes=(*notes, *left_out.notes()),
+    )
+
+
+def _without_classes(paths: Sequence[Sequence[str]]) -> str | None:
+    """The folder of the test pictures where none of them is in a class folder."""
+    tops = {top for top in {path[0] for path in paths} if part_called(top) == TEST}
+    tests = [path for path in paths if path[0] in tops]
+    return tests[0][0] if tests and all(len(path) == 2 for path in tests) and len(tests) < len(paths) else None
+
+
+def _wrapping(paths: Sequence[Sequence[str]]) -> list[str]:
+    """The folders around everything that hold only one folder and no picture, from the outside in."""
+    around: list[str] = []
+    while True:
+        depth = len(around)
+        first = paths[0][depth]
+        alone = all(len(path) > depth + 2 and path[depth] == first for path in paths)
+        if not alone or part_called(first) is not None:
+            return around
+        around.append(first)
+
+
+def _declares_parts(paths: Sequence[Sequence[str]], offenders: Offenders) -> bool:
+    """Whether the outermost folders are parts (train, val, test) and not classes."""
+    tops = Counter(path[0] for path in paths if len(path) > 1)
+    # A part holds folders; a class that happens to be called `train` holds pictures.
+    named = {top: part for top in tops if (part := part_called(top)) is not None}
+    nested = [top for top in named if all(len(path) > 2 for path in paths if path[0] == top)]
+    if not tops or not named:
+        return False
+    if len(named) == len(tops):
+        for part in range(len(PARTS)):
+            twins = [top for top, which in named.items() if which == part]
+            if len(twins) > 1:
+                offenders.add(" and ".join(twins), f"both say {PARTS[part]}")
+        return True
+    for top in sorted(set(tops) - set(named)) if nested else ():
+        offenders.add(top, f"stands beside {nested[0]}, which looks like a part and not like a class")
+    return False
+
+
+def _check_classes(classes: Sequence[str], found: set[tuple[int, str]], offenders: Offenders) -> None:
+    for name in classes:
+        if reason := unusable_name(name):
+            offenders.add(name, reason)
+    for first, second in look_alikes(classes):
+        offenders.add(first, f"is spelled in two ways of Unicode ({first!a} and {second!a})")
+    for part in sorted({part for part, _ in found} - {UNDECLARED}):
+        for name in classes:
+            if (part, name) not in found:
+                offenders.add(f"{PARTS[part]}/{name}", "this class has no picture in this part")
+
+
+def _check_empty(
+    folders: Sequence[str], around: Sequence[str], depth: int, *, kept_folders: set[str], offenders: Offenders
+) -> None:
+    """A class folder in which nothing is found is more likely a mistake than a wish."""
+    start = "".join(f"{name}/" for name in around)
+    for folder in sorted(folders):
+        inside = folder.removeprefix(start)
+        if folder.startswith(start) and inside.count("/") == depth and inside not in kept_folders:
+            if depth and part_called(inside.split("/")[0]) is None:
+                continue  # beside the parts, not in one
+            offenders.add(folder, "a class folder without a picture")
+
+
+def _nothing(where: str, left_out: LeftOut) -> DataError:
+    found = left_out.notes()
+    return DataError(
+        f"{shown(where)} holds no picture" + (f" ({found[0]})" if found else ""),
+        hint="a folder of pictures is <folder>/<class>/<picture>, with .jpg, .png, .webp, .bmp or .gif files",
+    )
+
+
+# A source of files that some list names, each with its class and part.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRow:
+    """A picture's path relative to its set's folder, its class, and the part it is declared to be of."""
+
+    path: str
+    code: int
+    part: int = UNDECLARED
+
+
+def from_files(
+    root: Path, rows: Sequence[FileRow], labels: Sequence[str], *, where: str, notes: Sequence[str] = ()
+) -> ListedSource:
+    """The files of these rows under `root`, in their order; one error names those that are not there."""
+    offenders = Offenders(where)
+    for row in rows:
+        reason = unreadable(os.path.join(root, row.path))  # noqa: PTH118 (asked a hundred thousand times)
+        if reason is not None:
+            offenders.add(row.path, reason)
+        elif not 0 <= row.code < len(labels):
+            offenders.add(row.path, f"class {row.code} is outside 0 to {len(labels) - 1}")
+    if not rows:
+        offenders.add(".", "lists no picture")
+    offenders.refuse()
+    return ListedSource(
+        contents=DiskContents(root, Names(row.path for row in rows)),
+        rows=np.arange(len(rows), dtype=np.int64),
+        table=LabelTable(codes=np.array([row.code for row in rows], np.int32)),
+        labels=tuple(labels),
+        parts=np.array([row.part for row in rows], np.int8),
+        notes=tuple(notes),
+    )

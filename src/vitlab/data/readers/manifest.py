@@ -1,0 +1,360 @@
+"""A list of pictures and their labels: CSV, TSV or JSON lines, beside the pictures on disk or inside their zip archive."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from typing import TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.dataset import (
+    UNDECLARED,
+    UNKNOWN,
+    Contents,
+    LabelTable,
+    ListedSource,
+    Offenders,
+    listed_shortly,
+    look_alikes,
+    unusable_name,
+)
+from vitlab.data.readers.folder import DiskContents, unreadable
+from vitlab.data.split import TEST, part_called
+from vitlab.errors import DataError
+from vitlab.io.names import Names, shown
+from vitlab.io.zip import ZipContents
+
+# From what a file says of a picture's class (a name, a number, several) to labels: indices in a list of class names.
+
+Cell = str | int | Sequence[str | int] | None
+"""One class, several, or None where nothing is said."""
+
+_NUMBER = re.compile(r"-?\d{1,9}(\.0)?")  # spreadsheets make 3.0 of 3
+CLASSES_NAME = "classes.txt"
+_MOST_CLASSES = 100_000
+
+
+def name_labels(
+    cells: Sequence[Cell],
+    place: Callable[[int], str],
+    offenders: Offenders,
+    *,
+    classes: Sequence[str] | None = None,
+    parts: NDArray[np.int8],
+) -> tuple[tuple[str, ...], LabelTable, tuple[str, ...]]:
+    """Class names, the label of each picture, and notes; what cannot be understood is an offender at `place` of its number.
+
+    Labels that are all numbers are indices: in `classes` where that list is given, else in 0, 1, 2, ... up to the largest.
+    Other labels are names: of `classes`, else the classes are all the names there are, sorted by code point. Where `classes`
+    are themselves numbers, a label is taken as their name. Pictures whose declared part (`parts`) is test may lack a label, as in
+    a competition; others only where none of them has one.
+    """
+    several = any(isinstance(cell, Sequence) and not isinstance(cell, str) for cell in cells)
+    rows = [_words(cell) for cell in cells]
+    if not any(rows):
+        return tuple(classes or ()), LabelTable.unknown(len(rows)), ()
+    words = set(chain.from_iterable(rows))
+    numbers = all(_NUMBER.fullmatch(word) for word in words)
+    names = list(classes) if classes is not None else _found(words, numbers=numbers, offenders=offenders)
+    by_number = numbers and (classes is None or not words <= set(classes))
+
+    place_of = {name: code for code, name in enumerate(names)}
+    codes = {word: _index(word, len(names)) if by_number else place_of.get(word, UNKNOWN) for word in words}
+    for number, row in enumerate(rows):
+        for word in row:
+            if codes[word] == UNKNOWN:
+                offenders.add(place(number), _wrong(word, names, by_number=by_number))
+        if not row and not several and parts[number] != TEST:
+            offenders.add(place(number), "no label")
+    if not by_number:
+        _refuse_twins(words, names, offenders)
+    for name in names:
+        if reason := unusable_name(name):
+            offenders.add(f"class {shown(name)!r}", reason)
+    for first, second in look_alikes(names):
+        offenders.add(f"class {shown(first)!r}", f"is spelled in two ways of Unicode ({first!a} and {second!a})")
+    if len(names) == 1 and not several:
+        offenders.add(f"class {names[0]}", "is the only one: a classifier needs two")
+
+    used = {codes[word] for word in words}
+    unused = [name for code, name in enumerate(names) if code not in used]
+    notes = (f"{len(unused):,} of {len(names):,} classes have no picture: {listed_shortly(unused)}",) if unused else ()
+    if several:
+        return tuple(names), LabelTable.several([[codes[word] for word in row] for row in rows]), notes
+    first_words = [codes[row[0]] if row else UNKNOWN for row in rows]
+    return tuple(names), LabelTable(codes=np.array(first_words, np.int32)), notes
+
+
+def read_classes(data: bytes, where: str) -> list[str]:
+    """The class names of a `classes.txt`: one a line, in the order of their indices."""
+    return [line.strip() for line in as_text(data, where).split("\n") if line.strip()]
+
+
+def classes_beside(path: Path) -> list[str] | None:
+    """The class names of the `classes.txt` in the same folder, or None where there is none."""
+    file = path.parent / CLASSES_NAME
+    return read_classes(read_bytes(file), str(file)) if file.is_file() else None
+
+
+def read_bytes(path: Path) -> bytes:
+    """A whole small file."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{shown(str(path))} cannot be read: {error.strerror}") from error
+
+
+def as_text(data: bytes, where: str) -> str:
+    """UTF-8, with or without the mark some programs put at its start."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{shown(where)} is no UTF-8 text (byte {error.start:,})", hint="save it as UTF-8") from error
+
+
+def _words(cell: Cell) -> list[str]:
+    if cell is None:
+        return []
+    if isinstance(cell, str | int):
+        cell = [cell]
+    return [text for word in cell if (text := str(word).strip())]
+
+
+def _found(words: set[str], *, numbers: bool, offenders: Offenders) -> list[str]:
+    if not numbers:
+        return sorted(words)
+    largest = max(int(float(word)) for word in words)
+    if largest >= _MOST_CLASSES:
+        offenders.add(f"label {largest}", f"is no index of a class: at most {_MOST_CLASSES:,} are numbered without names")
+        return [str(number) for number in sorted({int(float(word)) for word in words})]
+    return [str(number) for number in range(largest + 1)]
+
+
+def _index(word: str, count: int) -> int:
+    number = int(float(word))
+    return number if 0 <= number < count else UNKNOWN
+
+
+def _wrong(word: str, names: Sequence[str], *, by_number: bool) -> str:
+    if by_number:
+        return f"label {word} is outside 0 to {len(names) - 1}"
+    return f"no class is called '{shown(word)}'"
+
+
+def _refuse_twins(words: set[str], names: Sequence[str], offenders: Offenders) -> None:
+    """A name that two classes share tells neither; as indices such classes are fine."""
+    counts = Counter(names)
+    for name in sorted(word for word in words if counts[word] > 1):
+        offenders.add(f"class {shown(name)!r}", "is the name of two classes: label by number instead")
+
+
+MANIFEST_NAMES = tuple(f"{stem}.{ending}" for stem in ("labels", "manifest", "metadata") for ending in ("csv", "tsv", "jsonl"))
+"""Files that are taken for the list of a folder's or an archive's pictures."""
+
+_PATH_COLUMNS = ("path", "file", "file_name", "filename", "image", "image_path", "filepath")
+_LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "tags")
+_PART_COLUMNS = ("split", "part", "subset")
+_SEPARATORS = "|;"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    line: int
+    path: str
+    cell: Cell
+    part: int
+
+
+def open_manifest(path: Path, *, label_column: str | None = None) -> ListedSource:
+    """The pictures a manifest on disk lists; paths are relative to it (or to `images/` beside it), or absolute."""
+    offenders = Offenders(str(path))
+    rows = _read_rows(as_text(read_bytes(path), str(path)), path.name, label_column, offenders, where=str(path))
+    folder = path.parent
+
+    def find(name: str) -> tuple[str, str | None]:
+        if "://" in name:
+            return name, "an address: pictures are read from disk only"
+        for candidate in (name, f"images/{name}"):
+            reason = unreadable(os.path.join(folder, candidate))  # noqa: PTH118 (as it is opened later)
+            if reason is None:
+                return candidate, None
+        return name, unreadable(os.path.join(folder, name))  # noqa: PTH118
+
+    found = _located(rows, find, offenders)
+    names = Names(found if not offenders else ())  # refused below, and a wrong path may not even be text
+    contents = DiskContents(folder, names)
+    return _assembled(contents, np.arange(len(rows), dtype=np.int64), rows, classes_beside(path), offenders)
+
+
+def open_zip_manifest(contents: ZipContents, member: str, *, label_column: str | None = None) -> ListedSource:
+    """The pictures the manifest `member` of a zip archive lists; paths are relative to it, or to `images/` beside it."""
+    where = f"{contents.index.path}/{member}"
+    offenders = Offenders(where)
+    row_of = {name: row for row, name in enumerate(contents.index.names)}
+    rows = _read_rows(as_text(contents.read(row_of[member]), where), member, label_column, offenders, where=where)
+    folder = member.rpartition("/")[0]
+    start = f"{folder}/" if folder else ""
+
+    def find(name: str) -> tuple[str, str | None]:
+        for candidate in (f"{start}{name}", f"{start}images/{name}"):
+            if candidate in row_of:
+                return candidate, None
+        return name, "no such file in the archive"
+
+    found = _located(rows, find, offenders)
+    listed = row_of.get(f"{start}{CLASSES_NAME}")
+    classes = None if listed is None else read_classes(contents.read(listed), where)
+    numbers = np.array([row_of.get(name, 0) for name in found], np.int64)
+    return _assembled(contents, numbers, rows, classes, offenders)
+
+
+def _assembled(
+    contents: Contents, numbers: NDArray[np.int64], rows: Sequence[_Row], classes: Sequence[str] | None, offenders: Offenders
+) -> ListedSource:
+    cells = [row.cell for row in rows]
+    parts = np.array([row.part for row in rows], np.int8)
+    labels, table, notes = name_labels(cells, lambda number: _place(rows[number]), offenders, classes=classes, parts=parts)
+    if len(set(parts.tolist())) > 1 and UNDECLARED in parts:
+        for row in rows:
+            if row.part == UNDECLARED:
+                offenders.add(_place(row), "no split, where other rows have one")
+    offenders.refuse(hint="every row needs a readable path and a label; a column `split` says train, val or test")
+    return ListedSource(contents=contents, rows=numbers, table=table, labels=labels, parts=parts, notes=notes)
+
+
+def _located(rows: Sequence[_Row], find: Callable[[str], tuple[str, str | None]], offenders: Offenders) -> list[str]:
+    """The file of each row; offenders are files that are not there and files listed twice."""
+    first: dict[str, _Row] = {}
+    found = []
+    for row in rows:
+        name, reason = find(row.path)
+        if reason is not None:
+            offenders.add(_place(row), reason)
+        elif first.setdefault(name, row) is not row:
+            offenders.add(_place(row), f"listed already in line {first[name].line} (several labels go in one column `labels`)")
+        found.append(name)
+    return found
+
+
+def _place(row: _Row) -> str:
+    return f"line {row.line} ({row.path})"
+
+
+def _read_rows(text: str, name: str, label_column: str | None, offenders: Offenders, *, where: str) -> list[_Row]:
+    suffix = PurePosixPath(name).suffix.lower()
+    records = _json_records(text, offenders) if suffix in (".jsonl", ".ndjson") else _csv_records(text, offenders, where)
+    if not records:
+        offenders.refuse(hint="a manifest is CSV with a header line, or one JSON object a line")
+        raise DataError(f"{shown(where)} lists no picture")
+    columns = list(dict.fromkeys(key for _, record in records for key in record))
+    path_column = _column(columns, _PATH_COLUMNS)
+    if path_column is None:
+        raise DataError(
+            f"{shown(where)} has no column of paths, only {', '.join(map(shown, columns[:10]))}",
+            hint=f"call it {_PATH_COLUMNS[0]}, {_PATH_COLUMNS[1]} or {_PATH_COLUMNS[2]}",
+        )
+    if label_column is not None and label_column not in columns:
+        raise DataError(f"{shown(where)} has no column {label_column!r}, only {', '.join(map(shown, columns[:10]))}")
+    chosen = label_column or _column(columns, _LABEL_COLUMNS)
+    part_column = _column(columns, _PART_COLUMNS)
+
+    rows = []
+    split_up = _splitter(chosen, [record.get(chosen) for _, record in records]) if chosen else None
+    for line, record in records:
+        path = record.get(path_column)
+        if not isinstance(path, str) or not path:
+            offenders.add(f"line {line}", f"no path in column {path_column}")
+            continue
+        part = UNDECLARED
+        cell = record.get(chosen) if chosen else None
+        if part_column and (word := record.get(part_column)) not in (None, ""):
+            called = part_called(str(word))
+            if called is None:
+                offenders.add(f"line {line} ({path})", f"split '{shown(str(word))}' is none of train, val and test")
+            part = UNDECLARED if called is None else called
+        if not _is_cell(cell):
+            offenders.add(f"line {line} ({path})", f"a label is a name, a whole number or a list of them, not {cell!r}")
+            cell = None
+        rows.append(_Row(line=line, path=path, cell=split_up(cell) if split_up else cell, part=part))
+    return rows
+
+
+def _csv_records(text: str, offenders: Offenders, where: str) -> list[tuple[int, Mapping[str, object]]]:
+    """(line, column -> text) of each row; the separator is the one under which the header has a column of paths."""
+    header = text.split("\n", 1)[0]
+    separator = next(
+        (mark for mark in ",;\t" if _column([word.strip().strip('"') for word in header.split(mark)], _PATH_COLUMNS)), ","
+    )
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    records: list[tuple[int, Mapping[str, object]]] = []
+    try:
+        fields = [field.strip() for field in reader.fieldnames or ()]
+        reader.fieldnames = fields
+        if twice := next((field for field in fields if fields.count(field) > 1), None):
+            raise DataError(f"{shown(where)} has two columns called {shown(twice)!r}")
+        for record in reader:
+            if None in record or None in record.values():
+                offenders.add(f"line {reader.line_num}", f"has not {len(fields)} columns as the header has")
+            else:
+                records.append((reader.line_num, {key: value.strip() for key, value in record.items()}))
+    except csv.Error as error:
+        raise DataError(f"{shown(where)}, line {reader.line_num}, is no CSV: {error}") from error
+    return records
+
+
+def _json_records(text: str, offenders: Offenders) -> list[tuple[int, Mapping[str, object]]]:
+    records: list[tuple[int, Mapping[str, object]]] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            offenders.add(f"line {number}", f"is no JSON ({shown(str(error))})")
+            continue
+        if isinstance(record, dict):
+            records.append((number, record))
+        else:
+            offenders.add(f"line {number}", "is no JSON object")
+    return records
+
+
+def _column(columns: Sequence[str], known: Sequence[str]) -> str | None:
+    folded = {column.casefold(): column for column in reversed(columns)}
+    return next((folded[name] for name in known if name in folded), None)
+
+
+def _is_cell(value: object) -> TypeGuard[Cell]:
+    words = value if isinstance(value, list) else [value]
+    plain = all(isinstance(word, str | int) and not isinstance(word, bool) for word in words)
+    return value is None or plain
+
+
+def _splitter(column: str, cells: Sequence[object]) -> Callable[[Cell], Cell]:
+    """How the cells of this column become lists: those of `labels` and `tags` hold several labels, others one.
+
+    Several labels are parted by | or ;, and also by spaces where they are all numbers.
+    """
+    if not column.casefold().endswith(("labels", "tags")):
+        return lambda cell: cell
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    spaced = not any(mark in text for text in texts for mark in _SEPARATORS) and all(
+        word.isdigit() for text in texts for word in text.split()
+    )
+
+    def split_up(cell: Cell) -> Cell:
+        if not isinstance(cell, str):
+            return [cell] if isinstance(cell, int) else cell or []
+        return cell.split() if spaced else cell.replace(_SEPARATORS[1], _SEPARATORS[0]).split(_SEPARATORS[0])
+
+    return split_up

@@ -1,0 +1,257 @@
+"""Parquet files with pictures in them, as the Hugging Face hub stores data sets; needs pyarrow (`vitlab[parquet]`).
+
+A picture is a struct {bytes, path} or bytes; the names of the classes stand in the schema's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.dataset import ListedSource, Offenders
+from vitlab.data.readers.manifest import Cell, name_labels
+from vitlab.data.readers.shards import shard_paths
+from vitlab.data.split import parts_of_files
+from vitlab.errors import DataError
+from vitlab.io.cache import stamp_of
+from vitlab.io.digests import Digests, digest_all
+from vitlab.io.names import shown
+
+_HELD = 256 * 2**20  # bytes of row groups kept in memory, in each process
+_LARGEST_GROUP = 2 * 2**30
+_MOST_ROWS = 2**27
+
+
+def open_parquet(pattern: str, *, label_column: str | None = None) -> ListedSource:
+    """The pictures of Parquet files named by a path, folder, glob or braces, in the order of files and rows.
+
+    Labels are in `label_column`, else in the only column of class labels, else in `label` or `labels`. Reading decodes a
+    group of rows at a time and keeps a few of them: where rows are read in a random order, tar shards are faster.
+    """
+    pq = _pyarrow_parquet()
+    paths = shard_paths(pattern, ending=".parquet")
+    offenders = Offenders(pattern)
+    part_of = parts_of_files(paths, offenders)
+    offenders.refuse()
+    files = [_opened(pq, path) for path in paths]
+    picture = _picture_column(files[0], pattern)
+    features = _features(files[0])
+    label = _label_column(files[0].schema_arrow.names, features, picture, label_column, pattern)
+    cells: list[Cell] = []
+    for path, file in zip(paths, files, strict=True):
+        if file.schema_arrow.names != files[0].schema_arrow.names:
+            raise DataError(f"{shown(str(path))} has other columns than {shown(str(paths[0]))}")
+        count = _rows(file, path)
+        groups = range(file.metadata.num_row_groups) if label is not None else ()
+        cells.extend(cell for group in groups for cell in _values(file, group, str(label), path))
+        cells.extend([None] * (count if label is None else 0))
+    contents = ParquetContents(paths, [stamp_of(path.stat()) for path in paths], files, picture)
+    if not cells:
+        raise DataError(f"{shown(pattern)} holds no row")
+    classes = _class_names(features.get(label or ""))
+    wrong = [number for number, cell in enumerate(cells) if not _is_label(cell)]
+    for number in wrong:
+        offenders.add(contents.name(number), f"its label is no name, whole number or list of them: {cells[number]!r}")
+    offenders.refuse()
+    unknown: list[Cell] = [None if cell == -1 else cell for cell in cells]  # the hub's word for a label that is not told
+    parts = np.repeat(np.array([part_of[path] for path in paths], np.int8), [file.metadata.num_rows for file in files])
+    labels, table, notes = name_labels(unknown, contents.name, offenders, classes=classes, parts=parts)
+    offenders.refuse()
+    rows = np.arange(len(cells), dtype=np.int64)
+    return ListedSource(contents=contents, rows=rows, table=table, labels=labels, parts=parts, notes=notes)
+
+
+class ParquetContents:
+    """Rows of several Parquet files; opened anew in each process, because its library may not be shared by a fork."""
+
+    def __init__(self, paths: Sequence[Path], stamps: Sequence[tuple[int, int, int]], files: Sequence[Any], column: str) -> None:
+        self._paths, self._stamps, self._column = list(paths), list(stamps), column
+        groups = [
+            (number, group, file.metadata.row_group(group).num_rows)
+            for number, file in enumerate(files)
+            for group in range(file.metadata.num_row_groups)
+        ]
+        for number, group, _ in groups:
+            size = files[number].metadata.row_group(group).total_byte_size
+            if size > _LARGEST_GROUP:
+                raise DataError(
+                    f"{shown(str(paths[number]))}: group {group} of its rows has {size:,} bytes; the limit is {_LARGEST_GROUP:,}"
+                )
+        self._groups = [(number, group) for number, group, _ in groups]
+        self._starts = [0, *accumulate(count for _, _, count in groups)]
+        self._process = -1
+        self._files: dict[int, Any] = {}
+        self._held: OrderedDict[int, Any] = OrderedDict()
+
+    def name(self, row: int) -> str:
+        """`file.parquet, row 7`, counted from 0 in each file."""
+        place = bisect_right(self._starts, row) - 1
+        number = self._groups[place][0]
+        first = self._starts[next(at for at, (of, _) in enumerate(self._groups) if of == number)]
+        return f"{self._paths[number]}, row {row - first}"
+
+    def read(self, row: int) -> bytes:
+        """The encoded picture."""
+        place = bisect_right(self._starts, row) - 1
+        value = self._group(place)[row - self._starts[place]]
+        if value.is_valid and isinstance(value, Mapping):
+            value = value["bytes"]  # its path is not looked at
+        data = value.as_py()
+        if not isinstance(data, bytes):
+            raise DataError(f"{shown(self.name(row))} holds no bytes of a picture", hint="its file is somewhere else")
+        return data
+
+    def digests(self, rows: NDArray[np.int64]) -> Digests:
+        """The hash of each picture, group by group."""
+        chunks = [digest_all(self.read, rows[start : start + 64]) for start in range(0, len(rows), 64)]
+        return np.concatenate(chunks) if chunks else np.zeros((0, 16), np.uint8)
+
+    def _group(self, place: int) -> Any:
+        """The column of one group of rows, from memory where it was read lately."""
+        if self._process != os.getpid():
+            self._process, self._files, self._held = os.getpid(), {}, OrderedDict()
+        if place in self._held:
+            self._held.move_to_end(place)
+            return self._held[place]
+        number, group = self._groups[place]
+        if number not in self._files:
+            path = self._paths[number]
+            if stamp_of(path.stat())[:2] != self._stamps[number][:2]:
+                raise DataError(f"{shown(str(path))} has changed since it was opened", hint="start again")
+            self._files[number] = _opened(_pyarrow_parquet(), path)
+        column = _column(self._files[number], group, self._column, self._paths[number])
+        self._held[place] = column
+        while len(self._held) > 1 and sum(held.nbytes for held in self._held.values()) > _HELD:
+            self._held.popitem(last=False)
+        return column
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_process": -1, "_files": {}, "_held": OrderedDict()}
+
+
+def _pyarrow_parquet() -> ModuleType:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError("Parquet files need pyarrow", hint="pip install 'vitlab[parquet]'") from error
+    module: ModuleType = pyarrow.parquet
+    return module
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What pyarrow raises over a file that is damaged, or holds what it does not know."""
+    import pyarrow
+
+    return (OSError, ValueError, pyarrow.ArrowException)
+
+
+def _opened(pq: ModuleType, path: Path) -> Any:
+    try:
+        return pq.ParquetFile(path, memory_map=False, pre_buffer=False)
+    except _errors() as error:
+        raise DataError(f"{shown(str(path))} is no Parquet file: {shown(str(error).splitlines()[0])}") from error
+
+
+def _rows(file: Any, path: Path) -> int:
+    """The number of rows, where a file's two ways of telling it agree."""
+    told = int(file.metadata.num_rows)
+    groups = [int(file.metadata.row_group(group).num_rows) for group in range(file.metadata.num_row_groups)]
+    if min(groups, default=0) < 0 or sum(groups) != told or told > _MOST_ROWS:
+        raise DataError(f"{shown(str(path))} claims {told:,} rows, and {sum(groups):,} in its groups; the limit is {_MOST_ROWS:,}")
+    return told
+
+
+def _column(file: Any, group: int, name: str, path: Path) -> Any:
+    """One column of one group of rows."""
+    try:
+        column = file.read_row_group(group, [name], use_threads=False)[name].combine_chunks()
+    except _errors() as error:
+        reason = shown(str(error).splitlines()[0])
+        raise DataError(f"{shown(str(path))}: group {group} of its rows is damaged: {reason}") from error
+    if len(column) != file.metadata.row_group(group).num_rows:
+        raise DataError(f"{shown(str(path))}: group {group} of its rows is damaged: it has {len(column):,} rows")
+    return column
+
+
+def _values(file: Any, group: int, name: str, path: Path) -> list[Any]:
+    """The same as Python values."""
+    column = _column(file, group, name, path)
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{shown(str(path))}: column {shown(name)} is no text in group {group} of its rows") from error
+    return values
+
+
+def _features(file: Any) -> Mapping[str, Any]:
+    """What the hub's metadata says of each column; empty where there is none."""
+    try:
+        told = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+        features = told["info"]["features"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return features if isinstance(features, dict) else {}
+
+
+def _picture_column(file: Any, pattern: str) -> str:
+    import pyarrow.types as types
+
+    found = []
+    for field in file.schema_arrow:
+        inner = field.type
+        if types.is_struct(inner) and inner.get_field_index("bytes") >= 0:
+            inner = inner.field("bytes").type
+        if types.is_binary(inner) or types.is_large_binary(inner):
+            found.append(field.name)
+    if not found:
+        raise DataError(
+            f"{shown(pattern)} has no column of pictures (bytes), only {', '.join(map(shown, file.schema_arrow.names))}"
+        )
+    if len(found) > 1 and "image" not in found:
+        raise DataError(
+            f"{shown(pattern)} has several columns of bytes: {', '.join(map(shown, found))}", hint="call one of them image"
+        )
+    return "image" if "image" in found else str(found[0])
+
+
+def _label_column(columns: Sequence[str], features: Mapping[str, Any], picture: str, asked: str | None, pattern: str) -> str | None:
+    if asked is not None:
+        if asked not in columns:
+            raise DataError(f"{shown(pattern)} has no column {asked!r}, only {', '.join(map(shown, columns))}")
+        return asked
+    named = [column for column in columns if column != picture and _class_names(features.get(column)) is not None]
+    if len(named) > 1 and "label" not in named:
+        raise DataError(
+            f"{shown(pattern)} has several columns of class labels: {', '.join(map(shown, named))}",
+            hint="choose one (label_column)",
+        )
+    if named:
+        return "label" if "label" in named else named[0]
+    return next((column for column in ("label", "labels", "class", "cls") if column in columns), None)
+
+
+def _class_names(feature: Any) -> list[str] | None:
+    """The names of a class label, or of a list of them."""
+    while isinstance(feature, dict) and feature.get("_type") in ("Sequence", "List", "LargeList"):
+        feature = feature.get("feature")
+    if isinstance(feature, list) and len(feature) == 1:
+        feature = feature[0]
+    if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+        return None
+    names = feature.get("names")
+    return [str(name) for name in names] if isinstance(names, list) else None
+
+
+def _is_label(cell: object) -> bool:
+    words = cell if isinstance(cell, list) else [cell]
+    return cell is None or all(isinstance(word, str | int) and not isinstance(word, bool) for word in words)

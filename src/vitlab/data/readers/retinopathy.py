@@ -1,0 +1,197 @@
+"""Kaggle's Diabetic Retinopathy Detection as it is published: trainLabels.csv, retinopathy_solution.csv, and the pictures.
+
+The photographs are seen as VTAB sees them, made comparable (btgraham-300, `vitlab.data.readers.retinopathy`) as they are read.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitlab.data.dataset import Contents, ListedSource
+from vitlab.data.decode import decode
+from vitlab.data.readers.blocks import find_file
+from vitlab.data.readers.folder import FileRow, from_files
+from vitlab.data.split import TEST, TRAIN, VAL
+from vitlab.errors import DataError
+from vitlab.io.digests import DIGEST_BYTES, Content, Digests
+from vitlab.io.names import shown
+
+# Photographs of the eye's background made comparable, as the winner of Kaggle's competition did (Graham 2015, "btgraham-300").
+#
+# The eye is scaled to a radius of 300 pixels, its local average colour is taken away and mid-grey put in its place, and only the
+# inner 90 % of the disc is kept: cameras differ in size, colour and light, and the rim shines. VTAB's Retinopathy is seen so, as
+# TensorFlow Datasets prepares it with OpenCV. The steps, constants and roundings are the same here; single pixels differ by a
+# level or two, because OpenCV scales and blurs in fixed point and draws its circle by its own rule.
+#
+# Axes: H height, W width, C channels.
+
+Pixels = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+RADIUS = 300
+"""Pixels of an eye's radius once scaled."""
+
+_KEPT = 0.9  # of the radius
+_GREY = 128
+_GAIN = 4
+_QUALITY = 72
+
+
+def comparable_fundus(image_HWC: Pixels, *, radius: int = RADIUS) -> Pixels:
+    """A photograph (uint8 RGB) as a picture of at most 1.8 x `radius` a side, grey outside its disc."""
+    height, width, _ = image_HWC.shape
+    scale = radius / estimated_radius(image_HWC)
+    size = max(1, round(height * scale)), max(1, round(width * scale))
+    sigma = radius / 30
+    reach = _reach(sigma)
+    kept = int(radius * _KEPT)
+    # Only what can be seen in the end is scaled and blurred: the disc, and as far around it as the blur looks.
+    top, bottom = _span(size[0], kept + reach)
+    left, right = _span(size[1], kept + reach)
+    scaled_HWC = _scaled(image_HWC, scale, (top, bottom, left, right))
+    even_HWC = _evened(scaled_HWC, sigma)  # where the box cuts, only pixels outside the disc look beyond it
+    centre_y, centre_x = size[0] // 2 - top, size[1] // 2 - left
+    y_H1 = np.arange(bottom - top)[:, None] - centre_y
+    x_1W = np.arange(right - left)[None, :] - centre_x
+    even_HWC[y_H1**2 + x_1W**2 > kept**2] = _GREY
+    rows = slice(max(centre_y - kept, 0), centre_y + kept)
+    columns = slice(max(centre_x - kept, 0), centre_x + kept)
+    return np.ascontiguousarray(even_HWC[rows, columns])
+
+
+def encoded_fundus(image_HWC: Pixels) -> bytes:
+    """The same as the JPEG file, quality 72, that TensorFlow Datasets keeps of it."""
+    out = io.BytesIO()
+    Image.fromarray(comparable_fundus(image_HWC)).save(out, "JPEG", quality=_QUALITY)
+    return out.getvalue()
+
+
+def estimated_radius(image_HWC: Pixels) -> float:
+    """Pixels: half of the middle row that is brighter than a tenth of its mean; half the height where that row is black."""
+    brightness_W = image_HWC[image_HWC.shape[0] // 2].sum(axis=1, dtype=np.int64)
+    radius = float(np.count_nonzero(brightness_W > brightness_W.mean() / 10)) / 2
+    return radius if radius >= 1 else image_HWC.shape[0] / 2
+
+
+def _reach(sigma: float) -> int:
+    """How many pixels a blur looks to each side: OpenCV's choice for bytes, three sigmas."""
+    return (round(6 * sigma + 1) | 1) // 2
+
+
+def _span(length: int, half: int) -> tuple[int, int]:
+    """From where to where along an axis: `half` pixels each way from its middle, as far as there are any."""
+    return max(0, length // 2 - half), min(length, length // 2 + half)
+
+
+def _scaled(image_HWC: Pixels, scale: float, box: tuple[int, int, int, int]) -> Floats:
+    """The box (top, bottom, left, right) of the scaled picture, each pixel drawn between its four neighbours, whole levels."""
+    top, bottom, left, right = box
+    above_H, down_H = _between(image_HWC.shape[0], scale, top, bottom)
+    before_W, across_W = _between(image_HWC.shape[1], scale, left, right)
+    below_H, after_W = np.minimum(above_H + 1, image_HWC.shape[0] - 1), np.minimum(before_W + 1, image_HWC.shape[1] - 1)
+    down_H11, across_W1 = down_H[:, None, None], across_W[:, None]
+    upper_HWC, lower_HWC = image_HWC[above_H], image_HWC[below_H]
+    upper_HWC = upper_HWC[:, before_W] * (1 - across_W1) + upper_HWC[:, after_W] * across_W1
+    lower_HWC = lower_HWC[:, before_W] * (1 - across_W1) + lower_HWC[:, after_W] * across_W1
+    found: Floats = np.rint(upper_HWC * (1 - down_H11) + lower_HWC * down_H11)
+    return found
+
+
+def _between(length: int, scale: float, first: int, last: int) -> tuple[NDArray[np.intp], Floats]:
+    """For pixels `first` to `last` of an axis that is scaled: the pixel before each, and how far it is from it, 0 to 1."""
+    place = (np.arange(first, last) + 0.5) / scale - 0.5
+    place = np.clip(place, 0, length - 1)
+    before = np.floor(place).astype(np.intp)
+    return before, (place - before).astype(np.float32)
+
+
+def _evened(image_HWC: Floats, sigma: float) -> Pixels:
+    """Four times what differs from the local average, around mid-grey; the picture is mirrored at its borders."""
+    height, width, channels = image_HWC.shape
+    down_HH, across_WW = _blur(height, sigma), _blur(width, sigma)
+    blurred_HWC = (down_HH @ image_HWC.reshape(height, -1)).reshape(height, width, channels)
+    blurred_HCW = blurred_HWC.transpose(0, 2, 1).reshape(-1, width) @ across_WW.T
+    blurred_HWC = blurred_HCW.reshape(height, channels, width).transpose(0, 2, 1)
+    even_HWC: Floats = _GAIN * (image_HWC - np.rint(blurred_HWC)) + _GREY
+    return np.clip(even_HWC, 0, 255).astype(np.uint8)
+
+
+@lru_cache(maxsize=16)
+def _blur(length: int, sigma: float) -> Floats:
+    """(length, length): what each pixel gives to each other under a Gaussian; borders are mirrored, their own pixel once."""
+    offset_R = np.arange(-_reach(sigma), _reach(sigma) + 1)
+    weight_R = np.exp(-0.5 * (offset_R / sigma) ** 2)
+    weight_R /= weight_R.sum()
+    period = max(1, 2 * (length - 1))
+    place_LR = (np.arange(length)[:, None] + offset_R) % period
+    place_LR = np.where(place_LR >= length, period - place_LR, place_LR)
+    matrix_LL = np.zeros((length, length))
+    np.add.at(matrix_LL, (np.arange(length)[:, None], place_LR), weight_R)
+    return matrix_LL.astype(np.float32)
+
+
+STAGES = ("none", "mild", "moderate", "severe", "proliferative")
+
+_PARTS = {"Public": VAL, "Private": TEST}  # as TensorFlow Datasets, and so VTAB, divides what was Kaggle's test set
+_SEEN_AS = b"btgraham-300"
+
+
+class EyeContents:
+    """Photographs of the eye's background, made comparable whenever one is read."""
+
+    def __init__(self, photographs: Contents) -> None:
+        self._photographs = photographs
+
+    def name(self, row: int) -> str:
+        """The photograph's path."""
+        return self._photographs.name(row)
+
+    def read(self, row: int) -> Content:
+        """The picture of its disc, as a JPEG file."""
+        content, name = self._photographs.read(row), self.name(row)
+        return encoded_fundus(decode(content, name=name) if isinstance(content, bytes) else content)
+
+    def digests(self, rows: NDArray[np.int64]) -> Digests:
+        """Of the photograph and of what is done with it, which need not be done to know them."""
+        seen = (blake2b(_SEEN_AS + row.tobytes(), digest_size=DIGEST_BYTES).digest() for row in self._photographs.digests(rows))
+        return np.frombuffer(b"".join(seen), np.uint8).reshape(len(rows), DIGEST_BYTES)
+
+
+def has_retinopathy(folder: Path) -> bool:
+    """Whether the folder holds Kaggle's lists."""
+    return find_file(folder, ["trainLabels.csv"]) is not None
+
+
+def open_retinopathy(folder: Path) -> ListedSource:
+    """The pictures `train/*.jpeg` and `test/*.jpeg` beside the lists, in the lists' order."""
+    train, solution = find_file(folder, ["trainLabels.csv"]), find_file(folder, ["retinopathy_solution.csv"])
+    if train is None or solution is None:
+        missing = "trainLabels.csv" if train is None else "retinopathy_solution.csv"
+        raise DataError(f"{shown(str(folder))} holds no {missing}", hint="both lists are on the competition's pages")
+    rows = [FileRow(path=f"train/{name}.jpeg", code=level, part=TRAIN) for name, level, _ in _read(train)]
+    for name, level, usage in _read(solution):
+        if usage not in _PARTS:
+            raise DataError(f"{shown(str(solution))}: Usage of {shown(name)} is {shown(usage)!r}, neither Public nor Private")
+        rows.append(FileRow(path=f"test/{name}.jpeg", code=level, part=_PARTS[usage]))
+    source = from_files(train.parent, rows, STAGES, where=str(folder))
+    return replace(source, contents=EyeContents(source.contents))
+
+
+def _read(path: Path) -> Iterator[tuple[str, int, str]]:
+    """Picture, level and usage (empty where there is none) of each row."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                yield row["image"], int(row["level"]), row.get("Usage") or ""
+    except (OSError, UnicodeDecodeError, KeyError, ValueError, TypeError, csv.Error) as error:
+        raise DataError(f"{shown(str(path))} is no CSV with columns image and level") from error

@@ -1,0 +1,394 @@
+"""What the files in shards mean: samples of a picture and its label, or class folders, or pictures without labels."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.dataset import UNDECLARED, ListedSource, Offenders
+from vitlab.data.readers.folder import LeftOut, class_folders, is_hidden, is_picture
+from vitlab.data.readers.manifest import Cell, classes_beside, name_labels
+from vitlab.data.split import parts_of_files
+from vitlab.errors import DataError
+from vitlab.io.archive_limits import READ_IN_PLACE
+from vitlab.io.cache import Arrays, recall, remember, settled, stamp_of
+from vitlab.io.digests import Digests, remembered_digests
+from vitlab.io.files import PositionedFile
+from vitlab.io.names import Names, shown
+from vitlab.io.tar import FileStream, tar_members
+
+# Tar shards in the WebDataset layout (`key.jpg` beside `key.cls` or `key.json`), read by an index of offsets.
+#
+# The index of a shard is made once and kept in the cache folder until the shard changes; pictures are then read by position, in
+# any order. Members are data and nothing else: no .pkl, .pyd or .pth is ever interpreted, no address opened, no program run.
+
+LABEL_SUFFIXES = (".cls", ".json", ".txt")
+
+_VERSION = 1
+_LARGEST_TEXT = 64 * 1024  # bytes of a member that may say a label
+_MOST_OPEN = 256  # files; more shards than that are opened at each read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShardIndex:
+    """The files in one shard: their names, where their bytes are, and the text of those that may say a label."""
+
+    path: Path
+    stamp: tuple[int, int, int]
+    names: Names
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    texts: Names
+    ignored: Counter[str]
+
+
+def shard_index(path: Path) -> ShardIndex:
+    """The index of a tar file: as remembered, where the file has not changed since, else made from its headers."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise DataError(f"{shown(str(path))} cannot be read: {error.strerror}") from error
+    try:
+        stamp = stamp_of(os.fstat(handle))
+        stored = recall("shards", path)
+        if stored is not None and (index := _restored(path, stamp, stored)) is not None:
+            return index
+        index = _made(path, stamp, handle)
+    finally:
+        os.close(handle)
+    if settled(stamp):
+        _remember(index)
+    return index
+
+
+def _made(path: Path, stamp: tuple[int, int, int], handle: int) -> ShardIndex:
+    head = os.pread(handle, 6, 0)
+    if head[:2] == b"\x1f\x8b" or head[:3] == b"BZh" or head == b"\xfd7zXZ\0" or head[:4] == b"\x28\xb5\x2f\xfd":
+        raise DataError(
+            f"{shown(str(path))} is compressed, so its pictures cannot be read by position",
+            hint="unpack it to a plain .tar; pictures are compressed already",
+        )
+    names: list[str] = []
+    places: list[tuple[int, int]] = []
+    texts: list[str] = []
+    ignored: Counter[str] = Counter()
+    stream = FileStream(handle)
+    for member in tar_members(stream, path, READ_IN_PLACE):
+        if member.kind == "folder":
+            continue
+        if member.kind != "file":
+            ignored[member.kind] += 1
+            continue
+        text = ""
+        if member.name.endswith(LABEL_SUFFIXES) and member.size <= _LARGEST_TEXT:
+            text = stream.read(member.size).decode("utf-8", "replace")
+        names.append(member.name)
+        places.append((member.offset, member.size))
+        texts.append(text)
+    table = np.array(places, np.int64).reshape(-1, 2)
+    return ShardIndex(
+        path=path,
+        stamp=stamp,
+        names=Names(names),
+        offsets=table[:, 0].copy(),
+        sizes=table[:, 1].copy(),
+        texts=Names(texts),
+        ignored=ignored,
+    )
+
+
+def _remember(index: ShardIndex) -> None:
+    names, name_ends = index.names.buffers()
+    texts, text_ends = index.texts.buffers()
+    ignored = json.dumps(index.ignored).encode()
+    arrays: Arrays = {
+        "stamp": np.array([_VERSION, *index.stamp], np.int64),
+        "names": np.frombuffer(names, np.uint8),
+        "name_ends": name_ends,
+        "texts": np.frombuffer(texts, np.uint8),
+        "text_ends": text_ends,
+        "offsets": index.offsets,
+        "sizes": index.sizes,
+        "ignored": np.frombuffer(ignored, np.uint8),
+    }
+    remember("shards", index.path, arrays)
+
+
+def _restored(path: Path, stamp: tuple[int, int, int], stored: Arrays) -> ShardIndex | None:
+    """The remembered index, or None where it is of another state of the file or cannot be understood."""
+    if not np.array_equal(stored.get("stamp", ()), [_VERSION, *stamp]):
+        return None
+    try:
+        return ShardIndex(
+            path=path,
+            stamp=stamp,
+            names=Names.from_buffers(stored["names"].tobytes(), stored["name_ends"].astype(np.int64)),
+            offsets=stored["offsets"].astype(np.int64),
+            sizes=stored["sizes"].astype(np.int64),
+            texts=Names.from_buffers(stored["texts"].tobytes(), stored["text_ends"].astype(np.int64)),
+            ignored=Counter(json.loads(stored["ignored"].tobytes())),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+class ShardContents:
+    """The files of several shards, numbered through, each read by one positioned read."""
+
+    def __init__(self, shards: Sequence[ShardIndex]) -> None:
+        self._starts = [0, *accumulate(len(shard.names) for shard in shards)]
+        self.shards = list(shards)
+        keep_open = len(shards) <= _MOST_OPEN
+        self._files = [PositionedFile(shard.path, shard.stamp, keep_open=keep_open) for shard in shards]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def names(self) -> Iterator[tuple[int, str]]:
+        """The number of the shard and the name in it of each file, in order."""
+        for number, shard in enumerate(self.shards):
+            for name in shard.names:
+                yield number, name
+
+    def name(self, row: int) -> str:
+        """`shard.tar/name`"""
+        number, inside = self._place(row)
+        return f"{self.shards[number].path}/{self.shards[number].names[inside]}"
+
+    def shard_of(self, row: int) -> Path:
+        """The file this row is in."""
+        return self.shards[self._place(row)[0]].path
+
+    def text(self, row: int) -> str:
+        """What a member that may say a label holds; empty for others."""
+        number, inside = self._place(row)
+        return self.shards[number].texts[inside]
+
+    def read(self, row: int) -> bytes:
+        """The file's bytes."""
+        number, inside = self._place(row)
+        shard = self.shards[number]
+        offset, size = int(shard.offsets[inside]), int(shard.sizes[inside])
+        data = self._files[number].read(offset, size)
+        if len(data) < size:
+            raise DataError(f"{shown(self.name(row))} is cut off: {shard.path} ends at offset {offset + len(data):,}")
+        return data
+
+    def digests(self, rows: NDArray[np.int64]) -> Digests:
+        """The hash of each file's content, shard by shard."""
+        result = np.zeros((len(rows), 16), np.uint8)
+        which = np.searchsorted(self._starts, rows, side="right") - 1
+        for number in np.unique(which).tolist():
+            shard, first = self.shards[number], self._starts[number]
+            here = which == number
+
+            def read(inside: int, first: int = first) -> bytes:
+                return self.read(first + inside)
+
+            result[here] = remembered_digests(read, rows[here] - first, path=shard.path, stamp=shard.stamp, sizes=shard.sizes)
+        return result
+
+    def _place(self, row: int) -> tuple[int, int]:
+        number = bisect_right(self._starts, row) - 1
+        return number, row - self._starts[number]
+
+
+# From one spelling to a list of shards: a path, a folder, a glob, braces, or several of these joined by `::`.
+
+_MOST = 100_000
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=//)|pipe:")
+
+
+def shard_paths(pattern: str, *, ending: str) -> list[Path]:
+    """The files a pattern names, in its order; those of a folder or a glob sorted by code point.
+
+    `data/train-{000..012}.tar` counts with leading zeros, `{a,b}` lists. A folder stands for every file in and below it with
+    this `ending`. Addresses are refused: shards are read by position, from disk; nothing is run and nothing is fetched.
+    """
+    offenders = Offenders(pattern)
+    found: list[Path] = []
+    for piece in pattern.split("::"):
+        if address := _ADDRESS.match(piece):
+            raise DataError(
+                f"{shown(piece)} is not read: {address.group()} would run a program or fetch from a network",
+                hint="give the path of shards on disk",
+            )
+        for spelled in _braced(piece, pattern):
+            path = Path(spelled).expanduser()
+            if path.is_dir():
+                inside = sorted(path.rglob(f"*{ending}"), key=str)
+            elif path.is_file():
+                inside = [path]
+            else:
+                inside = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
+            if not inside:
+                offenders.add(spelled, f"no file with the ending {ending} in it" if path.is_dir() else "no such file")
+            found.extend(inside)
+    seen: set[Path] = set()
+    for path in found:
+        if path.resolve() in seen:
+            offenders.add(str(path), "named twice")
+        elif not path.is_file():
+            offenders.add(str(path), "no ordinary file")
+        seen.add(path.resolve())
+    offenders.refuse(hint="shards are named by a path, a folder, a glob or braces: 'train-{000..012}.tar'")
+    return found
+
+
+def _braced(text: str, pattern: str) -> list[str]:
+    spelled = [text]
+    while (braces := _BRACES.search(spelled[0])) is not None:
+        choices = list(_choices(braces.group(1), pattern))
+        if len(choices) * len(spelled) > _MOST:
+            raise DataError(f"{shown(pattern)} names more than {_MOST:,} shards")
+        spelled = [_BRACES.sub(lambda _, word=word: word, name, count=1) for name in spelled for word in choices]  # type: ignore[misc]
+    return spelled
+
+
+def _choices(inside: str, pattern: str) -> Iterator[str]:
+    for word in inside.split(","):
+        counted = _RANGE.fullmatch(word)
+        if counted is None:
+            yield word
+            continue
+        first, last = counted.groups()
+        if int(last) < int(first) or int(last) - int(first) >= _MOST:
+            raise DataError(f"{shown(pattern)}: {{{word}}} counts from {first} to {last}")
+        width = len(first) if first.startswith("0") or len(first) == len(last) else 0
+        for number in range(int(first), int(last) + 1):
+            yield f"{number:0{width}d}"
+
+
+_JSON_KEYS = ("label", "labels", "cls", "class", "class_name")
+
+
+def open_shards(pattern: str, *, label_column: str | None = None) -> ListedSource:
+    """The pictures of tar shards named by a path, folder, glob or braces, in the order of shards and members.
+
+    Labels come from `key.cls` (a number or a name), else `key.json` (its field `label_column`, else label, labels, cls or
+    class), else `key.txt`; `classes.txt` beside the first shard names the classes. Without such members, pictures in folders
+    are labelled by their folder, and others have no label. Shards named after train, val or test are those parts.
+    """
+    paths = shard_paths(pattern, ending=".tar")
+    contents = ShardContents([shard_index(path) for path in paths])
+    offenders, left_out = Offenders(pattern), _not_files(contents)
+    part_of = parts_of_files(paths, offenders)
+    endings = LABEL_SUFFIXES if label_column is None else (".json",)
+    samples = list(_samples(contents, endings, left_out, offenders))
+    if not samples:
+        raise DataError(f"{shown(pattern)} holds no picture" + "".join(f" ({note})" for note in left_out.notes()))
+    if label_column is None and all(label is None for _, label in samples):
+        names = Names(name for _, name in contents.names())
+        if all("/" in names[picture] for picture, _ in samples):
+            whole = class_folders(contents, names, where=pattern, offenders=offenders, left_out=_not_files(contents))
+            told = _parts(contents, whole.rows, part_of)
+            return whole if UNDECLARED in told else replace(whole, parts=told)
+
+    cells = [_cell(contents, label, label_column, offenders) for _, label in samples]
+    if label_column is not None and all(cell is None for cell in cells):
+        offenders.refuse()
+        raise DataError(f"{shown(pattern)}: no member .json has a field {label_column!r}")
+    rows = np.array([picture for picture, _ in samples], np.int64)
+    parts = _parts(contents, rows, part_of)
+    labels, table, notes = name_labels(
+        cells,
+        lambda number: contents.name(samples[number][0]),
+        offenders,
+        classes=classes_beside(paths[0]),
+        parts=parts,
+    )
+    offenders.refuse(hint="a sample is a picture and a label that have the same name before the first dot")
+    texts = sum(label is not None and contents.name(label).endswith(".txt") for _, label in samples)
+    if len(labels) == len(samples) == texts > 2:
+        raise DataError(
+            f"{shown(pattern)}: no two of its {texts:,} .txt members agree: they are captions, not labels",
+            hint="a label goes in a member .cls",
+        )
+    return ListedSource(contents=contents, rows=rows, table=table, labels=labels, parts=parts, notes=(*notes, *left_out.notes()))
+
+
+def _not_files(contents: ShardContents) -> LeftOut:
+    left_out = LeftOut()
+    for shard in contents.shards:
+        for kind, count in shard.ignored.items():
+            left_out.add(kind, f"{kind}s, which are not followed", count=count)
+    return left_out
+
+
+def _samples(
+    contents: ShardContents, endings: Sequence[str], left_out: LeftOut, offenders: Offenders
+) -> Iterator[tuple[int, int | None]]:
+    """(row of the picture, row of the label) of each sample: neighbours whose names are equal up to the first dot."""
+    key: tuple[int, str] | None = None
+    members: dict[str, int] = {}
+    seen: set[tuple[int, str]] = set()
+    for row, (shard, name) in enumerate(contents.names()):
+        if is_hidden(name):
+            left_out.add(name)
+            continue
+        folder, slash, file = name.rpartition("/")
+        stem, dot, ending = file.partition(".")
+        here = (shard, folder + slash + stem)
+        if here != key:
+            yield from _sample(members, contents, endings, left_out, offenders)
+            if here in seen:
+                offenders.add(contents.name(row), "its sample stands in two places of the shard")
+            key, members = here, {}
+            seen.add(here)
+        if members.setdefault(dot + ending.lower(), row) != row:
+            offenders.add(contents.name(row), "given twice")
+    yield from _sample(members, contents, endings, left_out, offenders)
+
+
+def _sample(
+    members: dict[str, int], contents: ShardContents, endings: Sequence[str], left_out: LeftOut, offenders: Offenders
+) -> Iterator[tuple[int, int | None]]:
+    pictures = [ending for ending in members if is_picture(f"x{ending}")]
+    plain = [ending for ending in pictures if ending.count(".") == 1] or pictures
+    label = next((ending for ending in endings if ending in members), None)
+    for ending in members:
+        if ending != label and ending not in plain[:1]:
+            left_out.add(ending, ending or "without an ending")
+    if len(plain) > 1:
+        offenders.add(contents.name(members[plain[0]]), f"its sample has {len(plain)} pictures ({', '.join(plain)})")
+    elif plain:
+        yield members[plain[0]], members[label] if label else None
+    elif label:
+        left_out.add(label, "labels without a picture")
+
+
+def _cell(contents: ShardContents, row: int | None, field: str | None, offenders: Offenders) -> Cell:
+    if row is None:
+        return None
+    name, text = contents.name(row), contents.text(row)
+    if not name.endswith(".json"):
+        return text.strip()
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        offenders.add(name, "is no JSON of at most 64 KiB")
+        return None
+    keys = _JSON_KEYS if field is None else (field,)
+    value = next((record[key] for key in keys if key in record), None) if isinstance(record, dict) else record
+    words = value if isinstance(value, list) else [value]
+    if value is not None and any(isinstance(word, bool) or not isinstance(word, str | int) for word in words):
+        offenders.add(name, "its label is no name, whole number or list of them")
+        return None
+    return value if value is None or isinstance(value, str | int | list) else None
+
+
+def _parts(contents: ShardContents, rows: NDArray[np.int64], part_of: Mapping[Path, int]) -> NDArray[np.int8]:
+    return np.array([part_of[contents.shard_of(row)] for row in rows.tolist()], np.int8)

@@ -1,0 +1,404 @@
+"""VTAB-1k as it is passed around: pictures, and train800.txt, val200.txt and test.txt that list them with their class.
+
+These lists hold the published choice of 800 and 200 pictures, which no other form of the data does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.dataset import UNDECLARED, LabelTable, ListedSource
+from vitlab.data.readers.blocks import LARGEST_IN_MEMORY, PixelBlock, Pixels, check_codes, find_file, from_blocks
+from vitlab.data.readers.folder import FileRow, from_files
+from vitlab.data.readers.npz_pack import NpzArray, open_npz
+from vitlab.data.split import TEST, TRAIN, VAL
+from vitlab.errors import DataError
+from vitlab.io.archive_limits import GZIP, MOST_INFLATED, ArchiveLimits, inflated
+from vitlab.io.cache import stamp_of
+from vitlab.io.digests import Digests, remembered_digests
+from vitlab.io.names import shown
+
+LISTS = (("train800.txt", TRAIN), ("val200.txt", VAL), ("test.txt", TEST))
+
+
+def has_lists(folder: Path) -> bool:
+    """Whether the folder holds such lists."""
+    return (folder / LISTS[0][0]).is_file()
+
+
+def open_lists(folder: Path, *, classes: int) -> ListedSource:
+    """The pictures of the three lists, in their order; each line is a path and the number of a class, parted by a space."""
+    rows = []
+    for name, part in LISTS:
+        file = folder / name
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{shown(str(file))} cannot be read", hint="a task needs train800.txt, val200.txt and test.txt"
+            ) from error
+        for number, line in enumerate(lines, start=1):
+            path, _, code = line.strip().rpartition(" ")
+            if not line.strip():
+                continue
+            if not path or not code.isascii() or not code.isdigit():
+                raise DataError(f"{shown(str(file))}, line {number}, is no path and the number of a class: {shown(line[:80])}")
+            rows.append(FileRow(path=path, code=int(code), part=part))
+    return from_files(folder, rows, tuple(f"class {number}" for number in range(classes)), where=str(folder))
+
+
+# VTAB's classes where a set has measurements and no classes of its own: distances and counts in bins.
+
+KITTI_CLASSES = ("up to 8 m", "8 to 20 m", "over 20 m", "no vehicle")
+CLEVR_DISTANCES = ("up to 8", "8 to 8.5", "8.5 to 9", "9 to 9.5", "9.5 to 10", "over 10")
+CLEVR_FEWEST, CLEVR_MOST = 3, 10
+CLEVR_COUNTS = tuple(f"{count} objects" for count in range(CLEVR_FEWEST, CLEVR_MOST + 1))
+
+_KITTI_METRES = (-100.0, 8.0, 20.0, 999.0)
+_NO_VEHICLE = 1000.0
+_VEHICLES = ("Car", "Van", "Truck")
+_CLEVR_DEPTHS = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
+
+
+def bin_of(value: float, thresholds: Sequence[float]) -> int:
+    """The last of the thresholds that the value exceeds."""
+    return max(place for place, threshold in enumerate(thresholds) if threshold < value)
+
+
+def kitti_class(lines: Iterable[str]) -> int:
+    """How far the closest vehicle is ahead of the camera, from the lines of a label file.
+
+    A line is type, truncated, occluded, alpha, box (4), height, width, length, x, y, z, rotation; z is metres ahead.
+    ValueError or IndexError where a line is none.
+    """
+    objects = (line.split() for line in lines)
+    ahead = min((float(words[13]) for words in objects if words[0] in _VEHICLES), default=_NO_VEHICLE)
+    return bin_of(ahead, _KITTI_METRES)
+
+
+def clevr_distance(depths: Iterable[float]) -> int:
+    """The bin of the closest object's depth; ValueError where there is no object."""
+    return bin_of(min(depths), _CLEVR_DEPTHS)
+
+
+# CLEVR as it is published: pictures, and scenes in JSON that say what is where in them.
+
+ClevrTask = Literal["count", "distance"]
+
+
+def open_clevr(folder: Path, task: ClevrTask) -> ListedSource:
+    """The pictures with scenes, `train` and `val` (those of `test` are not published), in the scenes' order.
+
+    The class is the number of objects, or the distance to the closest in VTAB's bins. `folder` is CLEVR_v1.0, or around it.
+    """
+    scenes = {part: find_scenes(folder, word) for word, part in (("train", TRAIN), ("val", VAL))}
+    for part, name in ((TRAIN, "train"), (VAL, "val")):
+        if scenes[part] is None:
+            raise DataError(f"{shown(str(folder))} holds no scenes/CLEVR_{name}_scenes.json", hint="unpack CLEVR_v1.0.zip there")
+    root = next(path for path in scenes.values() if path is not None).parent.parent
+    rows = []
+    for part, word in ((TRAIN, "train"), (VAL, "val")):
+        path = scenes[part]
+        assert path is not None
+        for name, depths in read_scenes(path):
+            code = len(depths) - CLEVR_FEWEST if task == "count" else clevr_distance(depths)
+            rows.append(FileRow(path=f"images/{word}/{name}", code=code, part=part))
+    labels = CLEVR_COUNTS if task == "count" else CLEVR_DISTANCES
+    return from_files(root, rows, labels, where=str(folder))
+
+
+def find_scenes(folder: Path, part: str) -> Path | None:
+    """The scenes of a part, in the folder or in one that it was unpacked to."""
+    name = f"scenes/CLEVR_{part}_scenes.json"
+    return find_file(folder, [name, f"CLEVR_v1.0/{name}"])
+
+
+def read_scenes(path: Path) -> Iterator[tuple[str, list[float]]]:
+    """The picture of each scene and the depth of each of its objects."""
+    try:
+        for scene in json.loads(path.read_bytes())["scenes"]:
+            depths = [float(thing["pixel_coords"][2]) for thing in scene["objects"]]
+            if not depths:
+                raise ValueError("a scene without an object")
+            yield str(scene["image_filename"]), depths
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise DataError(f"{shown(str(path))} holds no scenes of CLEVR") from error
+
+
+# dSprites in its published .npz, for VTAB's tasks: the sprite's horizontal place and its orientation, each in 16 bins.
+#
+# Its 3 GB of pixels are zeros and ones; eight of them are kept in a byte.
+#
+# Axes: N pictures, H height, W width, B bytes of a picture; L latent factors: colour, shape, scale, orientation, x, y.
+
+SpritesTask = Literal["x", "orientation"]
+
+_NAME = "dsprites_*.npz"
+# Nearly empty pictures: the published file unpacks to more than a hundred times its size. What is kept of it is an eighth.
+_LIMITS = ArchiveLimits(entries=100, entry_bytes=LARGEST_IN_MEMORY, total_bytes=2 * LARGEST_IN_MEMORY, ratio=MOST_INFLATED)
+_COLUMN: dict[SpritesTask, tuple[int, int]] = {"orientation": (3, 40), "x": (4, 32)}  # and how many values it has
+_BINS = 16
+
+
+def open_dsprites(path: Path, task: SpritesTask) -> ListedSource:
+    """The pictures in the order of the file, which declares no parts; `path` is the file or its folder."""
+    file = path if path.is_file() else next(iter(sorted([*path.glob(_NAME), *path.glob(f"*/{_NAME}")])), None)
+    if file is None:
+        raise DataError(f"{shown(str(path))} holds no {_NAME}")
+    # `metadata` holds pickled objects and is not looked at.
+    arrays = open_npz(file, only=("imgs", "latents_classes"), limits=_LIMITS)
+    if set(arrays) != {"imgs", "latents_classes"}:
+        raise DataError(f"{shown(str(file))} lacks imgs or latents_classes, which dSprites holds")
+    images, latents = arrays["imgs"], arrays["latents_classes"]
+    if len(images.shape) != 3 or np.dtype(images.dtype) != np.uint8 or latents.shape != (images.shape[0], 6):
+        raise DataError(
+            f"{shown(str(file))}: imgs is {images.shape} of {images.dtype} and latents_classes {latents.shape}, where dSprites has"
+            " (pictures, height, width) of bytes and (pictures, 6)"
+        )
+    column, values = _COLUMN[task]
+    latent_N = latents.load()[:, column].astype(np.int64)
+    check_codes(latent_N, images.shape[0], values, str(file))
+    # floor(latent / (values / bins)), in whole numbers
+    codes = (latent_N * _BINS // values).astype(np.int32)
+    return ListedSource(
+        contents=Sprites(images),
+        rows=np.arange(len(codes), dtype=np.int64),
+        table=LabelTable(codes=codes),
+        labels=tuple(f"{task} {number + 1} of {_BINS}" for number in range(_BINS)),
+        parts=np.full(len(codes), UNDECLARED, np.int8),
+    )
+
+
+class Sprites:
+    """Black and white pictures of one size, a bit for each pixel, unpacked from their array when first needed."""
+
+    def __init__(self, images: NpzArray) -> None:
+        self._images = images
+        self._packed_NB: Pixels | None = None
+
+    def name(self, row: int) -> str:
+        """The file and the picture's number in it."""
+        return f"{self._images.contents.index.path}, picture {row}"
+
+    def read(self, row: int) -> Pixels:
+        """Pixels (H, W, 1), 0 and 255."""
+        height, width = self._images.shape[1:]
+        bits = np.unpackbits(self._unpacked()[row], count=height * width)
+        return (bits * np.uint8(255)).reshape(height, width, 1)
+
+    def digests(self, rows: NDArray[np.int64]) -> Digests:
+        """The hash of each picture, remembered for as long as the file stays the same."""
+        index, (count, height, width) = self._images.contents.index, self._images.shape
+        sizes = np.full(count, height * width, np.int64)
+        self._unpacked()  # once, before several threads ask for it
+        return remembered_digests(self.read, rows, path=index.path, stamp=index.stamp, sizes=sizes)
+
+    def _unpacked(self) -> Pixels:
+        if self._packed_NB is None:
+            self._packed_NB = _packed(self._images)
+        return self._packed_NB
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_packed_NB": None}
+
+
+def _packed(images: NpzArray) -> Pixels:
+    """All pictures, a bit for each pixel; the array is streamed, so that it is never in memory as it is."""
+    count, height, width = images.shape
+    size = height * width
+    packed_NB = np.empty((count, -(-size // 8)), np.uint8)
+    row, held, header = 0, b"", images.header
+    for chunk in images.contents.stream(images.row):
+        data = held + chunk
+        data, header = data[header:], max(0, header - len(data))
+        whole = len(data) // size
+        if whole:
+            pixels = np.frombuffer(data, np.uint8, whole * size).reshape(whole, size)
+            if pixels.max() > 1:
+                raise DataError(f"{shown(images.where)} holds {pixels.max()}, where dSprites has zeros and ones")
+            packed_NB[row : row + whole] = np.packbits(pixels, axis=1)
+            row += whole
+        held = data[whole * size :]
+    assert row == count, "the array is as large as its header says"
+    return packed_NB
+
+
+# KITTI's object pictures as they are published, for VTAB's task: how far ahead is the closest vehicle?
+
+_PERCENT = 10  # of the drives, for val and for test
+_SEED = 123
+
+
+def open_kitti(folder: Path) -> ListedSource:
+    """The labelled pictures in the order of their numbers; `folder` holds `training`, or what the archives were unpacked to.
+
+    Where the development kit's `mapping/train_rand.txt` and `train_mapping.txt` lie there too, parts are declared by drive as
+    TensorFlow Datasets does (and so VTAB): no drive is in two of them. Without it no part is declared.
+    """
+    labels = _folder(folder, "label_2", "*.txt")
+    pictures = _folder(folder, "image_2", "*.png")
+    part_of = _parts(folder)
+    rows = []
+    for file in sorted(labels.glob("*.txt")):
+        try:
+            code = kitti_class(line for line in file.read_text(encoding="ascii").splitlines() if line.strip())
+        except (OSError, ValueError, IndexError) as error:
+            raise DataError(f"{shown(str(file))} is no label file of KITTI") from error
+        rows.append(FileRow(path=f"{file.stem}.png", code=code, part=_part_of(file, part_of)))
+    notes = () if part_of else ("without mapping/ of the development kit pictures of one drive can be in two parts",)
+    return from_files(pictures, rows, KITTI_CLASSES, where=str(folder), notes=notes)
+
+
+def _folder(folder: Path, name: str, pattern: str) -> Path:
+    for place in (f"training/{name}", f"*/training/{name}", name):
+        for found in sorted(folder.glob(place)):
+            if next(found.glob(pattern), None) is not None:
+                return found
+    raise DataError(
+        f"{shown(str(folder))} holds no training/{name} with {pattern} files", hint="unpack KITTI's object archives there"
+    )
+
+
+def _part_of(file: Path, part_of: list[int]) -> int:
+    if not part_of:
+        return UNDECLARED
+    if not file.stem.isdigit() or int(file.stem) >= len(part_of):
+        raise DataError(f"the development kit maps {len(part_of):,} pictures, and {shown(file.name)} is none of them")
+    return part_of[int(file.stem)]
+
+
+def _parts(folder: Path) -> list[int]:
+    """The part of each picture by its number; empty where there is no development kit."""
+    order = find_file(folder, ["mapping/train_rand.txt", "devkit_object/mapping/train_rand.txt"])
+    frames = find_file(folder, ["mapping/train_mapping.txt", "devkit_object/mapping/train_mapping.txt"])
+    if order is None or frames is None:
+        return []
+    try:
+        lines = frames.read_text(encoding="ascii").splitlines()
+        # Picture i is frame order[i] of the mapping, counted from 1; its line is date, drive, frame.
+        numbers = [int(word) - 1 for word in order.read_text(encoding="ascii").split(",")]
+        if min(numbers) < 0:
+            raise ValueError("lines are counted from 1")
+        drive_of = [lines[number].split(" ")[1] for number in numbers]
+    except (OSError, ValueError, IndexError) as error:
+        raise DataError(f"{shown(str(order.parent))} does not map pictures to drives as KITTI's development kit does") from error
+    # TensorFlow Datasets draws drives by numpy's old generator, which is frozen for good: the same seed, the same drives.
+    drives = sorted(set(drive_of))
+    share = max(1, _PERCENT * len(drives) // 100)
+    if len(drives) < 3:
+        raise DataError(f"{shown(str(order.parent))} knows {len(drives)} drives, which cannot be divided in three")
+    draw = np.random.RandomState(_SEED)
+    test = set(draw.choice(drives, share, replace=False).tolist())
+    val = set(draw.choice(sorted(set(drives) - test), share, replace=False).tolist())
+    return [TEST if drive in test else VAL if drive in val else TRAIN for drive in drive_of]
+
+
+# Small NORB in its own binary matrices, gzipped or not, for VTAB's tasks: azimuth and elevation of the camera.
+#
+# A matrix is a word that says the type of its values, the number of its axes, the length of each (at least three are written),
+# and the values, all little-endian. https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/
+#
+# Axes: N pictures, 2 cameras, H height, W width; F facts of a picture: instance, elevation, azimuth, lighting.
+
+NorbTask = Literal["azimuth", "elevation"]
+
+AZIMUTHS = tuple(f"{20 * step} degrees around" for step in range(18))
+ELEVATIONS = tuple(f"{30 + 5 * step} degrees up" for step in range(9))
+
+_TYPES = {0x1E3D4C55: "u1", 0x1E3D4C54: "<i4"}
+_ELEVATION, _AZIMUTH = 1, 2
+_CHUNK = 2**20
+
+
+def open_norb(folder: Path, task: NorbTask) -> ListedSource:
+    """The pictures of the first camera, training then testing, each in the order of its file."""
+    blocks, codes, parts = [], [], []
+    for word, part in (("training", TRAIN), ("testing", TEST)):
+        pictures, facts = _file(folder, word, "dat"), _file(folder, word, "info")
+        shape = _header(pictures)[1]
+        facts_NF = _read(facts)
+        if len(shape) != 4 or shape[1] != 2 or facts_NF.shape != (shape[0], 4):
+            raise DataError(
+                f"{shown(str(pictures))} has the shape {shape} and its facts {facts_NF.shape}, where small NORB has"
+                " (pictures, 2 cameras, height, width) and (pictures, 4)"
+            )
+        load = partial(_load, pictures, stamp_of(pictures.stat()))
+        blocks.append(PixelBlock(str(pictures), shape[0], load, shape=shape[2:], layout="HW"))
+        codes.append(_codes(facts_NF, task, facts))
+        parts.append(part)
+    return from_blocks(blocks, codes, parts, AZIMUTHS if task == "azimuth" else ELEVATIONS)
+
+
+def _codes(facts_NF: NDArray[np.generic], task: NorbTask, where: Path) -> NDArray[np.int64]:
+    if task == "elevation":
+        return facts_NF[:, _ELEVATION].astype(np.int64)
+    twice_N = facts_NF[:, _AZIMUTH].astype(np.int64)  # 0, 2, ..., 34: in steps of ten degrees
+    if np.any(twice_N % 2):
+        raise DataError(f"{shown(str(where))}: an azimuth is an odd number of ten degrees, where they are all even")
+    return twice_N // 2
+
+
+def _file(folder: Path, part: str, kind: str) -> Path:
+    for pattern in (f"*-{part}-{kind}.mat", f"*-{part}-{kind}.mat.gz"):
+        found = sorted([*folder.glob(pattern), *folder.glob(f"*/{pattern}")])
+        if found:
+            return found[0]
+    raise DataError(f"{shown(str(folder))} holds no smallnorb-...-{part}-{kind}.mat, gzipped or not")
+
+
+def _chunks(path: Path, most: int) -> Iterator[bytes]:
+    """The file's bytes, unpacked where it is packed, at most `most` at a time."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(2)
+            file.seek(0)
+            raw = iter(partial(file.read, most), b"")
+            yield from inflated(raw, wrapping=GZIP, most=most) if start == b"\x1f\x8b" else raw
+    except zlib.error as error:
+        raise DataError(f"{shown(str(path))} is damaged or cut off: {error}") from error
+
+
+def _header(path: Path) -> tuple[str, tuple[int, ...], int]:
+    """Type, shape, and bytes before the values; refused where the file cannot hold what they say."""
+    start = np.frombuffer(next(_chunks(path, 64), b"").ljust(64, b"\0")[:64], "<i4")
+    dtype, axes = _TYPES.get(int(start[0])), int(start[1])
+    if dtype is None or not 1 <= axes <= 8:
+        raise DataError(f"{shown(str(path))} is no binary matrix of NORB")
+    shape = tuple(start[2 : 2 + axes].tolist())
+    size, stored = math.prod(shape) * np.dtype(dtype).itemsize, path.stat().st_size
+    if min(shape) < 1 or size > min(LARGEST_IN_MEMORY, stored * MOST_INFLATED):
+        raise DataError(f"{shown(str(path))}: its {stored:,} bytes cannot hold the {size:,} its header claims")
+    return dtype, shape, 8 + 4 * max(3, axes)
+
+
+def _read(path: Path) -> NDArray[np.generic]:
+    """The whole matrix."""
+    dtype, shape, start = _header(path)
+    raw = np.empty(math.prod(shape) * np.dtype(dtype).itemsize, np.uint8)
+    filled = -start
+    for chunk in _chunks(path, _CHUNK):
+        part = chunk[max(0, -filled) :] if filled < 0 else chunk
+        place = max(0, filled)
+        if place + len(part) > len(raw):
+            raise DataError(f"{shown(str(path))} holds more than its header says")
+        raw[place : place + len(part)] = np.frombuffer(part, np.uint8)
+        filled += len(chunk)
+    if filled != len(raw):
+        raise DataError(f"{shown(str(path))} is cut off: it holds {max(0, filled):,} of {len(raw):,} bytes")
+    return raw.view(dtype).reshape(shape)
+
+
+def _load(path: Path, stamp: tuple[int, int, int]) -> Pixels:
+    if stamp_of(path.stat())[:2] != stamp[:2]:
+        raise DataError(f"{shown(str(path))} has changed since it was opened", hint="start again")
+    pixels_N2HW = _read(path)
+    return np.ascontiguousarray(pixels_N2HW[:, 0], np.uint8)

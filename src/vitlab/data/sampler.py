@@ -1,0 +1,254 @@
+"""Which picture comes when: a pure function of the seed and of one number, the position in an endless stream of showings.
+
+Nothing is shuffled in advance and nothing is remembered, so a run starts again anywhere at once, and ranks that take their
+share of each batch need not talk to each other.
+
+Axes: B rows of a batch, N pictures of a source, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.dataset import Label
+from vitlab.data.synthetic.drawing import keys, uniforms
+from vitlab.errors import ConfigError, DataError
+
+Indices = NDArray[np.int64]
+
+# What a key is used for: no purpose shares its random numbers with another.
+_ROUND_KEY_STREAM = 101
+_ROUND_STREAM = 102
+_WEIGHTED_STREAM = 103
+_SUBSTITUTE_STREAM = 104
+
+_ROUNDS = 12  # a test holds that 5 pictures then come in each of their 120 orders equally often
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Picks:
+    """Rows of a batch, each as the picture's index in its source, the epoch, and which showing in that epoch it is.
+
+    `repeat_B` is 0 wherever an epoch shows a picture once; it keeps the augmentations of several showings apart.
+    """
+
+    index_B: Indices
+    epoch_B: Indices
+    repeat_B: Indices
+
+    def __len__(self) -> int:
+        return len(self.index_B)
+
+
+class Order(Protocol):
+    """A stream of showings. `epoch_length` is how many make an epoch; `total` how many there are, None where it never ends."""
+
+    @property
+    def epoch_length(self) -> int: ...
+
+    @property
+    def total(self) -> int | None: ...
+
+    def picks(self, start: int, stop: int) -> Picks:
+        """The showings at positions start, start + 1, ..., stop - 1."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InTurn:
+    """Every picture once, as the source has them, and then the end: for evaluation."""
+
+    length: int
+
+    @property
+    def epoch_length(self) -> int:
+        """All pictures."""
+        return self.length
+
+    @property
+    def total(self) -> int | None:
+        """All pictures, once."""
+        return self.length
+
+    def picks(self, start: int, stop: int) -> Picks:
+        """The pictures themselves; positions past the end are a mistake of the caller."""
+        assert 0 <= start <= stop <= self.length
+        index_B = np.arange(start, stop, dtype=np.int64)
+        return Picks(index_B=index_B, epoch_B=np.zeros_like(index_B), repeat_B=np.zeros_like(index_B))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffled:
+    """Epoch after epoch, each in an order of its own, each picture `repeats` times in a row."""
+
+    length: int
+    seed: int
+    repeats: int = 1
+
+    @property
+    def epoch_length(self) -> int:
+        """Each picture `repeats` times."""
+        return self.length * self.repeats
+
+    @property
+    def total(self) -> int | None:
+        """It never ends."""
+        return None
+
+    def picks(self, start: int, stop: int) -> Picks:
+        """Rows may belong to two epochs, or to many where there are fewer pictures than rows."""
+        slot_B, epoch_B, repeat_B = _places(start, stop, self.length, self.repeats)
+        index_B = np.empty_like(slot_B)
+        for epoch in np.unique(epoch_B).tolist():
+            here_B = epoch_B == epoch
+            index_B[here_B] = permuted(slot_B[here_B], length=self.length, seed=self.seed, epoch=epoch)
+        return Picks(index_B=index_B, epoch_B=epoch_B, repeat_B=repeat_B)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Weighted:
+    """Pictures drawn with replacement, each with a probability of its own; an epoch is as many draws as there are pictures.
+
+    `reach_N` is the running sum of the pictures' weights.
+    """
+
+    reach_N: NDArray[np.float64]
+    seed: int
+    repeats: int = 1
+
+    @property
+    def epoch_length(self) -> int:
+        """As many draws as there are pictures, each shown `repeats` times."""
+        return len(self.reach_N) * self.repeats
+
+    @property
+    def total(self) -> int | None:
+        """It never ends."""
+        return None
+
+    def picks(self, start: int, stop: int) -> Picks:
+        """`repeat_B` counts the showings of the epoch, so that a picture drawn twice is augmented in two ways."""
+        slot_B, epoch_B, repeat_B = _places(start, stop, len(self.reach_N), self.repeats)
+        drawn_B = uniforms(keys(self.seed, _WEIGHTED_STREAM, epoch_B, slot_B), 1)[:, 0]
+        # Rounding may lift the product to the sum itself, which is past the last picture.
+        target_B = np.minimum(drawn_B * self.reach_N[-1], np.nextafter(self.reach_N[-1], 0))
+        index_B = np.searchsorted(self.reach_N, target_B, side="right").astype(np.int64)
+        return Picks(index_B=index_B, epoch_B=epoch_B, repeat_B=slot_B * self.repeats + repeat_B)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Which part of each batch is ours: that of rank `rank` among `ranks`."""
+
+    rank: int = 0
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.ranks:
+            raise ConfigError(f"rank={self.rank} must be at least 0 and below ranks={self.ranks}")
+
+    def rows(self, count: int) -> tuple[int, int]:
+        """From which to which row of a batch of `count`: the ranks' parts end to end are the batch, none longer by two."""
+        return count * self.rank // self.ranks, count * (self.rank + 1) // self.ranks
+
+
+def permuted(slot_B: Indices, *, length: int, seed: int, epoch: int) -> Indices:
+    """The pictures at these places of the epoch's order, a permutation of 0 ... length - 1 that is nowhere written down.
+
+    A keyed Feistel network permutes the numbers of as many bits as `length` needs; where it leads out of the range it is
+    followed on until it comes back, which it must, because a permutation is made of cycles (Black and Rogaway, CT-RSA 2002).
+    """
+    if length == 1:
+        return np.zeros_like(slot_B)
+    bits = (length - 1).bit_length()
+    low = np.uint64(bits // 2)
+    low_mask, high_mask = np.uint64((1 << bits // 2) - 1), np.uint64((1 << bits - bits // 2) - 1)
+    round_R = np.arange(_ROUNDS, dtype=np.int64)
+    key_R = keys(seed, _ROUND_KEY_STREAM, np.full_like(round_R, epoch), round_R).tolist()
+    found_B = slot_B.astype(np.uint64)
+    outside_B = np.ones(len(slot_B), np.bool_)
+    while outside_B.any():
+        high_X, low_X = found_B[outside_B] >> low, found_B[outside_B] & low_mask
+        for even, odd in zip(key_R[::2], key_R[1::2], strict=True):
+            high_X ^= keys(even, _ROUND_STREAM, low_X.astype(np.int64)) & high_mask
+            low_X ^= keys(odd, _ROUND_STREAM, high_X.astype(np.int64)) & low_mask
+        found_B[outside_B] = high_X << low | low_X
+        outside_B = found_B >= np.uint64(length)
+    return found_B.astype(np.int64)
+
+
+def substitute(seed: int, epoch: int, index: int, attempt: int, *, length: int) -> int:
+    """The picture that stands in for one that cannot be read; attempt 0, 1, ... as long as the answer cannot be read either."""
+    numbers = (np.array([number], np.int64) for number in (epoch, index, attempt))
+    drawn = float(uniforms(keys(seed, _SUBSTITUTE_STREAM, *numbers), 1)[0, 0])
+    return min(int(drawn * length), length - 1)
+
+
+def running_weights(
+    labels: Iterable[Label], classes: int, *, balance: float, class_weights: tuple[float, ...] | None
+) -> NDArray[np.float64]:
+    """The running sum of the pictures' weights: for a picture of a class of n pictures, its class weight times n^-balance.
+
+    A picture of several classes weighs as much as its heaviest; one of no class at all, where labels are several, counts as of
+    a class of its own with weight 1.
+    """
+    if class_weights is not None and len(class_weights) != classes:
+        raise ConfigError(f"class_weights has {len(class_weights)} numbers and the data {classes} classes")
+    rows = [_as_classes(label, index, classes) for index, label in enumerate(labels)]
+    count_C = np.bincount([code for row in rows for code in row], minlength=classes + 1)
+    own_C = np.append(np.ones(classes) if class_weights is None else np.array(class_weights), 1.0)
+    weight_C = own_C * np.maximum(count_C, 1) ** -balance
+    reach_N = np.cumsum([weight_C[list(row)].max() for row in rows], dtype=np.float64)
+    if not reach_N[-1] > 0:
+        raise ConfigError("class_weights are 0 for every class that has pictures: none could be drawn")
+    return reach_N
+
+
+def _as_classes(label: Label, index: int, classes: int) -> tuple[int, ...]:
+    if label is None:
+        raise DataError(
+            f"picture {index} has no label, so it cannot be drawn by its class", hint="set balance=0 and no class_weights"
+        )
+    if isinstance(label, int):
+        return (label,)
+    return label or (classes,)
+
+
+def _places(start: int, stop: int, length: int, repeats: int) -> tuple[Indices, Indices, Indices]:
+    """For each position its place in the order of its epoch, the epoch, and which of the repeats it is."""
+    assert 0 <= start <= stop
+    position_B = np.arange(start, stop, dtype=np.int64)
+    shown_B, repeat_B = np.divmod(position_B, repeats)
+    epoch_B, slot_B = np.divmod(shown_B, length)
+    return slot_B, epoch_B, repeat_B
+
+
+# Randomness is an argument: the generator of a sample is a function of (seed, epoch, index) and of nothing else.
+
+Stream = Literal["sample", "batch", "order"]
+
+_STREAMS: dict[Stream, int] = {"sample": 0, "batch": 1, "order": 2}
+_WORD = 1 << 64
+
+
+def rng_of(seed: int, epoch: int, index: int, *, stream: Stream = "sample", repeat: int = 0) -> np.random.Generator:
+    """The generator of sample `index` in `epoch`; each number is from 0 to 2^64 - 1.
+
+    `stream` keeps purposes apart: `sample` for one picture's view, `batch` for the mixing of a batch (`index` is then the
+    step), `order` for the order of an epoch. `repeat` tells the showings of one picture within an epoch apart, where an epoch
+    shows it more than once. Philox is keyed by (seed, stream) and starts at the counter (index, epoch, repeat), so two
+    different quintuples never share a number, and making a generator costs no hashing.
+    """
+    for field, value in (("seed", seed), ("epoch", epoch), ("index", index), ("repeat", repeat)):
+        if not 0 <= value < _WORD:
+            raise ConfigError(f"{field}={value} must be from 0 to 2^64 - 1")
+    if stream not in _STREAMS:
+        raise ConfigError(f"stream={stream!r} is not one of {', '.join(_STREAMS)}")
+    # The lowest counter word is left to the generator itself: 2^64 blocks for each sample.
+    counter = int(index) << 64 | int(epoch) << 128 | int(repeat) << 192
+    return np.random.Generator(np.random.Philox(key=int(seed) | _STREAMS[stream] << 64, counter=counter))

@@ -1,0 +1,1 @@
+"""Synthetic images for pre-training, drawn by formulas."""

@@ -1,0 +1,428 @@
+"""The training view of a picture: where to cut is decided from the header, then only that is decoded and scaled.
+
+Every function is pure: the picture, a generator and a config in, pixels out.
+Axes: H height, W width, C channels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitlab.config.data import Augment, DecodeLimits, Interpolation, Preprocess
+from vitlab.data.augment import distort
+from vitlab.data.batch import Feed
+from vitlab.data.dataset import Example
+from vitlab.data.decode import Header, check, decode, decode_box, in_channels, owned, snap, upright_size
+from vitlab.data.jpeg import JpegScale, Reduction
+from vitlab.errors import DataError
+
+# Evaluation preprocessing: from a decoded picture to the pixels the model sees, the same for everyone who evaluates.
+#
+# Axes: H height, W width, C channels.
+
+Pixels = NDArray[np.uint8]
+Box = tuple[int, int, int, int]  # top, left, height, width in pixels
+
+_FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+_LARGEST_WHOLE = 1 << 24  # pixels of a scaled picture of which only the centre is kept
+
+
+def preprocess(image_HWC: Pixels, config: Preprocess) -> Pixels:
+    """A decoded picture (uint8 [H, W, C]) resized and cropped or padded to `config.image_size`, still uint8.
+
+    The picture must have `config.channels` channels. Normalisation is left to `vitlab.data.transforms`.
+    """
+    check_pixels(image_HWC, config.channels)
+    height, width, _ = image_HWC.shape
+    out_height, out_width = config.image_size
+    match config.resize:
+        case "short-side":
+            size = short_side_size(height, width, config.resize_to)
+            box = centre_box(size, config.image_size)
+            return resize(image_HWC, size, config.interpolation, box=box)
+        case "squash":
+            return resize(image_HWC, config.image_size, config.interpolation)
+        case "pad":
+            size = fitted_size(height, width, config.image_size)
+            padded_HWC = np.full((out_height, out_width, config.channels), config.fill, np.uint8)
+            top, left = (out_height - size[0]) // 2, (out_width - size[1]) // 2
+            padded_HWC[top : top + size[0], left : left + size[1]] = resize(image_HWC, size, config.interpolation)
+            return padded_HWC
+
+
+def check_pixels(image_HWC: Pixels, channels: int) -> None:
+    """Refuse an array that is not a uint8 picture of so many channels."""
+    if image_HWC.dtype != np.uint8 or image_HWC.ndim != 3 or 0 in image_HWC.shape:
+        raise DataError(
+            f"a picture must be a uint8 array [height, width, channels], not {image_HWC.dtype} {list(image_HWC.shape)}",
+            hint="a grey picture has one channel: array[:, :, None]",
+        )
+    if image_HWC.shape[2] != channels:
+        raise DataError(
+            f"the picture has {image_HWC.shape[2]} channels and the model takes {channels}",
+            hint=f"decode it with channels={channels}",
+        )
+
+
+def short_side_size(height: int, width: int, resize_to: int) -> tuple[int, int]:
+    """(height, width) once the shorter side is `resize_to`, the longer one rounded to the nearest pixel."""
+    if height <= width:
+        return resize_to, round(width * resize_to / height)
+    return round(height * resize_to / width), resize_to
+
+
+def fitted_size(height: int, width: int, into: tuple[int, int]) -> tuple[int, int]:
+    """The largest (height, width) of the same aspect that fits inside `into`, rounded, at least 1 pixel."""
+    if height * into[1] >= width * into[0]:  # the height is what fills
+        return into[0], max(1, round(width * into[0] / height))
+    return max(1, round(height * into[1] / width)), into[1]
+
+
+def centre_box(size: tuple[int, int], crop: tuple[int, int]) -> Box:
+    """The central (height, width) `crop` of a picture of `size`; an odd pixel is left over at the bottom or right."""
+    return (size[0] - crop[0]) // 2, (size[1] - crop[1]) // 2, *crop
+
+
+def resize(image_HWC: Pixels, size: tuple[int, int], interpolation: Interpolation, *, box: Box | None = None) -> Pixels:
+    """The picture scaled to `size` (height, width), or only the `box` of the scaled picture."""
+    box = (0, 0, *size) if box is None else box
+    if interpolation == "tf-bilinear":
+        return _tf_bilinear(image_HWC, size, box)
+    channels = image_HWC.shape[2]
+    if channels == 3:
+        return _pillow(Image.fromarray(image_HWC), size, interpolation, box)
+    # One by one: with four, Pillow would take the last for opacity and weigh the others by it.
+    planes = [_pillow(Image.fromarray(image_HWC[:, :, c]), size, interpolation, box) for c in range(channels)]
+    return np.stack(planes, axis=2)
+
+
+def _pillow(image: Image.Image, size: tuple[int, int], interpolation: Interpolation, box: Box) -> Pixels:
+    top, left, height, width = box
+    if size[0] * size[1] <= _LARGEST_WHOLE:
+        scaled_HWC = np.asarray(image.resize((size[1], size[0]), _FILTERS[interpolation]))
+        return np.array(scaled_HWC[top : top + height, left : left + width])
+    # A strip of 1 x 5,000 would be 256 x 1,280,000 before its crop: compute the box alone. Not done for every picture, because
+    # Pillow takes box corners in single precision and orders its two passes by their cost: levels would differ by a few.
+    down, across = image.height / size[0], image.width / size[1]
+    right, bottom = min((left + width) * across, image.width), min((top + height) * down, image.height)
+    return np.array(image.resize((width, height), _FILTERS[interpolation], box=(left * across, top * down, right, bottom)))
+
+
+def _tf_bilinear(image_HWC: Pixels, size: tuple[int, int], box: Box) -> Pixels:
+    """`tf.image.resize(method="bilinear", antialias=False)`, in its own float32 arithmetic, then rounded to the nearest level."""
+    top, left, height, width = box
+    above_H, below_H, down_H = _tf_neighbours(image_HWC.shape[0], size[0], top, height)
+    left_W, right_W, across_W = _tf_neighbours(image_HWC.shape[1], size[1], left, width)
+    across_W1, down_H11 = across_W[:, None], down_H[:, None, None]
+    upper_HWC = _lerp(image_HWC[above_H][:, left_W], image_HWC[above_H][:, right_W], across_W1)
+    lower_HWC = _lerp(image_HWC[below_H][:, left_W], image_HWC[below_H][:, right_W], across_W1)
+    return np.rint(_lerp(upper_HWC, lower_HWC, down_H11)).astype(np.uint8)
+
+
+def _tf_neighbours(
+    length: int, resized: int, first: int, count: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
+    """For `count` output pixels from `first`: the input pixels before and after each, and how far it is from the first one."""
+    scale = np.float32(length) / np.float32(resized)
+    half = np.float32(0.5)
+    position = (np.arange(first, first + count, dtype=np.float32) + half) * scale - half
+    whole = np.floor(position)
+    before = np.maximum(whole, 0).astype(np.intp)
+    after = np.minimum(np.ceil(position), length - 1).astype(np.intp)
+    return before, after, position - whole
+
+
+def _lerp(
+    start: NDArray[np.uint8] | NDArray[np.float32], end: NDArray[np.uint8] | NDArray[np.float32], share: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    first = start.astype(np.float32)
+    between: NDArray[np.float32] = first + (end.astype(np.float32) - first) * share
+    return between
+
+
+_TRIES = 10
+
+
+def training_view(
+    content: bytes | Pixels,
+    config: Augment,
+    rng: np.random.Generator,
+    *,
+    name: str = "the picture",
+    limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
+    channels: int = 3,
+) -> Pixels:
+    """One augmented view, uint8 [H, W, C] of `config.image_size`, of a picture file's bytes or of decoded pixels.
+
+    A JPEG is decoded no further down than the crop reaches. Where the picture is at least twice the view on both sides and the
+    crop covers the view, it is also decoded by libjpeg's quicker arithmetic, and at 1/2, 1/4 or 1/8 of its size as long as the
+    crop still covers the view; the crop then lies on the grid of that reduction. The view is that of a whole decode, crop and
+    resize: exactly for smaller pictures, and to about one level on average for these.
+    The random choices are drawn in this order: crop, flip, RandAugment, colour jitter, erasing.
+    """
+    if config.crop == "inception":
+        view_HWC = _inception_view(content, config, rng, name=name, limits=limits, channels=channels)
+    else:
+        view_HWC = _whole_view(content, config, rng, name=name, limits=limits, channels=channels)
+    if rng.random() < config.flip:
+        view_HWC = mirror(view_HWC)
+    return distort(view_HWC, config, rng)
+
+
+def _inception_view(
+    content: bytes | Pixels, config: Augment, rng: np.random.Generator, *, name: str, limits: DecodeLimits, channels: int
+) -> Pixels:
+    header = check(content, name=name, limits=limits) if isinstance(content, bytes) else None
+    if isinstance(content, bytes) and header is not None and header.jpeg is not None and header.jpeg.plain:
+        height, width = upright_size(header)
+        box, reduction = _box(height, width, rng, config, header)
+        rough = _economical((height, width), config) and _covers(box[2:], config.image_size)
+        cut_HWC = decode_box(content, header, box, JpegScale(reduction, rough), name=name, limits=limits)
+        return scale(in_channels(owned(cut_HWC), channels), config.image_size, config.interpolation)
+    image_HWC = _decoded(content, name=name, limits=limits, channels=channels)
+    height, width, _ = image_HWC.shape
+    box, _ = _box(height, width, rng, config)
+    return scale(cut(image_HWC, box), config.image_size, config.interpolation)
+
+
+def _box(height: int, width: int, rng: np.random.Generator, config: Augment, header: Header | None = None) -> tuple[Box, Reduction]:
+    """The box to show and how far a JPEG may be reduced for it; every kind of source gets the box a JPEG would get."""
+    box = inception_box(height, width, rng, config)
+    return snap(box, config.image_size, header) if _economical((height, width), config) else (box, 1)
+
+
+def _economical(size: tuple[int, int], config: Augment) -> bool:
+    """Whether a picture of (height, width) `size` is at least twice the view, so that a JPEG need not be decoded in full.
+
+    It goes by the picture and not by the crop: of a set of small pictures every view is exact, and may be made from a cache.
+    The lack of antialiasing is what tf-bilinear is asked for, and a reduction would bring it back.
+    """
+    height, width = config.image_size
+    return config.interpolation != "tf-bilinear" and _covers(size, (2 * height, 2 * width))
+
+
+def _covers(size: tuple[int, int], other: tuple[int, int]) -> bool:
+    return size[0] >= other[0] and size[1] >= other[1]
+
+
+def _whole_view(
+    content: bytes | Pixels, config: Augment, rng: np.random.Generator, *, name: str, limits: DecodeLimits, channels: int
+) -> Pixels:
+    size = (config.resize_to, config.resize_to) if config.crop == "random" else config.image_size
+    at_least = None if config.interpolation == "tf-bilinear" else size
+    image_HWC = _decoded(content, name=name, limits=limits, channels=channels, at_least=at_least)
+    image_HWC = scale(image_HWC, size, config.interpolation)
+    if config.crop == "pad":
+        image_HWC = pad(image_HWC, config.padding, config.fill)
+    if config.crop == "squash":
+        return image_HWC
+    height, width, _ = image_HWC.shape
+    return cut(image_HWC, random_box(height, width, config.image_size, rng))
+
+
+def _decoded(
+    content: bytes | Pixels, *, name: str, limits: DecodeLimits, channels: int, at_least: tuple[int, int] | None = None
+) -> Pixels:
+    if isinstance(content, bytes):
+        return decode(content, name=name, limits=limits, at_least=at_least, channels=channels)
+    check_pixels(content, channels)
+    return content
+
+
+def inception_box(height: int, width: int, rng: np.random.Generator, config: Augment) -> Box:
+    """A box whose area and aspect ratio are drawn from `config.area` (evenly) and `config.aspect` (evenly in its logarithm).
+
+    Ten tries are made for one that fits ("Going deeper with convolutions", Szegedy et al., 2014, sec. 6, as everyone draws it
+    since); then the largest central box with an allowed aspect ratio is taken.
+    """
+    least_area, most_area = config.area
+    low, high = math.log(config.aspect[0]), math.log(config.aspect[1])
+    for _ in range(_TRIES):
+        share, slope = rng.random(2)
+        area = (least_area + (most_area - least_area) * share) * height * width
+        aspect = math.exp(low + (high - low) * slope)
+        box_height, box_width = round(math.sqrt(area / aspect)), round(math.sqrt(area * aspect))
+        if 0 < box_height <= height and 0 < box_width <= width:
+            return random_box(height, width, (box_height, box_width), rng)
+    box_width = min(width, max(1, round(height * config.aspect[1])))
+    box_height = min(height, max(1, round(width / config.aspect[0])))
+    return (height - box_height) // 2, (width - box_width) // 2, box_height, box_width
+
+
+def random_box(height: int, width: int, size: tuple[int, int], rng: np.random.Generator) -> Box:
+    """A box of (height, width) `size` anywhere inside a picture, every place alike."""
+    down, across = rng.random(2)
+    return int(down * (height - size[0] + 1)), int(across * (width - size[1] + 1)), *size
+
+
+def cut(image_HWC: Pixels, box: Box) -> Pixels:
+    """The pixels of a box, as a view."""
+    top, left, height, width = box
+    return image_HWC[top : top + height, left : left + width]
+
+
+def pad(image_HWC: Pixels, padding: int, fill: int) -> Pixels:
+    """The picture with a border of `padding` pixels of grey `fill` on each side."""
+    height, width, channels = image_HWC.shape
+    padded_HWC = np.full((height + 2 * padding, width + 2 * padding, channels), fill, np.uint8)
+    padded_HWC[padding : padding + height, padding : padding + width] = image_HWC
+    return padded_HWC
+
+
+def mirror(image_HWC: Pixels) -> Pixels:
+    """Left and right exchanged."""
+    return _pixels(_tensor(image_HWC).flip(3))
+
+
+def scale(image_HWC: Pixels, size: tuple[int, int], interpolation: Interpolation) -> Pixels:
+    """The picture scaled to (height, width) `size` by torch's integer kernel: within two levels of Pillow, thrice as fast."""
+    if image_HWC.shape[:2] == size:
+        return owned(image_HWC)
+    mode = "bicubic" if interpolation == "bicubic" else "bilinear"
+    antialias = interpolation != "tf-bilinear"
+    return _pixels(F.interpolate(_tensor(image_HWC), size=size, mode=mode, antialias=antialias))
+
+
+def _tensor(image_HWC: Pixels) -> torch.Tensor:
+    """[1, C, H, W] over the same memory, in the channels-last order that torch has fast uint8 kernels for."""
+    return torch.from_numpy(owned(image_HWC))[None].permute(0, 3, 1, 2)
+
+
+def _pixels(image_1CHW: torch.Tensor) -> Pixels:
+    pixels_HWC: Pixels = image_1CHW.permute(0, 2, 3, 1)[0].numpy()
+    return np.ascontiguousarray(pixels_HWC)
+
+
+# From a picture of any origin to the pixels the model is fed with: decoded, brought to its channels, resized and cut.
+#
+# Needs no torch, so that worker processes of a loader start at once.
+# Axes: H height, W width, C channels.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationView:
+    """The view of a picture in evaluation: no randomness, the whole picture decoded at full size. A loader's view."""
+
+    preprocess: Preprocess
+    limits: DecodeLimits
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
+        """uint8 [H, W, C] of the model's size."""
+        return self.see(example.content, name=example.name)
+
+    def see(self, content: bytes | Pixels, *, name: str) -> Pixels:
+        """The same of an encoded file or of pixels (H, W) or (H, W, C); DataError, with the name, where it cannot be."""
+        channels = self.preprocess.channels
+        if isinstance(content, bytes):
+            image_HWC = decode(content, name=name, limits=self.limits, channels=channels)
+        else:
+            image_HWC = fit_channels(content, channels, name=name)
+        return preprocess(image_HWC, self.preprocess)
+
+    def feed(self) -> Feed:
+        """As a loader wants it."""
+        return Feed(view=self, shape=(*self.preprocess.image_size, self.preprocess.channels))
+
+
+def fit_channels(pixels: Pixels, channels: int, *, name: str) -> Pixels:
+    """Pixels (H, W) or (H, W, C) in so many channels.
+
+    Grey becomes RGB by repetition, RGB becomes grey by its luma, and a fourth channel is opacity: laid on white, or full where
+    it is missing. Any other number of channels must already be right.
+    """
+    image_HWC = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    if image_HWC.dtype != np.uint8 or image_HWC.ndim != 3 or 0 in image_HWC.shape:
+        raise DataError(
+            f"{name} must be uint8 pixels [height, width, channels], not {pixels.dtype} {list(pixels.shape)}",
+            hint="scale floating-point pixels to 0..255 and round them, or give the encoded file",
+        )
+    given = image_HWC.shape[2]
+    if given == channels:
+        return owned(image_HWC)
+    if given not in (1, 3, 4) or channels not in (1, 3, 4):
+        raise DataError(f"{name} has {given} channels and the model takes {channels}")
+    if given == 1:
+        return in_channels(np.repeat(image_HWC, 3, axis=2), channels) if channels == 4 else np.repeat(image_HWC, 3, axis=2)
+    if given == 4:
+        opaque = Image.new("RGBA", image_HWC.shape[1::-1], (255, 255, 255, 255))
+        image_HWC = np.asarray(Image.alpha_composite(opaque, Image.fromarray(owned(image_HWC))).convert("RGB"))
+    return in_channels(owned(image_HWC), channels)
+
+
+# The last step before the model, done in float on the model's own device: uint8 pixels to normalised channels.
+#
+# Axes: B batch, H height, W width, C channels.
+
+
+def normalise(images_BHWC: torch.Tensor, config: Preprocess, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """uint8 [B, H, W, C] to `dtype` [B, C, H, W], (pixel / 255 - mean) / std, on the device the batch is on.
+
+    Computed in float32 whatever `dtype`, so that half precision loses only its last rounding. With mean and std of 0.5 this is
+    the official (pixel - 127.5) / 127.5 to the bit.
+    """
+    if images_BHWC.dtype != torch.uint8 or images_BHWC.ndim != 4:
+        raise DataError(
+            f"a batch must be uint8 [batch, height, width, channels], not {images_BHWC.dtype} {list(images_BHWC.shape)}"
+        )
+    if images_BHWC.shape[3] != config.channels:
+        raise DataError(f"the batch has {images_BHWC.shape[3]} channels and mean has {config.channels}")
+    mean_C11 = 255 * torch.tensor(config.mean, dtype=torch.float64).view(-1, 1, 1)
+    std_C11 = 255 * torch.tensor(config.std, dtype=torch.float64).view(-1, 1, 1)
+    images_BCHW = images_BHWC.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+    images_BCHW -= mean_C11.to(images_BCHW)
+    images_BCHW /= std_C11.to(images_BCHW)
+    return images_BCHW.to(dtype)
+
+
+# What a training or evaluation loader feeds on, as picklable values.
+#
+# Axes: H height, W width, C channels.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingView:
+    """One augmented view of a picture."""
+
+    augment: Augment
+    channels: int
+    limits: DecodeLimits
+
+    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
+        content = example.content
+        if not isinstance(content, bytes):
+            content = fit_channels(content, self.channels, name=example.name)
+        return training_view(content, self.augment, rng, name=example.name, limits=self.limits, channels=self.channels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholePicture:
+    """All pixels of a picture, for who keeps decoded pictures."""
+
+    channels: int
+    limits: DecodeLimits
+
+    def __call__(self, example: Example) -> Pixels:
+        if isinstance(example.content, bytes):
+            return decode(example.content, name=example.name, limits=self.limits, channels=self.channels)
+        return fit_channels(example.content, self.channels, name=example.name)
+
+
+def training_feed(augment: Augment, *, channels: int, limits: DecodeLimits) -> Feed:
+    """What a training loader needs to know."""
+    whole = WholePicture(channels=channels, limits=limits)
+    view = TrainingView(augment=augment, channels=channels, limits=limits)
+    return Feed(view=view, shape=(*augment.image_size, channels), decode=whole, settings=repr(whole))
+
+
+def evaluation_feed(config: Preprocess, *, limits: DecodeLimits) -> Feed:
+    """What a loader needs to know that looks at the same pictures again and again."""
+    whole = WholePicture(channels=config.channels, limits=limits)
+    view = EvaluationView(preprocess=config, limits=limits)
+    return Feed(view=view, shape=(*config.image_size, config.channels), decode=whole, settings=repr(whole))

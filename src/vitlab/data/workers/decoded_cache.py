@@ -1,0 +1,354 @@
+"""Whether decoded pictures are worth keeping, and where: in memory, on disk, or not at all, by their size, and said.
+
+A cache must not change what comes out. So `auto` keeps nothing whose view, tried on some pictures, differs by a bit (a view that
+decodes only what it needs of a JPEG does differ), and a file on disk is whole and verified or it is made again.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import mmap
+import os
+import shutil
+import struct
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.config.data import CachePolicy, LoaderConfig
+from vitlab.data.batch import Decode, Feed, Pixels
+from vitlab.data.dataset import UNKNOWN, Example, Label, LabelTable, Source
+from vitlab.data.sampler import rng_of
+from vitlab.data.workers.memory import memory_available, nameless_file
+from vitlab.errors import ConfigError, DataError
+from vitlab.io.cache import cache_folder
+from vitlab.io.names import Names
+
+# Pictures decoded once: a file of pixels, in memory or on disk, that all workers map and none copies.
+#
+# The file is the pixels end to end; then a table, itself an .npz (sizes, labels, names, and why some could not be decoded); then
+# 64 bytes: a mark, where the table begins and ends, and the SHA-256 of all before.
+#
+# Axes: N pictures, H height, W width, C channels.
+
+_MARK = b"vitlab pictures1"
+_TRAILER = struct.Struct("<16sQQ32s")
+_BLOCK = 64  # pictures decoded ahead of the writing
+
+
+class DecodedSource:
+    """A source of pixels that were decoded before. The file is made by `write_decoded`; it pickles as its place.
+
+    `place` is the path of the file, or the number of an open file in memory, which a worker process must then inherit.
+    """
+
+    def __init__(self, place: Path | int) -> None:
+        if isinstance(place, int):
+            place = os.dup(place)  # ours to close, whoever else holds the file
+            weakref.finalize(self, os.close, place)
+        self.place = place
+        with open(place, "rb", closefd=isinstance(place, Path)) as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        start, stop, _ = _trailer(self._bytes)
+        with np.load(io.BytesIO(self._bytes[start:stop]), allow_pickle=False) as table:
+            told = json.loads(table["told"].tobytes())
+            self._shape_N3: NDArray[np.int32] = table["shape_N3"]
+            self._start_N: NDArray[np.int64] = table["start_N"]
+            self._names = Names.from_buffers(table["letters"].tobytes(), table["ends"])
+            self._table = LabelTable(codes=table["codes"], starts=table["starts"] if told["multi_label"] else None)
+        self._key = str(told["key"])
+        self._labels: tuple[str, ...] = tuple(told["labels"])
+        self._reasons: dict[str, str] = told["reasons"]
+
+    def __reduce__(self) -> tuple[type[DecodedSource], tuple[Path | int]]:
+        return DecodedSource, (self.place,)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Open files that a process must inherit to use this."""
+        return () if isinstance(self.place, Path) else (self.place,)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self._labels
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a picture may have several classes."""
+        return self._table.multi_label
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, index: int) -> Example:
+        if not 0 <= index < len(self):
+            raise IndexError(f"picture {index} of {len(self)}")
+        if (reason := self._reasons.get(str(index))) is not None:
+            raise DataError(reason)
+        height, width, channels = self._shape_N3[index].tolist()
+        pixels = np.frombuffer(self._bytes, np.uint8, height * width * channels, int(self._start_N[index]))
+        return Example(name=self._names[index], content=pixels.reshape(height, width, channels), label=self._table[index])
+
+    def label(self, index: int) -> Label:
+        """The label of a picture."""
+        return self._table[index]
+
+    def name(self, index: int) -> str:
+        """Where the picture came from."""
+        return self._names[index]
+
+    def fingerprint(self) -> str:
+        """The key it was written with: that of the source and of how it was decoded."""
+        return self._key
+
+
+def write_decoded(source: Source, decode: Decode, file: IO[bytes], *, key: str, threads: int) -> None:
+    """Decode every picture of a source into an open, empty file; `key` is kept in it as its fingerprint."""
+    made = sha256()
+    shapes: list[tuple[int, ...]] = []
+    starts: list[int] = []
+    names: list[str] = []
+    reasons: dict[str, str] = {}
+    length = 0
+    for index, (name, pixels) in enumerate(_decoded(source, decode, threads)):
+        names.append(name)
+        starts.append(length)
+        if isinstance(pixels, str):
+            reasons[str(index)] = pixels
+            shapes.append((0, 0, 0))
+            continue
+        flat = np.ascontiguousarray(pixels).reshape(-1).data
+        made.update(flat)
+        file.write(flat)
+        shapes.append(pixels.shape)
+        length += len(flat)
+
+    labels = _label_table([source.label(index) for index in range(len(source))], multi_label=source.multi_label)
+    told = {"key": key, "labels": source.labels, "multi_label": source.multi_label, "reasons": reasons}
+    letters, ends = Names(names).buffers()
+    table = io.BytesIO()
+    np.savez(
+        table,
+        told=np.frombuffer(json.dumps(told).encode(), np.uint8),
+        shape_N3=np.array(shapes, np.int32),
+        start_N=np.array(starts, np.int64),
+        codes=labels.codes,
+        starts=np.zeros(0, np.int64) if labels.starts is None else labels.starts,
+        letters=np.frombuffer(letters, np.uint8),
+        ends=ends,
+    )
+    made.update(table.getbuffer())
+    file.write(table.getbuffer())
+    file.write(_TRAILER.pack(_MARK, length, length + len(table.getbuffer()), made.digest()))
+    file.flush()
+
+
+def is_sound(path: Path) -> bool:
+    """Whether the file is there, whole, and unharmed to the last bit; reading it all also brings it into memory."""
+    if not path.is_file() or path.stat().st_size < _TRAILER.size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        try:
+            _, stop, digest = _trailer(content)
+        except DataError:
+            return False
+        with memoryview(content) as view, view[:stop] as hashed:
+            return sha256(hashed).digest() == digest
+
+
+def _trailer(content: mmap.mmap) -> tuple[int, int, bytes]:
+    """Where the table begins and ends, and the digest of everything before that end."""
+    place = len(content) - _TRAILER.size
+    mark, start, stop, digest = _TRAILER.unpack_from(content, max(0, place))
+    if mark != _MARK or not 0 <= start <= stop == place:
+        raise DataError("this is no file of decoded pictures, or it is cut short")
+    return start, stop, digest
+
+
+def _decoded(source: Source, decode: Decode, threads: int) -> Iterator[tuple[str, Pixels | str]]:
+    """Each picture's name, and its pixels or why there are none, in order."""
+
+    def one(index: int) -> tuple[str, Pixels | str]:
+        name = f"picture {index}"
+        try:
+            example = source[index]
+            name = example.name
+            pixels = decode(example)
+        except (DataError, OSError) as error:
+            return name, error.message if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+        assert pixels.dtype == np.uint8, f"{name} was decoded to {pixels.dtype}"
+        assert pixels.ndim == 3, f"{name} was decoded to {pixels.ndim} axes"
+        return name, pixels
+
+    # Decoding releases the interpreter's lock, and threads need neither copies nor pickles of the source.
+    with ThreadPoolExecutor(max_workers=max(1, threads)) as pool:
+        for start in range(0, len(source), _BLOCK):
+            yield from pool.map(one, range(start, min(start + _BLOCK, len(source))))
+
+
+def _label_table(labels: Sequence[Label], *, multi_label: bool) -> LabelTable:
+    if multi_label:
+        return LabelTable.several(label if isinstance(label, tuple) else () for label in labels)
+    return LabelTable(codes=np.array([UNKNOWN if label is None else label for label in labels], np.int32))
+
+
+if sys.platform != "win32":
+    import fcntl
+
+_SAMPLES = 16
+_GIB = 2**30
+_MOST_MEMORY = 4 * _GIB  # that `auto` takes, and not more than a quarter of what is available
+_MOST_DISK = 64 * _GIB  # likewise
+_UNFINISHED = ".unfinished"
+
+
+def decode_once(source: Source, feed: Feed, config: LoaderConfig, *, ranks: int = 1) -> tuple[Source, str | None]:
+    """The source to read from, decoded once where that is asked for or (`auto`) pays, and a sentence that says so."""
+    if config.cache == "none" or (config.cache == "auto" and feed.decode is None):
+        return source, None
+    if feed.decode is None:
+        raise ConfigError(f"cache={config.cache} needs to be told how to decode", hint="set cache=none")
+    sample = _sampled(source, feed, feed.decode, config.seed, enough_if_useless=config.cache == "auto")
+    size = f"{len(source):,} pictures, about {_bytes(sample.total)} decoded"
+    where: CachePolicy = config.cache
+    if config.cache == "auto":
+        where, why = _choice(sample, config, ranks)
+        if where == "none":
+            return source, f"decoded pictures are not kept: {why}"
+    elif config.cache == "memory" and sample.total > memory_available():
+        raise DataError(
+            f"cache=memory: {size}, but {_bytes(memory_available())} of memory are available", hint="set cache=disk or cache=none"
+        )
+    changed = "; views of decoded pictures differ in their pixels from views without this cache" if sample.differs else ""
+    key = blake2b(f"{source.fingerprint()}\0{feed.settings}".encode(), digest_size=16).hexdigest()
+    threads = max(1, config.workers)
+    if where == "memory":
+        with nameless_file() as file:
+            write_decoded(source, feed.decode, file, key=key, threads=threads)
+            return DecodedSource(file.fileno()), f"{size}, kept in memory{changed}"
+    path = _folder(config) / f"{key}.pictures"
+    try:
+        again = _on_disk(path, source, feed.decode, threads)
+    except OSError as error:
+        said = f"cannot write {path}: {os.strerror(error.errno or 0)}"
+        if config.cache == "auto":
+            return source, f"decoded pictures are not kept: {said}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            said += f"; about {sample.total:,} bytes are needed and {shutil.disk_usage(path.parent).free:,} are free"
+        raise DataError(said, hint="make room, name another cache_folder, or set cache=none") from error
+    return DecodedSource(path), f"{size}, kept in {path}{again}{changed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    total: int  # bytes of all pictures decoded, estimated
+    differs: bool  # whether a view of decoded pixels is another picture than a view of the file
+    pixels: bool  # whether the source gives pixels anyway
+
+
+def _sampled(source: Source, feed: Feed, decode: Decode, seed: int, *, enough_if_useless: bool) -> _Sample:
+    """Some pictures, evenly spread, decoded and viewed both ways; or fewer, as soon as one shows that keeping is no use."""
+    sizes: list[int] = []
+    differs = pixels = False
+    for index in np.unique(np.linspace(0, len(source) - 1, _SAMPLES).astype(np.int64)).tolist():
+        try:
+            example = source[index]
+            decoded = replace(example, content=decode(example))
+        except (DataError, OSError):
+            continue  # the policy for corrupt pictures will meet it
+        assert isinstance(decoded.content, np.ndarray)
+        sizes.append(decoded.content.nbytes)
+        pixels = pixels or not isinstance(example.content, bytes)
+        for epoch in range(2):
+            plain = feed.view(example, rng_of(seed, epoch, index))
+            differs = differs or not np.array_equal(plain, feed.view(decoded, rng_of(seed, epoch, index)))
+        if enough_if_useless and (pixels or differs):
+            break
+    return _Sample(total=round(float(np.mean(sizes or [0])) * len(source)), differs=differs, pixels=pixels)
+
+
+def _choice(sample: _Sample, config: LoaderConfig, ranks: int) -> tuple[CachePolicy, str]:
+    """Where `auto` keeps them: memory, disk or none; and why not, if none."""
+    if sample.pixels:
+        return "none", "the source has them decoded"
+    if sample.differs:
+        return "none", "the view decodes only what it needs of a picture, so keeping all of it would change its pixels"
+    # Ranks of one machine each keep their own in memory, and share one file on disk.
+    memory = min(_MOST_MEMORY, memory_available() // 4) / ranks
+    if sample.total <= memory:
+        return "memory", ""
+    disk = min(_MOST_DISK, shutil.disk_usage(_existing(_folder(config))).free // 4)
+    if sample.total <= disk:
+        return "disk", ""
+    return "none", f"about {_bytes(sample.total)}, more than {_bytes(memory)} of memory or {_bytes(disk)} of disk"
+
+
+def _folder(config: LoaderConfig) -> Path:
+    return cache_folder() / "decoded" if config.cache_folder is None else Path(config.cache_folder).expanduser()
+
+
+def _existing(folder: Path) -> Path:
+    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
+
+
+def _on_disk(path: Path, source: Source, decode: Decode, threads: int) -> str:
+    """See that the file is there and sound, making it where it is not; what to add to the note."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(path):
+        if is_sound(path):
+            return ", found and verified"
+        damaged = path.exists()
+        for left in path.parent.glob(f"{path.name}.*{_UNFINISHED}"):  # by a writer that was killed: we hold the lock
+            left.unlink()
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}{_UNFINISHED}")
+        try:
+            with unfinished.open("xb") as file:
+                write_decoded(source, decode, file, key=path.stem, threads=threads)
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+            _sync(path.parent)
+        finally:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+        return ", made again because it was damaged" if damaged else ""
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold others off while the file is checked and made: the second rank waits and then finds it."""
+    if sys.platform == "win32":
+        yield
+        return
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the file, also by the death of the process
+        yield
+
+
+def _sync(folder: Path) -> None:
+    if sys.platform == "win32":  # a folder cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _bytes(count: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

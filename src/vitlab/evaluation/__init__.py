@@ -1,0 +1,1 @@
+"""Evaluation: accuracy, calibration, robustness, few-shot, k-NN, linear probe, VTAB."""

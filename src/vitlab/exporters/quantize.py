@@ -1,0 +1,344 @@
+"""Eight bits: products of an exported graph are quantised, judged on pictures, and fragile layers kept in float.
+
+How a graph is quantised is up to a `Quantiser`: `quantise_onnx` for .onnx, `quantise_openvino` for .xml. Which library each of them
+uses was chosen after a measurement: docs/log.md. Axes: N pictures, K classes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.errors import ExportError
+from vitlab.exporters.files import Run, needed, onnx_runner, openvino_model, openvino_pair, openvino_runner, openvino_trouble
+from vitlab.inference.backends import INPUT, quiet
+from vitlab.io.progress import Tell
+from vitlab.io.trial import REMEDY
+
+Scores = NDArray[np.float32]
+Files = tuple[bytes, ...]  # of one export: an ONNX file, or OpenVINO's .xml and .bin
+AT_ONCE = 8  # pictures
+FEW = 32  # pictures that a single layer is tried with
+
+
+class Quantiser(Protocol):
+    """One graph and how to make files of it with some products in 8 bits.
+
+    `products` names them in the order of the graph, `layer_of` says where in the model they come from; `left` are layers that the
+    library has no calibrated 8 bits for, which stay in float.
+    """
+
+    products: tuple[str, ...]
+    layer_of: dict[str, str]
+    left: tuple[str, ...]
+
+    def in_float(self) -> Run:
+        """The graph as it was."""
+
+    def without(self, floats: Sequence[str]) -> Files:
+        """Everything in 8 bits but these."""
+
+    def only(self, name: str) -> Files:
+        """This product alone in 8 bits."""
+
+    def runner(self, files: Files) -> Run:
+        """What runs the files that it made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragile:
+    """A layer, and the relative error of the scores (root mean square) when it alone is computed in 8 bits."""
+
+    layer: str
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Quantised:
+    """A file of 8-bit products. `measure` says what `before` and `after` are percentages of; `kept` are layers left in float."""
+
+    files: Files
+    measure: Literal["top-1", "agreement"]
+    before: float
+    after: float
+    kept: tuple[str, ...] = ()
+    fragile: tuple[Fragile, ...] = ()
+
+    @property
+    def drop(self) -> float:
+        """Points lost, negative where some were won."""
+        return self.before - self.after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trial:
+    """What 8 bits are tried with: the pictures as the file takes them, the classes that are right, and what may be lost."""
+
+    images: NDArray[Any]
+    right: Sequence[Sequence[int]] | None
+    max_drop: float
+
+
+def quantised(quantiser: Quantiser, trial: Trial, *, tell: Tell) -> Quantised:
+    """Files with products in 8 bits, as many as `max_drop` allows; ExportError where that is too few to be worth it."""
+    wanted = _scores(quantiser.in_float(), trial.images, tell, "answers in float")
+    names = quantiser.products
+    best = _judged(quantiser, (), wanted, trial, tell)
+    if best.drop <= trial.max_drop:
+        return replace(best, kept=quantiser.left)
+    fragile = _sensitivity(quantiser, wanted, trial, tell)
+    ranked = sorted(names, key=lambda name: -fragile[name].error)
+    told = tuple(fragile[name] for name in ranked)
+    kept = 1
+    while kept <= len(names) // 2:
+        floats = ranked[:kept]
+        found = _judged(quantiser, floats, wanted, trial, tell)
+        if found.drop <= trial.max_drop:
+            layers = tuple(quantiser.layer_of[name] for name in names if name in floats)
+            return replace(found, kept=(*quantiser.left, *layers), fragile=told)
+        best = min(best, found, key=lambda tried: tried.drop)
+        kept *= 2
+    raise ExportError(
+        f"8 bits lose {best.drop:.2f} points of {best.measure} ({best.before:.2f} to {best.after:.2f} %), "
+        f"also with {kept // 2} of {len(names)} layers left in float; at most {trial.max_drop:g} may be lost",
+        hint="give more pictures, or allow more with max_drop",
+    )
+
+
+def _judged(quantiser: Quantiser, floats: Sequence[str], wanted_NK: Scores, trial: Trial, tell: Tell) -> Quantised:
+    files = quantiser.without(floats)
+    scores_NK = _scores(quantiser.runner(files), trial.images, tell, "answers in 8 bits")
+    before_N, after_N = wanted_NK.argmax(1), scores_NK.argmax(1)
+    if trial.right is None:
+        return Quantised(files=files, measure="agreement", before=100.0, after=100 * float((before_N == after_N).mean()))
+    return Quantised(files=files, measure="top-1", before=_top1(before_N, trial.right), after=_top1(after_N, trial.right))
+
+
+def _top1(chosen_N: NDArray[np.intp], right: Sequence[Sequence[int]]) -> float:
+    return 100 * sum(int(chosen) in classes for chosen, classes in zip(chosen_N, right, strict=True)) / len(chosen_N)
+
+
+def _scores(run: Run, images: NDArray[Any], tell: Tell, what: str) -> Scores:
+    found = []
+    for start in range(0, len(images), AT_ONCE):
+        tell(what, start, len(images))
+        found.append(run(images[start : start + AT_ONCE]))
+    tell(what, len(images), len(images))
+    return np.concatenate(found)
+
+
+def _sensitivity(quantiser: Quantiser, wanted_NK: Scores, trial: Trial, tell: Tell) -> dict[str, Fragile]:
+    few, found = trial.images[:FEW], {}
+    size = float(np.sqrt(np.mean(np.square(wanted_NK[:FEW])))) or 1.0
+    for place, name in enumerate(quantiser.products):
+        tell("8 bits in one layer", place, len(quantiser.products))
+        run = quantiser.runner(quantiser.only(name))
+        scores = np.concatenate([run(few[at : at + AT_ONCE]) for at in range(0, len(few), AT_ONCE)])
+        error = float(np.sqrt(np.mean(np.square(scores - wanted_NK[:FEW])))) / size
+        found[name] = Fragile(layer=quantiser.layer_of[name], error=error)
+    tell("8 bits in one layer", len(quantiser.products), len(quantiser.products))
+    return found
+
+
+# ONNX files with products in 8 bits: ONNX Runtime's static quantisation.
+#
+# A scale for each channel of a weight; one zero point and scale for each activation, from the ranges that pictures give it.
+
+_PRODUCTS = ("Conv", "MatMul", "Gemm")
+_RECURRENT = ("LSTM", "RNN")  # products too, for which ONNX Runtime has no calibrated 8 bits
+
+
+class _Quantiser:
+    """One model with the ranges of its activations, from which files with some layers in 8 bits are made."""
+
+    def __init__(self, path: Path, whole: Path, ranges: Any) -> None:
+        self._path, self._whole, self._ranges = path, whole, ranges
+        layers = layers_of(whole.read_bytes())  # which `path` no longer says
+        nodes = needed("onnx").load(path).graph.node
+        self.products: tuple[str, ...] = tuple(node.name for node in nodes if node.op_type in _PRODUCTS)
+        self.layer_of = {name: layers.get(name, name) for name in self.products}
+        self.left = tuple(layers.get(node.name, node.name) for node in nodes if node.op_type in _RECURRENT)
+
+    def in_float(self) -> Run:
+        """The graph as it was."""
+        return onnx_runner(self._whole.read_bytes())
+
+    def runner(self, files: Files) -> Run:
+        """ONNX Runtime."""
+        return onnx_runner(files[0])
+
+    def without(self, floats: Sequence[str]) -> Files:
+        """Everything in 8 bits but these."""
+        return self._made([name for name in self.products if name not in floats])
+
+    def only(self, name: str) -> Files:
+        """This layer alone in 8 bits."""
+        return self._made([name])
+
+    def _made(self, names: list[str]) -> Files:
+        quantization = needed("onnxruntime.quantization")
+        quantizer = needed("onnxruntime.quantization.qdq_quantizer").QDQQuantizer(
+            needed("onnx").load(self._path),
+            True,  # a scale for each channel of a weight
+            False,
+            quantization.QuantType.QInt8,
+            quantization.QuantType.QUInt8,
+            self._ranges,
+            names,
+            [],
+            list(_PRODUCTS),
+            {},
+        )
+        quantizer.quantize_model()
+        return (bytes(quantizer.model.model.SerializeToString()),)
+
+
+@contextmanager
+def onnx_quantiser(content: bytes, images: NDArray[Any], tell: Tell) -> Iterator[Quantiser]:
+    """A quantiser of an ONNX file, calibrated on these pictures, as the file takes them."""
+    calibrate = needed("onnxruntime.quantization.calibrate")
+    with tempfile.TemporaryDirectory() as folder, _quiet_log():
+        path, ready = Path(folder, "float.onnx"), Path(folder, "ready.onnx")
+        path.write_bytes(content)
+        needed("onnxruntime.quantization.shape_inference").quant_pre_process(path, ready, skip_symbolic_shape=True)
+        calibrator = calibrate.create_calibrator(ready, list(_PRODUCTS), augmented_model_path=str(Path(folder, "ranges.onnx")))
+        calibrator.collect_data(_Batches(images, tell))
+        yield _Quantiser(ready, path, calibrator.compute_data())
+
+
+class _Batches:
+    """The pictures as ONNX Runtime's calibrator wants to read them."""
+
+    def __init__(self, images: NDArray[Any], tell: Tell) -> None:
+        self._images, self._tell, self._start = images, tell, 0
+
+    def get_next(self) -> dict[str, NDArray[Any]] | None:
+        """The next batch, or None at the end."""
+        self._tell("calibrating", min(self._start, len(self._images)), len(self._images))
+        if self._start >= len(self._images):
+            return None
+        batch = self._images[self._start : self._start + AT_ONCE]
+        self._start += AT_ONCE
+        return {INPUT: batch}
+
+
+@contextmanager
+def _quiet_log() -> Iterator[None]:
+    """Without what the quantiser says on the root logger of nodes that it leaves alone."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(before)
+
+
+def layers_of(content: bytes) -> dict[str, str]:
+    """Where in the model each node of an ONNX file comes from, by the node's name."""
+    return {node.name: _layer(node) for node in needed("onnx").load_from_string(content).graph.node}
+
+
+def _layer(node: Any) -> str:
+    """Where in the model a node comes from, as torch's exporter noted it, else its own name."""
+    for entry in node.metadata_props:
+        if entry.key == "pkg.torch.onnx.name_scopes":
+            scopes = [word.strip(" []'\"") for word in entry.value.split(",")]
+            modules = [word for word in scopes if word][:-1]  # the last one is the operation
+            if modules:
+                return f"{modules[-1].removeprefix('answer.inner.').removeprefix('model.')} {node.name.removeprefix('node_')}"
+    return str(node.name)
+
+
+# OpenVINO files with products in 8 bits: NNCF's post-training quantisation.
+#
+# Made for the runtime that runs them, they are about twice as fast as their float where the processor has instructions for 8 bits.
+
+_OPENVINO_PRODUCTS = ("MatMul", "Convolution", "GroupConvolution")
+_OPENVINO_RECURRENT = ("LSTMSequence", "RNNSequence", "LSTMCell", "RNNCell", "TensorIterator", "Loop")
+_MOST = 300  # pictures that ranges are taken from: NNCF's own number, more take time and change little
+
+
+class OpenVINOQuantiser:
+    """One graph, from which files with some layers in 8 bits are made; each time anew, which takes NNCF a minute or less."""
+
+    def __init__(self, content: bytes, facts: Mapping[str, str], images: NDArray[Any], tell: Tell) -> None:
+        self._content, self._facts, self._images, self._tell = content, facts, images, tell
+        layers = layers_of(content)
+        operations = openvino_model(content, facts).get_ordered_ops()
+        names = {op.get_friendly_name(): op.get_type_name() for op in operations}
+        self.products: tuple[str, ...] = tuple(name for name, kind in names.items() if kind in _OPENVINO_PRODUCTS)
+        self.layer_of = {name: layers.get(name.partition("/")[0], name) for name in self.products}
+        self._recurrent = [name for name, kind in names.items() if kind in _OPENVINO_RECURRENT]
+        self.left: tuple[str, ...] = tuple(layers.get(name.partition("/")[0], name) for name in self._recurrent)
+        self._tried = False
+
+    def in_float(self) -> Run:
+        """The graph as it was."""
+        return openvino_runner(*openvino_pair(openvino_model(self._content, self._facts)))
+
+    def without(self, floats: Sequence[str]) -> Files:
+        """Everything in 8 bits but these."""
+        return self._made(floats, self._images[:_MOST])
+
+    def only(self, name: str) -> Files:
+        """This layer alone in 8 bits."""
+        return self._made([product for product in self.products if product != name], self._images[:FEW])
+
+    def runner(self, files: Files) -> Run:
+        """OpenVINO; the first time tried in another process, which may die of the instructions of 8 bits."""
+        text, weights = files
+        if not self._tried and (trouble := openvino_trouble(text, weights, self._images[:1])):
+            raise ExportError(f"OpenVINO cannot run 8 bits here: {trouble}", hint=f"{REMEDY}, or write .onnx")
+        self._tried = True
+        return openvino_runner(text, weights)
+
+    def _made(self, floats: Sequence[str], images: NDArray[Any]) -> Files:
+        with _nncf() as nncf:
+            made = nncf.quantize(
+                openvino_model(self._content, self._facts),
+                nncf.Dataset(_Seen(images, self._tell)),
+                model_type=nncf.ModelType.TRANSFORMER,
+                subset_size=len(images),
+                ignored_scope=nncf.IgnoredScope(names=[*floats, *self._recurrent], validate=False),
+            )
+        return openvino_pair(made)
+
+
+class _Seen:
+    """Pictures one by one; each walk through them is told."""
+
+    def __init__(self, images: NDArray[Any], tell: Tell) -> None:
+        self._images, self._tell = images, tell
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        for place in range(len(self._images)):
+            self._tell("calibrating", place, len(self._images))
+            yield self._images[place : place + 1]
+        self._tell("calibrating", len(self._images), len(self._images))
+
+
+@contextmanager
+def _nncf() -> Iterator[Any]:
+    """NNCF without its bars and remarks, which go to stdout, and without its telemetry, which nobody here agreed to."""
+    before = os.environ.get("NNCF_CI")
+    os.environ["NNCF_CI"] = "1"
+    try:
+        with open(os.devnull, "w") as nowhere, quiet(), redirect_stdout(nowhere):  # noqa: PTH123
+            nncf = needed("nncf")
+            logging.getLogger("nncf").setLevel(logging.ERROR)
+            yield nncf
+    finally:
+        if before is None:
+            del os.environ["NNCF_CI"]
+        else:
+            os.environ["NNCF_CI"] = before

@@ -1,0 +1,154 @@
+"""How fast a model is in each runtime: latency of one picture, pictures a second in batches, memory, share of the machine's peak.
+
+All are measured in turn, round after round, so that a busy moment of the machine falls on all of them.
+
+Axes: B batch, H height, W width, C channels of a picture.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitlab.checkpoints.checkpoint import Checkpoint
+from vitlab.config.model import ViTConfig
+from vitlab.errors import ConfigError, at_least
+from vitlab.models.cost import cost
+
+Run = Callable[[NDArray[np.uint8]], object]
+BATCHES = (4, 16, 32)
+_LATENCIES = 5  # of one picture, in each round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """What was measured of one runtime.
+
+    `latency_ms` are the quantiles 0.5, 0.9 and 0.99 of one picture's time; `rate` is pictures/s at `batch`, the best of those
+    tried, and `rates` those of all of them; `of_peak` the share of the machine's own product of matrices, 0 to about 1, counting
+    the multiply-adds of the model as it is built (one that leaves some out can pass 1). `memory` is by how many bytes the process
+    grew when this was made and first run, None where the system does not say.
+    """
+
+    name: str
+    latency_ms: tuple[float, float, float]
+    batch: int
+    rate: float
+    rates: dict[int, float]
+    of_peak: float
+    memory: int | None
+
+
+def bench(
+    makers: Mapping[str, Callable[[], Run]], checkpoint: Checkpoint, *, seconds: float, batches: tuple[int, ...] = BATCHES
+) -> list[Speed]:
+    """Measure everything that can be made, in turn, for about `seconds` after it is made and warm; in the order given."""
+    if not seconds > 0:
+        raise ConfigError(f"seconds={seconds} must be above 0")
+    for batch in batches:
+        at_least("batches", batch, 1)
+    shape = (*checkpoint.preprocess.image_size, checkpoint.preprocess.channels)
+    images_BHWC = np.random.default_rng(0).integers(0, 256, (max(batches), *shape), np.uint8)
+    runs: dict[str, Run] = {}
+    memory: dict[str, int | None] = {}
+    for name, make in makers.items():
+        before = resident()
+        runs[name] = make()
+        for count in (1, *batches):
+            runs[name](images_BHWC[:count])
+        after = resident()
+        memory[name] = None if before is None or after is None else max(0, after - before)
+    alone: dict[str, list[float]] = {name: [] for name in runs}
+    many = {name: dict.fromkeys(batches, float("inf")) for name in runs}
+    began, rounds = time.perf_counter(), 0
+    while rounds < 2 or time.perf_counter() - began < seconds:
+        rounds += 1
+        for name, run in runs.items():
+            alone[name] += [_timed(run, images_BHWC[:1]) for _ in range(_LATENCIES)]
+            for batch in batches:
+                many[name][batch] = min(many[name][batch], _timed(run, images_BHWC[:batch]))
+    flops, peak = 2 * cost(checkpoint.config).macs, sgemm_peak()
+    found = []
+    for name in runs:
+        rates = {batch: batch / spent for batch, spent in many[name].items()}
+        best = max(rates, key=rates.__getitem__)
+        p50, p90, p99 = (1e3 * float(value) for value in np.quantile(alone[name], (0.5, 0.9, 0.99)))
+        found.append(
+            Speed(
+                name=name,
+                latency_ms=(p50, p90, p99),
+                batch=best,
+                rate=rates[best],
+                rates=rates,
+                of_peak=rates[best] * flops / peak,
+                memory=memory[name],
+            )
+        )
+    return found
+
+
+def sgemm_peak() -> float:
+    """Floating-point operations a second of one large float32 product in torch, with the threads it has: the best of many."""
+    a, b = torch.ones(1576, 768), torch.ones(768, 3072)
+    out = torch.empty(1576, 3072)
+    spent = min(_timed(lambda _: torch.mm(a, b, out=out), np.empty(0, np.uint8)) for _ in range(20))
+    return 2 * 1576 * 768 * 3072 / spent
+
+
+def resident() -> int | None:
+    """Bytes of this process in memory, None where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * 4096
+
+
+def timm_model(config: ViTConfig) -> torch.nn.Module:
+    """timm's ViT of the same sizes, with its own random values; ConfigError where timm or such a model is not to be had."""
+    try:
+        from timm.models.vision_transformer import VisionTransformer
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that does not fit the torch beside it
+        raise ConfigError(f"timm cannot be imported: {error}", hint="pip install timm, in an environment of its own") from error
+    if config.before is not None or config.pool == "map" or config.attention != "global" or config.position.kind != "learned-1d":
+        raise ConfigError("timm's plain ViT has no such model")
+    model: torch.nn.Module = VisionTransformer(
+        img_size=config.image_size,
+        patch_size=config.patch_size,
+        in_chans=config.channels,
+        num_classes=config.num_classes,
+        embed_dim=config.width,
+        depth=config.depth,
+        num_heads=config.heads,
+        mlp_ratio=config.mlp_width / config.width,
+        reg_tokens=config.register_tokens,
+        class_token=config.class_token,
+        global_pool="avg" if config.pool == "mean" else "token",
+    )
+    return model.eval()
+
+
+def timm_run(checkpoint: Checkpoint) -> Run:
+    """timm's model of the same sizes, fed as a user of timm feeds it: pictures normalised, then the model."""
+    from vitlab.data.transforms import normalise
+
+    assert isinstance(checkpoint.config, ViTConfig)
+    model = timm_model(checkpoint.config)
+
+    def run(images_BHWC: NDArray[np.uint8]) -> object:
+        with torch.inference_mode():
+            return model(normalise(torch.from_numpy(images_BHWC), checkpoint.preprocess))
+
+    return run
+
+
+def _timed(run: Run, images_BHWC: NDArray[np.uint8]) -> float:
+    began = time.perf_counter()
+    run(images_BHWC)
+    return time.perf_counter() - began

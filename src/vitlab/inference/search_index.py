@@ -1,0 +1,278 @@
+"""Features of many pictures in one file, for search and clustering, and the pictures in it that are most like another.
+
+    .npz      features (N, D) float32, names (N,), labels (N,) numbers in classes or -1 (or (N, K) zeros and ones where a picture
+              has several), classes (K,), checkpoint and made_by: the digest and the path of what made the features
+    .parquet  columns name, label (text; several parted by |), feature; checkpoint and made_by in the schema's metadata
+
+Axes: N pictures, D width of the features, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.dataset import Label, ListedSource, Source
+from vitlab.data.readers.npz_pack import open_npz
+from vitlab.data.transforms import Pixels
+from vitlab.errors import DataError
+from vitlab.inference.prediction import Unreadable
+from vitlab.inference.predictor import Named, Predictor
+from vitlab.inference.results import load_pyarrow
+from vitlab.io.atomic import replacing
+from vitlab.io.names import shown
+from vitlab.io.progress import Tell, silent
+
+Features = NDArray[np.float32]
+ENDINGS = (".npz", ".parquet")
+_BLOCK = 8192  # pictures compared or written at a time
+
+
+class IndexWriter(Protocol):
+    """Takes pictures one by one."""
+
+    def add(self, name: str, label: Label, features_D: Features) -> None:
+        """Add one."""
+        ...
+
+
+@contextmanager
+def new_index(path: Path, *, classes: tuple[str, ...], multi_label: bool, digest: str, made_by: str) -> Iterator[IndexWriter]:
+    """An index to be filled; the file appears whole when the block ends, or not at all."""
+    if path.suffix not in ENDINGS:
+        raise DataError(f"{shown(str(path))} ends in neither .npz nor .parquet", hint="the ending says which of the two to write")
+    if path.suffix == ".parquet":
+        load_pyarrow()
+    with replacing(path, needed=0) as file:
+        if path.suffix == ".npz":
+            rows = _NpzRows()
+            yield rows
+            rows.save(file, classes=classes, multi_label=multi_label, digest=digest, made_by=made_by)
+        else:
+            table = _ParquetRows(file, classes=classes, digest=digest, made_by=made_by)
+            try:
+                yield table
+                table.finish()
+            finally:
+                table.close()
+
+
+class _NpzRows:
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._labels: list[Label] = []
+        self._features: list[Features] = []
+
+    def add(self, name: str, label: Label, features_D: Features) -> None:
+        self._names.append(shown(name))
+        self._labels.append(label)
+        self._features.append(features_D)
+
+    def save(self, file: Any, *, classes: tuple[str, ...], multi_label: bool, digest: str, made_by: str) -> None:
+        if not self._features:
+            raise DataError("no picture could be read: there is nothing to write")
+        if multi_label:
+            labels: NDArray[np.generic] = np.zeros((len(self._labels), len(classes)), np.uint8)
+            for row, several in enumerate(self._labels):
+                labels[row, list(several) if isinstance(several, tuple) else []] = 1
+        else:
+            labels = np.array([label if isinstance(label, int) else -1 for label in self._labels], np.int64)
+        np.savez(
+            file,
+            features=np.stack(self._features),
+            names=np.array(self._names, np.str_),
+            labels=labels,
+            classes=np.array(classes, np.str_),
+            checkpoint=np.array(digest),
+            made_by=np.array(made_by),
+        )
+
+
+class _ParquetRows:
+    def __init__(self, file: Any, *, classes: tuple[str, ...], digest: str, made_by: str) -> None:
+        self._arrow, self._parquet = load_pyarrow()
+        self._file = file
+        self._classes = classes
+        self._metadata = {"vitlab_checkpoint": digest, "vitlab_made_by": made_by}
+        self._writer: Any = None
+        self._rows: list[tuple[str, str | None, Features]] = []
+
+    def add(self, name: str, label: Label, features_D: Features) -> None:
+        codes = label if isinstance(label, tuple) else () if label is None else (label,)
+        text = None if label is None else "|".join(shown(self._classes[code]) for code in codes)
+        self._rows.append((shown(name), text, features_D))
+        if len(self._rows) >= _BLOCK:
+            self._group()
+
+    def finish(self) -> None:
+        self._group()
+        if self._writer is None:
+            raise DataError("no picture could be read: there is nothing to write")
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _group(self) -> None:
+        if not self._rows:
+            return
+        arrow = self._arrow
+        names, labels, features = zip(*self._rows, strict=True)
+        width = len(features[0])
+        schema = arrow.schema(
+            [("name", arrow.string()), ("label", arrow.string()), ("feature", arrow.list_(arrow.float32(), width))],
+            metadata=self._metadata,
+        )
+        flat = arrow.FixedSizeListArray.from_arrays(arrow.array(np.concatenate(features), arrow.float32()), width)
+        columns = [arrow.array(names, arrow.string()), arrow.array(labels, arrow.string()), flat]
+        if self._writer is None:
+            self._writer = self._parquet.ParquetWriter(self._file, schema)
+        self._writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
+        self._rows.clear()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likeness:
+    """A picture of an index, its label where known, and the cosine of the angle between features: 1 for the same, -1 at most."""
+
+    name: str
+    label: str | None
+    similarity: float
+
+
+class Index:
+    """An index on disk. `digest` and `made_by` say what made its features; `width` is how long each is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._parquet: Any = None
+        if path.suffix == ".parquet":
+            self._open_parquet()
+        else:
+            self._open_npz()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def nearest(self, features_D: Features, k: int) -> list[Likeness]:
+        """The k pictures most like the one with these features, best first; of equals the first in the index."""
+        if features_D.shape != (self.width,):
+            raise DataError(f"{shown(str(self.path))} holds features of {self.width} numbers, not {len(features_D)}")
+        own_D = _unit(features_D[None].astype(np.float32))[0]
+        best = np.zeros(0, np.float32), np.zeros(0, np.int64)
+        start = 0
+        for block_ND in self._blocks():
+            close_N = _unit(block_ND) @ own_D
+            close = np.concatenate([best[0], close_N])
+            rows = np.concatenate([best[1], np.arange(start, start + len(close_N))])
+            kept = np.argsort(-close, kind="stable")[:k]
+            best, start = (close[kept], rows[kept]), start + len(close_N)
+        told = self._told(best[1])
+        return [
+            Likeness(name=name, label=label, similarity=float(close)) for (name, label), close in zip(told, best[0], strict=True)
+        ]
+
+    def _open_npz(self) -> None:
+        try:
+            arrays = open_npz(self.path)
+        except DataError as error:
+            raise _no_index(self.path, error.message) from error
+        kinds = {"features": "f", "names": "U", "labels": "iu", "classes": "U", "checkpoint": "U", "made_by": "U"}
+        for name, kind in kinds.items():
+            if name not in arrays or np.dtype(arrays[name].dtype).kind not in kind:
+                raise _no_index(self.path, f"it has no array {name} of the right type")
+        loaded = {name: arrays[name].load() for name in kinds}
+        features, names, labels = loaded["features"], loaded["names"], loaded["labels"]
+        if features.ndim != 2 or names.shape != (len(features),) or len(labels) != len(features):
+            raise _no_index(self.path, "its arrays are not of one length")
+        self._features = features
+        self._names, self._labels, self._classes = names, labels, loaded["classes"]
+        self.digest, self.made_by = str(loaded["checkpoint"]), str(loaded["made_by"])
+        self._length, self.width = len(features), int(features.shape[1])
+
+    def _open_parquet(self) -> None:
+        _, parquet = load_pyarrow()
+        try:
+            self._parquet = parquet.ParquetFile(self.path)
+        except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
+            raise _no_index(self.path, str(error).splitlines()[0]) from error
+        schema = self._parquet.schema_arrow
+        metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items() if key.startswith(b"vitlab_")}
+        if schema.names != ["name", "label", "feature"] or "vitlab_checkpoint" not in metadata:
+            raise _no_index(self.path, f"its columns are {', '.join(map(shown, schema.names[:8]))}")
+        self.digest, self.made_by = metadata["vitlab_checkpoint"], metadata.get("vitlab_made_by", "")
+        self._length, self.width = int(self._parquet.metadata.num_rows), int(schema.field("feature").type.list_size)
+
+    def _blocks(self) -> Iterator[Features]:
+        if self._parquet is None:
+            for start in range(0, self._length, _BLOCK):
+                yield np.asarray(self._features[start : start + _BLOCK], np.float32)
+            return
+        for batch in self._parquet.iter_batches(batch_size=_BLOCK, columns=["feature"]):
+            yield batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, self.width)
+
+    def _told(self, rows: NDArray[np.int64]) -> list[tuple[str, str | None]]:
+        """Name and label of these pictures."""
+        if self._parquet is None:
+            return [(str(self._names[row]), self._label(row)) for row in rows.tolist()]
+        wanted: dict[int, tuple[str, str | None]] = {}
+        start = 0
+        for batch in self._parquet.iter_batches(batch_size=_BLOCK, columns=["name", "label"]):
+            for row in rows[(rows >= start) & (rows < start + batch.num_rows)].tolist():
+                wanted[row] = (batch.column(0)[row - start].as_py(), batch.column(1)[row - start].as_py())
+            start += batch.num_rows
+        return [wanted[row] for row in rows.tolist()]
+
+    def _label(self, row: int) -> str | None:
+        label = self._labels[row]
+        if self._labels.ndim == 2:
+            return "|".join(str(self._classes[code]) for code in np.flatnonzero(label))
+        return str(self._classes[int(label)]) if 0 <= int(label) < len(self._classes) else None
+
+
+def _unit(features_ND: Features) -> Features:
+    length_N1 = np.maximum(np.linalg.norm(features_ND, axis=1, keepdims=True), np.float32(1e-12))
+    return np.asarray(features_ND / length_N1, np.float32)
+
+
+def _no_index(path: Path, why: str) -> DataError:
+    return DataError(f"{shown(str(path))} is no index of features: {shown(why)}", hint="vitlab embed writes one")
+
+
+# The features of every picture of a source, into an index.
+
+
+def embed(predictor: Predictor, source: Source, path: Path, *, made_by: str, tell: Tell = silent) -> tuple[Unreadable, ...]:
+    """Write the features of a source's pictures to an .npz or .parquet index; returns those that could not be read.
+
+    `made_by` is the checkpoint's path, kept in the index so that a search finds the model again.
+    """
+    unreadable: list[Unreadable] = []
+    pictures = (_named(source, index) for index in range(len(source)))
+    with new_index(
+        path, classes=source.labels, multi_label=source.multi_label, digest=predictor.features_digest, made_by=made_by
+    ) as index:
+        for place, result in enumerate(predictor.stream(pictures, features=True)):
+            if isinstance(result, Unreadable):
+                unreadable.append(result)
+            else:
+                assert result.features is not None, "features were asked for"
+                index.add(result.name, source.label(place), result.features)
+            tell("embedding", place + 1, len(source))
+    return tuple(unreadable)
+
+
+def _named(source: Source, index: int) -> Named:
+    name = source.name(index) if isinstance(source, ListedSource) else f"picture {index}"
+    return Named(name=name, read=partial(_content, source, index))
+
+
+def _content(source: Source, index: int) -> bytes | Pixels:
+    return source[index].content

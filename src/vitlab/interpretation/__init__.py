@@ -1,0 +1,1 @@
+"""Interpretation: what a model attends to, and what it has learned."""

@@ -1,0 +1,410 @@
+"""What one token looks at, in any layer and head: a patch, the class token, or the probe of an attention pool.
+
+Axes: L layers, B batch, H heads, N tokens, G x J patches down and across.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitlab.config.model import ViTConfig
+from vitlab.errors import ConfigError
+from vitlab.models.convnext import ConvNeXt
+from vitlab.models.efficientnet import EfficientNet
+from vitlab.models.families import Model
+from vitlab.models.record import Record
+from vitlab.models.recurrent import Recurrent
+from vitlab.models.resnet import ResNet
+from vitlab.models.swin import Swin
+from vitlab.models.vit import Gaze, ViT, weights
+
+# How a model is asked for its inside: at rest, a few pictures at a time, and refused where it has no such inside.
+#
+# Axes: B batch, C channels, H heads (of pictures: height), W width, N tokens, R some of the N queries.
+
+Floats = NDArray[np.float32]
+AT_ONCE = 64  # queries of a block: 12 heads of 4,096 tokens are 13 MB then, and not 805
+_KEPT = 256 << 20  # bytes of queries, keys and values that the pictures of one pass may leave behind
+
+
+class Rows(Protocol):
+    """One layer's attention, asked for by rows: `vitlab.models.vit.Gaze`, or anything that answers as it does."""
+
+    def rows(self, first: int, last: int) -> Tensor:
+        """The attention of the tokens `first` to `last` - 1 to all tokens, (B, H, R, N)."""
+        ...
+
+
+def blocks(layer: Rows, first: int, last: int) -> Iterator[tuple[slice, Tensor]]:
+    """The rows of the tokens `first` to `last` - 1, a block at a time: which tokens they are, and (B, H, R, N)."""
+    for start in range(first, last, AT_ONCE):
+        stop = min(start + AT_ONCE, last)
+        yield slice(start, stop), layer.rows(start, stop)
+
+
+def needs_attention(model: nn.Module, what: str) -> ViT:
+    """The model, if it is one whose patches attend to each other; else a refusal that says why and what can be seen."""
+    match model:
+        case ViT():
+            return model
+        case Swin():
+            who, why = "a Swin Transformer", "its tokens attend within windows, and merge on the way"
+        case ResNet() | ConvNeXt() | EfficientNet():
+            who, why = f"a {type(model).__name__}", "it has convolutions and no attention"
+        case Recurrent():
+            who, why = "a recurrent network", "it reads patch after patch, and has no attention"
+        case _:
+            raise ConfigError(f"{what} is for vitlab's own models, not for a {type(model).__name__}")
+    raise ConfigError(f"{what} is not defined for {who}: {why}", hint="its filters, features and occlusion are")
+
+
+def what_is_read(config: ViTConfig) -> str:
+    """In words, the tokens whose attention counts because the model's pool reads them."""
+    match config.pool:
+        case "token":
+            return "the class and the distillation token" if config.distill_token else "the class token"
+        case "mean":
+            return "the mean of the patches"
+        case "map":
+            return "the probe of the attention pool"
+
+
+@contextmanager
+def at_rest(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, and afterwards every part of it in the mode it was in."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def batches(model: nn.Module, images_BCHW: Tensor, *, bytes_each: int) -> Iterator[Tensor]:
+    """The pictures in the model's type and on its device, as many at a time as leave behind `bytes_each` and fit."""
+    if images_BCHW.ndim != 4 or not len(images_BCHW):
+        raise ConfigError(f"pictures are (batch, channels, height, width), at least one, not of shape {tuple(images_BCHW.shape)}")
+    like = next(model.parameters())
+    count = min(max(1, _KEPT // max(bytes_each, 1)), 32)
+    for part_BCHW in torch.split(images_BCHW, count):
+        yield part_BCHW.to(device=like.device, dtype=like.dtype)
+
+
+def bytes_kept(model: ViT, images_BCHW: Tensor, layers: int) -> int:
+    """Bytes that queries and keys take for one picture, of so many layers."""
+    grid = model.config.grid_of((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])))
+    tokens = model.config.prefix_tokens + grid[0] * grid[1]
+    return 2 * layers * tokens * model.config.width * next(model.parameters()).element_size()
+
+
+def chosen_layers(count: int, layers: Sequence[int] | None) -> list[int]:
+    """The numbers of the layers asked for, from 0, in the order asked; None for all; negative from the end."""
+    asked = range(count) if layers is None else layers
+    for layer in asked:
+        if not -count <= layer < count:
+            raise ConfigError(f"there is no layer {layer}: the model has {count}, numbered from 0")
+    return [layer % count for layer in asked]
+
+
+def a_class_each(classes: int | Sequence[int] | None, pictures: int) -> list[int] | None:
+    """One class for all pictures, or one for each, as one for each; None where the model is to choose."""
+    if classes is None:
+        return None
+    asked = [classes] * pictures if isinstance(classes, int) else list(classes)
+    if len(asked) != pictures:
+        raise ConfigError(f"{len(asked)} classes for {pictures} pictures", hint="give one class, or one for each picture")
+    return asked
+
+
+def chosen_classes(logits_BC: Tensor, asked: Sequence[int] | None) -> Tensor:
+    """A class for each picture, (B,): the one asked for, or the one the model finds likeliest."""
+    count = logits_BC.shape[1]
+    if asked is None:
+        return logits_BC.argmax(1)
+    for label in asked:
+        if not 0 <= label < count:
+            raise ConfigError(f"there is no class {label}: the model has {count}, numbered from 0")
+    return torch.tensor(asked, device=logits_BC.device)
+
+
+def needs_head(model: nn.Module, what: str) -> None:
+    """Refuse a model whose logits tell no classes apart."""
+    if not isinstance(model, Model):
+        raise ConfigError(f"{what} is for vitlab's own models, not for a {type(model).__name__}")
+    if model.config.num_classes < 2:
+        kind = "no head" if model.config.num_classes == 0 else "one class only"
+        raise ConfigError(f"{what} asks what speaks for a class, and this {type(model).__name__} has {kind}")
+
+
+def on_grid(x_BN: Tensor, grid: tuple[int, int]) -> Tensor:
+    """The last axis, patches in reading order, as two: rows and columns."""
+    return x_BN.reshape(*x_BN.shape[:-1], *grid)
+
+
+def as_floats(tensor: Tensor) -> Floats:
+    """A float32 array of the tensor's values."""
+    array: Floats = tensor.detach().float().cpu().numpy()
+    return array
+
+
+Query = Literal["class", "distill"] | tuple[int, int]  # a token by its name, or a patch by (row, column) from 0
+
+
+def class_attention(model: nn.Module, images_BCHW: Tensor, *, layers: Sequence[int] | None = None) -> Floats:
+    """What the class token looks at, (L, B, H, G, J); without one, what an attention pool's probe looks at, as the one layer.
+
+    Attention to class and other prefix tokens is cut and the rest not renormalised: a map sums to at most one.
+    """
+    vit = needs_attention(model, "class-token attention")
+    if vit.config.class_token:
+        return query_attention(vit, images_BCHW, "class", layers=layers)
+    if vit.pool is None:
+        raise ConfigError(
+            "the model has no class token: the mean of its patches is what the head sees",
+            hint="rollout follows that mean; query_attention takes a patch",
+        )
+    if layers is not None:
+        raise ConfigError(
+            "the model has no class token: its pool's probe looks once, after the last layer", hint="leave layers out"
+        )
+    return _probe_attention(vit, images_BCHW)
+
+
+def query_attention(model: nn.Module, images_BCHW: Tensor, query: Query, *, layers: Sequence[int] | None = None) -> Floats:
+    """What one token looks at, (L, B, H, G, J): a patch by (row, column) from 0, or "class" or "distill".
+
+    Attention to class and other prefix tokens is cut and the rest not renormalised: a map sums to at most one.
+    """
+    vit = needs_attention(model, "attention")
+    chosen = chosen_layers(len(vit.encoder.blocks), layers)
+    parts = []
+    with at_rest(vit), torch.inference_mode():
+        for part_BCHW in batches(vit, images_BCHW, bytes_each=bytes_kept(vit, images_BCHW, len(chosen))):
+            grid = vit.config.grid_of((part_BCHW.shape[2], part_BCHW.shape[3]))
+            token = place_of(query, vit.config, grid)
+            record = Record(layers=chosen, attention=False, gazes=True)
+            vit.encoded(part_BCHW, record)
+            seen = dict(zip(record.recorded, record.gazes, strict=True))
+            rows_LBHN = torch.stack([seen[layer].rows(token, token + 1)[:, :, 0] for layer in chosen])
+            parts.append(on_grid(rows_LBHN[..., vit.config.prefix_tokens :], grid).cpu())
+    return as_floats(torch.cat(parts, dim=1))
+
+
+def place_of(query: Query, config: ViTConfig, grid: tuple[int, int]) -> int:
+    """The token's place in the sequence."""
+    match query:
+        case "class":
+            if not config.class_token:
+                raise ConfigError("the model has no class token", hint="query a patch by (row, column)")
+            return 0
+        case "distill":
+            if not config.distill_token:
+                raise ConfigError("the model has no distillation token", hint="query a patch by (row, column)")
+            return int(config.class_token)
+        case (row, column):
+            if not (0 <= row < grid[0] and 0 <= column < grid[1]):
+                raise ConfigError(f"there is no patch ({row}, {column}): the grid is {grid[0]} x {grid[1]}, counted from 0")
+            return config.prefix_tokens + row * grid[1] + column
+
+
+def _probe_attention(vit: ViT, images_BCHW: Tensor) -> Floats:
+    assert vit.pool is not None
+    parts = []
+    with at_rest(vit), torch.inference_mode():
+        for part_BCHW in batches(vit, images_BCHW, bytes_each=bytes_kept(vit, images_BCHW, 1)):
+            z_BND = vit.encoded(part_BCHW)
+            q_BH1K, k_BHNK, _ = vit.pool.asked(z_BND[:, vit.config.prefix_tokens :])
+            grid = vit.config.grid_of((part_BCHW.shape[2], part_BCHW.shape[3]))
+            parts.append(on_grid(weights(q_BH1K, k_BHNK, None)[:, :, 0], grid).float().cpu())
+    return as_floats(torch.cat(parts)[None])
+
+
+# Mean attention distance (section 4.5 and app. D.7, Fig. 7 right and Fig. 11): how far each head looks, in pixels.
+#
+# Axes: L layers, B batch, H heads, N patches, R some of the N queries.
+
+
+def attention_distance(model: nn.Module, images_BCHW: Tensor, *, layers: Sequence[int] | None = None) -> Floats:
+    """How far each head looks, (L, H), in pixels of the model's input, the mean over pictures and over asking patches.
+
+    The authors' definition: the distance between the centres of two patches, weighted by attention, class and other prefix
+    tokens cut on both sides and the rest not renormalised. Their figure is of 128 pictures.
+    """
+    vit = needs_attention(model, "attention distance")
+    chosen = chosen_layers(len(vit.encoder.blocks), layers)
+    total_LH = torch.zeros(len(chosen), vit.config.heads, dtype=torch.float64)
+    with at_rest(vit), torch.inference_mode():
+        for part_BCHW in batches(vit, images_BCHW, bytes_each=bytes_kept(vit, images_BCHW, len(chosen))):
+            record = Record(layers=chosen, attention=False, gazes=True)
+            vit.encoded(part_BCHW, record)
+            grid, seen = (
+                vit.config.grid_of((part_BCHW.shape[2], part_BCHW.shape[3])),
+                dict(zip(record.recorded, record.gazes, strict=True)),
+            )
+            for place, layer in enumerate(chosen):
+                total_LH[place] += distance(seen[layer], grid, vit.config.step, vit.config.prefix_tokens).sum(0).cpu()
+    return as_floats(total_LH / len(images_BCHW))
+
+
+def distance(layer: Rows, grid: tuple[int, int], step: tuple[int, int], prefix: int) -> Tensor:
+    """One layer's mean distance, (B, H), `step` pixels lying between neighbours (down, across); a block of queries at a time."""
+    patches = grid[0] * grid[1]
+    total_BH: Tensor | None = None
+    for tokens, rows_BHRN in blocks(layer, prefix, prefix + patches):
+        far_RN = apart(torch.arange(tokens.start - prefix, tokens.stop - prefix, device=rows_BHRN.device), grid, step)
+        part_BH = (rows_BHRN[..., prefix:] * far_RN.to(rows_BHRN.dtype)).sum((-2, -1)).double()
+        total_BH = part_BH if total_BH is None else total_BH + part_BH
+    assert total_BH is not None, "a grid has patches"
+    return total_BH / patches
+
+
+def apart(place_R: Tensor, grid: tuple[int, int], step: tuple[int, int]) -> Tensor:
+    """Pixels between the centres of some patches, by their numbers in reading order, and of all, (R, N)."""
+    place_N = torch.arange(grid[0] * grid[1], device=place_R.device)
+    down_RN = (place_R[:, None] // grid[1] - place_N // grid[1]) * float(step[0])
+    across_RN = (place_R[:, None] % grid[1] - place_N % grid[1]) * float(step[1])
+    return torch.hypot(down_RN, across_RN)
+
+
+# Attention rollout (Abnar & Zuidema 2020; section 4.5 and app. D.8, Fig. 6 and 14): from which patches the answer comes.
+#
+# Axes: B batch, H heads, N tokens, Q rows that are rolled, G x J patches down and across, K width of a head.
+
+
+def rollout(model: nn.Module, images_BCHW: Tensor) -> Floats:
+    """How much each patch is in what the pool reads, (B, G, J): shares of one whole, of which prefix tokens keep some.
+
+    Heads averaged, the identity added for the residual connection, and the layers multiplied. It starts from what the pool
+    reads: the class token; with a distillation token, from both; with mean pooling, from all patches alike; with attention
+    pooling, from what the probe looks at.
+    """
+    vit = needs_attention(model, "attention rollout")
+    maps = []
+    with at_rest(vit), torch.inference_mode():
+        for part_BCHW in batches(vit, images_BCHW, bytes_each=bytes_kept(vit, images_BCHW, len(vit.encoder.blocks))):
+            record = Record(attention=False, gazes=True)
+            z_BND = vit.encoded(part_BCHW, record)
+            row_B1N = roll(pool_reads(vit, z_BND), record.gazes)
+            grid = vit.config.grid_of((part_BCHW.shape[2], part_BCHW.shape[3]))
+            maps.append(on_grid(row_B1N[:, 0, vit.config.prefix_tokens :], grid).cpu())
+    return as_floats(torch.cat(maps))
+
+
+def roll(row_BQN: Tensor, layers: Sequence[Rows]) -> Tensor:
+    """Rows of tokens' shares followed from the last layer back to the first, (B, Q, N).
+
+    The identity for `row_BQN` gives the whole matrix; one row costs no memory of N x N. (A + I) / 2 is A + I with its rows
+    brought to sum one: the authors' sum differs by a factor of two a layer, and so not in the picture.
+    """
+    for layer in reversed(layers):
+        row_BQN = (row_BQN + through(row_BQN, layer)) / 2
+    return row_BQN
+
+
+def through(row_BQN: Tensor, layer: Rows) -> Tensor:
+    """The rows times the layer's attention, heads averaged, (B, Q, N): a block at a time, leaving out tokens without a share."""
+    out_BQN = torch.zeros_like(row_BQN)
+    asking = row_BQN.ne(0).any(0).any(0).nonzero().flatten().tolist()
+    if asking:
+        for tokens, rows_BHRN in blocks(layer, asking[0], asking[-1] + 1):
+            out_BQN += row_BQN[:, :, tokens] @ rows_BHRN.mean(1)
+    return out_BQN
+
+
+def pool_reads(model: ViT, z_BND: Tensor) -> Tensor:
+    """The share of each token in the pooled vector, (B, 1, N), of sum one."""
+    config = model.config
+    batch, tokens = z_BND.shape[:2]
+    row_B1N = torch.zeros(batch, 1, tokens, device=z_BND.device)
+    if model.pool is not None:
+        q_BH1K, k_BHNK, _ = model.pool.asked(z_BND[:, config.prefix_tokens :])
+        row_B1N[:, :, config.prefix_tokens :] = weights(q_BH1K, k_BHNK, None).mean(1).float()
+    elif config.pool == "mean":
+        row_B1N[:, :, config.prefix_tokens :] = 1 / (tokens - config.prefix_tokens)
+    else:
+        read = 1 + int(config.distill_token)
+        row_B1N[:, :, :read] = 1 / read
+    return row_B1N
+
+
+# Gradient-weighted attention (Chefer et al. 2021): which patches speak for one class, and not only what was looked at.
+#
+# Axes: B batch, H heads, N tokens, K width of a head, R some of the N queries, C classes, G x J patches down and across.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Weighted:
+    """A layer's attention times what the class's logit gains by more of it; losses count as nothing.
+
+    The fused kernel never shows its attention A, but what it makes of it, A V, has a gradient, and that of A is that times V
+    transposed: exact, and any rows of it without the others.
+    """
+
+    gaze: Gaze
+    values_BHNK: Tensor
+    gradient_BHNK: Tensor
+
+    def rows(self, first: int, last: int) -> Tensor:
+        """Gains of the tokens `first` to `last` - 1 by looking at each, (B, H, R, N), none below 0."""
+        gain_BHRN = self.gradient_BHNK[:, :, first:last].float() @ self.values_BHNK.float().transpose(-2, -1)
+        return (gain_BHRN * self.gaze.rows(first, last)).relu()
+
+
+def relevance(model: nn.Module, images_BCHW: Tensor, classes: int | Sequence[int] | None = None) -> Floats:
+    """How much each patch speaks for a class, (B, G, J), of no unit and at least 0.
+
+    `classes` is one for all pictures or one for each; None is what the model finds likeliest. Layer by layer, attention times its
+    gradient, negative parts left out and heads averaged, is added to what came before; it is read where the pool reads.
+    """
+    vit = needs_attention(model, "gradient-weighted attention")
+    needs_head(vit, "gradient-weighted attention")
+    wanted = a_class_each(classes, len(images_BCHW))
+    maps, done = [], 0
+    with at_rest(vit):
+        for part_BCHW in batches(vit, images_BCHW, bytes_each=4 * bytes_kept(vit, images_BCHW, len(vit.encoder.blocks))):
+            own = None if wanted is None else wanted[done : done + len(part_BCHW)]
+            done += len(part_BCHW)
+            row_BN = _relevance(vit, part_BCHW, own)
+            grid = vit.config.grid_of((part_BCHW.shape[2], part_BCHW.shape[3]))
+            maps.append(on_grid(row_BN[:, vit.config.prefix_tokens :], grid).cpu())
+    return as_floats(torch.cat(maps))
+
+
+def _relevance(vit: ViT, images_BCHW: Tensor, classes: Sequence[int] | None) -> Tensor:
+    record = Record(attention=False, gazes=True)
+    with torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller is in
+        z_BND = vit.encoded(images_BCHW.clone().detach().requires_grad_(), record)
+        if vit.pool is None:
+            probe_BH1N, logits_BC = None, vit.answered(z_BND)
+        else:
+            q_BH1K, k_BHNK, v_BHNK = vit.pool.asked(z_BND[:, vit.config.prefix_tokens :])
+            probe_BH1N = weights(q_BH1K, k_BHNK, None)
+            features_BD = vit.represented(vit.pool.answered(probe_BH1N @ v_BHNK))
+            assert vit.head is not None, "needs_head was asked"
+            logits_BC = vit.head(features_BD)
+        chosen_B = chosen_classes(logits_BC, classes)
+        told = logits_BC.gather(1, chosen_B[:, None]).sum()
+        mixed = [gaze.mixed_BHNK for gaze in record.gazes if gaze.mixed_BHNK is not None]
+        values = [gaze.values_BHNK for gaze in record.gazes if gaze.values_BHNK is not None]
+        gradients = torch.autograd.grad(told, mixed if probe_BH1N is None else [*mixed, probe_BH1N])
+    with torch.inference_mode():
+        parts = zip(record.gazes, values, gradients[: len(mixed)], strict=True)
+        layers = [Weighted(gaze=gaze, values_BHNK=value, gradient_BHNK=own) for gaze, value, own in parts]
+        if probe_BH1N is None:
+            start_B1N = row_B1N = pool_reads(vit, z_BND)
+        else:
+            gain_BHN = (gradients[-1] * probe_BH1N).relu()[:, :, 0]
+            row_B1N = torch.nn.functional.pad(gain_BHN.mean(1), (vit.config.prefix_tokens, 0))[:, None].float()
+            start_B1N = torch.zeros_like(row_B1N)
+        for layer in reversed(layers):
+            row_B1N = row_B1N + through(row_B1N, layer)
+        return (row_B1N - start_B1N)[:, 0]  # what the pool reads of itself says nothing of the class

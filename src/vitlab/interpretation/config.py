@@ -1,0 +1,48 @@
+"""What is to be seen of a model's inside, and how it is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vitlab.errors import ConfigError, at_least, choice
+
+FigureName = Literal["filters", "positions", "distance", "rollout", "attention", "class", "relevance", "features", "occlusion"]
+Theme = Literal["light", "dark"]
+Form = Literal["png", "svg"]
+Overlay = Literal["shade", "colour"]
+Occluder = Literal["fill", "remove"]
+
+OF_THE_WEIGHTS: tuple[FigureName, ...] = ("filters", "positions")
+"""The figures that need no pictures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectConfig:
+    """What a figure shows where it can show several things; a figure that has no such choice leaves it aside.
+
+    `layer` is counted from 0, or negative from the end; `head` from 0; None is what the figure says. `query` is a patch (row,
+    column) from 0, or the token "class" or "distill"; None is the patch in the middle. `target` is a class by its label, or by its
+    number from 0; None is the class the model finds likeliest in each picture. `occluder`: `fill` puts the mean colour over a
+    patch, `remove` takes its token out. `overlay`: `shade` darkens what is not looked at, as the paper does; `colour` lays colours
+    over the picture.
+    """
+
+    layer: int | None = None
+    head: int | None = None
+    query: str | tuple[int, int] | None = None
+    target: str | None = None
+    occluder: Occluder = "fill"
+    overlay: Overlay = "shade"
+    theme: Theme = "light"
+    form: Form = "png"
+
+    def __post_init__(self) -> None:
+        choice("overlay", self.overlay, Overlay)
+        choice("occluder", self.occluder, Occluder)
+        choice("theme", self.theme, Theme)
+        choice("form", self.form, Form)
+        if self.head is not None:
+            at_least("head", self.head, 0)
+        if isinstance(self.query, str) and self.query not in ("class", "distill"):
+            raise ConfigError(f"query={self.query!r} is neither class nor distill nor a patch (row, column)")

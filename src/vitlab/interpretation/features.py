@@ -1,0 +1,82 @@
+"""What patches have in common: the principal components of their features, as a map of three colours.
+
+Axes: B batch, G x J places down and across, N = G J, D width, M components.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.errors import ConfigError, at_least
+from vitlab.interpretation.attention import Floats, as_floats, at_rest, batches, bytes_kept, chosen_layers
+from vitlab.interpretation.weights import principal_directions
+from vitlab.models.convnext import ConvNeXt
+from vitlab.models.efficientnet import EfficientNet
+from vitlab.models.record import Record
+from vitlab.models.recurrent import Recurrent
+from vitlab.models.resnet import ResNet
+from vitlab.models.swin import Swin
+from vitlab.models.vit import ViT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenPca:
+    """`scores_BGJM`: where each place stands along each component; `explained_M`: the share of all variance in each."""
+
+    scores_BGJM: Floats
+    explained_M: Floats
+
+
+def token_pca(model: nn.Module, images_BCHW: Tensor, *, layer: int | None = None, components: int = 3) -> TokenPca:
+    """The principal components of patches' features over all pictures together: alike places get alike scores.
+
+    `layer` is a layer, or a convolutional model's or Swin's stage, from 0 or negative from the end; None is the last, a ViT's
+    after its last LayerNorm.
+    """
+    at_least("components", components, 1)
+    features_BGJD = place_features(model, images_BCHW, layer=layer)
+    b, g, j, d = features_BGJD.shape
+    flat_ND = features_BGJD.reshape(-1, d).double()
+    directions_MD, explained_M = principal_directions(flat_ND)
+    scores_NM = (flat_ND - flat_ND.mean(0)) @ directions_MD[:components].T
+    return TokenPca(scores_BGJM=as_floats(scores_NM.view(b, g, j, -1)), explained_M=as_floats(explained_M[:components]))
+
+
+def place_features(model: nn.Module, images_BCHW: Tensor, *, layer: int | None = None) -> Tensor:
+    """The features of each patch, or of each place of a stage's maps, (B, G, J, D), on the processor."""
+    with at_rest(model), torch.inference_mode():
+        parts = batches(model, images_BCHW, bytes_each=_bytes(model, images_BCHW))
+        return torch.cat([_features(model, part_BCHW, layer).float().cpu() for part_BCHW in parts])
+
+
+def _features(model: nn.Module, images_BCHW: Tensor, layer: int | None) -> Tensor:
+    asked = -1 if layer is None else layer
+    match model:
+        case ViT():
+            chosen = chosen_layers(len(model.encoder.blocks), [asked])
+            record = Record(layers=chosen, attention=False, tokens=layer is not None)
+            z_BND = model.encoded(images_BCHW, record)
+            z_BND = z_BND if layer is None else record.tokens_BND[0]
+            grid = model.config.grid_of((images_BCHW.shape[2], images_BCHW.shape[3]))
+            return z_BND[:, model.config.prefix_tokens :].reshape(len(z_BND), *grid, -1)
+        case ResNet() | Swin() | ConvNeXt() | EfficientNet():
+            record = Record(layers=chosen_layers(len(model.stages), [asked]), attention=False, maps=True)
+            model.features(images_BCHW, record)
+            return record.maps_BCHW[0].permute(0, 2, 3, 1)
+        case Recurrent():
+            record = Record(layers=chosen_layers(len(model.layers), [asked]), attention=False, tokens=True)
+            model.features(images_BCHW, record)
+            down, across = model.config.patch_size
+            grid = -(-images_BCHW.shape[2] // down), -(-images_BCHW.shape[3] // across)
+            return record.tokens_BND[0].reshape(len(images_BCHW), *grid, -1)
+    raise ConfigError(f"features of places are those of vitlab's own models, not of a {type(model).__name__}")
+
+
+def _bytes(model: nn.Module, images_BCHW: Tensor) -> int:
+    """What one picture leaves behind: of a ViT its tokens; of others their largest maps, about 64 bytes a pixel."""
+    if isinstance(model, ViT):
+        return bytes_kept(model, images_BCHW, 1)
+    return int(images_BCHW.shape[-1] * images_BCHW.shape[-2]) * 64

@@ -1,0 +1,1 @@
+"""Bytes and files: atomic writes, hashes, caches, archives. Nothing here knows machine learning."""

@@ -1,0 +1,161 @@
+"""What kind of file it is, told from its first bytes and never from its name."""
+
+from __future__ import annotations
+
+import os
+import stat
+from difflib import get_close_matches
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from vitlab.errors import CheckpointError, DataError
+from vitlab.io.cache import stamp_of
+from vitlab.io.names import shown
+
+Kind = Literal["safetensors", "zip", "torch-legacy", "json"]
+
+_TORCH_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")  # the number that opens every torch file older than 1.6, as pickled
+
+# beginnings of files people give by mistake: what it is, and what to do
+_MISTAKEN: tuple[tuple[bytes, str, str], ...] = (
+    (b"version https://git-lfs", "is a Git LFS pointer, not the weights", "fetch the weights with `git lfs pull`"),
+    (b"\x1f\x8b", "is compressed with gzip", "unpack it first: gunzip"),
+    (b"BZh", "is compressed with bzip2", "unpack it first: bunzip2"),
+    (b"\xfd7zXZ\x00", "is compressed with xz", "unpack it first: unxz"),
+    (b"\x28\xb5\x2f\xfd", "is compressed with zstd", "unpack it first: unzstd"),
+    (b"7z\xbc\xaf\x27\x1c", "is a 7z archive", "unpack it first"),
+    (b"\x89HDF\r\n\x1a\n", "is an HDF5 file (Keras)", "save the weights as .npz or .safetensors where it came from"),
+    (b"\x93NUMPY", "is a single NumPy array, not a checkpoint", "a checkpoint is an .npz of named arrays"),
+    (b"GGUF", "is a GGUF file", "give the .safetensors it was made from"),
+    (b"<!doctype html", "is a web page, not weights", "the download went wrong: fetch the file itself"),
+    (b"<html", "is a web page, not weights", "the download went wrong: fetch the file itself"),
+    (b"<?xml", "is an XML text, not weights", "the download went wrong: fetch the file itself"),
+    (b"\x89png", "is a picture", "give a weights file"),
+    (b"\xff\xd8\xff", "is a picture", "give a weights file"),
+)
+
+READABLE = "vitlab reads .safetensors, .npz, torch's .pt/.pth/.bin (weights only) and Hugging Face folders"
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """The file open for reading; CheckpointError if it is missing, unreadable, or not a plain file (a pipe would block)."""
+    try:
+        kind = path.stat().st_mode
+        if stat.S_ISDIR(kind):
+            raise CheckpointError(f"{path} is a folder, not a file")
+        if not stat.S_ISREG(kind):
+            raise CheckpointError(f"{path} is not a plain file")
+        return path.open("rb")
+    except FileNotFoundError as error:
+        raise CheckpointError(f"no file called {path}", hint=_near(path)) from error
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise CheckpointError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder at that path, whatever is wrong with the path."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def size_of(file: BinaryIO) -> int:
+    """Bytes of an open file."""
+    return os.fstat(file.fileno()).st_size
+
+
+def kind_of(file: BinaryIO, path: Path) -> Kind:
+    """The container; CheckpointError says what the file is when it is none of ours."""
+    file.seek(0)
+    head = file.read(512)
+    file.seek(0)
+    if not head:
+        raise CheckpointError(f"{path} is empty", hint="it was cut short in writing or download: get it again")
+    if head[4:9] == b"\0\0\0\0{":  # a length below 4 GB and the header's brace; first, for a length may spell another's beginning
+        return "safetensors"
+    folded = head.lstrip().lower()
+    for beginning, what, hint in _MISTAKEN:
+        if head.startswith(beginning) or folded.startswith(beginning):
+            raise CheckpointError(f"{path} {what}", hint=hint)
+    if head[257:262] == b"ustar":
+        raise CheckpointError(f"{path} is a tar archive", hint="unpack it first, and give the weights file in it")
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return "zip"
+    if head.startswith(b"\x80"):
+        if _TORCH_MAGIC in head[:32]:
+            return "torch-legacy"
+        raise CheckpointError(
+            f"{path} is a Python pickle, which can run any code: it is not opened",
+            hint="save the weights as .safetensors where it came from",
+        )
+    if folded.startswith(b"{"):
+        return "json"
+    if head[8:9] == b"{":  # with a length no file has: refused in reading, by its right name
+        return "safetensors"
+    raise CheckpointError(f"{path} is no weights file vitlab knows, or its beginning is damaged", hint=READABLE)
+
+
+def _near(path: Path) -> str | None:
+    if not is_folder(path.parent):
+        return f"there is no folder {path.parent}"
+    close = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1)
+    return f"did you mean {path.parent / close[0]}?" if close else None
+
+
+# A file read by position: opened when first needed, in whichever process needs it.
+
+
+class PositionedFile:
+    """Bytes of a file by offset; picklable, and safe between threads and after a fork because it has no position of its own.
+
+    `stamp` is what the file was when it was listed: one that has changed since is refused, as its offsets no longer hold.
+    `keep_open` holds the file open between reads; without it each read opens it, so that thousands of files do not run into
+    the limit of open ones.
+    """
+
+    _handle = -1
+
+    def __init__(self, path: Path, stamp: tuple[int, int, int], *, keep_open: bool = True) -> None:
+        self.path = path
+        self.stamp = stamp
+        self._keep_open = keep_open
+
+    def read(self, offset: int, length: int) -> bytes:
+        """At most `length` bytes from `offset`; fewer only where the file ends."""
+        handle = self._opened()
+        try:
+            data = os.pread(handle, length, offset)
+            while len(data) < length and (more := os.pread(handle, length - len(data), offset + len(data))):
+                data += more  # one call gives at most 2 GiB
+        except OSError as error:
+            raise DataError(f"{shown(str(self.path))} cannot be read at offset {offset:,}: {error.strerror}") from error
+        finally:
+            if not self._keep_open:
+                os.close(handle)
+        return data
+
+    def _opened(self) -> int:
+        if self._handle >= 0:
+            return self._handle
+        try:
+            handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise DataError(f"{shown(str(self.path))} cannot be read: {error.strerror}") from error
+        if stamp_of(os.fstat(handle))[:2] != self.stamp[:2]:
+            os.close(handle)
+            raise DataError(f"{shown(str(self.path))} has changed since it was opened", hint="start again")
+        if self._keep_open and self.__dict__.setdefault("_handle", handle) != handle:
+            os.close(handle)  # another thread was first
+        return self._handle if self._keep_open else handle
+
+    def __getstate__(self) -> tuple[Path, tuple[int, int, int], bool]:
+        return self.path, self.stamp, self._keep_open
+
+    def __setstate__(self, state: tuple[Path, tuple[int, int, int], bool]) -> None:
+        self.path, self.stamp, self._keep_open = state
+
+    def __del__(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)

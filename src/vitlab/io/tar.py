@@ -1,0 +1,259 @@
+"""Tar archives, header by header: from a file by position, or from a stream as it is unpacked.
+
+The headers of old tar, ustar, GNU long names and pax are understood; each one's checksum is verified, and an archive that
+ends too soon is refused with the offset where it does. Links and devices are told to the caller, never followed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Protocol
+
+from vitlab.errors import DataError
+from vitlab.io.archive_limits import ArchiveLimits, checked_name
+from vitlab.io.atomic import sync_folder, unwritable, write_all
+from vitlab.io.names import shown
+
+BLOCK = 512
+
+MemberKind = Literal["file", "folder", "link", "device"]
+
+_KINDS: dict[bytes, MemberKind] = {
+    b"0": "file", b"\0": "file", b"7": "file", b"5": "folder", b"1": "link", b"2": "link",
+    b"3": "device", b"4": "device", b"6": "device",
+}  # fmt: skip
+_LONGEST_NAME = 64 * 1024
+_LARGEST_PAX = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TarMember:
+    """One entry of a tar archive; a file's bytes are the `size` ones from `offset`."""
+
+    name: str
+    kind: MemberKind
+    size: int
+    offset: int
+
+
+class TarStream(Protocol):
+    """Bytes in order, with the offset of the next one."""
+
+    @property
+    def position(self) -> int:
+        """The offset of the next byte."""
+        ...
+
+    def read(self, count: int) -> bytes:
+        """The next bytes, fewer only at the end."""
+        ...
+
+    def advance(self, offset: int) -> None:
+        """Go on to a later offset."""
+        ...
+
+
+class FileStream:
+    """A file that skips what is not asked for."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._size = os.fstat(handle).st_size
+        self.position = 0
+
+    def read(self, count: int) -> bytes:
+        """The next bytes, fewer only at the end."""
+        data = os.pread(self._handle, count, self.position)
+        self.position += len(data)
+        return data
+
+    def advance(self, offset: int) -> None:
+        """Go on to a later offset, at most the end of the file."""
+        self.position = min(offset, self._size)
+
+
+def tar_members(stream: TarStream, path: Path, limits: ArchiveLimits) -> Iterator[TarMember]:
+    """The members in order; between two of them the caller may read the bytes of the first from the stream.
+
+    `path` names the archive in messages.
+    """
+    count = 0
+    name: str | None = None  # what a longer header said about the next member
+    size: int | None = None
+    ended = False
+    while True:
+        start = stream.position
+        header = stream.read(BLOCK)
+        if not header and ended:
+            return
+        if len(header) < BLOCK:
+            what = "in the middle of a header" if header else "without the mark of its end"
+            raise DataError(f"{path} is cut off: it ends at offset {start + len(header):,} {what}")
+        if not header.strip(b"\0"):
+            ended = True
+            continue
+        ended = False
+        _verify(header, path, start)
+        kind = header[156:157]
+        length = _number(header[124:136], path, start)
+        if kind in b"xgLK":
+            limit = _LONGEST_NAME if kind in b"LK" else _LARGEST_PAX
+            if length > limit:
+                raise DataError(f"{path}: the header at offset {start:,} has {length:,} bytes; the limit is {limit:,}")
+            body = stream.read(length)
+            _skip(stream, start + BLOCK, length, "a long header", path)
+            if kind == b"L":
+                name = body.rstrip(b"\0").decode("utf-8", "surrogateescape")
+            elif kind == b"x":
+                told = _pax(body, path, start)
+                name, size = told.get("path", name), int(told["size"]) if "size" in told else size
+            continue
+
+        count += 1
+        if count > limits.entries:
+            raise DataError(f"{path} holds more than {limits.entries:,} entries, which is the limit (entries)")
+        if kind not in _KINDS:
+            raise DataError(f"{path}: the member at offset {start:,} is of an unknown type {kind!r}")
+        full = name if name is not None else _name(header)
+        what = "folder" if kind in b"0\0" and full.endswith("/") else _KINDS[kind]
+        held = (length if size is None else size) if what == "file" else 0
+        plain = checked_name(full, path)
+        if held > limits.entry_bytes:
+            raise DataError(f"{path}: {shown(plain)} has {held:,} bytes; the limit is {limits.entry_bytes:,} (entry_bytes)")
+        name = size = None
+        member = TarMember(name=plain, kind=what, size=held, offset=start + BLOCK)
+        yield member
+        _skip(stream, member.offset, held, shown(plain), path)
+
+
+def _skip(stream: TarStream, offset: int, size: int, what: str, path: Path) -> None:
+    """Go to the block after `size` bytes from `offset`; DataError where the archive ends before."""
+    stream.advance(offset + size)
+    if stream.position < offset + size:
+        raise DataError(
+            f"{path} is cut off: it ends at offset {stream.position:,}, and {what}, from offset {offset:,}, has {size:,} bytes"
+        )
+    stream.advance(offset + -(-size // BLOCK) * BLOCK)
+
+
+def _verify(header: bytes, path: Path, start: int) -> None:
+    told = _number(header[148:156], path, start)
+    rest = header[:148] + b" " * 8 + header[156:]
+    total = sum(rest)
+    # Some old writers summed signed bytes.
+    if told != total and told != total - 256 * sum(byte > 127 for byte in rest):
+        raise DataError(f"{path} is damaged: there is no tar header at offset {start:,}")
+
+
+def _number(field: bytes, path: Path, start: int) -> int:
+    """Octal digits, or, where they did not fit, the number itself behind a byte 0x80."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    digits = field.strip(b" \0").split(b"\0")[0]
+    if not digits:
+        return 0
+    try:
+        number = int(digits, 8)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise DataError(f"{path} is damaged: there is no tar header at offset {start:,}")
+    return number
+
+
+def _name(header: bytes) -> str:
+    name = header[:100].split(b"\0")[0]
+    prefix = header[345:500].split(b"\0")[0] if header[257:263] == b"ustar\0" else b""
+    return (prefix + b"/" + name if prefix else name).decode("utf-8", "surrogateescape")
+
+
+def _pax(body: bytes, path: Path, start: int) -> dict[str, str]:
+    """The name and size a pax header gives to the next member: records `length key=value` and a line end."""
+    told = {}
+    place = 0
+    while place < len(body):
+        space = body.find(b" ", place, place + 20)
+        length = int(body[place:space]) if space > 0 and body[place:space].isdigit() else 0
+        record = body[space + 1 : place + length]
+        key, equals, value = record.removesuffix(b"\n").partition(b"=")
+        if length <= 0 or place + length > len(body) or not record.endswith(b"\n") or not equals:
+            raise DataError(f"{path} is damaged: the pax header at offset {start:,} cannot be read")
+        if key.startswith(b"GNU.sparse"):
+            raise DataError(f"{path}: the member after offset {start:,} is a sparse file, which is not read")
+        if key == b"path" or (key == b"size" and value.isdigit() and len(value) < 20):
+            told[key.decode()] = value.decode("utf-8", "surrogateescape")
+        place += length
+    return told
+
+
+# One tar shard, written so that the same pictures give the same bytes: no times, no owners, no order but the caller's.
+
+_BLOCK = 512
+RECORD = 20 * _BLOCK  # tar ends its archives on a multiple of this
+
+
+def member_bytes(size: int) -> int:
+    """How many bytes a file of `size` bytes takes in a tar archive."""
+    return _BLOCK + -(-size // _BLOCK) * _BLOCK
+
+
+class ShardWriter:
+    """Writes members to `.NAME.partial`, which becomes `path` when the block ends well, durably, and vanishes when it does not.
+
+    After the block, `bytes` and `sha256` say what was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bytes = 0
+        self.sha256 = ""
+        self._sum = hashlib.sha256()
+        self._partial = path.with_name(f".{path.name}.partial")
+        self._file: FileIO | None = None
+
+    def __enter__(self) -> ShardWriter:
+        try:
+            self._file = self._partial.open("wb", buffering=0)
+        except OSError as error:
+            raise DataError(f"{self._partial} cannot be written: {error.strerror}") from error
+        return self
+
+    def add(self, name: str, content: bytes) -> None:
+        """Append a file; `name` has at most 100 ASCII letters, and its mode is that of a plain file."""
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        member.mode = 0o644
+        self._write(member.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict"))
+        self._write(content + bytes(-len(content) % _BLOCK))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._file is not None
+        try:
+            if kind is None:
+                self._write(bytes(2 * _BLOCK))
+                self._write(bytes(-self.bytes % RECORD))
+                self.sha256 = self._sum.hexdigest()
+                os.fsync(self._file.fileno())
+                self._partial.replace(self.path)
+                sync_folder(self.path.parent)
+        except OSError as fault:
+            raise unwritable(self.path, fault) from fault
+        finally:
+            self._file.close()
+            self._partial.unlink(missing_ok=True)
+
+    def _write(self, data: bytes) -> None:
+        assert self._file is not None
+        try:
+            write_all(self._file, data)
+        except OSError as fault:
+            raise unwritable(self.path, fault) from fault
+        self._sum.update(data)
+        self.bytes += len(data)

@@ -1,0 +1,261 @@
+"""Zip archives read where they are: their directory checked as a whole, their members read by position.
+
+Nothing is ever unpacked to disk here, and nothing in an archive is trusted: names, sizes, overlaps and checksums are checked
+before or while a member is read. Format: PKWARE APPNOTE 6.3, with its 64-bit extension.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.errors import DataError
+from vitlab.io.archive_limits import RAW, READ_IN_PLACE, ArchiveLimits, check_ratio, checked_name, inflated
+from vitlab.io.cache import stamp_of
+from vitlab.io.digests import Digests, remembered_digests
+from vitlab.io.files import PositionedFile
+from vitlab.io.names import Names, shown
+
+STORED, DEFLATED = 0, 8
+
+_END = struct.Struct("<4s4H2LH")
+_END64_PLACE = struct.Struct("<4sLQL")
+_END64 = struct.Struct("<4sQ2H2L4Q")
+_ENTRY = struct.Struct("<4s6H3L5H2L")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_LARGEST_DIRECTORY = 2**29  # bytes
+_ENCRYPTED = 0x1
+_UNIX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ZipIndex:
+    """The files of a zip archive: where each begins, its sizes and checksum. Folders are not in it, links are counted apart."""
+
+    path: Path
+    stamp: tuple[int, int, int]
+    names: Names
+    offsets: NDArray[np.int64]
+    packed: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    checksums: NDArray[np.uint32]
+    methods: NDArray[np.uint16]
+    ignored: Counter[str]
+
+
+def read_zip_index(path: Path, limits: ArchiveLimits = READ_IN_PLACE) -> ZipIndex:
+    """The checked directory of a zip archive; DataError where it is damaged, hostile or beyond `limits`."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            status = os.fstat(file.fileno())
+            count, size, start = _find_directory(file.fileno(), status.st_size, path)
+            if count > limits.entries:
+                raise DataError(f"{path} holds {count:,} entries; the limit is {limits.entries:,} (entries)")
+            if size > _LARGEST_DIRECTORY:
+                raise DataError(f"{path} has a directory of {size:,} bytes; the limit is {_LARGEST_DIRECTORY:,}")
+            directory = os.pread(file.fileno(), size, start)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+    names: list[str] = []
+    numbers = array("q")
+    ignored: Counter[str] = Counter()
+    for name, mode, entry in _entries(directory, count, path):
+        plain = checked_name(name, path)
+        if name.endswith("/") or not plain:
+            continue
+        if mode and not stat.S_ISREG(mode):
+            ignored["link" if stat.S_ISLNK(mode) else "device"] += 1
+            continue
+        names.append(plain)
+        numbers.extend(entry)
+    table = np.frombuffer(numbers, np.int64).reshape(-1, 5)
+    index = ZipIndex(
+        path=path,
+        stamp=stamp_of(status),
+        names=Names(names),
+        offsets=table[:, 0].copy(),
+        packed=table[:, 1].copy(),
+        sizes=table[:, 2].copy(),
+        checksums=table[:, 3].astype(np.uint32),
+        methods=table[:, 4].astype(np.uint16),
+        ignored=ignored,
+    )
+    _check(index, names, limits, end=start)
+    return index
+
+
+def _check(index: ZipIndex, names: list[str], limits: ArchiveLimits, *, end: int) -> None:
+    """Refuse what the single entries do not show: names given twice, overlaps, sizes and ratios beyond the limits."""
+    if len(set(names)) != len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise DataError(f"{index.path} holds two files called {shown(twice)}")
+    order = np.argsort(index.offsets, kind="stable")
+    ends = index.offsets[order] + _LOCAL.size + index.packed[order]
+    overlap = np.flatnonzero(ends > np.append(index.offsets[order][1:], end))
+    if len(overlap):
+        name = names[int(order[overlap[0]])]
+        raise DataError(f"{index.path}: the bytes of {shown(name)} overlap what follows: no archiver writes this")
+    large = np.flatnonzero(index.sizes > limits.entry_bytes)
+    if len(large):
+        name, size = names[int(large[0])], int(index.sizes[large[0]])
+        raise DataError(f"{index.path}: {shown(name)} has {size:,} bytes; the limit is {limits.entry_bytes:,} (entry_bytes)")
+    check_ratio(int(index.sizes.sum()), int(index.packed.sum()), limits, index.path)
+    wrong = np.flatnonzero((index.methods == STORED) & (index.sizes != index.packed))
+    if len(wrong):
+        raise DataError(f"{index.path}: {shown(names[int(wrong[0])])} is stored as it is, yet has two sizes")
+
+
+class ZipContents:
+    """Members of a zip archive, each read by one positioned read and checked against its checksum."""
+
+    def __init__(self, index: ZipIndex) -> None:
+        self.index = index
+        self._file = PositionedFile(index.path, index.stamp)
+
+    def name(self, row: int) -> str:
+        """`archive.zip/folder/file`"""
+        return f"{self.index.path}/{self.index.names[row]}"
+
+    def data_offset(self, row: int) -> int:
+        """Where in the file the member's own bytes begin."""
+        offset = int(self.index.offsets[row])
+        local = self._file.read(offset, _LOCAL.size)
+        if len(local) < _LOCAL.size or local[:4] != b"PK\3\4":
+            raise DataError(f"{shown(self.name(row))}: no member begins at offset {offset:,}, where the directory says")
+        *_, name_length, extra_length = _LOCAL.unpack(local)
+        return offset + _LOCAL.size + int(name_length) + int(extra_length)
+
+    def read(self, row: int) -> bytes:
+        """The member's bytes."""
+        return b"".join(self.stream(row, chunk=int(self.index.sizes[row]) + 1))
+
+    def stream(self, row: int, *, chunk: int = 2**20) -> Iterator[bytes]:
+        """The member's bytes, at most `chunk` at a time; DataError at the end where they are not what the directory says."""
+        promised = int(self.index.sizes[row])
+        packed = self._packed(row, chunk)
+        given, checksum = 0, 0
+        try:
+            for data in inflated(packed, wrapping=RAW, most=chunk) if self.index.methods[row] == DEFLATED else packed:
+                given, checksum = given + len(data), zlib.crc32(data, checksum)
+                if given > promised:
+                    break
+                yield data
+        except zlib.error as error:
+            raise DataError(f"{shown(self.name(row))} is damaged: {error}") from error
+        if given != promised:
+            raise DataError(f"{shown(self.name(row))} does not hold the {promised:,} bytes the archive's directory says")
+        if checksum != int(self.index.checksums[row]):
+            raise DataError(f"{shown(self.name(row))} is damaged: its checksum does not fit")
+
+    def _packed(self, row: int, chunk: int) -> Iterator[bytes]:
+        place, left = self.data_offset(row), int(self.index.packed[row])
+        while left:
+            data = self._file.read(place, min(left, chunk))
+            if not data:
+                raise DataError(f"{shown(self.name(row))} is cut off at offset {place:,}")
+            place, left = place + len(data), left - len(data)
+            yield data
+
+    def digests(self, rows: NDArray[np.int64]) -> Digests:
+        """The hash of each member's content."""
+        return remembered_digests(self.read, rows, path=self.index.path, stamp=self.index.stamp, sizes=self.index.sizes)
+
+
+def _find_directory(file: int, size: int, path: Path) -> tuple[int, int, int]:
+    """(entries, bytes, offset) of the archive's directory."""
+    tail_start = max(0, size - _END.size - 0xFFFF)
+    tail = os.pread(file, size - tail_start, tail_start)
+    place = tail.rfind(b"PK\5\6")
+    while place >= 0:
+        if place + _END.size <= len(tail):
+            _, disk, first_disk, here, count, length, start, comment = _END.unpack_from(tail, place)
+            if place + _END.size + comment == len(tail):
+                break
+        place = tail.rfind(b"PK\5\6", 0, place)
+    if place < 0:
+        raise DataError(f"{path} is no zip archive, or is cut off: its directory is missing")
+    end = tail_start + place
+    if disk or first_disk or here != count:
+        raise DataError(f"{path} is one piece of an archive in several files")
+    if count == 0xFFFF or length == 0xFFFFFFFF or start == 0xFFFFFFFF:
+        count, length, start, end = _find_directory64(file, end, (count, length, start), path)
+    if start + length != end:
+        raise DataError(f"{path}: the directory does not stand where the archive says (offset {start:,})")
+    if length < count * _ENTRY.size:
+        raise DataError(f"{path}: a directory of {length:,} bytes cannot hold {count:,} entries")
+    return count, length, start
+
+
+def _find_directory64(file: int, end: int, small: tuple[int, int, int], path: Path) -> tuple[int, int, int, int]:
+    """The same and where it must end, from the 64-bit records; `small` are the 32-bit ones, right where there are no others."""
+    place = os.pread(file, _END64_PLACE.size, max(0, end - _END64_PLACE.size))
+    if len(place) < _END64_PLACE.size or place[:4] != b"PK\6\7":
+        return *small, end
+    _, _, offset, _ = _END64_PLACE.unpack(place)
+    record = os.pread(file, _END64.size, offset) if offset < end else b""
+    if len(record) < _END64.size or record[:4] != b"PK\6\6":
+        raise DataError(f"{path} is damaged: its 64-bit directory is missing")
+    *_, count, length, start = _END64.unpack(record)
+    return count, length, start, offset
+
+
+def _entries(directory: bytes, count: int, path: Path) -> Iterator[tuple[str, int, tuple[int, int, int, int, int]]]:
+    """Name, Unix mode (0 where unknown) and (offset, packed size, size, checksum, method) of each entry."""
+    place = 0
+    for number in range(count):
+        if place + _ENTRY.size > len(directory) or directory[place : place + 4] != b"PK\1\2":
+            raise DataError(f"{path} is damaged: entry {number:,} of its directory is missing")
+        fields = _ENTRY.unpack_from(directory, place)
+        _, made_by, _, flags, method, _, _, checksum, packed, size, name_length, extra_length, comment_length = fields[:13]
+        attributes, offset = fields[15:]
+        place += _ENTRY.size
+        raw = directory[place : place + name_length]
+        extra = directory[place + name_length : place + name_length + extra_length]
+        place += name_length + extra_length + comment_length
+        if place > len(directory):
+            raise DataError(f"{path} is damaged: entry {number:,} of its directory is cut off")
+        name = _decoded(raw)
+        size, packed, offset = _large(extra, (size, packed, offset))
+        if flags & _ENCRYPTED:
+            raise DataError(f"{path}: {shown(name)} is encrypted", hint="unpack it and give the folder")
+        if method not in (STORED, DEFLATED):
+            raise DataError(
+                f"{path}: {shown(name)} is packed by method {method}; stored (0) and deflated (8) are read",
+                hint="unpack it and give the folder",
+            )
+        mode = attributes >> 16 if made_by >> 8 == _UNIX else 0
+        # Some writers leave the file type out of the mode, which then says nothing.
+        yield name, mode if stat.S_IFMT(mode) else 0, (offset, packed, size, checksum, method)
+
+
+def _decoded(raw: bytes) -> str:
+    """A name as text. Its flag that promises UTF-8 is not asked: macOS writes UTF-8 without it."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("cp437")
+
+
+def _large(extra: bytes, values: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Size, packed size and offset with those that did not fit 32 bits taken from the entry's 64-bit field."""
+    place = 0
+    while place + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, place)
+        if kind == 1:
+            body = extra[place + 4 : place + 4 + length]
+            words = iter(struct.unpack(f"<{len(body) // 8}Q", body[: len(body) // 8 * 8]))
+            size, packed, offset = (next(words, value) if value == 0xFFFFFFFF else value for value in values)
+            return min(size, 2**62), min(packed, 2**62), min(offset, 2**62)
+        place += 4 + length
+    return values

@@ -1,0 +1,191 @@
+"""EfficientNet (Tan and Le 2019), up to the L2 of Noisy Student (Xie et al. 2020), as its TensorFlow authors compute it.
+
+Axes: B batch, C channels or classes, H W cells of a map, D width of the features; in a kernel O outputs, I inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from vitlab.config.efficientnet import EfficientNetConfig, MbStage, Padding
+from vitlab.errors import ConfigError
+from vitlab.models.record import Record
+from vitlab.models.resnet import conv_same
+from vitlab.models.vit import branch
+
+# BatchNorm whose running statistics are part of the state dict, and nothing else is: no counter of batches, which nobody reads.
+#
+# Axes: B batch, C channels, H W cells of a map.
+
+STATISTICS = (".running_mean", ".running_var")  # how the names end of what is in a state dict and no parameter
+
+
+class BatchNorm(nn.Module):
+    """Channels normalised by the batch's mean and variance in training, by the running ones in evaluation and where it is frozen.
+
+    A training pass moves `running_mean` and `running_var` by `momentum` towards the batch's (the variance's unbiased estimate, as
+    torch does it). They are buffers: saved, averaged and restored with the weights.
+    """
+
+    def __init__(self, channels: int, *, eps: float, momentum: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(channels))
+        self.bias = nn.Parameter(torch.empty(channels))
+        self.running_mean: Tensor
+        self.running_var: Tensor
+        self.register_buffer("running_mean", torch.empty(channels))
+        self.register_buffer("running_var", torch.empty(channels))
+        self.eps = eps
+        self.momentum = momentum
+        self.tracks = True  # False: a training pass leaves the running statistics alone
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        learns = self.training and self.weight.requires_grad
+        mean_C, variance_C = self.running_mean, self.running_var
+        if learns and not self.tracks:
+            mean_C, variance_C = mean_C.clone(), variance_C.clone()  # these are moved, and forgotten
+        return F.batch_norm(x_BCHW, mean_C, variance_C, self.weight, self.bias, learns, self.momentum, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, eps={self.eps}, momentum={self.momentum}"
+
+
+def once(module: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Contexts for a pass and for the same pass computed again: the second must not count as another batch."""
+    return nullcontext(), _untracked(module)
+
+
+@contextmanager
+def _untracked(module: nn.Module) -> Iterator[None]:
+    norms = [norm for norm in module.modules() if isinstance(norm, BatchNorm)]
+    for norm in norms:
+        norm.tracks = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.tracks = True
+
+
+class Conv(nn.Module):
+    """A convolution without bias; `depthwise` has one kernel a channel, `padding` is TensorFlow's "SAME" or half a kernel."""
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, depthwise: bool = False, padding: Padding = "same"
+    ) -> None:
+        super().__init__()
+        self.padding: Padding = padding
+        self.groups = inputs if depthwise else 1
+        self.stride = stride
+        self.weight = nn.Parameter(torch.empty(outputs, inputs // self.groups, kernel, kernel))
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        if self.padding == "half":
+            half = self.weight.shape[2] // 2
+            return F.conv2d(x_BCHW, self.weight, stride=self.stride, padding=half, groups=self.groups)
+        return conv_same(x_BCHW, self.weight, stride=self.stride, groups=self.groups)
+
+
+class Squeeze(nn.Module):
+    """Squeeze and excitation (Hu et al. 2018): each channel times a factor in (0, 1) that all channels' means decide."""
+
+    def __init__(self, channels: int, squeezed: int) -> None:
+        super().__init__()
+        self.reduce = nn.Linear(channels, squeezed)
+        self.expand = nn.Linear(squeezed, channels)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        factor_BC: Tensor = self.expand(F.silu(self.reduce(x_BCHW.mean(dim=(2, 3))))).sigmoid()
+        return x_BCHW * factor_BC[:, :, None, None]
+
+
+class Unit(nn.Module):
+    """An inverted bottleneck: 1x1 to `expansion` times the width, depthwise, squeeze and excitation, 1x1 back; swish between.
+
+    Where input and output are alike, they are added, the unit being left out of that sum with probability `drop`.
+    """
+
+    def __init__(self, config: EfficientNetConfig, stage: MbStage, inputs: int, *, stride: int, drop: float) -> None:
+        super().__init__()
+        inner = inputs * stage.expansion
+        self.expand = Conv(inputs, inner, 1) if stage.expansion > 1 else None
+        self.expand_norm = _norm(config, inner) if stage.expansion > 1 else None
+        self.depthwise = Conv(inner, inner, stage.kernel, stride=stride, depthwise=True, padding=config.padding)
+        self.depthwise_norm = _norm(config, inner)
+        self.squeeze = Squeeze(inner, config.squeezed(inputs))
+        self.project = Conv(inner, stage.width, 1)
+        self.project_norm = _norm(config, stage.width)
+        self.adds = stride == 1 and inputs == stage.width
+        self.drop = drop
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        y_BCHW = x_BCHW
+        if self.expand is not None and self.expand_norm is not None:
+            y_BCHW = F.silu(self.expand_norm(self.expand(y_BCHW)), inplace=True)
+        y_BCHW = F.silu(self.depthwise_norm(self.depthwise(y_BCHW)), inplace=True)
+        y_BCHW = self.project_norm(self.project(self.squeeze(y_BCHW)))
+        return x_BCHW + branch(y_BCHW, None, self.drop if self.training else 0.0) if self.adds else y_BCHW
+
+
+class EfficientNet(nn.Module):
+    """Normalised pictures (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the one it was made for."""
+
+    def __init__(self, config: EfficientNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.recompute = False
+        self.stem = Conv(config.channels, config.stem_width, 3, stride=2, padding=config.padding)
+        self.stem_norm = _norm(config, config.stem_width)
+        self.stages = nn.ModuleList()
+        inputs, number, total = config.stem_width, 0, sum(stage.blocks for stage in config.plan)
+        for stage in config.plan:
+            units = []
+            for unit in range(stage.blocks):
+                drop = config.drop_path * number / total  # the authors' drop-connect
+                units.append(Unit(config, stage, inputs, stride=1 if unit else stage.stride, drop=drop))
+                inputs, number = stage.width, number + 1
+            self.stages.append(nn.Sequential(*units))
+        self.last = Conv(inputs, config.head_width, 1)
+        self.last_norm = _norm(config, config.head_width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.head = nn.Linear(config.head_width, config.num_classes) if config.num_classes else None
+
+    def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
+        """Logits (B, classes) of normalised images; without a head (`num_classes` 0) the features."""
+        y_BD = self.features(images_BCHW, record)
+        return y_BD if self.head is None else self.head(self.dropout(y_BD))
+
+    def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
+        """What the head sees, (B, D): the mean over places of the last maps."""
+        if images_BCHW.ndim != 4:
+            raise ConfigError(f"pictures are (batch, channels, height, width), not of shape {tuple(images_BCHW.shape)}")
+        if images_BCHW.shape[1] != self.config.channels:
+            raise ConfigError(f"the pictures have {images_BCHW.shape[1]} channels and the model takes {self.config.channels}")
+        if record is not None:
+            record.refuse_attention("an EfficientNet")
+            record.start(len(self.stages))
+        x_BCHW = images_BCHW.contiguous(memory_format=torch.channels_last)  # which depthwise convolutions prefer
+        x_BCHW = F.silu(self.stem_norm(self.stem(x_BCHW)), inplace=True)
+        for index, stage in enumerate(self.stages):
+            x_BCHW = self._run(stage, x_BCHW)
+            if record is not None:
+                record.keep_maps(index, x_BCHW)
+        return F.silu(self.last_norm(self.last(x_BCHW)), inplace=True).mean(dim=(2, 3))
+
+    def _run(self, stage: nn.Module, x_BCHW: Tensor) -> Tensor:
+        """One stage; where `recompute`, computed again for the backward pass, the batch counting once for BatchNorm."""
+        again = self.recompute and torch.is_grad_enabled()
+        contexts = partial(once, stage)
+        x_BCHW = checkpoint(stage, x_BCHW, use_reentrant=False, context_fn=contexts) if again else stage(x_BCHW)
+        return x_BCHW
+
+
+def _norm(config: EfficientNetConfig, channels: int) -> BatchNorm:
+    return BatchNorm(channels, eps=config.norm_eps, momentum=config.momentum)

@@ -1,0 +1,208 @@
+"""Swin Transformer (Liu et al. 2021): attention within windows that shift by half from one block to the next.
+
+Axes: B batch, C channels or classes, G x J cells of a map (down, across), W windows, N cells of a window, D width, H heads,
+K width of a head, O offsets between two cells of a window.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from vitlab.config.swin import SwinConfig
+from vitlab.errors import ConfigError
+from vitlab.models.record import Record
+from vitlab.models.vit import Mlp, Patches, branch, rising
+
+Pair = tuple[int, int]
+FAR = -100.0  # added to the logit of two cells that shifting alone made neighbours: the authors' number
+
+
+class WindowAttention(nn.Module):
+    """Multi-head attention among the cells of each window, with a learned bias for each head and offset."""
+
+    def __init__(self, config: SwinConfig, stage: int) -> None:
+        super().__init__()
+        width = config.widths[stage]
+        self.heads = config.heads[stage]
+        self.window = config.windows[stage]
+        self.offset_bias = nn.Parameter(torch.empty((2 * self.window[0] - 1) * (2 * self.window[1] - 1), self.heads))
+        self.qkv = nn.Linear(width, 3 * width, bias=config.qkv_bias)
+        self.out = nn.Linear(width, width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.index_NN: Tensor
+        self.register_buffer("index_NN", offset_index(self.window), persistent=False)
+
+    def forward(self, x_BWND: Tensor, far_WNN: Tensor | None) -> Tensor:
+        b, w, n, d = x_BWND.shape
+        qkv_BWN3HK = self.qkv(x_BWND).view(b, w, n, 3, self.heads, d // self.heads)
+        # Windows stand beside heads (M of them together), so that one bias serves the whole batch.
+        q_BMNK, k_BMNK, v_BMNK = (part_BWNHK.transpose(2, 3).flatten(1, 2) for part_BWNHK in qkv_BWN3HK.unbind(3))
+        bias_1HNN = self.offset_bias[self.index_NN.flatten()].view(n, n, self.heads).permute(2, 0, 1)[None]
+        bias_WHNN = bias_1HNN.expand(w, -1, -1, -1) if far_WNN is None else bias_1HNN + far_WNN[:, None]
+        bias_1MNN = bias_WHNN.reshape(1, w * self.heads, n, n).to(q_BMNK.dtype)
+        y_BMNK = F.scaled_dot_product_attention(q_BMNK, k_BMNK, v_BMNK, attn_mask=bias_1MNN)  # softmax(q k / sqrt(K) + bias) v
+        # flatten, not reshape: torch.export turns the latter into a view of what this kernel left, and others leave it otherwise.
+        y_BWND = y_BMNK.view(b, w, self.heads, n, -1).transpose(2, 3).flatten(3)
+        x_BWND = self.dropout(self.out(y_BWND))
+        return x_BWND
+
+
+class Block(nn.Module):
+    """z' = WindowAttention(LN(z)) + z and MLP(LN(z')) + z'; every second block of a stage with shifted windows."""
+
+    def __init__(self, config: SwinConfig, stage: int, number: int, drop: float) -> None:
+        super().__init__()
+        width = config.widths[stage]
+        self.window = config.windows[stage]
+        self.shifted = number % 2 == 1
+        self.pad_first = config.pad_first
+        self.norm1 = nn.LayerNorm(width, eps=config.norm_eps)
+        self.attention = WindowAttention(config, stage)
+        self.norm2 = nn.LayerNorm(width, eps=config.norm_eps)
+        self.mlp = Mlp(width, width * config.mlp_ratio, gelu="exact", dropout=config.dropout)
+        self.drop = drop
+
+    def forward(self, z_BGJD: Tensor) -> Tensor:
+        drop = self.drop if self.training else 0.0
+        z_BGJD = z_BGJD + branch(self._attended(self.norm1(z_BGJD)), None, drop)
+        return z_BGJD + branch(self.mlp(self.norm2(z_BGJD)), None, drop)
+
+    def _attended(self, x_BGJD: Tensor) -> Tensor:
+        _, g, j, _ = x_BGJD.shape
+        down, across = self.window
+        shift = shift_of((g, j), self.window) if self.shifted else (0, 0)
+        back, whole = (-shift[0], -shift[1]), (0, 0, 0, -j % across, 0, -g % down)
+        # Padded first in the authors' detectors; where timm does not, cells of opposite edges see each other.
+        x_BGJD = _rolled(F.pad(x_BGJD, whole), back) if self.pad_first else F.pad(_rolled(x_BGJD, back), whole)
+        padded = (x_BGJD.shape[1], x_BGJD.shape[2])
+        far_WNN = far_apart(padded, self.window, shift, x_BGJD.device) if any(shift) else None
+        y_BWND = self.attention(windowed(x_BGJD, self.window), far_WNN)
+        y_BGJD = unwindowed(y_BWND, self.window, padded)
+        if self.pad_first:
+            return _rolled(y_BGJD, shift)[:, :g, :j]
+        return _rolled(y_BGJD[:, :g, :j], shift)
+
+
+class Merge(nn.Module):
+    """Four neighbours become one cell of twice the width; an odd edge is filled with zeros."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4 * width, eps=eps)
+        self.reduction = nn.Linear(4 * width, 2 * width, bias=False)
+
+    def forward(self, z_BGJD: Tensor) -> Tensor:
+        _, g, j, _ = z_BGJD.shape
+        z_BGJD = F.pad(z_BGJD, (0, 0, 0, j % 2, 0, g % 2))
+        b, g, j, d = z_BGJD.shape
+        # The authors put the four in the order upper left, lower left, upper right, lower right.
+        four_BGJD = z_BGJD.view(b, g // 2, 2, j // 2, 2, d).permute(0, 1, 3, 4, 2, 5).flatten(3)
+        merged_BGJD: Tensor = self.reduction(self.norm(four_BGJD))
+        return merged_BGJD
+
+
+class Stage(nn.Module):
+    """Patches merged, but before the first stage, and then blocks."""
+
+    def __init__(self, config: SwinConfig, stage: int, drops: list[float]) -> None:
+        super().__init__()
+        self.merge = Merge(config.widths[stage - 1], config.norm_eps) if stage else None
+        self.blocks = nn.ModuleList(Block(config, stage, number, drop) for number, drop in enumerate(drops))
+
+    def forward(self, z_BGJD: Tensor) -> Tensor:
+        if self.merge is not None:
+            z_BGJD = self.merge(z_BGJD)
+        for block in self.blocks:
+            z_BGJD = block(z_BGJD)
+        return z_BGJD
+
+
+class Swin(nn.Module):
+    """Normalised pictures (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the one it was made for."""
+
+    def __init__(self, config: SwinConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.recompute = False
+        self.patches = Patches(config.channels, config.width, config.patch_size, pad=True)
+        self.patch_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.dropout = nn.Dropout(config.dropout)
+        drops = rising(config.drop_path, config.depths)
+        self.stages = nn.ModuleList(Stage(config, stage, rates) for stage, rates in enumerate(drops))
+        self.norm = nn.LayerNorm(config.feature_width, eps=config.norm_eps)
+        self.head = nn.Linear(config.feature_width, config.num_classes) if config.num_classes else None
+
+    def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
+        """Logits (B, classes) of normalised images; without a head (`num_classes` 0) the features."""
+        y_BD = self.features(images_BCHW, record)
+        return y_BD if self.head is None else self.head(y_BD)
+
+    def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
+        """What the head sees, (B, D): the mean over places of the last stage's cells, normalised."""
+        if images_BCHW.ndim != 4:
+            raise ConfigError(f"pictures are (batch, channels, height, width), not of shape {tuple(images_BCHW.shape)}")
+        batch, channels, height, width = images_BCHW.shape
+        if channels != self.config.channels:
+            raise ConfigError(f"the pictures have {channels} channels and the model takes {self.config.channels}")
+        if record is not None:
+            record.refuse_attention("a Swin Transformer", "attends within windows, which are not recorded")
+            record.start(len(self.stages))
+        (g, j), *_ = self.config.grids_of((height, width))
+        z_BGJD: Tensor = self.dropout(self.patch_norm(self.patches(images_BCHW).view(batch, g, j, -1)))
+        for index, stage in enumerate(self.stages):
+            again = self.recompute and torch.is_grad_enabled()
+            z_BGJD = checkpoint(stage, z_BGJD, use_reentrant=False) if again else stage(z_BGJD)
+            if record is not None:
+                record.keep_maps(index, z_BGJD.permute(0, 3, 1, 2))
+        y_BD: Tensor = self.norm(z_BGJD).mean(dim=(1, 2))
+        return y_BD
+
+
+def offset_index(window: Pair) -> Tensor:
+    """For each two cells of a window the row of the bias table that stands for their offset, (N, N), whatever the device around."""
+    down, across = window
+    with torch.device("cpu"):
+        rows_N = torch.arange(down).repeat_interleave(across)
+        columns_N = torch.arange(across).repeat(down)
+    up_NN = rows_N[:, None] - rows_N[None] + down - 1
+    aside_NN = columns_N[:, None] - columns_N[None] + across - 1
+    return up_NN * (2 * across - 1) + aside_NN
+
+
+def shift_of(grid: Pair, window: Pair) -> Pair:
+    """Half a window, along each axis on which there is more than one."""
+    return tuple(side // 2 if cells > side else 0 for cells, side in zip(grid, window, strict=True))  # type: ignore[return-value]
+
+
+def far_apart(grid: Pair, window: Pair, shift: Pair, device: torch.device) -> Tensor:
+    """0 where two cells of a window were neighbours before the map was rolled by `shift`, FAR where they were not: (W, N, N)."""
+    regions = []
+    for cells, side, rolled in zip(grid, window, shift, strict=True):
+        places = torch.arange(cells, device=device)
+        regions.append((places >= cells - side).int() + (places >= cells - rolled).int() if rolled else torch.zeros_like(places))
+    region_1GJ1 = (3 * regions[0][:, None] + regions[1][None])[None, :, :, None]
+    region_WN = windowed(region_1GJ1, window)[0, :, :, 0]
+    return torch.where(region_WN[:, :, None] == region_WN[:, None], 0.0, FAR)
+
+
+def windowed(x_BGJD: Tensor, window: Pair) -> Tensor:
+    """A map cut into windows, in reading order, as are the cells of each: (B, W, N, D)."""
+    b, g, j, d = x_BGJD.shape
+    down, across = window
+    x_BWND = x_BGJD.view(b, g // down, down, j // across, across, d).transpose(2, 3).reshape(b, -1, down * across, d)
+    return x_BWND
+
+
+def unwindowed(x_BWND: Tensor, window: Pair, grid: Pair) -> Tensor:
+    """The map of the windows that `windowed` cut: (B, G, J, D)."""
+    b, _, _, d = x_BWND.shape
+    down, across = window
+    x_BGJD = x_BWND.view(b, grid[0] // down, grid[1] // across, down, across, d).transpose(2, 3).reshape(b, *grid, d)
+    return x_BGJD
+
+
+def _rolled(x_BGJD: Tensor, shift: Pair) -> Tensor:
+    return torch.roll(x_BGJD, shifts=shift, dims=(1, 2)) if any(shift) else x_BGJD

@@ -1,0 +1,246 @@
+"""vitlab's own recipes: any folder of pictures, few pictures and no checkpoint, and first steps on built-in data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from vitlab.config.data import Augment, LoaderConfig, Preprocess, SplitRule, augreg, feeding
+from vitlab.config.model import EarlyConvolutions, ModelConfig, ViTConfig
+from vitlab.config.overrides import DataFacts, Machine, Wish
+from vitlab.config.run import RunConfig, RunData
+from vitlab.config.scaling import every, pretraining_batch, rate_for, steps_of, warmup_of
+from vitlab.config.train import Average, Growth, Optimizer, Schedule, TrainConfig, scaled
+from vitlab.config.variants import variant
+from vitlab.errors import ConfigError
+from vitlab.recipes.rules import fitted_model, new_model, plain_preprocess, precision_of, start_of, whole_patches, workers_of
+
+STROKES = DataFacts(
+    source="generated:kind=strokes,classes=100,image_size=32,variety=0.5", pictures=100_000, classes=100, channels=1, side=32
+)
+DIGITS = DataFacts(source="digits", pictures=1_212, classes=10, channels=1, side=8)
+
+_MINI = variant("ViT-Mini/8", pool="mean")
+_REFERENCE_BATCH = 64
+_UNEVEN = 3.0  # from this ratio of the largest class to the smallest on, rare classes are shown more often
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How a recipe trains: `lr` is for batches of 64, `epochs` for a run without a wish, `most` the largest batch."""
+
+    most: int
+    epochs: float
+    lr: float
+    weight_decay: float
+    warmup: float
+    average: float = 0.0
+    layer_decay: float = 1.0
+    smoothing: float = 0.1
+
+
+def finetune_folder(wish: Wish) -> RunConfig:
+    """Fine-tune a checkpoint on any labelled pictures: AdamW, slower towards the first layers, averaged weights, cosine.
+
+    On a processor alone: at most 160 px and no more than the pictures have, 60,000 pictures in all (fewer for a model larger than
+    Ti, by the root of its size), from 3 to 20 epochs, batches of at most 64. With an accelerator: the checkpoint's own size,
+    400,000 pictures, from 5 to 40 epochs, batches of at most 512.
+    Command: vitlab finetune pets/ --from deit_tiny.npz
+    Time: DeiT-Ti on 3,680 pets, on one core of an Intel Xeon: 7 epochs at 128 px 10 CPU-minutes, then 2.5 at 160 px 5 more.
+    Score: of the 3,669 test pets 86.7 % after the first, 88.8 % after the second, one seed; commands in docs/guides/fine-tune.md.
+    """
+    start, data = start_of("finetune-folder", wish), _labelled("finetune-folder", wish)
+    size = wish.image_size or _folder_size(start.model, data, wish.machine)
+    model = fitted_model(start.model, size, data.classes)
+    fed, _ = feeding(start.preprocess, model, resized=True)
+    most, seen, fewest, longest = (512, 400_000.0, 5, 40) if wish.machine.accelerator else (64, 60_000 / _times_ti(model), 3, 20)
+    course = Course(
+        most=most,
+        epochs=min(max(seen / data.pictures, fewest), longest),
+        lr=1e-3,
+        weight_decay=0.05,
+        warmup=0.1,
+        average=0.999,
+        layer_decay=0.75,
+    )
+    augment = _augment(wish, Augment(area=(0.25, 1.0), interpolation="bicubic", flip=_flip(data)), size)
+    return replace(_run("finetune-folder", wish, data, model, course, augment, fed), start=start.path)
+
+
+def small_data(wish: Wish) -> RunConfig:
+    """A few thousand pictures and no checkpoint: convolutions before few patches, Muon, and pictures that grow as it learns.
+
+    Views follow the length: shifts and flips alone for up to 15 epochs, cut-out boxes up to 60, then RandAugment and mixup too.
+    Command: vitlab finetune pets/          (without --from), or vitlab pretrain --recipe small-data --data pets/ --out runs/pets
+    Time: on a processor about 300,000 pictures in all; 271,616 of 32 px took 491 s of one core of an Intel Xeon.
+    Score: after those, 77.4 % of CIFAR-10's test pictures (all 50,000 to learn from), measured here, one seed; a plain ViT of
+    four times the parameters has 37.8 % after 600 s (benchmarks/time_to_accuracy.py). A checkpoint to begin with is worth far more.
+    """
+    data = _labelled("small-data", wish)
+    side = 32 if data.side <= 48 else 128 if wish.machine.accelerator and data.side > 96 else 64
+    fine = EarlyConvolutions(widths=(48, 96), units=(2, 3))
+    coarse = EarlyConvolutions(widths=(24, 48, 96), units=(1, 2, 3))
+    small = ViTConfig(
+        width=128,
+        depth=2,
+        heads=2,
+        mlp_width=512,
+        patch_size=(2, 2),
+        image_size=(side, side),
+        early=fine if side == 32 else coarse,
+        pool="mean",
+        class_token=False,
+    )
+    model = new_model("small-data", wish, small, classes=data.classes, channels=data.channels)
+    seen = 2_000_000 if wish.machine.accelerator else 300_000
+    course = Course(
+        most=512 if wish.machine.accelerator else 128,
+        epochs=min(max(seen / data.pictures, 6), 200),
+        lr=2.5e-3,
+        weight_decay=0.02,
+        warmup=0.1,
+    )
+    batch = wish.batch_size or pretraining_batch(data.pictures, most=course.most)
+    epochs = wish.steps * batch / data.pictures if wish.steps else wish.epochs or course.epochs
+    augment = _augment(wish, _views_for(epochs, data, model.image_size), model.image_size)
+    run = _run("small-data", wish, data, model, course, augment, plain_preprocess(model, margin=1.0, interpolation="bicubic"))
+    optimizer = replace(run.train.optimizer, kind="muon", momentum=0.95, adam_lr=0.6 * run.train.optimizer.lr)
+    schedule = replace(run.train.schedule, kind="linear")
+    return replace(run, train=replace(run.train, optimizer=optimizer, schedule=schedule, growth=_growth(model)))
+
+
+def _views_for(epochs: float, data: DataFacts, size: tuple[int, int]) -> Augment:
+    """What is seen a few times can be shown nearly as it is; what is seen often must be made to look different."""
+    if epochs <= 15 and data.side <= 48:
+        return Augment(crop="pad", padding=max(size) // 8, flip=_flip(data), interpolation="bicubic")
+    if epochs <= 60:
+        return Augment(area=(0.5, 1.0), flip=_flip(data), interpolation="bicubic")
+    return Augment(area=(0.3, 1.0), flip=_flip(data), randaugment=(2, 5), mixup=0.2, interpolation="bicubic")
+
+
+def _growth(model: ModelConfig) -> Growth:
+    """Pictures of three quarters of the side for three quarters of the steps; where the patch does not fit, whole at once."""
+    steps: Growth = ((0.0, 0.75), (0.75, 1.0))
+    if not isinstance(model, ViTConfig) or model.position.kind == "relative" or model.attention != "global":
+        return ()
+    fits = all(
+        side % step == 0 for _, scale in steps for side, step in zip(scaled(model.image_size, scale), model.step, strict=True)
+    )
+    return steps if fits else ()
+
+
+def quickstart(wish: Wish) -> RunConfig:
+    """First steps: a tiny ViT learns to tell 100 invented letters apart, drawn as it goes. Nothing is downloaded.
+
+    Command: vitlab pretrain --recipe quickstart --out runs/quickstart
+    Time: about 40 s of one core of an Intel Xeon.
+    Score: 79.6 % of 2,000 letters it has not seen told right, of 100 kinds; measured here.
+    """
+    data = wish.data or STROKES
+    model = new_model("quickstart", wish, _MINI, classes=data.classes, channels=data.channels)
+    course = Course(most=128, epochs=1.0, lr=2e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
+    augment = _augment(wish, Augment(crop="squash", flip=0.0), model.image_size)
+    run = _run("quickstart", wish, data, model, course, augment, plain_preprocess(model, margin=1.0, interpolation="bilinear"))
+    # What is drawn by a formula need not be kept: drawing it all beforehand would only delay the first step. And 2,000 of
+    # 100,000 pictures are enough to judge by.
+    loader, rule = replace(run.data.loader, cache="none"), wish.rule or SplitRule(val=0.02, test=0.02)
+    return replace(run, data=replace(run.data, loader=loader, rule=rule))
+
+
+def quickstart_finetune(wish: Wish) -> RunConfig:
+    """Second steps: 1,797 real handwritten digits of 8 x 8 pixels, beginning with what `quickstart` learned, or with nothing.
+
+    Command: vitlab finetune digits --recipe quickstart-finetune --from runs/quickstart
+    Time: a quarter of a minute of one core of an Intel Xeon.
+    Score: in `vitlab quickstart`, at 48 px and 600 updates, 99.1 % of the 450 test digits beginning with `quickstart` and 97.1 %
+    from random values, each at its best rate; measured here, one seed each.
+    """
+    data = wish.data or DIGITS
+    if wish.start is None:
+        model = new_model("quickstart-finetune", wish, _MINI, classes=data.classes, channels=data.channels)
+        fed = plain_preprocess(model, margin=1.0, interpolation="bilinear")
+    else:
+        start = start_of("quickstart-finetune", wish)
+        model = fitted_model(start.model, wish.image_size or start.model.image_size, data.classes)
+        fed, _ = feeding(start.preprocess, model, resized=True)
+    course = Course(most=64, epochs=20.0, lr=1e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
+    augment = _augment(wish, Augment(crop="pad", padding=2, flip=0.0, fill=0), model.image_size)
+    run = _run("quickstart-finetune", wish, data, model, course, augment, fed)
+    return run if wish.start is None else replace(run, start=wish.start.path)
+
+
+def _labelled(name: str, wish: Wish) -> DataFacts:
+    if wish.data is None:
+        raise ConfigError(f"{name} needs to know the pictures", hint="Wish(data=DataFacts(...)), or vitlab finetune FOLDER")
+    if not wish.data.classes:
+        raise ConfigError(f"{wish.data.source} has no labels to learn", hint="--recipe masked learns without labels")
+    return wish.data
+
+
+def _folder_size(model: ModelConfig, data: DataFacts, machine: Machine) -> tuple[int, int]:
+    """The checkpoint's own size; on a processor alone at most 160 px and no more than the pictures have, but 96 at least."""
+    limit = min(max(data.side, 96), 160)
+    if machine.accelerator or max(model.image_size) <= limit:
+        return model.image_size
+    return whole_patches(model, limit)
+
+
+def _times_ti(model: ModelConfig) -> float:
+    """The root of how many times larger than ViT-Ti a model is, at least 1; what is no ViT counts as ViT-S."""
+    size = model.depth * model.width**2 if isinstance(model, ViTConfig) else 12 * 384**2
+    return max(1.0, math.sqrt(size / (12 * 192**2)))
+
+
+def _flip(data: DataFacts) -> float:
+    """Grey pictures are mostly writing and scans, where a mirrored sign is another sign."""
+    return 0.0 if data.channels == 1 else 0.5
+
+
+def _augment(wish: Wish, own: Augment, image_size: tuple[int, int]) -> Augment:
+    """The recipe's own augmentation, or the preset wished for with the recipe's flips."""
+    chosen = own if wish.preset is None else replace(augreg(wish.preset), flip=own.flip, interpolation=own.interpolation)
+    return replace(chosen, image_size=image_size, resize_to=max(chosen.resize_to, *image_size))
+
+
+def _run(
+    name: str, wish: Wish, data: DataFacts, model: ModelConfig, course: Course, augment: Augment, preprocess: Preprocess
+) -> RunConfig:
+    batch = wish.batch_size or pretraining_batch(data.pictures, most=course.most)
+    steps = wish.steps or steps_of(wish.epochs or course.epochs, data.pictures, batch)
+    uneven = data.imbalance >= _UNEVEN and not data.multi_label
+    # Once an epoch, but neither more than about twenty times nor fewer than five.
+    look = max(every(steps, times=20), min(max(1, data.pictures // batch), every(steps, times=5)))
+    return RunConfig(
+        name=name,
+        model=model,
+        data=RunData(
+            source=data.source,
+            evaluate_split="val" if "val" in data.parts else None,
+            rule=wish.rule or SplitRule(),
+            augment=augment,
+            loader=LoaderConfig(
+                batch_size=batch,
+                seed=wish.seed,
+                workers=workers_of(wish.machine),
+                balance=0.5 if uneven else 0.0,
+                corrupt="skip",
+            ),
+        ),
+        train=TrainConfig(
+            steps=steps,
+            optimizer=Optimizer(
+                lr=wish.lr or rate_for(course.lr, batch=batch, reference=_REFERENCE_BATCH, kind="adamw"),
+                weight_decay=course.weight_decay,
+                layer_decay=course.layer_decay,
+            ),
+            schedule=Schedule(warmup=warmup_of(steps, share=course.warmup, most=steps)),
+            average=Average(decay=course.average),
+            loss="sigmoid" if data.multi_label else "softmax",
+            smoothing=0.0 if data.multi_label else course.smoothing,
+            precision=precision_of(wish.machine),
+            evaluate_every=look,
+            save_every=look,
+            seed=wish.seed,
+        ),
+        preprocess=preprocess,
+    )

@@ -1,0 +1,113 @@
+"""A run in sentences: what was chosen, and why. For the person who typed one line and got a hundred settings."""
+
+from __future__ import annotations
+
+from vitlab.config.model import ModelConfig, ViTConfig
+from vitlab.config.overrides import DataFacts, Wish
+from vitlab.config.run import RunConfig
+from vitlab.config.train import scaled
+from vitlab.config.variants import name_of
+from vitlab.recipes.paper import TABLE_3, row_of
+
+
+def reasons(run: RunConfig, wish: Wish) -> tuple[str, ...]:
+    """What the run is and why it is so, a sentence each."""
+    begun = [_pictures(run, wish.data), _model(run, wish), _size(run, wish), _growth(run)]
+    told = [*begun, _length(run, wish), _steps(run), _views(run, wish)]
+    return tuple(sentence for sentence in told if sentence)
+
+
+def _pictures(run: RunConfig, data: DataFacts | None) -> str:
+    if data is None:
+        return f"pictures: {run.data.source}"
+    kinds = f"{data.classes:,} classes" if data.classes else "no labels"
+    judged = "nothing is held out" if run.data.evaluate_split is None else f"judged by its {run.data.evaluate_split} part"
+    exact = "" if run.data.evaluate_split is None else "about "
+    return f"pictures: {data.source}, {exact}{data.pictures:,} to learn from, {kinds}, {judged}"
+
+
+def _model(run: RunConfig, wish: Wish) -> str:
+    name = model_said(run.model)
+    if run.start is not None:
+        head = f"for {run.model.num_classes:,} classes, of zeros unless the checkpoint has the same classes (app. B.1.1)"
+        return f"model: {name} of {run.start} with a head {head}"
+    if run.name in TABLE_3 and (other := row_of(run.name, run.model)[1]) is not None:
+        return f"model: {name} from random values; Table 3 does not have it, so it takes the row of {other}"
+    return f"model: {name} from random values"
+
+
+def _size(run: RunConfig, wish: Wish) -> str:
+    size, own = run.model.image_size, None if wish.start is None else wish.start.model.image_size
+    said = f"image size: {_by(size)} pixels"
+    if isinstance(run.model, ViTConfig):
+        said += f", {run.model.grid[0] * run.model.grid[1]:,} patches"
+    if wish.image_size is not None:
+        return f"{said}, as asked"
+    if own is not None and own != size:
+        limited = " to be bearable on a processor" if max(size) < max(own) and not wish.machine.accelerator else ""
+        fitted = ": its positions are interpolated" if isinstance(run.model, ViTConfig) else ""
+        return f"{said} instead of the checkpoint's {_by(own)}{limited}{fitted}"
+    return said
+
+
+def _growth(run: RunConfig) -> str:
+    if not run.train.growth:
+        return ""
+    sizes = [
+        f"{_by(scaled(run.model.image_size, scale))}{f' from {100 * share:.0f} % of the steps on' if share else ' at first'}"
+        for share, scale in run.train.growth
+    ]
+    return f"growing pictures: {', '.join(sizes)}: small ones are cheaper, and most can be learned from them"
+
+
+def _length(run: RunConfig, wish: Wish) -> str:
+    steps, batch = run.train.steps, run.data.loader.batch_size
+    said = f"length: {steps:,} steps of {batch:,} pictures"
+    if wish.data is not None:
+        epochs = f"{steps * batch / wish.data.pictures:.3g}"
+        said += f", {epochs} epoch{'' if epochs == '1' else 's'}"
+    if wish.steps is not None or wish.epochs is not None:
+        return f"{said}, as asked"
+    return said if wish.machine.accelerator or run.name not in ("finetune-folder", "small-data") else f"{said}, for a processor"
+
+
+def _steps(run: RunConfig) -> str:
+    optimizer, schedule, average = run.train.optimizer, run.train.schedule, run.train.average
+    said = (
+        f"learning: {optimizer.kind}, rate {optimizer.lr:.3g} after {_steps_said(schedule.warmup)} of warm-up, then {schedule.kind}"
+    )
+    if optimizer.layer_decay < 1:
+        said += f", {optimizer.layer_decay:g} times as much for each layer further from the head"
+    return said + (f"; weights averaged with factor {average.decay:g}" if average.decay else "")
+
+
+def _steps_said(steps: int) -> str:
+    return f"{steps:,} step{'' if steps == 1 else 's'}"
+
+
+def _views(run: RunConfig, wish: Wish) -> str:
+    augment = run.data.augment
+    parts = [f"{augment.crop} crops" if augment.crop != "squash" else "whole pictures"]
+    parts += ["flips"] if augment.flip else []
+    parts += [f"RandAugment {augment.randaugment[0]}, {augment.randaugment[1]:g}"] if augment.randaugment is not None else []
+    parts += [f"mixup {augment.mixup:g}"] if augment.mixup else []
+    parts += [f"cutmix {augment.cutmix:g}"] if augment.cutmix else []
+    said = f"views: {', '.join(parts)}"
+    if not augment.flip and wish.data is not None and wish.data.channels == 1:
+        said += "; no flips, since the pictures are grey and may be writing"
+    if run.data.loader.balance and wish.data is not None:
+        said += f"; rare classes shown more often, since the largest is {wish.data.imbalance:.3g} times the smallest"
+    return said
+
+
+def model_said(model: ModelConfig) -> str:
+    """A model's name, or what it is where it has none."""
+    if (name := name_of(model)) is not None:
+        return name
+    if isinstance(model, ViTConfig):
+        return f"a ViT of width {model.width}, depth {model.depth}, patch {_by(model.patch_size)}"
+    return f"a {model.kind} that has no name"
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"

@@ -1,0 +1,1 @@
+"""Studies: several runs that together answer one question."""

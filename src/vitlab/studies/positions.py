@@ -1,0 +1,96 @@
+"""Table 8 in small: every way of telling a ViT where a patch is, each trained the same way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, stdev
+
+from vitlab.config.model import Position, PositionKind, PositionPlace, ViTConfig
+from vitlab.config.overrides import Wish
+from vitlab.errors import at_least
+from vitlab.recipes.table import recipe
+from vitlab.studies.runner import Done, Job, Went, on_one_core, side_by_side
+from vitlab.studies.transfer import FAMILIES
+from vitlab.studies.verdict import accuracy_of, judge_run
+from vitlab.training.control import Control
+
+KINDS: tuple[PositionKind, ...] = ("none", "learned-1d", "learned-2d", "relative")
+PLACES: tuple[PositionPlace, ...] = ("stem", "every", "shared")
+KIND_WORDS: dict[PositionKind, str] = {"none": "none", "learned-1d": "1-D", "learned-2d": "2-D", "relative": "relative"}
+PLACE_WORDS: dict[PositionPlace, str] = {"stem": "at the stem", "every": "at every layer", "shared": "every layer, shared"}
+
+# Table 8: ImageNet, 5-shot linear, ViT-B/16, in percent. The paper leaves the other cells empty.
+TABLE_8: dict[tuple[PositionKind, PositionPlace], float] = {
+    ("none", "stem"): 61.382,
+    ("learned-1d", "stem"): 64.206,
+    ("learned-1d", "every"): 63.964,
+    ("learned-1d", "shared"): 64.292,
+    ("learned-2d", "stem"): 64.001,
+    ("learned-2d", "every"): 64.046,
+    ("learned-2d", "shared"): 64.022,
+    ("relative", "stem"): 64.032,
+}
+CELLS: tuple[tuple[PositionKind, PositionPlace], ...] = tuple(
+    (kind, place) for kind in KINDS for place in PLACES if kind != "none" or place == "stem"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One way: shares of the test pictures told right, 0 to 1, one a seed; `published` is the paper's percentage, if any."""
+
+    kind: PositionKind
+    place: PositionPlace
+    shares: tuple[float, ...]
+    published: float | None
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds."""
+        return fmean(self.shares)
+
+    @property
+    def deviation(self) -> float:
+        """Between the seeds; 0 of one."""
+        return stdev(self.shares) if len(self.shares) > 1 else 0.0
+
+
+def jobs_of(out: Path, *, pictures: int, seeds: int) -> tuple[Job, ...]:
+    """A run for each way and seed: the study's ViT learns invented letters from so many pictures."""
+    at_least("pictures", pictures, 64)
+    at_least("seeds", seeds, 1)
+    model = FAMILIES["ViT"]
+    assert isinstance(model, ViTConfig)
+    made = []
+    for seed in range(seeds):
+        for kind, place in CELLS:
+            placed = replace(model, position=Position(kind=kind, place=place, prefix=False))
+            run = recipe("quickstart", Wish(model=placed, epochs=pictures / 100_000, seed=seed))
+            name = f"{kind}-{place}-{seed}"
+            made.append(
+                Job(name=name, title=f"{kind}, {place}, seed {seed}", run=on_one_core(run), out=out / name, verdict=judge_run)
+            )
+    return tuple(made)
+
+
+def positions(out: Path, *, pictures: int, seeds: int, control: Control) -> Iterator[Went | Done | tuple[Cell, ...]]:
+    """Make the runs that are not made yet; the last event is the table, and without it the study was asked to stop."""
+    out.mkdir(parents=True, exist_ok=True)
+    jobs, found = jobs_of(out, pictures=pictures, seeds=seeds), dict[str, float]()
+    for event in side_by_side(jobs, lanes=min(2, os.cpu_count() or 1), control=control):
+        if isinstance(event, Done):
+            found[event.job] = accuracy_of(event.result, "test")
+        yield event
+    if len(found) == len(jobs):
+        yield tuple(
+            Cell(
+                kind=kind,
+                place=place,
+                shares=tuple(found[f"{kind}-{place}-{seed}"] for seed in range(seeds)),
+                published=TABLE_8.get((kind, place)),
+            )
+            for kind, place in CELLS
+        )

@@ -1,0 +1,48 @@
+"""What a finished run is worth: shares of the test pictures, and of those it learned from, that it tells right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vitlab.checkpoints import load
+from vitlab.config.data import Split
+from vitlab.config.evaluation import EvaluateConfig
+from vitlab.config.serialize import Json
+from vitlab.data.opening import open_source
+from vitlab.evaluation.classify import Classification
+from vitlab.evaluation.evaluation import evaluate
+from vitlab.evaluation.label_mapping import match_by_name
+
+if TYPE_CHECKING:
+    from vitlab.studies.runner import Job
+
+
+_GENERATED = "generated"
+_CONFIG = EvaluateConfig(workers=0, resamples=0)
+
+
+def judge_run(job: Job) -> dict[str, Json]:
+    """`test` and, where the pictures are a fixed set, `train`: each as {right, of}."""
+    data = job.run.data
+    checkpoint = load(job.out / "model.safetensors")
+    parts: dict[str, Split] = {"test": "test"}
+    if not data.source.startswith(_GENERATED):  # of an endless set nothing is learned by heart
+        parts["train"] = data.train_split
+    told: dict[str, Json] = {}
+    for name, split in parts.items():
+        source = open_source(data.source, split=split, rule=data.rule)
+        targets = match_by_name(source.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
+        result = evaluate(checkpoint, source, targets, config=_CONFIG).result
+        assert isinstance(result, Classification)
+        told[name] = {"right": result.top1.right, "of": result.top1.of}
+    return told
+
+
+def accuracy_of(result: dict[str, Json], part: str) -> float:
+    """The share, 0 to 1, of what `judge_run` said of a part."""
+    counts = result[part]
+    assert isinstance(counts, dict)
+    right, of = counts["right"], counts["of"]
+    assert isinstance(right, int)
+    assert isinstance(of, int)
+    return right / of

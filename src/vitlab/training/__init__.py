@@ -1,0 +1,5 @@
+"""Training as an iterator of events: `for event in train(run, out="runs/a"): ...`."""
+
+from vitlab.training.trainer import train
+
+__all__ = ["train"]

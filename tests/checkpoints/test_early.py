@@ -1,0 +1,34 @@
+"""Convolutions before the patches, kept: fitted to other channels, and refused by formats that have no place for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.checkpoints.small import small_checkpoint, small_config
+from vitlab.checkpoints import convert, load, save
+from vitlab.config import EarlyConvolutions
+from vitlab.errors import CheckpointError
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    config = small_config(early=EarlyConvolutions(widths=(16, 24), units=(1, 2)), patch_size=(2, 2), channels=3)
+    save(tmp_path / "early.safetensors", small_checkpoint(config))
+    return tmp_path / "early.safetensors"
+
+
+@torch.no_grad()
+def test_one_grey_channel_is_answered_as_the_same_grey_in_three(saved: Path) -> None:
+    colour, grey = load(saved), load(saved, channels=1)
+    grey_B1HW = torch.randn(2, 1, *colour.config.image_size, generator=torch.Generator().manual_seed(0))
+    wanted_BC = colour.model(grey_B1HW.expand(-1, 3, -1, -1))
+    torch.testing.assert_close(grey.model(grey_B1HW), wanted_BC, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("form", "name"), [("timm", "out.safetensors"), ("jax-npz", "out.npz"), ("huggingface", "out")])
+def test_a_format_without_a_place_for_convolutions_refuses_them_by_name(form: str, name: str, saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="convolutions before the patches"):
+        convert(saved, tmp_path / name, to=form)

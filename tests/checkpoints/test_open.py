@@ -1,0 +1,288 @@
+"""Any checkpoint becomes a model that is ready to use, and says what was done on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.checkpoints.small import LABELS, feed_for, logits_of, pictures, small_checkpoint, small_config
+from vitlab.checkpoints import convert, describe, load, save
+from vitlab.checkpoints.containers import read_file, write_npz, write_safetensors
+from vitlab.checkpoints.formats import FORMATS
+from vitlab.config import Position, Preprocess, ResNetConfig
+from vitlab.config.model import PROFILES, ViTConfig
+from vitlab.errors import CheckpointError, ConfigError
+
+HEADS = 4  # of ViT-Mini, which formats without them would guess as 1
+
+FILES = {
+    "native": "model.safetensors",
+    "jax-npz": "jax.npz",
+    "big-vision": "big_vision.npz",
+    "timm": "timm.safetensors",
+    "huggingface": "folder",
+    "torchvision": "torchvision.safetensors",
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same small model in every format."""
+    folder = tmp_path_factory.mktemp("formats")
+    save(folder / FILES["native"], small_checkpoint())
+    for to, name in FILES.items():
+        if to != "native":
+            convert(folder / FILES["native"], folder / name, to=to)
+    return folder
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_every_format_is_told_from_its_content_and_gives_the_same_logits_in_the_same_profile(files: Path, kind: str) -> None:
+    native = load(files / FILES["native"])
+    loaded = load(files / FILES[kind], heads=HEADS, profile="official")
+    assert loaded.format == kind
+    assert not loaded.model.training
+    assert isinstance(loaded.config, ViTConfig)
+    assert loaded.config.numerics == PROFILES["official"]
+    images_BCHW = pictures(native.config)
+    assert torch.equal(logits_of(loaded, images_BCHW), logits_of(native, images_BCHW))
+    said = describe(files / FILES[kind], heads=HEADS, profile="official")
+    assert (said.format, said.config, said.preprocess) == (kind, loaded.config, loaded.preprocess)
+    assert said.parameters == sum(parameter.numel() for parameter in loaded.model.parameters())
+
+
+def test_a_torch_file_of_a_known_layout_is_read_like_its_safetensors(files: Path, tmp_path: Path) -> None:
+    tensors = read_file(files / FILES["timm"]).tensors
+    torch.save({"state_dict": tensors, "epoch": 1}, tmp_path / "model.pth")
+    write_safetensors(tmp_path / "model.safetensors", tensors, {})
+    one, two = load(tmp_path / "model.safetensors", heads=HEADS), load(tmp_path / "model.pth", heads=HEADS)
+    images_BCHW = pictures(one.config)
+    assert torch.equal(logits_of(one, images_BCHW), logits_of(two, images_BCHW))
+    assert "took the weights under 'state_dict'" in two.notes
+
+
+def test_a_guess_is_said_and_what_was_told_is_not(files: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bare.safetensors"
+    write_safetensors(path, read_file(files / FILES["timm"]).tensors, {})
+    guessed, told = load(path), load(path, heads=HEADS)
+    assert any("heads=1 is a guess" in note for note in guessed.notes)
+    assert not any("heads" in note for note in told.notes)
+    assert isinstance(guessed.config, ViTConfig)
+    assert isinstance(told.config, ViTConfig)
+    assert (guessed.config.heads, told.config.heads) == (1, HEADS)
+
+
+def test_a_native_file_says_its_heads_and_grid_itself(files: Path) -> None:
+    path = files / FILES["native"]
+    assert load(path, heads=4, grid=4).config == load(path, grid=(4, 4)).config == load(path).config
+    with pytest.raises(CheckpointError, match="says heads=4 itself; heads=2 contradicts it"):
+        load(path, heads=2)
+    with pytest.raises(CheckpointError, match=r"says grid=\(4, 4\) itself"):
+        load(path, grid=(2, 8))
+
+
+def test_a_profile_changes_the_numerics_of_a_native_file_and_nothing_else(files: Path) -> None:
+    path = files / FILES["native"]
+    before, after = load(path), load(path, profile="huggingface")
+    assert after.config == small_config(numerics=PROFILES["huggingface"])
+    assert any("huggingface" in note for note in after.notes)
+    images_BCHW = pictures(before.config)
+    difference = (logits_of(before, images_BCHW) - logits_of(after, images_BCHW)).abs().max()
+    assert 0 < difference < 0.05
+    with pytest.raises(ConfigError, match="no numerics profile called 'hugginface'"):
+        load(path, profile="hugginface")
+
+
+def test_another_head_size_patch_and_channels_are_fitted_fed_and_said(files: Path) -> None:
+    path = files / FILES["native"]
+    loaded = load(path, num_classes=3, image_size=(40, 64), channels=1, dynamic_size=True, interpolation="bicubic")
+    assert loaded.config == small_config(
+        num_classes=3,
+        image_size=(40, 64),
+        channels=1,
+        dynamic_size=True,
+        numerics=replace(small_config().numerics, resize="bicubic"),
+    )
+    assert loaded.preprocess.image_size == (40, 64)
+    assert loaded.preprocess.resize_to == round(37 * 64 / 32)
+    assert loaded.preprocess.mean == pytest.approx((0.41,))
+    assert loaded.labels is None
+    assert torch.equal(logits_of(loaded, pictures(loaded.config)), torch.zeros(2, 3))
+    text = " | ".join(loaded.notes)
+    for word in (
+        "made for a test",
+        "head of 3 classes",
+        "4x4 to 5x8",
+        "1 channels",
+        "40x64 pixels",
+        "labels of the old head left out",
+    ):
+        assert word in text, text
+    assert load(path, patch_size=4).config == small_config(patch_size=(4, 4))
+
+
+def test_a_fitted_checkpoint_can_be_saved_and_loaded_again(files: Path, tmp_path: Path) -> None:
+    fitted = load(files / FILES["timm"], heads=HEADS, image_size=(32, 64), num_classes=2, labels=["no", "yes"], channels=4)
+    save(tmp_path / "fitted.safetensors", fitted)
+    again = load(tmp_path / "fitted.safetensors")
+    assert (again.config, again.preprocess, again.labels, again.notes) == (
+        fitted.config,
+        fitted.preprocess,
+        ("no", "yes"),
+        fitted.notes,
+    )
+    images_BCHW = pictures(fitted.config)
+    assert torch.equal(logits_of(again, images_BCHW), logits_of(fitted, images_BCHW))
+
+
+def test_asking_for_what_the_file_has_changes_nothing(files: Path) -> None:
+    path = files / FILES["native"]
+    plain, same = load(path), load(path, num_classes=10, image_size=32, patch_size=8, channels=3)
+    assert (plain.config, plain.preprocess, plain.labels, plain.notes) == (same.config, same.preprocess, same.labels, same.notes)
+    assert torch.equal(logits_of(plain, pictures(plain.config)), logits_of(same, pictures(plain.config)))
+
+
+def test_a_new_head_for_the_same_number_of_classes_is_zeros_and_has_no_labels(files: Path) -> None:
+    loaded = load(files / FILES["native"], new_head=True)
+    assert loaded.labels is None
+    assert loaded.metrics is None
+    assert "metrics of the model before fitting left out" in loaded.notes
+    assert torch.equal(logits_of(loaded, pictures(loaded.config)), torch.zeros(2, 10))
+
+
+def test_labels_given_are_one_a_class_or_refused(files: Path) -> None:
+    path = files / FILES["native"]
+    names = [f"class {number}" for number in range(10)]
+    assert load(path).labels == LABELS
+    named = load(path, labels=names)
+    assert named.labels == tuple(names)
+    assert "labels as given, not as in the file" in named.notes
+    assert load(files / FILES["jax-npz"], labels=names).labels == tuple(names)
+    assert load(path, num_classes=2, labels=("a", "b")).labels == ("a", "b")
+    with pytest.raises(CheckpointError, match="9 labels for a head of 10 classes"):
+        load(path, labels=names[:9])
+    with pytest.raises(CheckpointError, match="10 labels for a head of 2 classes"):
+        load(path, num_classes=2, labels=names)
+    with pytest.raises(CheckpointError, match="one text"):
+        load(path, labels="abcdefghij")
+
+
+def test_preprocessing_given_is_used_or_refused_where_the_model_cannot_take_it(files: Path) -> None:
+    path = files / FILES["native"]
+    given = Preprocess(image_size=(32, 32), resize="squash")
+    loaded = load(path, preprocess=given)
+    assert loaded.preprocess == given
+    assert "preprocessing as given, not as in the file" in loaded.notes
+    with pytest.raises(CheckpointError, match="48x48 pixels and the model takes 32x32"):
+        load(path, preprocess=Preprocess(image_size=(48, 48)))
+    assert load(path, preprocess=Preprocess(image_size=(48, 48)), dynamic_size=True).preprocess.image_size == (48, 48)
+    with pytest.raises(CheckpointError, match="1 channels and the model takes 3"):
+        load(path, preprocess=Preprocess(image_size=(32, 32), mean=(0.5,), std=(0.5,)))
+
+
+def test_weights_are_used_in_the_type_asked_for(files: Path) -> None:
+    path = files / FILES["native"]
+    half = load(path, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in half.model.parameters()} == {torch.bfloat16}
+    assert half.notes[-1] == "weights converted from float32 to bfloat16"
+    with pytest.raises(CheckpointError, match=r"cannot be torch\.int8"):
+        load(path, dtype=torch.int8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_half_and_double_files_of_other_formats_are_widened_or_kept_as_asked(
+    files: Path, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    tensors = {name: tensor.to(dtype) for name, tensor in read_file(files / FILES["jax-npz"]).tensors.items()}
+    write_npz(tmp_path / "half.npz", tensors)
+    usual, kept = load(tmp_path / "half.npz"), load(tmp_path / "half.npz", dtype=None)
+    assert {parameter.dtype for parameter in usual.model.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in kept.model.parameters()} == {dtype}
+    name = str(dtype).removeprefix("torch.")
+    assert f"weights converted from {name} to float32" in usual.notes
+    assert f"weights kept as in the file: {name}" in kept.notes
+    assert all(
+        torch.equal(one.float(), other) for one, other in zip(kept.model.parameters(), usual.model.parameters(), strict=True)
+    )
+
+
+def test_weights_that_are_not_numbers_with_a_point_are_refused(files: Path, tmp_path: Path) -> None:
+    tensors = {name: tensor.to(torch.int32) for name, tensor in read_file(files / FILES["jax-npz"]).tensors.items()}
+    write_npz(tmp_path / "whole.npz", tensors)
+    with pytest.raises(CheckpointError, match=r"floating.point"):
+        load(tmp_path / "whole.npz", dtype=None)
+
+
+def test_an_unknown_layout_shows_its_first_keys_and_what_was_tried(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "x", {"conv1.weight": torch.ones(3, 2), "fc.bias": torch.ones(4)}, {})
+    with pytest.raises(CheckpointError, match="2 tensors of no layout") as refused:
+        load(tmp_path / "x")
+    assert "conv1.weight (3, 2)" in refused.value.message
+    assert refused.value.hint == "tried native, jax-npz, big-vision, timm, huggingface, torchvision, bit-npz, swin, convnext"
+
+
+def test_a_file_that_fits_two_layouts_is_refused(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FORMATS["torchvision"], "matches", lambda _: True)
+    with pytest.raises(CheckpointError, match="could be timm or torchvision"):
+        load(files / FILES["timm"])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "native"])
+def test_a_file_without_one_of_its_tensors_or_with_one_more_is_refused_by_name(files: Path, tmp_path: Path, kind: str) -> None:
+    raw = read_file(files / FILES[kind])
+    last = next(name for name in reversed(raw.tensors) if name.endswith(("bias", "norm/scale")))
+    for tensors, word in (
+        ({name: tensor for name, tensor in raw.tensors.items() if name != last}, last),
+        (raw.tensors | {"something.else": torch.ones(1)}, "something.else"),
+        (raw.tensors | {last: torch.ones(7, 7)}, last),
+    ):
+        path = tmp_path / "model"
+        if FILES[kind].endswith(".npz"):
+            write_npz(path, tensors)
+        else:
+            write_safetensors(path, tensors, raw.metadata)
+        with pytest.raises(CheckpointError) as refused:
+            load(path, heads=HEADS)
+        assert word.removeprefix("params/") in str(refused.value)
+
+
+def test_a_resnet_is_loaded_fitted_and_described(tmp_path: Path) -> None:
+    config = ResNetConfig(blocks=(1, 1, 1, 1), stage_widths=(32, 64, 128, 256), root_width=8, groups=8, num_classes=10)
+    checkpoint = replace(small_checkpoint(config), preprocess=replace(feed_for(config), image_size=(160, 160), resize_to=180))
+    save(tmp_path / "model", checkpoint)
+    loaded = load(tmp_path / "model", num_classes=3, image_size=96)
+    assert loaded.preprocess.image_size == (96, 96)
+    assert load(tmp_path / "model").preprocess == checkpoint.preprocess  # a ResNet takes any size
+    assert logits_of(loaded, pictures(loaded.config)).shape == (2, 3)
+    with pytest.raises(CheckpointError, match="profiles are for ViTs"):
+        load(tmp_path / "model", profile="timm")
+    with pytest.raises(CheckpointError, match="patch_size"):
+        load(tmp_path / "model", patch_size=8)
+
+
+def test_positions_of_every_kind_survive_saving(tmp_path: Path) -> None:
+    for kind in ("none", "learned-1d", "learned-2d", "relative", "sincos-2d"):
+        for place in ("stem", "every", "shared"):
+            checkpoint = small_checkpoint(small_config(position=Position(kind=kind, place=place)))
+            save(tmp_path / "model", checkpoint)
+            images_BCHW = pictures(checkpoint.config)
+            assert torch.equal(logits_of(load(tmp_path / "model"), images_BCHW), logits_of(checkpoint, images_BCHW))
+
+
+def test_a_wrong_size_or_number_is_refused_before_the_file_is_read(tmp_path: Path) -> None:
+    wrongs: list[dict[str, Any]] = [
+        {"image_size": 0},
+        {"image_size": (1, 2, 3)},
+        {"patch_size": -1},
+        {"grid": (0, 3)},
+        {"heads": 0},
+    ]
+    for wrong in wrongs:
+        with pytest.raises(ConfigError):
+            load(tmp_path / "missing", **wrong)
+    with pytest.raises(CheckpointError, match="no file called"):
+        load(tmp_path / "missing")

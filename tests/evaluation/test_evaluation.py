@@ -1,0 +1,224 @@
+"""A checkpoint judged by a source: every picture once, in any batches, and what cannot be read is never left out in silence."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.inference import small
+from vitlab.checkpoints import Checkpoint
+from vitlab.config.evaluation import EvaluateConfig
+from vitlab.data.dataset import Source
+from vitlab.data.opening import open_source
+from vitlab.errors import ConfigError, DataError
+from vitlab.evaluation.classify import Classification, MultiLabel
+from vitlab.evaluation.evaluation import Evaluation, evaluate, name_in, open_part, robustness, write_per_image
+from vitlab.evaluation.label_mapping import Targets, match_by_name
+from vitlab.inference import Predictor
+
+QUICK = EvaluateConfig(batch_size=4, workers=0, resamples=0)
+
+
+def judged(checkpoint: Checkpoint, source: Source, *, config: EvaluateConfig = QUICK) -> Evaluation:
+    targets = match_by_name(source.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
+    return evaluate(checkpoint, source, targets, config=config)
+
+
+def single(found: Evaluation) -> Classification:
+    assert isinstance(found.result, Classification)
+    return found.result
+
+
+def test_the_accuracy_is_that_of_predicting_the_pictures_one_by_one(pets: Path, expert: Checkpoint) -> None:
+    source = open_source(pets, split="all")
+    found = single(judged(expert, source))
+    predictor = Predictor(expert, batch_size=1)
+    right = [predictor([name_in(source, index)])[0].top(1)[0][0] == source.labels[index // 7] for index in range(21)]
+    assert (found.top1.right, found.top1.of) == (sum(right), 21)
+
+
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (5, 2), (21, 1), (64, 3)])
+def test_batches_and_workers_change_nothing(pets: Path, expert: Checkpoint, batch_size: int, workers: int) -> None:
+    source = open_source(pets, split="all")
+    one = judged(expert, source)
+    other = judged(expert, source, config=replace(QUICK, batch_size=batch_size, workers=workers))
+    np.testing.assert_allclose(one.answers.logits_NC, other.answers.logits_NC, atol=1e-5)
+    assert np.array_equal(one.answers.indices_N, other.answers.indices_N)
+    assert single(one).top1 == single(other).top1
+
+
+def test_a_picture_that_cannot_be_read_fails_by_name_or_is_counted_as_wrong(pets: Path, expert: Checkpoint) -> None:
+    bad = pets / "dog" / "photo-013.jpg"
+    whole = judged(expert, open_source(pets, split="all"))
+    bad.write_bytes(bad.read_bytes()[:200])
+    source = open_source(pets, split="all")
+    with pytest.raises(DataError, match=r"dog/photo-013\.jpg"):
+        judged(expert, source)
+    found = judged(expert, source, config=replace(QUICK, corrupt="skip"))
+    result = single(found)
+    assert (result.pictures, result.unreadable, result.top1.of) == (21, 1, 21)
+    assert result.per_class[1].of == 7
+    assert [failure.name for failure in found.answers.failures] == [str(bad)]
+    lost = int(whole.judged is not None and whole.judged.rank_N[10] == 0)
+    assert result.top1.right == single(whole).top1.right - lost
+
+
+def test_all_pictures_unreadable_is_an_error_not_a_nought(pets: Path, expert: Checkpoint) -> None:
+    for file in pets.rglob("*.jpg"):
+        file.write_bytes(b"junk")
+    with pytest.raises(DataError, match=r"cannot be read|could be read"):
+        judged(expert, open_source(pets, split="all"), config=replace(QUICK, corrupt="skip"))
+
+
+def test_progress_is_told_up_to_the_last_picture(pets: Path, expert: Checkpoint) -> None:
+    source = open_source(pets, split="all")
+    heard: list[tuple[str, int, int | None]] = []
+    targets = match_by_name(source.labels, expert.labels, classes=3)
+    evaluate(expert, source, targets, config=QUICK, tell=lambda what, done, total: heard.append((what, done, total)))
+    assert heard[0] == ("evaluating", 0, 21)
+    assert heard[-1] == ("evaluating", 21, 21)
+    assert [done for _, done, _ in heard] == sorted(done for _, done, _ in heard)
+
+
+def test_a_headless_checkpoint_and_pictures_without_labels_are_refused_before_any_is_read(pets: Path, expert: Checkpoint) -> None:
+    source = open_source(pets, split="all")
+    targets = match_by_name(source.labels, source.labels, classes=3)
+    with pytest.raises(DataError, match="no head"):
+        evaluate(small.checkpoint(None, classes=0), source, targets, config=QUICK)
+    unlabelled = open_source(f"pictures:{pets}", split="all")
+    with pytest.raises(DataError, match="no labels"):
+        match_by_name(unlabelled.labels, expert.labels, classes=3)
+
+
+def test_pictures_of_classes_mapped_to_nothing_are_not_counted(pets: Path, expert: Checkpoint) -> None:
+    source = open_source(pets, split="all")
+    targets = Targets(labels=source.labels, right=((0, 2), (), (1,)), names=source.labels)
+    found = evaluate(expert, source, targets, config=QUICK)
+    assert single(found).pictures == 14
+    assert single(found).per_class[1].of == 0
+    assert set(found.answers.labels.tolist()) == {0, 2}
+
+
+def test_real_labels_go_by_the_pictures_index(pets: Path, expert: Checkpoint) -> None:
+    source = open_source(pets, split="all")
+    targets = match_by_name(source.labels, expert.labels, classes=3)
+    plain = evaluate(expert, source, targets, config=QUICK)
+    real = [[index // 7] if index % 2 else [] for index in range(21)]
+    found = single(evaluate(expert, source, targets, real=real, config=QUICK))
+    assert found.real is not None
+    assert plain.judged is not None
+    assert (found.real.right, found.real.of) == (int((plain.judged.rank_N[1::2] == 0).sum()), 10)
+
+
+@pytest.fixture
+def tagged(tmp_path: Path) -> Source:
+    files = small.photos(tmp_path / "tagged", 9)
+    lines = [f"{file.name},{'|'.join(kind for bit, kind in enumerate(('cat', 'dog', 'owl')) if (place + 1) >> bit & 1)}"
+             for place, file in enumerate(files)]  # fmt: skip
+    (tmp_path / "tagged" / "labels.csv").write_text("file,labels\n" + "\n".join(lines) + "\n")
+    return open_source(tmp_path / "tagged" / "labels.csv", split="all")
+
+
+def test_pictures_of_several_classes_are_judged_by_average_precision(tagged: Source, expert: Checkpoint) -> None:
+    assert tagged.multi_label
+    found = judged(expert, tagged)
+    assert isinstance(found.result, MultiLabel)
+    assert found.judged is None
+    assert 0 < found.result.mean_average_precision <= 1
+    targets = match_by_name(tagged.labels, expert.labels, classes=3)
+    with pytest.raises(DataError, match="ReaL"):
+        evaluate(expert, tagged, targets, real=[[]] * 9, config=QUICK)
+    with pytest.raises(DataError, match="mapping"):
+        evaluate(expert, tagged, replace(targets, right=((0, 1), (1,), (2,))), config=QUICK)
+
+
+def test_an_unreadable_picture_of_several_classes_is_counted(tagged: Source, expert: Checkpoint) -> None:
+    Path(name_in(tagged, 4)).write_bytes(b"junk")
+    found = judged(expert, tagged, config=replace(QUICK, corrupt="skip")).result
+    assert isinstance(found, MultiLabel)
+    assert (found.pictures, found.unreadable) == (9, 1)
+    assert sum(count for _, _, count in found.per_class) == sum(bin((place + 1) & 7).count("1") for place in range(9))
+
+
+def lines_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_file_per_image_adds_up_to_the_result(pets: Path, expert: Checkpoint, tmp_path: Path) -> None:
+    (pets / "owl" / "photo-022.jpg").write_bytes(b"junk")
+    source = open_source(pets, split="all")
+    targets = match_by_name(source.labels, expert.labels, classes=3)
+    real = [[0] if index < 5 else [] for index in range(21)]
+    found = evaluate(expert, source, targets, real=real, config=replace(QUICK, corrupt="skip"))
+    write_per_image(tmp_path / "out.csv", found, source)
+    lines = lines_of(tmp_path / "out.csv")
+    assert len(lines) == 21
+    assert sum(int(line["right"]) for line in lines) == single(found).top1.right
+    assert sum(line["chosen"] == line["label"] for line in lines) == single(found).top1.right
+    assert sum(line["real"] != "" for line in lines) == 5
+    assert [line["name"] for line in lines if line["error"]] == [str(pets / "owl" / "photo-022.jpg")]
+    losses = [float(line["loss"]) for line in lines if line["loss"]]
+    assert np.mean(losses) == pytest.approx(single(found).loss, abs=1e-5)
+    (line,) = [line for line in lines if line["name"].endswith("cat/photo-000.jpg")]
+    assert float(line["confidence"]) == pytest.approx(Predictor(expert)([line["name"]])[0].top(1)[0][1], abs=1e-5)
+
+
+def test_the_file_per_image_of_several_classes_names_them(tagged: Source, expert: Checkpoint, tmp_path: Path) -> None:
+    Path(name_in(tagged, 4)).write_bytes(b"junk")
+    write_per_image(tmp_path / "out.csv", judged(expert, tagged, config=replace(QUICK, corrupt="skip")), tagged)
+    lines = lines_of(tmp_path / "out.csv")
+    assert lines[2]["labels"] == "cat|dog"
+    assert lines[-1]["labels"] == "cat|owl"
+    assert "photo-004" in lines[-1]["error"]
+
+
+def test_robustness_is_the_evaluation_of_corrupted_pictures(pets: Path, expert: Checkpoint) -> None:
+    source = open_source(pets, split="all")
+    clean = judged(expert, source)
+    found = robustness(expert, source, clean, corruptions=("brightness", "fog"), severities=(1, 5), config=QUICK)
+    assert found.measure == "top1"
+    assert found.clean == single(clean).top1.value
+    assert [name for name, _ in found.rows] == ["brightness", "fog"]
+    assert found.mean == pytest.approx(np.mean([value for _, values in found.rows for value in values]))
+    again = robustness(expert, source, clean, corruptions=("fog",), severities=(5,), config=replace(QUICK, batch_size=3, workers=2))
+    assert again.rows[0][1][0] == found.rows[1][1][1]
+    with pytest.raises(ConfigError, match="no corruption"):
+        robustness(expert, source, clean, corruptions=(), severities=(1,), config=QUICK)
+
+
+def test_the_declared_test_part_is_taken_then_val_then_everything(pets: Path, expert: Checkpoint, tmp_path: Path) -> None:
+    source, notes = open_part(str(pets), None, expert)
+    assert len(source) == 21
+    assert any("no parts" in note for note in notes)
+    parted = tmp_path / "parted"
+    for place, part in enumerate(("train", "val", "test")):
+        for kind in ("cat", "dog"):
+            small.photos(parted / part / kind, 2 + place, start=100 * place + 10 * (kind == "dog"))
+    assert len(open_part(str(parted), None, expert)[0]) == 8
+    assert len(open_part(str(parted), "train", expert)[0]) == 4
+    (parted / "test").rename(tmp_path / "gone")
+    assert len(open_part(str(parted), None, expert)[0]) == 6
+    (parted / "val").rename(tmp_path / "gone too")
+    assert len(open_part(str(parted), None, expert)[0]) == 4
+
+
+def test_data_the_model_was_trained_on_is_judged_by_what_training_held_out(pets: Path, expert: Checkpoint) -> None:
+    rule = {"val": 0.2, "test": 0.3}
+    trained = replace(expert, recipe={"data": {"source": str(pets), "rule": {**rule}}})
+    source, notes = open_part(str(pets), None, trained)
+    assert any("trained on this data" in note for note in notes)
+    train, _ = open_part(str(pets), "train", trained)
+    seen = {name_in(train, index) for index in range(len(train))}
+    assert seen.isdisjoint(name_in(source, index) for index in range(len(source)))
+    other = replace(expert, recipe={"data": {"source": "elsewhere"}})
+    assert len(open_part(str(pets), None, other)[0]) == 21
+
+
+def test_generated_pictures_are_judged_by_their_test_part(expert: Checkpoint) -> None:
+    source, _ = open_part("generated:kind=strokes,classes=3,examples=20,image_size=32", None, expert)
+    assert len(source) == 6

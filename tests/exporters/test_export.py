@@ -1,0 +1,305 @@
+"""A file that is kept answers as the model does; one that does not is never there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from vitlab.checkpoints import Checkpoint
+from vitlab.config import Preprocess, variant
+from vitlab.config.model import ModelConfig, Position, ResNetConfig, ResNetStem, ViTConfig
+from vitlab.data.dataset import Source
+from vitlab.data.opening import open_source
+from vitlab.data.transforms import normalise
+from vitlab.errors import ConfigError, ExportError
+from vitlab.exporters import export
+from vitlab.exporters.config import ExportConfig
+from vitlab.exporters.files import (
+    Graph,
+    Run,
+    generated_pictures,
+    onnx_bytes,
+    onnx_facts,
+    onnx_runner,
+    own_pictures,
+    stretch,
+    traced,
+)
+from vitlab.exporters.quantize import Files, OpenVINOQuantiser, Trial, quantised
+from vitlab.io.progress import silent
+from vitlab.models import build
+from vitlab.models.position import resize_grid
+
+MINI = variant("ViT-Mini/8", num_classes=5, image_size=32)
+LABELS = ("cat", "dog", "owl", "<b>bold</b>", "fünf")
+
+
+def knowing(config: ModelConfig) -> Checkpoint:
+    """A checkpoint whose head is not zero, so that answers differ from picture to picture."""
+    model = build(config, seed=3)
+    head = model.head
+    assert isinstance(head, nn.Linear)
+    with torch.no_grad():
+        head.weight.normal_(0, 0.5, generator=torch.Generator().manual_seed(1))
+    size = config.image_size if isinstance(config, ViTConfig) else (32, 32)
+    fed = Preprocess(image_size=size, resize_to=max(size) + 4, mean=(0.4,) * config.channels, std=(0.3,) * config.channels)
+    return Checkpoint(model=model, config=config, preprocess=fed, labels=LABELS[: config.num_classes])
+
+
+@pytest.fixture(scope="module")
+def mini() -> Checkpoint:
+    assert isinstance(MINI, ViTConfig)
+    return knowing(replace(MINI, depth=2))
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".xml", ".pt2"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_file_of_any_kind_answers_as_torch_does(mini: Checkpoint, tmp_path: Path, ending: str, inside: bool) -> None:
+    made = export(mini, tmp_path / f"model{ending}", ExportConfig(inside=inside))
+    assert made.difference < 1e-5
+    assert all(path.is_file() for path in made.paths)
+    assert sum(path.stat().st_size for path in made.paths) == made.bytes
+    assert sorted(tmp_path.iterdir()) == sorted(made.paths)  # and nothing else was left
+
+
+def test_uint8_pictures_go_in_and_probabilities_come_out(mini: Checkpoint, tmp_path: Path) -> None:
+    made = export(mini, tmp_path / "model.onnx", ExportConfig(inside=True))
+    images_NHWC = generated_pictures(mini, count=3).images_NHWC
+    chances_NK = onnx_runner(made.paths[0].read_bytes())(images_NHWC)
+    np.testing.assert_allclose(chances_NK.sum(1), 1, atol=1e-6)
+    assert np.ptp(chances_NK, axis=0).max() > 1e-3
+
+
+def test_labels_and_feeding_travel_with_the_file(mini: Checkpoint, tmp_path: Path) -> None:
+    made = export(mini, tmp_path / "model.onnx")
+    facts = onnx_facts(made.paths[0].read_bytes())
+    assert json.loads(facts["vitlab_labels"]) == list(LABELS)
+    assert json.loads(facts["vitlab_preprocess"])["resize_to"] == 36
+
+
+def test_an_openvino_file_holds_the_labels_too(mini: Checkpoint, tmp_path: Path) -> None:
+    made = export(mini, tmp_path / "model.xml")
+    openvino = pytest.importorskip("openvino")
+    model = openvino.Core().read_model(made.paths[0])
+    assert json.loads(model.get_rt_info(["vitlab", "vitlab_labels"]).astype(str)) == list(LABELS)
+
+
+@pytest.mark.parametrize("resize", ["official", "bicubic"])
+def test_a_file_of_free_size_answers_as_torch_at_other_sizes(tmp_path: Path, resize: str) -> None:
+    assert isinstance(MINI, ViTConfig)
+    numerics = replace(MINI.numerics, resize=resize)  # type: ignore[arg-type]
+    made = export(knowing(replace(MINI, depth=2, numerics=numerics)), tmp_path / "model.onnx", ExportConfig(dynamic_size=True))
+    assert made.difference < 1e-5
+    run = onnx_runner(made.paths[0].read_bytes())
+    assert run(np.zeros((3, 3, 48, 80), np.float32)).shape == (3, 5)
+
+
+@pytest.mark.parametrize("how", ["official", "bicubic"])
+@pytest.mark.parametrize(("size", "to"), [(14, 24), (7, 12), (24, 14), (5, 5), (3, 17), (5, 1)])
+def test_the_matrices_of_a_free_size_interpolate_as_the_model_does(size: int, to: int, how: str) -> None:
+    line_1ND = torch.randn(1, size, 4, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
+    wanted_1ND = resize_grid(line_1ND, (size, 1), (to, 1), how)  # type: ignore[arg-type]
+    torch.testing.assert_close(stretch(size, to, how).double() @ line_1ND, wanted_1ND, atol=1e-5, rtol=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["hybrid", "bit", "distilled", "map", "grey"])
+def test_every_kind_of_model_is_exported(name: str, tmp_path: Path) -> None:
+    assert isinstance(MINI, ViTConfig)
+    small = replace(MINI, depth=2)
+    configs: dict[str, ModelConfig] = {
+        "hybrid": replace(small, stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1), image_size=(64, 64)),
+        "bit": ResNetConfig(blocks=(1, 1), stage_widths=(128, 256), root_width=32, image_size=(32, 32), num_classes=5),
+        "distilled": replace(small, distill_token=True),
+        "map": replace(small, pool="map", class_token=False),
+        "grey": replace(small, channels=1),
+    }
+    made = export(knowing(configs[name]), tmp_path / "model.onnx")
+    assert made.difference < 1e-4
+
+
+def test_a_file_that_differs_is_never_written(mini: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(content: bytes, *, threads: int = 0) -> object:
+        run = onnx_runner(content)
+        return lambda images: run(images) + (0.01 if len(images) == 5 else 0)  # only at a batch of 5
+
+    monkeypatch.setattr("vitlab.exporters.exporter.onnx_runner", wrong)
+    with pytest.raises(ExportError, match=r"differ from the model's by 0\.01; nothing was written"):
+        export(mini, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_earlier_file_stays_when_a_new_one_differs(mini: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"the old one")
+    monkeypatch.setattr("vitlab.exporters.exporter.onnx_runner", lambda _: lambda images: np.full((len(images), 5), np.nan))
+    with pytest.raises(ExportError, match="not finite"):
+        export(mini, tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").read_bytes() == b"the old one"
+
+
+def test_a_model_that_always_says_the_same_is_told(tmp_path: Path) -> None:
+    assert isinstance(MINI, ViTConfig)
+    config = replace(MINI, depth=1)
+    fresh = Checkpoint(model=build(config), config=config, preprocess=Preprocess(image_size=(32, 32), resize_to=32))
+    assert any("says little" in note for note in export(fresh, tmp_path / "model.pt2").notes)
+
+
+def test_what_cannot_be_exported_is_refused_with_a_reason(mini: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not say what to write"):
+        export(mini, tmp_path / "model.tflite")
+    with pytest.raises(ConfigError, match="calibrated on pictures"):
+        export(mini, tmp_path / "model.onnx", ExportConfig(int8=True))
+    with pytest.raises(ConfigError, match=r"\.onnx or \.xml"):
+        export(mini, tmp_path / "model.pt2", ExportConfig(int8=True), source=open_source("digits", split="test"))
+    assert isinstance(mini.config, ViTConfig)
+    relative = knowing(replace(mini.config, position=Position(kind="relative", prefix=False)))
+    with pytest.raises(ConfigError, match="one grid"):
+        export(relative, tmp_path / "model.onnx", ExportConfig(dynamic_size=True))
+
+
+def test_a_missing_runtime_is_named_with_its_extra(mini: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(name: str) -> object:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr("vitlab.exporters.files.import_module", gone)
+    with pytest.raises(ConfigError, match="is not installed") as caught:
+        export(mini, tmp_path / "model.onnx")
+    assert caught.value.hint is not None
+    assert "vitlab[export]" in caught.value.hint
+
+
+@pytest.fixture(scope="module")
+def reader() -> Checkpoint:
+    """A ViT that tells digits by the nearest of its mean features: good enough to lose something by rounding."""
+    assert isinstance(MINI, ViTConfig)
+    config = replace(MINI, depth=2, num_classes=10, channels=1)
+    source = open_source("digits", split="train")
+    labels = source.labels
+    model = build(config, seed=3)
+    fed = Preprocess(image_size=(32, 32), resize="squash", mean=(0.5,), std=(0.5,))
+    made = Checkpoint(model=model, config=config, preprocess=fed, labels=labels)
+    pictures = own_pictures(made, source, most=300)
+    with torch.no_grad():
+        features_ND = model.features(normalise(torch.from_numpy(pictures.images_NHWC), fed))
+        right_N = torch.tensor([classes[0] for classes in pictures.right or ()])
+        mean_KD = torch.stack([features_ND[right_N == label].mean(0) for label in range(10)])
+        assert isinstance(model.head, nn.Linear)
+        centred_KD = mean_KD - mean_KD.mean(0)
+        model.head.weight.copy_(10 * centred_KD)
+        model.head.bias.copy_(-5 * (centred_KD * (mean_KD + mean_KD.mean(0))).sum(1))
+    return made
+
+
+def foreign() -> Source:
+    """Images with labels that the model does not know."""
+    return open_source("generated:kind=strokes,classes=3,examples=8,image_size=32", split="train")
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".xml"])
+def test_eight_bits_take_a_third_of_the_file_and_lose_at_most_what_is_allowed(
+    reader: Checkpoint, tmp_path: Path, ending: str
+) -> None:
+    source = open_source("digits", split="test")
+    whole = export(reader, tmp_path / f"float{ending}", ExportConfig(inside=True))
+    made = export(
+        reader, tmp_path / f"int8{ending}", ExportConfig(int8=True, inside=True, calibration=64, max_drop=5), source=source
+    )
+    assert made.quantised is not None
+    assert made.quantised.measure == "top-1"
+    assert made.quantised.before > 30  # chance is 10
+    assert made.quantised.drop <= 5
+    assert made.paths[-1].stat().st_size < whole.paths[-1].stat().st_size  # of OpenVINO's two, that of the weights
+    assert made.difference > 0
+
+
+def test_eight_bits_that_lose_too_much_are_not_written(reader: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer of a graph in 8 bits is moved to the next class, so that none agrees, whatever the kernels of this CPU give."""
+
+    def moved(content: bytes, *, threads: int = 0) -> object:
+        run = onnx_runner(content, threads=threads)
+        hurt = b"DequantizeLinear" in content
+        return lambda images: np.roll(run(images), 1, axis=1) if hurt else run(images)
+
+    monkeypatch.setattr("vitlab.exporters.quantize.onnx_runner", moved)
+    lost = r"8 bits lose 100\.00 points of agreement \(100\.00 to 0\.00 %\), also with \d+ of \d+ layers left in float"
+    with pytest.raises(ExportError, match=lost):
+        export(reader, tmp_path / "int8.onnx", ExportConfig(int8=True, calibration=8, max_drop=99), source=foreign())
+    assert not list(tmp_path.iterdir())
+
+
+class Fragility:
+    """A quantiser of four products: with the first one in 8 bits every second answer is wrong, with any other none is."""
+
+    def __init__(self) -> None:
+        self.products: tuple[str, ...] = ("a", "b", "c", "d")
+        self.layer_of = {name: f"layer {name}" for name in self.products}
+        self.left: tuple[str, ...] = ()
+
+    def in_float(self) -> Run:
+        return self.runner(self.without(self.products))
+
+    def without(self, floats: Sequence[str]) -> Files:
+        return ("".join(name for name in self.products if name not in floats).encode(),)
+
+    def only(self, name: str) -> Files:
+        return (name.encode(),)
+
+    def runner(self, files: Files) -> Run:
+        def run(images: NDArray[Any]) -> NDArray[np.float32]:
+            classes = images + 1 - images % 2 if b"a" in files[0] else images
+            scores_NK: NDArray[np.float32] = np.eye(10, dtype=np.float32)[classes]
+            return scores_NK
+
+        return run
+
+
+def test_the_layer_that_costs_answers_is_found_and_left_in_float() -> None:
+    images_N = np.arange(10)
+    trial = Trial(images=images_N, right=[[number] for number in range(10)], max_drop=10)
+    made = quantised(Fragility(), trial, tell=silent)
+    assert made.kept == ("layer a",)
+    assert made.fragile[0].layer == "layer a"
+    assert [found.error for found in made.fragile[1:]] == [0, 0, 0]
+    assert (made.before, made.after) == (100, 100)
+    in_full = quantised(Fragility(), replace(trial, max_drop=50), tell=silent)  # as much as is lost
+    assert (in_full.kept, in_full.before, in_full.after) == ((), 100, 50)
+
+
+def test_eight_bits_that_would_end_the_process_are_refused(
+    reader: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitlab.exporters.files._TRIAL", "import os; os.kill(os.getpid(), 4)")
+    asked = ExportConfig(int8=True, calibration=8, max_drop=100)
+    with pytest.raises(ExportError, match=r"OpenVINO cannot run 8 bits here: a trial of it died of SIGILL") as caught:
+        export(reader, tmp_path / "int8.xml", asked, source=open_source("digits", split="test"))
+    assert "ONEDNN_MAX_CPU_ISA" in (caught.value.hint or "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_pictures_without_labels_are_judged_by_agreement(reader: Checkpoint, tmp_path: Path) -> None:
+    made = export(reader, tmp_path / "int8.onnx", ExportConfig(int8=True, calibration=16, max_drop=50), source=foreign())
+    assert made.quantised is not None
+    assert made.quantised.measure == "agreement"
+    assert any("agreement" in note for note in made.notes)
+
+
+def test_one_layer_in_eight_bits_for_openvino_is_nearer_to_the_original_than_all_of_them(reader: Checkpoint) -> None:
+    pictures = own_pictures(reader, open_source("digits", split="test"), most=16)
+    graph = Graph(reader, ExportConfig(inside=True))
+    content = onnx_bytes(traced(graph, ExportConfig(inside=True)), {})
+    quantiser = OpenVINOQuantiser(content, {}, pictures.images_NHWC, silent)
+    assert all(layer != name for name, layer in quantiser.layer_of.items())  # a place in the model, not a number in the graph
+    wanted = quantiser.in_float()(pictures.images_NHWC)
+    whole, single = (
+        float(np.abs(quantiser.runner(files)(pictures.images_NHWC) - wanted).max())
+        for files in (quantiser.without(()), quantiser.only(quantiser.products[0]))
+    )
+    assert 0 < single < whole

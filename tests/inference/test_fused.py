@@ -1,0 +1,221 @@
+"""A folded ViT gives the model's own numbers, whatever the model is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from vitlab.checkpoints import Checkpoint
+from vitlab.config import Preprocess, variant
+from vitlab.config.model import PROFILES, Position, ResNetStem, ViTConfig
+from vitlab.errors import ConfigError
+from vitlab.inference import Predictor
+from vitlab.inference import backends as fused_backend
+from vitlab.inference import eager as workspace
+from vitlab.inference.backends import FusedBackend, TorchBackend, torch_backend
+from vitlab.inference.eager import FusedViT
+from vitlab.inference.folded import exportable, fold, why_not_folded
+from vitlab.models import build
+from vitlab.models.vit import ViT
+
+MADE_OF: dict[str, dict[str, object]] = {
+    "as in the paper": {},
+    "the mean of patches": {"pool": "mean"},
+    "patches alone": {"pool": "mean", "class_token": False},
+    "attention pooling": {"pool": "map"},
+    "a distillation token": {"distill_token": True},
+    "registers": {"register_tokens": 3},
+    "layer scale": {"layer_scale": 0.1},
+    "no bias of queries, keys and values": {"qkv_bias": False},
+    "the norm after the mean": {"pool": "mean", "norm_after_pool": True},
+    "the norm after the token": {"norm_after_pool": True},
+    "two distilled and normed": {"norm_after_pool": True, "distill_token": True},
+    "a padded edge": {"pad": True, "image_size": (30, 37)},
+    "rows and columns at every layer": {"position": Position(kind="learned-2d", place="every")},
+    "one table at every layer": {"position": Position(kind="sincos-2d", place="shared")},
+    "no positions": {"position": Position(kind="none")},
+    "the error function": {"numerics": PROFILES["timm"]},
+    "another epsilon": {"numerics": PROFILES["huggingface"]},
+    "a representation layer": {"representation_width": 16},
+    "a ResNet before it": {"stem": ResNetStem(blocks=(1, 1), width=32), "patch_size": (1, 1)},
+    "one layer": {"depth": 1},
+    "any size": {"dynamic_size": True},
+}
+FED = Preprocess(image_size=(32, 40), resize_to=64, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
+
+
+def vit(changes: Mapping[str, object] | None = None) -> Checkpoint:
+    """A small ViT with large random weights."""
+    base = variant("ViT-Mini/8", num_classes=7, image_size=(32, 40))
+    assert isinstance(base, ViTConfig)
+    config = replace(base, **(changes or {}))  # type: ignore[arg-type]
+    model = build(config)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+    size = (48, 32) if config.dynamic_size else config.image_size
+    fed = replace(FED, image_size=size, resize_to=max(64, *size))
+    return Checkpoint(model=model.eval(), config=config, preprocess=fed)
+
+
+def noise(checkpoint: Checkpoint, count: int = 3) -> NDArray[np.uint8]:
+    shape = (count, *checkpoint.preprocess.image_size, checkpoint.preprocess.channels)
+    return np.random.default_rng(1).integers(0, 256, shape, np.uint8)
+
+
+def close(found: NDArray[np.float32] | None, expected: NDArray[np.float32] | None) -> None:
+    assert found is not None
+    assert expected is not None
+    np.testing.assert_allclose(found, expected, atol=1e-5 * max(1.0, float(np.abs(expected).max(initial=0))), rtol=0)
+
+
+@pytest.mark.parametrize("made_of", MADE_OF)
+def test_folded_weights_give_the_models_own_logits_and_features(made_of: str) -> None:
+    checkpoint = vit(MADE_OF[made_of])
+    images_BHWC = noise(checkpoint)
+    expected = TorchBackend(checkpoint).run(images_BHWC, features=True)
+    found = FusedBackend(checkpoint, pictures=2).run(images_BHWC, features=True)
+    close(found.logits_BK, expected.logits_BK)
+    close(found.features_BD, expected.features_BD)
+
+
+@pytest.mark.parametrize("takes", ["pixels", "normalised"])
+@pytest.mark.parametrize("made_of", MADE_OF)
+def test_the_graph_for_other_runtimes_gives_the_same(made_of: str, takes: str) -> None:
+    from vitlab.data.transforms import normalise
+
+    checkpoint = vit(MADE_OF[made_of])
+    images_BHWC = noise(checkpoint)
+    expected = TorchBackend(checkpoint).run(images_BHWC, features=True)
+    images = torch.from_numpy(images_BHWC)
+    with torch.inference_mode():
+        graph = exportable(checkpoint, takes=takes, gives="both")  # type: ignore[arg-type]
+        logits_BK, features_BD = graph(images if takes == "pixels" else normalise(images, checkpoint.preprocess))
+        likely = exportable(checkpoint, takes="pixels", gives="probabilities")(images)
+    close(logits_BK.numpy(), expected.logits_BK)
+    close(features_BD.numpy(), expected.features_BD)
+    close(likely.sum(-1).numpy(), np.ones(3, np.float32))
+
+
+def test_folding_leaves_the_model_as_it_was() -> None:
+    checkpoint = vit({"layer_scale": 0.1})
+    before = {name: tensor.clone() for name, tensor in checkpoint.model.state_dict().items()}
+    FusedBackend(checkpoint).run(noise(checkpoint))
+    for name, tensor in checkpoint.model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    assert all(parameter.requires_grad for parameter in checkpoint.model.parameters())
+
+
+def test_slices_and_batches_of_any_size_give_the_same() -> None:
+    checkpoint = vit()
+    images_BHWC = noise(checkpoint, 9)
+    expected = TorchBackend(checkpoint).run(images_BHWC)
+    first = FusedBackend(checkpoint)
+    for pictures in (1, 2, 4, 16):
+        close(first.sliced(pictures).run(images_BHWC).logits_BK, expected.logits_BK)
+    for count in (1, 2, 5, 9):  # the same buffers again and again
+        close(first.run(images_BHWC[:count]).logits_BK, expected.logits_BK[:count])
+
+
+@pytest.mark.parametrize("held", [1, 50, 400, 1000, 2000])
+def test_attention_in_blocks_of_maps_or_rows_gives_the_same_in_linear_memory(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "_CACHED_MAPS", held)
+    checkpoint = vit()
+    images_BHWC = noise(checkpoint)
+    for merge in (0, 2):
+        found = FusedBackend(checkpoint, merge=merge).run(images_BHWC).logits_BK
+        monkeypatch.undo()
+        close(found, FusedBackend(checkpoint, merge=merge).run(images_BHWC).logits_BK)
+        monkeypatch.setattr(workspace, "_CACHED_MAPS", held)
+    for tokens in (10, 1_000, 10_000):
+        heads, lines = workspace.blocks(tokens, 12)
+        assert heads * lines * tokens <= max(held, tokens)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("side", [168, 184])  # 442 and 530 tokens, on both sides of the border
+def test_short_and_long_sequences_give_the_models_own_numbers(side: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = vit({"image_size": (side, side)})
+    images_BHWC = noise(checkpoint, 1)
+    expected = TorchBackend(checkpoint).run(images_BHWC).logits_BK
+    backend, watched = FusedBackend(checkpoint), list[bool]()
+    encoded = FusedViT._encoded
+
+    def seen(self: FusedViT, images: torch.Tensor, work: workspace.Workspace, *, watch: bool) -> object:
+        watched.append(watch)
+        return encoded(self, images, work, watch=watch)
+
+    monkeypatch.setattr(FusedViT, "_encoded", seen)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    close(backend.run(images_BHWC).logits_BK, expected)
+    assert watched == [threads == 1 or side == 168]  # plain products, and no second run
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_logits_of_attention_beyond_what_exp_can_hold_are_seen_and_computed_safely(sign: float) -> None:
+    checkpoint = vit()
+    model = checkpoint.model
+    assert isinstance(model, ViT)
+    with torch.no_grad():
+        for block in model.encoder.blocks:  # all logits near +-250, for every query and key
+            width = model.config.width
+            block.attention.qkv.bias[:width] = 20.0  # type: ignore[union-attr, operator]
+            block.attention.qkv.bias[width : 2 * width] = sign * 5.0  # type: ignore[union-attr, operator]
+    images_BHWC = noise(checkpoint)
+    fused = FusedViT(model, checkpoint.preprocess)
+    # A key's bias is dropped by folding, so the logits grow by the queries alone: make the keys themselves point away.
+    with torch.no_grad():
+        for layer in fused.folded.layers:
+            assert layer.query_bias_D is not None
+            layer.query_bias_D.mul_(1000.0 * sign)
+    work = fused.workspace(4)
+    pictures = torch.from_numpy(images_BHWC)
+    assert fused._encoded(pictures, work, watch=True) is None
+    assert bool(fused.read(pictures, work).isfinite().all())
+
+
+@pytest.mark.parametrize(("width", "side", "pictures"), [(192, 224, 4), (192, 384, 1), (384, 384, 2), (768, 384, 4), (768, 224, 4)])
+def test_a_slice_has_as_many_pictures_as_its_products_need(width: int, side: int, pictures: int) -> None:
+    with torch.device("meta"):
+        base = variant("ViT-Ti/16", image_size=side)
+        assert isinstance(base, ViTConfig)
+        model = ViT(replace(base, width=width, mlp_width=4 * width, depth=1))
+    assert fused_backend._fitting(model) == pictures
+
+
+def test_what_cannot_be_folded_runs_as_it_is_and_is_said() -> None:
+    for changes in (
+        {"attention": "local", "window": 3},
+        {"attention": "axial"},
+        {"position": Position(kind="relative")},
+    ):
+        checkpoint = vit(changes)
+        assert why_not_folded(checkpoint.model) is not None
+        backend, why = torch_backend(checkpoint)
+        assert isinstance(backend, TorchBackend)
+        assert why is not None
+        predictor = Predictor(checkpoint, backend="torch")
+        assert any("run as it is built" in note for note in predictor.notes)
+        with torch.inference_mode():
+            graph_BK = exportable(checkpoint)(torch.from_numpy(noise(checkpoint)))
+        close(graph_BK.numpy(), backend.run(noise(checkpoint)).logits_BK)
+    assert "float64" in str(why_not_folded(vit().model.double()))
+
+
+def test_a_model_fed_at_a_size_or_with_channels_it_does_not_take_is_refused() -> None:
+    checkpoint = vit()
+    assert isinstance(checkpoint.model, ViT)
+    with pytest.raises(ConfigError, match="64x64"):
+        fold(checkpoint.model, replace(FED, image_size=(64, 64)))
+    with pytest.raises(ConfigError, match="1 channels"):
+        fold(checkpoint.model, replace(FED, mean=(0.5,), std=(0.5,)))
+    with pytest.raises(ConfigError, match="no head"):
+        exportable(vit({"num_classes": 0}))
+    with pytest.raises(ConfigError, match="gives='nothing'"):
+        exportable(checkpoint, gives="nothing")  # type: ignore[arg-type]

@@ -1,0 +1,192 @@
+"""A report is one page that holds all that is known of a run, in which text never becomes markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.interpretation.small_report import HOSTILE, made_run, run_of, write_pack
+from vitlab.cli.main import main
+from vitlab.errors import TrainingError
+from vitlab.reports.page import joined, picture, smoothed, tag, thinned, ticks
+from vitlab.reports.report import Written, write_report
+from vitlab.reports.sections import Comparison
+
+SECTIONS = ["summary", "curves", "classes", "mistakes", "inside", "calibration", "data", "cost", "again"]
+
+
+class Seen(HTMLParser):
+    """What a page holds: its text, its elements with their attributes, and whether each was closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "link"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("run")
+    return made_run(root / "small", run_of(write_pack(root / "squares.npz")))
+
+
+@pytest.fixture(scope="module")
+def written(folder: Path) -> Written:
+    return write_report(folder, cores=1)
+
+
+@pytest.fixture(scope="module")
+def seen(written: Written) -> Seen:
+    return Seen(written.path.read_text())
+
+
+def test_every_element_is_closed_and_every_section_is_there(seen: Seen) -> None:
+    assert seen.open == []
+    assert [attributes["id"] for name, attributes in seen.elements if name == "section"] == SECTIONS
+    links = [attributes["href"] for name, attributes in seen.elements if name == "a"]
+    assert links == [f"#{section}" for section in SECTIONS]
+
+
+def test_nothing_in_it_points_outside(seen: Seen, written: Written) -> None:
+    for _, attributes in seen.elements:
+        for name in ("src", "href"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:"))
+        assert not [name for name in attributes if name.startswith("on")]
+    assert not re.search(r"url\(|@import|https?://", written.path.read_text())
+    assert written.bytes == written.path.stat().st_size < 5_000_000
+
+
+def test_class_names_are_shown_as_they_are(seen: Seen) -> None:
+    for name in HOSTILE:
+        assert name in seen.words
+    assert sum(name == "script" for name, _ in seen.elements) == 1
+
+
+def test_the_headline_is_what_evaluate_says_of_the_same_pictures(
+    folder: Path, written: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = json.loads((folder / "run.json").read_text())["data"]["source"]
+    assert main(["evaluate", str(folder / "model.safetensors"), source, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert written.accuracy == pytest.approx(told["top1"]["value"] if isinstance(told["top1"], dict) else told["top1"])
+    assert written.pictures == 18
+    assert f"{100 * (written.accuracy or 0):.1f}" in written.path.read_text()
+
+
+def test_the_verb_writes_the_same_report_and_says_where(
+    folder: Path, written: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "other.html"
+    assert main(["report", str(folder), "--out", str(out), "--cores", "1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["report"], told["bytes"]) == (str(out), written.bytes)
+    assert out.read_text() == written.path.read_text()
+
+
+def test_the_config_in_it_makes_the_same_run(seen: Seen, folder: Path) -> None:
+    text = "".join(seen.words)
+    start = text.index('{\n  "data"') if '{\n  "data"' in text else text.index("{\n  ")
+    assert json.JSONDecoder().raw_decode(text[start:])[0] == json.loads((folder / "run.json").read_text())
+    assert f"vitlab train --config {folder}/run.json --out {folder}-again" in text
+
+
+def test_a_comparison_stands_in_it_as_it_was_given(folder: Path, tmp_path: Path) -> None:
+    table = Comparison(
+        title="Two <runs>",
+        sentences=("A & B.",),
+        heads=("", "few"),
+        rows=(("one", "90.0 %"), ("two", "80.0 %")),
+        courses=(("one", folder), ("two", folder)),
+    )
+    seen = Seen(write_report(folder, tmp_path / "both.html", comparison=table).path.read_text())
+    assert {"Two <runs>", "A & B.", "90.0 %", "80.0 %"} <= set(seen.words)
+
+
+def test_an_unfinished_run_is_told_as_one(folder: Path, tmp_path: Path) -> None:
+    run = run_of(write_pack(tmp_path / "squares.npz"))
+    unfinished = made_run(tmp_path / "run", run)
+    (unfinished / "model.safetensors").unlink()
+    assert "The run is not finished" in write_report(unfinished).path.read_text()
+
+
+def test_a_run_without_labels_is_told_without_accuracy(tmp_path: Path) -> None:
+    from vitlab.config.train import Masked
+
+    run = run_of(write_pack(tmp_path / "squares.npz"))
+    run = replace(run, train=replace(run.train, masked=Masked(target="pixels")), model=replace(run.model, num_classes=0))
+    written = write_report(made_run(tmp_path / "run", run))
+    assert written.accuracy is None
+    assert "learned no classes" in written.path.read_text()
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(TrainingError, match="not the folder of a run"):
+        write_report(tmp_path)
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
+    assert "no file or folder" in capsys.readouterr().err
+
+
+def test_a_report_into_no_folder_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(folder), "--out", str(tmp_path / "no" / "x.html")]) == 1
+    assert "is no folder" in capsys.readouterr().err
+
+
+@given(st.text(), st.text())
+def test_any_text_comes_back_from_markup_as_it_is_shown(word: str, value: str) -> None:
+    from vitlab.io.names import shown
+
+    seen = Seen(tag("p", {"title": value}, word))
+    assert [name for name, _ in seen.elements] == ["p"]
+    assert "".join(seen.words) == shown(word)
+    assert (seen.elements[0][1]["title"] or "") == shown(value)
+
+
+def test_only_markup_is_markup() -> None:
+    assert joined(["<b>", tag("b", {}, "x"), None]) == "&lt;b&gt;<b>x</b>"
+    assert tag("img", {"alt": '"', "hidden": "", "src": None}) == '<img alt="&quot;" hidden>'
+
+
+def test_a_photograph_is_kept_small_and_a_drawing_exact() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (200, 200, 3)).astype(np.uint8)
+    assert "image/jpeg" in picture(noise, alt="")
+    assert "image/png" in picture(noise[:32, :32], alt="")
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
+def test_ticks_lie_within_and_are_evenly_spaced(low: float, span: float) -> None:
+    found = ticks(low, low + span)
+    assert 2 <= len(found) <= 12
+    assert all(low - 1e-6 * span <= tick <= low + span * (1 + 1e-6) for tick in found)
+    assert np.allclose(np.diff(found), np.diff(found)[0], rtol=1e-6, atol=1e-9 * span)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=900), st.integers(1, 60))
+def test_smoothing_and_thinning_keep_the_range(values: list[float], over: int) -> None:
+    smooth = smoothed(values, over=over)
+    x, y = thinned([float(place) for place in range(len(values))], values, most=50)
+    assert len(smooth) == len(values)
+    assert len(x) == len(y) <= max(50, min(len(values), 50))
+    for made in (smooth, y):
+        assert min(values) - 1e-9 <= min(made) <= max(made) <= max(values) + 1e-9

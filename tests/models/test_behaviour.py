@@ -1,0 +1,244 @@
+"""One behavioural contract over every kind of model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.export import Dim, export
+
+from vitlab.config import (
+    ConvNeXtConfig,
+    EarlyConvolutions,
+    EfficientNetConfig,
+    ModelConfig,
+    Position,
+    RecurrentConfig,
+    ResNetConfig,
+    ResNetStem,
+    SwinConfig,
+    ViTConfig,
+    variant,
+)
+from vitlab.config.variants import NAMES
+from vitlab.models import Record, build
+from vitlab.models.families import Model
+from vitlab.models.vit import ViT
+
+
+def mini() -> ViTConfig:
+    config = variant("ViT-Mini/8", num_classes=5)
+    assert isinstance(config, ViTConfig)
+    return config
+
+
+CONFIGS: dict[str, ModelConfig] = {
+    "token": mini(),
+    "mean": replace(mini(), pool="mean", class_token=False),
+    "mean-after": replace(mini(), pool="mean", norm_after_pool=True),
+    "map": replace(mini(), pool="map", class_token=False),
+    "pretraining-head": replace(mini(), representation_width=48),
+    "no-head": replace(mini(), num_classes=0),
+    "distilled": replace(mini(), distill_token=True),
+    "registers": replace(mini(), register_tokens=3, position=Position(prefix=False)),
+    "layer-scale": replace(mini(), layer_scale=0.1),
+    "no-qkv-bias": replace(mini(), qkv_bias=False),
+    "local": replace(mini(), attention="local", window=3),
+    "axial": replace(mini(), attention="axial"),
+    "padded": replace(mini(), image_size=(30, 41), pad=True),
+    "rectangular": replace(mini(), image_size=(24, 40), patch_size=(8, 4)),
+    "one-channel": replace(mini(), channels=1),
+    "relative": replace(mini(), position=Position(kind="relative", place="every")),
+    "dynamic": replace(mini(), dynamic_size=True),
+    "hybrid": replace(mini(), stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1), image_size=(64, 64)),
+    "early": replace(mini(), early=EarlyConvolutions(widths=(16, 32), units=(2, 2)), patch_size=(2, 2)),
+    "hybrid-root": replace(mini(), stem=ResNetStem(blocks=(), width=32), patch_size=(2, 2)),
+    "resnet": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, image_size=(64, 64), num_classes=5),
+    "swin": SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4), image_size=(32, 32), num_classes=5),
+    "swin-padded": SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(3, 4), image_size=(37, 52), num_classes=5),
+    "swin-as-timm-pads": SwinConfig(
+        width=24, depths=(2, 2), heads=(2, 4), window=(3, 3), image_size=(40, 28), num_classes=5, pad_first=False, qkv_bias=False
+    ),
+    "convnext": ConvNeXtConfig(depths=(1, 2), widths=(16, 24), image_size=(32, 32), num_classes=5, layer_scale=0.1),
+    "convnext-no-scale": ConvNeXtConfig(
+        depths=(1, 1), widths=(16, 24), image_size=(37, 30), channels=1, layer_scale=0.0, num_classes=0
+    ),
+    "efficientnet": EfficientNetConfig(
+        stages=((1, 3, 1, 1, 8), (2, 5, 2, 4, 16)),
+        stem_width=8,
+        head_width=32,
+        image_size=(33, 36),
+        num_classes=5,
+        drop_path=0.0,
+        dropout=0.0,
+    ),
+    "efficientnet-half": EfficientNetConfig(
+        stages=((2, 3, 2, 2, 8),),
+        stem_width=8,
+        head_width=32,
+        image_size=(32, 32),
+        num_classes=5,
+        padding="half",
+        norm_eps=1e-5,
+        drop_path=0.0,
+        dropout=0.0,
+    ),
+    "lstm": RecurrentConfig(cell="lstm", width=32, depth=2, patch_size=(8, 8), image_size=(32, 32), num_classes=5),
+    "rnn-mean": RecurrentConfig(cell="rnn", width=32, depth=1, patch_size=(8, 4), image_size=(30, 21), num_classes=5, pool="mean"),
+}
+MAPS = (ResNetConfig, SwinConfig, ConvNeXtConfig, EfficientNetConfig)  # what a record has of these is maps
+
+each = pytest.mark.parametrize("name", CONFIGS)
+
+
+def trained(name: str) -> Model:
+    """A model whose head and other zero-initialised parts have values, so that outputs and gradients mean something."""
+    model = build(CONFIGS[name], seed=1).eval()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.05)
+    return model
+
+
+def pictures(config: ModelConfig, count: int = 3) -> torch.Tensor:
+    return torch.randn(count, config.channels, *config.image_size, generator=torch.Generator().manual_seed(3))
+
+
+@each
+def test_a_batch_gives_the_same_logits_as_its_images_one_by_one(name: str) -> None:
+    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    with torch.no_grad():
+        together = model(images_BCHW)
+        apart = torch.cat([model(image_CHW[None]) for image_CHW in images_BCHW])
+    torch.testing.assert_close(together, apart, atol=2e-5, rtol=1e-4)
+    assert together.std() > 1e-3
+
+
+@each
+def test_evaluation_is_deterministic(name: str) -> None:
+    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    with torch.no_grad():
+        assert torch.equal(model(images_BCHW), model(images_BCHW))
+
+
+@each
+def test_the_head_on_the_features_gives_the_logits(name: str) -> None:
+    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    with torch.no_grad():
+        logits_BC, features_BD = model(images_BCHW), model.features(images_BCHW)
+    assert features_BD.shape == (3, CONFIGS[name].feature_width)
+    if name == "distilled":
+        return  # two heads, each on its own token
+    assert torch.equal(logits_BC, features_BD if model.head is None else model.head(features_BD))
+
+
+@each
+def test_every_parameter_gets_a_finite_gradient(name: str) -> None:
+    model = trained(name).train()
+    model(pictures(CONFIGS[name])).square().sum().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+        assert parameter.grad.abs().sum() > 0, key
+
+
+@each
+def test_recording_changes_no_output_bit(name: str) -> None:
+    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    maps, attends = isinstance(CONFIGS[name], MAPS), isinstance(CONFIGS[name], ViTConfig)
+    record = Record(attention=attends, tokens=not maps, queries_keys=attends, maps=maps)
+    with torch.no_grad():
+        assert torch.equal(model(images_BCHW), model(images_BCHW, record))
+    assert record.maps_BCHW if maps else record.tokens_BND
+    assert bool(record.attention_BHNN) == attends
+
+
+@each
+def test_a_compiled_model_gives_the_same_logits(name: str) -> None:
+    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    torch.compiler.reset()  # or the other cases' graphs count against this one's limit
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)  # the whole trace; needs no C++ compiler
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(images_BCHW), model(images_BCHW), atol=1e-5, rtol=1e-5)
+
+
+@each
+def test_an_exported_model_takes_any_batch_and_gives_the_same_logits(name: str) -> None:
+    model = trained(name)
+    batch = Dim("batch", min=1, max=64)
+    exported = export(model, (pictures(CONFIGS[name], 2),), dynamic_shapes=({0: batch},))
+    with torch.no_grad():
+        for count in (1, 2, 5):
+            images_BCHW = pictures(CONFIGS[name], count)
+            torch.testing.assert_close(exported.module()(images_BCHW), model(images_BCHW), atol=1e-5, rtol=1e-5)
+
+
+@each
+def test_bfloat16_autocast_stays_near_float32(name: str) -> None:
+    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        half = model(images_BCHW).float()
+    with torch.no_grad():
+        full = model(images_BCHW)
+    assert (half - full).abs().max() < 0.1 * full.abs().max()
+
+
+@each
+def test_the_same_seed_gives_the_same_model_and_another_seed_another(name: str) -> None:
+    first, again, other = (build(CONFIGS[name], seed=seed).state_dict() for seed in (4, 4, 5))
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+@each
+def test_building_leaves_the_global_random_state_alone(name: str) -> None:
+    before = torch.get_rng_state()
+    build(CONFIGS[name], seed=7)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_published_model_builds_at_full_size_on_the_meta_device(name: str) -> None:
+    config = variant(name, num_classes=10)
+    model = build(config, device="meta")
+    images_BCHW = torch.empty(2, 3, *config.image_size, device="meta")
+    assert model(images_BCHW).shape == (2, 10)
+    assert all(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
+
+
+@each
+def test_leaving_out_what_no_one_reads_gives_the_same_logits_and_gradients(name: str) -> None:
+    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    if not isinstance(model, ViT):
+        return
+    plain = model(images_BCHW)
+    plain.square().sum().backward()
+    gradients = {key: parameter.grad for key, parameter in model.named_parameters()}
+    model.zero_grad()
+    model.lean = True
+    lean = model(images_BCHW)
+    lean.square().sum().backward()
+    torch.testing.assert_close(lean, plain, atol=1e-5, rtol=1e-5)
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[key], atol=1e-4, rtol=1e-3)
+    with torch.no_grad():
+        record = Record(tokens=True, queries_keys=True)
+        assert torch.equal(model(images_BCHW), model(images_BCHW, record))
+    assert len(record.attention_BHNN) == len(record.tokens_BND) == len(model.encoder.blocks)
+
+
+@each
+def test_computing_activations_again_changes_no_bit_of_the_gradient(name: str) -> None:
+    model, images_BCHW = trained(name).train(), pictures(CONFIGS[name])
+    gradients = []
+    for again in (False, True):
+        model.zero_grad()
+        (model.encoder if isinstance(model, ViT) else model).recompute = again
+        model(images_BCHW).square().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)

@@ -1,0 +1,389 @@
+"""Recipes are complete runs, and the published ones are as published."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from vitlab.config import DataFacts, Machine, Preprocess, RunConfig, StartFacts, ViTConfig, Wish, variant
+from vitlab.config.data import AUGREG
+from vitlab.config.serialize import from_text, to_text
+from vitlab.config.train import Masked, OptimizerKind
+from vitlab.errors import ConfigError
+from vitlab.models.cost import cost
+from vitlab.recipes import recipe
+from vitlab.recipes.paper import CIFAR10, IMAGENET, IMAGENET21K, JFT, PETS, TABLE_3, TABLE_4, rates_of
+from vitlab.recipes.table import RECIPES
+
+START = StartFacts(
+    path="l16.npz",
+    model=replace(variant("ViT-B/16", num_classes=21_843), representation_width=768, head_bias=-10.0),  # type: ignore[arg-type]
+    preprocess=Preprocess(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)),
+)
+PHOTOS = DataFacts(source="photos", pictures=3_000, classes=12, side=300)
+NAMES = tuple(RECIPES)
+
+
+def made(name: str, **wishes: object) -> RunConfig:
+    """The recipe for some photos, with a checkpoint where it needs one."""
+    wish = Wish(data=PHOTOS, **wishes)  # type: ignore[arg-type]  # each checked by Wish itself
+    return recipe(name, replace(wish, start=START) if "finetune" in name else wish)
+
+
+# model, epochs, base rate, decay, weight decay, dropout, as printed in Table 3
+PRINTED_3: dict[str, list[tuple[str, tuple[int, ...], float, str, float, float]]] = {
+    "jft": [
+        ("ViT-B/32", (7,), 8e-4, "linear", 0.1, 0.0),
+        ("ViT-B/16", (7,), 8e-4, "linear", 0.1, 0.0),
+        ("ViT-L/32", (7,), 6e-4, "linear", 0.1, 0.0),
+        ("ViT-L/16", (7, 14), 4e-4, "linear", 0.1, 0.0),
+        ("ViT-H/14", (14,), 3e-4, "linear", 0.1, 0.0),
+        ("BiT-R50x1", (7,), 1e-3, "linear", 0.1, 0.0),
+        ("BiT-R50x2", (7,), 1e-3, "linear", 0.1, 0.0),
+        ("BiT-R101x1", (7,), 8e-4, "linear", 0.1, 0.0),
+        ("BiT-R152x1", (7,), 6e-4, "linear", 0.1, 0.0),
+        ("BiT-R152x2", (7,), 6e-4, "linear", 0.1, 0.0),
+        ("R50+ViT-B/32", (7,), 8e-4, "linear", 0.1, 0.0),
+        ("R50+ViT-B/16", (7,), 8e-4, "linear", 0.1, 0.0),
+        ("R50+ViT-L/32", (7,), 2e-4, "linear", 0.1, 0.0),
+        ("R50+ViT-L/16", (7, 14), 4e-4, "linear", 0.1, 0.0),
+    ],
+    "imagenet21k": [
+        ("ViT-B/32", (90,), 1e-3, "linear", 0.03, 0.1),
+        ("ViT-B/16", (90,), 1e-3, "linear", 0.03, 0.1),
+        ("ViT-L/32", (30, 90), 1e-3, "linear", 0.03, 0.1),
+        ("ViT-L/16", (30, 90), 1e-3, "linear", 0.03, 0.1),
+    ],
+    "imagenet-scratch": [  # "ViT-*"
+        ("ViT-B/32", (300,), 3e-3, "cosine", 0.3, 0.1),
+        ("ViT-B/16", (300,), 3e-3, "cosine", 0.3, 0.1),
+        ("ViT-L/32", (300,), 3e-3, "cosine", 0.3, 0.1),
+        ("ViT-L/16", (300,), 3e-3, "cosine", 0.3, 0.1),
+        ("ViT-H/14", (300,), 3e-3, "cosine", 0.3, 0.1),
+        ("ViT-Ti/16", (300,), 3e-3, "cosine", 0.3, 0.1),
+    ],
+}
+SETS = {"jft": JFT, "imagenet21k": IMAGENET21K, "imagenet-scratch": IMAGENET}
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "epochs", "rate", "decay", "weight_decay", "dropout"),
+    [(name, *row) for name, rows in PRINTED_3.items() for row in rows],
+)
+def test_pre_training_is_as_printed_in_table_3(
+    name: str, model: str, epochs: tuple[int, ...], rate: float, decay: str, weight_decay: float, dropout: float
+) -> None:
+    for length in epochs:
+        run = recipe(name, Wish(model=model, epochs=length))
+        assert run.train.steps == round(length * SETS[name].pictures / 4096)
+        if length == max(epochs):
+            assert run == recipe(name, Wish(model=model))
+        optimizer, schedule = run.train.optimizer, run.train.schedule
+        assert (optimizer.kind, optimizer.lr, optimizer.betas, optimizer.weight_decay) == (
+            "adamw",
+            rate,
+            (0.9, 0.999),
+            weight_decay,
+        )
+        assert optimizer.clip == (1.0 if name == "imagenet-scratch" else 0.0)
+        assert (schedule.kind, schedule.end) == (decay, 1e-5 if decay == "linear" else 0.0)
+        assert schedule.warmup == 10_000 or length < max(epochs)
+        assert run.data.loader.batch_size == 4096
+        assert run.model.image_size == (224, 224)
+        assert run.train.loss == "sigmoid"
+        if isinstance(run.model, ViTConfig):
+            assert run.model.dropout == dropout
+            assert run.model.representation_width == run.model.width
+        assert run.model.head_bias == -10.0
+
+
+# recipe, steps, rates, share held out for the choice, as printed in Table 4 and B.1.1
+PRINTED_4 = [
+    ("finetune-imagenet", 20_000, (0.003, 0.01, 0.03, 0.06), 0.01),
+    ("finetune-cifar100", 10_000, (0.001, 0.003, 0.01, 0.03), 0.02),
+    ("finetune-cifar10", 10_000, (0.001, 0.003, 0.01, 0.03), 0.02),
+    ("finetune-pets", 500, (0.001, 0.003, 0.01, 0.03), 0.1),
+    ("finetune-flowers", 500, (0.001, 0.003, 0.01, 0.03), 0.1),
+    ("finetune-vtab", 2_500, (0.01,), 0.2),
+]
+
+
+@pytest.mark.parametrize(("name", "steps", "rates", "held_out"), PRINTED_4)
+def test_fine_tuning_is_as_printed_in_table_4(name: str, steps: int, rates: tuple[float, ...], held_out: float) -> None:
+    run = recipe(name, Wish(start=START))
+    optimizer = run.train.optimizer
+    assert run.train.steps == steps
+    assert run.data.loader.batch_size == 512
+    assert (optimizer.kind, optimizer.momentum, optimizer.weight_decay, optimizer.clip) == ("sgd", 0.9, 0.0, 1.0)
+    assert run.train.schedule.kind == "cosine"
+    assert run.model.image_size == run.preprocess.image_size == (384, 384)
+    assert run.data.rule.val == held_out
+    assert optimizer.lr in rates
+    assert rates_of(name, variant("R50+ViT-B/16"), batch=512) == rates
+    assert rates_of(name, variant("BiT-R50x1"), batch=512) == rates
+
+
+def test_the_largest_rate_on_imagenet_is_not_for_a_plain_vit() -> None:
+    assert rates_of("finetune-imagenet", variant("ViT-L/16"), batch=512) == (0.003, 0.01, 0.03)
+    assert rates_of("finetune-imagenet", variant("ViT-L/16"), batch=256) == pytest.approx((0.0015, 0.005, 0.015))
+
+
+def test_the_tables_hold_no_row_that_was_not_checked() -> None:
+    listed = {name: {model for row in rows for model in row.models} for name, rows in TABLE_3.items()}
+    assert all(models <= {row[0] for row in PRINTED_3[name]} for name, models in listed.items())
+    assert set(TABLE_4) == {row[0] for row in PRINTED_4}
+
+
+def test_masked_prediction_is_as_in_b_1_2() -> None:
+    run = recipe("masked")
+    assert run.train.masked == Masked(share=0.5, masked=0.8, swapped=0.1, target="mean-colour")
+    assert (run.train.steps, run.data.loader.batch_size) == (1_000_000, 4096)
+    assert (run.train.optimizer.kind, run.train.optimizer.lr) == ("adamw", 2e-4)
+    assert (run.train.schedule.kind, run.train.schedule.warmup) == ("cosine", 10_000)
+    assert run.model.num_classes == 0
+
+
+def test_masked_prediction_sees_grey_pictures_in_colour_and_needs_no_labels() -> None:
+    grey = DataFacts(source="pictures:scans", pictures=900, classes=0, channels=1)
+    assert recipe("masked", Wish(data=grey)).model.channels == 3
+    with pytest.raises(ConfigError, match="no labels"):
+        recipe("imagenet-scratch", Wish(data=grey))
+    with pytest.raises(ConfigError, match="ViT"):
+        recipe("masked", Wish(model="BiT-R50x1"))
+
+
+def test_the_averaged_run_of_table_2_sees_512_pixels_or_518() -> None:
+    run = recipe("finetune-imagenet-table2", Wish(start=START))
+    assert run.model.image_size == (512, 512)
+    assert run.train.average.decay == 0.9999
+    huge = replace(START, model=variant("ViT-H/14"))
+    assert recipe("finetune-imagenet-table2", Wish(start=huge)).model.image_size == (518, 518)
+    assert recipe("finetune-imagenet", Wish(start=huge)).model.image_size == (378, 378)  # 384 is no multiple of 14
+
+
+@pytest.mark.parametrize(("name", "bias"), [("augreg-i1k", -6.9), ("augreg-i21k", -10.0)])
+@pytest.mark.parametrize("preset", AUGREG)
+def test_augreg_is_one_course_under_seven_augmentations(name: str, bias: float, preset: str) -> None:
+    run = recipe(name, Wish(model="ViT-S/16", preset=preset))
+    assert (run.train.optimizer.lr, run.train.optimizer.weight_decay, run.train.loss) == (1e-3, 0.1, "sigmoid")
+    assert run.train.steps == round(300 * (IMAGENET if name == "augreg-i1k" else IMAGENET21K).pictures / 4096)
+    assert run.model.head_bias == bias
+    published = AUGREG[preset]
+    assert (run.data.augment.randaugment, run.data.augment.mixup) == (published.randaugment, published.mixup)
+
+
+def test_the_small_baseline_is_as_published() -> None:
+    run = recipe("s16-i1k")
+    assert isinstance(run.model, ViTConfig)
+    assert (run.model.width, run.model.pool, run.model.position.kind) == (384, "mean", "sincos-2d")
+    assert (run.data.loader.batch_size, run.train.schedule.warmup, run.train.loss) == (1024, 10_000, "softmax")
+    assert run.train.steps == round(90 * IMAGENET.pictures / 1024)
+    assert (run.data.augment.randaugment, run.data.augment.mixup) == ((2, 10), 0.2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_is_complete_and_survives_json(name: str) -> None:
+    run = made(name)
+    assert run.name == name
+    assert from_text(RunConfig, to_text(run)) == run
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_docstring_gives_the_command_and_is_honest_about_time_and_score(name: str) -> None:
+    text = RECIPES[name].__doc__ or ""
+    commands = re.findall(r"Command: (vitlab .+)", text)
+    assert len(commands) == 1
+    assert name in commands[0] or name in ("finetune-folder", "small-data")
+    assert re.search(r"Time\b", text)
+    assert re.search(r"[Ss]core\b", text)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("finetune") and name != "small-data"])
+def test_recipes_that_begin_from_nothing_need_no_wish(name: str) -> None:
+    assert recipe(name) == recipe(name, Wish())
+
+
+def test_quickstart_uses_nothing_that_is_not_built_in() -> None:
+    assert recipe("quickstart").data.source.startswith("generated:kind=strokes")
+    assert recipe("quickstart-finetune").data.source == "digits"
+    assert recipe("quickstart").start is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("pictures", [5, 100, 1_000, 60_000, 10_000_000])
+def test_every_recipe_fits_data_of_any_size(name: str, pictures: int) -> None:
+    data = replace(PHOTOS, pictures=pictures)
+    run = made(name)
+    other = recipe(name, Wish(data=data, start=START if "finetune" in name else None))
+    assert other.data.loader.batch_size <= max(8, pictures)
+    assert other.train.schedule.warmup < other.train.steps
+    assert other.train.optimizer.weight_decay == run.train.optimizer.weight_decay
+    assert 0 < other.train.evaluate_every <= other.train.steps or other.train.evaluate_every == 0
+    assert 0 < other.train.save_every <= other.train.steps
+
+
+def test_pre_training_on_other_data_keeps_epochs_and_the_share_of_the_warm_up() -> None:
+    small = recipe("imagenet-scratch", Wish(data=replace(PHOTOS, pictures=12_812)))
+    batch = small.data.loader.batch_size
+    assert batch == 256
+    assert small.train.steps == round(300 * 12_812 / 256)
+    assert small.train.schedule.warmup == pytest.approx(small.train.steps * 10_000 / 93_835, abs=1)
+    assert small.train.optimizer.lr == pytest.approx(3e-3 / 4)  # the root of 256 / 4096
+
+
+def test_a_smaller_batch_scales_rate_and_steps_so_that_as_much_is_seen() -> None:
+    usual = recipe("finetune-cifar10", Wish(start=START))
+    small = recipe("finetune-cifar10", Wish(start=START, batch_size=64))
+    assert small.train.steps * 64 == usual.train.steps * 512
+    assert small.train.optimizer.lr == pytest.approx(usual.train.optimizer.lr / 8)
+    assert small.train.schedule.warmup == 8 * usual.train.schedule.warmup
+    assert recipe("finetune-cifar10", Wish(start=START, batch_size=64, lr=0.5)).train.optimizer.lr == 0.5
+
+
+@pytest.mark.parametrize("name", ["finetune-folder", "finetune-pets", "quickstart-finetune"])
+def test_fine_tuning_fits_the_checkpoint_and_feeds_it_as_it_was_fed(name: str) -> None:
+    run = made(name, image_size=(160, 192))
+    assert isinstance(run.model, ViTConfig)
+    assert run.start == START.path
+    assert run.model.num_classes == PHOTOS.classes
+    assert run.model.representation_width == 0  # the whole head goes, its hidden layer too
+    assert run.model.head_bias == 0
+    assert run.model.image_size == run.data.augment.image_size == run.preprocess.image_size == (160, 192)
+    assert (run.preprocess.mean, run.preprocess.std) == (START.preprocess.mean, START.preprocess.std)
+
+
+def test_the_final_fine_tuning_learns_from_all_training_pictures_where_a_test_part_judges_it() -> None:
+    tested = recipe("finetune-pets", Wish(start=START, data=PETS))
+    assert (tested.data.train_split, tested.data.evaluate_split) == ("train+val", "test")
+    untested = recipe("finetune-pets", Wish(start=START, data=replace(PETS, parts=("train", "val"))))
+    assert (untested.data.train_split, untested.data.evaluate_split) == ("train", "val")
+    nothing = recipe("finetune-folder", Wish(start=START, data=replace(PETS, parts=("train",))))
+    assert nothing.data.evaluate_split is None
+
+
+def test_a_processor_alone_gets_smaller_pictures_and_a_shorter_run_than_an_accelerator() -> None:
+    laptop, server = (made("finetune-folder", machine=Machine(cores=8, accelerator=fast)) for fast in (False, True))
+    assert max(laptop.model.image_size) < max(server.model.image_size) == 224
+    assert laptop.train.steps * laptop.data.loader.batch_size < server.train.steps * server.data.loader.batch_size
+    assert (laptop.train.precision, server.train.precision) == ("float32", "bfloat16")
+
+
+def test_grey_pictures_are_not_mirrored_and_rare_classes_are_shown_more_often() -> None:
+    grey = replace(PHOTOS, channels=1, imbalance=20.0)
+    run = recipe("small-data", Wish(data=grey))
+    assert run.data.augment.flip == 0
+    assert run.model.channels == 1
+    assert run.data.loader.balance > 0
+    even = recipe("small-data", Wish(data=PHOTOS))
+    assert even.data.augment.flip > 0
+    assert even.data.loader.balance == 0
+
+
+def test_pictures_that_are_seen_more_often_are_made_to_look_more_different() -> None:
+    few = replace(PHOTOS, pictures=2_000, side=32)
+    short, middling, long = (recipe("small-data", Wish(data=few, epochs=epochs)).data.augment for epochs in (5, 40, 150))
+    assert (short.crop, short.mixes, short.randaugment) == ("pad", False, None)
+    assert (middling.crop, middling.mixes, middling.randaugment) == ("inception", False, None)
+    assert long.mixes
+    assert long.randaugment is not None
+    counted = recipe("small-data", Wish(data=few, steps=5 * 2_000 // 32, batch_size=32)).data.augment
+    assert counted == short
+
+
+@pytest.mark.parametrize("side", [8, 32, 64, 128, 500])
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_a_small_model_grows_with_its_pictures_from_few_patches(side: int, accelerator: bool) -> None:
+    run = recipe("small-data", Wish(data=replace(PHOTOS, side=side), machine=Machine(accelerator=accelerator)))
+    assert isinstance(run.model, ViTConfig)
+    assert run.model.early is not None
+    assert run.model.tokens == (64 if accelerator and side > 96 else 16)
+    assert run.train.growth[-1] == (0.75, 1.0)
+    assert cost(run.model).parameters < 3e6
+
+
+def test_a_model_whose_patches_do_not_fit_small_pictures_does_not_grow() -> None:
+    own = ViTConfig(width=96, depth=3, heads=3, mlp_width=96, patch_size=(8, 8), image_size=(40, 40))
+    assert recipe("small-data", Wish(data=PHOTOS, model=own)).train.growth == ()
+    assert recipe("small-data", Wish(data=PHOTOS, model=own, image_size=(64, 64))).train.growth != ()
+
+
+def test_several_labels_a_picture_are_learned_by_sigmoids() -> None:
+    many = replace(PHOTOS, multi_label=True, imbalance=20.0)
+    for name in ("finetune-folder", "finetune-pets", "small-data"):
+        run = recipe(name, Wish(data=many, start=None if name == "small-data" else START))
+        assert run.train.loss == "sigmoid"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_wished_for_is_what_the_run_has(name: str) -> None:
+    run = made(name, steps=123, batch_size=16, lr=0.0123, image_size=(64, 64), seed=7)
+    assert (run.train.steps, run.data.loader.batch_size, run.train.optimizer.lr) == (123, 16, 0.0123)
+    assert run.model.image_size == (64, 64)
+    assert (run.train.seed, run.data.loader.seed) == (7, 7)
+    assert run.train.optimizer.kind in get_args(OptimizerKind)
+
+
+def test_a_whole_config_can_be_wished_for_in_place_of_a_name() -> None:
+    own = ViTConfig(
+        width=96, depth=3, heads=3, mlp_width=96, patch_size=(8, 8), image_size=(64, 64), pool="mean", class_token=False
+    )
+    for name in ("small-data", "imagenet-scratch"):
+        run = recipe(name, Wish(data=PHOTOS, model=own))
+        assert isinstance(run.model, ViTConfig)
+        assert (run.model.width, run.model.depth, run.model.pool, run.model.num_classes) == (96, 3, "mean", 12)
+
+
+@pytest.mark.parametrize(
+    ("name", "wish", "message"),
+    [
+        ("finetune-petz", Wish(), "no recipe called 'finetune-petz'"),
+        ("finetune-pets", Wish(), "finetune-pets fine-tunes a checkpoint"),
+        ("finetune-folder", Wish(start=START), "needs to know the pictures"),
+        ("finetune-pets", Wish(start=START, model="ViT-S/16"), "takes the model of its checkpoint"),
+        ("imagenet-scratch", Wish(start=START), "begins from random values"),
+        ("imagenet-scratch", Wish(model="BiT-R50x1"), "no ResNet on imagenet-scratch"),
+        ("imagenet-scratch", Wish(preset="light1"), "no preset"),
+        ("augreg-i1k", Wish(preset="light9"), "no augmentation called 'light9'"),
+        ("small-data", Wish(data=replace(PHOTOS, classes=0)), "no labels"),
+        ("imagenet-scratch", Wish(image_size=(225, 225)), "image_size=225x225"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(name: str, wish: Wish, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        recipe(name, wish)
+
+
+def test_a_near_miss_is_told_what_was_meant() -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe("finetune-petz")
+    assert caught.value.hint == "did you mean finetune-pets?"
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ({"steps": 5, "epochs": 2.0}, "both say how long"),
+        ({"steps": 0}, "steps=0"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"lr": -1.0}, "lr=-1"),
+        ({"epochs": float("nan")}, "epochs=nan"),
+        ({"seed": -1}, "seed=-1"),
+        ({"image_size": (0, 4)}, "image_size"),
+    ],
+)
+def test_an_impossible_wish_is_refused_at_birth(wish: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Wish(**wish)  # type: ignore[arg-type]
+
+
+def test_a_model_that_table_3_does_not_list_takes_the_row_of_the_nearest_in_size() -> None:
+    tiny, huge = recipe("jft", Wish(model="ViT-Ti/16")), recipe("jft", Wish(model="ViT-g/14"))
+    assert tiny.train.optimizer.lr == recipe("jft", Wish(model="ViT-B/16")).train.optimizer.lr
+    assert huge.train.optimizer.lr == recipe("jft", Wish(model="ViT-H/14")).train.optimizer.lr
+    assert recipe("jft", Wish(model="BiT-R200x3")).train.optimizer.lr == 6e-4
+    hybrid = recipe("imagenet21k", Wish(model="R50+ViT-B/16"))
+    assert hybrid.train == recipe("imagenet21k", Wish(model="ViT-B/16")).train  # hybrids as their ViT (B.1)
+    assert CIFAR10.classes == 10

@@ -1,0 +1,73 @@
+"""What each rank of a test under torchrun does: the runs of a list, one after the other, and a line for each that is over.
+
+    rank.py LIST.json     [{"run": RunConfig, "out": FOLDER, "stop": STEP or null, "fault": NAME or null}, ...]
+
+A line is `PID RANK KIND ...`, written by one system call: two ranks share the pipe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch.distributed
+
+from vitlab.config.run import RunConfig
+from vitlab.config.serialize import from_json
+from vitlab.errors import VitlabError
+from vitlab.training import train
+from vitlab.training.control import Control
+from vitlab.training.distributed import world
+
+
+def say(*words: object) -> None:
+    """One whole line."""
+    os.write(1, (" ".join(map(str, (os.getpid(), os.environ["RANK"], *words))) + "\n").encode())
+
+
+def break_down(fault: str | None) -> None:
+    """Let rank 1 fail in a named way; `full-disk` ends with `repair`."""
+    if fault is None or os.environ["RANK"] != "1":
+        return
+    if fault == "full-disk":
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.RLIM_INFINITY))
+    elif fault == "dies-before-telling":  # its part is on the disk, and nobody knows
+
+        def die(*_: object, **__: object) -> None:
+            os._exit(137)
+
+        setattr(torch.distributed, "all_gather_object", die)  # noqa: B010 (its type is another)
+
+
+def repair() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def main(jobs: list[dict[str, Any]]) -> None:
+    for job in jobs:
+        control = Control()
+        broken = False
+        try:
+            for event in train(from_json(RunConfig, job["run"]), out=job["out"], control=control):
+                if event.event == "stepped":
+                    say("stepped", event.step)
+                    if event.step == job["stop"]:
+                        control.ask_stop("terminated")
+                if job["fault"] is not None and event.event == "stepped" and event.step == job["at"] and not broken:
+                    broken = True
+                    break_down(job["fault"])
+            say("done", Path(job["out"]).name)
+        except VitlabError as error:
+            repair()
+            say("failed", Path(job["out"]).name, error.message.replace("\n", " "))
+
+
+if __name__ == "__main__":
+    with world():  # one for all runs: process groups that are made twice get in each other's way
+        main(json.loads(Path(sys.argv[1]).read_text()))

@@ -1,0 +1,344 @@
+"""Two ranks under torchrun: the same run as one, whole or in parts, and it goes on as one.
+
+One pair of processes makes all the runs that end well: starting them takes longer than the runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import processes
+from tests.training.small import last, run_to, small_run, without_noise
+from vitlab.checkpoints import describe, load, save
+from vitlab.checkpoints.checkpoint import Checkpoint
+from vitlab.config import ViTConfig, variant
+from vitlab.config.run import RunConfig
+from vitlab.config.serialize import to_json
+from vitlab.config.train import Distill, Masked, Optimizer, Precision, Strategy
+from vitlab.errors import CheckpointError, ConfigError
+from vitlab.models import build
+from vitlab.training.distributed import World, shares
+from vitlab.training.run_folder import RunDirectory, Snapshot, read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run for the ranks: where, and after which update it is stopped or rank 1 breaks down."""
+
+    run: RunConfig
+    out: Path
+    stop: int | None = None
+    fault: str | None = None
+    at: int = 0
+
+    def told(self) -> dict[str, object]:
+        """As rank.py reads it."""
+        return {"run": to_json(self.run), "out": str(self.out), "stop": self.stop, "fault": self.fault, "at": self.at}
+
+
+@dataclass(kw_only=True)
+class Session:
+    """What a pair of ranks did: the folders of its runs, and the line with which each of them ended, by rank."""
+
+    folder: Path
+    ended: dict[tuple[int, str], str] = field(default_factory=dict)
+
+
+def even(*, steps: int = 8) -> RunConfig:
+    """A run without dropout whose ranks have an even number of pictures, so that mixup pairs do not cross ranks."""
+    run = without_noise(small_run(steps=steps))
+    return replace(run, train=replace(run.train, micro_batch=3))
+
+
+def by(run: RunConfig, strategy: Strategy, precision: Precision = "float32") -> RunConfig:
+    return replace(run, train=replace(run.train, strategy=strategy, precision=precision))
+
+
+def adam(run: RunConfig) -> RunConfig:
+    return replace(run, train=replace(run.train, optimizer=Optimizer(lr=1e-3)))
+
+
+def muon(run: RunConfig) -> RunConfig:
+    return replace(run, train=replace(run.train, optimizer=Optimizer(kind="muon", lr=0.01, weight_decay=0.1)))
+
+
+def masked(run: RunConfig) -> RunConfig:
+    augment = replace(run.data.augment, mixup=0.0)
+    return replace(run, data=replace(run.data, augment=augment), train=replace(run.train, masked=Masked(target="pixels")))
+
+
+def distilled(run: RunConfig, teacher: Path) -> RunConfig:
+    assert isinstance(run.model, ViTConfig)
+    return replace(
+        run, model=replace(run.model, distill_token=True), train=replace(run.train, distill=Distill(teacher=str(teacher)))
+    )
+
+
+@contextmanager
+def torchrun(jobs: list[Job], folder: Path, *, ranks: int = 2) -> Iterator[subprocess.Popen[str]]:
+    (folder / "jobs.json").write_text(json.dumps([job.told() for job in jobs]))
+    words = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--master-port=0", "--rdzv-backend=c10d"]
+    words += ["--rdzv-endpoint=localhost:0", str(Path(__file__).with_name("rank.py")), str(folder / "jobs.json")]
+    environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    with processes.started(words, env=environment) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    """The runs of two ranks that end, all made by one pair of processes."""
+    folder = tmp_path_factory.mktemp("ranks")
+    teacher = folder / "teacher.safetensors"
+    run = small_run()
+    save(teacher, Checkpoint(model=build(run.model, seed=3), config=run.model, preprocess=run.preprocess))
+    run_to(even(steps=9), folder / "there-and-back", stop=3)
+    run_to(adam(even(steps=6)), folder / "one-to-parts", stop=2)
+    jobs = [
+        Job(run=by(even(), "ddp"), out=folder / "ddp"),
+        Job(run=by(even(), "fsdp"), out=folder / "fsdp"),
+        Job(run=by(even(steps=9), "ddp"), out=folder / "there-and-back", stop=6),
+        Job(run=by(adam(even(steps=6)), "fsdp"), out=folder / "one-to-parts", stop=4),
+        Job(run=by(even(steps=6), "fsdp"), out=folder / "stopped", stop=3),
+        Job(run=by(even(steps=6), "fsdp"), out=folder / "stopped"),
+        Job(run=by(even(), "fsdp", "bfloat16"), out=folder / "fsdp-bfloat16"),
+        Job(run=by(masked(even(steps=5)), "fsdp"), out=folder / "masked"),
+        Job(run=by(distilled(even(steps=5), teacher), "fsdp"), out=folder / "distilled"),
+        Job(run=by(muon(even(steps=5)), "fsdp"), out=folder / "muon"),
+        Job(run=by(even(steps=9), "fsdp"), out=folder / "full-disk", fault="full-disk", at=4),
+    ]
+    with torchrun(jobs, folder) as process:
+        out, said = process.communicate(timeout=processes.LIMIT)
+    assert process.returncode == 0, said
+    done = Session(folder=folder)
+    for line in out.splitlines():
+        _, rank, kind, name, *rest = line.split(maxsplit=4)
+        if kind in ("done", "failed"):
+            done.ended[int(rank), name] = " ".join((kind, *rest))
+    return done
+
+
+def near(one: Snapshot, other: Snapshot, *, within: float = 1e-4) -> None:
+    for name, tensor in one.model.items():
+        torch.testing.assert_close(tensor, other.model[name], atol=within, rtol=0)
+
+
+def losses_of(out: Path) -> list[float]:
+    events = map(json.loads, (out / "events.jsonl").read_text().splitlines())
+    return [event["loss"] for event in events if event["event"] == "stepped"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of one process that the others are compared with."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    run_to(even(), out)
+    return out
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_ranks_make_the_same_run_as_one(strategy: str, session: Session, alone: Path) -> None:
+    assert losses_of(session.folder / strategy) == pytest.approx(losses_of(alone), abs=1e-5)
+    near(last(session.folder / strategy), last(alone))
+
+
+def test_a_run_goes_from_one_rank_to_two_and_back(session: Session, tmp_path: Path) -> None:
+    out = session.folder / "there-and-back"
+    assert last(out).progress.step == 6
+    run_to(even(steps=9), out)
+    run_to(even(steps=9), tmp_path / "alone")
+    assert losses_of(out) == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-5)
+    near(last(out), last(tmp_path / "alone"))
+
+
+def test_each_rank_writes_its_rows_and_nothing_is_written_twice(session: Session) -> None:
+    folder = RunDirectory(session.folder / "fsdp").step_path(8)
+    names = {entry.name for entry in folder.iterdir()}
+    kinds = ("model", "average", "optimizer")
+    assert names == {"progress.json"} | {f"{kind}-part-{rank}-of-2.safetensors" for kind in kinds for rank in range(2)}
+    whole = read(folder)
+    sizes = [describe_bytes(folder / f"model-part-{rank}-of-2.safetensors") for rank in range(2)]
+    assert sum(sizes) == sum(tensor.nbytes for tensor in whole.model.values())
+    assert min(sizes) > 0.4 * sum(sizes)
+
+
+def describe_bytes(path: Path) -> int:
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        return sum(file.get_tensor(name).nbytes for name in file.keys())  # noqa: SIM118 (it is no mapping)
+
+
+def test_what_is_kept_at_the_end_is_one_ordinary_file(session: Session) -> None:
+    kept = load(session.folder / "fsdp" / "model.safetensors")
+    average = read(session.folder / "fsdp" / "last").average
+    assert average is not None
+    assert all(torch.equal(tensor, average[name]) for name, tensor in kept.model.state_dict().items())
+
+
+def test_every_command_takes_the_folder_of_parts_as_a_checkpoint(session: Session, tmp_path: Path) -> None:
+    folder = session.folder / "fsdp" / "last"
+    loaded, whole = load(folder), read(folder)
+    assert all(torch.equal(tensor, whole.model[name]) for name, tensor in loaded.model.state_dict().items())
+    assert loaded.labels == whole.facts.labels
+    assert "put together from the parts of 2 processes" in loaded.notes
+    assert describe(folder).parameters == sum(tensor.numel() for tensor in whole.model.values())
+    save(tmp_path / "one.safetensors", loaded)
+    assert load(tmp_path / "one.safetensors").config == loaded.config
+
+
+def test_a_single_part_or_too_few_of_them_are_refused_with_the_way_out(session: Session, tmp_path: Path) -> None:
+    folder = RunDirectory(session.folder / "fsdp").step_path(8)
+    with pytest.raises(CheckpointError, match=r"is part 1 of 2 of a checkpoint .*give the folder"):
+        load(folder / "model-part-1-of-2.safetensors")
+    for name in ("model-part-0-of-2.safetensors", "progress.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    with pytest.raises(CheckpointError, match="of 2 parts of model, 1 missing"):
+        load(tmp_path)
+    with pytest.raises(CheckpointError, match=r"not as written"):
+        read(tmp_path)
+    (tmp_path / "model-part-1-of-2.safetensors").write_bytes((folder / "model-part-0-of-2.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match=r"is part 0 of 2"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_a_damaged_part_is_refused_and_the_checkpoint_before_is_used(damage: str, session: Session, tmp_path: Path) -> None:
+    folder = RunDirectory(session.folder / "fsdp").step_path(8)
+    for path in folder.iterdir():
+        content = path.read_bytes()
+        if path.name == "optimizer-part-1-of-2.safetensors":
+            content = content[:-5] if damage == "cut" else content[:-5] + bytes([content[-5] ^ 4]) + content[-4:]
+        (tmp_path / path.name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"optimizer-part-1-of-2\.safetensors not as written"):
+        read(tmp_path)
+
+
+def test_parts_are_gone_on_with_by_two_ranks_and_by_one(session: Session, tmp_path: Path) -> None:
+    """AdamW's and the average's parts too: one process, then two with parts, then one again, as one that never stopped."""
+    run_to(even(steps=6), tmp_path / "alone")
+    near(last(session.folder / "stopped"), last(tmp_path / "alone"))  # two ranks, twice
+    out = session.folder / "one-to-parts"
+    parts = last(out)
+    assert parts.progress.step == 4
+    assert not (out / "last" / "model.safetensors").exists()
+    run = adam(even(steps=6))
+    run_to(run, out)
+    assert (out / "last" / "model.safetensors").exists()
+    run_to(run, tmp_path / "adam")
+    mine, theirs = last(out), last(tmp_path / "adam")
+    assert losses_of(out) == pytest.approx(losses_of(tmp_path / "adam"), abs=1e-4)
+    assert mine.optimizer.keys() == theirs.optimizer.keys() == parts.optimizer.keys()
+    assert all(mine.optimizer[name].shape == parts.optimizer[name].shape for name in mine.optimizer)
+    assert float(mine.optimizer["head.weight/step"]) == 6
+
+
+def test_products_in_bfloat16_follow_those_in_float32_and_the_weights_stay_float32(session: Session, alone: Path) -> None:
+    out = session.folder / "fsdp-bfloat16"
+    assert losses_of(out) == pytest.approx(losses_of(alone), abs=0.03)
+    assert losses_of(out) != pytest.approx(losses_of(alone), abs=1e-6)
+    kept = last(out)
+    assert {tensor.dtype for tensor in kept.model.values()} == {torch.float32}
+    near(kept, last(alone), within=0.03)
+
+
+@pytest.mark.parametrize("task", ["masked", "distilled"])
+def test_tasks_with_more_than_the_model_are_shared_out_too(task: str, session: Session, tmp_path: Path) -> None:
+    run = masked(even(steps=5)) if task == "masked" else distilled(even(steps=5), session.folder / "teacher.safetensors")
+    run_to(run, tmp_path / "alone")
+    assert losses_of(session.folder / task) == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-5)
+    mine, theirs = last(session.folder / task), last(tmp_path / "alone")
+    near(mine, theirs)
+    assert mine.extra.keys() == theirs.extra.keys()
+
+
+def test_matrices_are_made_orthogonal_whole_though_ranks_hold_parts_of_them(session: Session, tmp_path: Path) -> None:
+    run_to(muon(even(steps=5)), tmp_path / "alone")
+    assert losses_of(session.folder / "muon") == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-4)
+
+
+def test_a_full_disk_on_one_rank_ends_the_run_on_all_and_leaves_the_checkpoint_before(session: Session) -> None:
+    for rank in range(2):
+        ended = session.ended[rank, "full-disk"]
+        assert ended.startswith("failed the checkpoint could not be written: rank 1: cannot write")
+        assert "bytes are needed" in ended
+    out = session.folder / "full-disk"
+    reached = last(out).progress.step
+    assert 3 <= reached < 9
+    assert not [path for path in (out / "checkpoints").iterdir() if path.name.startswith(".")]
+    run_to(even(steps=9), out)
+    assert last(out).progress.step == 9
+
+
+def test_a_rank_killed_between_its_part_and_the_rename_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    job = Job(run=by(even(steps=9), "fsdp"), out=tmp_path / "run", fault="dies-before-telling", at=4)
+    with torchrun([job], tmp_path) as process:
+        process.communicate(timeout=processes.LIMIT)
+    assert process.returncode != 0
+    directory = RunDirectory(tmp_path / "run")
+    reached = last(tmp_path / "run").progress.step
+    assert reached in (3, 4)  # the save after update 4 may still have had a rank that tells
+    assert directory.steps()[-1] == reached
+    run_to(even(steps=9), tmp_path / "run")
+    assert not [path.name for path in (tmp_path / "run").rglob(".*")]
+    run_to(even(steps=9), tmp_path / "alone")
+    near(last(tmp_path / "run"), last(tmp_path / "alone"))
+
+
+def test_a_killed_rank_ends_the_job_and_nothing_is_lost(tmp_path: Path) -> None:
+    with torchrun([Job(run=even(steps=100_000), out=tmp_path / "run")], tmp_path) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            pid, rank, _, step = line.split()
+            if rank == "1" and int(step) >= 3:
+                os.kill(int(pid), signal.SIGKILL)
+                break
+        process.communicate(timeout=processes.LIMIT)
+    assert process.returncode != 0
+    assert last(tmp_path / "run").progress.step >= 2
+
+
+def test_the_largest_vit_is_shared_out_on_the_meta_device() -> None:
+    """`fully_shard` itself gives each of 8 ranks an eighth of every layer of a ViT-G/14; nothing is allocated."""
+    config = variant("ViT-G/14")
+    parts = shares(config, "bfloat16", ranks=8)
+    whole = 1_844_440_680
+    assert whole / 8 <= parts.parameters < 1.002 * whole / 8
+    assert parts.gathered < whole / 20  # two layers of 48 and what belongs to none
+    assert not torch.distributed.is_initialized()
+
+
+def test_rows_that_ranks_cannot_share_equally_are_counted_as_torch_shares_them() -> None:
+    config = small_run().model
+    assert shares(config, "float32", ranks=1).parameters == sum(parameter.numel() for parameter in build(config).parameters())
+    eight = shares(config, "float32", ranks=8)
+    rows = sum(-(-len(parameter) // 8) * parameter[0].numel() for parameter in build(config).parameters())
+    assert eight.parameters == rows
+
+
+def test_a_plan_is_made_before_ranks_are_joined() -> None:
+    torch.distributed.init_process_group("fake", rank=0, world_size=2)
+    try:
+        with pytest.raises(ConfigError, match="before ranks are joined"):
+            shares(small_run().model, "float32", ranks=2)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_world_of_one_sums_and_gathers_itself() -> None:
+    alone = World()
+    assert alone.leads
+    assert alone.sum(torch.tensor([2.0])).tolist() == [2.0]
+    assert alone.gather("a") == ["a"]
+    assert alone.any(True)
+    assert not alone.any(False)

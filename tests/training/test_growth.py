@@ -1,0 +1,83 @@
+"""Pictures that grow in the course of a run: which size when, and that a run goes on exactly where it was left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.training.small import last, losses, run_to, same, small_run
+from vitlab.config import EarlyConvolutions, Position, ViTConfig
+from vitlab.config.run import RunConfig
+from vitlab.config.train import mean_area, scale_at
+from vitlab.errors import ConfigError
+from vitlab.training.plan import plan
+
+GROWTH = ((0.0, 0.5), (0.4, 0.75), (0.7, 1.0))
+
+
+def growing(*, steps: int = 10) -> RunConfig:
+    """A small run with convolutions, Muon and pictures of 8, 12 and 16 pixels."""
+    run = small_run(steps=steps)
+    assert isinstance(run.model, ViTConfig)
+    model = replace(run.model, early=EarlyConvolutions(widths=(8,), units=(2,)), patch_size=(2, 2))
+    optimizer = replace(run.train.optimizer, kind="muon", lr=3e-3)
+    return replace(run, model=model, train=replace(run.train, growth=GROWTH, optimizer=optimizer))
+
+
+def test_the_scale_follows_the_share_of_the_steps() -> None:
+    scales = [scale_at(step, steps=10, growth=GROWTH) for step in range(10)]
+    assert scales == [0.5] * 4 + [0.75] * 3 + [1.0] * 3
+    assert scale_at(3, steps=10, growth=()) == 1
+    assert mean_area(GROWTH) == pytest.approx(sum(scale**2 for scale in scales) / 10)
+    assert mean_area(()) == 1
+
+
+@pytest.mark.parametrize("stop", [2, 4, 8])  # among small pictures; where they grow; among full-size ones
+def test_a_stopped_run_of_growing_pictures_ends_as_one_that_was_not(stop: int, tmp_path: Path) -> None:
+    run = growing()
+    whole = run_to(run, tmp_path / "whole")
+    first = run_to(run, tmp_path / "parts", stop=stop)
+    rest = run_to(run, tmp_path / "parts")
+    assert losses(first) + losses(rest) == losses(whole)
+    assert same(last(tmp_path / "parts"), last(tmp_path / "whole"))
+
+
+def test_growth_changes_the_run_only_as_long_as_pictures_are_small(tmp_path: Path) -> None:
+    run = growing(steps=5)
+    full = replace(run, train=replace(run.train, growth=()))
+    late = replace(run, train=replace(run.train, growth=((0.0, 0.5), (0.3, 1.0))))
+    assert losses(run_to(full, tmp_path / "full")) != losses(run_to(late, tmp_path / "late"))
+    always = replace(run, train=replace(run.train, growth=((0.0, 1.0),)))
+    assert losses(run_to(always, tmp_path / "always")) == losses(run_to(full, tmp_path / "full again"))
+
+
+def test_a_plan_counts_small_pictures_as_less_work() -> None:
+    run = growing()
+    grown = replace(run, train=replace(run.train, growth=()))
+    assert plan(run).exaflops == pytest.approx(plan(grown).exaflops * mean_area(GROWTH))
+
+
+@pytest.mark.parametrize(
+    ("growth", "said"),
+    [
+        (((0.1, 0.5), (0.5, 1.0)), "begin with 0"),
+        (((0.0, 0.5), (1.0, 1.0)), "stay below 1"),
+        (((0.0, 0.5), (0.5, 0.75)), "end with 1"),
+        (((0.0, 1.0), (0.5, 0.5)), "end with 1"),
+        (((0.0, 0.0), (0.5, 1.0)), "above 0"),
+        (((0.0, 0.3), (0.5, 1.0)), "not a multiple of the patch"),
+    ],
+)
+def test_growth_that_cannot_be_is_refused(growth: tuple[tuple[float, float], ...], said: str) -> None:
+    run = growing()
+    with pytest.raises(ConfigError, match=said):
+        replace(run, train=replace(run.train, growth=growth))
+
+
+def test_growth_needs_positions_that_can_be_interpolated() -> None:
+    run = growing()
+    assert isinstance(run.model, ViTConfig)
+    with pytest.raises(ConfigError, match="relative"):
+        replace(run, model=replace(run.model, position=Position(kind="relative")))

@@ -1,0 +1,335 @@
+"""What a person is told of a run is what happened, on a terminal, in a file and in TensorBoard."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from vitlab.errors import ConfigError
+from vitlab.training.callbacks import (
+    Display,
+    Lines,
+    Pace,
+    TensorBoard,
+    duration,
+    listener_for,
+    peak_memory,
+    scalars,
+    sentences,
+    spoken,
+    tell,
+)
+from vitlab.training.events import Evaluated, Finished, Saved, Shrunk, Skipped, Started, Stepped, Warned
+from vitlab.training.sweep import SweepEvent, Swept, Trial, TrialBegan, TrialEnded
+
+
+class Clock:
+    """Time that goes on by itself, so much at each event."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def started(*, step: int = 0, steps: int = 100, notes: tuple[str, ...] = ()) -> Started:
+    return Started(
+        step=step, steps=steps, parameters=1000, trainable=1000, pictures=640, out=Path("runs/x"), resumed=step > 0, notes=notes
+    )
+
+
+def stepped(step: int, *, loss: float = 1.0, accuracy: float | None = 0.5) -> Stepped:
+    return Stepped(
+        step=step,
+        epoch=step / 10,
+        loss=loss,
+        accuracy=accuracy,
+        rate=1e-3,
+        gradient_norm=2.0,
+        pictures=64,
+        seconds=0.5,
+        micro_batch=64,
+    )
+
+
+EVENTS: list[SweepEvent] = [
+    started(notes=("begins with a.npz",)),
+    stepped(1),
+    Shrunk(step=2, micro_batch=32),
+    Skipped(step=2, reason="the loss is nan", in_a_row=1),
+    Warned(step=2, message="cats/3.jpg: cannot be read"),
+    Evaluated(step=2, metrics={"loss": 0.5, "top1": 0.8125}, best=True),
+    Saved(step=2, path=Path("runs/x/checkpoints/step-2"), seconds=0.1),
+    Finished(step=2, reason="finished", model=Path("m"), metrics={"top1": 0.8125}, seconds=3.0),
+]
+
+
+def test_everything_but_updates_and_checkpoints_is_a_sentence() -> None:
+    said = [line for event in EVENTS for line in sentences(event)]
+    for words in (
+        "begins",
+        "note: begins with a.npz",
+        "32 pictures at a time",
+        "loss is nan",
+        "warning: cats/3.jpg",
+        "top1 81.25%",
+    ):
+        assert any(words in line for line in said), words
+    assert said[-1] == "finished after step 2 and 3.0 s"
+    assert not list(sentences(stepped(1)))
+
+
+@pytest.mark.parametrize("reason", ["finished", "terminated", "interrupted", "max-time", "patience"])
+def test_every_end_is_one_line_and_a_stopped_run_is_told_how_to_go_on(reason: str) -> None:
+    (line,) = sentences(Finished(step=5, reason=reason, model=None))  # type: ignore[arg-type]
+    assert ("the same command goes on" in line) == (reason in ("terminated", "interrupted", "max-time"))
+
+
+def test_a_sweep_is_told_rate_by_rate() -> None:
+    ended = Finished(step=1, reason="finished", model=None)
+    events: list[SweepEvent] = [
+        TrialBegan(number=1, runs=3, rate=0.01, final=False, out=Path("a")),
+        TrialEnded(trial=Trial(rate=0.01, metrics={"top1": 0.5}), before=True),
+        TrialEnded(trial=Trial(rate=0.1, trouble="the loss is nan"), before=False),
+        TrialBegan(number=3, runs=3, rate=0.01, final=True, out=Path("b")),
+        Swept(trials=(), rate=0.01, finished=ended),
+    ]
+    assert [line for event in events for line in sentences(event)] == [
+        "run 1 of 3: rate 0.01",
+        "rate 0.01: top1 50.00%, done before",
+        "rate 0.1: the loss is nan",
+        "run 3 of 3: rate 0.01, on all training pictures",
+        "the best rate is 0.01",
+    ]
+
+
+def test_lines_come_at_once_for_what_matters_and_every_ten_seconds_for_updates() -> None:
+    clock, stream = Clock(), io.StringIO()
+    lines = Lines(stream, clock=clock)
+    lines.hear(started())
+    for step in range(1, 41):
+        clock.now += 1
+        lines.hear(stepped(step))
+    told = [line for line in stream.getvalue().splitlines() if line.startswith("step")]
+    assert [line.split("  ")[0] for line in told] == [f"step {step} of 100" for step in (1, 11, 21, 31)]
+
+
+def test_a_line_says_step_epoch_loss_accuracy_rate_speed_memory_checkpoint_and_time_left() -> None:
+    clock = Clock()
+    pace = Pace(started(), clock=clock)
+    for step in range(1, 51):
+        clock.now += 0.5
+        pace.hear(stepped(step))
+    pace.hear(Saved(step=40, path=Path("p"), seconds=0.0))
+    parts = pace.line().split("  ")
+    assert parts[:5] == ["step 50 of 100", "epoch 5.00", "loss 1", "accuracy 50.0%", "rate 1.00e-03"]
+    assert parts[5] == "128 pictures/s"
+    assert parts[6].endswith("MiB")
+    assert parts[7:] == ["checkpoint 40", "25 s left"]
+
+
+def test_the_pace_follows_the_last_updates_and_ignores_what_came_before_the_first() -> None:
+    clock = Clock()
+    pace = Pace(started(steps=1000), clock=clock)
+    clock.now += 100  # workers start
+    pace.hear(stepped(1))
+    assert pace.seconds == 0.5
+    for step in range(2, 300):
+        clock.now += 2.0
+        pace.hear(stepped(step, loss=step / 100))
+    assert pace.seconds == pytest.approx(2.0, rel=0.01)
+    assert pace.left == pytest.approx((1000 - 299) * 2.0, rel=0.01)
+    assert 2.5 < pace.loss < 2.99
+    assert pace.share == 0.299
+
+
+def test_a_run_that_goes_on_counts_from_where_it_is() -> None:
+    pace = Pace(started(step=60), clock=Clock())
+    assert pace.share == 0.6
+    assert pace.saved == 60
+    assert math.isnan(pace.left)
+
+
+def test_no_accuracy_is_told_where_there_is_none() -> None:
+    pace = Pace(started(), clock=Clock())
+    pace.hear(stepped(1, accuracy=None))
+    assert "accuracy" not in pace.line()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (59.0, "59 s"), (60.0, "1 min 00 s"), (3599.6, "1 h 00 min"), (7800.0, "2 h 10 min"),
+     (200_000.0, "2 d 07 h"), (math.nan, "unknown")],
+)  # fmt: skip
+def test_a_duration_is_told_in_its_two_largest_units(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_shares_are_percentages_and_other_numbers_are_not() -> None:
+    assert spoken({"loss": 0.41234, "top1": 0.5, "mean_average_precision": 0.25}) == (
+        "loss 0.4123, top1 50.00%, mean_average_precision 25.00%"
+    )
+
+
+def test_the_peak_of_memory_never_falls() -> None:
+    before = peak_memory()
+    held = bytearray(1 << 20)
+    assert peak_memory() >= before > len(held)
+
+
+def test_control_characters_of_strangers_do_not_reach_the_terminal() -> None:
+    event = Warned(step=1, message="cats/\x1b[31m\nred.jpg: cannot be read")
+    stream = io.StringIO()
+    Lines(stream).hear(event)
+    assert stream.getvalue() == "warning: cats/\\x1b[31m\\nred.jpg: cannot be read\n"
+    shown = io.StringIO()
+    Display(shown, console=Console(file=shown, width=200)).hear(event)
+    assert "\x1b[31m" not in shown.getvalue()
+
+
+def test_the_display_draws_the_run_and_keeps_names_as_they_are() -> None:
+    clock, stream = Clock(), io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=120, color_system=None, highlight=False)
+    display = Display(stream, clock=clock, console=console)
+    display.hear(started(notes=("data [bold]odd[/bold]/x",)))
+    for step in range(1, 101):
+        clock.now += 1
+        display.hear(stepped(step))
+    display.hear(Finished(step=100, reason="finished", model=None))
+    display.close()
+    text = stream.getvalue()
+    assert "data [bold]odd[/bold]/x" in text  # no markup
+    assert "step 100 of 100" in text
+    assert "accuracy 50.0%" in text
+    assert "50 s left" in text
+    assert text.rstrip().endswith("finished after step 100 and 0.0 s")  # below the bar
+
+
+def test_the_display_draws_at_most_five_times_a_second() -> None:
+    clock, stream = Clock(), io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=120, color_system=None)
+    display = Display(stream, clock=clock, console=console)
+    display.hear(started())
+    before = stream.getvalue().count("step ")
+    for step in range(1, 101):
+        clock.now += 0.01
+        display.hear(stepped(step))
+    assert stream.getvalue().count("step ") - before <= 6
+    display.close()
+
+
+def test_a_stream_that_is_no_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(listener_for(io.StringIO()), Lines)
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(listener_for(Terminal()), Display)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(listener_for(Terminal()), Lines)
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.events: list[SweepEvent] = []
+        self.closed = False
+
+    def hear(self, event: SweepEvent) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_every_listener_hears_every_event_and_is_closed_whatever_happens() -> None:
+    one, other = Heard(), Heard()
+    assert tell(EVENTS, [one, other]) == EVENTS[-1]
+    assert one.events == other.events == EVENTS
+    assert one.closed
+
+    def broken() -> Iterator[SweepEvent]:
+        yield EVENTS[0]
+        raise ConfigError("no")
+
+    third = Heard()
+    with pytest.raises(ConfigError):
+        tell(broken(), [third])
+    assert third.closed
+
+
+def test_curves_are_of_updates_and_evaluations() -> None:
+    told = {name: (value, step) for event in EVENTS for name, value, step in scalars(event)}
+    assert told["train/loss"] == (1.0, 1)
+    assert told["train/pictures_a_second"] == (128.0, 1)
+    assert told["held_out/top1"] == (0.8125, 2)
+    assert not list(scalars(EVENTS[-1]))
+
+
+class Board:
+    """A writer that remembers."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.folder, self.step, self.closed = folder, step, False
+        self.points: list[tuple[str, float, int]] = []
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        self.points.append((tag, scalar_value, global_step))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_each_run_has_curves_of_its_own_which_begin_where_it_goes_on() -> None:
+    made: list[Board] = []
+
+    def opened(folder: Path, step: int) -> Board:
+        made.append(Board(folder, step))
+        return made[-1]
+
+    board = TensorBoard(open_writer=opened)
+    board.hear(TrialBegan(number=1, runs=2, rate=0.1, final=False, out=Path("a")))
+    for event in EVENTS:
+        board.hear(event)
+    board.hear(started(step=40))
+    board.hear(stepped(41))
+    board.close()
+    board.close()
+    assert [(writer.folder, writer.step, writer.closed) for writer in made] == [
+        (Path("runs/x/tensorboard"), 0, True),
+        (Path("runs/x/tensorboard"), 40, True),
+    ]
+    assert ("held_out/top1", 0.8125, 2) in made[0].points
+    assert {step for _, _, step in made[1].points} == {41}
+
+
+def test_tensorboard_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
+    with pytest.raises(ConfigError, match="TensorBoard") as caught:
+        TensorBoard()
+    assert caught.value.hint == "pip install 'vitlab[track]'"
+
+
+@pytest.mark.peer
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed")
+def test_tensorboard_reads_back_what_was_told(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = TensorBoard()
+    board.hear(Started(step=0, steps=9, parameters=1, trainable=1, pictures=1, out=tmp_path, resumed=False))
+    for event in EVENTS[1:]:
+        board.hear(event)
+    board.close()
+    found = EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    assert found.Scalars("train/loss")[0].value == 1.0
+    assert found.Scalars("held_out/top1")[0].step == 2

@@ -1,0 +1,131 @@
+"""A plan counts what can be counted, measures what must be measured, and stays within its time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from tests.training.small import small_run
+from vitlab.config import RunConfig, Wish
+from vitlab.config.train import Masked, Optimizer
+from vitlab.data.batch import Batch
+from vitlab.models.cost import cost
+from vitlab.recipes import recipe
+from vitlab.training import plan as planning
+from vitlab.training.plan import plan
+from vitlab.training.trainer import Stepper
+
+
+def test_a_plan_is_the_run_in_numbers() -> None:
+    run = small_run()
+    made = plan(run)
+    counted = cost(run.model)
+    assert (made.steps, made.batch_size, made.micro_batch, made.pictures) == (20, 12, 5, 64)
+    assert made.epochs == pytest.approx(20 * 12 / 64)
+    assert (made.parameters, made.macs) == (counted.parameters, counted.macs)
+    assert made.exaflops == pytest.approx(6 * counted.macs * 20 * 12 / 1e18)  # Table 6's rule
+    assert made.memory_bytes == counted.training_bytes(batch=5) + counted.weight_bytes()  # Adam's two slots, and the average
+    assert made.checkpoint_bytes == 4 * counted.weight_bytes()  # weights, two slots, average
+    assert made.notes == ()
+
+
+def test_the_time_to_finish_is_every_update_with_its_reading() -> None:
+    made = plan(small_run())
+    assert made.step_seconds is not None
+    assert made.read_seconds is not None
+    assert made.seconds == pytest.approx(20 * (made.step_seconds + made.read_seconds))  # no workers: one after the other
+
+
+def updates_take(seconds: float, *, each: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that stands still but for updates, which take `seconds` and `each` for every image."""
+    now = [0.0]
+
+    def update(self: Stepper, batch: Batch, **more: object) -> None:
+        now[0] += seconds + each * len(batch)
+
+    monkeypatch.setattr(Stepper, "update", update)
+    monkeypatch.setattr(planning, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+
+def test_the_time_of_an_update_is_what_a_whole_batch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    updates_take(0.0625, each=0.03125, monkeypatch=monkeypatch)
+    made = plan(replace(small_run(), train=replace(small_run().train, micro_batch=0)))
+    assert made.measured_pictures == 12
+    assert made.step_seconds == pytest.approx(0.0625 + 12 * 0.03125)
+
+
+def test_a_batch_that_would_take_too_long_is_measured_by_fewer_pictures_and_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(small_run(), train=replace(small_run().train, micro_batch=0))
+    large = replace(run, data=replace(run.data, loader=replace(run.data.loader, batch_size=4096)))
+    updates_take(0.25, each=0.03125, monkeypatch=monkeypatch)
+    made = plan(large)
+    assert 1 <= made.measured_pictures < 4096
+    assert made.step_seconds == pytest.approx(0.25 + 4096 * 0.03125)
+
+
+def test_a_model_slower_than_all_patience_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_PATIENCE", 1e-9)
+    made = plan(small_run())
+    assert made.measured_pictures == 1
+    assert made.step_seconds is not None
+    assert "rather too long" in made.notes[0]
+
+
+def test_memory_that_does_not_suffice_is_said_with_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small_run()
+    four = cost(run.model).training_bytes(batch=4) + cost(run.model).weight_bytes()
+    monkeypatch.setattr(planning, "_free", lambda here: four)
+    made = plan(run)
+    assert "a micro-batch of 3 would fit" in made.notes[0]
+    assert made.step_seconds is not None
+    monkeypatch.setattr(planning, "_free", lambda here: 1000)
+    hopeless = plan(run)
+    assert "not even one picture" in hopeless.notes[0]
+    assert hopeless.step_seconds is None
+    assert hopeless.seconds is None
+
+
+def sgd(run: RunConfig) -> RunConfig:
+    return replace(run, train=replace(run.train, optimizer=Optimizer(kind="sgd"), average=replace(run.train.average, decay=0.0)))
+
+
+def test_momentum_needs_one_slot_and_no_average_none() -> None:
+    run = small_run()
+    assert plan(sgd(run)).checkpoint_bytes == 2 * cost(run.model).weight_bytes()
+    assert plan(sgd(run)).memory_bytes < plan(run).memory_bytes
+
+
+def test_masked_prediction_is_planned_too() -> None:
+    run = small_run()
+    augment = replace(run.data.augment, mixup=0.0)
+    masked = replace(run, data=replace(run.data, augment=augment), train=replace(run.train, masked=Masked(target="pixels")))
+    assert (plan(masked).step_seconds or 0) > 0
+
+
+def test_a_plan_leaves_nothing_behind_and_needs_no_checkpoint_to_begin_with() -> None:
+    run = replace(small_run(), start="not/there.safetensors")
+    assert plan(run).steps == 20
+
+
+def test_the_quickstart_can_be_planned() -> None:
+    assert plan(recipe("quickstart", Wish())).pictures == 100_000
+
+
+def test_ranks_share_the_batch_and_under_fsdp_the_model() -> None:
+    run = replace(small_run(), train=replace(small_run().train, micro_batch=0))
+    alone, two = plan(run), plan(run, ranks=2)
+    assert (alone.ranks, alone.micro_batch, two.ranks, two.micro_batch) == (1, 12, 2, 6)
+    assert two.rank_parameters == two.parameters == alone.parameters
+    assert two.memory_bytes < alone.memory_bytes  # of activations
+    parts = plan(replace(run, train=replace(run.train, strategy="fsdp")), ranks=2)
+    assert two.parameters / 2 <= parts.rank_parameters < 0.6 * two.parameters
+    assert parts.checkpoint_bytes == two.checkpoint_bytes
+
+
+def test_a_plan_of_parts_for_one_process_says_that_there_is_nobody_to_share_with() -> None:
+    run = small_run()
+    made = plan(replace(run, train=replace(run.train, strategy="fsdp")))
+    assert any("torchrun" in note for note in made.notes)
+    assert made.rank_parameters == made.parameters

@@ -1,0 +1,254 @@
+"""What a run leaves on the disk: in which order, with which rights, and that no byte of it can change unnoticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import stat
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.training.small import last, run_to, same, small_run
+from vitlab.config import ViTConfig
+from vitlab.config.run import RunConfig
+from vitlab.config.train import Optimizer
+from vitlab.errors import CheckpointError, ConfigError, TrainingError
+from vitlab.training import run_folder as directory
+from vitlab.training import run_folder as snapshot
+from vitlab.training import train
+from vitlab.training.events import Finished, Saved, Started, Warned
+from vitlab.training.run_folder import RunDirectory, Snapshot, read
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that stopped after its fifth update, with the two checkpoints before it."""
+    out = tmp_path_factory.mktemp("kept") / "run"
+    run_to(three(), out, stop=5)
+    return out
+
+
+def three(*, steps: int = 8) -> RunConfig:
+    run = small_run(steps=steps)
+    return replace(run, train=replace(run.train, keep=3, evaluate_every=0))
+
+
+def test_the_bytes_reach_the_disk_before_their_names_and_the_pointer_comes_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each file is synced, then named; their folder is synced, then named; what holds it is synced; only then `last` moves."""
+    calls = list[tuple[str, str]]()
+    fsync, rename = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        calls.append(("sync", Path(f"/proc/self/fd/{descriptor}").readlink().name))
+        fsync(descriptor)
+
+    def renamed(source: Path, target: Path) -> None:
+        calls.append(("name", Path(target).name))
+        rename(source, target)
+
+    out = tmp_path / "run"
+    run_to(three(), out, stop=2)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    run_to(three(), out, stop=3)
+    monkeypatch.undo()
+    about = calls[calls.index(("name", "run.json")) + 1 if ("name", "run.json") in calls else 0 :]
+    named = [name for kind, name in about if kind == "name"]
+    assert named.index("model.safetensors") < named.index("progress.json") < named.index("step-3") < named.index("last")
+    for name in ("model.safetensors", "average.safetensors", "optimizer.safetensors", "progress.json"):
+        place = about.index(("name", name))
+        assert about[place - 1][0] == "sync"
+        assert about[place - 1][1].startswith(f".{name}")
+    place = about.index(("name", "step-3"))
+    assert about[place - 1][0] == "sync"
+    assert about[place - 1][1].startswith(".step-3")
+    assert about[place + 1] == ("sync", "checkpoints")
+    assert about[about.index(("name", "last")) + 1] == ("sync", "run")
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
+def test_every_file_has_the_rights_that_the_umask_leaves(umask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        run_to(three(), tmp_path / "run", stop=1)
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and not path.is_symlink()]
+    assert {path.name for path in files} >= {"model.safetensors", "optimizer.safetensors", "progress.json", "run.json"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {mode}
+
+
+@pytest.fixture
+def folder(kept: Path, tmp_path: Path) -> Path:
+    """A copy of a checkpoint to be damaged."""
+    copy = tmp_path / "step-5"
+    shutil.copytree(RunDirectory(kept).step_path(5), copy)
+    return copy
+
+
+def test_thirty_truncations_and_two_hundred_flipped_bytes_are_all_noticed(folder: Path) -> None:
+    rng = np.random.default_rng(7)
+    files = sorted(folder.iterdir())
+    whole = {path: path.read_bytes() for path in files}
+    for number in range(230):
+        path = files[number % len(files)]
+        content = whole[path]
+        place = int(rng.integers(len(content)))
+        flipped = content[:place] + bytes([content[place] ^ (1 << int(rng.integers(8)))]) + content[place + 1 :]
+        path.write_bytes(content[:place] if number < 30 else flipped)
+        with pytest.raises(CheckpointError):
+            read(folder)
+        path.write_bytes(content)
+    read(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("progress.json", b"[" * 200_000),
+        ("progress.json", b"{}"),
+        ("progress.json", b"\xff\xfe"),
+        ("progress.json", b'{"sha256": 1, "files": {}, "progress": {"step": 1e999}}'),
+        ("model.safetensors", (2**62).to_bytes(8, "little") + b"{}"),
+        ("model.safetensors", b"PK\x03\x04"),
+        ("stranger.safetensors", b"more than was written"),
+    ],
+)
+def test_a_hostile_file_is_a_checkpoint_error(name: str, content: bytes, folder: Path) -> None:
+    (folder / name).write_bytes(content)
+    with pytest.raises(CheckpointError):
+        read(folder)
+
+
+class Payload:
+    """What a pickle would run."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.marker),)
+
+
+def test_a_pickle_in_a_runs_folder_is_never_opened(kept: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(kept, out, symlinks=True)
+    for path in RunDirectory(out).step_path(5).iterdir():
+        path.write_bytes(pickle.dumps(Payload(tmp_path / "marker")))
+    events = run_to(three(), out)
+    assert isinstance(events[0], Started)
+    assert events[0].step == 4
+    assert not (tmp_path / "marker").exists()
+
+
+def test_the_newest_whole_checkpoint_is_gone_on_from_and_the_damaged_are_named(kept: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(kept, out, symlinks=True)
+    for step in (4, 5):
+        path = RunDirectory(out).step_path(step) / "optimizer.safetensors"
+        path.write_bytes(path.read_bytes()[:-1])
+    events = run_to(three(), out)
+    assert [event.message.split(":")[0] for event in events if isinstance(event, Warned)] == [
+        "passed over the checkpoint of step 5",
+        "passed over the checkpoint of step 4",
+    ]
+    run_to(three(), tmp_path / "whole")
+    assert same(last(out), last(tmp_path / "whole"))
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_what_differs(kept: Path, tmp_path: Path) -> None:
+    shutil.copytree(kept, tmp_path / "run", symlinks=True)
+    run = three()
+    assert isinstance(run.model, ViTConfig)
+    wider = replace(run, model=replace(run.model, mlp_width=48))
+    with pytest.raises(CheckpointError, match=r"encoder\.blocks\.0\.mlp\.up\.weight is 32x32 and should be 48x32"):
+        run_to(wider, tmp_path / "run", override=True)
+    deeper = replace(run, model=replace(run.model, depth=3))
+    with pytest.raises(CheckpointError, match=r"encoder\.blocks\.2\.\S+ is missing"):
+        run_to(deeper, tmp_path / "run", override=True)
+    assert same(last(tmp_path / "run"), last(kept))
+
+
+def test_the_state_of_another_optimiser_is_refused(kept: Path, tmp_path: Path) -> None:
+    shutil.copytree(kept, tmp_path / "run", symlinks=True)
+    run = three()
+    other = replace(run, train=replace(run.train, optimizer=Optimizer(kind="sgd")))
+    with pytest.raises(ConfigError, match="SGD has no use for exp_avg"):
+        run_to(other, tmp_path / "run", override=True)
+
+
+def test_a_checkpoint_is_told_of_when_it_is_on_the_disk_and_the_end_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = snapshot.write
+
+    def slow(folder: Path, taken: Snapshot) -> None:
+        time.sleep(0.1)
+        real(folder, taken)
+
+    monkeypatch.setattr(snapshot, "write", slow)
+    out = tmp_path / "run"
+    saved = list[int]()
+    for event in train(three(), out=out):
+        if isinstance(event, Saved):
+            saved.append(event.step)
+            assert (event.path / "progress.json").exists()
+            assert RunDirectory(out).pointed("last") == event.step
+            assert event.seconds >= 0.1
+        if isinstance(event, Finished):
+            assert RunDirectory(out).pointed("last") == event.step == 8
+    assert saved == [*range(1, 9), 8]  # and once more as the best
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(directory, "_remove", refuse)
+    run = replace(three(), train=replace(three().train, keep=1))
+    events = run_to(run, tmp_path / "run", stop=3)
+    (warned, *_) = [event for event in events if isinstance(event, Warned)]
+    assert warned.message.endswith("could not be deleted: Permission denied")
+    assert RunDirectory(tmp_path / "run").steps() == [1, 2, 3]
+
+
+def test_a_full_disk_is_told_with_path_and_bytes_and_is_not_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run_to(three(), tmp_path / "run", stop=2)
+    before = {path: path.read_bytes() for path in RunDirectory(tmp_path / "run").step_path(2).iterdir()}
+    tried = list[int]()
+
+    def full(descriptor: int) -> None:
+        tried.append(descriptor)
+        raise OSError(28, "No space left on device")
+
+    run = three()
+    rare = replace(run, train=replace(run.train, save_every=2))
+    monkeypatch.setattr(os, "fsync", full)
+    seen = train(rare, out=tmp_path / "run")
+    monkeypatch.undo()
+    assert isinstance(next(seen), Started)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        TrainingError, match=r"cannot write .*step-4.*: No space left on device; [\d,]+ bytes are needed and"
+    ) as told:
+        list(seen)
+    assert told.value.hint is not None
+    assert "untouched" in told.value.hint
+    monkeypatch.undo()
+    assert len(tried) == 1
+    assert {path: path.read_bytes() for path in RunDirectory(tmp_path / "run").step_path(2).iterdir()} == before
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.name.endswith(".vitlab-tmp")]
+
+
+def test_what_is_written_of_progress_says_where_the_run_is(kept: Path) -> None:
+    told = json.loads((kept / "last" / "progress.json").read_text())
+    assert (told["progress"]["step"], told["progress"]["position"], told["progress"]["seed"]) == (5, 60, 0)
+    assert set(told["files"]) == {"model.safetensors", "average.safetensors", "optimizer.safetensors"}

@@ -1,0 +1,323 @@
+"""Signals and workers while a run goes on: wherever they strike, what was learned is kept, and going on changes no bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch import Tensor, nn
+
+from tests import processes
+from tests.training.small import last, losses, run_to, same, small_run
+from tests.training.test_faults import CHILD
+from vitlab.config.run import RunConfig
+from vitlab.config.serialize import to_text
+from vitlab.data.batch import Batch, Pixels
+from vitlab.data.sampler import Picks
+from vitlab.data.synthetic.dataset import GeneratedSource
+from vitlab.data.workers.threads import InCaller
+from vitlab.errors import DataError, TrainingError
+from vitlab.evaluation import classify as answers
+from vitlab.training import run_folder as snapshot
+from vitlab.training import train
+from vitlab.training import trainer as validate
+from vitlab.training.control import Control, signals
+from vitlab.training.events import Evaluated, Event, Finished, Saved, Stepped
+from vitlab.training.run_folder import RunDirectory, Snapshot
+from vitlab.training.tasks import Classify, Work
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+
+def ten(*, save_every: int = 0, evaluate_every: int = 4) -> RunConfig:
+    run = small_run(steps=10)
+    return replace(run, train=replace(run.train, save_every=save_every, evaluate_every=evaluate_every))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nothing disturbed."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run_to(ten(), out)
+    return out
+
+
+def with_signals(run: RunConfig, out: Path) -> list[Event]:
+    control = Control()
+    with signals(control):
+        return list(train(run, out=out, control=control))
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def strike_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the parts of one update's batch."""
+    real, calls = Classify.loss, iter(range(10**6))
+
+    def loss(self: Classify, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
+        if next(calls) == 3 * 4 + 1:  # three parts an update; in the middle of the fifth
+            terminate()
+        return real(self, model, work)
+
+    monkeypatch.setattr(Classify, "loss", loss)
+
+
+def strike_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a picture is read that never comes."""
+    real, calls = InCaller.start, iter(range(10**6))
+
+    def start(self: InCaller, number: int, picks: Picks) -> None:
+        if next(calls) == 2:
+            terminate()
+            time.sleep(3600)  # longer than a test may take
+        real(self, number, picks)
+
+    monkeypatch.setattr(InCaller, "start", start)
+
+
+def strike_in_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a picture is made, by code that takes every error for the picture's fault."""
+    real, real_loss, parts = GeneratedSource.pictures, Classify.loss, list[Work]()
+
+    def loss(self: Classify, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
+        parts.append(work)
+        return real_loss(self, model, work)
+
+    def pictures(self: GeneratedSource, indices: Sequence[int]) -> Pixels:
+        if len(parts) == 3 * 2:  # after the second update
+            terminate()
+        return real(self, indices)
+
+    monkeypatch.setattr(Classify, "loss", loss)
+    monkeypatch.setattr(GeneratedSource, "pictures", pictures)
+
+
+def strike_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the held-out pictures are looked at, with the averaged weights in the model."""
+    real, calls = answers.answer, iter(range(10**6))
+
+    def answer(model: nn.Module, batches: Iterable[Batch], *rest: object, **more: object) -> object:
+        def struck() -> Iterator[Batch]:
+            for number, batch in enumerate(batches):
+                if number == 0 and first:
+                    terminate()
+                yield batch
+
+        first = next(calls) == 0
+        return real(model, struck(), *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(validate, "answer", answer)
+
+
+def strike_in_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a checkpoint is on its way to the disk."""
+    real, calls = snapshot.write, iter(range(10**6))
+
+    def write(folder: Path, taken: Snapshot) -> None:
+        if next(calls) == 0:
+            terminate()
+        real(folder, taken)
+
+    monkeypatch.setattr(snapshot, "write", write)
+
+
+STRIKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "step": strike_in_a_step,
+    "wait": strike_in_a_wait,
+    "picture": strike_in_a_picture,
+    "look": strike_in_a_look,
+    "save": strike_in_a_save,
+}
+
+
+@pytest.mark.parametrize("where", STRIKES)
+def test_sigterm_ends_the_run_wherever_it_strikes_and_going_on_changes_no_bit(
+    where: str, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a step between two of its parts; waiting for pictures; in an evaluation; while a checkpoint is written."""
+    STRIKES[where](monkeypatch)
+    events = with_signals(ten(), tmp_path / "run")
+    monkeypatch.undo()
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason == "terminated"
+    assert (
+        last(tmp_path / "run").progress.step
+        == events[-1].step
+        == {"step": 5, "wait": 2, "picture": 2, "look": 4}.get(where, events[-1].step)
+    )
+    run_to(ten(), tmp_path / "run")
+    assert same(last(tmp_path / "run"), last(whole))
+    for kind in ("stepped", "evaluated"):
+        told, expected = (
+            [
+                (event["step"], event.get("loss"), event.get("metrics"))
+                for event in RunDirectory(out).events()
+                if event["event"] == kind
+            ]
+            for out in (tmp_path / "run", whole)
+        )
+        assert told == expected
+
+
+def test_sigusr1_writes_a_checkpoint_and_changes_nothing(whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real, calls = Classify.loss, iter(range(10**6))
+
+    def loss(self: Classify, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
+        if next(calls) == 3 * 2:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return real(self, model, work)
+
+    monkeypatch.setattr(Classify, "loss", loss)
+    events = with_signals(ten(evaluate_every=0), tmp_path / "run")
+    assert next(event.step for event in events if isinstance(event, Saved)) == 3
+    assert losses(events) == [
+        (event["step"], event["loss"]) for event in RunDirectory(whole).events() if event["event"] == "stepped"
+    ]
+    for name, tensor in last(whole).model.items():
+        assert tensor.equal(last(tmp_path / "run").model[name])
+
+
+STUCK = """
+from vitlab.train.control import Control
+from vitlab.train.task import Classify
+import time
+def loss(self, model, work):
+    print("stepped 0", flush=True)
+    while True:
+        time.sleep(600)
+def ask_stop(self, reason):
+    self.stop = reason
+    print("asked", flush=True)
+Classify.loss = loss
+Control.ask_stop = ask_stop
+"""
+
+
+def test_a_second_sigterm_ends_the_run_at_once_where_the_first_cannot(tmp_path: Path) -> None:
+    (tmp_path / "wanted.json").write_text(to_text(ten()))
+    words = [sys.executable, "-c", STUCK + CHILD, str(tmp_path / "wanted.json"), str(tmp_path / "run")]
+    with processes.started(words) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "stepped 0\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "asked\n"  # and the update is not over
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(processes.LIMIT) == 143
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
+    """`nohup vitlab finetune ... &`: the Ctrl-C that ends something else does not end it, SIGTERM does."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        control = Control()
+        asked = []
+        with signals(control):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.raise_signal(number)
+                asked.append(control.stop)
+        assert asked == [None, "terminated"]
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def workers() -> list[int]:
+    """The processes that were forked for this one's data, by who forked them."""
+    return [worker for child in processes.children(os.getpid()) for worker in processes.children(child)]
+
+
+@pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="needs the children of a process in /proc")
+@pytest.mark.parametrize(("number", "words"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "second")])
+def test_a_worker_that_dies_or_hangs_ends_the_run_with_its_name_and_a_checkpoint(
+    number: signal.Signals, words: str, whole: Path, tmp_path: Path
+) -> None:
+    run = ten(evaluate_every=0)
+    loader = replace(run.data.loader, workers=1, timeout=2.0)
+    run = replace(run, data=replace(run.data, loader=loader))
+    steps = list[int]()
+
+    def strike() -> None:
+        for event in train(run, out=tmp_path / "run"):
+            if isinstance(event, Stepped):
+                steps.append(event.step)
+                if event.step == 3:
+                    for pid in workers():
+                        os.kill(pid, number)
+
+    with pytest.raises(DataError, match=words):
+        strike()
+    reached = steps[-1]
+    assert 3 <= reached < 10
+    assert last(tmp_path / "run").progress.step == reached  # written because of the error: nothing else asked for it
+    assert not workers()
+    run_to(ten(), tmp_path / "run")
+    for name, tensor in last(whole).model.items():
+        assert tensor.equal(last(tmp_path / "run").model[name])
+
+
+def test_memory_that_does_not_suffice_for_one_picture_keeps_what_was_learned(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real, calls = Classify.loss, iter(range(10**6))
+
+    def loss(self: Classify, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
+        if next(calls) >= 3 * 6:
+            raise MemoryError
+        return real(self, model, work)
+
+    monkeypatch.setattr(Classify, "loss", loss)
+    with pytest.raises(TrainingError, match="single picture"):
+        run_to(ten(evaluate_every=0), tmp_path / "run")
+    assert last(tmp_path / "run").progress.step == 6
+
+
+def test_a_clock_that_jumps_changes_neither_the_run_nor_its_limit(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The time of day may be set back or forward by years while a run goes on; only the steady clock is asked."""
+    hours = iter(range(0, -(10**9), -3600))
+    monkeypatch.setattr(time, "time", lambda: float(next(hours)))
+    run = ten()
+    limited = replace(run, train=replace(run.train, max_minutes=60.0))
+    events = run_to(limited, tmp_path / "run")
+    monkeypatch.undo()
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason == "finished"
+    assert all(event.seconds >= 0 for event in events if isinstance(event, Stepped | Saved | Finished))
+    assert same(last(tmp_path / "run"), last(whole))
+
+
+def test_weights_that_are_no_numbers_never_become_the_last_or_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = ten(save_every=1, evaluate_every=2)
+    seen = list[Event]()
+    with pytest.raises(TrainingError, match="not a number"):
+        seen.extend(poisoned(run, tmp_path / "run", monkeypatch))
+    assert [event.step for event in seen if isinstance(event, Evaluated)] == [2, 4]
+    for name in ("last", "best"):
+        kept = snapshot.read(tmp_path / "run" / name)
+        assert kept.progress.step <= 4
+        assert all(tensor.isfinite().all() for tensor in kept.model.values())
+
+
+def poisoned(run: RunConfig, out: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
+    """A run whose fifth update leaves a weight that is not a number, though loss and gradient were."""
+    import torch
+
+    real, calls = torch.optim.AdamW.step, iter(range(10**6))
+
+    def step(self: torch.optim.AdamW, closure: None = None) -> None:
+        real(self, closure)
+        if next(calls) == 4:
+            with torch.no_grad():
+                self.param_groups[0]["params"][0].fill_(torch.nan)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    yield from train(run, out=out)

@@ -1,0 +1,104 @@
+"""What a survey says of data and checkpoints is what they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitlab.checkpoints import Checkpoint, save
+from vitlab.config import Preprocess, variant
+from vitlab.config.data import SplitRule
+from vitlab.data.opening import open_source
+from vitlab.errors import DataError
+from vitlab.models import build
+from vitlab.recipes.own import DIGITS, STROKES
+from vitlab.training.plan import start_facts, survey, this_machine
+
+
+def pictures(folder: Path, count: int, *, size: tuple[int, int] = (24, 30), grey: bool = False, kind: str = "png") -> None:
+    """So many random pictures of (height, width) in a folder."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        pixels = rng.integers(0, 256, (*size, 1 if grey else 3), np.uint8)
+        Image.fromarray(np.repeat(pixels, 3, axis=2) if grey else pixels).save(folder / f"{number}.{kind}")
+
+
+@pytest.mark.parametrize("facts", [STROKES, DIGITS], ids=["strokes", "digits"])
+def test_the_built_in_sets_are_as_the_recipes_say(facts: object) -> None:
+    assert facts in (STROKES, DIGITS)
+    told = STROKES if facts is STROKES else DIGITS
+    found = survey(told.source)
+    assert (found.pictures, found.classes, found.channels, found.side) == (told.pictures, told.classes, told.channels, told.side)
+    assert found.parts == ("train", "val", "test")
+
+
+def test_a_folder_without_parts_is_divided_by_the_rule(tmp_path: Path) -> None:
+    pictures(tmp_path / "cats", 30)
+    pictures(tmp_path / "dogs", 10)
+    facts = survey(str(tmp_path))
+    assert (facts.pictures, facts.classes, facts.channels, facts.side) == (32, 2, 3, 24)
+    assert facts.imbalance == 3
+    assert facts.parts == ("train", "val", "test")
+    whole = survey(str(tmp_path), rule=SplitRule(val=0, test=0))
+    assert (whole.pictures, whole.parts) == (40, ("train",))
+
+
+def test_declared_parts_are_counted_exactly(tmp_path: Path) -> None:
+    for part, count in (("train", 9), ("val", 3), ("test", 2)):
+        for name in ("cats", "dogs"):
+            pictures(tmp_path / part / name, count)
+    facts = survey(str(tmp_path))
+    assert facts.pictures == 18 == len(open_source(str(tmp_path), split="train"))
+    assert facts.parts == ("train", "val", "test")
+
+
+def test_the_estimate_is_near_what_the_division_gives() -> None:
+    assert survey("digits").pictures == pytest.approx(len(open_source("digits", split="train")), rel=0.05)
+
+
+def test_grey_is_told_from_colour_by_the_pixels(tmp_path: Path) -> None:
+    pictures(tmp_path / "grey" / "a", 4, grey=True, kind="jpg")
+    pictures(tmp_path / "grey" / "b", 4, grey=True, kind="jpg")
+    assert survey(str(tmp_path / "grey")).channels == 1
+    pictures(tmp_path / "grey" / "c", 4)
+    assert survey(str(tmp_path / "grey")).channels == 3
+
+
+def test_pictures_without_labels_have_no_classes(tmp_path: Path) -> None:
+    pictures(tmp_path / "pile", 5)
+    assert survey(f"pictures:{tmp_path / 'pile'}").classes == 0
+
+
+def test_a_picture_that_cannot_be_read_is_left_to_its_turn_and_nothing_but_such_is_refused(tmp_path: Path) -> None:
+    pictures(tmp_path / "a", 3)
+    pictures(tmp_path / "b", 3)
+    (tmp_path / "a" / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    assert survey(str(tmp_path)).side == 24
+    for file in tmp_path.rglob("*.png"):
+        file.write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    with pytest.raises(DataError, match="could be read"):
+        survey(str(tmp_path))
+
+
+def test_data_without_a_part_to_learn_from_is_refused(tmp_path: Path) -> None:
+    for part in ("val", "test"):
+        for name in ("cats", "dogs"):
+            pictures(tmp_path / part / name, 2)
+    with pytest.raises(DataError, match="no train part"):
+        survey(str(tmp_path))
+
+
+def test_a_checkpoints_facts_are_its_own(tmp_path: Path) -> None:
+    config = variant("ViT-Mini/8", num_classes=3)
+    fed = Preprocess(image_size=(32, 32), resize_to=36)
+    save(tmp_path / "m.safetensors", Checkpoint(model=build(config), config=config, preprocess=fed))
+    facts = start_facts(str(tmp_path / "m.safetensors"))
+    assert (facts.path, facts.model, facts.preprocess) == (str(tmp_path / "m.safetensors"), config, fed)
+
+
+def test_this_machine_has_cores() -> None:
+    assert this_machine().cores >= 1

@@ -1,0 +1,205 @@
+"""A sweep tries each rate on held-out pictures, goes on where it stopped, and ends with one run on all training pictures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests import processes
+from tests.training.small import last, run_to, same, small_run, without_noise
+from vitlab.config import RunConfig
+from vitlab.config.serialize import to_text
+from vitlab.config.train import Masked
+from vitlab.errors import ConfigError, DivergedError, TrainingError
+from vitlab.training import train
+from vitlab.training.control import Control
+from vitlab.training.events import Event, Finished, Started, Stepped
+from vitlab.training.run_folder import RunDirectory
+from vitlab.training.sweep import SweepEvent, Swept, Trial, TrialBegan, TrialEnded, final_of, sweep, trial_of
+
+RATES = (1e-4, 1e-2)
+
+
+def tiny_run() -> RunConfig:
+    """Five updates, looked at once at the end."""
+    run = small_run(steps=5)
+    train = replace(run.train, evaluate_every=0, save_every=0, micro_batch=0, schedule=replace(run.train.schedule, warmup=1))
+    return replace(run, train=train)
+
+
+def swept(
+    out: Path, *, rates: Sequence[float] = RATES, run: RunConfig | None = None, control: Control | None = None
+) -> list[SweepEvent]:
+    return list(sweep(run or tiny_run(), rates, out=out, judge="test", control=control))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[SweepEvent]]:
+    out = tmp_path_factory.mktemp("sweep")
+    return out, swept(out)
+
+
+def test_every_rate_is_tried_on_val_and_the_best_learns_from_all(whole: tuple[Path, list[SweepEvent]]) -> None:
+    out, events = whole
+    ended = events[-1]
+    assert isinstance(ended, Swept)
+    assert [trial.rate for trial in ended.trials] == list(RATES)
+    assert ended.rate == max(ended.trials, key=lambda trial: (trial.metrics["top1"], -trial.metrics["loss"])).rate
+    trials = [RunDirectory(out / "trials" / f"lr-{rate:g}").config() for rate in RATES]
+    assert [(run.data.train_split, run.data.evaluate_split) for run in trials if run is not None] == [("train", "val")] * 2
+    assert [run.train.optimizer.lr for run in trials if run is not None] == list(RATES)
+    final = RunDirectory(out / "final").config()
+    assert final is not None
+    assert (final.data.train_split, final.data.evaluate_split) == ("train+val", "test")
+    assert final.train.optimizer.lr == ended.rate
+    counts = [event.pictures for event in events if isinstance(event, Started)]
+    assert counts == [64, 64, 80]  # the generated set's train, and with its val
+    assert ended.finished.model == out / "final" / "model.safetensors"
+    assert ended.finished.model.is_file()
+
+
+def test_what_came_out_is_also_a_file(whole: tuple[Path, list[SweepEvent]]) -> None:
+    out, events = whole
+    ended = events[-1]
+    assert isinstance(ended, Swept)
+    told = json.loads((out / "sweep.json").read_text())
+    assert told["chosen"] == ended.rate
+    assert [(row["rate"], row["metrics"]) for row in told["trials"]] == [(trial.rate, trial.metrics) for trial in ended.trials]
+
+
+def test_a_trial_is_a_run_like_any_other(whole: tuple[Path, list[SweepEvent]], tmp_path: Path) -> None:
+    out, _ = whole
+    run_to(trial_of(tiny_run(), RATES[1]), tmp_path / "alone")
+    assert same(last(tmp_path / "alone"), last(out / "trials" / "lr-0.01"))
+
+
+def test_a_sweep_that_is_done_is_not_done_again(whole: tuple[Path, list[SweepEvent]]) -> None:
+    out, events = whole
+    again = swept(out)
+    assert not [event for event in again if isinstance(event, Stepped)]
+    assert [event.before for event in again if isinstance(event, TrialEnded)] == [True, True]
+    one, other = events[-1], again[-1]
+    assert isinstance(one, Swept)
+    assert isinstance(other, Swept)
+    assert (one.trials, one.rate, one.finished.metrics) == (other.trials, other.rate, other.finished.metrics)
+
+
+def test_an_interrupted_sweep_goes_on_to_the_same_end(whole: tuple[Path, list[SweepEvent]], tmp_path: Path) -> None:
+    out, _ = whole
+    for stop_after in (2, 3, 3):  # in the first trial, the second, the final run
+        control = Control()
+        seen = 0
+        for event in sweep(tiny_run(), RATES, out=tmp_path / "s", judge="test", control=control):
+            seen += isinstance(event, Stepped)
+            if seen == stop_after:
+                control.ask_stop("interrupted")
+        assert isinstance(event, Finished)
+        assert event.reason == "interrupted"
+    final = swept(tmp_path / "s")[-1]
+    assert isinstance(final, Swept)
+    for place in ("trials/lr-0.0001", "trials/lr-0.01", "final"):
+        assert same(last(out / place), last(tmp_path / "s" / place))
+
+
+def test_the_time_is_for_the_whole_sweep_and_running_again_goes_on(tmp_path: Path) -> None:
+    hasty = replace(tiny_run(), train=replace(tiny_run().train, max_minutes=1e-9))
+    events = swept(tmp_path, run=hasty)
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason == "max-time"
+    assert events[-1].step < 5
+    assert isinstance(swept(tmp_path)[-1], Swept)  # without the limit, which is not part of a trial
+
+
+def test_a_rate_at_which_training_breaks_down_has_lost_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaking(run: RunConfig, *, out: Path, control: Control, override: bool) -> Iterator[Event]:
+        if run.train.optimizer.lr == 1e-2:
+            raise DivergedError("the loss is nan for the 3rd time in a row")
+        return train(run, out=out, control=control, override=override)
+
+    monkeypatch.setattr("vitlab.training.sweep.train", breaking)
+    ended = swept(tmp_path)[-1]
+    assert isinstance(ended, Swept)
+    assert ended.rate == 1e-4
+    assert ended.trials[1] == Trial(rate=1e-2, trouble="the loss is nan for the 3rd time in a row")
+    with pytest.raises(TrainingError, match="every rate: the loss is nan"):
+        swept(tmp_path / "other", rates=(1e-2,))
+
+
+def test_a_folder_in_use_is_no_lost_trial(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "trials" / "lr-0.0001").locked(), pytest.raises(TrainingError, match="is being written"):
+        swept(tmp_path)
+
+
+def test_of_equal_accuracies_the_lower_loss_wins_and_a_failure_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = {0.1: (0.5, 1.0), 0.2: (0.5, 0.9), 0.3: (0.5, 0.9), 0.4: (0.4, 0.1)}
+
+    def quick(run: RunConfig, *, out: Path, control: Control, override: bool) -> Iterator[Event]:
+        top1, loss = scores[run.train.optimizer.lr]
+        yield Finished(step=1, reason="finished", model=None, metrics={"top1": top1, "loss": loss})
+
+    monkeypatch.setattr("vitlab.training.sweep.train", quick)
+    ended = swept(tmp_path / "s", rates=tuple(scores))[-1]
+    assert isinstance(ended, Swept)
+    assert ended.rate == 0.2
+
+
+def test_other_rates_are_tried_beside_those_already_done(whole: tuple[Path, list[SweepEvent]]) -> None:
+    out, _ = whole
+    events = swept(out, rates=(*RATES, 1e-3))
+    began = [event for event in events if isinstance(event, TrialBegan) and not event.final]
+    assert [event.rate for event in began] == [1e-3]
+    assert (began[0].number, began[0].runs) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("rates", "message"), [((), "needs rates"), ((0.1, -1.0), "positive"), ((0.1, float("nan")), "positive"), ((0.1, 0.1), "twice")]
+)
+def test_rates_that_make_no_sense_are_refused(rates: tuple[float, ...], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        swept(tmp_path, rates=rates)
+
+
+def test_masked_prediction_has_nothing_to_choose_by(tmp_path: Path) -> None:
+    run = tiny_run()
+    with pytest.raises(ConfigError, match="masked"):
+        swept(tmp_path, run=replace(run, train=replace(run.train, masked=Masked(target="pixels"))))
+
+
+def test_a_final_run_without_a_test_part_is_judged_by_nothing() -> None:
+    run = final_of(tiny_run(), 0.1, None)
+    assert run.data.evaluate_split is None
+    assert run.name == tiny_run().name
+
+
+RANK = """
+import sys
+from pathlib import Path
+from vitlab.config.run import RunConfig
+from vitlab.config.text import from_text
+from vitlab.train.sweep import sweep
+for event in sweep(from_text(RunConfig, Path(sys.argv[1]).read_text()), (1e-4, 1e-2), out=sys.argv[2], judge="test"):
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_sweep_as_one(tmp_path: Path) -> None:
+    even = without_noise(replace(tiny_run(), train=replace(tiny_run().train, micro_batch=3)))
+    (tmp_path / "rank.py").write_text(RANK)
+    (tmp_path / "wanted.json").write_text(to_text(even))
+    words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--rdzv-backend=c10d"]
+    words += ["--rdzv-endpoint=localhost:0", *(str(tmp_path / name) for name in ("rank.py", "wanted.json", "ranks"))]
+    done = processes.run([sys.executable, *words], check=False)
+    assert done.returncode == 0, done.stderr
+    swept(tmp_path / "alone", run=even)
+    one, other = (json.loads((tmp_path / place / "sweep.json").read_text()) for place in ("ranks", "alone"))
+    assert one["chosen"] == other["chosen"]
+    for mine, theirs in zip(one["trials"], other["trials"], strict=True):
+        assert mine["metrics"] == pytest.approx(theirs["metrics"], abs=1e-4)
