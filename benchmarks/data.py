@@ -1,10 +1,10 @@
-"""Pictures per second of the training pipeline: decode + inception crop 224 + flip, uint8 batches out.
+"""Images per second of the training pipeline: decode + inception crop 224 + flip, uint8 batches out.
 
-    python benchmarks/data.py [--data FOLDER_OR_ZIP] [--workers N] [--repeats N] [--pictures N] [--quality Q]
+    python benchmarks/data.py [--data FOLDER_OR_ZIP] [--workers N] [--repeats N] [--images N] [--quality Q]
 
-vitlab against torchvision v2 (on Pillow pictures, and on tensors) and timm's loader, where they are installed: the same files
+vitlab against torchvision v2 (on Pillow images, and on tensors) and timm's loader, where they are installed: the same files
 from memory, the same torch DataLoader settings and number of workers, one process, repeats interleaved so that a busy
-moment of the machine falls on all. Once on the pictures as they are and once enlarged to twice their size.
+moment of the machine falls on all. Once on the images as they are and once enlarged to twice their size.
 With --workers 0 seconds are those of this process's own CPU time, which other people's load touches least.
 `--data` is a folder or zip of JPEG files; by default imagenet_val_1000.zip in $VITLAB_DATA, else in ../shared/data.
 """
@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitlab.config.data import Augment, DecodeLimits
 from vitlab.data.sampler import rng_of
-from vitlab.data.transforms import training_view
+from vitlab.data.transforms import training_transform
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))  # run as a script, its own folder is all that Python looks in
@@ -52,11 +52,11 @@ class Views(Dataset[tuple[Any, int]]):
         return len(self.contents)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        return training_view(self.contents[index], self.config, rng_of(0, 0, index), limits=self.limits), 0
+        return training_transform(self.contents[index], self.config, rng_of(0, 0, index), limits=self.limits), 0
 
 
-class Pictures(Dataset[tuple[Any, int]]):
-    """The same files as Pillow pictures, through a peer's transform."""
+class Images(Dataset[tuple[Any, int]]):
+    """The same files as Pillow images, through a peer's transform."""
 
     def __init__(self, contents: list[bytes], transform: Callable[[Image.Image], Any] | None = None) -> None:
         self.contents, self.transform = contents, transform
@@ -66,8 +66,8 @@ class Pictures(Dataset[tuple[Any, int]]):
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         with Image.open(io.BytesIO(self.contents[index])) as image:
-            picture = image.convert("RGB")
-        return (picture if self.transform is None else self.transform(picture)), 0
+            rgb = image.convert("RGB")
+        return (rgb if self.transform is None else self.transform(rgb)), 0
 
 
 def loader(dataset: Dataset[tuple[Any, int]], workers: int) -> DataLoader[Any]:
@@ -88,15 +88,15 @@ def contenders(contents: list[bytes], workers: int) -> dict[str, Iterable[Any]]:
     else:
         crop, flip = v2.RandomResizedCrop(SIZE, scale=AREA, antialias=True), v2.RandomHorizontalFlip()
         on_pillow, on_tensor = v2.Compose([crop, flip, v2.PILToTensor()]), v2.Compose([v2.PILToTensor(), crop, flip])
-        found["torchvision v2, Pillow"] = loader(Pictures(contents, on_pillow), workers)
-        found["torchvision v2, tensor"] = loader(Pictures(contents, on_tensor), workers)
+        found["torchvision v2, Pillow"] = loader(Images(contents, on_pillow), workers)
+        found["torchvision v2, tensor"] = loader(Images(contents, on_tensor), workers)
     try:
         timm_data = peer("timm.data")
     except ImportError:
         print("timm is not installed")
     else:
         prefetched = timm_data.create_loader(
-            Pictures(contents), input_size=(3, SIZE, SIZE), batch_size=BATCH, is_training=True, scale=AREA, hflip=0.5,
+            Images(contents), input_size=(3, SIZE, SIZE), batch_size=BATCH, is_training=True, scale=AREA, hflip=0.5,
             color_jitter=None, interpolation="bilinear", num_workers=workers, persistent_workers=workers > 0,
             use_prefetcher=True, device=torch.device("cpu"), pin_memory=False,
         )  # fmt: skip
@@ -104,7 +104,7 @@ def contenders(contents: list[bytes], workers: int) -> dict[str, Iterable[Any]]:
     return found
 
 
-def pictures_per_second(batches: Iterable[Any], count: int, clock: Callable[[], float]) -> float:
+def images_per_second(batches: Iterable[Any], count: int, clock: Callable[[], float]) -> float:
     """One epoch, from the request of the first batch to the last one."""
     start = clock()
     seen = 0
@@ -112,22 +112,22 @@ def pictures_per_second(batches: Iterable[Any], count: int, clock: Callable[[], 
         assert images.dtype == torch.uint8
         seen += len(images)
     elapsed = clock() - start
-    assert seen >= count - BATCH, f"{seen} of {count} pictures came out"  # timm drops the last, incomplete batch
+    assert seen >= count - BATCH, f"{seen} of {count} images came out"  # timm drops the last, incomplete batch
     return seen / elapsed
 
 
 def compare(title: str, contents: list[bytes], *, workers: int, repeats: int) -> None:
-    """Print one line a contender: best and median pictures/s, and how ours compares with it."""
+    """Print one line a contender: best and median images/s, and how ours compares with it."""
     runs = contenders(contents, workers)
     clock = time.perf_counter if workers else time.process_time
     speeds: dict[str, list[float]] = {name: [] for name in runs}
     for batches in runs.values():
-        pictures_per_second(batches, len(contents), clock)  # starts the workers
+        images_per_second(batches, len(contents), clock)  # starts the workers
     for _ in range(repeats):
         for name, batches in runs.items():
-            speeds[name].append(pictures_per_second(batches, len(contents), clock))
+            speeds[name].append(images_per_second(batches, len(contents), clock))
     sizes = [len(content) for content in contents]
-    print(f"\n{title}: {len(contents)} pictures of {np.mean(sizes) / 1000:.0f} kB, {workers} workers, {repeats} runs each")
+    print(f"\n{title}: {len(contents)} images of {np.mean(sizes) / 1000:.0f} kB, {workers} workers, {repeats} runs each")
     print(f"{'':24} {'best/s':>8} {'median/s':>9}   vitlab is")
     for name, speed in speeds.items():
         ratio = max(speeds["vitlab"]) / max(speed)
@@ -150,7 +150,7 @@ def read(path: Path, count: int) -> list[bytes]:
 
 
 def enlarged(content: bytes, quality: int) -> bytes:
-    """The picture at twice its size, as a JPEG."""
+    """The image at twice its size, as a JPEG."""
     with Image.open(io.BytesIO(content)) as image:
         larger = image.convert("RGB").resize((2 * image.width, 2 * image.height), Image.Resampling.BICUBIC)
     stream = io.BytesIO()
@@ -161,17 +161,17 @@ def enlarged(content: bytes, quality: int) -> bytes:
 def main() -> None:
     """Both comparisons."""
     folder = Path(os.environ.get("VITLAB_DATA") or CHECKOUT.parent / "shared" / "data")
-    parser = argparse.ArgumentParser(description="Pictures per second of the training pipeline, beside the peers'.")
+    parser = argparse.ArgumentParser(description="Images per second of the training pipeline, beside the peers'.")
     parser.add_argument("--data", type=Path, default=folder / "imagenet_val_1000.zip", help="folder or zip of JPEG files")
     parser.add_argument("--workers", type=int, default=2, help="processes of each loader; 0 is this one")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--pictures", type=int, default=1000)
-    parser.add_argument("--quality", type=int, default=90, help="JPEG quality of the enlarged pictures")
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--quality", type=int, default=90, help="JPEG quality of the enlarged images")
     arguments = parser.parse_args()
     if not arguments.data.exists():
-        raise SystemExit(f"error: no pictures at {arguments.data}\nhint: name a folder or zip of JPEG files with --data")
+        raise SystemExit(f"error: no images at {arguments.data}\nhint: name a folder or zip of JPEG files with --data")
     torch.set_num_threads(1)
-    contents = read(arguments.data, arguments.pictures)
+    contents = read(arguments.data, arguments.images)
     compare("as they are", contents, workers=arguments.workers, repeats=arguments.repeats)
     larger = [enlarged(content, arguments.quality) for content in contents]
     title = f"enlarged 2x, quality {arguments.quality}"

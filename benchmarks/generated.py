@@ -1,9 +1,9 @@
-"""Pictures per second of the generated set, against a plain Pillow polygon, in one interleaved run on one core.
+"""Images per second of the generated set, against a plain Pillow polygon, in one interleaved run on one core.
 
     python benchmarks/generated.py [--pixels 32] [--rounds 7]
 
 The polygon is the least anybody would draw: one filled contour of two sinusoids, 200 corners (the fewest in Visual Atoms),
-nothing else. "batch" is `pictures` on 256 at a time, "single" is `picture` one by one; the pictures are the same bits.
+nothing else. "batch" is `images` on 256 at a time, "single" is `image` one by one; the images are the same bits.
 Each round times everything once; the best round counts, since whatever else runs on the machine only takes away.
 """
 
@@ -19,17 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from vitlab.config.data import GeneratedConfig, GeneratedKind
-from vitlab.data.synthetic.dataset import picture, pictures
+from vitlab.config.data import GeneratedKind, SyntheticConfig
+from vitlab.data.synthetic.dataset import image, images
 
-Picture = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]
 
 COUNT = 256
 CLASSES = 100
 CORNERS = 200
 
 
-def polygon(pixels: int, index: int) -> Picture:
+def polygon(pixels: int, index: int) -> Pixels:
     """One white contour on black, uint8 [H, W]."""
     angle = np.linspace(0, 2 * np.pi, CORNERS, endpoint=False)
     radius = pixels * (0.3 + 0.08 * np.sin((2 + index % 3) * angle) + 0.08 * np.sin((5 + index % 7) * angle))
@@ -39,26 +39,26 @@ def polygon(pixels: int, index: int) -> Picture:
     return np.asarray(sheet)
 
 
-def polygons(pixels: int) -> list[Picture]:
+def polygons(pixels: int) -> list[Pixels]:
     """COUNT plain contours."""
     return [polygon(pixels, index) for index in range(COUNT)]
 
 
-def one_by_one(config: GeneratedConfig) -> list[Picture]:
-    """COUNT pictures, each by a call of its own."""
-    return [picture(config, index % CLASSES, index // CLASSES) for index in range(COUNT)]
+def one_by_one(config: SyntheticConfig) -> list[Pixels]:
+    """COUNT images, each by a call of its own."""
+    return [image(config, index % CLASSES, index // CLASSES) for index in range(COUNT)]
 
 
 def jobs(pixels: int) -> dict[str, Callable[[], object]]:
-    """What is timed, each drawing COUNT pictures."""
+    """What is timed, each drawing COUNT images."""
     index = np.arange(COUNT)
     label_B, number_B = index % CLASSES, index // CLASSES
     table: dict[str, Callable[[], object]] = {"Pillow polygon": partial(polygons, pixels)}
     colours: tuple[tuple[str, Literal[1, 3]], ...] = (("grey", 1), ("colour", 3))
     for kind in get_args(GeneratedKind):
         for colour, channels in colours:
-            config = GeneratedConfig(kind=kind, classes=CLASSES, image_size=(pixels, pixels), channels=channels)
-            table[f"{kind} {colour} batch"] = partial(pictures, config, label_B, number_B)
+            config = SyntheticConfig(kind=kind, classes=CLASSES, image_size=(pixels, pixels), channels=channels)
+            table[f"{kind} {colour} batch"] = partial(images, config, label_B, number_B)
             table[f"{kind} {colour} single"] = partial(one_by_one, config)
     return table
 
@@ -66,7 +66,7 @@ def jobs(pixels: int) -> dict[str, Callable[[], object]]:
 def main() -> None:
     """Time everything and print one line each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pixels", type=int, default=32, help="side of the pictures")
+    parser.add_argument("--pixels", type=int, default=32, help="side of the images")
     parser.add_argument("--rounds", type=int, default=7, help="how often everything is timed")
     arguments = parser.parse_args()
     table = jobs(arguments.pixels)
@@ -79,8 +79,8 @@ def main() -> None:
             job()
             rates[name].append(COUNT / (time.perf_counter() - start))
     plain = rates["Pillow polygon"]
-    print(f"{arguments.pixels} px, {arguments.rounds} rounds of {COUNT} pictures, {CLASSES} classes, one core")
-    print(f"{'':26}{'pictures/s':>12}{'x polygon':>12}")
+    print(f"{arguments.pixels} px, {arguments.rounds} rounds of {COUNT} images, {CLASSES} classes, one core")
+    print(f"{'':26}{'images/s':>12}{'x polygon':>12}")
     for name, found in rates.items():
         print(f"{name:26}{max(found):12,.0f}{max(found) / max(plain):12.2f}")
 

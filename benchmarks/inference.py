@@ -1,9 +1,9 @@
-"""Inference against the peers: one interleaved run, the same weights, the same pictures, equal outputs.
+"""Inference against the peers: one interleaved run, the same weights, the same images, equal outputs.
 
     PYTHON_WITH_PEERS benchmarks/inference.py [--models Ti/16 B/16 Ti/16@384] [--threads 2] [--quick]
 
-Each runtime runs one picture alone and batches of several sizes, of which its best counts; rounds go through all of them in turn,
-and the least time of each counts. Peers are given pictures that are normalised already; vitlab is given uint8 pixels and
+Each runtime runs one image alone and batches of several sizes, of which its best counts; rounds go through all of them in turn,
+and the least time of each counts. Peers are given images that are normalised already; vitlab is given uint8 pixels and
 normalises them itself, so its time has that in it. `--clock cpu` counts the processor's time in place of the wall's, for one thread
 on a machine that others use too. Needs timm; transformers, vit_pytorch, onnxruntime and openvino are measured where they are.
 
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from vitlab.checkpoints import Checkpoint, convert, save
 from vitlab.config import Preprocess, variant
 from vitlab.config.model import ViTConfig
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import normalise
 from vitlab.exporters import export
 from vitlab.exporters.config import ExportConfig
@@ -51,7 +51,7 @@ Run = Callable[[int], Any]
 
 @dataclass
 class Line:
-    """A runtime and what it took: seconds a picture by batch. `ours`: vitlab's. `same`: it has the weights of the others."""
+    """A runtime and what it took: seconds a image by batch. `ours`: vitlab's. `same`: it has the weights of the others."""
 
     name: str
     run: Run
@@ -64,7 +64,7 @@ class Line:
 
 
 class Case:
-    """One model: weights, pictures, and the runtimes."""
+    """One model: weights, images, and the runtimes."""
 
     def __init__(self, name: str, options: argparse.Namespace, folder: Path) -> None:
         size_name, _, side = name.partition("@")
@@ -108,10 +108,10 @@ class Case:
             floats = Predictor(self.checkpoint, backend=name)
             lines.append(Line(f"vitlab {name}, float", self._of_backend(floats.backend), ours=True))
         side = self.config.image_size[0]
-        source = open_source(f"generated:kind=contours,classes=4,examples=8,image_size={side},channels=3", split="all")
+        dataset = open_dataset(f"generated:kind=contours,classes=4,examples=8,image_size={side},channels=3", split="all")
         settings = ExportConfig(int8=True, inside=True, calibration=16, max_drop=100)  # random weights: nothing is lost or won
         for ending in (".xml", ".onnx"):
-            path = export(self.checkpoint, self.folder / f"int8{ending}", settings, source=source).paths[0]
+            path = export(self.checkpoint, self.folder / f"int8{ending}", settings, dataset=dataset).paths[0]
             print(f"  {path.name}: written", flush=True)
         shape = (4, *self.config.image_size, 3)
         lines.append(
@@ -278,7 +278,7 @@ def report(name: str, case: Case, flops_a_second: float) -> dict[str, Any]:
     best_many = min(min(line.seconds.values()) for line in peers)
     eager = next(line for line in case.lines if line.name == "timm eager")
     flops = 2 * cost(case.config).macs
-    print(f"\nViT-{name}: {'':24} one picture                     best batch")
+    print(f"\nViT-{name}: {'':24} one image                     best batch")
     one_heads, many_heads = ("ms", "x timm", "x best"), ("batch", "pics/s", "x timm", "x best", "of peak", "apart")
     print(f"{'':34}{''.join(f'{word:>8}' for word in one_heads)}  {''.join(f'{word:>8}' for word in many_heads)}")
     for line in case.lines:

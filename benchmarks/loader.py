@@ -1,11 +1,11 @@
-"""Pictures/s of the loader by who does the work: the caller, threads, processes, and torch's DataLoader with the same view.
+"""Images/s of the loader by who does the work: the caller, threads, processes, and torch's DataLoader with the same view.
 
     python benchmarks/loader.py [--workers 2] [--rounds 7] [--data FOLDER]
 
-Two loads: ImageNet pictures cropped to 224 px, where decoding is the work, and CIFAR-10 at 32 px, decoded once, where handing
+Two loads: ImageNet images cropped to 224 px, where decoding is the work, and CIFAR-10 at 32 px, decoded once, where handing
 over is. Every contender stays open and they are measured in turn, so a busy moment of the machine falls on all of them; what
 was made ahead is thrown away before each measurement. `cpu us` is the processor time of this process and all its workers for
-each picture, which a busy machine hardly changes; `first s` the time from asking for a stream to its first batch.
+each image, which a busy machine hardly changes; `first s` the time from asking for a stream to its first batch.
 """
 
 from __future__ import annotations
@@ -21,46 +21,47 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
 from vitlab.config.data import Augment, CachePolicy, DecodeLimits, LoaderConfig, WorkerKind
 from vitlab.data.batch import Feed
-from vitlab.data.dataset import Source
+from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.data.sampler import rng_of
 from vitlab.data.transforms import training_feed
 
 Open = Callable[[], Iterator[object]]
 
 
-class Views(Dataset[tuple[torch.Tensor, int]]):
-    """The same pictures and views for torch's loader."""
+class Views(TorchDataset[tuple[torch.Tensor, int]]):
+    """The same images and views for torch's loader."""
 
-    def __init__(self, source: Source, feed: Feed) -> None:
-        self.source, self.feed = source, feed
+    def __init__(self, dataset: Dataset, feed: Feed) -> None:
+        self.dataset, self.feed = dataset, feed
 
     def __len__(self) -> int:
-        return len(self.source) * 1000  # many epochs, so that a measurement never falls on a restart
+        return len(self.dataset) * 1000  # many epochs, so that a measurement never falls on a restart
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        epoch, index = divmod(index, len(self.source))
-        example = self.source[index]
+        epoch, index = divmod(index, len(self.dataset))
+        example = self.dataset[index]
         view: NDArray[np.uint8] = np.ascontiguousarray(self.feed.view(example, rng_of(0, epoch, index)))
-        return torch.from_numpy(view.copy() if not view.flags.writeable else view), int(self.source.label(index) or 0)  # type: ignore[arg-type]
+        return torch.from_numpy(view.copy() if not view.flags.writeable else view), int(self.dataset.label(index) or 0)  # type: ignore[arg-type]
 
 
-def contenders(source: Source, feed: Feed, *, batch: int, workers: int, cache: CachePolicy) -> dict[str, Open]:
+def contenders(dataset: Dataset, feed: Feed, *, batch: int, workers: int, cache: CachePolicy) -> dict[str, Open]:
     """How to open each of them."""
 
     def ours(count: int, kind: WorkerKind) -> Open:
         config = LoaderConfig(batch_size=batch, workers=count, worker_kind=kind, cache=cache)
-        loader = Loader(source, feed, config=config, train=True)
+        loader = Loader(dataset, feed, config=config, train=True)
         print("   ", f"{count} {kind}:", *loader.notes) if loader.notes else None
         return loader.batches
 
-    inline = Loader(source, feed, config=LoaderConfig(batch_size=batch, workers=0, cache=cache), train=True)
-    views = Views(inline.source, feed)  # decoded once for torch's loader too
+    inline = Loader(dataset, feed, config=LoaderConfig(batch_size=batch, workers=0, cache=cache), train=True)
+    views = Views(inline.dataset, feed)  # decoded once for torch's loader too
 
     def torchs() -> Iterator[object]:
         return iter(DataLoader(views, batch_size=batch, shuffle=False, num_workers=workers, multiprocessing_context="fork"))
@@ -91,7 +92,7 @@ def processor_seconds() -> float:
 
 
 def compare(title: str, opened: dict[str, Open], *, batch: int, batches: int, rounds: int) -> None:
-    """Print one line a contender: median and best pictures/s, and the median of the ratios to torch's loader."""
+    """Print one line a contender: median and best images/s, and the median of the ratios to torch's loader."""
     streams: dict[str, Iterator[object]] = {}
     first: dict[str, float] = {}
     for name, open_stream in opened.items():
@@ -129,12 +130,12 @@ def main() -> None:
     torch.set_num_threads(1)
     limits = DecodeLimits()
 
-    imagenet = open_source(told.data / "imagenet_val_1000.zip", split="all")
+    imagenet = open_dataset(told.data / "imagenet_val_1000.zip", split="all")
     feed = training_feed(Augment(), channels=3, limits=limits)
     opened = contenders(imagenet, feed, batch=64, workers=told.workers, cache="none")
     compare("ImageNet to 224 px", opened, batch=64, batches=16, rounds=told.rounds)
 
-    cifar = open_source(told.data / "cifar10_jpeg.npz", split="test")
+    cifar = open_dataset(told.data / "cifar10_jpeg.npz", split="test")
     feed = training_feed(Augment(image_size=(32, 32), crop="pad", padding=4), channels=3, limits=limits)
     opened = contenders(cifar, feed, batch=512, workers=told.workers, cache="memory")
     compare("CIFAR-10 at 32 px", opened, batch=512, batches=40, rounds=told.rounds)

@@ -2,7 +2,7 @@
 
     python benchmarks/look_inside.py [--model ViT-B/16] [--image-size 1024]
 
-The whole attention of one layer, one picture, is printed beside it: what a record of all layers would hold is that times the depth.
+The whole attention of one layer, one image, is printed beside it: what a record of all layers would hold is that times the depth.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def look(name: str, variant_name: str, image_size: int) -> None:
-    """Look at one random picture through a model of random values."""
+    """Look at one random image through a model of random values."""
     import torch
 
     from vitlab.config import variant

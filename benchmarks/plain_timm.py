@@ -1,8 +1,8 @@
-"""What a user of timm writes to label a folder of pictures: a data set, a DataLoader, a loop.
+"""What a user of timm writes to label a folder of images: a data set, a DataLoader, a loop.
 
-    python benchmarks/plain_timm.py WEIGHTS FOLDER|PICTURE [--workers 2] [--batch 32]
+    python benchmarks/plain_timm.py WEIGHTS FOLDER|IMAGE [--workers 2] [--batch 32]
 
-WEIGHTS is a DeiT-Ti/16 under timm's names, .npz or .safetensors. Prints one line a picture: its path and the number of its class.
+WEIGHTS is a DeiT-Ti/16 under timm's names, .npz or .safetensors. Prints one line a image: its path and the number of its class.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that it ru
 from benchmarks.peers import peer
 
 
-class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+class Images(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     """Files through timm's own transform."""
 
     def __init__(self, paths: list[Path], transform: Any) -> None:
@@ -38,7 +38,7 @@ def main() -> None:
     """Label everything."""
     parser = argparse.ArgumentParser()
     parser.add_argument("weights", type=Path)
-    parser.add_argument("pictures", type=Path)
+    parser.add_argument("images", type=Path)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=32)
     options = parser.parse_args()
@@ -53,9 +53,9 @@ def main() -> None:
         state = load_file(options.weights)
     model.load_state_dict(state)
     transform = timm.data.create_transform((3, 224, 224), interpolation="bicubic", crop_pct=0.875)
-    paths = sorted(options.pictures.rglob("*.[jJ]*")) if options.pictures.is_dir() else [options.pictures]
+    paths = sorted(options.images.rglob("*.[jJ]*")) if options.images.is_dir() else [options.images]
     workers = options.workers if len(paths) > 1 else 0
-    loader = torch.utils.data.DataLoader(Pictures(paths, transform), batch_size=options.batch, num_workers=workers)
+    loader = torch.utils.data.DataLoader(Images(paths, transform), batch_size=options.batch, num_workers=workers)
     with torch.inference_mode():
         for images, indices in loader:
             for index, label in zip(indices.tolist(), model(images).argmax(1).tolist(), strict=True):

@@ -1,9 +1,9 @@
-"""How long the command line takes to answer: the median wall time of commands that need no torch, and of one picture's label.
+"""How long the command line takes to answer: the median wall time of commands that need no torch, and of one image's label.
 
     python benchmarks/startup.py [REPEATS]
 
 The commands are interleaved, so a busy moment of the machine falls on all of them. Times are in milliseconds. Where the real DeiT
-and pictures are in the data folder ($VITLAB_DATA, else ../shared/data beside the checkout), `vitlab predict` labels one picture,
+and images are in the data folder ($VITLAB_DATA, else ../shared/data beside the checkout), `vitlab predict` labels one image,
 a process from start to end; where timm is installed too, benchmarks/plain_timm.py does the same with the same weights.
 """
 
@@ -31,16 +31,16 @@ COMMANDS: dict[str, list[str]] = {
 
 
 def labelling(folder: Path) -> dict[str, list[str]]:
-    """The commands that label one picture, where there is one and weights."""
+    """The commands that label one image, where there is one and weights."""
     data = Path(os.environ.get("VITLAB_DATA") or HERE.parent.parent / "shared" / "data")
-    weights, archive, picture = data / "deit_tiny_patch16_224.npz", data / "imagenet_val_1000.zip", folder / "picture.jpg"
+    weights, archive, image = data / "deit_tiny_patch16_224.npz", data / "imagenet_val_1000.zip", folder / "image.jpg"
     if not (weights.is_file() and archive.is_file()):
         return {}
     with zipfile.ZipFile(archive) as inside:
-        picture.write_bytes(inside.read(next(name for name in inside.namelist() if name.lower().endswith((".jpg", ".jpeg")))))
-    found = {"vitlab predict, one picture": [VITLAB, "predict", str(weights), str(picture)]}
+        image.write_bytes(inside.read(next(name for name in inside.namelist() if name.lower().endswith((".jpg", ".jpeg")))))
+    found = {"vitlab predict, one image": [VITLAB, "predict", str(weights), str(image)]}
     if find_spec("timm") is not None:
-        found["timm, one picture"] = [sys.executable, str(HERE / "plain_timm.py"), str(weights), str(picture)]
+        found["timm, one image"] = [sys.executable, str(HERE / "plain_timm.py"), str(weights), str(image)]
     return found
 
 

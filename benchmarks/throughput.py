@@ -1,10 +1,10 @@
 """From JPEG files to labels: `vitlab predict FOLDER` against a plain timm + DataLoader script, whole processes, in turn.
 
-    PYTHON_WITH_PEERS benchmarks/throughput.py [--pictures 1000] [--repeats 3] [--data FOLDER]
+    PYTHON_WITH_PEERS benchmarks/throughput.py [--images 1000] [--repeats 3] [--data FOLDER]
 
-The pictures are those of imagenet_val_1000.zip in the data folder ($VITLAB_DATA, else ../shared/data beside the checkout), unpacked
+The images are those of imagenet_val_1000.zip in the data folder ($VITLAB_DATA, else ../shared/data beside the checkout), unpacked
 into a folder of files; without it, generated ones of the same size. Both have the same weights and must give the same labels (they
-may differ for a picture whose best two are equal to rounding). vitlab runs with backend=torch, and with auto where a measurement
+may differ for a image whose best two are equal to rounding). vitlab runs with backend=torch, and with auto where a measurement
 was made before. Times are of the wall, start-up included; the least of the repeats counts.
 """
 
@@ -61,25 +61,25 @@ def weights(data: Path, folder: Path) -> Path:
 
 
 def main() -> None:
-    """Run everybody in turn and print pictures a second."""
+    """Run everybody in turn and print images a second."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pictures", type=int, default=1000)
+    parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("VITLAB_DATA") or HERE.parent.parent / "shared" / "data"))
     options = parser.parse_args()
     vitlab = [sys.executable, "-m", "vitlab", "predict"]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        unpacked(options.data, folder / "pictures", options.pictures)
+        unpacked(options.data, folder / "images", options.images)
         model, out = str(weights(options.data, folder)), folder / "out.jsonl"
-        pictures, ending = str(folder / "pictures"), ["--top", "1", "--out", str(out), "--overwrite"]
+        images, ending = str(folder / "images"), ["--top", "1", "--out", str(out), "--overwrite"]
         commands = {
-            "timm, DataLoader with 2 workers": [sys.executable, str(HERE / "plain_timm.py"), model, pictures],
-            "timm, no workers": [sys.executable, str(HERE / "plain_timm.py"), model, pictures, "--workers", "0"],
-            "vitlab predict --backend torch": [*vitlab, model, pictures, "--backend", "torch", *ending],
-            "vitlab predict --backend openvino": [*vitlab, model, pictures, "--backend", "openvino", *ending],
-            "vitlab predict": [*vitlab, model, pictures, *ending],
-            "vitlab predict --merge 8": [*vitlab, model, pictures, "--merge", "8", *ending],
+            "timm, DataLoader with 2 workers": [sys.executable, str(HERE / "plain_timm.py"), model, images],
+            "timm, no workers": [sys.executable, str(HERE / "plain_timm.py"), model, images, "--workers", "0"],
+            "vitlab predict --backend torch": [*vitlab, model, images, "--backend", "torch", *ending],
+            "vitlab predict --backend openvino": [*vitlab, model, images, "--backend", "openvino", *ending],
+            "vitlab predict": [*vitlab, model, images, *ending],
+            "vitlab predict --merge 8": [*vitlab, model, images, "--merge", "8", *ending],
         }
         least = dict.fromkeys(commands, float("inf"))
         labels: dict[str, dict[str, int]] = {}
@@ -98,7 +98,7 @@ def main() -> None:
     print(f"{'':36}{'seconds':>8} {'pics/s':>8} {'x timm':>7} {'same labels':>12}")
     for name, spent in least.items():
         same = sum(labels[name][path] == label for path, label in reference.items())
-        print(f"{name:36}{spent:8.2f} {options.pictures / spent:8.1f} {peer / spent:7.2f} {same:7}/{len(reference)}")
+        print(f"{name:36}{spent:8.2f} {options.images / spent:8.1f} {peer / spent:7.2f} {same:7}/{len(reference)}")
 
 
 if __name__ == "__main__":

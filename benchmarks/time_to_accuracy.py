@@ -3,10 +3,10 @@
     python benchmarks/time_to_accuracy.py                        both, with timm installed
     python benchmarks/time_to_accuracy.py --only vitlab --budget 60
 
-What is counted is processor time of the training process, on one thread: opening and decoding the pictures, building the model,
+What is counted is processor time of the training process, on one thread: opening and decoding the images, building the model,
 reading batches and augmenting them, forward, backward, clipping, optimiser, writing the log. So a busy machine changes little.
 Not counted: importing libraries, the few updates by which vitlab's pace is measured beforehand, and the judgement at the end, on
-the 10,000 test pictures, once, with no averaging of views. Both know the budget: vitlab as a number of updates from the measured
+the 10,000 test images, once, with no averaging of views. Both know the budget: vitlab as a number of updates from the measured
 pace, the baseline as a learning rate that falls with the time spent.
 """
 
@@ -36,7 +36,7 @@ from vitlab.config.data import Augment, DecodeLimits, LoaderConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.train import scale_at
 from vitlab.data.loader import Loader
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import training_feed
 from vitlab.recipes import recipe
 from vitlab.training import train
@@ -50,11 +50,11 @@ _SPARE = 0.97  # share of the budget to plan for: the pace of another minute is 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a contender came to: share of the test pictures told right, in [0, 1], and what it took."""
+    """What a contender came to: share of the test images told right, in [0, 1], and what it took."""
 
     name: str
     accuracy: float
-    pictures: int
+    images: int
     updates: int
     processor_seconds: float
     wall_seconds: float
@@ -63,7 +63,7 @@ class Result:
 
 
 def small_data(data: Path, *, seed: int) -> RunConfig:
-    """The recipe as it is, told what is special here: one core, no looks before the end, and the test pictures for that one."""
+    """The recipe as it is, told what is special here: one core, no looks before the end, and the test images for that one."""
     run = recipe("small-data", Wish(data=survey(str(data)), machine=Machine(cores=1), seed=seed))
     loader = replace(run.data.loader, workers=0)  # reading is part of the work, so this process does it
     return replace(
@@ -118,7 +118,7 @@ def _trained(run: RunConfig, *, limit: float) -> tuple[Result, list[float]]:
     result = Result(
         name="vitlab small-data",
         accuracy=accuracy,
-        pictures=updates * run.data.loader.batch_size,
+        images=updates * run.data.loader.batch_size,
         updates=updates,
         processor_seconds=spent[-1],
         wall_seconds=waited,
@@ -135,8 +135,8 @@ def baseline(data: Path, *, budget: float, seed: int) -> Result:
     model = vit(img_size=32, patch_size=4, embed_dim=192, depth=6, num_heads=3, num_classes=10)
     began, wall = time.process_time(), time.monotonic()
     feed = training_feed(Augment(image_size=(32, 32), crop="pad", padding=4, fill=0), channels=3, limits=DecodeLimits())
-    source = open_source(data, split="train")
-    loader = Loader(source, feed, config=LoaderConfig(batch_size=128, workers=0, seed=seed, cache="memory"), train=True)
+    dataset = open_dataset(data, split="train")
+    loader = Loader(dataset, feed, config=LoaderConfig(batch_size=128, workers=0, seed=seed, cache="memory"), train=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
     updates = 0
     with loader, loader.batches() as stream:
@@ -158,7 +158,7 @@ def baseline(data: Path, *, budget: float, seed: int) -> Result:
     return Result(
         name="timm ViT, patch 4, width 192, depth 6",
         accuracy=_accuracy(model, data),
-        pictures=updates * 128,
+        images=updates * 128,
         updates=updates,
         processor_seconds=spent,
         wall_seconds=waited,
@@ -176,7 +176,7 @@ def _normalised(images_BHWC: np.typing.NDArray[np.uint8]) -> torch.Tensor:
 @torch.inference_mode()
 def _accuracy(model: torch.nn.Module, data: Path) -> float:
     feed = training_feed(Augment(image_size=(32, 32), crop="squash", flip=0.0), channels=3, limits=DecodeLimits())
-    judge = Loader(open_source(data, split="test"), feed, config=LoaderConfig(batch_size=500, workers=0), train=False)
+    judge = Loader(open_dataset(data, split="test"), feed, config=LoaderConfig(batch_size=500, workers=0), train=False)
     model.eval()
     right, seen = 0, 0
     with judge, judge.batches() as stream:
@@ -207,10 +207,10 @@ def main() -> None:
     if told.json:
         print(json.dumps([{name: getattr(result, name) for name in result.__dataclass_fields__} for result in results]))
         return
-    print(f"{'':38} {'test':>7} {'pictures':>9} {'updates':>8} {'cpu s':>6} {'wall s':>7} {'parameters':>11}")
+    print(f"{'':38} {'test':>7} {'images':>9} {'updates':>8} {'cpu s':>6} {'wall s':>7} {'parameters':>11}")
     for result in results:
         print(
-            f"{result.name:38} {result.accuracy:7.2%} {result.pictures:9,} {result.updates:8,}"
+            f"{result.name:38} {result.accuracy:7.2%} {result.images:9,} {result.updates:8,}"
             f" {result.processor_seconds:6.0f} {result.wall_seconds:7.0f} {result.parameters:11,}"
         )
 

@@ -1,9 +1,9 @@
-"""What a ViT costs as pictures grow: seconds and memory for 64 to 4,096 patches, one picture at a time; memory must grow linearly.
+"""What a ViT costs as images grow: seconds and memory for 64 to 4,096 patches, one image at a time; memory must grow linearly.
 
     python benchmarks/tokens.py [--variant Ti/16] [--repeats 3] [--plot tokens.png]
 
 Attention is quadratic in time and, by blocks, linear in memory. Each size runs in a process of its own, whose memory above that of
-a run with the smallest picture is told. The line fitted through memory against patches is printed with its largest deviation.
+a run with the smallest image is told. The line fitted through memory against patches is printed with its largest deviation.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main() -> None:
 
         figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
         left.loglog(patches, [1e3 * row["seconds"] for row in rows], marker="o")
-        left.set(xlabel="patches", ylabel="milliseconds a picture")
+        left.set(xlabel="patches", ylabel="milliseconds a image")
         right.plot(patches, grown / 1e6, marker="o")
         right.plot(patches, (start + slope * patches) / 1e6, linestyle="--")
         right.set(xlabel="patches", ylabel="megabytes")

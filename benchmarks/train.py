@@ -1,10 +1,10 @@
-"""Pictures per second of training, beside timm, Hugging Face and vit-pytorch at equal mathematics, and the memory each takes.
+"""Images per second of training, beside timm, Hugging Face and vit-pytorch at equal mathematics, and the memory each takes.
 
     python benchmarks/train.py [--threads N] [--rounds N] [--steps N] [--only small|Ti/16] [--quick] [--json]
 
 Two models: ViT-Ti/16 at 224 px, and a ViT of 32 px, patch 4, width 192, depth 9. vitlab makes its update as its own training
-loop does, from uint8 pictures on, in a process that keeps the memory it frees, as `vitlab finetune` does (`vitlab, library`: in one
-that does not); every peer has the plainest good loop, from pictures that are normalised already: logits, cross-entropy, backward,
+loop does, from uint8 images on, in a process that keeps the memory it frees, as `vitlab finetune` does (`vitlab, library`: in one
+that does not); every peer has the plainest good loop, from images that are normalised already: logits, cross-entropy, backward,
 clipping at 1, fused AdamW. vitlab, timm and Hugging Face begin with the same weights, converted by vitlab, and see the same
 batch, so that their losses must agree; the table has the largest difference over all steps. vit-pytorch's ViT is another
 function (a LayerNorm on each side of the patch embedding, no bias of q, k and v), so only its speed is compared.
@@ -60,7 +60,7 @@ RATE, CLIP = 1e-4, 1.0
 SMALL = ViTConfig(width=192, depth=9, heads=3, mlp_width=768, patch_size=(4, 4), image_size=(32, 32), num_classes=10)
 TI = variant("ViT-Ti/16", num_classes=1000, profile="timm")
 assert isinstance(TI, ViTConfig)
-MODELS: dict[str, tuple[ViTConfig, int]] = {  # with the pictures of a batch
+MODELS: dict[str, tuple[ViTConfig, int]] = {  # with the images of a batch
     "small": (with_profile(SMALL, "timm"), 64),
     "Ti/16": (TI, 64),
 }
@@ -70,7 +70,7 @@ Step = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One contender: pictures per second at its best and by the median step, peak memory, and how far its losses are from ours."""
+    """One contender: images per second at its best and by the median step, peak memory, and how far its losses are from ours."""
 
     model: str
     contender: str
@@ -81,14 +81,14 @@ class Row:
 
 
 def batch_of(config: ViTConfig, rows: int) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], np.ndarray[Any, np.dtype[np.int64]]]:
-    """Random pictures as uint8 (B, H, W, C), and their labels."""
+    """Random images as uint8 (B, H, W, C), and their labels."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (rows, *config.image_size, config.channels), np.uint8)
     return images, rng.integers(0, config.num_classes, rows)
 
 
 def fed(config: ViTConfig) -> Preprocess:
-    """How the pictures are fed: as they are, to [-1, 1]."""
+    """How the images are fed: as they are, to [-1, 1]."""
     return Preprocess(image_size=config.image_size, resize="squash")
 
 
@@ -279,7 +279,7 @@ def show(name: str, found: dict[str, Any]) -> None:
 def main() -> None:
     """Both models."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    parser = argparse.ArgumentParser(description="Pictures per second of training, beside the peers.")
+    parser = argparse.ArgumentParser(description="Images per second of training, beside the peers.")
     parser.add_argument("--threads", type=int, default=cores)
     parser.add_argument("--rounds", type=int, default=8, help="turns of each contender that count, after one to warm up")
     parser.add_argument("--steps", type=int, default=2, help="updates of a turn")

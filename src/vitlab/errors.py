@@ -27,7 +27,7 @@ class ConfigError(VitlabError):
 
 
 class DataError(VitlabError):
-    """A picture, folder, archive or label that cannot be used as it is."""
+    """A image, folder, archive or label that cannot be used as it is."""
 
 
 class CheckpointError(VitlabError):

@@ -46,13 +46,13 @@ def feed_for(config: ModelConfig) -> Preprocess:
     return Preprocess(image_size=config.image_size, resize_to=max(config.image_size) + 5, mean=grey, std=grey)
 
 
-def pictures(config: ModelConfig, *, batch: int = 2, seed: int = 1) -> torch.Tensor:
+def images(config: ModelConfig, *, batch: int = 2, seed: int = 1) -> torch.Tensor:
     """Random input for the model of a config."""
     return torch.randn(batch, config.channels, *config.image_size, generator=torch.Generator().manual_seed(seed))
 
 
 def logits_of(checkpoint: Checkpoint, images_BCHW: torch.Tensor) -> torch.Tensor:
-    """What the checkpoint's model says to the pictures."""
+    """What the checkpoint's model says to the images."""
     with torch.inference_mode():
         logits_BC: torch.Tensor = checkpoint.model(images_BCHW)
     return logits_BC

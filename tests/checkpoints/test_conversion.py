@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from tests.checkpoints.formats.samples import CAN, OPTIONS
-from tests.checkpoints.small import LABELS, logits_of, pictures, small_checkpoint, small_config
+from tests.checkpoints.small import LABELS, images, logits_of, small_checkpoint, small_config
 from vitlab.checkpoints import Checkpoint, convert, describe, load, save
 from vitlab.checkpoints.containers import read_file
 from vitlab.checkpoints.formats import FORMATS
@@ -55,7 +55,7 @@ def test_a_round_through_all_formats_gives_the_same_logits_in_the_same_profile(t
         here = there
     convert(here, tmp_path / "end.safetensors", to="native", heads=HEADS, profile="official")
     one, two = load(native), load(tmp_path / "end.safetensors")
-    assert torch.equal(logits_of(one, pictures(one.config)), logits_of(two, pictures(one.config)))
+    assert torch.equal(logits_of(one, images(one.config)), logits_of(two, images(one.config)))
     assert describe(native).metadata["tensors_sha256"] == describe(tmp_path / "end.safetensors").metadata["tensors_sha256"]
 
 
@@ -97,7 +97,7 @@ def test_a_timm_folder_says_the_same_to_who_does_not_see_the_header(tmp_path: Pa
     weights = tmp_path / "timm" / "model.safetensors"
     safetensors.torch.save_file(read_file(weights).tensors, weights)  # without vitlab's words in it
     back, original = load(tmp_path / "timm"), load(native)
-    assert torch.equal(logits_of(back, pictures(back.config)), logits_of(original, pictures(back.config)))
+    assert torch.equal(logits_of(back, images(back.config)), logits_of(original, images(back.config)))
     assert (back.labels, back.preprocess) == (original.labels, original.preprocess)
 
 
@@ -219,5 +219,5 @@ def test_a_checkpoint_that_was_fitted_can_be_converted(tmp_path: Path, native: P
         target = tmp_path / f"{to}{ROUTES[to]}"
         convert(tmp_path / "fitted.safetensors", target, to=to)
         back = load(target, heads=HEADS, grid=(image_size[0] // 8, image_size[1] // 8), profile="official")
-        images_BCHW = pictures(fitted.config)
+        images_BCHW = images(fitted.config)
         assert torch.equal(logits_of(back, images_BCHW), logits_of(fitted, images_BCHW))

@@ -9,13 +9,13 @@ import torch
 
 from tests.checkpoints.small import small_checkpoint, small_config
 from vitlab.checkpoints import convert, load, save
-from vitlab.config import EarlyConvolutions
+from vitlab.config import ConvStem
 from vitlab.errors import CheckpointError
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    config = small_config(early=EarlyConvolutions(widths=(16, 24), units=(1, 2)), patch_size=(2, 2), channels=3)
+    config = small_config(early=ConvStem(widths=(16, 24), units=(1, 2)), patch_size=(2, 2), channels=3)
     save(tmp_path / "early.safetensors", small_checkpoint(config))
     return tmp_path / "early.safetensors"
 

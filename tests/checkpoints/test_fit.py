@@ -109,14 +109,14 @@ def test_another_patch_size_keeps_the_image_and_changes_the_grid() -> None:
 
 
 @pytest.mark.parametrize("channels", [3, 4, 7, 13])
-def test_more_channels_answer_repeated_pictures_as_before(channels: int) -> None:
+def test_more_channels_answer_repeated_images_as_before(channels: int) -> None:
     kernel, image = torch.randn(6, 3, 8, 8), torch.randn(1, 3, 8, 8)
     repeated = image[:, torch.arange(channels) % 3]
     torch.testing.assert_close(F.conv2d(repeated, resize_channels(kernel, channels)), F.conv2d(image, kernel), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("channels", [1, 2])
-def test_fewer_channels_answer_grey_pictures_as_before(channels: int) -> None:
+def test_fewer_channels_answer_grey_images_as_before(channels: int) -> None:
     kernel, grey = torch.randn(6, 3, 8, 8), torch.randn(1, 1, 8, 8)
     before = F.conv2d(grey.expand(1, 3, 8, 8), kernel)
     torch.testing.assert_close(

@@ -51,7 +51,7 @@ def test_a_new_head_is_zeros_on_the_same_features_and_the_preprocessing_follows_
 
 
 @pytest.mark.parametrize("name", MINIS)
-def test_grey_pictures_are_answered_as_the_same_grey_in_every_channel_was(name: str, tmp_path: Path) -> None:
+def test_grey_images_are_answered_as_the_same_grey_in_every_channel_was(name: str, tmp_path: Path) -> None:
     path = file_of(name, tmp_path)
     before, after = load(path), load(path, channels=1)
     grey_B1HW = torch.randn(2, 1, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -67,7 +67,7 @@ def test_another_window_gets_tables_of_its_size_and_it_is_said(tmp_path: Path) -
     assert any("windows of 8x8 instead of 4x4" in note for note in checkpoint.notes)
 
 
-def test_a_smaller_picture_makes_smaller_windows_of_those_stages_alone(tmp_path: Path) -> None:
+def test_a_smaller_image_makes_smaller_windows_of_those_stages_alone(tmp_path: Path) -> None:
     checkpoint = load(file_of("Swin-Mini", tmp_path), image_size=(16, 32))
     assert isinstance(checkpoint.config, SwinConfig)
     assert checkpoint.config.windows == ((4, 4), (2, 4))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.checkpoints.small import logits_of, pictures, small_checkpoint
+from tests.checkpoints.small import images, logits_of, small_checkpoint
 from vitlab.checkpoints import convert, describe, load, save
 from vitlab.checkpoints import hub as hub_module
 from vitlab.errors import CheckpointError
@@ -71,7 +71,7 @@ def test_a_repository_is_loaded_as_its_folder_and_its_revision_is_noted(hub: _Hu
     loaded = load("hub:owner/name@v1.0", profile="official")
     assert loaded.notes[0] == f"from the Hub: owner/name at revision {REVISION}"
     assert loaded.format == "huggingface"
-    images_BCHW = pictures(loaded.config)
+    images_BCHW = images(loaded.config)
     assert torch.equal(logits_of(loaded, images_BCHW), logits_of(load(native), images_BCHW))
     assert [(name, revision) for name, revision, _ in hub.asked] == [("owner/name", "v1.0")]
     assert describe("hub:owner/name").config == load("hub:owner/name").config

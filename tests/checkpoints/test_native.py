@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 from tests.checkpoints.containers.forked import exit_code_of
-from tests.checkpoints.small import LABELS, logits_of, pictures, small_checkpoint, small_config
+from tests.checkpoints.small import LABELS, images, logits_of, small_checkpoint, small_config
 from vitlab.checkpoints import Checkpoint, describe, load, save
 from vitlab.checkpoints.containers import write_safetensors
 from vitlab.checkpoints.containers.safetensors_file import open_safetensors
@@ -51,7 +51,7 @@ def test_loading_gives_back_the_model_bit_for_bit_and_everything_beside_it(tmp_p
     assert list(before) == list(after)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not loaded.model.training
-    images_BCHW = pictures(checkpoint.config)
+    images_BCHW = images(checkpoint.config)
     assert torch.equal(logits_of(checkpoint, images_BCHW), logits_of(loaded, images_BCHW))
 
 
@@ -88,7 +88,7 @@ def test_a_loaded_model_can_be_trained_on_and_does_not_touch_the_file(tmp_path: 
     before = path.read_bytes()
     model = load(path).model.train()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    model(pictures(small_config())).square().sum().backward()
+    model(images(small_config())).square().sum().backward()
     optimiser.step()
     assert path.read_bytes() == before
     assert all(parameter.grad is not None for parameter in model.parameters())

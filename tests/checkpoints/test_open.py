@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.checkpoints.small import LABELS, feed_for, logits_of, pictures, small_checkpoint, small_config
+from tests.checkpoints.small import LABELS, feed_for, images, logits_of, small_checkpoint, small_config
 from vitlab.checkpoints import convert, describe, load, save
 from vitlab.checkpoints.containers import read_file, write_npz, write_safetensors
 from vitlab.checkpoints.formats import FORMATS
@@ -48,7 +48,7 @@ def test_every_format_is_told_from_its_content_and_gives_the_same_logits_in_the_
     assert not loaded.model.training
     assert isinstance(loaded.config, ViTConfig)
     assert loaded.config.numerics == PROFILES["official"]
-    images_BCHW = pictures(native.config)
+    images_BCHW = images(native.config)
     assert torch.equal(logits_of(loaded, images_BCHW), logits_of(native, images_BCHW))
     said = describe(files / FILES[kind], heads=HEADS, profile="official")
     assert (said.format, said.config, said.preprocess) == (kind, loaded.config, loaded.preprocess)
@@ -60,7 +60,7 @@ def test_a_torch_file_of_a_known_layout_is_read_like_its_safetensors(files: Path
     torch.save({"state_dict": tensors, "epoch": 1}, tmp_path / "model.pth")
     write_safetensors(tmp_path / "model.safetensors", tensors, {})
     one, two = load(tmp_path / "model.safetensors", heads=HEADS), load(tmp_path / "model.pth", heads=HEADS)
-    images_BCHW = pictures(one.config)
+    images_BCHW = images(one.config)
     assert torch.equal(logits_of(one, images_BCHW), logits_of(two, images_BCHW))
     assert "took the weights under 'state_dict'" in two.notes
 
@@ -90,7 +90,7 @@ def test_a_profile_changes_the_numerics_of_a_native_file_and_nothing_else(files:
     before, after = load(path), load(path, profile="huggingface")
     assert after.config == small_config(numerics=PROFILES["huggingface"])
     assert any("huggingface" in note for note in after.notes)
-    images_BCHW = pictures(before.config)
+    images_BCHW = images(before.config)
     difference = (logits_of(before, images_BCHW) - logits_of(after, images_BCHW)).abs().max()
     assert 0 < difference < 0.05
     with pytest.raises(ConfigError, match="no numerics profile called 'hugginface'"):
@@ -111,7 +111,7 @@ def test_another_head_size_patch_and_channels_are_fitted_fed_and_said(files: Pat
     assert loaded.preprocess.resize_to == round(37 * 64 / 32)
     assert loaded.preprocess.mean == pytest.approx((0.41,))
     assert loaded.labels is None
-    assert torch.equal(logits_of(loaded, pictures(loaded.config)), torch.zeros(2, 3))
+    assert torch.equal(logits_of(loaded, images(loaded.config)), torch.zeros(2, 3))
     text = " | ".join(loaded.notes)
     for word in (
         "made for a test",
@@ -135,7 +135,7 @@ def test_a_fitted_checkpoint_can_be_saved_and_loaded_again(files: Path, tmp_path
         ("no", "yes"),
         fitted.notes,
     )
-    images_BCHW = pictures(fitted.config)
+    images_BCHW = images(fitted.config)
     assert torch.equal(logits_of(again, images_BCHW), logits_of(fitted, images_BCHW))
 
 
@@ -143,7 +143,7 @@ def test_asking_for_what_the_file_has_changes_nothing(files: Path) -> None:
     path = files / FILES["native"]
     plain, same = load(path), load(path, num_classes=10, image_size=32, patch_size=8, channels=3)
     assert (plain.config, plain.preprocess, plain.labels, plain.notes) == (same.config, same.preprocess, same.labels, same.notes)
-    assert torch.equal(logits_of(plain, pictures(plain.config)), logits_of(same, pictures(plain.config)))
+    assert torch.equal(logits_of(plain, images(plain.config)), logits_of(same, images(plain.config)))
 
 
 def test_a_new_head_for_the_same_number_of_classes_is_zeros_and_has_no_labels(files: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_new_head_for_the_same_number_of_classes_is_zeros_and_has_no_labels(fi
     assert loaded.labels is None
     assert loaded.metrics is None
     assert "metrics of the model before fitting left out" in loaded.notes
-    assert torch.equal(logits_of(loaded, pictures(loaded.config)), torch.zeros(2, 10))
+    assert torch.equal(logits_of(loaded, images(loaded.config)), torch.zeros(2, 10))
 
 
 def test_labels_given_are_one_a_class_or_refused(files: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_resnet_is_loaded_fitted_and_described(tmp_path: Path) -> None:
     loaded = load(tmp_path / "model", num_classes=3, image_size=96)
     assert loaded.preprocess.image_size == (96, 96)
     assert load(tmp_path / "model").preprocess == checkpoint.preprocess  # a ResNet takes any size
-    assert logits_of(loaded, pictures(loaded.config)).shape == (2, 3)
+    assert logits_of(loaded, images(loaded.config)).shape == (2, 3)
     with pytest.raises(CheckpointError, match="profiles are for ViTs"):
         load(tmp_path / "model", profile="timm")
     with pytest.raises(CheckpointError, match="patch_size"):
@@ -269,7 +269,7 @@ def test_positions_of_every_kind_survive_saving(tmp_path: Path) -> None:
         for place in ("stem", "every", "shared"):
             checkpoint = small_checkpoint(small_config(position=Position(kind=kind, place=place)))
             save(tmp_path / "model", checkpoint)
-            images_BCHW = pictures(checkpoint.config)
+            images_BCHW = images(checkpoint.config)
             assert torch.equal(logits_of(load(tmp_path / "model"), images_BCHW), logits_of(checkpoint, images_BCHW))
 
 

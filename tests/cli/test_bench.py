@@ -27,7 +27,7 @@ def test_a_variant_is_measured_in_the_runtimes_asked_for(model: str, capsys: pyt
     for row in told["speeds"]:
         assert 0 < row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"]
         assert row["batch"] in (2, 3)
-        assert row["pictures_per_s"] > 0
+        assert row["images_per_s"] > 0
     assert told["macs"] > 0
     assert told["image_size"] == [32, 32]
 
@@ -52,7 +52,7 @@ def test_the_rate_told_is_that_of_the_best_batch() -> None:
         (["--backend", "tensorflow"], "'tensorflow' is not one of torch"),
         (["--seconds", "0"], "no number of seconds"),
         (["--seconds", "soon"], "no number of seconds"),
-        (["--batch", "0"], "at least 1 picture"),
+        (["--batch", "0"], "at least 1 image"),
         (["--batch", "4,x"], "not a whole number"),
         (["--threads", "0"], "at least 1"),
     ],

@@ -56,13 +56,13 @@ def test_the_command_line_offers_every_format_there_is() -> None:
 def test_once_round_all_formats_gives_the_same_tensors(native: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     round_trip = ["jax-npz", "timm", "huggingface", "torchvision", "big-vision", "native"]
     endings = {"huggingface": "", "jax-npz": ".npz", "big-vision": ".npz"}
-    source = native
+    dataset = native
     told: tuple[str, ...] = ()
     for form in round_trip:
         target = tmp_path / f"{form}{endings.get(form, '.safetensors')}"
-        printed(capsys, "convert", source, target, "--to", form, *told)
-        source, told = target, () if form == "huggingface" else HEADS
-    before, after = load(native).model.state_dict(), load(source).model.state_dict()
+        printed(capsys, "convert", dataset, target, "--to", form, *told)
+        dataset, told = target, () if form == "huggingface" else HEADS
+    before, after = load(native).model.state_dict(), load(dataset).model.state_dict()
     assert before.keys() == after.keys()
     for key, tensor in before.items():
         assert torch.equal(tensor, after[key])

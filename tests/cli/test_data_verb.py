@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.data.pictures import jpeg, scene
+from tests.data.images import jpeg, scene
 from tests.data.piles import as_folder
 from tests.data.web_server import Served, plain_set, serving
 from vitlab.cli.main import main
 from vitlab.data.catalog.sets import SETS
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 
 
 @pytest.fixture(autouse=True)
@@ -23,14 +23,14 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
+def images(tmp_path: Path) -> Path:
     files = {
         f"{part}/{label}/{number}.jpg": jpeg(scene(48, 64, seed=1000 * (part == "test") + 100 * (label == "dog") + number))
         for part in ("train", "test")
         for label in ("cat", "dog")
         for number in range(3)
     }
-    return as_folder(tmp_path / "pictures", files)
+    return as_folder(tmp_path / "images", files)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
@@ -143,57 +143,57 @@ def test_what_goes_wrong_is_told_in_one_line_and_a_hint(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_checking_sound_data_finds_no_problems(capsys: pytest.CaptureFixture[str], pictures: Path) -> None:
-    page = printed(capsys, "check", str(pictures), "--strict")
+def test_checking_sound_data_finds_no_problems(capsys: pytest.CaptureFixture[str], images: Path) -> None:
+    page = printed(capsys, "check", str(images), "--strict")
     assert "no problems" in page
     assert "12 (train 6, test 6)" in page
 
 
-def test_strictness_makes_problems_an_error(capsys: pytest.CaptureFixture[str], pictures: Path) -> None:
-    (pictures / "test" / "cat" / "leak.jpg").write_bytes((pictures / "train" / "cat" / "1.jpg").read_bytes())
-    (pictures / "test" / "cat" / "broken\n.jpg").write_bytes(b"nonsense")
-    assert "leak: 1 groups" in printed(capsys, "check", str(pictures))
-    assert main(["data", "check", str(pictures), "--strict"]) == 1
+def test_strictness_makes_problems_an_error(capsys: pytest.CaptureFixture[str], images: Path) -> None:
+    (images / "test" / "cat" / "leak.jpg").write_bytes((images / "train" / "cat" / "1.jpg").read_bytes())
+    (images / "test" / "cat" / "broken\n.jpg").write_bytes(b"nonsense")
+    assert "leak: 1 groups" in printed(capsys, "check", str(images))
+    assert main(["data", "check", str(images), "--strict"]) == 1
     captured = capsys.readouterr()
     assert "identical: " in captured.out
     assert "broken\\n.jpg" in captured.out, "a name stays on its line"
-    assert "1 pictures cannot be decoded" in captured.err.splitlines()[-1]
-    told = json.loads(printed(capsys, "check", str(pictures), "--json"))
+    assert "1 images cannot be decoded" in captured.err.splitlines()[-1]
+    told = json.loads(printed(capsys, "check", str(images), "--json"))
     assert {problem["kind"]: problem["count"] for problem in told["problems"]} == {"broken": 1, "leak": 1}
     (twins,) = told["twins"]
-    assert {(picture["part"], picture["label"]) for picture in twins["pictures"]} == {("train", "cat"), ("test", "cat")}
+    assert {(image["part"], image["label"]) for image in twins["images"]} == {("train", "cat"), ("test", "cat")}
 
 
-def test_no_more_findings_are_printed_than_asked_for(capsys: pytest.CaptureFixture[str], pictures: Path) -> None:
+def test_no_more_findings_are_printed_than_asked_for(capsys: pytest.CaptureFixture[str], images: Path) -> None:
     for number in range(6):
-        (pictures / "test" / "cat" / f"broken{number}.jpg").write_bytes(b"nonsense")
-    page = printed(capsys, "check", str(pictures), "--shown", "2")
+        (images / "test" / "cat" / f"broken{number}.jpg").write_bytes(b"nonsense")
+    page = printed(capsys, "check", str(images), "--shown", "2")
     assert page.count("nonsense") == 0
-    assert sum("is not a picture vitlab reads" in line for line in page.splitlines()) == 2
+    assert sum("is not a image vitlab reads" in line for line in page.splitlines()) == 2
     assert "and 4 more (--shown 6, or --json)" in page
 
 
-def test_a_large_group_of_copies_stays_readable(capsys: pytest.CaptureFixture[str], pictures: Path) -> None:
+def test_a_large_group_of_copies_stays_readable(capsys: pytest.CaptureFixture[str], images: Path) -> None:
     for number in range(20):
-        (pictures / "train" / "cat" / f"copy{number}.jpg").write_bytes((pictures / "train" / "cat" / "1.jpg").read_bytes())
-    (line,) = (line for line in printed(capsys, "check", str(pictures)).splitlines() if "identical" in line and "=" in line)
+        (images / "train" / "cat" / f"copy{number}.jpg").write_bytes((images / "train" / "cat" / "1.jpg").read_bytes())
+    (line,) = (line for line in printed(capsys, "check", str(images)).splitlines() if "identical" in line and "=" in line)
     assert line.count(".jpg") == 4
     assert line.endswith("= 17 more")
 
 
-def test_packing_and_reading_again(capsys: pytest.CaptureFixture[str], pictures: Path, tmp_path: Path) -> None:
-    page = printed(capsys, "pack", str(pictures), str(tmp_path / "shards"), "--name", "pets", "--max-side", "32")
+def test_packing_and_reading_again(capsys: pytest.CaptureFixture[str], images: Path, tmp_path: Path) -> None:
+    page = printed(capsys, "pack", str(images), str(tmp_path / "shards"), "--name", "pets", "--max-side", "32")
     assert "pets-train-000000.tar" in page
     told = json.loads(
-        printed(capsys, "pack", str(pictures), str(tmp_path / "shards"), "--name", "pets", "--max-side", "32", "--json")
+        printed(capsys, "pack", str(images), str(tmp_path / "shards"), "--name", "pets", "--max-side", "32", "--json")
     )
-    assert (told["pictures"], told["reused"]) == (12, 2)
-    assert open_source(tmp_path / "shards", split="test").labels == ("cat", "dog")
+    assert (told["images"], told["reused"]) == (12, 2)
+    assert open_dataset(tmp_path / "shards", split="test").labels == ("cat", "dog")
 
 
-def test_showing_writes_a_sheet(capsys: pytest.CaptureFixture[str], pictures: Path, tmp_path: Path) -> None:
-    told = json.loads(printed(capsys, "show", str(pictures), "--out", str(tmp_path / "sheet.png"), "--count", "8", "--json"))
-    assert (told["pictures"], told["classes"], told["broken"]) == (8, 2, 0)
+def test_showing_writes_a_sheet(capsys: pytest.CaptureFixture[str], images: Path, tmp_path: Path) -> None:
+    told = json.loads(printed(capsys, "show", str(images), "--out", str(tmp_path / "sheet.png"), "--count", "8", "--json"))
+    assert (told["images"], told["classes"], told["broken"]) == (8, 2, 0)
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert [sheet.height, sheet.width] == told["image_size"]
 

@@ -36,12 +36,12 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path, code: int = 
 
 
 @pytest.mark.parametrize("ending", ["npz", "parquet"])
-def test_a_picture_is_most_like_itself(
+def test_a_image_is_most_like_itself(
     model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str
 ) -> None:
     index = tmp_path / f"index.{ending}"
-    made = told(capsys, "embed", model, f"pictures:{photos}", index)
-    assert (made["pictures"], made["unreadable"]) == (8, 0)
+    made = told(capsys, "embed", model, f"images:{photos}", index)
+    assert (made["images"], made["unreadable"]) == (8, 0)
     found = told(capsys, "similar", photos / "photo-003.jpg", index, "--top", "3")
     assert len(found) == 3
     assert found[0]["name"] == str(photos / "photo-003.jpg")
@@ -53,7 +53,7 @@ def test_the_checkpoint_may_have_moved_and_another_one_is_refused(
     model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index = tmp_path / "index.npz"
-    told(capsys, "embed", model, f"pictures:{photos}", index)
+    told(capsys, "embed", model, f"images:{photos}", index)
     model.rename(tmp_path / "moved.safetensors")
     query = photos / "photo-000.jpg"
     assert "which" in refused(capsys, "similar", query, index, code=2)
@@ -65,32 +65,32 @@ def test_the_checkpoint_may_have_moved_and_another_one_is_refused(
     )
 
 
-def test_pictures_embedded_at_another_size_are_found_at_that_size(
+def test_images_embedded_at_another_size_are_found_at_that_size(
     model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index = tmp_path / "index.npz"
-    told(capsys, "embed", model, f"pictures:{photos}", index, "--image-size", "48")
+    told(capsys, "embed", model, f"images:{photos}", index, "--image-size", "48")
     found = told(capsys, "similar", photos / "photo-005.jpg", index, "--image-size", "48")
     assert found[0]["name"].endswith("photo-005.jpg")
 
 
-def test_unreadable_pictures_are_left_out_and_told(
+def test_unreadable_images_are_left_out_and_told(
     model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (photos / "bad.jpg").write_bytes(b"junk")
-    assert main(["embed", str(model), f"pictures:{photos}", str(tmp_path / "index.npz"), "--strict"]) == 1
+    assert main(["embed", str(model), f"images:{photos}", str(tmp_path / "index.npz"), "--strict"]) == 1
     captured = capsys.readouterr()
     assert "unreadable: " in captured.err
-    assert captured.err.splitlines()[-1] == "error: 1 of 9 pictures could not be read"
+    assert captured.err.splitlines()[-1] == "error: 1 of 9 images could not be read"
     assert (tmp_path / "index.npz").exists()
 
 
 def test_wrong_words_are_refused(model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "neither .npz nor .parquet" in refused(capsys, "embed", model, f"pictures:{photos}", tmp_path / "a.txt", code=2)
+    assert "neither .npz nor .parquet" in refused(capsys, "embed", model, f"images:{photos}", tmp_path / "a.txt", code=2)
     (tmp_path / "index.npz").write_text("mine")
-    assert "is there already" in refused(capsys, "embed", model, f"pictures:{photos}", tmp_path / "index.npz")
+    assert "is there already" in refused(capsys, "embed", model, f"images:{photos}", tmp_path / "index.npz")
     assert "no index of features" in refused(capsys, "similar", photos / "photo-000.jpg", tmp_path / "index.npz")
-    told(capsys, "embed", model, f"pictures:{photos}", tmp_path / "index.npz", "--overwrite")
+    told(capsys, "embed", model, f"images:{photos}", tmp_path / "index.npz", "--overwrite")
     assert "does not exist" in refused(capsys, "similar", "nowhere.jpg", tmp_path / "index.npz")
     assert "no file or folder" in refused(capsys, "similar", "a.jpg", "nowhere.npz", code=2)
     assert "--top" in refused(capsys, "similar", "a.jpg", tmp_path / "index.npz", "--top", "0", code=2)

@@ -13,7 +13,7 @@ from vitlab.checkpoints import load
 from vitlab.cli.evaluate import severities
 from vitlab.cli.main import main
 from vitlab.config.evaluation import EvaluateConfig
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.evaluation.classify import Classification
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.evaluation.label_mapping import match_by_name
@@ -51,8 +51,8 @@ def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Any:
 
 def test_the_json_is_what_the_library_finds(model: Path, pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = told(capsys, model, pets)
-    source = open_source(pets, split="all")
-    found = evaluate(load(model), source, match_by_name(source.labels, KINDS, classes=3), config=EvaluateConfig(workers=0)).result
+    dataset = open_dataset(pets, split="all")
+    found = evaluate(load(model), dataset, match_by_name(dataset.labels, KINDS, classes=3), config=EvaluateConfig(workers=0)).result
     assert isinstance(found, Classification)
     assert report["top1"] == {
         "value": found.top1.value, "right": found.top1.right, "of": 18, "interval": list(found.top1.interval or ()),
@@ -77,7 +77,7 @@ def test_the_page_for_eyes_has_the_numbers_of_the_json(model: Path, pets: Path, 
     assert "95 %" in line
     assert "top-5" not in out  # of three classes
     assert "worst class" in out
-    assert said == ["note: the data declares no parts: all 18 pictures are evaluated"]
+    assert said == ["note: the data declares no parts: all 18 images are evaluated"]
 
 
 def test_classes_in_another_order_or_unknown_are_refused_with_what_differs(
@@ -116,16 +116,14 @@ def test_a_checkpoint_without_labels_takes_the_datas_and_says_so(
     assert "3 classes and the model 4" in said[-2]
 
 
-def test_a_corrupt_picture_stops_by_name_or_is_counted_as_wrong(
-    model: Path, pets: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_corrupt_image_stops_by_name_or_is_counted_as_wrong(model: Path, pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = pets / "dog" / "photo-012.jpg"
     bad.write_bytes(b"junk")
     out, said = evaluated(capsys, model, pets, code=1)
     assert out == ""
     assert str(bad) in said[-2]
     report = told(capsys, model, pets, "--corrupt", "skip")
-    assert (report["pictures"], report["unreadable"], report["top1"]["of"]) == (18, 1, 18)
+    assert (report["images"], report["unreadable"], report["top1"]["of"]) == (18, 1, 18)
     assert report["failures"][0]["name"] == str(bad)
     out, said = evaluated(capsys, model, pets, "--corrupt", "skip")
     assert "1, counted as wrong" in out
@@ -137,7 +135,7 @@ def test_a_mapping_and_real_labels_come_from_files(
 ) -> None:
     (tmp_path / "map.json").write_text(json.dumps({"cat": ["cat", "yak"], "dog": [1, 6], "owl": []}))
     report = told(capsys, large, pets, "--mapping", tmp_path / "map.json")
-    assert report["pictures"] == 12
+    assert report["images"] == 12
     assert report["temperature"] is None
     files = sorted(pets.rglob("*.jpg"))
     (tmp_path / "real.csv").write_text(
@@ -172,14 +170,14 @@ def test_other_severities_are_refused(word: str) -> None:
         severities(word)
 
 
-def test_a_line_for_each_picture_is_written(model: Path, pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_for_each_image_is_written(model: Path, pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluated(capsys, model, pets, "--per-image", tmp_path / "lines.csv")
     assert len((tmp_path / "lines.csv").read_text().splitlines()) == 19
     _, said = evaluated(capsys, model, pets, "--per-image", tmp_path / "no" / "lines.csv", code=1)
     assert "cannot write" in said[-2]
 
 
-def test_several_labels_a_picture_are_judged_by_average_precision(
+def test_several_labels_a_image_are_judged_by_average_precision(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = small.photos(tmp_path / "tagged", 6)
@@ -222,7 +220,7 @@ def test_merging_nothing_changes_nothing_and_merging_much_changes_the_loss(
     plain = told(capsys, model, pets)
     assert told(capsys, model, pets, "--merge", "0")["loss"] == plain["loss"]
     merged = told(capsys, model, pets, "--merge", "3")
-    assert merged["pictures"] == plain["pictures"]
+    assert merged["images"] == plain["images"]
     assert merged["loss"] != plain["loss"]
     assert merged["loss"] == pytest.approx(plain["loss"], rel=0.5)
     _, errors = evaluated(capsys, model, pets, "--knn", "--merge", "3", code=2)

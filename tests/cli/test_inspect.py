@@ -29,10 +29,10 @@ def saved(path: Path, config: ModelConfig, labels: tuple[str, ...] | None = ("ca
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inspect")
-    (folder / "pictures").mkdir()
+    (folder / "images").mkdir()
     for number in range(5):
         pixels = np.random.default_rng(number).integers(0, 256, (40, 50, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / "pictures" / f"picture number {number} of five, with a long name.png")
+        Image.fromarray(pixels).save(folder / "images" / f"image number {number} of five, with a long name.png")
     config = variant("ViT-Mini/8", num_classes=3, image_size=32)
     assert isinstance(config, ViTConfig)
     saved(folder / "vit.safetensors", config)
@@ -54,7 +54,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, s
 def test_all_figures_of_a_vit_are_written_and_described(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words: list[str | Path] = [
         place / "vit.safetensors",
-        place / "pictures",
+        place / "images",
         "--figure",
         "all",
         "--out",
@@ -78,13 +78,13 @@ def test_all_figures_of_a_vit_are_written_and_described(place: Path, tmp_path: P
 def test_the_numbers_are_the_library_s(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from vitlab.checkpoints import load
 
-    _, out, _ = told(capsys, place / "vit.safetensors", place / "pictures", "--figure", "distance", "--out", tmp_path, "--json")
+    _, out, _ = told(capsys, place / "vit.safetensors", place / "images", "--figure", "distance", "--out", tmp_path, "--json")
     checkpoint = load(place / "vit.safetensors")
-    seen = see(checkpoint, [str(path) for path in sorted((place / "pictures").iterdir())])
+    seen = see(checkpoint, [str(path) for path in sorted((place / "images").iterdir())])
     expected = attention_distance(checkpoint.model, seen.images_BCHW)
     (row,) = json.loads(out)
     np.testing.assert_allclose(row["of_layers_and_heads"], expected, rtol=1e-6)
-    assert row["pictures"] == 5
+    assert row["images"] == 5
 
 
 def test_svg_on_dark_paper_and_a_table_for_people(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +99,7 @@ def test_svg_on_dark_paper_and_a_table_for_people(place: Path, tmp_path: Path, c
 def test_layer_head_query_and_class_choose_what_is_shown(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words: list[str | Path] = [
         place / "vit.safetensors",
-        place / "pictures",
+        place / "images",
         "--count",
         "1",
         "--out",
@@ -122,7 +122,7 @@ def test_layer_head_query_and_class_choose_what_is_shown(place: Path, tmp_path: 
 def test_all_leaves_out_what_a_model_does_not_have_and_says_why(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words: list[str | Path] = [place / "pictures", "--count", "1", "--figure", "all", "--json", "--out"]
+    words: list[str | Path] = [place / "images", "--count", "1", "--figure", "all", "--json", "--out"]
     code, out, err = told(capsys, place / "resnet.safetensors", *words, tmp_path / "resnet")
     assert code == 0
     assert [row["figure"] for row in json.loads(out)] == ["filters", "features", "occlusion"]
@@ -139,7 +139,7 @@ def test_all_leaves_out_what_a_model_does_not_have_and_says_why(
     assert {row["figure"] for row in json.loads(out)} == set(NAMES) - {"relevance", "occlusion"}
 
 
-def test_all_without_pictures_is_what_the_weights_show(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_without_images_is_what_the_weights_show(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = told(capsys, place / "vit.safetensors", "--figure", "all", "--out", tmp_path, "--json")
     assert [row["figure"] for row in json.loads(out)] == ["filters", "positions"]
 
@@ -147,20 +147,20 @@ def test_all_without_pictures_is_what_the_weights_show(place: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["vit.safetensors", "--figure", "rollout"], 2, "the figure rollout needs pictures"),
+        (["vit.safetensors", "--figure", "rollout"], 2, "the figure rollout needs images"),
         (["vit.safetensors", "--figure", "rolout"], 2, "--figure: 'rolout' is not one of filters, positions"),
         (["vit.safetensors", "nowhere.png", "--figure", "rollout"], 2, "no file or folder called 'nowhere.png'"),
-        (["vit.safetensors", "pictures", "--figure", "class", "--layer", "x"], 2, "--layer: 'x' is not a whole number"),
-        (["vit.safetensors", "pictures", "--figure", "attention", "--query", "3"], 2, "--query: '3' is neither row,column"),
-        (["vit.safetensors", "pictures", "--figure", "attention", "--query", "9,0"], 1, "there is no patch (9, 0)"),
-        (["vit.safetensors", "pictures", "--figure", "attention", "--head", "99"], 1, "there is no head 99"),
-        (["vit.safetensors", "pictures", "--figure", "class", "--layer", "99"], 1, "there is no layer 99"),
-        (["vit.safetensors", "pictures", "--figure", "relevance", "--class", "cta"], 1, "no class called 'cta'"),
-        (["vit.safetensors", "pictures", "--figure", "relevance", "--class", "3"], 1, "no class called '3'"),
-        (["vit.safetensors", "pictures", "--figure", "rollout", "--count", "0"], 2, "--count: at least 1"),
-        (["resnet.safetensors", "pictures", "--figure", "rollout"], 1, "attention rollout is not defined for a ResNet"),
+        (["vit.safetensors", "images", "--figure", "class", "--layer", "x"], 2, "--layer: 'x' is not a whole number"),
+        (["vit.safetensors", "images", "--figure", "attention", "--query", "3"], 2, "--query: '3' is neither row,column"),
+        (["vit.safetensors", "images", "--figure", "attention", "--query", "9,0"], 1, "there is no patch (9, 0)"),
+        (["vit.safetensors", "images", "--figure", "attention", "--head", "99"], 1, "there is no head 99"),
+        (["vit.safetensors", "images", "--figure", "class", "--layer", "99"], 1, "there is no layer 99"),
+        (["vit.safetensors", "images", "--figure", "relevance", "--class", "cta"], 1, "no class called 'cta'"),
+        (["vit.safetensors", "images", "--figure", "relevance", "--class", "3"], 1, "no class called '3'"),
+        (["vit.safetensors", "images", "--figure", "rollout", "--count", "0"], 2, "--count: at least 1"),
+        (["resnet.safetensors", "images", "--figure", "rollout"], 1, "attention rollout is not defined for a ResNet"),
         (["mean.safetensors", "--figure", "positions"], 1, "the model has no positions"),
-        (["headless.safetensors", "pictures", "--figure", "relevance"], 1, "this figure asks what speaks for a class"),
+        (["headless.safetensors", "images", "--figure", "relevance"], 1, "this figure asks what speaks for a class"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_one_line(
@@ -193,6 +193,6 @@ def test_a_figure_that_is_there_is_kept_unless_told(place: Path, tmp_path: Path,
     assert told(capsys, place / "vit.safetensors", "--figure", "filters", "--out", file)[0] == 2
 
 
-def test_few_of_many_pictures_are_taken_evenly_from_all() -> None:
+def test_few_of_many_images_are_taken_evenly_from_all() -> None:
     assert spread(list("abcdef"), 3) == ["a", "c", "e"]
     assert spread(list("abc"), 3) == spread(list("abc"), 9) == list("abc")

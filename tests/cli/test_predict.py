@@ -82,7 +82,7 @@ def test_a_list_on_stdin_is_read_line_by_line(
     names = [Path(line["name"]).name for line in lines(out)]
     assert names == ["photo-003.jpg", "gone.jpg", "photo-001.jpg"]
     assert "does not exist" in lines(out)[1]["error"]
-    assert said[-1] == "note: 1 of 3 pictures could not be read"
+    assert said[-1] == "note: 1 of 3 images could not be read"
 
 
 def test_what_cannot_be_read_is_reported_and_is_an_error_only_when_asked(
@@ -92,10 +92,10 @@ def test_what_cannot_be_read_is_reported_and_is_an_error_only_when_asked(
     out, said = predicted(capsys, model, folder, "--json")
     assert len(lines(out)) == 7
     assert any("bad.jpg" in line and line.startswith("unreadable: ") for line in said)
-    assert "note: 1 of 7 pictures could not be read" in said
+    assert "note: 1 of 7 images could not be read" in said
     out, said = predicted(capsys, model, folder, "--json", "--strict", code=1)
     assert len(lines(out)) == 7
-    assert said[-1] == "error: 1 of 7 pictures could not be read"
+    assert said[-1] == "error: 1 of 7 images could not be read"
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 7, 32])
@@ -135,7 +135,7 @@ def test_work_in_two_sittings_counts_what_could_not_be_read_in_either(
     out = tmp_path / "out.jsonl"
     predicted(capsys, model, folder, "--out", out)
     _, said = predicted(capsys, model, folder, "--out", out, "--resume", "--strict", code=1)
-    assert said[-1] == "error: 1 of 7 pictures could not be read"
+    assert said[-1] == "error: 1 of 7 images could not be read"
 
 
 def test_another_models_file_is_not_continued(
@@ -207,13 +207,13 @@ def test_a_command_line_that_cannot_be_meant_exits_2(
     assert said[0].startswith(f"error: {message}")
 
 
-def test_a_folder_without_pictures_and_a_model_without_a_head_are_errors(
+def test_a_folder_without_images_and_a_model_without_a_head_are_errors(
     tmp_path: Path, folder: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from vitlab.checkpoints import save
 
     (tmp_path / "empty").mkdir()
-    assert "no picture" in predicted(capsys, model, tmp_path / "empty", code=1)[1][0]
+    assert "no image" in predicted(capsys, model, tmp_path / "empty", code=1)[1][0]
     save(tmp_path / "headless.safetensors", small.checkpoint(None, classes=0))
     assert any("no head" in line for line in predicted(capsys, tmp_path / "headless.safetensors", folder, code=1)[1])
 

@@ -24,7 +24,7 @@ def test_a_log_has_a_line_for_the_begin_and_one_for_the_end(capsys: pytest.Captu
             hear(event)
     assert capsys.readouterr().err.splitlines() == [
         "run [bold]a: 9 updates",
-        "run [bold]a: done, 97.0 % of 100 test pictures right",
+        "run [bold]a: done, 97.0 % of 100 test images right",
     ]
 
 
@@ -38,4 +38,4 @@ def test_a_terminal_has_a_bar_for_each_run_and_titles_are_no_markup(monkeypatch:
     shown = terminal.getvalue()
     assert "run [bold]a" in shown
     assert "9/9" in shown
-    assert "97.0 % of 100 test pictures right" in shown
+    assert "97.0 % of 100 test images right" in shown

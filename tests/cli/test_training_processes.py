@@ -1,4 +1,4 @@
-"""`vitlab train` as several processes: workers that read pictures, and ranks that share the work."""
+"""`vitlab train` as several processes: workers that read images, and ranks that share the work."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_worker_and_no_shared_memory(tmp_path: 
 
 
 def test_when_one_rank_fails_all_end_and_its_reason_comes_first(tmp_path: Path) -> None:
-    """A picture that only one of two ranks reads is broken."""
+    """A image that only one of two ranks reads is broken."""
     rng = np.random.default_rng(0)
     for name in ("a", "b", "c", "d"):
         (tmp_path / "data" / name).mkdir(parents=True)
@@ -58,7 +58,7 @@ def test_when_one_rank_fails_all_end_and_its_reason_comes_first(tmp_path: Path) 
     broken = tmp_path / "data" / "b" / "3.png"
     broken.write_bytes(broken.read_bytes()[:50])
     run = small_run(steps=1000)
-    data = replace(run.data, source=str(tmp_path / "data"), train_split="all", evaluate_split=None)
+    data = replace(run.data, dataset=str(tmp_path / "data"), train_split="all", evaluate_split=None)
     run = replace(run, data=data, train=replace(run.train, evaluate_every=0, micro_batch=0))
     launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--rdzv-backend=c10d"]
     command = [sys.executable, *launch, "--rdzv-endpoint=localhost:0", *words(run, tmp_path)]

@@ -44,7 +44,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of two classes of small colour pictures, one much larger than the other."""
+    """A folder of two classes of small colour images, one much larger than the other."""
     folder = tmp_path_factory.mktemp("data") / "photos"
     rng = np.random.default_rng(0)
     for name, count, tone in (("cats", 24, 60), ("dogs", 6, 180)):
@@ -61,7 +61,7 @@ def test_pre_training_leaves_a_model_its_config_and_its_events(pretrained: Path)
     assert made.config.num_classes == 4
     assert made.labels == tuple(f"strokes-{number:05d}" for number in range(4))
     run = from_text(RunConfig, (pretrained / "run.json").read_text())
-    assert (run.name, run.train.steps, run.data.source) == ("quickstart", 6, LETTERS)
+    assert (run.name, run.train.steps, run.data.dataset) == ("quickstart", 6, LETTERS)
     events = [json.loads(line)["event"] for line in (pretrained / "events.jsonl").read_text().splitlines()]
     assert events[0] == "started"
     assert events.count("stepped") == 6
@@ -225,19 +225,19 @@ def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
     told(capsys, *words, "--val-share", "0", "--test-share", "0")
 
 
-def test_masked_pre_training_is_chosen_for_pictures_without_labels(
+def test_masked_pre_training_is_chosen_for_images_without_labels(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = f"pictures:{photos}"
+    data = f"images:{photos}"
     words = ("pretrain", "--data", data, "--model", "ViT-Mini/8", "--steps", "2", "--out", tmp_path / "masked", *QUICK)
     _, err = told(capsys, *words)
-    assert err[0] == "recipe: masked, since the pictures have no labels"
+    assert err[0] == "recipe: masked, since the images have no labels"
     assert describe(tmp_path / "masked" / "model.safetensors").config.num_classes == 0
     _, err = told(capsys, "finetune", photos, "--from", tmp_path / "masked", "--steps", "2", "--out", tmp_path / "tuned", *QUICK)
     assert "new head of 2 classes, all zeros" in "\n".join(err)
 
 
-def test_a_picture_that_cannot_be_read_is_named_and_passed_over(
+def test_a_image_that_cannot_be_read_is_named_and_passed_over(
     photos: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rng = np.random.default_rng(1)
@@ -323,8 +323,8 @@ def test_a_config_that_is_none_names_the_file_and_the_setting(tmp_path: Path, ca
         ("shards/train-{000..009}.tar", "runs/train--000"),
     ],
 )
-def test_a_run_is_kept_under_the_datas_name(source: str, out: str) -> None:
-    assert default_out(source) == out
+def test_a_run_is_kept_under_the_datas_name(dataset: str, out: str) -> None:
+    assert default_out(dataset) == out
 
 
 @contextmanager

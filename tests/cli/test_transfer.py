@@ -56,7 +56,7 @@ def test_all_three_are_tabled(model: Path, pets: Path, capsys: pytest.CaptureFix
     assert lines[0] == ["method", "accuracy", "deviation", "each"]
     assert [line[0] for line in lines[1:]] == ["1-shot", "5-shot", "1-NN", "3-NN", "linear"]
     assert "converged" in out
-    assert "16 pictures to learn from, 8 to judge by; 0 features known, 24 made" in err
+    assert "16 images to learn from, 8 to judge by; 0 features known, 24 made" in err
     assert "judged by test" in err
 
 
@@ -71,7 +71,7 @@ def test_the_json_has_every_number(model: Path, pets: Path, capsys: pytest.Captu
     assert report["probe"]["l2"] in [tried["l2"] for tried in report["probe"]["tried"]]
     assert (report["classes"], report["learned_from"], report["judged_by"], report["features_made"]) == (2, 16, 8, 24)
     again = told(capsys, model, pets, "--knn")
-    assert [near["k"] for near in again["knn"]] == [1, 5, 10]  # of 16 pictures
+    assert [near["k"] for near in again["knn"]] == [1, 5, 10]  # of 16 images
     assert (again["features_made"], again["features_known"], again["fewshot"], again["probe"]) == (0, 24, [], None)
     assert told(capsys, model, pets, "--knn", "--neighbours", "1", "--no-cache")["features_made"] == 24
 
@@ -96,7 +96,7 @@ def test_vtab_is_tabled_with_what_is_missing_and_the_paper(
     assert "PARTIAL: 2 of 19 tasks" in means[3]
     assert "fine-tuned" in err
     assert "not the published one" in err
-    assert "at most 5 test pictures" in err
+    assert "at most 5 test images" in err
     assert "failed: Camelyon: " in err
     assert "missing: Caltech101, CIFAR-100" in err
     assert "(16 of 19 tasks)" in err

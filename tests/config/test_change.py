@@ -82,7 +82,7 @@ def test_a_part_that_only_one_run_has_is_named_too() -> None:
 
 
 def test_a_run_read_back_from_its_file_does_not_differ() -> None:
-    run = recipe("small-data", Wish(data=DataFacts(source="photos", pictures=900, classes=3)))
+    run = recipe("small-data", Wish(data=DataFacts(dataset="photos", images=900, classes=3)))
     assert differences(run, from_text(RunConfig, to_text(run))) == ()
 
 
@@ -90,7 +90,7 @@ def test_each_field_of_a_change_can_be_left_out() -> None:
     assert all(field.default is None for field in fields(Change))
 
 
-@pytest.mark.parametrize("words", ["100 classes", "ViT-Mini/8 from random values", "781 steps of 128 pictures, 1 epoch", "adamw"])
+@pytest.mark.parametrize("words", ["100 classes", "ViT-Mini/8 from random values", "781 steps of 128 images, 1 epoch", "adamw"])
 def test_a_run_is_explained_in_sentences(words: str) -> None:
     from vitlab.recipes.own import STROKES
 
@@ -103,13 +103,11 @@ def test_a_borrowed_row_of_table_3_is_said() -> None:
     assert any("the row of ViT-B/16" in sentence for sentence in reasons(recipe("jft", wish), wish))
 
 
-def test_pictures_that_grow_are_said_with_their_sizes() -> None:
-    data = DataFacts(source="small", pictures=2_000, classes=10, channels=3, side=32)
+def test_images_that_grow_are_said_with_their_sizes() -> None:
+    data = DataFacts(dataset="small", images=2_000, classes=10, channels=3, side=32)
     wish = Wish(data=data, image_size=(32, 32))
     run = recipe("small-data", wish)
     assert run.train.growth
-    assert any(
-        "growing pictures: 24 x 24 at first, 32 x 32 from 75 % of the steps on" in sentence for sentence in reasons(run, wish)
-    )
+    assert any("growing images: 24 x 24 at first, 32 x 32 from 75 % of the steps on" in sentence for sentence in reasons(run, wish))
     still = replace(run, train=replace(run.train, growth=()))
     assert not any("growing" in sentence for sentence in reasons(still, wish))

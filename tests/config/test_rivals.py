@@ -46,7 +46,7 @@ def test_a_swins_window_follows_the_image_size_unless_it_is_said(
     assert name_of(config) == called
 
 
-def test_every_size_comes_with_its_own_pictures_and_dropout() -> None:
+def test_every_size_comes_with_its_own_images_and_dropout() -> None:
     config = variant("EfficientNet-B4")
     assert isinstance(config, EfficientNetConfig)
     assert (config.image_size, config.dropout) == ((380, 380), 0.4)
@@ -68,11 +68,6 @@ def test_a_recurrent_network_takes_any_patch() -> None:
         ("ConvNext-XXL", "ConvNeXt-XL"),
         ("EfficientNet-B9", "EfficientNet-B"),
         ("LSTM-S", "LSTM-S/16"),
-        ("swin_tiny_patch4_window7_224", "Swin-T-w7 with image_size=224"),
-        ("swin_base_patch4_window12_384.ms_in22k", "Swin-B-w12 with image_size=384"),
-        ("convnext_xlarge.fb_in22k", "ConvNeXt-XL"),
-        ("tf_efficientnet_l2_ns", "EfficientNet-L2"),
-        ("tf_efficientnet_b7.ns_jft_in1k", "EfficientNet-B7"),
     ],
 )
 def test_a_name_nearly_right_is_answered_with_the_right_one(name: str, hint: str) -> None:

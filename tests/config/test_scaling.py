@@ -22,21 +22,21 @@ from vitlab.config.scaling import (
 sizes = st.integers(1, 10**9)
 
 
-@given(pictures=sizes, most=st.sampled_from([64, 512, 4096]))
-def test_a_pre_training_batch_leaves_32_batches_an_epoch_unless_it_is_at_its_least(pictures: int, most: int) -> None:
-    batch = pretraining_batch(pictures, most=most)
+@given(images=sizes, most=st.sampled_from([64, 512, 4096]))
+def test_a_pre_training_batch_leaves_32_batches_an_epoch_unless_it_is_at_its_least(images: int, most: int) -> None:
+    batch = pretraining_batch(images, most=most)
     assert LEAST_BATCH <= batch <= most
     assert batch == power_of_two(batch)
-    assert batch == LEAST_BATCH or batch * BATCHES_AN_EPOCH <= pictures
-    assert batch == most or batch * 2 * BATCHES_AN_EPOCH > pictures
+    assert batch == LEAST_BATCH or batch * BATCHES_AN_EPOCH <= images
+    assert batch == most or batch * 2 * BATCHES_AN_EPOCH > images
 
 
-@given(pictures=sizes, most=st.sampled_from([64, 512]))
-def test_a_fine_tuning_batch_holds_no_picture_twice(pictures: int, most: int) -> None:
-    batch = finetuning_batch(pictures, most=most)
+@given(images=sizes, most=st.sampled_from([64, 512]))
+def test_a_fine_tuning_batch_holds_no_image_twice(images: int, most: int) -> None:
+    batch = finetuning_batch(images, most=most)
     assert batch == power_of_two(batch)
-    assert 1 <= batch <= min(pictures, most)
-    assert batch == most or batch * 2 > pictures
+    assert 1 <= batch <= min(images, most)
+    assert batch == most or batch * 2 > images
 
 
 @given(number=st.integers(-3, 10**12))
@@ -45,19 +45,19 @@ def test_a_power_of_two_is_the_largest_that_is_no_larger(number: int) -> None:
     assert power == 1 or power <= number < 2 * power
 
 
-@given(epochs=st.floats(0.1, 500), pictures=sizes, batch=st.integers(1, 4096))
-def test_steps_show_each_picture_as_often_as_the_epochs_say(epochs: float, pictures: int, batch: int) -> None:
-    steps = steps_of(epochs, pictures, batch)
+@given(epochs=st.floats(0.1, 500), images=sizes, batch=st.integers(1, 4096))
+def test_steps_show_each_image_as_often_as_the_epochs_say(epochs: float, images: int, batch: int) -> None:
+    steps = steps_of(epochs, images, batch)
     assert steps >= 1
-    assert steps == 1 or abs(steps * batch - epochs * pictures) <= batch / 2 + 1e-6 * epochs * pictures
+    assert steps == 1 or abs(steps * batch - epochs * images) <= batch / 2 + 1e-6 * epochs * images
 
 
 @pytest.mark.parametrize(
-    ("pictures", "steps"),
+    ("images", "steps"),
     [(3_680, 500), (3_312, 500), (2_700, 500), (5_100, 500), (7_360, 1000), (368, 62), (36_800, 4000), (1, 1)],
 )
-def test_table_4s_steps_stand_for_sets_of_like_size_and_double_with_the_set(pictures: int, steps: int) -> None:
-    assert steps_like(500, pictures=pictures, reference=3_680) == steps
+def test_table_4s_steps_stand_for_sets_of_like_size_and_double_with_the_set(images: int, steps: int) -> None:
+    assert steps_like(500, images=images, reference=3_680) == steps
 
 
 def test_the_rate_goes_with_the_batch_for_sgd_and_with_its_root_for_adam() -> None:

@@ -44,11 +44,11 @@ def test_a_spelling_that_fits_two_models_is_refused_and_both_are_named(spelling:
     ("name", "hint"),
     [
         ("ViT-X/16", "ViT-"),
-        ("vit_base_patch16_384", "ViT-B/16 with image_size=384"),
+        ("vit_base_patch17_384", "vit_base_patch16_384"),
         ("BiT-R51x1", "BiT-R50x1"),
         ("R50+ViT-B/8", "ViT-B/"),
         ("", "one of"),
-        ("resnet", "one of"),
+        ("transformer", "one of"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest_known_one(name: str, hint: str) -> None:
@@ -73,3 +73,15 @@ def test_a_hybrid_steps_over_the_image_by_stem_and_patch(name: str, step: int, g
     config = variant(name)
     assert isinstance(config, ViTConfig)
     assert (config.step, config.grid) == ((step, step), (grid, grid))
+
+
+@pytest.mark.parametrize(("spelling", "width"), [("ViT-b/32", 384), ("ViT-B/32", 768), ("vit-b/32", 768), ("vit_b_32", 768)])
+def test_the_half_width_model_of_figure_4_has_one_spelling(spelling: str, width: int) -> None:
+    config = variant(spelling)
+    assert isinstance(config, ViTConfig)
+    assert (config.width, config.mlp_width, config.depth, config.heads) == (width, 4 * width, 12, 12)
+
+
+def test_a_size_letter_alone_that_could_be_either_is_refused() -> None:
+    with pytest.raises(ConfigError, match="ViT-B/32 or ViT-b/32"):
+        variant("b/32")

@@ -1,4 +1,4 @@
-"""Small piles of pictures in every container, for tests of sources: what is in a picture does not matter to them."""
+"""Small piles of images in every container, for tests of sources: what is in a image does not matter to them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 Pile = Mapping[str, bytes]
 
 
-def pile(*, classes: int = 3, pictures: int = 20, start: str = "") -> dict[str, bytes]:
+def pile(*, classes: int = 3, images: int = 20, start: str = "") -> dict[str, bytes]:
     """`class-0/000.jpg` and so on, each of other bytes."""
     return {
-        f"{start}class-{label}/{number:03d}.jpg": f"picture {start} {label} {number}".encode()
+        f"{start}class-{label}/{number:03d}.jpg": f"image {start} {label} {number}".encode()
         for label in range(classes)
-        for number in range(pictures)
+        for number in range(images)
     }
 
 

@@ -1,6 +1,6 @@
 """Sources and views for the loader's tests, in a module of their own so that worker processes can import them and nothing else.
 
-A stamp is a tiny picture that tells which picture it was made from, and with which randomness.
+A stamp is a tiny image that tells which image it was made from, and with which randomness.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import Example
-from vitlab.data.synthetic.dataset import GeneratedSource
+from vitlab.data.dataset import Sample
+from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.errors import DataError
 
 Pixels = NDArray[np.uint8]
@@ -27,7 +27,7 @@ SHAPE = (2, 4, 2)
 
 @dataclass(frozen=True, kw_only=True)
 class Stamps:
-    """`count` pictures of `classes` classes in turn; those in `broken` cannot be decoded, those in `missing` not even read."""
+    """`count` images of `classes` classes in turn; those in `broken` cannot be decoded, those in `missing` not even read."""
 
     count: int
     classes: int = 3
@@ -43,13 +43,13 @@ class Stamps:
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index: int) -> Example:
+    def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < self.count:
             raise IndexError(index)
         if index in self.missing:
             raise FileNotFoundError(2, "No such file", f"stamp-{index}.png")
         content = b"broken" if index in self.broken else index.to_bytes(8, "little")
-        return Example(name=f"stamp-{index}.png", content=content, label=self.label(index))
+        return Sample(name=f"stamp-{index}.png", content=content, label=self.label(index))
 
     def label(self, index: int) -> int | tuple[int, ...] | None:
         if not self.multi_label:
@@ -60,38 +60,38 @@ class Stamps:
         return f"{self!r}"
 
 
-def decode(example: Example) -> Pixels:
-    """The picture's number in a column of 8 bytes."""
-    if isinstance(example.content, np.ndarray):
-        return example.content
-    if example.content == b"broken":
-        raise DataError(f"{example.name} is truncated")
-    return np.frombuffer(example.content, np.uint8).reshape(8, 1, 1)
+def decode(sample: Sample) -> Pixels:
+    """The image's number in a column of 8 bytes."""
+    if isinstance(sample.content, np.ndarray):
+        return sample.content
+    if sample.content == b"broken":
+        raise DataError(f"{sample.name} is truncated")
+    return np.frombuffer(sample.content, np.uint8).reshape(8, 1, 1)
 
 
-def stamp(example: Example, rng: np.random.Generator) -> Pixels:
-    """The picture's number in the first channel, its randomness in the second."""
-    number = decode(example).reshape(2, 4, 1)
+def stamp(sample: Sample, rng: np.random.Generator) -> Pixels:
+    """The image's number in the first channel, its randomness in the second."""
+    number = decode(sample).reshape(2, 4, 1)
     return np.concatenate([number, rng.integers(0, 256, (2, 4, 1), np.uint8)], axis=2)
 
 
-def plain(example: Example, rng: np.random.Generator) -> Pixels:
+def plain(sample: Sample, rng: np.random.Generator) -> Pixels:
     """A view without randomness."""
-    number = decode(example).reshape(2, 4, 1)
+    number = decode(sample).reshape(2, 4, 1)
     return np.concatenate([number, number], axis=2)
 
 
-def as_it_is(example: Example, rng: np.random.Generator) -> Pixels:
+def as_it_is(sample: Sample, rng: np.random.Generator) -> Pixels:
     """The pixels of a source that has pixels."""
-    assert isinstance(example.content, np.ndarray)
-    return example.content
+    assert isinstance(sample.content, np.ndarray)
+    return sample.content
 
 
 @dataclass(frozen=True)
 class OneByOne:
-    """A generated set that can only be asked for one picture at a time."""
+    """A generated set that can only be asked for one image at a time."""
 
-    whole: GeneratedSource
+    whole: SyntheticDataset
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class OneByOne:
     def __len__(self) -> int:
         return len(self.whole)
 
-    def __getitem__(self, index: int) -> Example:
+    def __getitem__(self, index: int) -> Sample:
         return self.whole[index]
 
     def label(self, index: int) -> int:
@@ -115,78 +115,78 @@ class OneByOne:
 
 
 def numbers(images_BHWC: Pixels) -> list[int]:
-    """The pictures' numbers, read back from the stamps."""
+    """The images' numbers, read back from the stamps."""
     return [int.from_bytes(image[..., 0].tobytes(), "little") for image in images_BHWC]
 
 
 @dataclass(frozen=True)
 class HangAt:
-    """A view that never comes back from one picture."""
+    """A view that never comes back from one image."""
 
     index: int
 
-    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
-        if example.name == f"stamp-{self.index}.png":
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
+        if sample.name == f"stamp-{self.index}.png":
             threading.Event().wait()
-        return stamp(example, rng)
+        return stamp(sample, rng)
 
 
 @dataclass(frozen=True)
 class DieAt:
-    """A view whose decoder crashes the process at one picture."""
+    """A view whose decoder crashes the process at one image."""
 
     index: int
     signal: signal.Signals
 
-    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
-        if example.name == f"stamp-{self.index}.png":
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
+        if sample.name == f"stamp-{self.index}.png":
             os.kill(os.getpid(), self.signal)
-        return stamp(example, rng)
+        return stamp(sample, rng)
 
 
 @dataclass(frozen=True)
 class MistakeAt:
-    """A view with a bug that one picture shows."""
+    """A view with a bug that one image shows."""
 
     index: int
 
-    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
-        if example.name == f"stamp-{self.index}.png":
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
+        if sample.name == f"stamp-{self.index}.png":
             raise ZeroDivisionError("division by zero in the view")
-        return stamp(example, rng)
+        return stamp(sample, rng)
 
 
 @dataclass(frozen=True)
 class Slow:
-    """A view that takes some seconds a picture."""
+    """A view that takes some seconds a image."""
 
     seconds: float
 
-    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
         time.sleep(self.seconds)
-        return stamp(example, rng)
+        return stamp(sample, rng)
 
 
 @dataclass(frozen=True)
 class Marking:
-    """A view that leaves a mark in a file for every picture, whichever process it is in."""
+    """A view that leaves a mark in a file for every image, whichever process it is in."""
 
     path: str
 
-    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
         with Path(self.path).open("ab", buffering=0) as file:
             file.write(b".")
-        return stamp(example, rng)
+        return stamp(sample, rng)
 
 
-def printing(example: Example, rng: np.random.Generator) -> Pixels:
+def printing(sample: Sample, rng: np.random.Generator) -> Pixels:
     """A view that somebody is debugging."""
     print("said by a view", flush=True)
-    return stamp(example, rng)
+    return stamp(sample, rng)
 
 
-def thread_settings(example: Example, rng: np.random.Generator) -> Pixels:
-    """What the process that views the picture was told about threads, and whether torch was loaded into it."""
+def thread_settings(sample: Sample, rng: np.random.Generator) -> Pixels:
+    """What the process that views the image was told about threads, and whether torch was loaded into it."""
     import sys
 
     seen = np.zeros(SHAPE, np.uint8)
@@ -201,6 +201,6 @@ class Counting:
     def __init__(self) -> None:
         self.decoded: Counter[str] = Counter()
 
-    def __call__(self, example: Example) -> Pixels:
-        self.decoded[example.name] += 1
-        return decode(example)
+    def __call__(self, sample: Sample) -> Pixels:
+        self.decoded[sample.name] += 1
+        return decode(sample)

@@ -156,7 +156,7 @@ def test_a_bomb_behind_the_last_member_is_refused_by_its_ratio(tmp_path: Path) -
 
 @pytest.mark.parametrize("form", ["tar", "tar.gz", "tar.bz2", "zip"])
 def test_every_cut_is_refused_and_nothing_is_left(tmp_path: Path, form: str) -> None:
-    path, files = tmp_path / f"x.{form}", pile(classes=2, pictures=4)
+    path, files = tmp_path / f"x.{form}", pile(classes=2, images=4)
     modes = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2"}
     as_zip(path, files) if form == "zip" else as_tar(path, files, mode=modes[form])
     whole = path.read_bytes()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.data.pictures import Pixels, scene
+from tests.data.images import Pixels, scene
 from vitlab.config.data import Augment, EraseFill
 from vitlab.data.augment import (
     OPERATIONS,
@@ -55,7 +55,7 @@ def test_there_are_sixteen_operations() -> None:
         ("shear-x", 0), ("shear-y", 0), ("translate-x", 0), ("translate-y", 0), ("solarize-add", 0),
     ],
 )  # fmt: skip
-def test_the_neutral_argument_leaves_the_picture_as_it_is(operation: Operation, argument: float) -> None:
+def test_the_neutral_argument_leaves_the_image_as_it_is(operation: Operation, argument: float) -> None:
     np.testing.assert_array_equal(done(operation, argument), PICTURE)
 
 
@@ -154,7 +154,7 @@ def test_at_224_pixels_magnitudes_are_the_official_ones(
     assert found == pytest.approx([at_0, at_10, at_15, at_20])
 
 
-def test_shifts_and_holes_grow_with_the_picture() -> None:
+def test_shifts_and_holes_grow_with_the_image() -> None:
     assert argument_of("translate-x", 10, (32, 64)) == pytest.approx(32 * 100 / 224)
     assert argument_of("translate-y", 10, (32, 64)) == pytest.approx(64 * 100 / 224)
     assert argument_of("cutout", 10, (32, 64)) == int(32 * 40 / 224)
@@ -169,7 +169,7 @@ def test_only_geometry_has_two_directions() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 4), st.floats(0, 30), st.integers(0, 2**32), st.sampled_from([1, 3]), st.integers(1, 9), st.integers(1, 9))
-def test_any_magnitude_on_any_picture_gives_a_picture_of_the_same_shape(
+def test_any_magnitude_on_any_image_gives_a_image_of_the_same_shape(
     layers: int, magnitude: float, seed: int, channels: int, height: int, width: int
 ) -> None:
     image_HWC = scene(height, width)[:, :, :channels]
@@ -247,7 +247,7 @@ def test_jitter_stays_within_its_width(config: Augment, change: Callable[[Image.
         assert low - 0.03 <= factors[int(np.argmin(distances))] <= high + 0.03
 
 
-def test_grey_pictures_keep_their_one_channel() -> None:
+def test_grey_images_keep_their_one_channel() -> None:
     grey_HWC = PICTURE[:, :, :1]
     config = Augment(brightness=0.3, contrast=0.3, saturation=0.3, hue=0.2)
     assert jitter(grey_HWC, config, rng_of(0, 0, 0)).shape == grey_HWC.shape
@@ -284,6 +284,6 @@ def test_erasing_is_a_probability() -> None:
     np.testing.assert_array_equal(distort(PICTURE, Augment(), rng_of(0, 0, 0)), PICTURE)
 
 
-def test_a_picture_too_small_for_a_box_is_left_alone() -> None:
+def test_a_image_too_small_for_a_box_is_left_alone() -> None:
     image_HWC = np.zeros((1, 1, 3), np.uint8)
     np.testing.assert_array_equal(erase(image_HWC, Augment(erase=1.0), rng_of(0, 0, 0)), image_HWC)

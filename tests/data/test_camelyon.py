@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.data.readers.hdf5 import CLASSES, has_camelyon, open_camelyon
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
@@ -54,16 +54,16 @@ def test_patches_labels_and_parts_are_read(camelyon: Path, packed: bool, chunks:
     written(camelyon / f"{STEM}_valid_x.h5", "x", patches("valid", 5), chunks=chunks, compression="gzip" if chunks else None)
     if packed:
         pack(camelyon)
-    source = open_camelyon(camelyon)
-    assert source.labels == CLASSES
-    assert source.parts.tolist() == [TRAIN] * 12 + [VAL] * 5 + [TEST] * 7
-    assert source.table.codes.tolist() == [0, 1] * 6 + [0, 1, 0, 1, 0] + [0, 1, 0, 1, 0, 1, 0]
-    again = pickle.loads(pickle.dumps(source))
+    dataset = open_camelyon(camelyon)
+    assert dataset.labels == CLASSES
+    assert dataset.parts.tolist() == [TRAIN] * 12 + [VAL] * 5 + [TEST] * 7
+    assert dataset.table.codes.tolist() == [0, 1] * 6 + [0, 1, 0, 1, 0] + [0, 1, 0, 1, 0, 1, 0]
+    again = pickle.loads(pickle.dumps(dataset))
     everything = np.concatenate([patches(word, count) for word, count in COUNTS])
     for index in (0, 11, 12, 16, 17, 23):
         assert np.array_equal(again[index].content, everything[index])
-    assert "picture 4" in source.name(16)
-    assert str(camelyon) in source.name(16), "named by the file the user has, not by where it was unpacked"
+    assert "image 4" in dataset.name(16)
+    assert str(camelyon) in dataset.name(16), "named by the file the user has, not by where it was unpacked"
 
 
 def test_packed_and_unpacked_are_the_same_data(camelyon: Path, tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_packed_and_unpacked_are_the_same_data(camelyon: Path, tmp_path: Path) -
 
 def test_the_folder_is_known_by_its_files(camelyon: Path) -> None:
     assert has_camelyon(camelyon)
-    assert len(open_source(str(camelyon), split="train")) == 12
-    assert len(open_source(f"pcam:{camelyon}", split="all")) == 24
+    assert len(open_dataset(str(camelyon), split="train")) == 12
+    assert len(open_dataset(f"pcam:{camelyon}", split="all")) == 24
 
 
 def test_a_packed_file_is_unpacked_once_and_again_only_when_it_changes(camelyon: Path) -> None:
@@ -121,51 +121,51 @@ def test_files_that_are_missing_are_named(camelyon: Path) -> None:
 
 
 def test_files_that_lie_are_refused(camelyon: Path) -> None:
-    pictures, labels = camelyon / f"{STEM}_train_x.h5", camelyon / f"{STEM}_train_y.h5"
-    good = pictures.read_bytes()
+    images, labels = camelyon / f"{STEM}_train_x.h5", camelyon / f"{STEM}_train_y.h5"
+    good = images.read_bytes()
     for values, why in (
-        (np.zeros((12, 4, 4), np.uint8), "where pictures are"),
-        (np.zeros((12, 4, 4, 2), np.uint8), "where pictures are"),
+        (np.zeros((12, 4, 4), np.uint8), "where images are"),
+        (np.zeros((12, 4, 4, 2), np.uint8), "where images are"),
         (np.zeros((12, 4, 4, 3), np.float32), "float32, where bytes"),
-        (np.zeros((11, 4, 4, 3), np.uint8), "11 pictures and 12 labels"),
+        (np.zeros((11, 4, 4, 3), np.uint8), "11 images and 12 labels"),
     ):
-        written(pictures, "x", values)
+        written(images, "x", values)
         with pytest.raises(DataError, match=why):
             open_camelyon(camelyon)
-    written(pictures, "z", patches("train", 12))
+    written(images, "z", patches("train", 12))
     with pytest.raises(DataError, match="array x"):
         open_camelyon(camelyon)
-    pictures.write_bytes(good[: len(good) // 2])
+    images.write_bytes(good[: len(good) // 2])
     with pytest.raises(DataError, match="no HDF5 file"):
         open_camelyon(camelyon)
-    pictures.write_bytes(good)
+    images.write_bytes(good)
     written(labels, "y", np.full(12, 2, np.uint8))
     with pytest.raises(DataError, match="outside 0 to 1"):
         open_camelyon(camelyon)
 
 
-def test_pictures_of_other_files_are_never_followed(camelyon: Path) -> None:
-    pictures = camelyon / f"{STEM}_train_x.h5"
+def test_images_of_other_files_are_never_followed(camelyon: Path) -> None:
+    images = camelyon / f"{STEM}_train_x.h5"
     elsewhere = written(camelyon / "elsewhere.h5", "x", patches("train", 12))
-    with h5py.File(pictures, "w") as file:
+    with h5py.File(images, "w") as file:
         file["x"] = h5py.ExternalLink(str(elsewhere), "/x")
     with pytest.raises(DataError, match="no array x of its own"):
         open_camelyon(camelyon)
     layout = h5py.VirtualLayout(shape=(12, 12, 12, 3), dtype=np.uint8)
     layout[:] = h5py.VirtualSource(str(elsewhere), "x", shape=(12, 12, 12, 3))
-    with h5py.File(pictures, "w") as file:
+    with h5py.File(images, "w") as file:
         file.create_virtual_dataset("x", layout)
     with pytest.raises(DataError, match="no array x of its own"):
         open_camelyon(camelyon)
-    with h5py.File(pictures, "w") as file:
+    with h5py.File(images, "w") as file:
         file.create_dataset("x", (12, 12, 12, 3), np.uint8, external=[(str(camelyon / "secret"), 0, h5py.h5f.UNLIMITED)])
     with pytest.raises(DataError, match="no array x of its own"):
         open_camelyon(camelyon)
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(camelyon: Path) -> None:
-    source = open_camelyon(camelyon)
-    source = pickle.loads(pickle.dumps(source))
+    dataset = open_camelyon(camelyon)
+    dataset = pickle.loads(pickle.dumps(dataset))
     written(camelyon / f"{STEM}_train_x.h5", "x", np.zeros((40, 12, 12, 3), np.uint8))
     with pytest.raises(DataError, match="has changed"):
-        source[0]
+        dataset[0]

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from tests.conftest import real_data
-from tests.data.pictures import encode, jpeg, scene, with_orientation
+from tests.data.images import encode, jpeg, scene, with_orientation
 from tests.data.piles import as_csv, as_folder, as_zip
 from vitlab.config.data import SplitRule
 from vitlab.data.quality.check import Report, Twins
@@ -21,8 +21,8 @@ from vitlab.data.quality.check import check_dataset as check
 from vitlab.errors import DataError
 
 
-def pictures(*, parts: tuple[str, ...] = ("train", "test"), classes: int = 2, each: int = 4, side: int = 64) -> dict[str, bytes]:
-    """Class folders in parts, every picture another."""
+def images(*, parts: tuple[str, ...] = ("train", "test"), classes: int = 2, each: int = 4, side: int = 64) -> dict[str, bytes]:
+    """Class folders in parts, every image another."""
     return {
         f"{part}/class-{label}/{number}.jpg": jpeg(scene(side, side, seed=1000 * place + 100 * label + number))
         for place, part in enumerate(parts)
@@ -36,20 +36,20 @@ def kinds(report: Report) -> dict[str, int]:
 
 
 def names_of(twins: Twins, root: Path) -> set[str]:
-    return {str(Path(picture.name).relative_to(root)) for picture in twins.pictures}
+    return {str(Path(image.name).relative_to(root)) for image in twins.images}
 
 
 def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
-    report = check(str(as_folder(tmp_path, pictures())))
+    report = check(str(as_folder(tmp_path, images())))
     assert report.problems() == []
     assert (report.broken, report.twins, report.odd, report.faults) == ((), (), (), ())
-    assert (report.pictures, report.parts) == (16, {"train": 8, "test": 8})
+    assert (report.images, report.parts) == (16, {"train": 8, "test": 8})
     assert report.stored == {"jpeg, colour": 16}
     assert report.imbalance == 1
 
 
-def test_a_broken_picture_is_named_with_its_reason(tmp_path: Path) -> None:
-    files = pictures()
+def test_a_broken_image_is_named_with_its_reason(tmp_path: Path) -> None:
+    files = images()
     files["train/class-0/cut.jpg"] = files["train/class-0/0.jpg"][:500]
     files["train/class-0/page.jpg"] = b"<!doctype html><p>not found"
     files["test/class-1/empty.png"] = b""
@@ -58,15 +58,15 @@ def test_a_broken_picture_is_named_with_its_reason(tmp_path: Path) -> None:
     files["test/class-1/damaged.png"] = bytes(damaged)
     report = check(str(as_folder(tmp_path, files)))
     assert kinds(report) == {"broken": 4}
-    found = {Path(broken.picture.name).name: broken for broken in report.broken}
+    found = {Path(broken.image.name).name: broken for broken in report.broken}
     assert set(found) == {"cut.jpg", "page.jpg", "empty.png", "damaged.png"}
     assert "HTML" in found["page.jpg"].reason
-    assert found["cut.jpg"].picture.part == "train"
-    assert found["empty.png"].picture.label == "class-1"
+    assert found["cut.jpg"].image.part == "train"
+    assert found["empty.png"].image.label == "class-1"
 
 
 def test_identical_files_within_a_part_are_found(tmp_path: Path) -> None:
-    files = pictures()
+    files = images()
     files["train/class-0/copy.jpg"] = files["train/class-0/copy again.jpg"] = files["train/class-0/1.jpg"]
     report = check(str(as_folder(tmp_path, files)))
     assert kinds(report) == {"duplicate": 1}
@@ -75,18 +75,18 @@ def test_identical_files_within_a_part_are_found(tmp_path: Path) -> None:
     assert names_of(twins, tmp_path) == {"train/class-0/1.jpg", "train/class-0/copy.jpg", "train/class-0/copy again.jpg"}
 
 
-def test_a_picture_in_two_parts_is_a_leak_with_both_names_and_labels(tmp_path: Path) -> None:
-    files = pictures()
+def test_a_image_in_two_parts_is_a_leak_with_both_names_and_labels(tmp_path: Path) -> None:
+    files = images()
     files["test/class-1/leaked.jpg"] = files["train/class-1/2.jpg"]
     report = check(str(as_folder(tmp_path, files)))
     assert kinds(report) == {"leak": 1}
     (twins,) = report.twins
-    assert {(picture.part, picture.label) for picture in twins.pictures} == {("train", "class-1"), ("test", "class-1")}
+    assert {(image.part, image.label) for image in twins.images} == {("train", "class-1"), ("test", "class-1")}
     assert names_of(twins, tmp_path) == {"train/class-1/2.jpg", "test/class-1/leaked.jpg"}
 
 
-def test_the_same_picture_with_two_labels_is_a_conflict(tmp_path: Path) -> None:
-    files = pictures()
+def test_the_same_image_with_two_labels_is_a_conflict(tmp_path: Path) -> None:
+    files = images()
     files["train/class-1/other.jpg"] = files["train/class-0/2.jpg"]
     report = check(str(as_folder(tmp_path, files)))
     assert kinds(report) == {"duplicate": 1, "conflict": 1}
@@ -119,7 +119,7 @@ def altered(content: bytes, how: str) -> bytes:
     "how", ["recompressed", "smaller", "larger", "brighter", "flatter", "grey", "mirrored", "narrower", "cropped"]
 )
 def test_an_altered_copy_in_another_part_is_found(tmp_path: Path, how: str) -> None:
-    files = pictures(side=64)
+    files = images(side=64)
     files["test/class-0/altered.jpg"] = altered(files["train/class-0/3.jpg"], how)
     report = check(str(as_folder(tmp_path, files)))
     assert kinds(report) == {"leak": 1}
@@ -131,19 +131,19 @@ def test_an_altered_copy_in_another_part_is_found(tmp_path: Path, how: str) -> N
 
 
 def test_near_duplicates_that_hang_together_are_one_group(tmp_path: Path) -> None:
-    files = pictures()
+    files = images()
     first = files["train/class-0/0.jpg"]
     for quality in (30, 50, 70):
         files[f"train/class-0/{quality}.jpg"] = jpeg(Image.open(io.BytesIO(first)), quality=quality)
     report = check(str(as_folder(tmp_path, files)))
     assert report.problems() == []
     (twins,) = report.twins
-    assert len(twins.pictures) == 4
+    assert len(twins.images) == 4
     assert "1 groups of near duplicates" in report.remarks()[0]
 
 
-def test_empty_pictures_are_not_taken_for_each_other(tmp_path: Path) -> None:
-    files = pictures()
+def test_empty_images_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    files = images()
     for number in range(4):
         faint = np.tile(np.linspace(250, 255, 64 + number).astype(np.uint8)[None, :, None], (64, 1, 3))
         files[f"train/class-0/blank{number}.png"] = encode(faint, "PNG")
@@ -152,7 +152,7 @@ def test_empty_pictures_are_not_taken_for_each_other(tmp_path: Path) -> None:
     assert Counter(odd.what for odd in report.odd) == {"of one colour, with nothing to be seen": 4}
 
 
-def test_pictures_too_small_to_tell_apart_are_not_compared(tmp_path: Path) -> None:
+def test_images_too_small_to_tell_apart_are_not_compared(tmp_path: Path) -> None:
     files = {f"{label}/{number}.png": encode(scene(16, 16, seed=number % 3), "PNG", compress_level=number)
              for label in "ab" for number in range(6)}  # fmt: skip
     report = check(str(as_folder(tmp_path, files)))
@@ -161,7 +161,7 @@ def test_pictures_too_small_to_tell_apart_are_not_compared(tmp_path: Path) -> No
 
 
 def test_odd_modes_are_counted_and_named(tmp_path: Path) -> None:
-    files = pictures()
+    files = images()
     rgb = Image.fromarray(scene(64, 64, seed=7))
     animated = io.BytesIO()
     frames = [Image.fromarray(scene(64, 64, seed=seed)).convert("P") for seed in (20, 21)]
@@ -181,16 +181,16 @@ def test_odd_modes_are_counted_and_named(tmp_path: Path) -> None:
     }
     report = check(str(as_folder(tmp_path, files)))
     assert report.problems() == []
-    found = {(Path(odd.picture.name).name, odd.what) for odd in report.odd}
+    found = {(Path(odd.image.name).name, odd.what) for odd in report.odd}
     assert found == {
         ("cmyk.jpg", "CMYK"), ("deep.png", "16 bits"), ("alpha.png", "transparent"), ("alpha.webp", "transparent"),
         ("turned.jpg", "turned by EXIF (6)"), ("moving.gif", "animated"), ("liar.jpg", "png called .jpg"),
     }  # fmt: skip
     assert report.stored["jpeg, grey"] == 1
-    assert any(remark == "2 pictures are grey and 22 in colour" for remark in report.remarks())
+    assert any(remark == "2 images are grey and 22 in colour" for remark in report.remarks())
 
 
-def test_sizes_are_those_of_the_upright_picture(tmp_path: Path) -> None:
+def test_sizes_are_those_of_the_upright_image(tmp_path: Path) -> None:
     files = {f"{label}/{number}.jpg": jpeg(scene(40, 90, seed=10 * number + ord(label)), exif=with_orientation(6))
              for label in "ab" for number in range(3)}  # fmt: skip
     sizes = check(str(as_folder(tmp_path, files))).sizes
@@ -199,20 +199,20 @@ def test_sizes_are_those_of_the_upright_picture(tmp_path: Path) -> None:
 
 
 def test_what_is_far_from_the_usual_size_or_shape_is_odd(tmp_path: Path) -> None:
-    files = pictures(side=160)
+    files = images(side=160)
     files["train/class-0/tiny.jpg"] = jpeg(scene(20, 20, seed=50))
     files["train/class-0/wide.jpg"] = jpeg(scene(100, 600, seed=51))
     files["train/class-0/smaller.jpg"] = jpeg(scene(60, 90, seed=52))
     report = check(str(as_folder(tmp_path, files)))
-    assert {(Path(odd.picture.name).name, odd.what) for odd in report.odd} == {
+    assert {(Path(odd.image.name).name, odd.what) for odd in report.odd} == {
         ("tiny.jpg", "far smaller than the others"), ("wide.jpg", "far wider or narrower than the others"),
     }  # fmt: skip
     assert report.sizes is not None
     assert (report.sizes.width.least, report.sizes.width.most) == (20, 600)
 
 
-def test_a_picture_of_half_the_usual_size_is_not_odd(tmp_path: Path) -> None:
-    files = pictures(side=48)
+def test_a_image_of_half_the_usual_size_is_not_odd(tmp_path: Path) -> None:
+    files = images(side=48)
     files["train/class-0/half.jpg"] = jpeg(scene(24, 24, seed=50))
     assert check(str(as_folder(tmp_path, files))).odd == ()
 
@@ -222,12 +222,12 @@ def test_imbalance_is_the_largest_class_over_the_smallest(tmp_path: Path) -> Non
     files |= {f"b/{number}.jpg": jpeg(scene(seed=100 + number)) for number in range(3)}
     report = check(str(as_folder(tmp_path, files)))
     assert report.imbalance == 11
-    assert "the largest class has 11 times as many pictures as the smallest" in report.remarks()
+    assert "the largest class has 11 times as many images as the smallest" in report.remarks()
     assert [(entry.label, entry.total) for entry in report.classes] == [("a", 33), ("b", 3)]
 
 
 def test_a_folder_that_training_refuses_is_looked_at_all_the_same(tmp_path: Path) -> None:
-    files = pictures()
+    files = images()
     files["train/class-2/only in train.jpg"] = jpeg(scene(seed=90))
     files["train/stray.jpg"] = jpeg(scene(seed=91))
     files["test/class-1/leaked.jpg"] = files["train/class-1/2.jpg"]
@@ -236,12 +236,12 @@ def test_a_folder_that_training_refuses_is_looked_at_all_the_same(tmp_path: Path
     report = check(str(tmp_path))
     assert kinds(report) == {"layout": 3, "leak": 1, "missing class": 1}
     reasons = {fault.place: fault.reason for fault in report.faults}
-    assert "no picture in this part" in reasons["test/class-2"]
-    assert "without a picture" in reasons["train/class-3"]
+    assert "no image in this part" in reasons["test/class-2"]
+    assert "without a image" in reasons["train/class-3"]
     assert "outside any class folder" in reasons["train/stray.jpg"]
 
 
-def test_classes_without_a_picture_are_found_in_a_list(tmp_path: Path) -> None:
+def test_classes_without_a_image_are_found_in_a_list(tmp_path: Path) -> None:
     as_folder(tmp_path, {f"{number}.jpg": jpeg(scene(seed=number)) for number in range(8)})
     rows = [
         (f"{number}.jpg", "cat" if number % 2 else "dog", "test" if number > 5 and number % 2 else "train") for number in range(8)
@@ -268,10 +268,10 @@ def test_a_class_too_small_for_parts_is_no_obstacle(tmp_path: Path) -> None:
 
 
 def test_a_zip_is_checked_like_the_folder_it_holds(tmp_path: Path) -> None:
-    files = pictures()
+    files = images()
     files["test/class-1/leaked.jpg"] = files["train/class-1/2.jpg"]
     files["test/class-1/broken.jpg"] = b"nonsense"
-    folder, archive = check(str(as_folder(tmp_path / "folder", files))), check(str(as_zip(tmp_path / "pictures.zip", files)))
+    folder, archive = check(str(as_folder(tmp_path / "folder", files))), check(str(as_zip(tmp_path / "images.zip", files)))
     assert kinds(folder) == kinds(archive) == {"broken": 1, "leak": 1}
     assert folder.classes == archive.classes
     assert folder.sizes == archive.sizes
@@ -281,7 +281,7 @@ def test_a_zip_is_checked_like_the_folder_it_holds(tmp_path: Path) -> None:
 def test_the_built_in_sets_have_no_problems(spec: str) -> None:
     report = check(spec)
     assert report.problems() == []
-    assert report.pictures in (1797, 36)
+    assert report.images in (1797, 36)
 
 
 @pytest.mark.parametrize("spec", ["nowhere", "digitz"])
@@ -295,16 +295,16 @@ def test_data_without_a_name_is_an_error_and_not_the_folder_one_is_in() -> None:
         check("")
 
 
-def test_progress_is_told_up_to_the_last_picture(tmp_path: Path) -> None:
+def test_progress_is_told_up_to_the_last_image(tmp_path: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
-    check(str(as_folder(tmp_path, pictures())), tell=lambda *step: told.append(step))
-    assert [done for what, done, _ in told if what == "looking at pictures"] == list(range(1, 17))
+    check(str(as_folder(tmp_path, images())), tell=lambda *step: told.append(step))
+    assert [done for what, done, _ in told if what == "looking at images"] == list(range(1, 17))
     assert told[-1][1] == told[-1][2]
 
 
 @pytest.mark.data
 def test_planted_faults_among_real_pets_are_found_and_nothing_else(tmp_path: Path) -> None:
-    """40 real pictures of 4 breeds, of which the archive's own near duplicates are left out first."""
+    """40 real images of 4 breeds, of which the archive's own near duplicates are left out first."""
     breeds = ("Bengal", "Sphynx", "beagle", "pug")
     with zipfile.ZipFile(real_data() / "oxford_pets_128.zip") as archive:
         names = archive.namelist()
@@ -324,7 +324,7 @@ def test_planted_faults_among_real_pets_are_found_and_nothing_else(tmp_path: Pat
         ImageOps.mirror(image).resize((image.width // 2, image.height // 2)).save(test / "pug" / "planted_near.jpg", quality=50)
     report = check(str(tmp_path))
     assert kinds(report) == {"broken": 1, "leak": 2, "conflict": 1, "duplicate": 2}
-    assert [Path(broken.picture.name).name for broken in report.broken] == ["planted_cut.jpg"]
+    assert [Path(broken.image.name).name for broken in report.broken] == ["planted_cut.jpg"]
     planted = {name for twins in report.twins for name in names_of(twins, tmp_path) if "planted" in name}
     assert planted == {
         "train/Bengal/planted_duplicate.jpg", "test/Sphynx/planted_leak.jpg", "train/pug/planted_conflict.jpg",

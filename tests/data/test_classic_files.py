@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from vitlab.config.data import Split, SplitRule
-from vitlab.data.dataset import ListedSource
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import ListedDataset
+from vitlab.data.opening import open_dataset
 from vitlab.data.readers.matfile import list_arrays, read_array
 from vitlab.errors import DataError
 
@@ -29,20 +29,20 @@ def random_pixels(*shape: int) -> Pixels:
     return RNG.integers(0, 256, shape, np.uint8)
 
 
-def opened(spec: str | Path, split: Split = "all") -> ListedSource:
-    source = open_source(spec, split=split, rule=SplitRule(val=0))
-    assert isinstance(source, ListedSource)
-    return source
+def opened(spec: str | Path, split: Split = "all") -> ListedDataset:
+    dataset = open_dataset(spec, split=split, rule=SplitRule(val=0))
+    assert isinstance(dataset, ListedDataset)
+    return dataset
 
 
-def pixels_of(source: ListedSource) -> Pixels:
-    pictures = [source[index].content for index in range(len(source))]
-    assert all(isinstance(picture, np.ndarray) and picture.flags.c_contiguous for picture in pictures)
-    return np.stack(pictures)
+def pixels_of(dataset: ListedDataset) -> Pixels:
+    images = [dataset[index].content for index in range(len(dataset))]
+    assert all(isinstance(image, np.ndarray) and image.flags.c_contiguous for image in images)
+    return np.stack(images)
 
 
-def labels_of(source: ListedSource) -> list[object]:
-    return [source.label(index) for index in range(len(source))]
+def labels_of(dataset: ListedDataset) -> list[object]:
+    return [dataset.label(index) for index in range(len(dataset))]
 
 
 # idx
@@ -66,14 +66,14 @@ def mnist(folder: Path, *, packed: bool = True, count: int = 40) -> tuple[Pixels
 @pytest.mark.parametrize("packed", [True, False])
 def test_mnist_gives_the_pixels_and_labels_of_its_files(tmp_path: Path, packed: bool) -> None:
     pixels, labels = mnist(tmp_path / "deeper", packed=packed)
-    source = opened(f"mnist:{tmp_path}")
-    assert np.array_equal(pixels_of(source), pixels[..., None])
-    assert labels_of(source) == labels.tolist()
+    dataset = opened(f"mnist:{tmp_path}")
+    assert np.array_equal(pixels_of(dataset), pixels[..., None])
+    assert labels_of(dataset) == labels.tolist()
     assert [len(opened(f"mnist:{tmp_path}", split)) for split in ("train", "test")] == [40, 10]
-    again = pickle.loads(pickle.dumps(source))
+    again = pickle.loads(pickle.dumps(dataset))
     assert np.array_equal(pixels_of(again), pixels[..., None])
-    assert len(pickle.dumps(source)) < 5000  # the pixels stay at home
-    assert source[3].name.endswith("ubyte.gz, picture 3" if packed else "ubyte, picture 3")
+    assert len(pickle.dumps(dataset)) < 5000  # the pixels stay at home
+    assert dataset[3].name.endswith("ubyte.gz, image 3" if packed else "ubyte, image 3")
 
 
 def test_fashion_mnist_has_other_names_for_the_same_labels(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_fashion_mnist_has_other_names_for_the_same_labels(tmp_path: Path) -> No
 
 def test_val_is_held_out_of_train_by_the_pixels(tmp_path: Path) -> None:
     mnist(tmp_path, count=400)
-    parts = [open_source(f"mnist:{tmp_path}", split=split) for split in ("train", "val", "test")]
+    parts = [open_dataset(f"mnist:{tmp_path}", split=split) for split in ("train", "val", "test")]
     assert len(parts[0]) + len(parts[1]) == 400
     assert len(parts[1]) >= 10
     assert len(parts[2]) == 100
@@ -121,17 +121,17 @@ def test_idx_files_that_are_not_what_their_header_says_are_refused(
         opened(f"mnist:{tmp_path}")[0]
 
 
-def test_labels_that_do_not_fit_the_pictures_or_the_classes_are_refused(tmp_path: Path) -> None:
+def test_labels_that_do_not_fit_the_images_or_the_classes_are_refused(tmp_path: Path) -> None:
     mnist(tmp_path)
     labels = tmp_path / "train-labels-idx1-ubyte.gz"
     labels.write_bytes(gzip.compress(idx(np.zeros(39, np.uint8))))
-    with pytest.raises(DataError, match=r"40 pictures and 39 labels"):
+    with pytest.raises(DataError, match=r"40 images and 39 labels"):
         opened(f"mnist:{tmp_path}")
     labels.write_bytes(gzip.compress(idx(np.array([3] * 39 + [10], np.uint8))))
-    with pytest.raises(DataError, match=r"1 labels are outside 0 to 9; the first is 10, of picture 39"):
+    with pytest.raises(DataError, match=r"1 labels are outside 0 to 9; the first is 10, of image 39"):
         opened(f"mnist:{tmp_path}")
     labels.unlink()
-    with pytest.raises(DataError, match=r"train has pictures only"):
+    with pytest.raises(DataError, match=r"train has images only"):
         opened(f"mnist:{tmp_path}")
     (tmp_path / "nothing").mkdir()
     with pytest.raises(DataError, match=r"holds no train-images-idx3-ubyte"):
@@ -155,13 +155,13 @@ def cifar10(folder: Path, *, count: int = 12) -> tuple[Pixels, list[int]]:
 def test_cifar10_gives_the_pixels_and_labels_of_its_files(tmp_path: Path) -> None:
     pixels, labels = cifar10(tmp_path / "cifar-10-batches-bin")
     for spec in (f"cifar10:{tmp_path}", tmp_path, tmp_path / "cifar-10-batches-bin"):
-        source = opened(spec)
-        assert np.array_equal(pixels_of(source), pixels)
-        assert labels_of(source) == labels
+        dataset = opened(spec)
+        assert np.array_equal(pixels_of(dataset), pixels)
+        assert labels_of(dataset) == labels
     assert [len(opened(tmp_path, split)) for split in ("train", "test")] == [60, 12]
-    assert source.labels[3] == "cat"
-    assert len(pickle.dumps(source)) < 5000
-    assert np.array_equal(pixels_of(pickle.loads(pickle.dumps(source))), pixels)
+    assert dataset.labels[3] == "cat"
+    assert len(pickle.dumps(dataset)) < 5000
+    assert np.array_equal(pixels_of(pickle.loads(pickle.dumps(dataset))), pixels)
 
 
 def test_cifar100_has_fine_and_coarse_labels(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_cifar_files_that_are_cut_missing_or_wrong_are_refused(tmp_path: Path) -
     with pytest.raises(DataError, match=r"data_batch_3.bin has 36,875 bytes, which is no number of records"):
         opened(tmp_path)
     (tmp_path / "data_batch_3.bin").write_bytes(b"\x0a" + whole[1:])
-    with pytest.raises(DataError, match=r"data_batch_3.bin: 1 labels are outside 0 to 9; the first is 10, of picture 0"):
+    with pytest.raises(DataError, match=r"data_batch_3.bin: 1 labels are outside 0 to 9; the first is 10, of image 0"):
         opened(tmp_path)
     (tmp_path / "data_batch_3.bin").unlink()
     with pytest.raises(DataError, match=r"lacks data_batch_3.bin"):
@@ -254,13 +254,13 @@ def svhn(folder: Path, *, squeeze: bool = True, order: str = "<", count: int = 7
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_svhn_gives_the_pixels_of_its_files_and_ten_is_zero(tmp_path: Path, squeeze: bool, order: str) -> None:
     pixels, digits = svhn(tmp_path, squeeze=squeeze, order=order)
-    source = opened(tmp_path)
-    assert np.array_equal(pixels_of(source), pixels)
-    assert labels_of(source) == digits
-    assert source.labels == tuple("0123456789")
+    dataset = opened(tmp_path)
+    assert np.array_equal(pixels_of(dataset), pixels)
+    assert labels_of(dataset) == digits
+    assert dataset.labels == tuple("0123456789")
     assert [len(opened(tmp_path, split)) for split in ("train", "test")] == [7, 7]
-    assert np.array_equal(pixels_of(pickle.loads(pickle.dumps(source))), pixels)
-    assert len(pickle.dumps(source)) < 5000
+    assert np.array_equal(pixels_of(pickle.loads(pickle.dumps(dataset))), pixels)
+    assert len(pickle.dumps(dataset)) < 5000
 
 
 @pytest.mark.peer
@@ -308,9 +308,9 @@ def test_a_compressed_array_that_ends_too_soon_is_refused_when_it_is_read(tmp_pa
     x = matrix("X", (32, 32, 3, 7), bytes(32 * 32 * 3 * 7), kind=9, stored=2)
     y_element = whole[128 + 8 + struct.unpack("<2I", whole[128:136])[1] :]
     (tmp_path / "train_32x32.mat").write_bytes(mat(packed(x[:-5000]), y_element))
-    source = opened(tmp_path)
+    dataset = opened(tmp_path)
     with pytest.raises(DataError, match=r"fewer values than it says"):
-        source[0]
+        dataset[0]
 
 
 @pytest.mark.parametrize(

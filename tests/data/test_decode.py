@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from tests import processes
-from tests.data.pictures import Pixels, encode, jpeg, pillow_rgb, scene, with_orientation
+from tests.data.images import Pixels, encode, jpeg, pillow_rgb, scene, with_orientation
 from vitlab.config.data import DecodeLimits
 from vitlab.data.decode import decode
 from vitlab.errors import ConfigError, DataError
@@ -134,7 +134,7 @@ def test_cmyk_becomes_rgb() -> None:
     assert np.abs(image_HWC.astype(int) - PICTURE).mean() < 3
 
 
-def test_the_first_frame_of_a_moving_picture_is_taken() -> None:
+def test_the_first_frame_of_a_moving_image_is_taken() -> None:
     frames = [Image.fromarray(scene(seed=seed)) for seed in range(3)]
     moving = {"save_all": True, "append_images": frames[1:], "duration": 50}
     webp = encode(frames[0], "WEBP", lossless=True, **moving)
@@ -163,7 +163,7 @@ def test_every_exif_orientation_is_turned_upright(kind: str, orientation: int) -
 
 
 @pytest.mark.parametrize("exif", [b"Exif\0\0", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff" + b"\x01" * 40])
-def test_a_broken_exif_block_leaves_the_picture_as_it_lies(exif: bytes) -> None:
+def test_a_broken_exif_block_leaves_the_image_as_it_lies(exif: bytes) -> None:
     content = jpeg(PICTURE, exif=exif)
     np.testing.assert_array_equal(open_gate(content), open_gate(jpeg(PICTURE)))
 
@@ -193,7 +193,7 @@ def test_a_jpeg_is_reduced_as_far_as_the_target_allows(at_least: tuple[int, int]
 
 
 @pytest.mark.parametrize("at_least", [(256, 192), (128, 96), (64, 48)])
-def test_a_reduced_jpeg_is_the_picture_made_smaller(at_least: tuple[int, int]) -> None:
+def test_a_reduced_jpeg_is_the_image_made_smaller(at_least: tuple[int, int]) -> None:
     content = jpeg(scene(512, 384, finest=60), quality=95)
     reduced_HWC = decode(content, name="a", at_least=at_least)
     factor = 512 // at_least[0]
@@ -219,9 +219,9 @@ def test_a_reduced_jpeg_is_the_picture_made_smaller(at_least: tuple[int, int]) -
         (b"\x00\x00\x00\x18ftypheic" + bytes(20), "HEIC"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "SVG"),
         (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
-        (b"P6 2 2 255 " + bytes(12), "no picture"),
-        (bytes(range(256)), "no picture"),
-        (b"BM hello, this is text", "no picture"),
+        (b"P6 2 2 255 " + bytes(12), "no image"),
+        (bytes(range(256)), "no image"),
+        (b"BM hello, this is text", "no image"),
         (b"\xff\xd8\xff", "cut short"),
         (b"\x89PNG\r\n\x1a\n", "broken"),
         (b"GIF89a", "cut short"),
@@ -229,7 +229,7 @@ def test_a_reduced_jpeg_is_the_picture_made_smaller(at_least: tuple[int, int]) -
         (b"RIFF\x00\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00", "cut short"),
     ],
 )
-def test_what_is_no_picture_is_refused_by_its_content_and_named(content: bytes, says: str) -> None:
+def test_what_is_no_image_is_refused_by_its_content_and_named(content: bytes, says: str) -> None:
     assert says in refusal(content).message
 
 
@@ -272,7 +272,7 @@ def test_numbers_that_are_no_levels_are_refused(mode: str) -> None:
     assert "8 bits" in str(error.hint)
 
 
-def test_a_number_of_channels_that_no_picture_has_is_refused() -> None:
+def test_a_number_of_channels_that_no_image_has_is_refused() -> None:
     with pytest.raises(ConfigError, match="channels=2"):
         open_gate(jpeg(PICTURE), 2)
 
@@ -336,7 +336,7 @@ except DataError:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_picture_above_pillows_own_warning_line_passes_in_silence_when_the_limit_allows_it() -> None:
+def test_a_image_above_pillows_own_warning_line_passes_in_silence_when_the_limit_allows_it() -> None:
     content = encode(Image.new("1", (9_500, 9_500)), "PNG")
     with pytest.raises(DataError, match="limit"):
         decode(content, name="a", channels=1)

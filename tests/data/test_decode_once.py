@@ -1,4 +1,4 @@
-"""Pictures decoded once: the same batches with and without, whole files or none, and a choice that is said."""
+"""Images decoded once: the same batches with and without, whole files or none, and a choice that is said."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.data.stamps import SHAPE, Counting, Stamps, decode, stamp
 from tests.data.test_loader import assert_same, taken
 from vitlab.config.data import CachePolicy, LoaderConfig
 from vitlab.data.batch import Decode, Feed, Pixels
-from vitlab.data.dataset import Example, Source
+from vitlab.data.dataset import Dataset, Sample
 from vitlab.data.loader import Loader
 from vitlab.data.workers import decoded_cache as keeping
-from vitlab.data.workers.decoded_cache import DecodedSource, decode_once, is_sound, write_decoded
+from vitlab.data.workers.decoded_cache import DecodedDataset, decode_once, is_sound, write_decoded
 from vitlab.data.workers.memory import nameless_file
 from vitlab.errors import ConfigError, DataError
 
@@ -40,12 +40,12 @@ def feed(decoder: Decode = decode, settings: str = "full size") -> Feed:
     return Feed(view=stamp, shape=SHAPE, decode=decoder, settings=settings)
 
 
-def made(cache: CachePolicy, folder: Path, *, workers: int = 0, source: Source = SOURCE, decoder: Decode = decode) -> Loader:
-    return Loader(source, feed(decoder), config=config(cache, folder, workers=workers), train=True)
+def made(cache: CachePolicy, folder: Path, *, workers: int = 0, dataset: Dataset = SOURCE, decoder: Decode = decode) -> Loader:
+    return Loader(dataset, feed(decoder), config=config(cache, folder, workers=workers), train=True)
 
 
 def only_file(folder: Path) -> Path:
-    (file,) = folder.glob("*.pictures")
+    (file,) = folder.glob("*.images")
     return file
 
 
@@ -53,12 +53,12 @@ def only_file(folder: Path) -> Path:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_the_same_with_and_without_a_cache(cache: CachePolicy, workers: int, tmp_path: Path) -> None:
     cached = made(cache, tmp_path, workers=workers)
-    assert isinstance(cached.source, DecodedSource)
+    assert isinstance(cached.dataset, DecodedDataset)
     assert_same(taken(cached, 30), taken(made("none", tmp_path), 30))
 
 
 @pytest.mark.parametrize("cache", ["memory", "disk"])
-def test_each_picture_is_decoded_once_for_all_epochs(cache: CachePolicy, tmp_path: Path) -> None:
+def test_each_image_is_decoded_once_for_all_epochs(cache: CachePolicy, tmp_path: Path) -> None:
     counting = Counting()
     cached = made(cache, tmp_path, decoder=counting)
     sampled = sum(counting.decoded.values()) - 100
@@ -76,43 +76,43 @@ def test_a_file_on_disk_serves_the_next_run_too(tmp_path: Path) -> None:
     assert_same(taken(again, 30), taken(made("none", tmp_path), 30))
 
 
-def test_other_pictures_or_another_way_of_decoding_is_another_file(tmp_path: Path) -> None:
+def test_other_images_or_another_way_of_decoding_is_another_file(tmp_path: Path) -> None:
     made("disk", tmp_path)
-    made("disk", tmp_path, source=Stamps(count=100, version="2"))
+    made("disk", tmp_path, dataset=Stamps(count=100, version="2"))
     Loader(SOURCE, feed(settings="half size"), config=config("disk", tmp_path), train=True)
-    assert len(list(tmp_path.glob("*.pictures"))) == 3
+    assert len(list(tmp_path.glob("*.images"))) == 3
 
 
-def test_everything_about_a_picture_is_kept(tmp_path: Path) -> None:
-    for source in (Stamps(count=9, multi_label=True), Stamps(count=9, broken=frozenset({4}))):
-        cached, _ = decode_once(source, feed(), config("disk", tmp_path))
-        assert isinstance(cached, DecodedSource)
-        assert (len(cached), cached.labels, cached.multi_label) == (len(source), source.labels, source.multi_label)
-        for index in set(range(9)) - source.broken:
-            assert (cached[index].name, cached[index].label) == (source[index].name, source[index].label)
-            assert cached.label(index) == source.label(index)
-            np.testing.assert_array_equal(cached[index].content, decode(source[index]))
+def test_everything_about_a_image_is_kept(tmp_path: Path) -> None:
+    for dataset in (Stamps(count=9, multi_label=True), Stamps(count=9, broken=frozenset({4}))):
+        cached, _ = decode_once(dataset, feed(), config("disk", tmp_path))
+        assert isinstance(cached, DecodedDataset)
+        assert (len(cached), cached.labels, cached.multi_label) == (len(dataset), dataset.labels, dataset.multi_label)
+        for index in set(range(9)) - dataset.broken:
+            assert (cached[index].name, cached[index].label) == (dataset[index].name, dataset[index].label)
+            assert cached.label(index) == dataset.label(index)
+            np.testing.assert_array_equal(cached[index].content, decode(dataset[index]))
         with pytest.raises(IndexError):
             cached[9]
 
 
-def test_pictures_of_different_sizes_and_grey_ones_are_kept_as_they_are(tmp_path: Path) -> None:
+def test_images_of_different_sizes_and_grey_ones_are_kept_as_they_are(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    pictures = [rng.integers(0, 256, (3 + index, 9 - index, 1 + index % 3), np.uint8) for index in range(8)]
+    images = [rng.integers(0, 256, (3 + index, 9 - index, 1 + index % 3), np.uint8) for index in range(8)]
     path = tmp_path / "file"
     with path.open("wb") as file:
-        write_decoded(Stamps(count=8), lambda example: pictures[int(example.name[6:-4])], file, key="k", threads=3)
-    cached = DecodedSource(path)
-    for index, picture in enumerate(pictures):
-        np.testing.assert_array_equal(cached[index].content, picture)
+        write_decoded(Stamps(count=8), lambda sample: images[int(sample.name[6:-4])], file, key="k", threads=3)
+    cached = DecodedDataset(path)
+    for index, image in enumerate(images):
+        np.testing.assert_array_equal(cached[index].content, image)
 
 
-def test_corrupt_pictures_are_met_as_without_a_cache(tmp_path: Path) -> None:
-    source = Stamps(count=100, broken=frozenset({4, 30}), missing=frozenset({11}))
+def test_corrupt_images_are_met_as_without_a_cache(tmp_path: Path) -> None:
+    dataset = Stamps(count=100, broken=frozenset({4, 30}), missing=frozenset({11}))
 
     def skipping(cache: CachePolicy, train: bool) -> Loader:
         settings = replace(config(cache, tmp_path), corrupt="skip", corrupt_budget=0.1)
-        return Loader(source, feed(), config=settings, train=train)
+        return Loader(dataset, feed(), config=settings, train=train)
 
     for train in (True, False):
         plain, cached = taken(skipping("none", train), 12), taken(skipping("memory", train), 12)
@@ -152,10 +152,10 @@ class StoppedError(Exception):
 
 
 def test_a_writer_that_is_stopped_leaves_no_file_under_the_name(tmp_path: Path) -> None:
-    def decoder(example: Example) -> Pixels:
-        if example.name == "stamp-90.png":
+    def decoder(sample: Sample) -> Pixels:
+        if sample.name == "stamp-90.png":
             raise StoppedError
-        return decode(example)
+        return decode(sample)
 
     with pytest.raises(StoppedError):
         made("disk", tmp_path, decoder=decoder)
@@ -190,7 +190,7 @@ def test_a_disk_that_is_full_is_said_with_bytes_and_leaves_nothing(tmp_path: Pat
     assert [entry for entry in tmp_path.iterdir() if not entry.name.endswith(".lock")] == []
 
 
-def full_disk(source: Source, decoder: Decode, file: IO[bytes], *, key: str, threads: int) -> None:
+def full_disk(dataset: Dataset, decoder: Decode, file: IO[bytes], *, key: str, threads: int) -> None:
     file.write(b"the beginning")
     raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -199,7 +199,7 @@ def test_auto_goes_on_without_a_file_it_cannot_write_and_says_so(tmp_path: Path,
     monkeypatch.setattr(keeping, "_MOST_MEMORY", 0)
     monkeypatch.setattr(keeping, "write_decoded", full_disk)
     loader = made("auto", tmp_path)
-    assert loader.source is SOURCE
+    assert loader.dataset is SOURCE
     assert "not kept: cannot write" in loader.notes[0]
     assert "No space left" in loader.notes[0]
 
@@ -234,11 +234,11 @@ def test_auto_takes_less_memory_where_ranks_share_it(tmp_path: Path, monkeypatch
 
 
 def test_auto_keeps_nothing_where_that_would_change_a_pixel(tmp_path: Path) -> None:
-    def darker(example: Example) -> Pixels:
-        return decode(example) // 2
+    def darker(sample: Sample) -> Pixels:
+        return decode(sample) // 2
 
     loader = made("auto", tmp_path, decoder=darker)
-    assert loader.source is SOURCE
+    assert loader.dataset is SOURCE
     assert "would change its pixels" in loader.notes[0]
     assert "differ in their pixels" in made("memory", tmp_path, decoder=darker).notes[0]
 
@@ -247,13 +247,13 @@ def test_auto_keeps_nothing_where_that_would_change_a_pixel(tmp_path: Path) -> N
 class Decoded(Stamps):
     """A source that has pixels."""
 
-    def __getitem__(self, index: int) -> Example:
+    def __getitem__(self, index: int) -> Sample:
         return replace(super().__getitem__(index), content=decode(super().__getitem__(index)))
 
 
 def test_auto_keeps_nothing_that_is_decoded_already(tmp_path: Path) -> None:
-    loader = made("auto", tmp_path, source=Decoded(count=20))
-    assert isinstance(loader.source, Decoded)
+    loader = made("auto", tmp_path, dataset=Decoded(count=20))
+    assert isinstance(loader.dataset, Decoded)
     assert "the source has them decoded" in loader.notes[0]
 
 
@@ -271,7 +271,7 @@ def test_more_than_the_memory_there_is_is_refused(tmp_path: Path, monkeypatch: p
 
 
 def test_kept_pixels_cannot_be_written_to(tmp_path: Path) -> None:
-    cached = made("memory", tmp_path).source
+    cached = made("memory", tmp_path).dataset
     content = cached[3].content
     assert isinstance(content, np.ndarray)
     with pytest.raises(ValueError, match="read-only"):
@@ -282,7 +282,7 @@ def test_a_kept_source_travels_as_its_place_and_closes_what_it_opened() -> None:
     with nameless_file() as file:
         write_decoded(SOURCE, decode, file, key="k", threads=1)
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-        first = DecodedSource(file.fileno())
+        first = DecodedDataset(file.fileno())
     sent = pickle.dumps(first)
     assert len(sent) < 200
     second = pickle.loads(sent)
@@ -294,8 +294,8 @@ def test_a_kept_source_travels_as_its_place_and_closes_what_it_opened() -> None:
     assert len(os.listdir("/proc/self/fd")) < before  # noqa: PTH208
 
 
-def test_what_is_no_file_of_pictures_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_of_images_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 1000)
-    with pytest.raises(DataError, match="no file of decoded pictures"):
-        DecodedSource(path)
+    with pytest.raises(DataError, match="no file of decoded images"):
+        DecodedDataset(path)

@@ -21,20 +21,20 @@ RULES: tuple[HoldOut, HoldOut] = ("content", "writers")
 
 def test_pixels_and_labels_are_scikit_learns_own() -> None:
     bunch = load_digits()
-    source = open_digits()
-    assert len(source) == 1797
-    assert source.labels == tuple("0123456789")
-    assert not source.multi_label
-    pixels = np.stack([np.asarray(source[place].content) for place in range(1797)])
+    dataset = open_digits()
+    assert len(dataset) == 1797
+    assert dataset.labels == tuple("0123456789")
+    assert not dataset.multi_label
+    pixels = np.stack([np.asarray(dataset[place].content) for place in range(1797)])
     assert pixels.shape == (1797, 8, 8, 1)
     assert pixels.dtype == np.uint8
     np.testing.assert_array_equal(pixels, np.rint(bunch.images * (255 / 16))[..., None])
-    np.testing.assert_array_equal([source[place].label for place in range(1797)], bunch.target)
-    np.testing.assert_array_equal([source.label(place) for place in range(1797)], bunch.target)
+    np.testing.assert_array_equal([dataset[place].label for place in range(1797)], bunch.target)
+    np.testing.assert_array_equal([dataset.label(place) for place in range(1797)], bunch.target)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_parts_share_no_picture_and_hold_every_class_alike(rule: HoldOut) -> None:
+def test_the_parts_share_no_image_and_hold_every_class_alike(rule: HoldOut) -> None:
     whole = open_digits(hold_out=rule)
     parts = {name: take_split(whole, name, SplitRule(), where="digits") for name in ("train", "val", "test")}
     assert sum(map(len, parts.values())) == 1797
@@ -55,7 +55,7 @@ def test_held_out_writers_are_those_of_the_last_forms() -> None:
     np.testing.assert_array_equal(whole.table.codes[test[:30]], np.tile(np.arange(10), 3))
 
 
-def test_the_parts_are_the_same_every_time_and_whichever_order_the_pictures_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parts_are_the_same_every_time_and_whichever_order_the_images_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = open_digits(), pickle.loads(pickle.dumps(open_digits()))
     np.testing.assert_array_equal(first.parts, second.parts)
     assert first.fingerprint() == second.fingerprint()

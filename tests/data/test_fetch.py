@@ -19,7 +19,7 @@ from tests.data.web_server import Served, plain_set, serving
 from vitlab.data.catalog.download import Patience
 from vitlab.data.catalog.fetch import FLOWERS, fetch
 from vitlab.data.catalog.sets import PublicSet, find_set
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
 
 
@@ -34,14 +34,14 @@ def scaled_down(name: str, folder: Path) -> PublicSet:
 
 
 def parts_of(data: str) -> dict[str, Counter[str]]:
-    """How many pictures of each class each part has."""
+    """How many images of each class each part has."""
     found = {}
     for split in ("train", "val", "test"):
         try:
-            source = open_source(data, split=split)
+            dataset = open_dataset(data, split=split)
         except DataError:
             continue
-        found[split] = Counter(source.labels[source.label(index)] for index in range(len(source)))  # type: ignore[index]
+        found[split] = Counter(dataset.labels[dataset.label(index)] for index in range(len(dataset)))  # type: ignore[index]
     return found
 
 
@@ -51,16 +51,16 @@ def test_pets_are_read_in_the_official_parts_and_order_of_classes(tmp_path: Path
     bombays = {f"images/Bombay_{number}.jpg": b"bombay %d" % number for number in range(1, 41)}
     lists = {"trainval.txt": "", "test.txt": "# a comment\n"}
     for breed, number in (("Abyssinian", 1), ("beagle", 2), ("Bombay", 3)):
-        for picture in range(1, 41):
-            lists["test.txt" if picture > 30 else "trainval.txt"] += f"{breed}_{picture} {number} 1 1\n"
+        for image in range(1, 41):
+            lists["test.txt" if image > 30 else "trainval.txt"] += f"{breed}_{image} {number} 1 1\n"
     given = tmp_path / "given"
     given.mkdir()
-    as_tar(given / "images.tar.gz", {**cats, **dogs, **bombays, "images/Abyssinian_1.mat": b"not a picture"}, mode="w:gz")
+    as_tar(given / "images.tar.gz", {**cats, **dogs, **bombays, "images/Abyssinian_1.mat": b"not a image"}, mode="w:gz")
     as_tar(given / "annotations.tar.gz", {f"annotations/{name}": text.encode() for name, text in lists.items()}, mode="w:gz")
     fetched = fetch(scaled_down("pets", given), tmp_path / "pets", given=[given])
     assert fetched.data == f"{tmp_path / 'pets'}/labels.csv"
     assert [file.origin for file in fetched.files] == ["given", "given"]
-    whole = open_source(fetched.data, split="train+val")
+    whole = open_dataset(fetched.data, split="train+val")
     assert whole.labels == ("Abyssinian", "beagle", "Bombay")
     assert whole[0].content == b"cat 1"
     assert parts_of(fetched.data)["test"] == {"Abyssinian": 10, "beagle": 10, "Bombay": 10}
@@ -87,14 +87,14 @@ def test_flowers_are_read_in_the_official_parts_with_their_names(tmp_path: Path)
     labels = [1 + number % 102 for number in range(408)]
     given = tmp_path / "given"
     given.mkdir()
-    pictures = {f"jpg/image_{number + 1:05d}.jpg": b"flower %d" % number for number in range(408)}
-    as_tar(given / "102flowers.tgz", pictures, mode="w:gz")
+    images = {f"jpg/image_{number + 1:05d}.jpg": b"flower %d" % number for number in range(408)}
+    as_tar(given / "102flowers.tgz", images, mode="w:gz")
     (given / "imagelabels.mat").write_bytes(mat_file({"labels": labels}))
     ids = {"tstid": range(1, 205), "valid": range(205, 307), "trnid": range(307, 409)}
     (given / "setid.mat").write_bytes(mat_file(ids))
     fetched = fetch(scaled_down("flowers102", given), tmp_path / "flowers", given=[given])
     assert fetched.data is not None
-    train = open_source(fetched.data, split="train")
+    train = open_dataset(fetched.data, split="train")
     assert train.labels == FLOWERS
     assert len(set(FLOWERS)) == 102
     first = train[0]
@@ -112,11 +112,11 @@ def test_textures_are_read_in_their_first_official_division(tmp_path: Path) -> N
     lists = {f"labels/{part}1.txt": "\n".join(names[start::3]).encode() for start, part in enumerate(("train", "val", "test"))}
     given = tmp_path / "given"
     given.mkdir()
-    pictures = {f"dtd/images/{name}": name.encode() for name in names}
-    as_tar(given / "dtd-r1.0.1.tar.gz", {**pictures, **{f"dtd/{name}": text for name, text in lists.items()}}, mode="w:gz")
+    images = {f"dtd/images/{name}": name.encode() for name in names}
+    as_tar(given / "dtd-r1.0.1.tar.gz", {**images, **{f"dtd/{name}": text for name, text in lists.items()}}, mode="w:gz")
     fetched = fetch(scaled_down("dtd", given), tmp_path / "dtd", given=[given / "dtd-r1.0.1.tar.gz"])
     assert parts_of(str(fetched.data)) == {part: {"banded": 2, "zigzagged": 2} for part in ("train", "val", "test")}
-    assert open_source(str(fetched.data), split="val")[0].content == names[1].encode()
+    assert open_dataset(str(fetched.data), split="val")[0].content == names[1].encode()
 
 
 def test_caltech_is_unpacked_twice(tmp_path: Path) -> None:
@@ -131,20 +131,20 @@ def test_caltech_is_unpacked_twice(tmp_path: Path) -> None:
     outer = {"caltech-101/101_ObjectCategories.tar.gz": inner.read_bytes(), "__MACOSX/caltech-101/._x": b"debris"}
     as_zip(given / "caltech-101.zip", outer)
     fetched = fetch(scaled_down("caltech101", given), tmp_path / "caltech", given=[given / "caltech-101.zip"])
-    assert open_source(str(fetched.data), split="all").labels == ("BACKGROUND_Google", "ant")
+    assert open_dataset(str(fetched.data), split="all").labels == ("BACKGROUND_Google", "ant")
 
 
 def test_scenes_within_folders_of_letters_keep_their_names(tmp_path: Path) -> None:
-    pictures = {f"SUN397/{path}/sun_{number}.jpg": f"{path} {number}".encode()
+    images = {f"SUN397/{path}/sun_{number}.jpg": f"{path} {number}".encode()
                 for path in ("a/abbey", "b/bow_window/indoor") for number in range(30)}  # fmt: skip
     given = tmp_path / "given"
     given.mkdir()
-    as_tar(given / "SUN397.tar.gz", {**pictures, "SUN397/ClassName.txt": b"/a/abbey\n/b/bow_window/indoor\n"}, mode="w:gz")
+    as_tar(given / "SUN397.tar.gz", {**images, "SUN397/ClassName.txt": b"/a/abbey\n/b/bow_window/indoor\n"}, mode="w:gz")
     as_zip(given / "Partitions.zip", {"Training_01.txt": b"/a/abbey/sun_1.jpg\n"})
     fetched = fetch(scaled_down("sun397", given), tmp_path / "sun", given=[given])
-    source = open_source(str(fetched.data), split="all")
-    assert source.labels == ("abbey", "bow_window/indoor")
-    assert len(source) == 60
+    dataset = open_dataset(str(fetched.data), split="all")
+    assert dataset.labels == ("abbey", "bow_window/indoor")
+    assert len(dataset) == 60
 
 
 def kitti_line(kind: str, ahead: float) -> str:
@@ -168,10 +168,10 @@ def test_the_class_of_a_drive_is_the_distance_of_its_closest_vehicle(tmp_path: P
     order = ",".join(str(number) for number in range(1, 6))
     as_zip(given / "devkit_object.zip", {"mapping/train_mapping.txt": mapping.encode(), "mapping/train_rand.txt": order.encode()})
     fetched = fetch(scaled_down("kitti", given), tmp_path / "kitti", given=[given])
-    source = open_source(str(fetched.data), split="all")
-    assert source.labels == ("up to 8 m", "8 to 20 m", "over 20 m", "no vehicle")
-    examples = [source[index] for index in range(len(source))]
-    read = {bytes(example.content).decode(): source.labels[int(str(example.label))] for example in examples}
+    dataset = open_dataset(str(fetched.data), split="all")
+    assert dataset.labels == ("up to 8 m", "8 to 20 m", "over 20 m", "no vehicle")
+    examples = [dataset[index] for index in range(len(dataset))]
+    read = {bytes(sample.content).decode(): dataset.labels[int(str(sample.label))] for sample in examples}
     assert read == {name: label for name, (_, label) in drives.items()}
     lines = (tmp_path / "kitti" / "labels.csv").read_text().splitlines()[1:]
     assert Counter(line.rpartition(",")[2] for line in lines) == {"train": 3, "val": 1, "test": 1}
@@ -187,15 +187,15 @@ def test_clevr_is_counted_and_measured(tmp_path: Path) -> None:
         for part in ("train", "val")
     }  # fmt: skip
     files = {f"CLEVR_v1.0/scenes/CLEVR_{part}_scenes.json": json.dumps({"scenes": made}).encode() for part, made in scenes.items()}
-    pictures = {f"CLEVR_v1.0/images/{part}/{scene['image_filename']}": f"{part} {number}".encode()
+    images = {f"CLEVR_v1.0/images/{part}/{scene['image_filename']}": f"{part} {number}".encode()
                 for part, made in scenes.items() for number, scene in enumerate(made)}  # fmt: skip
     given = tmp_path / "given"
     given.mkdir()
-    as_zip(given / "CLEVR_v1.0.zip", {**files, **pictures})
+    as_zip(given / "CLEVR_v1.0.zip", {**files, **images})
     fetched = fetch(scaled_down("clevr", given), tmp_path / "clevr", given=[given])
-    counts = open_source(str(fetched.data), split="train+val")
+    counts = open_dataset(str(fetched.data), split="train+val")
     assert [counts.labels[counts.label(index)] for index in range(4)] == ["3 objects", "4 objects", "10 objects", "3 objects"]  # type: ignore[index]
-    distances = open_source(str(fetched.folder / "distance.csv"), split="train+val")
+    distances = open_dataset(str(fetched.folder / "distance.csv"), split="train+val")
     assert [distances.labels[distances.label(index)] for index in range(4)] == ["up to 8", "8 to 8.5", "9.5 to 10", "over 10"]  # type: ignore[index]
 
 
@@ -225,7 +225,7 @@ def test_a_set_of_plain_files_comes_from_the_network_and_is_read_as_it_is(tmp_pa
         assert {file.origin for file in again.files} == {"already there"}
         assert [len(server.asked) for server in (one, two, three, four)] == [1, 1, 1, 1]
     assert fetched.data == f"fashion-mnist:{tmp_path / 'fashion'}"
-    assert len(open_source(fetched.data, split="test")) == 10
+    assert len(open_dataset(fetched.data, split="test")) == 10
 
 
 def test_fetching_twice_is_fetching_once(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_fetching_twice_is_fetching_once(tmp_path: Path) -> None:
     second = fetch(entry, tmp_path / "cifar10")
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "cifar10").rglob("*")}
     assert (first.data, second.data) == (f"cifar10:{tmp_path / 'cifar10'}/unpacked",) * 2
-    assert [len(open_source(first.data, split=split)) for split in ("train+val", "test")] == [10, 2]  # type: ignore[arg-type]
+    assert [len(open_dataset(first.data, split=split)) for split in ("train+val", "test")] == [10, 2]  # type: ignore[arg-type]
 
 
 def test_a_file_in_place_that_is_another_is_not_overwritten(tmp_path: Path) -> None:
@@ -259,9 +259,9 @@ def test_an_only_file_may_be_given_under_any_name(tmp_path: Path) -> None:
 
 
 def test_of_several_files_one_must_be_given_by_its_name(tmp_path: Path) -> None:
-    (tmp_path / "pictures.tar.gz").write_bytes(b"")
+    (tmp_path / "images.tar.gz").write_bytes(b"")
     with pytest.raises(DataError, match="by its name") as caught:
-        fetch(find_set("pets"), tmp_path / "out", given=[tmp_path / "pictures.tar.gz"])
+        fetch(find_set("pets"), tmp_path / "out", given=[tmp_path / "images.tar.gz"])
     assert "images.tar.gz, annotations.tar.gz" in str(caught.value.hint)
 
 

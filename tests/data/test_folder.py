@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.piles import as_folder, as_tar, as_zip, pile
-from vitlab.data.dataset import ListedSource
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import ListedDataset
+from vitlab.data.opening import open_dataset
 from vitlab.data.readers.folder import DiskContents, open_folder, open_unlabelled
 from vitlab.data.readers.recognise import open_zip
 from vitlab.errors import DataError
@@ -18,19 +18,19 @@ from vitlab.errors import DataError
 
 def test_a_source_gives_each_file_its_bytes_name_and_folder_in_the_order_of_class_and_path(tmp_path: Path) -> None:
     files = {"b/2.png": b"two", "b/10.JPG": b"ten", "b/deep/er/1.webp": b"one", "a/x.jpeg": b"x", "é/y.gif": b"y"}
-    source = open_folder(as_folder(tmp_path, files))
-    assert source.labels == ("a", "b", "é")
-    found = [(source[index].name, source[index].content, source[index].label) for index in range(len(source))]
+    dataset = open_folder(as_folder(tmp_path, files))
+    assert dataset.labels == ("a", "b", "é")
+    found = [(dataset[index].name, dataset[index].content, dataset[index].label) for index in range(len(dataset))]
     order = ["a/x.jpeg", "b/10.JPG", "b/2.png", "b/deep/er/1.webp", "é/y.gif"]
     assert found == [(str(tmp_path / name), files[name], "abé".index(name[0])) for name in order]
-    assert [source.label(index) for index in range(5)] == [label for _, _, label in found]
-    assert not source.multi_label
+    assert [dataset.label(index) for index in range(5)] == [label for _, _, label in found]
+    assert not dataset.multi_label
 
 
 @pytest.mark.parametrize("index", [-1, 60])
 def test_an_index_outside_is_an_index_error(tmp_path: Path, index: int) -> None:
-    source = open_folder(as_folder(tmp_path, pile()))
-    for ask in (source.__getitem__, source.label):
+    dataset = open_folder(as_folder(tmp_path, pile()))
+    for ask in (dataset.__getitem__, dataset.label):
         with pytest.raises(IndexError):
             ask(index)
 
@@ -38,9 +38,9 @@ def test_an_index_outside_is_an_index_error(tmp_path: Path, index: int) -> None:
 def test_debris_and_other_files_are_left_out_and_counted(tmp_path: Path) -> None:
     debris = [".DS_Store", "Thumbs.db", "desktop.ini", "notes.txt", "._000.jpg", "model.pkl", "README"]
     files = pile() | {f"class-0/{name}": b"" for name in debris} | {".git/x.jpg": b"", "__MACOSX/class-0/._000.jpg": b""}
-    for source in (open_folder(as_folder(tmp_path / "folder", files)), open_zip(as_zip(tmp_path / "it.zip", files))):
-        assert len(source) == 60
-        [note] = source.notes
+    for dataset in (open_folder(as_folder(tmp_path / "folder", files)), open_zip(as_zip(tmp_path / "it.zip", files))):
+        assert len(dataset) == 60
+        [note] = dataset.notes
         assert "left out" in note
         assert "hidden" in note
         assert "1 .txt" in note
@@ -56,7 +56,7 @@ def test_the_fingerprint_changes_with_content_label_and_order_and_not_with_the_p
     renamed = {name.replace("class-0", "class-x"): content for name, content in files.items()}
     fewer = dict(list(files.items())[:-1])
     others = [open_folder(as_folder(tmp_path / str(n), pile_)) for n, pile_ in enumerate((moved, changed, renamed, fewer))]
-    assert len({fingerprint, *(source.fingerprint() for source in others)}) == 5
+    assert len({fingerprint, *(dataset.fingerprint() for dataset in others)}) == 5
 
 
 def test_a_fingerprint_that_was_remembered_follows_a_file_that_changes(
@@ -64,11 +64,11 @@ def test_a_fingerprint_that_was_remembered_follows_a_file_that_changes(
 ) -> None:
     monkeypatch.setattr("vitlab.data.readers.folder.WORTH_REMEMBERING", 1)
     files = pile()
-    source = open_folder(as_folder(tmp_path, files))
+    dataset = open_folder(as_folder(tmp_path, files))
     for name in files:
         os.utime(tmp_path / name, (1_000_000_000, 1_000_000_000))
     monkeypatch.setattr("vitlab.io.cache.time.time_ns", lambda: 2**63 - 1)  # long after
-    first = source.fingerprint()
+    first = dataset.fingerprint()
     assert list(own_cache.rglob("*.npz"))
     reads: list[int] = []
     read = DiskContents.read
@@ -78,24 +78,24 @@ def test_a_fingerprint_that_was_remembered_follows_a_file_that_changes(
         return read(self, row)
 
     monkeypatch.setattr(DiskContents, "read", counted)
-    assert source.fingerprint() == first
+    assert dataset.fingerprint() == first
     assert reads == []
-    (tmp_path / "class-1/003.jpg").write_bytes(b"PICTURE  1 3")  # as many bytes
+    (tmp_path / "class-1/003.jpg").write_bytes(b"IMAGE  1 3")  # as many bytes
     os.utime(tmp_path / "class-1/003.jpg", (1_000_000_000, 1_000_000_000))
-    assert source.fingerprint() != first
+    assert dataset.fingerprint() != first
     assert len(reads) == 1
 
 
 def test_damage_to_what_was_remembered_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
     monkeypatch.setattr("vitlab.data.readers.folder.WORTH_REMEMBERING", 1)
     monkeypatch.setattr("vitlab.io.cache.time.time_ns", lambda: 2**63 - 1)
-    source = open_folder(as_folder(tmp_path, pile()))
-    first = source.fingerprint()
+    dataset = open_folder(as_folder(tmp_path, pile()))
+    first = dataset.fingerprint()
     [kept] = own_cache.rglob("*.npz")
     whole = kept.read_bytes()
     for damaged in (b"", whole[:100], whole[:-1], bytes(len(whole)), whole[:300] + b"\xff" + whole[301:]):
         kept.write_bytes(damaged)
-        assert source.fingerprint() == first
+        assert dataset.fingerprint() == first
 
 
 # faults: one error at the start that lists what is wrong
@@ -103,23 +103,23 @@ def test_damage_to_what_was_remembered_changes_nothing(tmp_path: Path, monkeypat
 
 def refusal(root: Path) -> str:
     with pytest.raises(DataError) as caught:
-        open_source(root, split="all")
+        open_dataset(root, split="all")
     assert "\n" not in caught.value.message
     return caught.value.message
 
 
 def test_a_folder_that_does_not_exist_is_refused_with_what_may_be_meant(tmp_path: Path) -> None:
-    (tmp_path / "pictures").mkdir()
+    (tmp_path / "images").mkdir()
     with pytest.raises(DataError, match=r"does not exist") as caught:
-        open_source(tmp_path / "pcitures")
-    assert caught.value.hint == "did you mean pictures?"
+        open_dataset(tmp_path / "pcitures")
+    assert caught.value.hint == "did you mean images?"
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    assert "holds no picture" in refusal(tmp_path)
+    assert "holds no image" in refusal(tmp_path)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.txt").touch()
-    assert "holds no picture (1 files left out that are no pictures: 1 .txt)" in refusal(tmp_path)
+    assert "holds no image (1 files left out that are no images: 1 .txt)" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("names", [["a/1.jpg", "a/2.jpg"], ["around/a/1.jpg"], ["train/a/1.jpg", "val/a/2.jpg"]])
@@ -127,18 +127,18 @@ def test_a_single_class_is_refused(tmp_path: Path, names: list[str]) -> None:
     assert "is the only class" in refusal(as_folder(tmp_path, dict.fromkeys(names, b"")))
 
 
-def test_pictures_without_class_folders_are_refused_and_can_be_had_without_labels(tmp_path: Path) -> None:
+def test_images_without_class_folders_are_refused_and_can_be_had_without_labels(tmp_path: Path) -> None:
     as_folder(tmp_path, {"1.jpg": b"1", "2.jpg": b"2"})
-    assert "2 pictures and no class folders" in refusal(tmp_path)
-    source = open_source(f"pictures:{tmp_path}", split="all")
-    assert (source.labels, len(source), source[1].label) == ((), 2, None)
+    assert "2 images and no class folders" in refusal(tmp_path)
+    dataset = open_dataset(f"images:{tmp_path}", split="all")
+    assert (dataset.labels, len(dataset), dataset[1].label) == ((), 2, None)
 
 
 def test_classes_missing_in_a_part_are_all_listed(tmp_path: Path) -> None:
     files = {"train/a/1.jpg": b"", "train/b/1.jpg": b"", "train/c/1.jpg": b"", "val/a/1.jpg": b"", "val/d/1.jpg": b""}
     message = refusal(as_folder(tmp_path, files))
     for missing in ("val/b", "val/c", "train/d"):
-        assert f"{missing}: this class has no picture in this part" in message
+        assert f"{missing}: this class has no image in this part" in message
     assert "3 faults" in message
 
 
@@ -157,8 +157,8 @@ def test_everything_that_is_wrong_is_in_one_error(tmp_path: Path) -> None:
         ("train/class-0/itself.jpg", "a link that leads nowhere"),
         ("train/class-1/round", "already read (train)"),
         ("train/class-2/pipe.jpg", "no ordinary file"),
-        ("val/class-2", "this class has no picture in this part"),
-        ("val/class-9", "a class folder without a picture"),
+        ("val/class-2", "this class has no image in this part"),
+        ("val/class-9", "a class folder without a image"),
     ):
         assert f"{place}: " in message
         assert reason in message
@@ -208,23 +208,23 @@ def test_two_spellings_of_one_name_are_refused(tmp_path: Path) -> None:
 def test_files_of_any_name_are_read_and_shown_on_one_line(tmp_path: Path) -> None:
     names = ["new\nline.jpg", "ünï—码 ✓.jpg", "'quote\".jpg", " space .jpg", "-rf.jpg", "a\\b.jpg"]
     files = {f"{label}/{name}": name.encode() for label in "ab" for name in names}
-    source = open_folder(as_folder(tmp_path, files))
-    assert {source[index].content for index in range(len(source))} == {name.encode() for name in names}
+    dataset = open_folder(as_folder(tmp_path, files))
+    assert {dataset[index].content for index in range(len(dataset))} == {name.encode() for name in names}
     folder = os.fsencode(tmp_path) + b"/a"
     with open(folder + b"/raw\xff\xfe.jpg", "wb") as file:  # noqa: PTH123
         file.write(b"raw")
-    source = open_folder(tmp_path)
-    assert b"raw" in [source[index].content for index in range(len(source))]
-    assert pickle.loads(pickle.dumps(source)).fingerprint() == source.fingerprint()
+    dataset = open_folder(tmp_path)
+    assert b"raw" in [dataset[index].content for index in range(len(dataset))]
+    assert pickle.loads(pickle.dumps(dataset)).fingerprint() == dataset.fingerprint()
 
 
 def test_a_file_that_goes_away_is_named_when_it_is_read(tmp_path: Path) -> None:
-    source = open_folder(as_folder(tmp_path, pile()))
+    dataset = open_folder(as_folder(tmp_path, pile()))
     (tmp_path / "class-0" / "000.jpg").unlink()
     with pytest.raises(DataError, match=r"class-0/000.jpg cannot be read"):
-        source[0]
+        dataset[0]
     with pytest.raises(DataError, match=r"class-0/000.jpg cannot be read"):
-        source.fingerprint()
+        dataset.fingerprint()
 
 
 def test_linked_files_and_classes_are_followed(tmp_path: Path) -> None:
@@ -248,14 +248,14 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     assert open_folder(as_folder(tmp_path, files)).labels == ("bus", "car", "train")
 
 
-def test_a_folder_beside_the_parts_that_holds_pictures_is_refused(tmp_path: Path) -> None:
+def test_a_folder_beside_the_parts_that_holds_images_is_refused(tmp_path: Path) -> None:
     files = pile(start="train/") | pile(start="val/") | {"extra/1.jpg": b""}
     assert "extra: stands beside train, which looks like a part" in refusal(as_folder(tmp_path, files))
 
 
-def test_a_folder_beside_the_parts_without_pictures_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_beside_the_parts_without_images_is_left_alone(tmp_path: Path) -> None:
     files = pile(start="train/") | pile(start="val/") | {"annotations/list.xml": b"", "LICENSE": b""}
-    assert len(open_source(as_folder(tmp_path, files), split="all")) == 120
+    assert len(open_dataset(as_folder(tmp_path, files), split="all")) == 120
 
 
 def test_two_folders_that_say_the_same_part_are_refused(tmp_path: Path) -> None:
@@ -266,30 +266,30 @@ def test_parts_that_hold_no_class_folders_are_refused_as_classes(tmp_path: Path)
     assert "outside any class folder" in refusal(as_folder(tmp_path, {"train/1.jpg": b"", "val/2.jpg": b""}))
 
 
-def test_test_pictures_may_have_no_classes(tmp_path: Path) -> None:
+def test_test_images_may_have_no_classes(tmp_path: Path) -> None:
     folder = as_folder(tmp_path, pile(start="train/") | {f"test/{number}.jpg": b"%d" % number for number in range(7)})
-    test = open_source(folder, split="test")
+    test = open_dataset(folder, split="test")
     assert [test.label(index) for index in range(len(test))] == [None] * 7
-    assert len(open_source(folder, split="train+val")) == 60
-    assert isinstance(test, ListedSource)
-    assert "its pictures have no labels" in test.notes[0]
+    assert len(open_dataset(folder, split="train+val")) == 60
+    assert isinstance(test, ListedDataset)
+    assert "its images have no labels" in test.notes[0]
 
 
-def test_pictures_without_labels_keep_declared_parts(tmp_path: Path) -> None:
+def test_images_without_labels_keep_declared_parts(tmp_path: Path) -> None:
     files = {f"train/{number}.jpg": b"%d" % number for number in range(5)} | {"val/deep/1.jpg": b"v"}
     folder = as_folder(tmp_path, files)
-    assert len(open_source(f"pictures:{folder}", split="train")) == 5
-    assert len(open_source(f"pictures:{folder}", split="val")) == 1
+    assert len(open_dataset(f"images:{folder}", split="train")) == 5
+    assert len(open_dataset(f"images:{folder}", split="val")) == 1
     assert len(open_unlabelled(as_folder(folder, {"other.jpg": b""}))) == 7
 
 
 def test_a_folder_alone_around_everything_is_passed_through_and_said(tmp_path: Path) -> None:
     files = {f"pets/v1/{name}": content for name, content in pile().items()}
-    for source in (
+    for dataset in (
         open_folder(as_folder(tmp_path / "folder", files)),
         open_zip(as_zip(tmp_path / "it.zip", files)),
-        open_source(as_tar(tmp_path / "it.tar", files), split="all"),
+        open_dataset(as_tar(tmp_path / "it.tar", files), split="all"),
     ):
-        assert isinstance(source, ListedSource)
-        assert source.labels == ("class-0", "class-1", "class-2")
-        assert "the folder pets/v1 is taken as the root" in source.notes
+        assert isinstance(dataset, ListedDataset)
+        assert dataset.labels == ("class-0", "class-1", "class-2")
+        assert "the folder pets/v1 is taken as the root" in dataset.notes

@@ -34,7 +34,7 @@ def test_the_radius_is_found(radius: int) -> None:
     assert estimated_radius(eye(radius)) == pytest.approx(radius, abs=1)
 
 
-def test_a_black_row_is_taken_for_an_eye_as_high_as_the_picture() -> None:
+def test_a_black_row_is_taken_for_an_eye_as_high_as_the_image() -> None:
     image = np.zeros((80, 120, 3), np.uint8)
     assert estimated_radius(image) == 40
     assert comparable_fundus(image).shape == (2 * KEPT, 2 * KEPT, 3)
@@ -45,7 +45,7 @@ def test_every_eye_comes_out_as_large(radius: int) -> None:
     assert comparable_fundus(eye(radius)).shape == (2 * KEPT, 2 * KEPT, 3)
 
 
-def test_a_photograph_that_cuts_the_eye_off_gives_a_lower_picture() -> None:
+def test_a_photograph_that_cuts_the_eye_off_gives_a_lower_image() -> None:
     cut = eye(400, height=500)  # 500 of 800: 375 of 600 once scaled
     found = comparable_fundus(cut)
     assert found.shape == (375, 2 * KEPT, 3)
@@ -66,7 +66,7 @@ def test_light_and_its_slope_are_evened_out_and_marks_are_not() -> None:
     assert marked[middle, middle].min() < 60
 
 
-def test_the_same_eye_at_two_resolutions_is_nearly_the_same_picture() -> None:
+def test_the_same_eye_at_two_resolutions_is_nearly_the_same_image() -> None:
     large, small = (comparable_fundus(eye(radius, spots=True)).astype(float) for radius in (900, 450))
     middle = slice(KEPT - 150, KEPT + 150)
     assert np.corrcoef(large[middle, middle].ravel(), small[middle, middle].ravel())[0, 1] > 0.9
@@ -95,5 +95,5 @@ def test_each_pixel_is_four_times_its_difference_from_the_local_average_around_g
 
 
 def test_it_is_kept_as_jpeg() -> None:
-    with Image.open(io.BytesIO(encoded_fundus(eye(200)))) as picture:
-        assert (picture.format, picture.size) == ("JPEG", (2 * KEPT, 2 * KEPT))
+    with Image.open(io.BytesIO(encoded_fundus(eye(200)))) as image:
+        assert (image.format, image.size) == ("JPEG", (2 * KEPT, 2 * KEPT))

@@ -1,4 +1,4 @@
-"""The generated set: a picture is (class, index) and nothing else."""
+"""The generated set: a image is (class, index) and nothing else."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests import processes
-from vitlab.config.data import GeneratedConfig, GeneratedKind
-from vitlab.data.dataset import Source
-from vitlab.data.synthetic.dataset import GeneratedSource, picture, pictures
+from vitlab.config.data import GeneratedKind, SyntheticConfig
+from vitlab.data.dataset import Dataset
+from vitlab.data.synthetic.dataset import SyntheticDataset, image, images
 from vitlab.data.synthetic.drawing import TURN, Choice, Choices, cosine, keys, sine, uniforms
 from vitlab.errors import ConfigError, DataError
 
@@ -32,9 +32,9 @@ def digest(pixels: NDArray[np.uint8]) -> str:
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_a_batch_gives_the_same_bits_as_its_pictures_one_by_one(data: st.DataObject) -> None:
+def test_a_batch_gives_the_same_bits_as_its_images_one_by_one(data: st.DataObject) -> None:
     channels: tuple[Literal[1, 3], ...] = (1, 3)
-    config = GeneratedConfig(
+    config = SyntheticConfig(
         kind=data.draw(st.sampled_from(KINDS)),
         classes=12,
         image_size=data.draw(st.tuples(st.integers(8, 40), st.integers(8, 40))),
@@ -44,72 +44,72 @@ def test_a_batch_gives_the_same_bits_as_its_pictures_one_by_one(data: st.DataObj
     )
     wanted = data.draw(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 2**62)), min_size=1, max_size=9))
     labels, indices = zip(*wanted, strict=True)
-    together = pictures(config, labels, indices)
+    together = images(config, labels, indices)
     assert together.shape == (len(wanted), *config.image_size, config.channels)
     assert together.dtype == np.uint8
     assert together.flags.c_contiguous
-    assert picture(config, labels[0], indices[0]).flags.c_contiguous
+    assert image(config, labels[0], indices[0]).flags.c_contiguous
     for made, label, index in zip(together, labels, indices, strict=True):
-        np.testing.assert_array_equal(made, picture(config, label, index))
+        np.testing.assert_array_equal(made, image(config, label, index))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_does_not_depend_on_how_large_its_batch_is(kind: Kind) -> None:
-    config = GeneratedConfig(kind=kind, classes=30)
+def test_a_image_does_not_depend_on_how_large_its_batch_is(kind: Kind) -> None:
+    config = SyntheticConfig(kind=kind, classes=30)
     places = np.arange(200)  # several blocks
-    whole = pictures(config, places % 30, places // 30)
+    whole = images(config, places % 30, places // 30)
     order = np.random.default_rng(0).permutation(200)
-    np.testing.assert_array_equal(pictures(config, order % 30, order // 30), whole[order])
+    np.testing.assert_array_equal(images(config, order % 30, order // 30), whole[order])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_process_draws_the_same_bits(kind: Kind) -> None:
-    config = GeneratedConfig(kind=kind, classes=50, channels=3, seed=7)
+    config = SyntheticConfig(kind=kind, classes=50, channels=3, seed=7)
     program = (
-        "import hashlib; from vitlab.config.data import GeneratedConfig; from vitlab.data.synthetic.dataset import pictures;"
-        f"made = pictures(GeneratedConfig(kind={kind!r}, classes=50, channels=3, seed=7), [4, 31], [9, 0]);"
+        "import hashlib; from vitlab.config.data import SyntheticConfig; from vitlab.data.synthetic.dataset import images;"
+        f"made = images(GeneratedConfig(kind={kind!r}, classes=50, channels=3, seed=7), [4, 31], [9, 0]);"
         "print(hashlib.sha256(made.tobytes()).hexdigest()[:16])"
     )
     told = processes.run([sys.executable, "-c", program]).stdout.strip()
-    assert told == digest(pictures(config, [4, 31], [9, 0]))
+    assert told == digest(images(config, [4, 31], [9, 0]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_class_is_the_same_formula_whatever_the_number_of_classes(kind: Kind) -> None:
-    few, many = GeneratedConfig(kind=kind, classes=7), GeneratedConfig(kind=kind, classes=5000)
-    np.testing.assert_array_equal(picture(few, 6, 3), picture(many, 6, 3))
+    few, many = SyntheticConfig(kind=kind, classes=7), SyntheticConfig(kind=kind, classes=5000)
+    np.testing.assert_array_equal(image(few, 6, 3), image(many, 6, 3))
 
 
 def test_the_mixed_set_takes_the_three_kinds_in_turn() -> None:
-    mixed = GeneratedConfig(kind="mixed", classes=30)
+    mixed = SyntheticConfig(kind="mixed", classes=30)
     for label in range(30):
-        alone = GeneratedConfig(kind=SINGLE_KINDS[label % 3], classes=10)
-        np.testing.assert_array_equal(picture(mixed, label, 5), picture(alone, label // 3, 5))
+        alone = SyntheticConfig(kind=SINGLE_KINDS[label % 3], classes=10)
+        np.testing.assert_array_equal(image(mixed, label, 5), image(alone, label // 3, 5))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_variety_all_pictures_of_a_class_are_one_and_no_two_classes_are(kind: Kind) -> None:
-    config = GeneratedConfig(kind=kind, classes=60, variety=0)
-    first = pictures(config, range(60), [0] * 60)
-    np.testing.assert_array_equal(first, pictures(config, range(60), range(100, 160)))
+def test_without_variety_all_images_of_a_class_are_one_and_no_two_classes_are(kind: Kind) -> None:
+    config = SyntheticConfig(kind=kind, classes=60, variety=0)
+    first = images(config, range(60), [0] * 60)
+    np.testing.assert_array_equal(first, images(config, range(60), range(100, 160)))
     assert len({digest(made) for made in first}) == 60
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_with_variety_no_two_pictures_are_the_same(kind: Kind, channels: Literal[1, 3]) -> None:
-    config = GeneratedConfig(kind=kind, classes=20, channels=channels)
+def test_with_variety_no_two_images_are_the_same(kind: Kind, channels: Literal[1, 3]) -> None:
+    config = SyntheticConfig(kind=kind, classes=20, channels=channels)
     places = np.arange(600)
-    assert len({digest(made) for made in pictures(config, places % 20, places // 20)}) == 600
+    assert len({digest(made) for made in images(config, places % 20, places // 20)}) == 600
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_seed_gives_other_classes_and_other_samples(kind: Kind) -> None:
     for variety in (0.0, 1.0):
-        one = GeneratedConfig(kind=kind, classes=9, seed=1, variety=variety)
+        one = SyntheticConfig(kind=kind, classes=9, seed=1, variety=variety)
         other = dataclasses.replace(one, seed=2)
         for label in range(9):
-            assert digest(picture(one, label, 0)) != digest(picture(other, label, 0))
+            assert digest(image(one, label, 0)) != digest(image(other, label, 0))
 
 
 def normalised(batch: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -120,28 +120,28 @@ def normalised(batch: NDArray[np.uint8]) -> NDArray[np.float64]:
     return scaled
 
 
-def nearest_neighbour_accuracy(config: GeneratedConfig, *, each: int) -> float:
+def nearest_neighbour_accuracy(config: SyntheticConfig, *, each: int) -> float:
     known, asked = np.arange(config.classes * each), np.arange(config.classes * 4)
-    known_pixels = normalised(pictures(config, known % config.classes, known // config.classes))
-    asked_pixels = normalised(pictures(config, asked % config.classes, 10**6 + asked // config.classes))
+    known_pixels = normalised(images(config, known % config.classes, known // config.classes))
+    asked_pixels = normalised(images(config, asked % config.classes, 10**6 + asked // config.classes))
     found = known[(asked_pixels @ known_pixels.T).argmax(axis=1)] % config.classes
     return float((found == asked % config.classes).mean())
 
 
 @pytest.mark.parametrize("kind", SINGLE_KINDS)
 def test_classes_are_told_apart_by_pixels_when_samples_vary_little_and_not_when_they_vary_fully(kind: Kind) -> None:
-    little = nearest_neighbour_accuracy(GeneratedConfig(kind=kind, classes=50, variety=0.15), each=6)
-    fully = nearest_neighbour_accuracy(GeneratedConfig(kind=kind, classes=50), each=6)
+    little = nearest_neighbour_accuracy(SyntheticConfig(kind=kind, classes=50, variety=0.15), each=6)
+    fully = nearest_neighbour_accuracy(SyntheticConfig(kind=kind, classes=50), each=6)
     assert little > 0.8  # chance is 0.02
     assert 0.03 < fully < 0.4
 
 
 @pytest.mark.parametrize("kind", SINGLE_KINDS)
 def test_a_class_is_the_same_shape_at_every_resolution(kind: Kind) -> None:
-    small = GeneratedConfig(kind=kind, classes=20, variety=0, image_size=(24, 24))
+    small = SyntheticConfig(kind=kind, classes=20, variety=0, image_size=(24, 24))
     large = dataclasses.replace(small, image_size=(96, 96))
-    small_pixels = normalised(pictures(small, range(20), [0] * 20))
-    large_pixels = pictures(large, range(20), [0] * 20).reshape(20, 24, 4, 24, 4).mean(axis=(2, 4))
+    small_pixels = normalised(images(small, range(20), [0] * 20))
+    large_pixels = images(large, range(20), [0] * 20).reshape(20, 24, 4, 24, 4).mean(axis=(2, 4))
     likeness = small_pixels @ normalised(large_pixels.astype(np.uint8)).T
     assert (likeness.argmax(axis=1) == np.arange(20)).all()
     assert likeness.diagonal().min() > (0.6 if kind == "fractals" else 0.85)  # fractals are dust: more points, more of it
@@ -149,17 +149,17 @@ def test_a_class_is_the_same_shape_at_every_resolution(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_every_picture_shows_something(kind: Kind, channels: Literal[1, 3]) -> None:
-    config = GeneratedConfig(kind=kind, classes=300, channels=channels)
-    made = pictures(config, np.arange(900) % 300, np.arange(900) // 300).reshape(900, -1, channels)
+def test_every_image_shows_something(kind: Kind, channels: Literal[1, 3]) -> None:
+    config = SyntheticConfig(kind=kind, classes=300, channels=channels)
+    made = images(config, np.arange(900) % 300, np.arange(900) // 300).reshape(900, -1, channels)
     assert np.median(made.std(axis=1).max(axis=1)) > 25
     assert made.std(axis=1).max(axis=1).min() > 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_colour_is_where_three_channels_are_and_pictures_fill_the_sheet_of_any_shape(kind: Kind) -> None:
-    wide = GeneratedConfig(kind=kind, classes=6, channels=3, image_size=(16, 64))
-    made = pictures(wide, np.arange(120) % 6, np.arange(120) // 6).astype(int)
+def test_colour_is_where_three_channels_are_and_images_fill_the_sheet_of_any_shape(kind: Kind) -> None:
+    wide = SyntheticConfig(kind=kind, classes=6, channels=3, image_size=(16, 64))
+    made = images(wide, np.arange(120) % 6, np.arange(120) // 6).astype(int)
     assert np.abs(made[..., 0] - made[..., 2]).max() > 60
     assert made.shape == (120, 16, 64, 3)
     where = np.abs(made - np.median(made, axis=(1, 2), keepdims=True)).max(axis=3).reshape(120, 16, 8, 8).sum(axis=(1, 3))
@@ -171,82 +171,82 @@ def test_the_formulas_have_not_changed() -> None:
     # Without variety contours and fractals are drawn without Pillow, whose versions may round differently.
     recorded = {"contours": "999e39ebe402be68", "fractals": "e03c41fe7c423658"}
     kinds: tuple[Kind, Kind] = ("contours", "fractals")
-    made = {kind: digest(pictures(GeneratedConfig(kind=kind, classes=40, variety=0), range(40), [0] * 40)) for kind in kinds}
+    made = {kind: digest(images(SyntheticConfig(kind=kind, classes=40, variety=0), range(40), [0] * 40)) for kind in kinds}
     assert made == recorded
 
 
 def test_the_source_interleaves_its_classes_and_knows_labels_without_drawing() -> None:
-    config = GeneratedConfig(kind="mixed", classes=5, examples=3, first=10)
-    source = GeneratedSource(config)
-    as_any_source: Source = source
+    config = SyntheticConfig(kind="mixed", classes=5, examples=3, first=10)
+    dataset = SyntheticDataset(config)
+    as_any_source: Dataset = dataset
     assert len(as_any_source) == 15
-    assert source.labels == ("contours-00000", "fractals-00000", "strokes-00000", "contours-00001", "fractals-00001")
-    assert not source.multi_label
-    assert [source.label(place) for place in range(15)] == [0, 1, 2, 3, 4] * 3
+    assert dataset.labels == ("contours-00000", "fractals-00000", "strokes-00000", "contours-00001", "fractals-00001")
+    assert not dataset.multi_label
+    assert [dataset.label(place) for place in range(15)] == [0, 1, 2, 3, 4] * 3
     for place in range(15):
-        example = source[place]
-        assert example.label == source.label(place)
-        assert isinstance(example.content, np.ndarray)
-        np.testing.assert_array_equal(example.content, picture(config, place % 5, 10 + place // 5))
-    assert source[7].name == "generated/strokes-00000/11"
-    np.testing.assert_array_equal(
-        source.pictures([3, 14, 3]), np.stack([picture(config, *at) for at in ((3, 10), (4, 12), (3, 10))])
-    )
+        sample = dataset[place]
+        assert sample.label == dataset.label(place)
+        assert isinstance(sample.content, np.ndarray)
+        np.testing.assert_array_equal(sample.content, image(config, place % 5, 10 + place // 5))
+    assert dataset[7].name == "generated/strokes-00000/11"
+    np.testing.assert_array_equal(dataset.images([3, 14, 3]), np.stack([image(config, *at) for at in ((3, 10), (4, 12), (3, 10))]))
 
 
-def test_sets_whose_ranges_do_not_meet_share_no_picture() -> None:
-    train = GeneratedSource(GeneratedConfig(kind="strokes", classes=4, examples=20))
-    test = GeneratedSource(GeneratedConfig(kind="strokes", classes=4, examples=20, first=20))
-    seen = {digest(made) for made in train.pictures(np.arange(len(train)))}
-    assert seen.isdisjoint(digest(made) for made in test.pictures(np.arange(len(test))))
+def test_sets_whose_ranges_do_not_meet_share_no_image() -> None:
+    train = SyntheticDataset(SyntheticConfig(kind="strokes", classes=4, examples=20))
+    test = SyntheticDataset(SyntheticConfig(kind="strokes", classes=4, examples=20, first=20))
+    seen = {digest(made) for made in train.images(np.arange(len(train)))}
+    assert seen.isdisjoint(digest(made) for made in test.images(np.arange(len(test))))
     assert train.labels == test.labels
 
 
 def test_a_source_survives_pickling_and_tells_itself_by_its_fingerprint() -> None:
-    config = GeneratedConfig(kind="fractals", classes=3, examples=2)
-    source = GeneratedSource(config)
-    again = pickle.loads(pickle.dumps(source))
+    config = SyntheticConfig(kind="fractals", classes=3, examples=2)
+    dataset = SyntheticDataset(config)
+    again = pickle.loads(pickle.dumps(dataset))
     assert (
-        again.fingerprint() == source.fingerprint() == GeneratedSource(GeneratedConfig(**dataclasses.asdict(config))).fingerprint()
+        again.fingerprint()
+        == dataset.fingerprint()
+        == SyntheticDataset(SyntheticConfig(**dataclasses.asdict(config))).fingerprint()
     )
-    np.testing.assert_array_equal(again[5].content, source[5].content)
+    np.testing.assert_array_equal(again[5].content, dataset[5].content)
     changes: tuple[dict[str, Any], ...] = (
         {"kind": "strokes"}, {"classes": 4}, {"examples": 3}, {"first": 1}, {"image_size": (32, 33)}, {"channels": 3},
         {"variety": 0.5}, {"seed": 1},
     )  # fmt: skip
     assert {field for change in changes for field in change} == {field.name for field in dataclasses.fields(config)}
-    prints = {GeneratedSource(dataclasses.replace(config, **change)).fingerprint() for change in changes}
-    assert len(prints | {source.fingerprint()}) == len(changes) + 1
+    prints = {SyntheticDataset(dataclasses.replace(config, **change)).fingerprint() for change in changes}
+    assert len(prints | {dataset.fingerprint()}) == len(changes) + 1
 
 
 def test_places_outside_the_source_are_refused() -> None:
-    source = GeneratedSource(GeneratedConfig(classes=3, examples=2))
+    dataset = SyntheticDataset(SyntheticConfig(classes=3, examples=2))
     for place in (-1, 6, 10**9):
         with pytest.raises(IndexError):
-            source[place]
+            dataset[place]
         with pytest.raises(IndexError):
-            source.label(place)
+            dataset.label(place)
         with pytest.raises(IndexError):
-            source.pictures([0, place])
-    assert source.pictures([]).shape == (0, 32, 32, 1)
+            dataset.images([0, place])
+    assert dataset.images([]).shape == (0, 32, 32, 1)
 
 
-def test_pictures_that_do_not_exist_are_refused_by_name() -> None:
-    config = GeneratedConfig(classes=10)
+def test_images_that_do_not_exist_are_refused_by_name() -> None:
+    config = SyntheticConfig(classes=10)
     with pytest.raises(DataError, match="label 10 is not a class of this set: they are 0 to 9"):
-        picture(config, 10, 0)
+        image(config, 10, 0)
     with pytest.raises(DataError, match="label -1"):
-        pictures(config, [0, -1], [0, 0])
+        images(config, [0, -1], [0, 0])
     with pytest.raises(DataError, match="index -3 is negative"):
-        picture(config, 0, -3)
+        image(config, 0, -3)
     with pytest.raises(DataError, match="index -3 is negative"):
-        pictures(config, [0, 1], [5, -3])
+        images(config, [0, 1], [5, -3])
     with pytest.raises(DataError, match="2 labels but 1 indices"):
-        pictures(config, [0, 1], [0])
+        images(config, [0, 1], [0])
     with pytest.raises(DataError, match="labels must be whole numbers"):
-        pictures(config, np.array([0.5]), [0])
+        images(config, np.array([0.5]), [0])
     with pytest.raises(DataError, match="indices must be whole numbers in one row"):
-        pictures(config, [0], np.zeros((1, 1), np.int64))
+        images(config, [0], np.zeros((1, 1), np.int64))
 
 
 @pytest.mark.parametrize(
@@ -268,12 +268,12 @@ def test_pictures_that_do_not_exist_are_refused_by_name() -> None:
 )
 def test_a_set_that_makes_no_sense_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        GeneratedConfig(**wrong)
+        SyntheticConfig(**wrong)
 
 
 def test_one_number_is_both_sides() -> None:
     size: Any = 48
-    assert GeneratedConfig(image_size=size).image_size == (48, 48)
+    assert SyntheticConfig(image_size=size).image_size == (48, 48)
 
 
 def test_random_numbers_are_even_and_belong_to_their_key_alone() -> None:

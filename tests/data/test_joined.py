@@ -12,9 +12,9 @@ import pytest
 from tests.data.piles import as_folder, as_zip, pile
 from vitlab.config.data import LoaderConfig, SplitRule
 from vitlab.data.batch import Feed
-from vitlab.data.dataset import Example, ListedSource, SoftLabels
+from vitlab.data.dataset import ListedDataset, Sample, SoftLabels
 from vitlab.data.loader import Loader
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.data.readers.joined import JoinedEntry, Taken, names_digest, open_joined, open_member, write_joined
 from vitlab.errors import DataError
 
@@ -25,51 +25,53 @@ SOFT = SoftLabels(
 )
 
 
-def entry(source: str, **other: object) -> JoinedEntry:
-    made = JoinedEntry(source=source, **other)  # type: ignore[arg-type]
-    return JoinedEntry(source=source, names=names_digest(open_member(made)), **other)  # type: ignore[arg-type]
+def entry(dataset: str, **other: object) -> JoinedEntry:
+    made = JoinedEntry(dataset=dataset, **other)  # type: ignore[arg-type]
+    return JoinedEntry(dataset=dataset, names=names_digest(open_member(made)), **other)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    """Nine labelled pictures of a zip, there twice, and three of a folder of five with soft labels."""
-    as_zip(tmp_path / "known.zip", pile(pictures=3))
+    """Nine labelled images of a zip, there twice, and three of a folder of five with soft labels."""
+    as_zip(tmp_path / "known.zip", pile(images=3))
     as_folder(tmp_path / "web", {f"some/{number}.jpg": f"web {number}".encode() for number in range(5)})
-    path = tmp_path / "study" / "pictures.json"
-    known, web = entry(str(tmp_path / "known.zip"), times=2), entry(f"pictures:{tmp_path / 'web'}")
+    path = tmp_path / "study" / "images.json"
+    known, web = entry(str(tmp_path / "known.zip"), times=2), entry(f"images:{tmp_path / 'web'}")
     write_joined(path, CLASSES, [(known, None), (web, Taken(rows=np.array([4, 0, 2]), labels=SOFT))])
     return path
 
 
-def test_pictures_and_labels_of_all_sources_come_one_after_the_other(written: Path) -> None:
-    source = pickle.loads(pickle.dumps(open_source(f"joined:{written}", split="train", rule=WHOLE)))
-    assert len(source) == 2 * 9 + 3
-    assert source.labels == CLASSES
-    assert source[0].content == source[9].content == b"picture  0 0"
-    assert [source[index].content for index in (18, 19, 20)] == [b"web 4", b"web 0", b"web 2"]
-    assert [source.label(index) for index in (0, 8, 18, 19, 20)] == [0, 2, 1, 0, 2]
-    assert source.name(18).endswith("web/some/4.jpg")
-    assert len(source.digests()) == 21
-    assert source.soft.targets(np.array([18, 19, 20, 8]), 3).tolist() == [[0, 0.75, 0.25], [0.5, 0.5, 0], [0, 0, 1], [0, 0, 1]]
+def test_images_and_labels_of_all_sources_come_one_after_the_other(written: Path) -> None:
+    dataset = pickle.loads(pickle.dumps(open_dataset(f"joined:{written}", split="train", rule=WHOLE)))
+    assert len(dataset) == 2 * 9 + 3
+    assert dataset.labels == CLASSES
+    assert dataset[0].content == dataset[9].content == b"image  0 0"
+    assert [dataset[index].content for index in (18, 19, 20)] == [b"web 4", b"web 0", b"web 2"]
+    assert [dataset.label(index) for index in (0, 8, 18, 19, 20)] == [0, 2, 1, 0, 2]
+    assert dataset.name(18).endswith("web/some/4.jpg")
+    assert len(dataset.digests()) == 21
+    assert dataset.soft.targets(np.array([18, 19, 20, 8]), 3).tolist() == [[0, 0.75, 0.25], [0.5, 0.5, 0], [0, 0, 1], [0, 0, 1]]
 
 
-def test_soft_labels_go_along_when_pictures_are_taken_and_change_the_fingerprint(written: Path) -> None:
-    source = open_joined(written)
-    assert source.soft is not None
-    some = source.take(np.array([20, 18]))
+def test_soft_labels_go_along_when_images_are_taken_and_change_the_fingerprint(written: Path) -> None:
+    dataset = open_joined(written)
+    assert dataset.soft is not None
+    some = dataset.take(np.array([20, 18]))
     assert some.soft is not None
     assert some.soft.targets(np.array([1]), 3).tolist() == [[0, 0.75, 0.25]]
-    hard = ListedSource(contents=source.contents, rows=source.rows, table=source.table, labels=source.labels, parts=source.parts)
-    assert hard.fingerprint() != source.fingerprint()
+    hard = ListedDataset(
+        contents=dataset.contents, rows=dataset.rows, table=dataset.table, labels=dataset.labels, parts=dataset.parts
+    )
+    assert hard.fingerprint() != dataset.fingerprint()
 
 
 def test_hard_labels_make_an_ordinary_source(written: Path, tmp_path: Path) -> None:
-    web = entry(f"pictures:{tmp_path / 'web'}")
+    web = entry(f"images:{tmp_path / 'web'}")
     labels = SoftLabels(codes_NK=SOFT.codes_NK[:, :1], shares_NK=np.ones((3, 1), np.float32))
     write_joined(written, CLASSES, [(entry(str(tmp_path / "known.zip")), None), (web, Taken(rows=np.arange(3), labels=labels))])
-    source = open_joined(written)
-    assert source.soft is None
-    assert source.table.codes.tolist()[-3:] == [1, 0, 2]
+    dataset = open_joined(written)
+    assert dataset.soft is None
+    assert dataset.table.codes.tolist()[-3:] == [1, 0, 2]
 
 
 def test_classes_are_matched_by_name(written: Path, tmp_path: Path) -> None:
@@ -80,9 +82,9 @@ def test_classes_are_matched_by_name(written: Path, tmp_path: Path) -> None:
         open_joined(written)
 
 
-def test_a_source_that_has_other_pictures_since_is_refused(written: Path, tmp_path: Path) -> None:
+def test_a_source_that_has_other_images_since_is_refused(written: Path, tmp_path: Path) -> None:
     as_folder(tmp_path / "web", {"some/2b.jpg": b"new"})
-    with pytest.raises(DataError, match="other pictures than when"):
+    with pytest.raises(DataError, match="other images than when"):
         open_joined(written)
 
 
@@ -110,29 +112,29 @@ def test_files_that_join_nothing_or_lie_are_refused(written: Path, tmp_path: Pat
 
 
 class Grey:
-    """A view that needs no picture."""
+    """A view that needs no image."""
 
-    def __call__(self, example: Example, rng: np.random.Generator) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         return np.full((2, 2, 3), 128, np.uint8)
 
 
-def test_a_training_batch_holds_the_soft_labels_of_its_pictures_and_an_evaluation_batch_their_likeliest_class(
+def test_a_training_batch_holds_the_soft_labels_of_its_images_and_an_evaluation_batch_their_likeliest_class(
     written: Path,
 ) -> None:
-    source = open_joined(written)
-    assert source.soft is not None
+    dataset = open_joined(written)
+    assert dataset.soft is not None
     config = LoaderConfig(batch_size=21, workers=0)
-    with Loader(source, Feed(view=Grey(), shape=(2, 2, 3)), config=config, train=True) as loader:
+    with Loader(dataset, Feed(view=Grey(), shape=(2, 2, 3)), config=config, train=True) as loader:
         batch = next(iter(loader))
     assert batch.labels.shape == (21, 3)
-    assert np.array_equal(batch.labels, source.soft.targets(batch.index_B, 3))
-    with Loader(source, Feed(view=Grey(), shape=(2, 2, 3)), config=config, train=False) as loader:
-        assert next(iter(loader)).labels.tolist() == source.table.codes.tolist()
+    assert np.array_equal(batch.labels, dataset.soft.targets(batch.index_B, 3))
+    with Loader(dataset, Feed(view=Grey(), shape=(2, 2, 3)), config=config, train=False) as loader:
+        assert next(iter(loader)).labels.tolist() == dataset.table.codes.tolist()
 
 
 def test_classes_are_drawn_alike_by_their_likeliest_class(written: Path) -> None:
-    source = open_joined(written).take(np.array([0, 3, 4, 5, 20]))  # one of class 0, three of class 1, one of class 2
+    dataset = open_joined(written).take(np.array([0, 3, 4, 5, 20]))  # one of class 0, three of class 1, one of class 2
     config = LoaderConfig(batch_size=300, workers=0, balance=1.0)
-    with Loader(source, Feed(view=Grey(), shape=(2, 2, 3)), config=config, train=True) as loader:
+    with Loader(dataset, Feed(view=Grey(), shape=(2, 2, 3)), config=config, train=True) as loader:
         likeliest = next(iter(loader)).labels.argmax(1)
     assert np.bincount(likeliest, minlength=3).min() > 70

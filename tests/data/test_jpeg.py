@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.data.pictures import jpeg, pillow_rgb, scene, with_orientation
+from tests.data.images import jpeg, pillow_rgb, scene, with_orientation
 from vitlab.config.data import DecodeLimits, JpegDecoder
 from vitlab.data import jpeg as reader
 from vitlab.data.decode import check, decode, decode_box, snap, upright, upright_size
@@ -37,7 +37,7 @@ needs_both = pytest.mark.skipif(len(DECODERS) < 2, reason="simplejpeg is not ins
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("coding", CODINGS)
-def test_the_upper_rows_alone_are_those_of_the_whole_picture(coding: str, decoder: JpegDecoder) -> None:
+def test_the_upper_rows_alone_are_those_of_the_whole_image(coding: str, decoder: JpegDecoder) -> None:
     content = jpeg(scene(130, 70), **CODINGS[coding])
     header, whole_HWC = read_jpeg_header(content), pillow_rgb(content)
     for rows in (1, 7, 8, 15, 16, 17, 40, 63, 64, 65, 100, 129, 130):
@@ -128,7 +128,7 @@ def test_naming_a_decoder_that_is_not_installed_is_refused(monkeypatch: pytest.M
 
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(1, 8), st.sampled_from(sorted(CODINGS)))
-def test_a_box_is_the_box_of_the_whole_upright_picture(data: st.DataObject, orientation: int, coding: str) -> None:
+def test_a_box_is_the_box_of_the_whole_upright_image(data: st.DataObject, orientation: int, coding: str) -> None:
     content = jpeg(scene(90, 50), exif=with_orientation(orientation), **CODINGS[coding])
     limits = DecodeLimits()
     header = check(content, name="a", limits=limits)
@@ -195,7 +195,7 @@ def test_the_end_is_found_behind_tables_that_look_like_it() -> None:
     assert not is_whole(cheating[: second + len(comment) + 20], read_jpeg_header(cheating))
 
 
-def test_a_thumbnail_inside_the_exif_block_is_not_taken_for_the_picture() -> None:
+def test_a_thumbnail_inside_the_exif_block_is_not_taken_for_the_image() -> None:
     thumbnail = jpeg(scene(8, 8))
     content = jpeg(scene(40, 30), exif=with_orientation(6) + thumbnail)
     header = read_jpeg_header(content)
@@ -214,7 +214,7 @@ def test_the_header_tells_size_and_sampling() -> None:
 
 
 @pytest.mark.data
-def test_on_real_pictures_both_decoders_and_the_row_limit_give_pillows_bits(data_folder: Path) -> None:
+def test_on_real_images_both_decoders_and_the_row_limit_give_pillows_bits(data_folder: Path) -> None:
     with zipfile.ZipFile(data_folder / "imagenet_val_1000.zip") as archive:
         names = sorted(name for name in archive.namelist() if name.endswith((".jpg", ".JPEG")))[::10]
         contents = [archive.read(name) for name in names]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.data.pictures import scene
+from tests.data.images import scene
 from vitlab.data.quality import duplicates as likeness
 from vitlab.data.quality.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
 
@@ -16,7 +16,7 @@ Thumbs = NDArray[np.uint8]
 
 
 def strangers(count: int, *, seed: int = 0) -> Thumbs:
-    """Thumbnails of pictures that have nothing in common."""
+    """Thumbnails of images that have nothing in common."""
     return np.stack([thumbnail(scene(64, 64, seed=seed + number)) for number in range(count)])
 
 
@@ -58,7 +58,7 @@ def test_the_hash_of_a_mirrored_thumbnail_is_that_of_the_other_with_known_bits_f
 
 
 def test_frequencies_keep_what_a_thumbnail_correlates_with() -> None:
-    """The cosines have length 1 and are at right angles, so products of frequencies are products of pictures."""
+    """The cosines have length 1 and are at right angles, so products of frequencies are products of images."""
     cosines = likeness._cosines(SIDE)
     assert np.allclose(cosines @ cosines.T, np.eye(SIDE), atol=1e-5)
 
@@ -71,17 +71,17 @@ def test_light_and_contrast_do_not_change_a_hash(seed: int, contrast: float, lig
     assert np.array_equal(plain[np.abs(plain) > 1] > 0, changed[np.abs(plain) > 1] > 0)
 
 
-def test_two_pictures_in_the_same_frame_are_not_the_same_picture() -> None:
+def test_two_images_in_the_same_frame_are_not_the_same_image() -> None:
     blots = np.random.default_rng(0).integers(0, 256, (40, 8, 8), np.uint8)  # scenes have a corner in common
     inside = blots.repeat(4, axis=1).repeat(4, axis=2)
     framed = np.full((40, 64, 64), 255, np.uint8)
     framed[:, :8] = framed[:, -8:] = framed[:, :, :8] = framed[:, :, -8:] = 0
     framed[:, 16:48, 16:48] = inside
-    thumbs = np.stack([thumbnail(picture[:, :, None]) for picture in framed])
+    thumbs = np.stack([thumbnail(image[:, :, None]) for image in framed])
     assert near_pairs(thumbs) == []
 
 
-def test_pictures_that_agree_in_all_that_is_large_and_in_nothing_small_are_not_the_same() -> None:
+def test_images_that_agree_in_all_that_is_large_and_in_nothing_small_are_not_the_same() -> None:
     rng = np.random.default_rng(1)
     down, across = np.array(likeness._LOWEST).T
     weights = np.zeros((12, 12))
@@ -93,20 +93,20 @@ def test_pictures_that_agree_in_all_that_is_large_and_in_nothing_small_are_not_t
     assert near_pairs(thumbs) == []
 
 
-def test_pictures_of_one_colour_are_flat_and_scenes_are_not() -> None:
+def test_images_of_one_colour_are_flat_and_scenes_are_not() -> None:
     blank = np.full((1, SIDE, SIDE), 77, np.uint8)
     assert is_flat(np.concatenate([blank, strangers(5)])).tolist() == [True, False, False, False, False, False]
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_a_thumbnail_is_made_of_any_number_of_channels(channels: int) -> None:
-    picture = np.repeat(scene(50, 90)[:, :, :1], channels, axis=2)
-    assert thumbnail(picture).shape == (SIDE, SIDE)
-    assert np.allclose(thumbnail(picture), thumbnail(picture[:, :, :1]), atol=1)
+    image = np.repeat(scene(50, 90)[:, :, :1], channels, axis=2)
+    assert thumbnail(image).shape == (SIDE, SIDE)
+    assert np.allclose(thumbnail(image), thumbnail(image[:, :, :1]), atol=1)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_few_pictures_are_no_special_case(count: int) -> None:
+def test_few_images_are_no_special_case(count: int) -> None:
     assert near_pairs(strangers(3)[:count]) == []
 
 

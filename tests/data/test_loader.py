@@ -27,11 +27,11 @@ from tests.data.stamps import (
     thread_settings,
 )
 from tests.processes import eventually
-from vitlab.config.data import GeneratedConfig, LoaderConfig, WorkerKind
+from vitlab.config.data import LoaderConfig, SyntheticConfig, WorkerKind
 from vitlab.data.batch import Batch, Feed, View
 from vitlab.data.loader import Loader
 from vitlab.data.sampler import Share
-from vitlab.data.synthetic.dataset import GeneratedSource
+from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.errors import ConfigError, DataError
 
 CONFIG = LoaderConfig(batch_size=8, workers=0, seed=5, cache="none")
@@ -39,14 +39,14 @@ POOLS: list[tuple[int, WorkerKind]] = [(0, "process"), (1, "process"), (2, "proc
 
 
 def loader(
-    source: Stamps,
+    dataset: Stamps,
     config: LoaderConfig = CONFIG,
     *,
     view: View = stamp,
     train: bool = True,
     share: Share = Share(),  # noqa: B008
 ) -> Loader:
-    return Loader(source, Feed(view=view, shape=SHAPE), config=config, train=train, share=share)
+    return Loader(dataset, Feed(view=view, shape=SHAPE), config=config, train=train, share=share)
 
 
 def taken(made: Loader, count: int, position: int = 0) -> list[Batch]:
@@ -82,12 +82,12 @@ def union(parts: list[Batch]) -> Batch:
 
 @pytest.mark.parametrize(("workers", "kind"), POOLS[1:])
 def test_any_number_of_workers_gives_the_same_batches(workers: int, kind: WorkerKind) -> None:
-    source = Stamps(count=37, broken=frozenset({4, 30}), missing=frozenset({11}))
+    dataset = Stamps(count=37, broken=frozenset({4, 30}), missing=frozenset({11}))
     config = replace(CONFIG, batch_size=24, corrupt="skip", corrupt_budget=0.5)
     pooled = replace(config, workers=workers, worker_kind=kind)
-    assert_same(taken(loader(source, pooled), 7), taken(loader(source, config), 7))
-    whole = list(loader(source, config, train=False))
-    assert_same(list(loader(source, pooled, train=False)), whole)
+    assert_same(taken(loader(dataset, pooled), 7), taken(loader(dataset, config), 7))
+    whole = list(loader(dataset, config, train=False))
+    assert_same(list(loader(dataset, pooled, train=False)), whole)
 
 
 @pytest.mark.parametrize("kind", ["process", "thread"])
@@ -98,14 +98,14 @@ def test_repeats_and_weights_too_are_the_same_with_workers(kind: WorkerKind) -> 
     )
 
 
-def test_a_source_that_makes_many_pictures_at_once_gives_those_it_makes_one_by_one() -> None:
-    whole = GeneratedSource(GeneratedConfig(classes=5, examples=6, image_size=(16, 16), channels=3))
+def test_a_source_that_makes_many_images_at_once_gives_those_it_makes_one_by_one() -> None:
+    whole = SyntheticDataset(SyntheticConfig(classes=5, examples=6, image_size=(16, 16), channels=3))
     feed = Feed(view=as_it_is, shape=(16, 16, 3))
     for train in (True, False):
         alone = Loader(OneByOne(whole), feed, config=CONFIG, train=train)
         assert_same(taken(Loader(whole, feed, config=CONFIG, train=train), 4), taken(alone, 4))
         assert_same(taken(Loader(whole, feed, config=replace(CONFIG, workers=2), train=train), 4), taken(alone, 4))
-    with pytest.raises(DataError, match=r"picture \d+: the view gave 16x16x3"):
+    with pytest.raises(DataError, match=r"image \d+: the view gave 16x16x3"):
         next(Loader(whole, replace(feed, shape=(8, 8, 3)), config=CONFIG, train=True).batches())
 
 
@@ -129,7 +129,7 @@ def test_seven_batches_and_thirteen_more_after_a_resume_are_twenty(workers: int)
 
 def test_a_resume_reads_nothing_of_what_it_skips() -> None:
     read = Counting()
-    made = loader(Stamps(count=1000), view=lambda example, rng: (read(example), stamp(example, rng))[1])
+    made = loader(Stamps(count=1000), view=lambda sample, rng: (read(sample), stamp(sample, rng))[1])
     taken(made, 1, position=800)
     assert sum(read.decoded.values()) == CONFIG.batch_size
 
@@ -153,15 +153,15 @@ def test_a_resume_may_change_the_batch_size() -> None:
 def test_the_ranks_together_have_the_batch_of_one(count: int, each: int, ranks: int, position: int, broken: set[int]) -> None:
     config = replace(CONFIG, batch_size=each * ranks, corrupt="skip", corrupt_budget=0.99)
     # So many whole ones beside the broken that eight substitutes in a row are never all broken.
-    source = Stamps(count=count + 20 * len(broken), broken=frozenset(broken))
-    alone = taken(loader(source, config), 4, position)
-    parts = [taken(loader(source, config, share=Share(rank=rank, ranks=ranks)), 4, position) for rank in range(ranks)]
+    dataset = Stamps(count=count + 20 * len(broken), broken=frozenset(broken))
+    alone = taken(loader(dataset, config), 4, position)
+    parts = [taken(loader(dataset, config, share=Share(rank=rank, ranks=ranks)), 4, position) for rank in range(ranks)]
     assert_same([union(list(step)) for step in zip(*parts, strict=True)], alone)
 
 
 @given(count=st.integers(1, 40), batch=st.integers(1, 12), ranks=st.integers(1, 4))
 @settings(max_examples=50)
-def test_the_ranks_together_evaluate_every_picture_once(count: int, batch: int, ranks: int) -> None:
+def test_the_ranks_together_evaluate_every_image_once(count: int, batch: int, ranks: int) -> None:
     config = replace(CONFIG, batch_size=batch)
     alone = list(loader(Stamps(count=count), config, train=False))
     parts = [list(loader(Stamps(count=count), config, train=False, share=Share(rank=r, ranks=ranks))) for r in range(ranks)]
@@ -180,7 +180,7 @@ def test_a_rank_with_nothing_left_to_do_still_has_its_batch() -> None:
 # What a batch is
 
 
-def test_every_epoch_shows_every_picture_once_although_batches_straddle_epochs() -> None:
+def test_every_epoch_shows_every_image_once_although_batches_straddle_epochs() -> None:
     rows = np.concatenate([batch.index_B for batch in taken(loader(Stamps(count=37)), 37)])
     epochs = rows.reshape(8, 37)
     assert np.array_equal(np.sort(epochs, axis=1), np.tile(np.arange(37), (8, 1)))
@@ -206,27 +206,27 @@ def test_several_classes_become_a_row_of_zeros_and_ones() -> None:
     assert batch.labels.tolist() == [[index >> code & 1 for code in range(3)] for index in range(8)]
 
 
-def test_a_picture_looks_different_in_another_epoch_and_under_another_seed_but_not_in_another_batch() -> None:
+def test_a_image_looks_different_in_another_epoch_and_under_another_seed_but_not_in_another_batch() -> None:
     def randomness(config: LoaderConfig, epoch: int) -> bytes:
         made = loader(Stamps(count=16), config)
         for batch in taken(made, 16 // config.batch_size, epoch * 16):
             for row in np.flatnonzero(batch.index_B == 3):
                 return batch.images_BHWC[row, ..., 1].tobytes()
-        raise AssertionError("every epoch shows every picture")
+        raise AssertionError("every epoch shows every image")
 
     assert randomness(CONFIG, 0) == randomness(replace(CONFIG, batch_size=4), 0)
     assert len({randomness(CONFIG, 0), randomness(CONFIG, 1), randomness(replace(CONFIG, seed=6), 0)}) == 3
 
 
-def test_repeats_of_a_picture_are_in_one_batch_and_augmented_differently() -> None:
+def test_repeats_of_a_image_are_in_one_batch_and_augmented_differently() -> None:
     batch = taken(loader(Stamps(count=37), replace(CONFIG, batch_size=12, repeats=3)), 1)[0]
     assert np.all(batch.index_B.reshape(4, 3) == batch.index_B[::3, None])
     assert len({row.tobytes() for row in batch.images_BHWC}) == 12
 
 
 def test_balance_shows_rare_classes_as_often_as_common_ones() -> None:
-    source = Stamps(count=101, classes=100)  # class 0 has two pictures, the others one
-    labels = np.concatenate([batch.labels for batch in taken(loader(source, replace(CONFIG, batch_size=500, balance=1.0)), 20)])
+    dataset = Stamps(count=101, classes=100)  # class 0 has two images, the others one
+    labels = np.concatenate([batch.labels for batch in taken(loader(dataset, replace(CONFIG, batch_size=500, balance=1.0)), 20)])
     counts = np.bincount(labels.astype(np.int64), minlength=100)
     assert abs(counts[0] - 100) < 50
     assert counts.min() > 50
@@ -259,14 +259,14 @@ def test_a_worker_process_uses_one_thread_and_needs_no_torch() -> None:
     assert set(batch.images_BHWC[:, 0, 0, 1].tolist()) == {0}
 
 
-# Corrupt pictures
+# Corrupt images
 
 
 def skipping(budget: float = 0.5, *, workers: int = 0) -> LoaderConfig:
     return replace(CONFIG, corrupt="skip", corrupt_budget=budget, workers=workers)
 
 
-def test_a_corrupt_picture_is_replaced_named_and_counted_and_the_rest_is_as_without_it() -> None:
+def test_a_corrupt_image_is_replaced_named_and_counted_and_the_rest_is_as_without_it() -> None:
     sound, hurt = Stamps(count=40), Stamps(count=40, broken=frozenset({7}))
     for before, after in zip(taken(loader(sound, skipping()), 5), taken(loader(hurt, skipping()), 5), strict=True):
         changed = before.index_B == 7
@@ -282,13 +282,13 @@ def test_a_corrupt_picture_is_replaced_named_and_counted_and_the_rest_is_as_with
             assert after.labels[row] == after.index_B[row] % 3
 
 
-def test_a_replacement_is_another_picture_in_another_epoch() -> None:
+def test_a_replacement_is_another_image_in_another_epoch() -> None:
     made = loader(Stamps(count=40, missing=frozenset({7})), skipping())
     others = {failure.replaced_by for batch in taken(made, 50) for failure in batch.failed}
     assert len(others) > 3
 
 
-def test_the_summary_names_each_corrupt_picture_once_however_often_it_is_met() -> None:
+def test_the_summary_names_each_corrupt_image_once_however_often_it_is_met() -> None:
     with loader(Stamps(count=40, broken=frozenset({7, 9})), skipping()).batches() as stream:
         for _ in range(20):
             next(stream)
@@ -297,10 +297,10 @@ def test_the_summary_names_each_corrupt_picture_once_however_often_it_is_met() -
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_above_the_budget_training_stops_at_the_same_batch_and_lists_the_offenders(workers: int) -> None:
-    source = Stamps(count=200, broken=frozenset({3, 50, 120}))  # 1.5 %
+    dataset = Stamps(count=200, broken=frozenset({3, 50, 120}))  # 1.5 %
     config = skipping(0.01, workers=workers)
     given_out: list[Batch] = []
-    with loader(source, config).batches() as stream, pytest.raises(DataError, match=r"3 of 200 pictures cannot be read") as caught:
+    with loader(dataset, config).batches() as stream, pytest.raises(DataError, match=r"3 of 200 images cannot be read") as caught:
         given_out.extend(stream)
     assert all(f"stamp-{index}.png is truncated" in caught.value.message for index in (3, 50, 120))
     order = np.concatenate([batch.index_B for batch in taken(loader(Stamps(count=200)), 25)])
@@ -314,7 +314,7 @@ def test_exactly_the_budget_is_allowed() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("train", [True, False])
-def test_the_policy_fail_stops_at_the_first_corrupt_picture_and_names_it(train: bool, workers: int) -> None:
+def test_the_policy_fail_stops_at_the_first_corrupt_image_and_names_it(train: bool, workers: int) -> None:
     made = loader(Stamps(count=40, broken=frozenset({13, 21})), replace(CONFIG, workers=workers), train=train)
     first = next(index for index in made.order.picks(0, 40).index_B.tolist() if index in (13, 21))
     with pytest.raises(DataError, match=f"^stamp-{first}.png is truncated") as caught:
@@ -322,13 +322,13 @@ def test_the_policy_fail_stops_at_the_first_corrupt_picture_and_names_it(train: 
     assert "corrupt=skip" in (caught.value.hint or "")
 
 
-def test_an_unreadable_file_is_a_corrupt_picture_too() -> None:
+def test_an_unreadable_file_is_a_corrupt_image_too() -> None:
     with pytest.raises(DataError, match=r"stamp-3.png"):
         list(loader(Stamps(count=8, missing=frozenset({3})), train=False))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_evaluation_leaves_corrupt_pictures_out_and_says_so(workers: int) -> None:
+def test_evaluation_leaves_corrupt_images_out_and_says_so(workers: int) -> None:
     broken = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 12})  # the whole first batch
     with loader(Stamps(count=20, broken=broken), skipping(workers=workers), train=False).batches() as stream:
         batches = list(stream)
@@ -340,19 +340,19 @@ def test_evaluation_leaves_corrupt_pictures_out_and_says_so(workers: int) -> Non
 
 
 def test_evaluation_too_stops_above_the_budget() -> None:
-    with pytest.raises(DataError, match=r"1 of 20 pictures cannot be read, above corrupt_budget=0.01"):
+    with pytest.raises(DataError, match=r"1 of 20 images cannot be read, above corrupt_budget=0.01"):
         list(loader(Stamps(count=20, broken=frozenset({5})), skipping(0.01), train=False))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_when_nothing_can_be_read_training_ends_rather_than_searching_for_ever(workers: int) -> None:
-    source = Stamps(count=30, missing=frozenset(range(30)))
-    with pytest.raises(DataError, match="none of 8 pictures tried in its place"):
-        next(loader(source, skipping(0.9, workers=workers)).batches())
+    dataset = Stamps(count=30, missing=frozenset(range(30)))
+    with pytest.raises(DataError, match="none of 8 images tried in its place"):
+        next(loader(dataset, skipping(0.9, workers=workers)).batches())
 
 
 @pytest.mark.parametrize(("workers", "kind"), POOLS)
-def test_a_mistake_in_the_view_is_no_corrupt_picture_and_names_the_one_that_shows_it(workers: int, kind: WorkerKind) -> None:
+def test_a_mistake_in_the_view_is_no_corrupt_image_and_names_the_one_that_shows_it(workers: int, kind: WorkerKind) -> None:
     config = replace(skipping(), workers=workers, worker_kind=kind)
     with pytest.raises(DataError, match=r"stamp-5.png: ZeroDivisionError: division by zero in the view") as caught:
         list(loader(Stamps(count=20), config, view=MistakeAt(5), train=False))
@@ -369,13 +369,13 @@ def test_a_view_of_another_shape_than_promised_is_refused() -> None:
 
 
 def test_a_view_of_another_type_than_uint8_is_refused() -> None:
-    made = loader(Stamps(count=8), view=lambda example, rng: stamp(example, rng).astype(np.float32))
+    made = loader(Stamps(count=8), view=lambda sample, rng: stamp(sample, rng).astype(np.float32))
     with pytest.raises(DataError, match="of float32"):
         next(made.batches())
 
 
 def test_an_empty_source_is_refused() -> None:
-    with pytest.raises(DataError, match="no pictures"):
+    with pytest.raises(DataError, match="no images"):
         loader(Stamps(count=0))
 
 
@@ -398,7 +398,7 @@ def test_a_training_loader_has_no_length() -> None:
 
 def test_a_view_that_cannot_be_sent_to_a_process_is_refused_with_a_way_out() -> None:
     with pytest.raises(ConfigError, match="cannot be sent to a worker process") as caught:
-        loader(Stamps(count=20), replace(CONFIG, workers=1), view=lambda example, rng: plain(example, rng)).batches()
+        loader(Stamps(count=20), replace(CONFIG, workers=1), view=lambda sample, rng: plain(sample, rng)).batches()
     assert "worker_kind=thread" in (caught.value.hint or "")
 
 

@@ -1,4 +1,4 @@
-"""The loader on real JPEG pictures, with the training view that training uses."""
+"""The loader on real JPEG images, with the training view that training uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.data.test_loader import assert_same, taken, union
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig
 from vitlab.data.loader import Loader
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.data.sampler import Share
 from vitlab.data.transforms import training_feed
 
@@ -18,12 +18,12 @@ CONFIG = LoaderConfig(batch_size=16, workers=0, seed=3, cache="auto")
 
 
 @pytest.mark.data
-def test_real_pictures_are_the_same_bits_with_workers_after_a_resume_and_over_ranks(data_folder: Path) -> None:
-    source = open_source(data_folder / "imagenet_val_1000.zip", split="all")
+def test_real_images_are_the_same_bits_with_workers_after_a_resume_and_over_ranks(data_folder: Path) -> None:
+    dataset = open_dataset(data_folder / "imagenet_val_1000.zip", split="all")
     feed = training_feed(Augment(image_size=(96, 96), randaugment=(2, 10)), channels=3, limits=DecodeLimits())
 
     def made(config: LoaderConfig = CONFIG, share: Share = Share()) -> Loader:  # noqa: B008 (a frozen value)
-        return Loader(source, feed, config=config, train=True, share=share)
+        return Loader(dataset, feed, config=config, train=True, share=share)
 
     whole = taken(made(), 4)
     assert any("would change its pixels" in note for note in made().notes)
@@ -36,10 +36,10 @@ def test_real_pictures_are_the_same_bits_with_workers_after_a_resume_and_over_ra
 
 
 @pytest.mark.data
-def test_small_real_pictures_are_kept_and_come_out_the_same(data_folder: Path) -> None:
-    source = open_source(data_folder / "cifar10_jpeg.npz", split="test")
+def test_small_real_images_are_kept_and_come_out_the_same(data_folder: Path) -> None:
+    dataset = open_dataset(data_folder / "cifar10_jpeg.npz", split="test")
     feed = training_feed(Augment(image_size=(32, 32), crop="pad"), channels=3, limits=DecodeLimits())
-    kept = Loader(source, feed, config=CONFIG, train=True)
-    assert "10,000 pictures, about 31 MB decoded, kept in memory" in kept.notes
-    plain = Loader(source, feed, config=replace(CONFIG, cache="none"), train=True)
+    kept = Loader(dataset, feed, config=CONFIG, train=True)
+    assert "10,000 images, about 31 MB decoded, kept in memory" in kept.notes
+    plain = Loader(dataset, feed, config=replace(CONFIG, cache="none"), train=True)
     assert_same(taken(kept, 20), taken(plain, 20))

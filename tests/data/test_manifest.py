@@ -1,4 +1,4 @@
-"""Lists of pictures: what CSV and JSON lines say is what the source has, and every bad row is in one error."""
+"""Lists of images: what CSV and JSON lines say is what the source has, and every bad row is in one error."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 from tests.data.piles import as_folder, as_zip
 from vitlab.config.data import Split
-from vitlab.data.dataset import LabelTable, ListedSource
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import LabelTable, ListedDataset
+from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
 
-FILES = {f"images/{number}.jpg": f"picture {number}".encode() for number in range(6)}
+FILES = {f"images/{number}.jpg": f"image {number}".encode() for number in range(6)}
 
 
-def opened(path: Path, *, label_column: str | None = None, split: Split = "all") -> ListedSource:
-    source = open_source(path, split=split, label_column=label_column)
-    assert isinstance(source, ListedSource)
-    return source
+def opened(path: Path, *, label_column: str | None = None, split: Split = "all") -> ListedDataset:
+    dataset = open_dataset(path, split=split, label_column=label_column)
+    assert isinstance(dataset, ListedDataset)
+    return dataset
 
 
 def written(folder: Path, text: str, name: str = "labels.csv") -> Path:
@@ -32,8 +32,8 @@ def written(folder: Path, text: str, name: str = "labels.csv") -> Path:
     return folder / name
 
 
-def labels_of(source: ListedSource) -> list[object]:
-    return [source.label(index) for index in range(len(source))]
+def labels_of(dataset: ListedDataset) -> list[object]:
+    return [dataset.label(index) for index in range(len(dataset))]
 
 
 def lines(cells: list[object], *, column: str) -> str:
@@ -47,12 +47,12 @@ def rows(*labels: str, column: str = "label") -> str:
 @pytest.mark.parametrize(
     "header", ["path,label", "file,class", "filename,label", "file_name,label", "Image,Label", '"path","label"']
 )
-def test_pictures_are_in_the_order_of_the_list_with_its_labels(tmp_path: Path, header: str) -> None:
+def test_images_are_in_the_order_of_the_list_with_its_labels(tmp_path: Path, header: str) -> None:
     text = f"{header}\nimages/3.jpg,dog\nimages/1.jpg,cat\nimages/0.jpg,dog\n"
-    source = opened(written(tmp_path, text))
-    assert source.labels == ("cat", "dog")
-    assert labels_of(source) == [1, 0, 1]
-    assert [source[index].content for index in range(3)] == [b"picture 3", b"picture 1", b"picture 0"]
+    dataset = opened(written(tmp_path, text))
+    assert dataset.labels == ("cat", "dog")
+    assert labels_of(dataset) == [1, 0, 1]
+    assert [dataset[index].content for index in range(3)] == [b"image 3", b"image 1", b"image 0"]
 
 
 @pytest.mark.parametrize(
@@ -69,28 +69,28 @@ def test_pictures_are_in_the_order_of_the_list_with_its_labels(tmp_path: Path, h
     ],
 )
 def test_every_dialect_says_the_same(tmp_path: Path, name: str, text: str) -> None:
-    source = opened(written(tmp_path, text, name))
-    assert (source.labels, labels_of(source)) == (("a, b", "c"), [0, 1])
+    dataset = opened(written(tmp_path, text, name))
+    assert (dataset.labels, labels_of(dataset)) == (("a, b", "c"), [0, 1])
 
 
 @pytest.mark.parametrize("place", ["", "images/"])
 def test_paths_are_relative_to_the_list_or_to_images_beside_it_or_absolute(tmp_path: Path, place: str) -> None:
     text = f"path,label\n{place}0.jpg,a\n{tmp_path}/images/1.jpg,b\n"
-    source = opened(written(tmp_path, text))
-    assert [source[index].content for index in range(2)] == [b"picture 0", b"picture 1"]
+    dataset = opened(written(tmp_path, text))
+    assert [dataset[index].content for index in range(2)] == [b"image 0", b"image 1"]
 
 
 def test_a_folder_with_a_list_in_it_and_a_zip_of_it_are_that_list(tmp_path: Path) -> None:
     written(tmp_path / "set", rows("a", "b", "a"))
     everything = FILES | {"labels.csv": (tmp_path / "set" / "labels.csv").read_bytes()}
-    sources = [
+    datasets = [
         opened(tmp_path / "set"),
         opened(tmp_path / "set" / "labels.csv"),
         opened(as_zip(tmp_path / "it.zip", everything, method=zipfile.ZIP_DEFLATED)),
         opened(as_zip(tmp_path / "wrapped.zip", {f"set/{name}": content for name, content in everything.items()})),
     ]
-    assert len({source.fingerprint() for source in sources}) == 1
-    assert all(len(source) == 3 for source in sources)
+    assert len({dataset.fingerprint() for dataset in datasets}) == 1
+    assert all(len(dataset) == 3 for dataset in datasets)
 
 
 def test_parts_are_those_of_the_column(tmp_path: Path) -> None:
@@ -103,13 +103,13 @@ def test_parts_are_those_of_the_column(tmp_path: Path) -> None:
 
 
 def test_numbers_are_indices_and_names_are_sorted(tmp_path: Path) -> None:
-    source = opened(written(tmp_path / "numbers", rows("10", "2", "0")))
-    assert (len(source.labels), labels_of(source)) == (11, [10, 2, 0])
-    assert "8 of 11 classes have no picture" in source.notes[0]
-    source = opened(written(tmp_path / "spreadsheet", rows("1.0", "0.0", "1.0")))
-    assert (source.labels, labels_of(source)) == (("0", "1"), [1, 0, 1])
-    source = opened(written(tmp_path / "names", rows("v10", "v2", "v2")))
-    assert (source.labels, labels_of(source)) == (("v10", "v2"), [0, 1, 1])
+    dataset = opened(written(tmp_path / "numbers", rows("10", "2", "0")))
+    assert (len(dataset.labels), labels_of(dataset)) == (11, [10, 2, 0])
+    assert "8 of 11 classes have no image" in dataset.notes[0]
+    dataset = opened(written(tmp_path / "spreadsheet", rows("1.0", "0.0", "1.0")))
+    assert (dataset.labels, labels_of(dataset)) == (("0", "1"), [1, 0, 1])
+    dataset = opened(written(tmp_path / "names", rows("v10", "v2", "v2")))
+    assert (dataset.labels, labels_of(dataset)) == (("v10", "v2"), [0, 1, 1])
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_a_list_of_classes_beside_it_gives_their_order(
 ) -> None:
     path = written(tmp_path, rows(*cells))
     (tmp_path / "classes.txt").write_text("\n".join(classes))
-    source = opened(path)
-    assert (source.labels, labels_of(source)) == (tuple(classes), expected)
+    dataset = opened(path)
+    assert (dataset.labels, labels_of(dataset)) == (tuple(classes), expected)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_a_list_of_classes_beside_it_gives_their_order(
     ],
 )
 def test_several_labels_make_a_multi_label_source(tmp_path: Path, name: str, text: str) -> None:
-    source = opened(written(tmp_path, text, name))
-    assert (source.labels, source.multi_label) == (("cat", "dog"), True)
-    assert labels_of(source) == [(0, 1), (), (1,)]
+    dataset = opened(written(tmp_path, text, name))
+    assert (dataset.labels, dataset.multi_label) == (("cat", "dog"), True)
+    assert labels_of(dataset) == [(0, 1), (), (1,)]
     assert labels_of(opened(tmp_path / name).take(np.array([2, 0]))) == [(1,), (0, 1)]
 
 
@@ -155,7 +155,7 @@ def test_another_column_of_labels_can_be_asked_for(tmp_path: Path) -> None:
         opened(path, label_column="other")
 
 
-def test_a_list_without_labels_has_pictures_without_labels(tmp_path: Path) -> None:
+def test_a_list_without_labels_has_images_without_labels(tmp_path: Path) -> None:
     assert labels_of(opened(written(tmp_path, "path\nimages/0.jpg\nimages/1.jpg\n"))) == [None, None]
 
 
@@ -225,8 +225,8 @@ def test_a_bad_line_of_json_is_named(tmp_path: Path, line: str, reason: str) -> 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "lists no picture"),
-        ("path,label\n", "lists no picture"),
+        ("", "lists no image"),
+        ("path,label\n", "lists no image"),
         ("name,label\nx,y\n", "no column of paths, only name, label"),
         ("path,path,label\nx,y,z\n", "two columns called"),
         ('path,label\n"images/0.jpg,a\n', "is no CSV"),

@@ -1,4 +1,4 @@
-"""Mixing keeps what must be kept: sums of targets, pictures' pixels outside the box, and shares that match the pixels."""
+"""Mixing keeps what must be kept: sums of targets, images' pixels outside the box, and shares that match the pixels."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from vitlab.errors import DataError
 
 
 def batch(count: int = 5, height: int = 12, width: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
-    """uint8 pictures [B, H, W, 3], each of one flat level of its own, and one-hot targets that name them."""
+    """uint8 images [B, H, W, 3], each of one flat level of its own, and one-hot targets that name them."""
     levels = torch.arange(count, dtype=torch.uint8) * (250 // count)
     return levels.view(-1, 1, 1, 1).expand(count, height, width, 3).contiguous(), one_hot(torch.arange(count), count)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.floats(0.05, 3), st.integers(1, 6), st.booleans())
-def test_targets_keep_their_sums_and_pictures_their_kind(seed: int, alpha: float, count: int, cut: bool) -> None:
+def test_targets_keep_their_sums_and_images_their_kind(seed: int, alpha: float, count: int, cut: bool) -> None:
     images, targets_BK = batch(count)
     mixed, mixed_BK = (cutmix if cut else mixup)(images, targets_BK, rng_of(seed, 0, 0, stream="batch"), alpha)
     assert mixed.dtype == torch.uint8
@@ -103,7 +103,7 @@ def test_the_config_chooses_and_both_share_the_batches() -> None:
             assert torch.equal(ours, theirs)
     both = Augment(mixup=1, cutmix=1)
     second = [mix(images, targets_BK, rng_of(0, 0, step), both)[0][1] for step in range(200)]
-    # A blend of flat pictures is flat; a cut one has two levels, or one where the box was all or nothing.
+    # A blend of flat images is flat; a cut one has two levels, or one where the box was all or nothing.
     blended = sum(int(image.min()) == int(image.max()) for image in second)
     assert 80 < blended < 130
 

@@ -1,4 +1,4 @@
-"""Packs of pictures in one .npz: what was saved is what is read, mapped and not copied; lies are refused before allocation."""
+"""Packs of images in one .npz: what was saved is what is read, mapped and not copied; lies are refused before allocation."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from tests import processes
 from tests.conftest import real_data
 from vitlab.config.data import Split, SplitRule
-from vitlab.data.dataset import ListedSource
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import ListedDataset
+from vitlab.data.opening import open_dataset
 from vitlab.data.readers.npz_pack import open_npz
 from vitlab.errors import DataError
 
@@ -25,18 +25,18 @@ RNG = np.random.default_rng(0)
 ENCODED = [RNG.bytes(int(size)) for size in RNG.integers(1, 300, 30)]
 
 
-def opened(path: Path, split: Split = "all") -> ListedSource:
-    source = open_source(path, split=split, rule=SplitRule(val=0))
-    assert isinstance(source, ListedSource)
-    return source
+def opened(path: Path, split: Split = "all") -> ListedDataset:
+    dataset = open_dataset(path, split=split, rule=SplitRule(val=0))
+    assert isinstance(dataset, ListedDataset)
+    return dataset
 
 
-def labels_of(source: ListedSource) -> list[object]:
-    return [source.label(index) for index in range(len(source))]
+def labels_of(dataset: ListedDataset) -> list[object]:
+    return [dataset.label(index) for index in range(len(dataset))]
 
 
 def pack(**changes: Any) -> dict[str, Any]:
-    """The arrays of a pack of encoded pictures."""
+    """The arrays of a pack of encoded images."""
     arrays: dict[str, Any] = {
         "jpeg": np.frombuffer(b"".join(ENCODED), np.uint8),
         "offsets": np.cumsum([0, *map(len, ENCODED)]),
@@ -53,13 +53,13 @@ def saved(path: Path, arrays: dict[str, Any], *, packed: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_encoded_pictures_are_those_that_were_put_end_to_end(tmp_path: Path, packed: bool) -> None:
-    source = opened(saved(tmp_path / "it.npz", pack(), packed=packed))
-    assert [source[index].content for index in range(30)] == ENCODED
-    assert labels_of(source) == [index % 3 for index in range(30)]
-    assert source.labels == ("ant", "bee", "cat")
+def test_encoded_images_are_those_that_were_put_end_to_end(tmp_path: Path, packed: bool) -> None:
+    dataset = opened(saved(tmp_path / "it.npz", pack(), packed=packed))
+    assert [dataset[index].content for index in range(30)] == ENCODED
+    assert labels_of(dataset) == [index % 3 for index in range(30)]
+    assert dataset.labels == ("ant", "bee", "cat")
     assert [len(opened(tmp_path / "it.npz", split)) for split in ("train", "test")] == [20, 10]
-    again = pickle.loads(pickle.dumps(source))
+    again = pickle.loads(pickle.dumps(dataset))
     assert [again[index].content for index in range(30)] == ENCODED
 
 
@@ -68,19 +68,19 @@ def test_encoded_pictures_are_those_that_were_put_end_to_end(tmp_path: Path, pac
 def test_pixels_are_those_that_were_saved(tmp_path: Path, packed: bool, shape: tuple[int, ...]) -> None:
     images = RNG.integers(0, 256, shape, np.uint8)
     path = saved(tmp_path / "it.npz", {"images": images, "labels": np.arange(12) % 4}, packed=packed)
-    source = opened(path)
+    dataset = opened(path)
     expected = images[..., None] if len(shape) == 3 else images
-    assert np.array_equal(np.stack([source[index].content for index in range(12)]), expected)
-    assert source.labels == ("0", "1", "2", "3")
-    again = pickle.loads(pickle.dumps(source))
+    assert np.array_equal(np.stack([dataset[index].content for index in range(12)]), expected)
+    assert dataset.labels == ("0", "1", "2", "3")
+    again = pickle.loads(pickle.dumps(dataset))
     assert np.array_equal(again[7].content, expected[7])
 
 
 def test_the_pixels_of_a_pack_stay_at_home_when_it_is_pickled(tmp_path: Path) -> None:
     images = RNG.integers(0, 256, (500, 32, 32, 3), np.uint8)
-    source = opened(saved(tmp_path / "it.npz", {"images": images, "labels": np.arange(500) % 4}))
-    source[0]
-    assert len(pickle.dumps(source)) < 20_000
+    dataset = opened(saved(tmp_path / "it.npz", {"images": images, "labels": np.arange(500) % 4}))
+    dataset[0]
+    assert len(pickle.dumps(dataset)) < 20_000
 
 
 @pytest.mark.parametrize("names", [("{}_images", "{}_labels"), ("x_{}", "y_{}")])
@@ -92,12 +92,12 @@ def test_packs_with_arrays_by_part_have_these_parts(tmp_path: Path, names: tuple
         arrays[names[1].format(part)] = (np.arange(6 - number) % 2)[:, None]
     path = saved(tmp_path / "it.npz", arrays)
     for number, part in enumerate(parts):
-        source = opened(path, part)
-        assert labels_of(source) == [index % 2 for index in range(6 - number)]
-        assert np.all(source[0].content == np.full((4, 4, 1), number))
+        dataset = opened(path, part)
+        assert labels_of(dataset) == [index % 2 for index in range(6 - number)]
+        assert np.all(dataset[0].content == np.full((4, 4, 1), number))
 
 
-def test_the_same_values_in_another_shape_are_other_pictures(tmp_path: Path) -> None:
+def test_the_same_values_in_another_shape_are_other_images(tmp_path: Path) -> None:
     images = RNG.integers(0, 256, (6, 2, 8), np.uint8)
     prints = [
         opened(
@@ -110,16 +110,16 @@ def test_the_same_values_in_another_shape_are_other_pictures(tmp_path: Path) -> 
 
 def test_a_table_of_zeros_and_ones_makes_a_multi_label_source(tmp_path: Path) -> None:
     labels = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]])
-    source = opened(saved(tmp_path / "it.npz", {"images": np.zeros((3, 4, 4), np.uint8), "labels": labels}))
-    assert (source.labels, source.multi_label) == (("0", "1", "2"), True)
-    assert labels_of(source) == [(0, 2), (), (1,)]
+    dataset = opened(saved(tmp_path / "it.npz", {"images": np.zeros((3, 4, 4), np.uint8), "labels": labels}))
+    assert (dataset.labels, dataset.multi_label) == (("0", "1", "2"), True)
+    assert labels_of(dataset) == [(0, 2), (), (1,)]
 
 
 def test_parts_can_be_named(tmp_path: Path) -> None:
     path = saved(tmp_path / "it.npz", pack(train=None, split=np.array(["train"] * 10 + ["val"] * 15 + ["test"] * 5)))
     assert [len(opened(path, split)) for split in ("train", "val", "test")] == [10, 15, 5]
     undeclared = saved(tmp_path / "other.npz", pack(train=None))
-    assert sum(len(open_source(undeclared, split=split)) for split in ("train", "val", "test")) == 30
+    assert sum(len(open_dataset(undeclared, split=split)) for split in ("train", "val", "test")) == 30
 
 
 # faults
@@ -134,8 +134,8 @@ def test_parts_can_be_named(tmp_path: Path) -> None:
         ({"labels": np.zeros(30, "M8[ns]")}, "is no plain array"),
         ({"labels": None}, "no array called labels"),
         ({"offsets": None}, "no array called offsets"),
-        ({"labels": np.arange(29) % 3}, "30 pictures and 29 labels"),
-        ({"labels": np.arange(30)}, "27 labels are outside 0 to 2; the first is 3, of picture 3"),
+        ({"labels": np.arange(29) % 3}, "30 images and 29 labels"),
+        ({"labels": np.arange(30)}, "27 labels are outside 0 to 2; the first is 3, of image 3"),
         ({"labels": np.arange(30) - 1}, "labels are outside 0 to 2; the first is -1"),
         ({"labels": np.arange(30) / 2}, "where whole numbers are meant"),
         ({"classes": None, "labels": np.full(30, 10**6)}, "1000001 classes"),
@@ -152,8 +152,8 @@ def test_parts_can_be_named(tmp_path: Path) -> None:
         ({"jpeg": None, "images": np.zeros((30, 4, 4, 3), np.float32)}, "pixels must be uint8"),
         ({"jpeg": None, "images": np.zeros((30, 3, 4, 4), np.uint8)[..., :2]}, "of 1, 3 or 4 channels"),
         ({"jpeg": None, "images": np.asfortranarray(np.zeros((30, 4, 4), np.uint8))}, "Fortran order"),
-        ({"jpeg": None, "images": np.zeros((30, 0, 4), np.uint8)}, "holds no picture"),
-        ({"jpeg": None, "images": np.zeros(30, np.uint8)}, r"pictures are \(N, H, W\)"),
+        ({"jpeg": None, "images": np.zeros((30, 0, 4), np.uint8)}, "holds no image"),
+        ({"jpeg": None, "images": np.zeros(30, np.uint8)}, r"images are \(N, H, W\)"),
     ],
 )
 def test_a_pack_that_is_none_is_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
@@ -272,7 +272,7 @@ def test_weights_are_no_pack(tmp_path: Path) -> None:
 @pytest.mark.data
 def test_cifar10_as_jpeg_has_its_official_parts() -> None:
     path = real_data() / "cifar10_jpeg.npz"
-    train, test = open_source(path, split="train+val"), open_source(path, split="test")
+    train, test = open_dataset(path, split="train+val"), open_dataset(path, split="test")
     assert (len(train), len(test)) == (50_000, 10_000)
     assert train.labels[0] == "airplane"
     assert np.bincount([test.label(index) for index in range(10_000)]).tolist() == [1000] * 10  # type: ignore[arg-type]

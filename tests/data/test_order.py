@@ -1,4 +1,4 @@
-"""The order of pictures: a permutation every epoch, the same from anywhere, shared without loss."""
+"""The order of images: a permutation every epoch, the same from anywhere, shared without loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def weighted(weights: list[float], *, seed: int = 0, repeats: int = 1) -> Weight
 
 
 @given(length=lengths, seed=seeds, epoch=st.integers(0, 10**6))
-def test_every_epoch_shows_every_picture_once(length: int, seed: int, epoch: int) -> None:
+def test_every_epoch_shows_every_image_once(length: int, seed: int, epoch: int) -> None:
     assert sorted(epoch_of(Shuffled(length=length, seed=seed), epoch)) == list(range(length))
 
 
@@ -60,7 +60,7 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     assert len({tuple(order) for order in orders}) == 25
 
 
-def test_each_order_of_five_pictures_is_equally_likely() -> None:
+def test_each_order_of_five_images_is_equally_likely() -> None:
     count = 3600
     seen = Counter(tuple(permuted(np.arange(5), length=5, seed=seed, epoch=seed % 7).tolist()) for seed in range(count))
     expected = count / math.factorial(5)
@@ -68,7 +68,7 @@ def test_each_order_of_five_pictures_is_equally_likely() -> None:
     assert abs(chi_squared - 119) < 4 * math.sqrt(2 * 119)
 
 
-def test_every_picture_comes_equally_often_at_every_place_and_after_every_other() -> None:
+def test_every_image_comes_equally_often_at_every_place_and_after_every_other() -> None:
     length, count = 24, 2400
     orders = np.array([permuted(np.arange(length), length=length, seed=seed, epoch=3) for seed in range(count)])
     places = np.stack([np.bincount(orders[:, place], minlength=length) for place in range(length)])
@@ -110,13 +110,13 @@ def test_a_rank_that_cannot_be_is_refused(rank: int, ranks: int) -> None:
         Share(rank=rank, ranks=ranks)
 
 
-def test_evaluation_takes_the_pictures_in_turn_and_ends() -> None:
+def test_evaluation_takes_the_images_in_turn_and_ends() -> None:
     order = InTurn(length=7)
     assert order.total == 7
     assert order.picks(2, 7).index_B.tolist() == [2, 3, 4, 5, 6]
 
 
-def test_pictures_are_drawn_in_proportion_to_their_weights() -> None:
+def test_images_are_drawn_in_proportion_to_their_weights() -> None:
     weights = [1.0, 0.0, 5.0, 2.0, 0.5, 1.5]
     count = 60_000
     found = np.bincount(weighted(weights).picks(0, count).index_B, minlength=6)
@@ -125,30 +125,30 @@ def test_pictures_are_drawn_in_proportion_to_their_weights() -> None:
     assert np.all(np.abs(found - expected) < 5 * np.sqrt(expected) + 1e-9)
 
 
-def test_a_draw_never_falls_past_the_last_picture_even_when_weights_end_in_zero() -> None:
+def test_a_draw_never_falls_past_the_last_image_even_when_weights_end_in_zero() -> None:
     assert set(weighted([3.0, 1.0, 0.0, 0.0]).picks(0, 5000).index_B.tolist()) == {0, 1}
 
 
-def test_weighted_showings_of_one_picture_are_told_apart_within_an_epoch() -> None:
+def test_weighted_showings_of_one_image_are_told_apart_within_an_epoch() -> None:
     picks = weighted([1.0, 100.0, 1.0], repeats=2).picks(0, 600)
     showings = list(zip(picks.epoch_B.tolist(), picks.index_B.tolist(), picks.repeat_B.tolist(), strict=True))
     assert len(set(showings)) == len(showings)
 
 
 @pytest.mark.parametrize(("balance", "ratio"), [(0.0, 90.0), (0.5, math.sqrt(90)), (1.0, 1.0)])
-def test_balance_moves_from_every_picture_alike_to_every_class_alike(balance: float, ratio: float) -> None:
+def test_balance_moves_from_every_image_alike_to_every_class_alike(balance: float, ratio: float) -> None:
     labels = [0] * 900 + [1] * 10
     reach_N = running_weights(labels, 2, balance=balance, class_weights=(1.0, 1.0))
     common, rare = reach_N[899], reach_N[-1] - reach_N[899]
     assert common / rare == pytest.approx(ratio)
 
 
-def test_class_weights_multiply_the_pictures_of_their_class() -> None:
+def test_class_weights_multiply_the_images_of_their_class() -> None:
     reach_N = running_weights([0, 1, 1, 2], 3, balance=0.0, class_weights=(3.0, 0.5, 0.0))
     assert np.diff(reach_N, prepend=0).tolist() == [3.0, 0.5, 0.5, 0.0]
 
 
-def test_a_picture_of_several_classes_weighs_as_much_as_its_rarest() -> None:
+def test_a_image_of_several_classes_weighs_as_much_as_its_rarest() -> None:
     labels: list[tuple[int, ...]] = [(0,), (0,), (0,), (0, 1), ()]
     weights = np.diff(running_weights(labels, 2, balance=1.0, class_weights=None), prepend=0)
     assert weights.tolist() == pytest.approx([0.25, 0.25, 0.25, 1.0, 1.0])
@@ -159,12 +159,12 @@ def test_weights_that_make_no_sense_are_refused() -> None:
         running_weights([0, 1, 2], 3, balance=0.0, class_weights=(1.0, 1.0))
     with pytest.raises(ConfigError, match="none could be drawn"):
         running_weights([0, 0], 2, balance=0.0, class_weights=(0.0, 1.0))
-    with pytest.raises(DataError, match="picture 1 has no label"):
+    with pytest.raises(DataError, match="image 1 has no label"):
         running_weights([0, None], 2, balance=1.0, class_weights=None)
 
 
 @given(seed=seeds, epoch=st.integers(0, 1000), index=st.integers(0, 10**9), length=lengths)
-def test_a_substitute_is_some_picture_and_always_the_same(seed: int, epoch: int, index: int, length: int) -> None:
+def test_a_substitute_is_some_image_and_always_the_same(seed: int, epoch: int, index: int, length: int) -> None:
     chosen = [substitute(seed, epoch, index, attempt, length=length) for attempt in range(8)]
     assert chosen == [substitute(seed, epoch, index, attempt, length=length) for attempt in range(8)]
     assert all(0 <= other < length for other in chosen)

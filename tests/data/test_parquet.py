@@ -13,8 +13,8 @@ import pytest
 
 from tests import processes
 from vitlab.config.data import Split
-from vitlab.data.dataset import ListedSource
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import ListedDataset
+from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
 
 pa = pytest.importorskip("pyarrow")
@@ -32,9 +32,9 @@ def table(
     features: dict[str, Any] | None = None,
     more: dict[str, Any] | None = None,
 ) -> Any:
-    """Pictures `picture i` with the labels i modulo 3, in the hub's layout."""
+    """Images `image i` with the labels i modulo 3, in the hub's layout."""
     numbers = range(first, first + count)
-    images = [{"bytes": f"picture {number}".encode(), "path": f"{number}.jpg"} for number in numbers]
+    images = [{"bytes": f"image {number}".encode(), "path": f"{number}.jpg"} for number in numbers]
     columns: dict[str, Any] = {"image": pa.array(images, pa.struct({"bytes": pa.binary(), "path": pa.string()}))}
     columns["label"] = pa.array([number % 3 for number in numbers] if labels is None else labels)
     told = {"image": {"_type": "Image"}, "label": {"names": NAMES, "_type": "ClassLabel"}} if features is None else features
@@ -42,27 +42,27 @@ def table(
     return made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": told}})})
 
 
-def opened(spec: str | Path, split: Split = "all", *, label_column: str | None = None) -> ListedSource:
-    source = open_source(spec, split=split, label_column=label_column)
-    assert isinstance(source, ListedSource)
-    return source
+def opened(spec: str | Path, split: Split = "all", *, label_column: str | None = None) -> ListedDataset:
+    dataset = open_dataset(spec, split=split, label_column=label_column)
+    assert isinstance(dataset, ListedDataset)
+    return dataset
 
 
-def labels_of(source: ListedSource) -> list[object]:
-    return [source.label(index) for index in range(len(source))]
+def labels_of(dataset: ListedDataset) -> list[object]:
+    return [dataset.label(index) for index in range(len(dataset))]
 
 
 def test_rows_come_with_their_bytes_labels_and_class_names_in_any_order(tmp_path: Path) -> None:
     pq.write_table(table(100), tmp_path / "it.parquet", row_group_size=7)
-    source = opened(tmp_path / "it.parquet")
-    assert source.labels == tuple(NAMES)
+    dataset = opened(tmp_path / "it.parquet")
+    assert dataset.labels == tuple(NAMES)
     for index in (99, 0, 50, 7, 6, 99):
-        assert source[index].content == f"picture {index}".encode()
-        assert source[index].label == index % 3
-    assert source[50].name.endswith("it.parquet, row 50")
-    again = pickle.loads(pickle.dumps(source))
-    assert again[31].content == b"picture 31"
-    assert len(pickle.dumps(source)) < 10_000
+        assert dataset[index].content == f"image {index}".encode()
+        assert dataset[index].label == index % 3
+    assert dataset[50].name.endswith("it.parquet, row 50")
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again[31].content == b"image 31"
+    assert len(pickle.dumps(dataset)) < 10_000
 
 
 def test_files_named_after_parts_are_these_parts(tmp_path: Path) -> None:
@@ -75,16 +75,16 @@ def test_files_named_after_parts_are_these_parts(tmp_path: Path) -> None:
     ):
         pq.write_table(table(count, first=first), tmp_path / "data" / f"{name}.parquet")
     assert [len(opened(tmp_path, split)) for split in ("train", "val", "test")] == [40, 5, 6]
-    assert opened(tmp_path, "test")[0].content == b"picture 45"
+    assert opened(tmp_path, "test")[0].content == b"image 45"
     assert opened(tmp_path, "test")[0].name.endswith("test-00000-of-00001.parquet, row 0")
     assert len(opened(f"parquet:{tmp_path}/data/train-*.parquet")) == 40
 
 
-def test_without_parts_in_the_names_pictures_are_divided_by_content(tmp_path: Path) -> None:
+def test_without_parts_in_the_names_images_are_divided_by_content(tmp_path: Path) -> None:
     pq.write_table(table(300), tmp_path / "it.parquet", row_group_size=50)
     parts = [opened(tmp_path / "it.parquet", split) for split in ("train", "val", "test")]
     assert sum(map(len, parts)) == 300
-    assert len({source.fingerprint() for source in parts}) == 3
+    assert len({dataset.fingerprint() for dataset in parts}) == 3
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_every_kind_of_label_is_understood(
     tmp_path: Path, labels: list[Any] | None, features: dict[str, Any] | None, classes: tuple[str, ...], first: object
 ) -> None:
     pq.write_table(table(labels=labels, features=features), tmp_path / "it.parquet")
-    source = opened(tmp_path / "it.parquet")
-    assert (source.labels, source.label(0)) == (classes, first)
+    dataset = opened(tmp_path / "it.parquet")
+    assert (dataset.labels, dataset.label(0)) == (classes, first)
 
 
 def test_one_of_several_columns_of_labels_is_chosen_by_name(tmp_path: Path) -> None:
@@ -122,18 +122,18 @@ def test_one_of_several_columns_of_labels_is_chosen_by_name(tmp_path: Path) -> N
 def test_reading_holds_few_groups_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitlab.data.readers.parquet._HELD", 2000)
     pq.write_table(table(1000), tmp_path / "it.parquet", row_group_size=50)
-    source = opened(tmp_path / "it.parquet")
+    dataset = opened(tmp_path / "it.parquet")
     for index in range(0, 1000, 13):
-        assert source[index].content == f"picture {index}".encode()
-    assert len(source.contents._held) < 4  # type: ignore[attr-defined]
+        assert dataset[index].content == f"image {index}".encode()
+    assert len(dataset.contents._held) < 4  # type: ignore[attr-defined]
 
 
 def test_a_child_of_a_fork_reads_for_itself(tmp_path: Path) -> None:
     pq.write_table(table(100), tmp_path / "it.parquet", row_group_size=10)
     script = (
-        "import os, sys\nfrom vitlab.data.dataset import open_source\n"
+        "import os, sys\nfrom vitlab.data.dataset import open_dataset\n"
         "source = open_source(sys.argv[1], split='all')\nsource[0]\nchild = os.fork()\n"
-        "assert source[95].content == b'picture 95'\nassert source[3].content == b'picture 3'\n"
+        "assert source[95].content == b'image 95'\nassert source[3].content == b'image 3'\n"
         "assert source.contents._process == os.getpid()\n"
         "if child:\n    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\nos._exit(0)\n"
     )
@@ -149,13 +149,13 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
     assert caught.value.hint == "pip install 'vitlab[parquet]'"
 
 
-def test_what_is_no_table_of_pictures_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_table_of_images_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "it.parquet"
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(DataError, match=r"is no Parquet file"):
         opened(path)
     pq.write_table(pa.table({"label": [1, 2]}), path)
-    with pytest.raises(DataError, match=r"has no column of pictures \(bytes\), only label"):
+    with pytest.raises(DataError, match=r"has no column of images \(bytes\), only label"):
         opened(path)
     pq.write_table(pa.table({"a": [b"x"], "b": [b"y"]}), path)
     with pytest.raises(DataError, match=r"several columns of bytes: a, b"):
@@ -179,9 +179,9 @@ def test_damage_is_refused_and_nothing_else_is_raised(tmp_path: Path) -> None:
     for place in range(0, len(whole), 41):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         try:
-            source = opened(path)
-            for index in range(0, len(source), 20):
-                source[index]
+            dataset = opened(path)
+            for index in range(0, len(dataset), 20):
+                dataset[index]
         except DataError:
             refused += 1
     assert refused > 20
@@ -190,19 +190,19 @@ def test_damage_is_refused_and_nothing_else_is_raised(tmp_path: Path) -> None:
 def test_a_row_without_bytes_is_named_when_it_is_read(tmp_path: Path) -> None:
     images = pa.array([{"bytes": None, "path": "a.jpg"}, {"bytes": b"b", "path": "b.jpg"}])
     pq.write_table(pa.table({"image": images, "label": ["a", "b"]}), tmp_path / "it.parquet")
-    source = opened(tmp_path / "it.parquet")
-    assert source[1].content == b"b"
+    dataset = opened(tmp_path / "it.parquet")
+    assert dataset[1].content == b"b"
     with pytest.raises(DataError, match=r"row 0 holds no bytes"):
-        source[0]
+        dataset[0]
 
 
 def test_files_of_other_columns_or_that_change_are_refused(tmp_path: Path) -> None:
     pq.write_table(table(), tmp_path / "a.parquet")
-    source = opened(tmp_path / "a.parquet")
+    dataset = opened(tmp_path / "a.parquet")
     pq.write_table(table(first=20).drop_columns(["label"]), tmp_path / "b.parquet")
     with pytest.raises(DataError, match=r"b.parquet has other columns than"):
         opened(f"parquet:{tmp_path}")
     pq.write_table(table(21), tmp_path / "a.parquet")
     os.utime(tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"has changed since it was opened"):
-        source[0]
+        dataset[0]

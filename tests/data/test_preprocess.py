@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.data.pictures import Pixels, pillow_rgb, scene
+from tests.data.images import Pixels, pillow_rgb, scene
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Interpolation, Preprocess, Resize
 from vitlab.data.decode import decode
 from vitlab.data.transforms import centre_box, fitted_size, normalise, preprocess, short_side_size
@@ -167,13 +167,13 @@ def test_the_result_may_be_written_to_and_leaves_its_source_alone() -> None:
     "image",
     [np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3), np.float32), np.zeros((0, 8, 3), np.uint8), np.zeros((8, 8, 1), np.uint8)],
 )
-def test_what_is_not_a_picture_of_the_right_channels_is_refused(image: Pixels) -> None:
+def test_what_is_not_a_image_of_the_right_channels_is_refused(image: Pixels) -> None:
     with pytest.raises(DataError, match="channels"):
         preprocess(image, Preprocess())
 
 
 @pytest.mark.data
-def test_real_pictures_come_out_as_pillow_makes_them(data_folder: Path) -> None:
+def test_real_images_come_out_as_pillow_makes_them(data_folder: Path) -> None:
     config = Preprocess(image_size=(192, 224), resize_to=236)
     with zipfile.ZipFile(data_folder / "imagenet_val_1000.zip") as archive:
         for name in sorted(n for n in archive.namelist() if n.endswith((".jpg", ".JPEG")))[::50]:

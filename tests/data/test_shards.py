@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.data.piles import as_folder, as_tar, as_tar_of_members, member, pile
 from vitlab.config.data import SplitRule
-from vitlab.data.dataset import ListedSource
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import ListedDataset
+from vitlab.data.opening import open_dataset
 from vitlab.data.readers.shards import ShardContents, shard_index, shard_paths
 from vitlab.errors import DataError
 
@@ -26,22 +26,22 @@ ALL = SplitRule(val=0, test=0)
 
 
 def samples(count: int = 12, *, classes: int = 3, first: int = 0) -> dict[str, bytes]:
-    """Sample i has the picture `i` and the label i modulo `classes`."""
+    """Sample i has the image `i` and the label i modulo `classes`."""
     files = {}
     for number in range(first, first + count):
         files[f"{number:06d}.cls"] = str(number % classes).encode()
-        files[f"{number:06d}.jpg"] = f"picture {number}".encode()
+        files[f"{number:06d}.jpg"] = f"image {number}".encode()
     return files
 
 
-def labels_of(source: ListedSource) -> list[object]:
-    return [source.label(index) for index in range(len(source))]
+def labels_of(dataset: ListedDataset) -> list[object]:
+    return [dataset.label(index) for index in range(len(dataset))]
 
 
-def opened(spec: str | Path, *, label_column: str | None = None) -> ListedSource:
-    source = open_source(spec, split="all", label_column=label_column)
-    assert isinstance(source, ListedSource)
-    return source
+def opened(spec: str | Path, *, label_column: str | None = None) -> ListedDataset:
+    dataset = open_dataset(spec, split="all", label_column=label_column)
+    assert isinstance(dataset, ListedDataset)
+    return dataset
 
 
 @settings(deadline=None, max_examples=60)
@@ -69,23 +69,23 @@ def test_several_shards_are_one_source_in_their_order(tmp_path: Path) -> None:
     for shard in range(3):
         as_tar(tmp_path / f"part-{shard}.tar", samples(first=12 * shard))
     for spec in (tmp_path, f"{tmp_path}/part-{{0..2}}.tar", f"{tmp_path}/*.tar", f"shards:{tmp_path}/part-{{0,1,2}}.tar"):
-        source = opened(spec)
-        assert [source[index].content for index in range(36)] == [f"picture {number}".encode() for number in range(36)]
-        assert labels_of(source) == [number % 3 for number in range(36)]
-        assert source.labels == ("0", "1", "2")
+        dataset = opened(spec)
+        assert [dataset[index].content for index in range(36)] == [f"image {number}".encode() for number in range(36)]
+        assert labels_of(dataset) == [number % 3 for number in range(36)]
+        assert dataset.labels == ("0", "1", "2")
     joined = "::".join(f"{tmp_path}/part-{number}.tar" for number in (2, 0))
-    assert opened(joined)[0].content == b"picture 24"
+    assert opened(joined)[0].content == b"image 24"
 
 
 def test_reading_in_any_order_from_another_process_gives_the_same(tmp_path: Path) -> None:
     as_tar(tmp_path / "a.tar", samples())
     as_tar(tmp_path / "b.tar", samples(first=12))
-    source = opened(tmp_path)
-    source[3]
-    again = pickle.loads(pickle.dumps(source))
+    dataset = opened(tmp_path)
+    dataset[3]
+    again = pickle.loads(pickle.dumps(dataset))
     for index in (20, 3, 17, 0, 23):
-        assert again[index].content == source[index].content == f"picture {index}".encode()
-    assert len(pickle.dumps(source)) < 20_000
+        assert again[index].content == dataset[index].content == f"image {index}".encode()
+    assert len(pickle.dumps(dataset)) < 20_000
 
 
 def test_labels_come_from_cls_before_json_before_txt(tmp_path: Path) -> None:
@@ -113,43 +113,43 @@ def test_several_labels_in_json_make_a_multi_label_source(tmp_path: Path) -> Non
     for number, cell in enumerate(cells):
         files[f"{number}.jpg"] = b"%d" % number
         files[f"{number}.json"] = json.dumps({"labels": cell}).encode()
-    source = opened(as_tar(tmp_path / "it.tar", files))
-    assert (source.labels, source.multi_label) == (("cat", "dog"), True)
-    assert labels_of(source) == [(0, 1), (), (1,), (0,)]
+    dataset = opened(as_tar(tmp_path / "it.tar", files))
+    assert (dataset.labels, dataset.multi_label) == (("cat", "dog"), True)
+    assert labels_of(dataset) == [(0, 1), (), (1,), (0,)]
 
 
 def test_a_list_of_classes_beside_the_shards_names_them(tmp_path: Path) -> None:
     as_tar(tmp_path / "it.tar", samples())
     (tmp_path / "classes.txt").write_text("cat\ndog\ncow\nhen\n")
-    source = opened(tmp_path / "it.tar")
-    assert source.labels == ("cat", "dog", "cow", "hen")
-    assert "1 of 4 classes have no picture: hen" in source.notes[0]
+    dataset = opened(tmp_path / "it.tar")
+    assert dataset.labels == ("cat", "dog", "cow", "hen")
+    assert "1 of 4 classes have no image: hen" in dataset.notes[0]
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
     with pytest.raises(DataError, match=r"4 faults: .*000002.jpg: label 2 is outside 0 to 1"):
         opened(tmp_path / "it.tar")
 
 
-def test_pictures_without_labels_have_none(tmp_path: Path) -> None:
+def test_images_without_labels_have_none(tmp_path: Path) -> None:
     files = {name: content for name, content in samples().items() if name.endswith("jpg")}
-    source = opened(as_tar(tmp_path / "it.tar", files))
-    assert (source.labels, labels_of(source)) == ((), [None] * 12)
+    dataset = opened(as_tar(tmp_path / "it.tar", files))
+    assert (dataset.labels, labels_of(dataset)) == ((), [None] * 12)
 
 
 def test_parts_are_those_the_shards_are_named_after(tmp_path: Path) -> None:
     as_tar(tmp_path / "set-train-000.tar", samples(300))
     as_tar(tmp_path / "set-train-001.tar", samples(300, first=300))
     as_tar(tmp_path / "set-val-000.tar", samples(30, first=600))
-    assert [len(open_source(tmp_path, split=split)) for split in ("train", "val")] == [600, 30]
+    assert [len(open_dataset(tmp_path, split=split)) for split in ("train", "val")] == [600, 30]
     as_tar(tmp_path / "more.tar", samples(3, first=900))
     with pytest.raises(DataError, match=r"1 fault: .*more.tar: is named after no part"):
-        open_source(tmp_path)
+        open_dataset(tmp_path)
 
 
 def test_shards_of_class_folders_keep_the_parts_of_their_names(tmp_path: Path) -> None:
     as_tar(tmp_path / "train.tar", pile())
-    as_tar(tmp_path / "test.tar", pile(pictures=4, start="") | {"class-0/new.jpg": b"new"})
-    assert len(open_source(tmp_path, split="train", rule=SplitRule(val=0))) == 60
-    assert len(open_source(tmp_path, split="test")) == 13
+    as_tar(tmp_path / "test.tar", pile(images=4, start="") | {"class-0/new.jpg": b"new"})
+    assert len(open_dataset(tmp_path, split="train", rule=SplitRule(val=0))) == 60
+    assert len(open_dataset(tmp_path, split="test")) == 13
 
 
 # the index
@@ -198,9 +198,9 @@ def test_many_shards_are_not_all_held_open(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("vitlab.data.readers.shards._MOST_OPEN", 3)
     for shard in range(5):
         as_tar(tmp_path / f"{shard}.tar", samples(2, classes=2, first=2 * shard))
-    source = opened(tmp_path)
+    dataset = opened(tmp_path)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    assert [source[index].content for index in range(10)] == [b"picture %d" % number for number in range(10)]
+    assert [dataset[index].content for index in range(10)] == [b"image %d" % number for number in range(10)]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -225,13 +225,13 @@ def test_members_that_other_readers_run_are_never_run(tmp_path: Path) -> None:
         files[name] = content
         if name.endswith(".jpg"):
             files |= {name.replace("jpg", ending): payload for ending in ("pyd", "pkl", "pickle", "pth", "pt", "npy")}
-    source = opened(as_tar(tmp_path / "it.tar", files))
-    for index in range(len(source)):
-        assert source[index].content == f"picture {index}".encode()
-    source.fingerprint()
+    dataset = opened(as_tar(tmp_path / "it.tar", files))
+    for index in range(len(dataset)):
+        assert dataset[index].content == f"image {index}".encode()
+    dataset.fingerprint()
     assert not marker.exists()
-    assert "12 .pyd" in source.notes[0]
-    assert "12 .pkl" in source.notes[0]
+    assert "12 .pyd" in dataset.notes[0]
+    assert "12 .pkl" in dataset.notes[0]
     pickle.loads(payload)
     assert marker.exists()  # it would have
 
@@ -242,14 +242,14 @@ def test_addresses_and_pipes_are_refused_and_never_run(tmp_path: Path, spec: str
     as_tar(tmp_path / "a.tar", samples())
     marker = tmp_path / "ran"
     with pytest.raises(DataError, match=r"no program is run|would run a program"):
-        open_source(spec.format(marker))
+        open_dataset(spec.format(marker))
     assert not marker.exists()
 
 
 def test_every_cut_is_refused_with_the_shard_and_an_offset(tmp_path: Path) -> None:
     path = as_tar(tmp_path / "it.tar", samples())
     whole = path.read_bytes()
-    end = whole.rindex(b"picture 11") + 512  # the first block of zeros
+    end = whole.rindex(b"image 11") + 512  # the first block of zeros
     for length in range(0, end, 200):
         path.write_bytes(whole[:length])
         with pytest.raises(DataError, match=rf"it\.tar is cut off: it ends at offset {length:,}\b"):
@@ -258,12 +258,12 @@ def test_every_cut_is_refused_with_the_shard_and_an_offset(tmp_path: Path) -> No
 
 def test_a_shard_cut_after_it_was_opened_is_refused(tmp_path: Path) -> None:
     path = as_tar(tmp_path / "it.tar", samples())
-    source = opened(path)
+    dataset = opened(path)
     status = path.stat()
     os.truncate(path, 2000)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(DataError, match=r"has changed since it was opened"):
-        source[11]
+        dataset[11]
 
 
 def test_no_changed_header_byte_goes_unnoticed(tmp_path: Path) -> None:
@@ -297,9 +297,9 @@ def test_links_and_devices_are_left_out_and_counted(tmp_path: Path) -> None:
         member("3.jpg", size=3),
         member("4.jpg", size=4),
     ]
-    source = opened(as_tar_of_members(tmp_path / "it.tar", odd))
-    assert len(source) == 2
-    assert "2 links, which are not followed, 1 devices, which are not followed" in source.notes[0]
+    dataset = opened(as_tar_of_members(tmp_path / "it.tar", odd))
+    assert len(dataset) == 2
+    assert "2 links, which are not followed, 1 devices, which are not followed" in dataset.notes[0]
 
 
 def test_more_members_than_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +313,7 @@ def test_more_members_than_the_limit_are_refused(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
 def test_a_compressed_shard_is_refused_with_the_way_out(tmp_path: Path, mode: str) -> None:
     path = as_tar(tmp_path / f"it.tar.{mode[2:]}", samples(), mode=mode)
-    with pytest.raises(DataError, match=r"is compressed, so its pictures") as caught:
+    with pytest.raises(DataError, match=r"is compressed, so its images") as caught:
         opened(path)
     assert "plain .tar" in str(caught.value.hint)
 
@@ -323,14 +323,14 @@ def test_a_compressed_shard_is_refused_with_the_way_out(tmp_path: Path, mode: st
     [
         ({"000003.cls": b""}, "000003.jpg: no label"),
         ({"000003.cls": b"-1"}, "label -1 is outside"),
-        ({"000003.png": b"again"}, "has 2 pictures"),
+        ({"000003.png": b"again"}, "has 2 images"),
         ({"zzz.cls": b"1"}, None),
     ],
 )
-def test_a_sample_that_is_not_a_picture_and_a_label_is_named(tmp_path: Path, change: dict[str, bytes], reason: str | None) -> None:
+def test_a_sample_that_is_not_a_image_and_a_label_is_named(tmp_path: Path, change: dict[str, bytes], reason: str | None) -> None:
     path = as_tar(tmp_path / "it.tar", dict(sorted((samples() | change).items())))
     if reason is None:
-        assert "labels without a picture" in opened(path).notes[0]
+        assert "labels without a image" in opened(path).notes[0]
         return
     with pytest.raises(DataError, match=reason):
         opened(path)

@@ -15,9 +15,9 @@ import pytest
 from tests import processes
 from tests.data.piles import as_csv, as_folder, as_tar, as_zip, pile
 from tests.data.test_classic_files import cifar10, mnist, svhn
-from vitlab.config.data import GeneratedConfig, Split, SplitRule
-from vitlab.data.dataset import Example, Source
-from vitlab.data.opening import open_source
+from vitlab.config.data import Split, SplitRule, SyntheticConfig
+from vitlab.data.dataset import Dataset, Sample
+from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, DataError
 
 
@@ -52,7 +52,7 @@ def parquet(root: Path) -> str:
 
 EVERY_KIND: dict[str, Callable[[Path], str]] = {
     "folder": folder,
-    "pictures": lambda root: f"pictures:{as_folder(root, pile())}",
+    "images": lambda root: f"images:{as_folder(root, pile())}",
     "zip": lambda root: str(as_zip(root / "it.zip", pile())),
     "manifest": listed,
     "shards": lambda root: str(as_tar(root / "it.tar", pile())),
@@ -66,7 +66,7 @@ EVERY_KIND: dict[str, Callable[[Path], str]] = {
 }
 
 
-def same(first: Example, second: Example) -> bool:
+def same(first: Sample, second: Sample) -> bool:
     return (first.name, first.label) == (second.name, second.label) and np.array_equal(
         np.frombuffer(first.content, np.uint8) if isinstance(first.content, bytes) else first.content,
         np.frombuffer(second.content, np.uint8) if isinstance(second.content, bytes) else second.content,
@@ -74,49 +74,49 @@ def same(first: Example, second: Example) -> bool:
 
 
 @pytest.fixture(params=EVERY_KIND)
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
-    return open_source(EVERY_KIND[request.param](tmp_path), split="all")
+def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Dataset:
+    return open_dataset(EVERY_KIND[request.param](tmp_path), split="all")
 
 
-def test_every_source_keeps_the_protocol(source: Source) -> None:
-    assert isinstance(source.labels, tuple)
-    assert source.multi_label is False
-    assert len(source) > 3
-    for index in (0, len(source) - 1):
-        example = source[index]
-        assert example.label == source.label(index)
-        assert isinstance(example.name, str)
-        assert example.label is None or example.label in range(len(source.labels))
-        if not isinstance(example.content, bytes):
-            assert example.content.dtype == np.uint8
-            assert example.content.ndim == 3
-    assert source.fingerprint() == source.fingerprint()
-    for outside in (-1, len(source)):
+def test_every_source_keeps_the_protocol(dataset: Dataset) -> None:
+    assert isinstance(dataset.labels, tuple)
+    assert dataset.multi_label is False
+    assert len(dataset) > 3
+    for index in (0, len(dataset) - 1):
+        sample = dataset[index]
+        assert sample.label == dataset.label(index)
+        assert isinstance(sample.name, str)
+        assert sample.label is None or sample.label in range(len(dataset.labels))
+        if not isinstance(sample.content, bytes):
+            assert sample.content.dtype == np.uint8
+            assert sample.content.ndim == 3
+    assert dataset.fingerprint() == dataset.fingerprint()
+    for outside in (-1, len(dataset)):
         with pytest.raises(IndexError):
-            source[outside]
+            dataset[outside]
         with pytest.raises(IndexError):
-            source.label(outside)
+            dataset.label(outside)
 
 
-def test_every_source_is_the_same_after_a_journey_to_another_process(source: Source) -> None:
-    source[0]  # opens its files, which do not travel
-    again = pickle.loads(pickle.dumps(source))
-    assert again.fingerprint() == source.fingerprint()
-    for index in (len(source) - 1, 0, len(source) // 2):
-        assert same(again[index], source[index])
+def test_every_source_is_the_same_after_a_journey_to_another_process(dataset: Dataset) -> None:
+    dataset[0]  # opens its files, which do not travel
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again.fingerprint() == dataset.fingerprint()
+    for index in (len(dataset) - 1, 0, len(dataset) // 2):
+        assert same(again[index], dataset[index])
 
 
-def in_another_process(source: Source, index: int, answer: multiprocessing.Queue[Example]) -> None:
-    answer.put(source[index])
+def in_another_process(dataset: Dataset, index: int, answer: multiprocessing.Queue[Sample]) -> None:
+    answer.put(dataset[index])
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_source_read_here_and_in_a_child_gives_the_same(tmp_path: Path, method: str) -> None:
     context: Any = multiprocessing.get_context(method)
-    source = open_source(as_zip(tmp_path / "it.zip", pile()), split="all")
-    here = source[7]
+    dataset = open_dataset(as_zip(tmp_path / "it.zip", pile()), split="all")
+    here = dataset[7]
     answer = context.Queue()
-    child = context.Process(target=in_another_process, args=(source, 7, answer))
+    child = context.Process(target=in_another_process, args=(dataset, 7, answer))
     child.start()
     assert same(answer.get(timeout=processes.LIMIT), here)
     child.join(processes.LIMIT)
@@ -128,19 +128,19 @@ def test_two_openings_give_the_same_source(tmp_path: Path) -> None:
         root = tmp_path / kind
         root.mkdir()
         spec = make(root)
-        assert open_source(spec).fingerprint() == open_source(spec).fingerprint()
+        assert open_dataset(spec).fingerprint() == open_dataset(spec).fingerprint()
 
 
 def test_a_path_means_the_same_as_its_text_and_may_hold_a_colon(tmp_path: Path) -> None:
     root = as_folder(tmp_path / "a:b", pile())
-    assert open_source(root).fingerprint() == open_source(str(root)).fingerprint() == open_source(f"folder:{root}").fingerprint()
+    assert open_dataset(root).fingerprint() == open_dataset(str(root)).fingerprint() == open_dataset(f"folder:{root}").fingerprint()
 
 
 def test_a_folder_called_like_a_built_in_set_is_reached_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_folder(tmp_path / "digits", pile())
     monkeypatch.chdir(tmp_path)
-    assert len(open_source("digits", split="all")) == 1797
-    assert len(open_source("./digits", split="all")) == 60
+    assert len(open_dataset("digits", split="all")) == 1797
+    assert len(open_dataset("./digits", split="all")) == 60
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_folder_called_like_a_built_in_set_is_reached_by_its_path(tmp_path: Pa
     [
         ("digit", "does not exist", "did you mean digits?"),
         ("cifar-10:/tmp", "no kind of data is called 'cifar-10'", "did you mean cifar10"),
-        ("imagenet:/tmp", "no kind of data is called 'imagenet'", "a kind is one of folder, pictures"),
+        ("imagenet:/tmp", "no kind of data is called 'imagenet'", "a kind is one of folder, images"),
         ("cifar10:", "lacks a path", "say cifar10:PATH"),
         ("", "data has no name", "a folder, digits"),
         ("a\0b", "data has no name", "a folder, digits"),
@@ -163,7 +163,7 @@ def test_a_folder_called_like_a_built_in_set_is_reached_by_its_path(tmp_path: Pa
 )
 def test_what_names_no_data_is_refused_with_help(spec: str, reason: str, hint: str) -> None:
     with pytest.raises(DataError, match=reason) as caught:
-        open_source(spec)
+        open_dataset(spec)
     assert hint in (caught.value.hint or "")
 
 
@@ -171,13 +171,13 @@ def test_what_names_no_data_is_refused_with_help(spec: str, reason: str, hint: s
 def test_a_file_where_a_folder_is_meant_is_refused(tmp_path: Path, kind: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=rf"is no folder, which {kind} needs"):
-        open_source(f"{kind}:{tmp_path}/file")
+        open_dataset(f"{kind}:{tmp_path}/file")
 
 
 def test_a_file_that_is_nothing_known_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(DataError, match=r"is no data that is known"):
-        open_source(tmp_path / "notes.txt")
+        open_dataset(tmp_path / "notes.txt")
 
 
 def test_what_the_system_will_not_read_is_a_data_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,47 +188,47 @@ def test_what_the_system_will_not_read_is_a_data_error(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("vitlab.data.readers.classic.map_bytes", refused)
     with pytest.raises(DataError, match=r"data_batch_1.bin cannot be read: Permission denied"):
-        open_source(spec)
+        open_dataset(spec)
 
 
 def test_a_column_of_labels_for_data_without_columns_is_refused(tmp_path: Path) -> None:
     for spec in (folder(tmp_path), str(as_zip(tmp_path / "it.zip", pile()))):
         with pytest.raises(DataError, match=r"label_column='x' means nothing|has no column 'x'"):
-            open_source(spec, label_column="x")
+            open_dataset(spec, label_column="x")
 
 
-def test_parts_of_the_generated_set_share_classes_and_no_picture() -> None:
-    config = GeneratedConfig(classes=5, examples=20)
+def test_parts_of_the_generated_set_share_classes_and_no_image() -> None:
+    config = SyntheticConfig(classes=5, examples=20)
     rule = SplitRule(val=0.1, test=0.2)
     splits: list[Split] = ["train", "val", "test", "train+val", "all"]
-    sources = {split: open_source("generated", split=split, rule=rule, generated=config) for split in splits}
-    assert {split: len(source) for split, source in sources.items()} == {
+    datasets = {split: open_dataset("generated", split=split, rule=rule, generated=config) for split in splits}
+    assert {split: len(dataset) for split, dataset in datasets.items()} == {
         "train": 100, "val": 10, "test": 20, "train+val": 110, "all": 130,
     }  # fmt: skip
-    assert len({source.labels for source in sources.values()}) == 1
-    names = {split: {source[index].name for index in range(len(source))} for split, source in sources.items()}
+    assert len({dataset.labels for dataset in datasets.values()}) == 1
+    names = {split: {dataset[index].name for index in range(len(dataset))} for split, dataset in datasets.items()}
     assert names["train"] | names["val"] | names["test"] == names["all"]
     assert names["train"] | names["val"] == names["train+val"]
     assert not names["train"] & names["val"]
     assert not names["val"] & names["test"]
     with pytest.raises(DataError, match=r"generated has no val part"):
-        open_source("generated", split="val", rule=SplitRule(val=0), generated=config)
+        open_dataset("generated", split="val", rule=SplitRule(val=0), generated=config)
 
 
 def test_the_generated_set_is_configured_in_its_spelling_or_by_a_value() -> None:
-    spelled = open_source("generated:kind=strokes,classes=7,examples=3,image_size=16x24,channels=3,variety=0.5,seed=9")
-    config = GeneratedConfig(kind="strokes", classes=7, examples=3, image_size=(16, 24), channels=3, variety=0.5, seed=9)
-    assert spelled.fingerprint() == open_source("generated", generated=config).fingerprint()
+    spelled = open_dataset("generated:kind=strokes,classes=7,examples=3,image_size=16x24,channels=3,variety=0.5,seed=9")
+    config = SyntheticConfig(kind="strokes", classes=7, examples=3, image_size=(16, 24), channels=3, variety=0.5, seed=9)
+    assert spelled.fingerprint() == open_dataset("generated", generated=config).fingerprint()
     with pytest.raises(ConfigError, match=r"kind='stroks'"):
-        open_source("generated:kind=stroks")
+        open_dataset("generated:kind=stroks")
     with pytest.raises(DataError, match=r"a generated set is configured"):
-        open_source("digits", generated=config)
+        open_dataset("digits", generated=config)
 
 
 def test_opening_data_imports_neither_torch_nor_pillow(tmp_path: Path) -> None:
     spec = folder(tmp_path)
     script = (
-        "import sys\nfrom vitlab.data.dataset import open_source\n"
+        "import sys\nfrom vitlab.data.dataset import open_dataset\n"
         f"source = open_source({spec!r})\nsource[0]\nassert not {{'torch', 'PIL', 'pyarrow', 'sklearn'}} & set(sys.modules)\n"
     )
     processes.run([sys.executable, "-c", script])

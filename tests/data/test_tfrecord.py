@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.piles import as_folder, as_tar
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.data.readers.tfrecord import has_dmlab, open_dmlab
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
@@ -29,7 +29,7 @@ def field(number: int, content: bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
-def example(image: bytes, label: int, *, packed: bool = True, extra: bool = True) -> bytes:
+def sample(image: bytes, label: int, *, packed: bool = True, extra: bool = True) -> bytes:
     numbers = field(1, varint(label)) if packed else varint(1 << 3) + varint(label)
     entries = field(1, field(1, b"label") + field(2, field(3, numbers)))
     entries += field(1, field(1, b"image") + field(2, field(1, field(1, image))))
@@ -62,7 +62,7 @@ def record(content: bytes) -> bytes:
 def dmlab(folder: Path, *, packed: bool = True) -> None:
     for part, count in (("train", 7), ("validation", 3), ("test", 4)):
         for shard in range(2):
-            examples = [example(f"{part} {shard} {number}".encode() * 50, number % 6, packed=packed) for number in range(count)]
+            examples = [sample(f"{part} {shard} {number}".encode() * 50, number % 6, packed=packed) for number in range(count)]
             name = f"dmlab-{part}.tfrecord-{shard:05d}-of-00002"
             as_folder(folder, {name: b"".join(record(one) for one in examples)})
 
@@ -74,10 +74,10 @@ def test_the_checksum_of_records_is_the_known_one() -> None:
 @pytest.mark.parametrize("packed", [True, False])
 def test_frames_are_read_from_record_files(tmp_path: Path, packed: bool) -> None:
     dmlab(tmp_path, packed=packed)
-    source = open_dmlab(tmp_path)
-    assert source.parts.tolist() == [TRAIN] * 14 + [VAL] * 6 + [TEST] * 8
-    assert source.table.codes.tolist() == [0, 1, 2, 3, 4, 5, 0] * 2 + [0, 1, 2] * 2 + [0, 1, 2, 3] * 2
-    again = pickle.loads(pickle.dumps(source))
+    dataset = open_dmlab(tmp_path)
+    assert dataset.parts.tolist() == [TRAIN] * 14 + [VAL] * 6 + [TEST] * 8
+    assert dataset.table.codes.tolist() == [0, 1, 2, 3, 4, 5, 0] * 2 + [0, 1, 2] * 2 + [0, 1, 2, 3] * 2
+    again = pickle.loads(pickle.dumps(dataset))
     assert again[8].content == b"train 1 1" * 50
     assert again[27].content == b"test 1 3" * 50
 
@@ -86,7 +86,7 @@ def test_record_files_that_are_cut_off_damaged_or_lie_are_refused(tmp_path: Path
     dmlab(tmp_path)
     file = tmp_path / "dmlab-train.tfrecord-00000-of-00002"
     content = file.read_bytes()
-    first = record(example(b"x", 1))
+    first = record(sample(b"x", 1))
     for broken, why in (
         (content[:-3], "cut off"),
         (content[: len(content) // 2], "cut off"),
@@ -94,9 +94,9 @@ def test_record_files_that_are_cut_off_damaged_or_lie_are_refused(tmp_path: Path
         (b"not records at all, but text", "no TFRecord file"),
         (record(b"\xff\xff\xff"), "no example"),
         (first + record(field(1, b"\x0a\x7f")), f"offset {len(first):,} is no example"),
-        (record(example(b"x", 1).replace(b"image", b"imago")), "not one image and one label"),
-        (record(example(b"x", 6)), "outside 0 to 5"),
-        (record(example(b"x", -1)), "outside 0 to 5"),
+        (record(sample(b"x", 1).replace(b"image", b"imago")), "not one image and one label"),
+        (record(sample(b"x", 6)), "outside 0 to 5"),
+        (record(sample(b"x", -1)), "outside 0 to 5"),
     ):
         file.write_bytes(broken)
         with pytest.raises(DataError, match=why):
@@ -127,12 +127,12 @@ def test_the_archive_is_read_as_downloaded(tmp_path: Path, inside: str) -> None:
     archive = packed(tmp_path, inside=inside)
     assert has_dmlab(tmp_path)
     for place in (tmp_path, archive):
-        source = pickle.loads(pickle.dumps(open_dmlab(place)))
-        assert source.parts.tolist() == unpacked.parts.tolist()
-        assert source.table.codes.tolist() == unpacked.table.codes.tolist()
-        assert [source[index].content for index in range(len(source))] == contents
-        assert source.fingerprint() == known
-        assert source.name(8).startswith(f"{archive}/{inside}dmlab-train.tfrecord-00001-of-00002")
+        dataset = pickle.loads(pickle.dumps(open_dmlab(place)))
+        assert dataset.parts.tolist() == unpacked.parts.tolist()
+        assert dataset.table.codes.tolist() == unpacked.table.codes.tolist()
+        assert [dataset[index].content for index in range(len(dataset))] == contents
+        assert dataset.fingerprint() == known
+        assert dataset.name(8).startswith(f"{archive}/{inside}dmlab-train.tfrecord-00001-of-00002")
     plain = tmp_path / "dmlab.tar"
     plain.write_bytes(gzip.decompress(archive.read_bytes()))
     archive.unlink()
@@ -141,10 +141,10 @@ def test_the_archive_is_read_as_downloaded(tmp_path: Path, inside: str) -> None:
 
 def test_it_is_known_by_its_files(tmp_path: Path) -> None:
     dmlab(tmp_path)
-    assert len(open_source(str(tmp_path), split="train")) == 14
+    assert len(open_dataset(str(tmp_path), split="train")) == 14
     archive = packed(tmp_path)
-    assert len(open_source(str(tmp_path), split="test")) == 8
-    assert len(open_source(f"dmlab:{archive}", split="all")) == 28
+    assert len(open_dataset(str(tmp_path), split="test")) == 8
+    assert len(open_dataset(f"dmlab:{archive}", split="all")) == 28
 
 
 def test_an_archive_that_is_cut_off_or_holds_no_records_is_refused(tmp_path: Path) -> None:
@@ -157,21 +157,21 @@ def test_an_archive_that_is_cut_off_or_holds_no_records_is_refused(tmp_path: Pat
     as_tar(archive, {"readme.txt": b"nothing"}, mode="w:gz")
     with pytest.raises(DataError, match="holds no dmlab-train"):
         open_dmlab(tmp_path)
-    records = b"".join(record(example(b"x" * 999, 1)) for _ in range(3))
+    records = b"".join(record(sample(b"x" * 999, 1)) for _ in range(3))
     as_tar(archive, {"dmlab-train.tfrecord-0": records[:-5]}, mode="w:gz")
     with pytest.raises(DataError, match="cut off"):
         open_dmlab(tmp_path)
 
 
-def test_a_picture_whose_checksum_is_another_is_refused_alone(tmp_path: Path) -> None:
+def test_a_image_whose_checksum_is_another_is_refused_alone(tmp_path: Path) -> None:
     dmlab(tmp_path)
     file = tmp_path / "dmlab-train.tfrecord-00000-of-00002"
     content = bytearray(file.read_bytes())
     place = content.index(b"train 0 3" * 50)
     content[place + 7] ^= 1
     file.write_bytes(bytes(content))
-    source = open_dmlab(tmp_path)
-    with pytest.raises(DataError, match=r"00000-of-00002, picture 3 is damaged: its checksum"):
-        source[3]
-    assert source[2].content == b"train 0 2" * 50
-    assert source[4].content == b"train 0 4" * 50
+    dataset = open_dmlab(tmp_path)
+    with pytest.raises(DataError, match=r"00000-of-00002, image 3 is damaged: its checksum"):
+        dataset[3]
+    assert dataset[2].content == b"train 0 2" * 50
+    assert dataset[4].content == b"train 0 4" * 50

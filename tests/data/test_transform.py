@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests import processes
-from tests.data.pictures import Pixels, encode, jpeg, scene, with_orientation
+from tests.data.images import Pixels, encode, jpeg, scene, with_orientation
 from vitlab.config.data import AUGREG, Augment, Crop, DecodeLimits, Interpolation, Preprocess
 from vitlab.data.decode import check, decode, snap
 from vitlab.data.sampler import rng_of
-from vitlab.data.transforms import inception_box, mirror, pad, preprocess, random_box, scale, training_view
+from vitlab.data.transforms import inception_box, mirror, pad, preprocess, random_box, scale, training_transform
 from vitlab.errors import ConfigError, DataError
 
 CROPS: tuple[Crop, ...] = ("inception", "random", "pad", "squash")
@@ -130,7 +130,7 @@ def test_a_view_has_the_size_asked_for_whatever_goes_in(crop: Crop, channels: in
     config = Augment(image_size=(20, 28), resize_to=40, crop=crop)
     for height, width in ((1, 1), (3, 200), (200, 3), (20, 28), (90, 120)):
         for content in (jpeg(scene(height, width)), encode(scene(height, width), "PNG")):
-            view_HWC = training_view(content, config, rng_of(0, 0, 0), channels=channels)
+            view_HWC = training_transform(content, config, rng_of(0, 0, 0), channels=channels)
             assert view_HWC.shape == (20, 28, channels)
             assert view_HWC.dtype == np.uint8
             assert view_HWC.flags["C_CONTIGUOUS"]
@@ -141,14 +141,14 @@ def test_the_same_numbers_give_the_same_bits(preset: str) -> None:
     config = replace(AUGREG[preset], image_size=(32, 32), hue=0.1, brightness=0.3, erase=0.7)
     content = jpeg(scene(70, 90))
     for index in range(8):
-        first = training_view(content, config, rng_of(7, 1, index))
-        np.testing.assert_array_equal(first, training_view(content, config, rng_of(7, 1, index)))
-        assert (first != training_view(content, config, rng_of(7, 2, index))).any()
-        assert (first != training_view(content, config, rng_of(8, 1, index))).any()
+        first = training_transform(content, config, rng_of(7, 1, index))
+        np.testing.assert_array_equal(first, training_transform(content, config, rng_of(7, 1, index)))
+        assert (first != training_transform(content, config, rng_of(7, 2, index))).any()
+        assert (first != training_transform(content, config, rng_of(8, 1, index))).any()
 
 
 def test_another_process_gives_the_same_bits(tmp_path: Path) -> None:
-    path = tmp_path / "picture.jpg"
+    path = tmp_path / "image.jpg"
     path.write_bytes(jpeg(scene(300, 200)))
     code = f"""
 import hashlib, pathlib
@@ -166,29 +166,29 @@ print(hashlib.sha256(views).hexdigest())
     assert runs == {local.getvalue()}
 
 
-def test_neither_the_picture_nor_numpys_global_generator_is_touched() -> None:
+def test_neither_the_image_nor_numpys_global_generator_is_touched() -> None:
     image_HWC = scene(40, 40)
     before_HWC = image_HWC.copy()
     state = np.random.get_state(legacy=False)["state"]["key"]  # noqa: NPY002
     config = Augment(image_size=(40, 40), crop="squash", flip=1, randaugment=(3, 10), brightness=0.5, erase=1)
     for index in range(20):
-        training_view(image_HWC, config, rng_of(0, 0, index))
+        training_transform(image_HWC, config, rng_of(0, 0, index))
     np.testing.assert_array_equal(image_HWC, before_HWC)
     np.testing.assert_array_equal(np.random.get_state(legacy=False)["state"]["key"], state)  # noqa: NPY002
 
 
 @pytest.mark.parametrize("crop", CROPS)
 @pytest.mark.parametrize("size", [(90, 120), (127, 300), (300, 127), (20, 20)])
-def test_of_pictures_less_than_twice_the_view_decoded_pixels_give_the_view_of_their_file(size: tuple[int, int], crop: Crop) -> None:
+def test_of_images_less_than_twice_the_view_decoded_pixels_give_the_view_of_their_file(size: tuple[int, int], crop: Crop) -> None:
     config = Augment(image_size=(64, 64), resize_to=72, crop=crop, randaugment=(2, 9))
-    picture = scene(*size)
-    for content in (jpeg(picture), jpeg(picture, exif=with_orientation(5)), encode(picture, "PNG")):
+    image = scene(*size)
+    for content in (jpeg(image), jpeg(image, exif=with_orientation(5)), encode(image, "PNG")):
         pixels_HWC = decode(content, name="a")
         pixels_HWC.flags.writeable = False  # as they lie in a cache
         for index in range(6):
             np.testing.assert_array_equal(
-                training_view(content, config, rng_of(0, 0, index)),
-                training_view(pixels_HWC, config, rng_of(0, 0, index)),
+                training_transform(content, config, rng_of(0, 0, index)),
+                training_transform(pixels_HWC, config, rng_of(0, 0, index)),
             )
 
 
@@ -209,22 +209,22 @@ def by_hand(content: bytes, config: Augment, index: int) -> Pixels:
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 7])
 @pytest.mark.parametrize(("interpolation", "levels"), [("bilinear", 2), ("bicubic", 2)])
-def test_a_view_of_a_small_picture_is_a_whole_decode_cropped_and_resized(
+def test_a_view_of_a_small_image_is_a_whole_decode_cropped_and_resized(
     interpolation: Interpolation, levels: int, orientation: int
 ) -> None:
     config = Augment(image_size=(96, 128), interpolation=interpolation)
     content = jpeg(scene(180, 170), exif=with_orientation(orientation))
     for index in range(12):
-        view_HWC = training_view(content, config, rng_of(0, 0, index))
+        view_HWC = training_transform(content, config, rng_of(0, 0, index))
         assert np.abs(view_HWC.astype(int) - by_hand(content, config, index)).max() <= levels
 
 
-def test_a_view_of_a_large_picture_shows_the_same_place() -> None:
+def test_a_view_of_a_large_image_shows_the_same_place() -> None:
     config = Augment(image_size=(40, 48), area=(0.6, 1.0))
     for orientation in (1, 6):
         content = jpeg(scene(500, 600, finest=70), exif=with_orientation(orientation), quality=95)
         for index in range(8):
-            view_HWC = training_view(content, config, rng_of(0, 0, index)).astype(int)
+            view_HWC = training_transform(content, config, rng_of(0, 0, index)).astype(int)
             expected_HWC = by_hand(content, config, index).astype(int)
             off = np.abs(view_HWC - expected_HWC).mean()
             # A shift by a quarter of a pixel would already show.
@@ -233,7 +233,7 @@ def test_a_view_of_a_large_picture_shows_the_same_place() -> None:
 
 
 @pytest.mark.data
-def test_on_real_pictures_a_view_is_exact_and_of_enlarged_ones_close(data_folder: Path) -> None:
+def test_on_real_images_a_view_is_exact_and_of_enlarged_ones_close(data_folder: Path) -> None:
     config = Augment()
     with zipfile.ZipFile(data_folder / "imagenet_val_1000.zip") as archive:
         names = sorted(name for name in archive.namelist() if name.endswith((".jpg", ".JPEG")))[::40]
@@ -242,9 +242,9 @@ def test_on_real_pictures_a_view_is_exact_and_of_enlarged_ones_close(data_folder
         with Image.open(io.BytesIO(content)) as image:
             small = image.convert("RGB")
         large = jpeg(small.resize((2 * small.width, 2 * small.height), Image.Resampling.BICUBIC))
-        off = np.abs(training_view(content, config, rng_of(0, 0, index)).astype(int) - by_hand(content, config, index))
+        off = np.abs(training_transform(content, config, rng_of(0, 0, index)).astype(int) - by_hand(content, config, index))
         assert off.max() <= 2
-        off = np.abs(training_view(large, config, rng_of(0, 0, index)).astype(int) - by_hand(large, config, index))
+        off = np.abs(training_transform(large, config, rng_of(0, 0, index)).astype(int) - by_hand(large, config, index))
         assert off.mean() < 2
 
 
@@ -255,7 +255,7 @@ def test_tf_bilinear_is_never_reduced() -> None:
         decode(content, name="a"), Preprocess(image_size=(32, 32), resize="squash", interpolation="tf-bilinear")
     )
     for crop in ("squash", "inception"):
-        view_HWC = training_view(content, replace(config, crop=crop, area=(1, 1), aspect=(1, 1)), rng_of(0, 0, 0))
+        view_HWC = training_transform(content, replace(config, crop=crop, area=(1, 1), aspect=(1, 1)), rng_of(0, 0, 0))
         assert np.abs(view_HWC.astype(int) - expected_HWC).max() <= 1
 
 
@@ -283,7 +283,7 @@ def test_flip_is_a_probability() -> None:
     image_HWC = scene(8, 8)
     for probability, low, high in ((0.0, 0, 0), (0.3, 60, 120), (1.0, 300, 300)):
         config = Augment(image_size=(8, 8), crop="squash", flip=probability)
-        views = [training_view(image_HWC, config, rng_of(0, 0, index)) for index in range(300)]
+        views = [training_transform(image_HWC, config, rng_of(0, 0, index)) for index in range(300)]
         flipped = sum(np.array_equal(view, image_HWC[:, ::-1]) for view in views)
         assert low <= flipped <= high
         assert flipped + sum(np.array_equal(view, image_HWC) for view in views) == 300
@@ -297,7 +297,7 @@ def test_pad_and_crop_shifts_by_at_most_the_padding() -> None:
     assert (padded_HWC[:4] == 7).all()
     seen = set()
     for index in range(400):
-        view_HWC = training_view(image_HWC, config, rng_of(0, 0, index))
+        view_HWC = training_transform(image_HWC, config, rng_of(0, 0, index))
         places = [
             (top, left)
             for top in range(9)
@@ -309,11 +309,11 @@ def test_pad_and_crop_shifts_by_at_most_the_padding() -> None:
     assert len(seen) > 75  # of 81
 
 
-def test_random_crop_cuts_out_of_the_scaled_picture() -> None:
+def test_random_crop_cuts_out_of_the_scaled_image() -> None:
     image_HWC = scene(50, 70)
     config = Augment(image_size=(24, 20), crop="random", resize_to=30, flip=0)
     scaled_HWC = scale(image_HWC, (30, 30), "bilinear")
-    view_HWC = training_view(image_HWC, config, rng_of(0, 0, 1))
+    view_HWC = training_transform(image_HWC, config, rng_of(0, 0, 1))
     assert any(np.array_equal(scaled_HWC[top : top + 24, left : left + 20], view_HWC) for top in range(7) for left in range(11))
 
 
@@ -322,18 +322,18 @@ def test_what_is_switched_on_later_does_not_change_the_crop() -> None:
     plain = Augment(image_size=(32, 32), erase=0)
     erased = replace(plain, erase=1.0, erase_area=(0.02, 0.1))
     for index in range(5):
-        one, other = (training_view(content, config, rng_of(0, 0, index)) for config in (plain, erased))
+        one, other = (training_transform(content, config, rng_of(0, 0, index)) for config in (plain, erased))
         assert 0.85 < (one == other).all(2).mean() < 1
 
 
 @pytest.mark.parametrize("crop", CROPS)
-def test_errors_name_the_picture(crop: Crop) -> None:
+def test_errors_name_the_image(crop: Crop) -> None:
     config = Augment(image_size=(32, 32), crop=crop)
     content = jpeg(scene(80, 80))
     for bad in (b"", b"<html>", content[:-40], encode(scene(), "TIFF")):
         with pytest.raises(DataError, match=r"pets/cat\.jpg"):
-            training_view(bad, config, rng_of(0, 0, 0), name="pets/cat.jpg")
+            training_transform(bad, config, rng_of(0, 0, 0), name="pets/cat.jpg")
     with pytest.raises(DataError, match=r"pets/cat\.jpg.*limit"):
-        training_view(content, config, rng_of(0, 0, 0), name="pets/cat.jpg", limits=DecodeLimits(max_pixels=100))
+        training_transform(content, config, rng_of(0, 0, 0), name="pets/cat.jpg", limits=DecodeLimits(max_pixels=100))
     with pytest.raises(DataError, match="channels"):
-        training_view(scene(), config, rng_of(0, 0, 0), channels=1)
+        training_transform(scene(), config, rng_of(0, 0, 0), channels=1)

@@ -14,14 +14,14 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.data.vtab_miniatures import clevr, kitti, kitti_line, matrix, norb, sprites
-from vitlab.data.dataset import ListedSource
+from vitlab.data.dataset import ListedDataset
 from vitlab.data.readers.vtab import clevr_distance, kitti_class, open_clevr, open_dsprites, open_kitti, open_norb
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 
 
-def classes_of(source: ListedSource) -> list[str]:
-    return [source.labels[code] for code in source.table.codes]
+def classes_of(dataset: ListedDataset) -> list[str]:
+    return [dataset.labels[code] for code in dataset.table.codes]
 
 
 # dSprites
@@ -97,7 +97,7 @@ def test_a_folder_without_sprites_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_norb_gives_the_first_camera_and_its_angles(tmp_path: Path, packed: bool) -> None:
-    pictures = norb(tmp_path, packed=packed)
+    images = norb(tmp_path, packed=packed)
     azimuth, elevation = open_norb(tmp_path, "azimuth"), open_norb(tmp_path, "elevation")
     assert azimuth.table.codes.tolist() == [number % 18 for number in range(20)] * 2
     assert elevation.table.codes.tolist() == [number % 9 for number in range(20)] * 2
@@ -107,13 +107,13 @@ def test_norb_gives_the_first_camera_and_its_angles(tmp_path: Path, packed: bool
     for index in (0, 19, 20, 39):
         content = again[index].content
         assert isinstance(content, np.ndarray)
-        assert np.array_equal(content[:, :, 0], pictures["training" if index < 20 else "testing"][index % 20, 0])
+        assert np.array_equal(content[:, :, 0], images["training" if index < 20 else "testing"][index % 20, 0])
 
 
 def test_norb_that_is_cut_off_damaged_or_lies_is_refused(tmp_path: Path) -> None:
     norb(tmp_path, packed=False)
-    (pictures,) = tmp_path.glob("*-training-dat.mat")
-    content = pictures.read_bytes()
+    (images,) = tmp_path.glob("*-training-dat.mat")
+    content = images.read_bytes()
     for broken, why in (
         (content[:-1], "cut off"),
         (content + b"more", "more than its header"),
@@ -122,12 +122,12 @@ def test_norb_that_is_cut_off_damaged_or_lies_is_refused(tmp_path: Path) -> None
         (struct.pack("<6i", 0x1E3D4C55, 4, 2**30, 2, 2**10, 2**10), "cannot hold"),
         (struct.pack("<6i", 0x1E3D4C55, 4, -4, 2, 6, 8), "cannot hold"),
     ):
-        pictures.write_bytes(broken)
+        images.write_bytes(broken)
         with pytest.raises(DataError, match=why):
             open_norb(tmp_path, "azimuth").digests()
     packed = gzip.compress(content)
-    pictures.unlink()
-    pictures.with_suffix(".mat.gz").write_bytes(packed[:-200])
+    images.unlink()
+    images.with_suffix(".mat.gz").write_bytes(packed[:-200])
     with pytest.raises(DataError, match="damaged or cut off"):
         open_norb(tmp_path, "azimuth").digests()
 
@@ -177,7 +177,7 @@ def test_scenes_that_are_none_are_refused(tmp_path: Path) -> None:
         open_clevr(tmp_path, "count")
 
 
-def test_a_scene_with_too_many_objects_and_a_missing_picture_are_named(tmp_path: Path) -> None:
+def test_a_scene_with_too_many_objects_and_a_missing_image_are_named(tmp_path: Path) -> None:
     clevr(tmp_path)
     (tmp_path / "images" / "val" / "CLEVR_val_000002.png").unlink()
     told = json.loads((tmp_path / "scenes" / "CLEVR_train_scenes.json").read_text())
@@ -212,18 +212,18 @@ def test_the_closest_vehicle_decides(lines: list[str], code: int) -> None:
 
 def test_kitti_is_in_the_order_of_its_numbers_without_parts(tmp_path: Path) -> None:
     kitti(tmp_path)
-    source = open_kitti(tmp_path)
-    assert source.table.codes[:8].tolist() == [0, 0, 0, 1, 1, 1, 1, 2]
-    assert set(source.parts.tolist()) == {-1}
-    assert source[12].content == b"12"
-    assert "drive" in source.notes[0]
+    dataset = open_kitti(tmp_path)
+    assert dataset.table.codes[:8].tolist() == [0, 0, 0, 1, 1, 1, 1, 2]
+    assert set(dataset.parts.tolist()) == {-1}
+    assert dataset[12].content == b"12"
+    assert "drive" in dataset.notes[0]
 
 
 def test_no_drive_is_in_two_parts_where_the_development_kit_says_which_they_are(tmp_path: Path) -> None:
     kitti(tmp_path, count=60, drives=20)
-    source = open_kitti(tmp_path)
+    dataset = open_kitti(tmp_path)
     drive = np.array([((7 * number) % 60) % 20 for number in range(60)])
-    parts = source.parts
+    parts = dataset.parts
     for one in np.unique(drive):
         assert len(set(parts[drive == one].tolist())) == 1
     assert [len(set(drive[parts == part].tolist())) for part in (TRAIN, VAL, TEST)] == [16, 2, 2]
@@ -231,7 +231,7 @@ def test_no_drive_is_in_two_parts_where_the_development_kit_says_which_they_are(
     names = np.array([f"2011_09_26_drive_{number:04d}_sync" for number in range(20)])
     expected = np.random.RandomState(123).choice(names, 2, replace=False)
     assert set(names[np.unique(drive[parts == TEST])].tolist()) == set(expected.tolist())
-    assert not source.notes
+    assert not dataset.notes
 
 
 def test_broken_kitti_is_named(tmp_path: Path) -> None:

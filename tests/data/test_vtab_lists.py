@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.data.piles import as_folder
 from vitlab.data.decode import decode
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.data.readers.retinopathy import encoded_fundus, open_retinopathy
 from vitlab.data.readers.vtab import open_lists
 from vitlab.data.split import TEST, TRAIN, VAL
@@ -36,27 +36,27 @@ def photograph(name: str) -> bytes:
 
 def test_kaggle_lists_give_levels_and_parts(tmp_path: Path) -> None:
     retinopathy(tmp_path)
-    source = open_retinopathy(tmp_path)
-    assert source.table.codes.tolist() == [0, 2, 4, 1, 3]
-    assert source.parts.tolist() == [TRAIN, TRAIN, TRAIN, TEST, VAL]
-    assert source.name(3) == str(tmp_path / "test" / "1_left.jpeg")
+    dataset = open_retinopathy(tmp_path)
+    assert dataset.table.codes.tolist() == [0, 2, 4, 1, 3]
+    assert dataset.parts.tolist() == [TRAIN, TRAIN, TRAIN, TEST, VAL]
+    assert dataset.name(3) == str(tmp_path / "test" / "1_left.jpeg")
 
 
 def test_eyes_are_seen_made_comparable_and_known_by_that(tmp_path: Path) -> None:
     retinopathy(tmp_path)
-    source = pickle.loads(pickle.dumps(open_retinopathy(tmp_path)))
+    dataset = pickle.loads(pickle.dumps(open_retinopathy(tmp_path)))
     plain = decode(photograph("1_left"), name="1_left")
-    assert source[3].content == encoded_fundus(plain)
-    digests = {row.tobytes() for row in source.digests()}
+    assert dataset[3].content == encoded_fundus(plain)
+    digests = {row.tobytes() for row in dataset.digests()}
     photographs = {digest(photograph(name)) for name in ("10_left", "10_right", "13_left", "1_left", "1_right")}
     assert len(digests) == 5
     assert not digests & photographs, "features of the photographs as they are must not be taken for those of the discs"
-    assert len(open_source(str(tmp_path), split="train")) == 3
+    assert len(open_dataset(str(tmp_path), split="train")) == 3
 
 
 def test_a_photograph_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
     retinopathy(tmp_path)
-    (tmp_path / "test" / "1_left.jpeg").write_bytes(b"no picture")
+    (tmp_path / "test" / "1_left.jpeg").write_bytes(b"no image")
     with pytest.raises(DataError, match="1_left"):
         open_retinopathy(tmp_path)[3]
 
@@ -88,11 +88,11 @@ def lists(root: Path) -> None:
 
 def test_lists_give_parts_and_classes(tmp_path: Path) -> None:
     lists(tmp_path)
-    source = open_lists(tmp_path, classes=3)
-    assert source.parts.tolist() == [TRAIN] * 4 + [VAL] * 2 + [TEST] * 5
-    assert source.table.codes.tolist() == [0, 1, 2, 0, 0, 1, 0, 1, 2, 0, 1]
-    assert source[4].content == b"images/val200/0.jpg"
-    assert len(source.labels) == 3
+    dataset = open_lists(tmp_path, classes=3)
+    assert dataset.parts.tolist() == [TRAIN] * 4 + [VAL] * 2 + [TEST] * 5
+    assert dataset.table.codes.tolist() == [0, 1, 2, 0, 0, 1, 0, 1, 2, 0, 1]
+    assert dataset[4].content == b"images/val200/0.jpg"
+    assert len(dataset.labels) == 3
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_killed_worker_is_told_of_and_not_waited_for(when: str) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGKILL])
-def test_a_worker_that_a_picture_kills_names_the_picture(how: signal.Signals) -> None:
+def test_a_worker_that_a_image_kills_names_the_image(how: signal.Signals) -> None:
     with started(view=DieAt(19, how)) as stream:
         assert len(next(stream)) == 8
         with pytest.raises(DataError, match=rf"was killed by {how.name} at stamp-19.png \(index 19\)"):
@@ -176,16 +176,16 @@ def test_the_death_of_the_process_that_forked_the_workers_is_told_of_and_leaves_
     stream = started()
     workers = pids(stream)
     assert isinstance(stream.pool, Processes)
-    keeper = stream.pool._keepers[0].process.pid
-    os.kill(keeper, signal.SIGKILL)
-    with pytest.raises(DataError, match=f"the process {keeper} that starts the workers was killed by SIGKILL"):
+    checkpointer = stream.pool._keepers[0].process.pid
+    os.kill(checkpointer, signal.SIGKILL)
+    with pytest.raises(DataError, match=f"the process {checkpointer} that starts the workers was killed by SIGKILL"):
         list(stream)
     eventually(lambda: not any(map(is_running, workers)))
 
 
 def unforked(view: View = stamp) -> Processes:
     """Workers as they are where forks are not safe: each a fresh interpreter."""
-    filler = Filler(source=Stamps(count=40), view=view, shape=SHAPE, seed=5, replace=False, patient=False)
+    filler = Filler(dataset=Stamps(count=40), view=view, shape=SHAPE, seed=5, replace=False, patient=False)
     return Processes(filler, workers=2, timeout=60.0, slots=1, rows=8, fork=False)
 
 
@@ -207,7 +207,7 @@ def test_workers_that_are_no_forks_give_the_same_batches_and_end_as_others_do() 
     assert not is_running(other)
 
 
-def test_a_picture_that_kills_a_worker_that_is_no_fork_is_named_too() -> None:
+def test_a_image_that_kills_a_worker_that_is_no_fork_is_named_too() -> None:
     pool = unforked(DieAt(5, signal.SIGSEGV))
     pool.start(0, InTurn(length=40).picks(0, 8))
     with pytest.raises(DataError, match=r"was killed by SIGSEGV at stamp-5.png"):

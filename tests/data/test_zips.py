@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import real_data
 from tests.data.piles import as_zip, pile
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.data.readers.recognise import open_zip
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import ArchiveLimits
@@ -59,16 +59,16 @@ def test_more_entries_than_sixteen_bits_count_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_no_changed_byte_gives_other_pictures_or_another_error(tmp_path: Path, method: int) -> None:
-    files = pile(classes=2, pictures=3)
+def test_no_changed_byte_gives_other_images_or_another_error(tmp_path: Path, method: int) -> None:
+    files = pile(classes=2, images=3)
     path = as_zip(tmp_path / "it.zip", files, method=method)
     whole = path.read_bytes()
     refused = 0
     for place in range(0, len(whole), 3):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
         try:
-            source = open_zip(path)
-            read = {source[index].content for index in range(len(source))}
+            dataset = open_zip(path)
+            read = {dataset[index].content for index in range(len(dataset))}
         except DataError:
             refused += 1
         else:
@@ -77,7 +77,7 @@ def test_no_changed_byte_gives_other_pictures_or_another_error(tmp_path: Path, m
 
 
 def test_every_cut_is_refused(tmp_path: Path) -> None:
-    path = as_zip(tmp_path / "it.zip", pile(classes=2, pictures=3))
+    path = as_zip(tmp_path / "it.zip", pile(classes=2, images=3))
     whole = path.read_bytes()
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
@@ -103,9 +103,9 @@ def test_links_are_left_out_and_counted(tmp_path: Path) -> None:
         link = zipfile.ZipInfo("class-0/link.jpg")
         link.create_system, link.external_attr = 3, 0o120777 << 16
         archive.writestr(link, "/etc/passwd")
-    source = open_zip(path)
-    assert len(source) == 60
-    assert "1 links, which are not followed" in source.notes[0]
+    dataset = open_zip(path)
+    assert len(dataset) == 60
+    assert "1 links, which are not followed" in dataset.notes[0]
 
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_bomb_that_hides_its_size_never_unpacks_to_more_than_it_says(tmp_path:
 
 def test_entries_that_overlap_are_refused(tmp_path: Path) -> None:
     # as the bombs of Fifield (2019) do: many entries, one piece of data
-    path = as_zip(tmp_path / "it.zip", pile(classes=2, pictures=2))
+    path = as_zip(tmp_path / "it.zip", pile(classes=2, images=2))
     data = bytearray(path.read_bytes())
     first = data.find(b"PK\1\2")
     second = data.find(b"PK\1\2", first + 1)
@@ -193,9 +193,9 @@ def test_what_is_not_as_it_should_be_is_named(tmp_path: Path, change: Callable[[
 
 
 def test_an_archive_that_changes_while_it_is_open_is_refused(tmp_path: Path) -> None:
-    source = open_zip(as_zip(tmp_path / "it.zip", pile()))
-    again = pickle.loads(pickle.dumps(source))
-    as_zip(tmp_path / "it.zip", pile(pictures=21))
+    dataset = open_zip(as_zip(tmp_path / "it.zip", pile()))
+    again = pickle.loads(pickle.dumps(dataset))
+    as_zip(tmp_path / "it.zip", pile(images=21))
     with pytest.raises(DataError, match=r"has changed since it was opened"):
         again[0]
 
@@ -203,8 +203,8 @@ def test_an_archive_that_changes_while_it_is_open_is_refused(tmp_path: Path) -> 
 @pytest.mark.data
 def test_the_pets_are_read_in_place_with_their_official_parts() -> None:
     pets = real_data() / "oxford_pets_128.zip"
-    assert [len(open_source(pets, split=split)) for split in ("train+val", "test", "all")] == [3680, 3669, 7349]
-    train, val = open_source(pets, split="train"), open_source(pets, split="val")
+    assert [len(open_dataset(pets, split=split)) for split in ("train+val", "test", "all")] == [3680, 3669, 7349]
+    train, val = open_dataset(pets, split="train"), open_dataset(pets, split="val")
     assert len(train) + len(val) == 3680
     assert len(train.labels) == 37
     assert {val.label(index) for index in range(len(val))} == set(range(37))
@@ -218,14 +218,14 @@ def test_the_pets_are_read_in_place_with_their_official_parts() -> None:
 
 
 @pytest.mark.data
-def test_the_imagenet_pictures_have_the_labels_of_their_list_and_those_of_real() -> None:
+def test_the_imagenet_images_have_the_labels_of_their_list_and_those_of_real() -> None:
     path = real_data() / "imagenet_val_1000.zip"
-    source = open_source(path, split="all")
-    assert (len(source), len(source.labels), source.labels[0], source.labels[999]) == (1000, 1000, "tench", "toilet_tissue")
-    assert sorted(source.label(index) for index in range(1000)) == list(range(1000))  # type: ignore[type-var]
-    real = open_source(path, split="all", label_column="real_labels")
+    dataset = open_dataset(path, split="all")
+    assert (len(dataset), len(dataset.labels), dataset.labels[0], dataset.labels[999]) == (1000, 1000, "tench", "toilet_tissue")
+    assert sorted(dataset.label(index) for index in range(1000)) == list(range(1000))  # type: ignore[type-var]
+    real = open_dataset(path, split="all", label_column="real_labels")
     labels = [real.label(index) for index in range(1000)]
     assert real.multi_label
     assert sum(1 for label in labels if label) == 946
     assert (72, 815) in labels
-    assert [real[index].name for index in range(5)] == [source[index].name for index in range(5)]
+    assert [real[index].name for index in range(5)] == [dataset[index].name for index in range(5)]

@@ -14,7 +14,7 @@ from tests.data.piles import as_folder
 
 
 def sprites(path: Path, *, count: int = 40, most: int = 1, packed: bool = True) -> NDArray[np.uint8]:
-    """A file as the authors publish it, with their pickled metadata; picture i has orientation i, x = i % 32."""
+    """A file as the authors publish it, with their pickled metadata; image i has orientation i, x = i % 32."""
     images = np.random.default_rng(0).integers(0, most + 1, (count, 64, 64)).astype(np.uint8)
     number = np.arange(count)
     latents = np.stack([0 * number, number % 3, number % 6, number % 40, number % 32, number // 2], axis=1).astype(np.int64)
@@ -30,17 +30,17 @@ def matrix(array: NDArray[np.generic]) -> bytes:
 
 
 def norb(folder: Path, *, count: int = 20, packed: bool = True) -> dict[str, NDArray[np.uint8]]:
-    """Both parts; picture i of a part has elevation i % 9 and azimuth number i % 18."""
-    pictures = {}
+    """Both parts; image i of a part has elevation i % 9 and azimuth number i % 18."""
+    images = {}
     for part, instances, seed in (("training", "46789", 1), ("testing", "01235", 2)):
-        pictures[part] = np.random.default_rng(seed).integers(0, 256, (count, 2, 6, 8)).astype(np.uint8)
+        images[part] = np.random.default_rng(seed).integers(0, 256, (count, 2, 6, 8)).astype(np.uint8)
         number = np.arange(count, dtype=np.int32)
         facts = np.stack([number % 5, number % 9, 2 * (number % 18), number % 6], axis=1).astype(np.int32)
-        for kind, array in (("dat", pictures[part]), ("cat", number % 5), ("info", facts)):
+        for kind, array in (("dat", images[part]), ("cat", number % 5), ("info", facts)):
             content = matrix(array.astype(array.dtype))
             name = f"smallnorb-5x{instances}x9x18x6x2x96x96-{part}-{kind}.mat"
             (folder / (name + ".gz" if packed else name)).write_bytes(gzip.compress(content) if packed else content)
-    return pictures
+    return images
 
 
 def clevr(root: Path) -> None:
@@ -64,9 +64,9 @@ def kitti_line(kind: str, ahead: float) -> str:
 def kitti(root: Path, *, count: int = 30, drives: int = 0) -> None:
     as_folder(root / "annotations" / "training" / "label_2",
               {f"{number:06d}.txt": kitti_line("Car", 3.0 * number).encode() for number in range(count)})  # fmt: skip
-    as_folder(root / "pictures" / "training" / "image_2", {f"{number:06d}.png": b"%d" % number for number in range(count)})
+    as_folder(root / "images" / "training" / "image_2", {f"{number:06d}.png": b"%d" % number for number in range(count)})
     if drives:
-        # Picture i is line order[i] (from 1) of the mapping.
+        # Image i is line order[i] (from 1) of the mapping.
         order = [(7 * number) % count + 1 for number in range(count)]
         lines = [f"2011_09_26 2011_09_26_drive_{line % drives:04d}_sync {line:010d}" for line in range(count)]
         files = {"train_rand.txt": ",".join(map(str, order)).encode(), "train_mapping.txt": "\n".join(lines).encode()}

@@ -51,13 +51,13 @@ RUNNERS: dict[str, Callable[[Path], Run]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A model that learned letters, then to tell dark pictures from light ones; those pictures, and one in between."""
+    """A model that learned letters, then to tell dark images from light ones; those images, and one in between."""
 
     name: str
     folder: Path
     model: Path
     tones: Path
-    picture: Path
+    image: Path
     pixels_1HWC: NDArray[np.uint8]
 
 
@@ -77,7 +77,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             pixels_HW = np.clip(tone + rng.normal(0, 30, (32, 32)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels_HW).save(folder / "tones" / label / f"{number}.png")
     between_HW = rng.integers(0, 256, (32, 32), np.uint8)
-    Image.fromarray(between_HW).save(folder / "picture.png")
+    Image.fromarray(between_HW).save(folder / "image.png")
     first = ("pretrain", "--recipe", "small-data", "--model", name, "--data", LETTERS, "--steps", "2", *QUICK)
     assert main([*first, "--out", f"{folder}/letters"]) == 0
     second = ("finetune", f"{folder}/tones", "--from", f"{folder}/letters", "--preset", "none", "--lr", "0.03", "--steps", "20")
@@ -87,7 +87,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         folder=folder,
         model=folder / "run" / "model.safetensors",
         tones=folder / "tones",
-        picture=folder / "picture.png",
+        image=folder / "image.png",
         pixels_1HWC=between_HW[None, :, :, None],
     )
 
@@ -108,13 +108,13 @@ def test_it_learns_and_is_judged(trained: Trained, capsys: pytest.CaptureFixture
     losses = [event["loss"] for event in events if event["event"] == "stepped"]
     assert losses[0] == pytest.approx(math.log(2), abs=1e-4)  # the new head is all zeros
     judged = answer(capsys, "evaluate", trained.model, trained.tones)
-    assert judged["top1"]["right"] >= 0.9 * judged["pictures"]
+    assert judged["top1"]["right"] >= 0.9 * judged["images"]
     assert judged["loss"] < math.log(2) / 2
 
 
 def test_it_answers_alike_in_every_runtime(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     told = {
-        backend: answer(capsys, "predict", trained.model, trained.picture, "--backend", backend)["top"]
+        backend: answer(capsys, "predict", trained.model, trained.image, "--backend", backend)["top"]
         for backend in ("torch", "onnxruntime")  # OpenVINO has its turn in what is exported
     }
     chances = [chance["probability"] for chance in told["torch"]]
@@ -131,7 +131,7 @@ def test_its_file_for_another_runtime_answers_as_it_does(
     out = tmp_path / f"model{ending}"
     assert answer(capsys, "export", trained.model, out, "--inside")["largest difference"] < 1e-4
     chances_1K = RUNNERS[ending](out)(trained.pixels_1HWC)
-    wanted_1K = Predictor(trained.model)([trained.picture])[0].probabilities
+    wanted_1K = Predictor(trained.model)([trained.image])[0].probabilities
     np.testing.assert_allclose(chances_1K[0], wanted_1K, atol=2e-5)
     if ending == ".onnx":
         assert json.loads(onnx_facts(out.read_bytes())["vitlab_labels"]) == ["dark", "light"]

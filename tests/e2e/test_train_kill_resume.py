@@ -1,4 +1,4 @@
-"""As a user, by the command line: pre-train on generated pictures, be killed, go on, judge, convert to two formats, predict."""
+"""As a user, by the command line: pre-train on generated images, be killed, go on, judge, convert to two formats, predict."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def test_train_kill_resume_evaluate_convert_predict(tmp_path: Path, capsys: pyte
     with torch.no_grad():
         torch.testing.assert_close(timm.model(images_BCHW), kept.model(images_BCHW), atol=1e-5, rtol=0)
 
-    picture = tmp_path / "letter.png"
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32), np.uint8)).save(picture)
-    assert main(["predict", str(run / "model.safetensors"), str(picture), "--json"]) == 0
+    image = tmp_path / "letter.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32), np.uint8)).save(image)
+    assert main(["predict", str(run / "model.safetensors"), str(image), "--json"]) == 0
     assert kept.labels is not None
     assert any(label in capsys.readouterr().out for label in kept.labels)
     assert judged

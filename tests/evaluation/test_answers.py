@@ -1,4 +1,4 @@
-"""Answers: every picture has one or is reported, and the first numbers are those of scikit-learn."""
+"""Answers: every image has one or is reported, and the first numbers are those of scikit-learn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FED = Preprocess(image_size=(1, 6), resize="squash", mean=(0.0,) * 3, std=(1.0,)
 
 
 @pytest.mark.parametrize("size", [1, 4, 7, 100])
-def test_every_picture_is_answered_whatever_the_batch_size(size: int) -> None:
+def test_every_image_is_answered_whatever_the_batch_size(size: int) -> None:
     rng = np.random.default_rng(0)
     pixels_NC = rng.integers(0, 256, (23, 6), np.uint8)
     labels_N = rng.integers(0, 6, 23)
@@ -61,7 +61,7 @@ def test_lower_precision_gives_nearly_the_same() -> None:
     assert not np.array_equal(half.logits_NC, full.logits_NC)
 
 
-def test_pictures_that_failed_are_kept_and_count_as_wrong() -> None:
+def test_images_that_failed_are_kept_and_count_as_wrong() -> None:
     right = told.made(failed=0)
     some = told.made(failed=50)
     assert some.asked == 250
@@ -76,9 +76,9 @@ def test_failures_of_batches_are_gathered_and_a_batch_may_be_empty() -> None:
     empty = replace(second, images_BHWC=second.images_BHWC[:0], labels=second.labels[:0], index_B=second.index_B[:0], failed=failed)
     found = answer(told.Echo(6), [first, empty], FED)
     assert (len(found), found.asked, found.failures) == (2, 5, failed)
-    with pytest.raises(DataError, match=r"none of 3 pictures could be read; the first: 10\.jpg"):
+    with pytest.raises(DataError, match=r"none of 3 images could be read; the first: 10\.jpg"):
         answer(told.Echo(6), [empty], FED)
-    with pytest.raises(DataError, match="no pictures"):
+    with pytest.raises(DataError, match="no images"):
         answer(told.Echo(6), [], FED)
 
 
@@ -94,7 +94,7 @@ def test_the_headline_is_scikit_learns() -> None:
 def test_the_headline_of_several_labels_is_scikit_learns() -> None:
     rng = np.random.default_rng(1)
     labels_NC = (rng.random((60, 5)) < 0.3).astype(np.float32)
-    labels_NC[:, 4] = 0  # a class without a picture is left out of the mean
+    labels_NC[:, 4] = 0  # a class without a image is left out of the mean
     logits_NC = (rng.normal(size=(60, 5)) + labels_NC).astype(np.float32)
     answers = Answers(logits_NC=logits_NC, labels=labels_NC, indices_N=np.arange(60))
     found = headline(answers)
@@ -115,7 +115,7 @@ def test_a_model_that_has_diverged_is_not_right_by_accident() -> None:
 @pytest.mark.parametrize(
     ("labels", "complaint"),
     [
-        (np.array([0, -1, 2]), "1 of 3 pictures have no label"),
+        (np.array([0, -1, 2]), "1 of 3 images have no label"),
         (np.array([0, 1, 9]), "label 9, and the model has classes 0 to 3"),
         (np.zeros((3, 6), np.float32), "6 classes and the model 4"),
     ],

@@ -56,17 +56,17 @@ def test_intervals_hold_their_share_and_are_left_out_when_not_asked_for() -> Non
     assert classified(answers, targets, config=EvaluateConfig(resamples=0)).top1.interval is None
 
 
-def test_a_picture_that_failed_is_wrong_everywhere() -> None:
+def test_a_image_that_failed_is_wrong_everywhere() -> None:
     answers, targets = told.made(failed=40), told.same()
     found, without = classified(answers, targets, failed=[3] * 40), classified(replace(answers, failures=()), targets)
-    assert (found.pictures, found.unreadable) == (240, 40)
+    assert (found.images, found.unreadable) == (240, 40)
     assert (found.top1.right, found.top1.of) == (without.top1.right, 240)
     assert found.per_class[3].of == without.per_class[3].of + 40
     assert found.mean_class_accuracy < without.mean_class_accuracy
     assert found.loss == without.loss
 
 
-def test_real_leaves_out_pictures_without_a_label_and_counts_any_of_several() -> None:
+def test_real_leaves_out_images_without_a_label_and_counts_any_of_several() -> None:
     answers = Answers(
         logits_NC=np.eye(4, dtype=np.float32), labels=np.array([0, 0, 2, 3]), indices_N=np.arange(4), failures=told.failures(2)
     )
@@ -77,7 +77,7 @@ def test_real_leaves_out_pictures_without_a_label_and_counts_any_of_several() ->
 
 
 def test_a_part_of_the_classes_is_judged_among_all_and_among_themselves() -> None:
-    answers = told.made(pictures=400)
+    answers = told.made(images=400)
     kept_N = answers.labels < 3
     part = Answers(logits_NC=answers.logits_NC[kept_N], labels=answers.labels[kept_N], indices_N=np.arange(kept_N.sum()))
     names = told.same().names
@@ -105,7 +105,7 @@ def test_another_order_of_classes_changes_no_number() -> None:
 
 
 def test_a_mapping_to_several_classes_counts_each_of_them() -> None:
-    answers = told.made(pictures=300)
+    answers = told.made(images=300)
     groups = ((0, 1, 2), (3,), (4, 5), (6, 7))
     group_of = {code: group for group, codes in enumerate(groups) for code in codes}
     labels = np.array([group_of[code] for code in answers.labels.tolist()])
@@ -126,7 +126,7 @@ def test_a_mapping_to_several_classes_counts_each_of_them() -> None:
     assert sum(count for _, _, count in found.confusion) == 300
 
 
-def test_a_class_without_pictures_is_left_out_of_the_mean_of_classes() -> None:
+def test_a_class_without_images_is_left_out_of_the_mean_of_classes() -> None:
     answers = told.made(classes=8)
     answers = replace(answers, labels=np.minimum(answers.labels, 5))
     found = classified(answers, told.same())
@@ -161,7 +161,7 @@ def test_several_labels_are_judged_by_average_precision_as_scikit_learn_has_it()
     assert found.interval[0] < found.mean_average_precision < found.interval[1]
 
 
-def test_an_unreadable_picture_of_several_labels_stands_last_in_every_class() -> None:
+def test_an_unreadable_image_of_several_labels_stands_last_in_every_class() -> None:
     rng = np.random.default_rng(0)
     right_NK = rng.random((40, 3)) < 0.5
     logits_NC = rng.normal(size=(40, 3)).astype(np.float32)
@@ -172,7 +172,7 @@ def test_an_unreadable_picture_of_several_labels_stands_last_in_every_class() ->
     found = classify_multi_label(answers, told.same(3), failed_AK=failed_AK, config=EvaluateConfig(resamples=0))
     expected = sk.average_precision_score(np.concatenate([right_NK, failed_AK]), np.concatenate([logits_NC, np.full((2, 3), -1e9)]))
     assert found.mean_average_precision == pytest.approx(expected)
-    assert (found.pictures, found.unreadable, found.interval) == (42, 2, None)
+    assert (found.images, found.unreadable, found.interval) == (42, 2, None)
 
 
 def test_a_config_refuses_nonsense() -> None:

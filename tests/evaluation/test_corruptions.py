@@ -1,4 +1,4 @@
-"""Corruptions: fifteen, each harder from severity to severity, and a function of the picture, its index, kind and severity."""
+"""Corruptions: fifteen, each harder from severity to severity, and a function of the image, its index, kind and severity."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.data.pictures import jpeg, scene
+from tests.data.images import jpeg, scene
 from vitlab.config import Preprocess
 from vitlab.config.data import DecodeLimits
-from vitlab.data.dataset import Example
+from vitlab.data.dataset import Sample
 from vitlab.data.loader import Loader
-from vitlab.data.transforms import EvaluationView
+from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import ConfigError
 from vitlab.evaluation.corruption_kinds import convolved, gaussian, mirrored, moved, plasma, sampled, zoomed
-from vitlab.evaluation.corruptions import CORRUPTIONS, SEVERITIES, CorruptedView, chosen_corruptions, corrupt
+from vitlab.evaluation.corruptions import CORRUPTIONS, SEVERITIES, CorruptedTransform, chosen_corruptions, corrupt
 
 Pixels = NDArray[np.uint8]
 PICTURE = scene(96, 96, seed=3)
@@ -38,7 +38,7 @@ def test_there_are_the_papers_fifteen() -> None:
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_a_corruption_changes_the_picture_and_nothing_but_its_pixels(name: str) -> None:
+def test_a_corruption_changes_the_image_and_nothing_but_its_pixels(name: str) -> None:
     before = PICTURE.copy()
     for severity in SEVERITIES:
         after = made(name, severity)
@@ -119,7 +119,7 @@ def test_pixelate_makes_blocks() -> None:
     assert np.array_equal(after, np.kron(after[::4, ::4], np.ones((4, 4, 1), np.uint8)))
 
 
-def test_blurs_keep_the_light_in_the_picture() -> None:
+def test_blurs_keep_the_light_in_the_image() -> None:
     for name in ("defocus-blur", "glass-blur", "motion-blur", "zoom-blur"):
         flat = np.full((48, 48, 3), 90, np.uint8)
         assert distance(made(name, 5, image=flat), flat) <= 1
@@ -146,7 +146,7 @@ def test_an_unknown_corruption_or_severity_is_refused_and_a_near_miss_is_named()
 
 def test_gaussian_blur_is_scipys() -> None:
     image = np.random.default_rng(0).random((21, 30, 2)).astype(np.float32)
-    for sigma in (0.4, 2.0, 25.0):  # the last reaches round the picture several times
+    for sigma in (0.4, 2.0, 25.0):  # the last reaches round the image several times
         expected = ndimage.gaussian_filter(image, (sigma, sigma, 0), mode="reflect", truncate=4)
         np.testing.assert_allclose(gaussian(image, sigma), expected, atol=1e-5)
 
@@ -158,7 +158,7 @@ def test_convolution_is_scipys() -> None:
     np.testing.assert_allclose(convolved(image, kernel), expected, rtol=1e-4)
 
 
-def test_sampling_at_whole_pixels_gives_the_picture_and_between_them_scipys_interpolation() -> None:
+def test_sampling_at_whole_pixels_gives_the_image_and_between_them_scipys_interpolation() -> None:
     rng = np.random.default_rng(0)
     image = rng.random((9, 12, 1)).astype(np.float32)
     y_HW, x_HW = np.mgrid[:9, :12].astype(float)
@@ -183,7 +183,7 @@ def test_small_parts_do_what_they_say() -> None:
 
 
 class Files:
-    """Pictures as files."""
+    """Images as files."""
 
     labels = ("a", "b")
     multi_label = False
@@ -191,8 +191,8 @@ class Files:
     def __len__(self) -> int:
         return 5
 
-    def __getitem__(self, index: int) -> Example:
-        return Example(name=f"{index}.jpg", content=jpeg(scene(40, 40, seed=index // 2)), label=index % 2)
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(name=f"{index}.jpg", content=jpeg(scene(40, 40, seed=index // 2)), label=index % 2)
 
     def label(self, index: int) -> int:
         return index % 2
@@ -205,16 +205,16 @@ class Files:
 def test_a_loader_corrupts_by_index_kind_and_severity_alone(workers: int, kind: str) -> None:
     from vitlab.config.evaluation import EvaluateConfig
 
-    view = EvaluationView(preprocess=Preprocess(image_size=(32, 32), resize_to=36), limits=DecodeLimits())
+    view = EvaluationTransform(preprocess=Preprocess(image_size=(32, 32), resize_to=36), limits=DecodeLimits())
     config = EvaluateConfig(batch_size=2, workers=workers, worker_kind=kind)  # type: ignore[arg-type]
 
     def seen(name: str, severity: int) -> Pixels:
-        hard = CorruptedView(view=view, corruption=name, severity=severity)
+        hard = CorruptedTransform(view=view, corruption=name, severity=severity)
         with Loader(Files(), hard.feed(), config=config.loader(seed=hard.seed), train=False).batches() as batches:
             return np.concatenate([batch.images_BHWC for batch in batches])
 
     noise = seen("gaussian-noise", 1)
-    assert not np.array_equal(noise[0], noise[1])  # one picture at two places
+    assert not np.array_equal(noise[0], noise[1])  # one image at two places
     from vitlab.data.sampler import rng_of
 
     clean = view.see(jpeg(scene(40, 40, seed=1)), name="a")
@@ -222,7 +222,7 @@ def test_a_loader_corrupts_by_index_kind_and_severity_alone(workers: int, kind: 
 
 
 def test_no_two_corruptions_share_their_randomness() -> None:
-    view = EvaluationView(preprocess=Preprocess(), limits=DecodeLimits())
-    seeds = {CorruptedView(view=view, corruption=name, severity=level).seed for name in CORRUPTIONS for level in SEVERITIES}
+    view = EvaluationTransform(preprocess=Preprocess(), limits=DecodeLimits())
+    seeds = {CorruptedTransform(view=view, corruption=name, severity=level).seed for name in CORRUPTIONS for level in SEVERITIES}
     assert len(seeds) == 75
     assert 0 not in seeds

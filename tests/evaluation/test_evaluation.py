@@ -1,4 +1,4 @@
-"""A checkpoint judged by a source: every picture once, in any batches, and what cannot be read is never left out in silence."""
+"""A checkpoint judged by a source: every image once, in any batches, and what cannot be read is never left out in silence."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from tests.inference import small
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.evaluation import EvaluateConfig
-from vitlab.data.dataset import Source
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import Dataset
+from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.classify import Classification, MultiLabel
 from vitlab.evaluation.evaluation import Evaluation, evaluate, name_in, open_part, robustness, write_per_image
@@ -23,9 +23,9 @@ from vitlab.inference import Predictor
 QUICK = EvaluateConfig(batch_size=4, workers=0, resamples=0)
 
 
-def judged(checkpoint: Checkpoint, source: Source, *, config: EvaluateConfig = QUICK) -> Evaluation:
-    targets = match_by_name(source.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
-    return evaluate(checkpoint, source, targets, config=config)
+def judged(checkpoint: Checkpoint, dataset: Dataset, *, config: EvaluateConfig = QUICK) -> Evaluation:
+    targets = match_by_name(dataset.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
+    return evaluate(checkpoint, dataset, targets, config=config)
 
 
 def single(found: Evaluation) -> Classification:
@@ -33,97 +33,97 @@ def single(found: Evaluation) -> Classification:
     return found.result
 
 
-def test_the_accuracy_is_that_of_predicting_the_pictures_one_by_one(pets: Path, expert: Checkpoint) -> None:
-    source = open_source(pets, split="all")
-    found = single(judged(expert, source))
+def test_the_accuracy_is_that_of_predicting_the_images_one_by_one(pets: Path, expert: Checkpoint) -> None:
+    dataset = open_dataset(pets, split="all")
+    found = single(judged(expert, dataset))
     predictor = Predictor(expert, batch_size=1)
-    right = [predictor([name_in(source, index)])[0].top(1)[0][0] == source.labels[index // 7] for index in range(21)]
+    right = [predictor([name_in(dataset, index)])[0].top(1)[0][0] == dataset.labels[index // 7] for index in range(21)]
     assert (found.top1.right, found.top1.of) == (sum(right), 21)
 
 
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (5, 2), (21, 1), (64, 3)])
 def test_batches_and_workers_change_nothing(pets: Path, expert: Checkpoint, batch_size: int, workers: int) -> None:
-    source = open_source(pets, split="all")
-    one = judged(expert, source)
-    other = judged(expert, source, config=replace(QUICK, batch_size=batch_size, workers=workers))
+    dataset = open_dataset(pets, split="all")
+    one = judged(expert, dataset)
+    other = judged(expert, dataset, config=replace(QUICK, batch_size=batch_size, workers=workers))
     np.testing.assert_allclose(one.answers.logits_NC, other.answers.logits_NC, atol=1e-5)
     assert np.array_equal(one.answers.indices_N, other.answers.indices_N)
     assert single(one).top1 == single(other).top1
 
 
-def test_a_picture_that_cannot_be_read_fails_by_name_or_is_counted_as_wrong(pets: Path, expert: Checkpoint) -> None:
+def test_a_image_that_cannot_be_read_fails_by_name_or_is_counted_as_wrong(pets: Path, expert: Checkpoint) -> None:
     bad = pets / "dog" / "photo-013.jpg"
-    whole = judged(expert, open_source(pets, split="all"))
+    whole = judged(expert, open_dataset(pets, split="all"))
     bad.write_bytes(bad.read_bytes()[:200])
-    source = open_source(pets, split="all")
+    dataset = open_dataset(pets, split="all")
     with pytest.raises(DataError, match=r"dog/photo-013\.jpg"):
-        judged(expert, source)
-    found = judged(expert, source, config=replace(QUICK, corrupt="skip"))
+        judged(expert, dataset)
+    found = judged(expert, dataset, config=replace(QUICK, corrupt="skip"))
     result = single(found)
-    assert (result.pictures, result.unreadable, result.top1.of) == (21, 1, 21)
+    assert (result.images, result.unreadable, result.top1.of) == (21, 1, 21)
     assert result.per_class[1].of == 7
     assert [failure.name for failure in found.answers.failures] == [str(bad)]
     lost = int(whole.judged is not None and whole.judged.rank_N[10] == 0)
     assert result.top1.right == single(whole).top1.right - lost
 
 
-def test_all_pictures_unreadable_is_an_error_not_a_nought(pets: Path, expert: Checkpoint) -> None:
+def test_all_images_unreadable_is_an_error_not_a_nought(pets: Path, expert: Checkpoint) -> None:
     for file in pets.rglob("*.jpg"):
         file.write_bytes(b"junk")
     with pytest.raises(DataError, match=r"cannot be read|could be read"):
-        judged(expert, open_source(pets, split="all"), config=replace(QUICK, corrupt="skip"))
+        judged(expert, open_dataset(pets, split="all"), config=replace(QUICK, corrupt="skip"))
 
 
-def test_progress_is_told_up_to_the_last_picture(pets: Path, expert: Checkpoint) -> None:
-    source = open_source(pets, split="all")
+def test_progress_is_told_up_to_the_last_image(pets: Path, expert: Checkpoint) -> None:
+    dataset = open_dataset(pets, split="all")
     heard: list[tuple[str, int, int | None]] = []
-    targets = match_by_name(source.labels, expert.labels, classes=3)
-    evaluate(expert, source, targets, config=QUICK, tell=lambda what, done, total: heard.append((what, done, total)))
+    targets = match_by_name(dataset.labels, expert.labels, classes=3)
+    evaluate(expert, dataset, targets, config=QUICK, tell=lambda what, done, total: heard.append((what, done, total)))
     assert heard[0] == ("evaluating", 0, 21)
     assert heard[-1] == ("evaluating", 21, 21)
     assert [done for _, done, _ in heard] == sorted(done for _, done, _ in heard)
 
 
-def test_a_headless_checkpoint_and_pictures_without_labels_are_refused_before_any_is_read(pets: Path, expert: Checkpoint) -> None:
-    source = open_source(pets, split="all")
-    targets = match_by_name(source.labels, source.labels, classes=3)
+def test_a_headless_checkpoint_and_images_without_labels_are_refused_before_any_is_read(pets: Path, expert: Checkpoint) -> None:
+    dataset = open_dataset(pets, split="all")
+    targets = match_by_name(dataset.labels, dataset.labels, classes=3)
     with pytest.raises(DataError, match="no head"):
-        evaluate(small.checkpoint(None, classes=0), source, targets, config=QUICK)
-    unlabelled = open_source(f"pictures:{pets}", split="all")
+        evaluate(small.checkpoint(None, classes=0), dataset, targets, config=QUICK)
+    unlabelled = open_dataset(f"images:{pets}", split="all")
     with pytest.raises(DataError, match="no labels"):
         match_by_name(unlabelled.labels, expert.labels, classes=3)
 
 
-def test_pictures_of_classes_mapped_to_nothing_are_not_counted(pets: Path, expert: Checkpoint) -> None:
-    source = open_source(pets, split="all")
-    targets = Targets(labels=source.labels, right=((0, 2), (), (1,)), names=source.labels)
-    found = evaluate(expert, source, targets, config=QUICK)
-    assert single(found).pictures == 14
+def test_images_of_classes_mapped_to_nothing_are_not_counted(pets: Path, expert: Checkpoint) -> None:
+    dataset = open_dataset(pets, split="all")
+    targets = Targets(labels=dataset.labels, right=((0, 2), (), (1,)), names=dataset.labels)
+    found = evaluate(expert, dataset, targets, config=QUICK)
+    assert single(found).images == 14
     assert single(found).per_class[1].of == 0
     assert set(found.answers.labels.tolist()) == {0, 2}
 
 
-def test_real_labels_go_by_the_pictures_index(pets: Path, expert: Checkpoint) -> None:
-    source = open_source(pets, split="all")
-    targets = match_by_name(source.labels, expert.labels, classes=3)
-    plain = evaluate(expert, source, targets, config=QUICK)
+def test_real_labels_go_by_the_images_index(pets: Path, expert: Checkpoint) -> None:
+    dataset = open_dataset(pets, split="all")
+    targets = match_by_name(dataset.labels, expert.labels, classes=3)
+    plain = evaluate(expert, dataset, targets, config=QUICK)
     real = [[index // 7] if index % 2 else [] for index in range(21)]
-    found = single(evaluate(expert, source, targets, real=real, config=QUICK))
+    found = single(evaluate(expert, dataset, targets, real=real, config=QUICK))
     assert found.real is not None
     assert plain.judged is not None
     assert (found.real.right, found.real.of) == (int((plain.judged.rank_N[1::2] == 0).sum()), 10)
 
 
 @pytest.fixture
-def tagged(tmp_path: Path) -> Source:
+def tagged(tmp_path: Path) -> Dataset:
     files = small.photos(tmp_path / "tagged", 9)
     lines = [f"{file.name},{'|'.join(kind for bit, kind in enumerate(('cat', 'dog', 'owl')) if (place + 1) >> bit & 1)}"
              for place, file in enumerate(files)]  # fmt: skip
     (tmp_path / "tagged" / "labels.csv").write_text("file,labels\n" + "\n".join(lines) + "\n")
-    return open_source(tmp_path / "tagged" / "labels.csv", split="all")
+    return open_dataset(tmp_path / "tagged" / "labels.csv", split="all")
 
 
-def test_pictures_of_several_classes_are_judged_by_average_precision(tagged: Source, expert: Checkpoint) -> None:
+def test_images_of_several_classes_are_judged_by_average_precision(tagged: Dataset, expert: Checkpoint) -> None:
     assert tagged.multi_label
     found = judged(expert, tagged)
     assert isinstance(found.result, MultiLabel)
@@ -136,11 +136,11 @@ def test_pictures_of_several_classes_are_judged_by_average_precision(tagged: Sou
         evaluate(expert, tagged, replace(targets, right=((0, 1), (1,), (2,))), config=QUICK)
 
 
-def test_an_unreadable_picture_of_several_classes_is_counted(tagged: Source, expert: Checkpoint) -> None:
+def test_an_unreadable_image_of_several_classes_is_counted(tagged: Dataset, expert: Checkpoint) -> None:
     Path(name_in(tagged, 4)).write_bytes(b"junk")
     found = judged(expert, tagged, config=replace(QUICK, corrupt="skip")).result
     assert isinstance(found, MultiLabel)
-    assert (found.pictures, found.unreadable) == (9, 1)
+    assert (found.images, found.unreadable) == (9, 1)
     assert sum(count for _, _, count in found.per_class) == sum(bin((place + 1) & 7).count("1") for place in range(9))
 
 
@@ -151,11 +151,11 @@ def lines_of(path: Path) -> list[dict[str, str]]:
 
 def test_the_file_per_image_adds_up_to_the_result(pets: Path, expert: Checkpoint, tmp_path: Path) -> None:
     (pets / "owl" / "photo-022.jpg").write_bytes(b"junk")
-    source = open_source(pets, split="all")
-    targets = match_by_name(source.labels, expert.labels, classes=3)
+    dataset = open_dataset(pets, split="all")
+    targets = match_by_name(dataset.labels, expert.labels, classes=3)
     real = [[0] if index < 5 else [] for index in range(21)]
-    found = evaluate(expert, source, targets, real=real, config=replace(QUICK, corrupt="skip"))
-    write_per_image(tmp_path / "out.csv", found, source)
+    found = evaluate(expert, dataset, targets, real=real, config=replace(QUICK, corrupt="skip"))
+    write_per_image(tmp_path / "out.csv", found, dataset)
     lines = lines_of(tmp_path / "out.csv")
     assert len(lines) == 21
     assert sum(int(line["right"]) for line in lines) == single(found).top1.right
@@ -168,7 +168,7 @@ def test_the_file_per_image_adds_up_to_the_result(pets: Path, expert: Checkpoint
     assert float(line["confidence"]) == pytest.approx(Predictor(expert)([line["name"]])[0].top(1)[0][1], abs=1e-5)
 
 
-def test_the_file_per_image_of_several_classes_names_them(tagged: Source, expert: Checkpoint, tmp_path: Path) -> None:
+def test_the_file_per_image_of_several_classes_names_them(tagged: Dataset, expert: Checkpoint, tmp_path: Path) -> None:
     Path(name_in(tagged, 4)).write_bytes(b"junk")
     write_per_image(tmp_path / "out.csv", judged(expert, tagged, config=replace(QUICK, corrupt="skip")), tagged)
     lines = lines_of(tmp_path / "out.csv")
@@ -177,23 +177,25 @@ def test_the_file_per_image_of_several_classes_names_them(tagged: Source, expert
     assert "photo-004" in lines[-1]["error"]
 
 
-def test_robustness_is_the_evaluation_of_corrupted_pictures(pets: Path, expert: Checkpoint) -> None:
-    source = open_source(pets, split="all")
-    clean = judged(expert, source)
-    found = robustness(expert, source, clean, corruptions=("brightness", "fog"), severities=(1, 5), config=QUICK)
+def test_robustness_is_the_evaluation_of_corrupted_images(pets: Path, expert: Checkpoint) -> None:
+    dataset = open_dataset(pets, split="all")
+    clean = judged(expert, dataset)
+    found = robustness(expert, dataset, clean, corruptions=("brightness", "fog"), severities=(1, 5), config=QUICK)
     assert found.measure == "top1"
     assert found.clean == single(clean).top1.value
     assert [name for name, _ in found.rows] == ["brightness", "fog"]
     assert found.mean == pytest.approx(np.mean([value for _, values in found.rows for value in values]))
-    again = robustness(expert, source, clean, corruptions=("fog",), severities=(5,), config=replace(QUICK, batch_size=3, workers=2))
+    again = robustness(
+        expert, dataset, clean, corruptions=("fog",), severities=(5,), config=replace(QUICK, batch_size=3, workers=2)
+    )
     assert again.rows[0][1][0] == found.rows[1][1][1]
     with pytest.raises(ConfigError, match="no corruption"):
-        robustness(expert, source, clean, corruptions=(), severities=(1,), config=QUICK)
+        robustness(expert, dataset, clean, corruptions=(), severities=(1,), config=QUICK)
 
 
 def test_the_declared_test_part_is_taken_then_val_then_everything(pets: Path, expert: Checkpoint, tmp_path: Path) -> None:
-    source, notes = open_part(str(pets), None, expert)
-    assert len(source) == 21
+    dataset, notes = open_part(str(pets), None, expert)
+    assert len(dataset) == 21
     assert any("no parts" in note for note in notes)
     parted = tmp_path / "parted"
     for place, part in enumerate(("train", "val", "test")):
@@ -210,15 +212,15 @@ def test_the_declared_test_part_is_taken_then_val_then_everything(pets: Path, ex
 def test_data_the_model_was_trained_on_is_judged_by_what_training_held_out(pets: Path, expert: Checkpoint) -> None:
     rule = {"val": 0.2, "test": 0.3}
     trained = replace(expert, recipe={"data": {"source": str(pets), "rule": {**rule}}})
-    source, notes = open_part(str(pets), None, trained)
+    dataset, notes = open_part(str(pets), None, trained)
     assert any("trained on this data" in note for note in notes)
     train, _ = open_part(str(pets), "train", trained)
     seen = {name_in(train, index) for index in range(len(train))}
-    assert seen.isdisjoint(name_in(source, index) for index in range(len(source)))
+    assert seen.isdisjoint(name_in(dataset, index) for index in range(len(dataset)))
     other = replace(expert, recipe={"data": {"source": "elsewhere"}})
     assert len(open_part(str(pets), None, other)[0]) == 21
 
 
-def test_generated_pictures_are_judged_by_their_test_part(expert: Checkpoint) -> None:
-    source, _ = open_part("generated:kind=strokes,classes=3,examples=20,image_size=32", None, expert)
-    assert len(source) == 6
+def test_generated_images_are_judged_by_their_test_part(expert: Checkpoint) -> None:
+    dataset, _ = open_part("generated:kind=strokes,classes=3,examples=20,image_size=32", None, expert)
+    assert len(dataset) == 6

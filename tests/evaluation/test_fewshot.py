@@ -1,4 +1,4 @@
-"""Few-shot by closed form: the rule scikit-learn finds, whichever way it is computed, and the pictures it is learned from."""
+"""Few-shot by closed form: the rule scikit-learn finds, whichever way it is computed, and the images it is learned from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitlab.evaluation.features import Features
 from vitlab.evaluation.few_shot import draw, drawn_by_any, fewshot, ridge, solve
 
 
-@pytest.mark.parametrize("width", [20, 400], ids=["more pictures than features", "more features than pictures"])
+@pytest.mark.parametrize("width", [20, 400], ids=["more images than features", "more features than images"])
 @pytest.mark.parametrize("l2", [1.0, 2.0**10])
 def test_the_closed_form_is_the_ridge_of_scikit_learn(width: int, l2: float) -> None:
     train, test = clouds((30,) * 5, width=width, seed=0), clouds((10,) * 5, width=width, seed=1)
@@ -66,7 +66,7 @@ def test_what_is_drawn_of_a_class_does_not_depend_on_other_classes() -> None:
     assert np.array_equal(draw(labels, classes=3, seed=0)[1], draw(more, classes=3, seed=0)[1])
 
 
-def test_the_pictures_that_any_seed_draws_are_enough() -> None:
+def test_the_images_that_any_seed_draws_are_enough() -> None:
     whole, test = clouds((60,) * 4, width=16, seed=0, spread=3), clouds((50,) * 4, width=16, seed=1, spread=3)
     config = FewShotConfig(shots=(1, 5))
     drawn = drawn_by_any(whole.labels_N, classes=4, config=config)
@@ -96,20 +96,20 @@ def test_more_shots_learn_more() -> None:
     assert means[0] > 1 / 8
 
 
-def test_unreadable_test_pictures_count_as_wrong() -> None:
+def test_unreadable_test_images_count_as_wrong() -> None:
     train, test = clouds((9,) * 3, width=8, seed=0, spread=0.1), clouds((10,) * 3, width=8, seed=1, spread=0.1, unreadable=10)
     (found,) = fewshot(train, test, FewShotConfig(shots=(5,)))
     assert found.accuracies == (0.75, 0.75, 0.75)
 
 
-def test_a_class_with_fewer_pictures_gives_what_it_has_and_is_named() -> None:
+def test_a_class_with_fewer_images_gives_what_it_has_and_is_named() -> None:
     train, test = clouds((30, 3, 30), width=8, seed=0, spread=0.1), clouds((5,) * 3, width=8, seed=1, spread=0.1)
     few, many = fewshot(train, test, FewShotConfig(shots=(3, 10)))
     assert few.short == ()
     assert many.short == ("class 1",)
 
 
-def test_a_class_without_a_picture_is_refused() -> None:
+def test_a_class_without_a_image_is_refused() -> None:
     train, test = clouds((5, 0, 5), width=4, seed=0), clouds((5,) * 3, width=4, seed=1)
     with pytest.raises(DataError, match="class 1"):
         list(fewshot(train, test))

@@ -42,7 +42,7 @@ def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert knn(train, test, config) == whole
 
 
-def test_unreadable_test_pictures_count_as_wrong() -> None:
+def test_unreadable_test_images_count_as_wrong() -> None:
     train, test = clouds((9,) * 2, width=8, seed=0, spread=0.1), clouds((10,) * 2, width=8, seed=1, spread=0.1, unreadable=5)
     (found,) = knn(train, test, NeighboursConfig(k=(3,)))
     assert (found.right, found.of, found.accuracy) == (20, 25, 0.8)
@@ -56,7 +56,7 @@ def test_a_feature_of_zeros_is_not_a_division_by_zero() -> None:
     assert found.right >= 16
 
 
-def test_more_neighbours_than_pictures_are_refused() -> None:
+def test_more_neighbours_than_images_are_refused() -> None:
     train = clouds((3, 3), width=4, seed=0)
     with pytest.raises(DataError, match="k=7 neighbours of 6"):
         knn(train, train, NeighboursConfig(k=(1, 7)))

@@ -1,4 +1,4 @@
-"""The linear probe: scikit-learn's probabilities, a gradient that is really flat, and a strength chosen by held-out pictures."""
+"""The linear probe: scikit-learn's probabilities, a gradient that is really flat, and a strength chosen by held-out images."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_where_it_starts_does_not_change_where_it_ends() -> None:
     assert np.abs(cold.weights_DK - warm.weights_DK).max() < 1e-5
 
 
-def test_the_strength_is_the_best_of_the_grid_on_held_out_pictures() -> None:
+def test_the_strength_is_the_best_of_the_grid_on_held_out_images() -> None:
     train, val = clouds((12,) * 4, width=30, seed=0, spread=4), clouds((25,) * 4, width=30, seed=1, spread=4)
     test = clouds((25,) * 4, width=30, seed=2, spread=4)
     found = probe(train, val, test, ProbeConfig(l2_low=1e-2, l2_high=1e4, per_decade=2))
@@ -91,7 +91,7 @@ def test_few_of_the_grid_are_fitted() -> None:
     assert [fits for fits, _ in heard] == list(range(1, len(found.tried) + 1))
 
 
-def test_unreadable_test_pictures_count_as_wrong() -> None:
+def test_unreadable_test_images_count_as_wrong() -> None:
     train, val = clouds((9,) * 2, width=8, seed=0, spread=0.1), clouds((9,) * 2, width=8, seed=2, spread=0.1)
     test = clouds((10,) * 2, width=8, seed=1, spread=0.1, unreadable=5)
     found = probe(train, val, test, ProbeConfig(l2_low=1.0, l2_high=1.0))

@@ -1,4 +1,4 @@
-"""ReaL labels are found for every picture, or the file is refused."""
+"""ReaL labels are found for every image, or the file is refused."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PICTURES = [
 NAMES = ("tench", "goldfish", "great white shark", "crane", "crane")
 
 
-def real(path: Path | str, pictures: list[str] = PICTURES) -> tuple[tuple[int, ...], ...]:
-    return read_real(str(path), pictures, NAMES, classes=5)
+def real(path: Path | str, images: list[str] = PICTURES) -> tuple[tuple[int, ...], ...]:
+    return read_real(str(path), images, NAMES, classes=5)
 
 
 def test_the_authors_list_goes_by_the_numbers_in_file_names(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_file_inside_a_zip_is_read_there(tmp_path: Path) -> None:
         ("a.json", "[[0]]", "has none from 1 to 1"),
         ("a.json", "3", "neither a JSON object nor a list"),
         ("a.json", "{", "no JSON"),
-        ("a.json", '{"ILSVRC2012_val_00000001.JPEG": [0]}', "does not know 2 of 3 pictures"),
+        ("a.json", '{"ILSVRC2012_val_00000001.JPEG": [0]}', "does not know 2 of 3 images"),
         ("a.json", "[[0.5], [], []]", "where classes should be"),
         ("a.csv", "a,b\n1,2\n", "has the columns a, b"),
         ("a.csv", "", "columns of no header"),
@@ -80,7 +80,7 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, name: str, text: st
         real(tmp_path / name)
 
 
-def test_pictures_without_numbers_need_an_object(tmp_path: Path) -> None:
+def test_images_without_numbers_need_an_object(tmp_path: Path) -> None:
     (tmp_path / "real.json").write_text("[[0], [1]]")
     with pytest.raises(DataError, match=r"cat\.jpg has none"):
         real(tmp_path / "real.json", ["cat.jpg"])

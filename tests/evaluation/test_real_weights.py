@@ -1,4 +1,4 @@
-"""The real DeiT-Ti on a thousand real pictures: the numbers timm gets, to the picture."""
+"""The real DeiT-Ti on a thousand real images: the numbers timm gets, to the image."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_deit_tiny_gets_exactly_what_timm_gets(told: tuple[dict[str, Any], list[
     }
 
 
-def test_the_lines_of_the_pictures_add_up_to_the_report(told: tuple[dict[str, Any], list[dict[str, str]]]) -> None:
+def test_the_lines_of_the_images_add_up_to_the_report(told: tuple[dict[str, Any], list[dict[str, str]]]) -> None:
     report, lines = told
-    assert len(lines) == report["pictures"] == 1000
+    assert len(lines) == report["images"] == 1000
     assert sum(line["right"] == "1" for line in lines) == 702
     assert sum(int(line["rank"]) < 5 for line in lines) == 902
     assert sum(line["real"] == "1" for line in lines) == 761
@@ -55,7 +55,7 @@ def test_the_lines_of_the_pictures_add_up_to_the_report(told: tuple[dict[str, An
     assert sum(pair["count"] for pair in report["confusion"] if pair["label"] == pair["chosen"]) == 702
 
 
-def test_one_picture_straight_out_of_the_zip_is_predicted_as_it_was_evaluated(
+def test_one_image_straight_out_of_the_zip_is_predicted_as_it_was_evaluated(
     told: tuple[dict[str, Any], list[dict[str, str]]],
 ) -> None:
     _, lines = told

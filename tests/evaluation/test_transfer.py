@@ -1,4 +1,4 @@
-"""Few-shot, neighbours and probe in one go: the right pictures, each read once, and the library's own numbers."""
+"""Few-shot, neighbours and probe in one go: the right images, each read once, and the library's own numbers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.conftest import real_data
-from tests.data.pictures import jpeg, scene
+from tests.data.images import jpeg, scene
 from tests.data.piles import as_folder
 from tests.inference import small
 from vitlab.checkpoints import load
 from vitlab.config.evaluation import EvaluateConfig, FewShotConfig, NeighboursConfig, ProbeConfig
-from vitlab.data.dataset import ListedSource
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import ListedDataset
+from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.features import features_of
 from vitlab.evaluation.few_shot import fewshot
@@ -32,8 +32,8 @@ def a_pile(*parts: str, count: int = 12) -> dict[str, bytes]:
     for place, part in enumerate(parts or ("",)):
         for code in range(3):
             for number in range(count):
-                picture = scene(36, 40, seed=number + 100 * code + 1000 * place, finest=3 + 4 * code)
-                made[f"{part}{'/' if part else ''}class {code}/{number}.jpg"] = jpeg(picture)
+                image = scene(36, 40, seed=number + 100 * code + 1000 * place, finest=3 + 4 * code)
+                made[f"{part}{'/' if part else ''}class {code}/{number}.jpg"] = jpeg(image)
     return made
 
 
@@ -49,8 +49,8 @@ def sizes(pair: Pair) -> tuple[int, int]:
 def test_numbers_are_those_of_the_parts(parted: str) -> None:
     asked = Asked(fewshot=FewShotConfig(shots=(1, 5)), knn=NeighboursConfig(k=(1, 3)), probe=PROBE)
     found = transfer(CHECKPOINT, open_pair(parted, None, CHECKPOINT), asked, config=READING)
-    train = features_of(CHECKPOINT, open_source(parted, split="train+val"), config=READING)
-    test = features_of(CHECKPOINT, open_source(parted, split="test"), config=READING)
+    train = features_of(CHECKPOINT, open_dataset(parted, split="train+val"), config=READING)
+    test = features_of(CHECKPOINT, open_dataset(parted, split="test"), config=READING)
     assert found.fewshot == tuple(fewshot(train, test, FewShotConfig(shots=(1, 5))))
     assert found.knn == knn(train, test, NeighboursConfig(k=(1, 3)))
     assert found.probe is not None
@@ -90,7 +90,7 @@ def test_the_second_time_features_are_known(parted: str) -> None:
         (("train", "val"), None, (36, 36), "learned from train, judged by val"),
     ],
 )
-def test_it_is_judged_by_pictures_that_are_not_learned_from(
+def test_it_is_judged_by_images_that_are_not_learned_from(
     tmp_path: Path, parts: tuple[str, ...], split: str | None, expected: tuple[int, int], said: str
 ) -> None:
     import re
@@ -106,10 +106,10 @@ def test_data_without_parts_is_divided_by_content(tmp_path: Path) -> None:
     learn, judge = sizes(pair)
     assert learn + judge == 120
     assert 3 <= judge < 40
-    assert isinstance(pair.learn, ListedSource)
-    assert isinstance(pair.judge, ListedSource)
+    assert isinstance(pair.learn, ListedDataset)
+    assert isinstance(pair.judge, ListedDataset)
     assert not {d.tobytes() for d in pair.learn.digests()} & {d.tobytes() for d in pair.judge.digests()}
-    assert "every other picture" in pair.notes[-1]
+    assert "every other image" in pair.notes[-1]
 
 
 def test_a_generated_set_is_learned_from_and_judged_by_its_parts() -> None:
@@ -126,22 +126,22 @@ def test_a_part_that_leaves_nothing_to_learn_from_is_refused(parted: str, split:
 
 
 def test_a_declared_val_part_is_what_a_probe_chooses_by(tmp_path: Path) -> None:
-    source = open_source(as_folder(tmp_path / "data", a_pile("train", "val", "test")), split="train+val")
-    assert isinstance(source, ListedSource)
-    assert np.array_equal(held_out(source), source.parts == 1)
+    dataset = open_dataset(as_folder(tmp_path / "data", a_pile("train", "val", "test")), split="train+val")
+    assert isinstance(dataset, ListedDataset)
+    assert np.array_equal(held_out(dataset), dataset.parts == 1)
 
 
 def test_without_one_a_tenth_is_held_out_and_every_class_is_in_it(tmp_path: Path) -> None:
-    source = open_source(as_folder(tmp_path / "data", a_pile("train", "test", count=40)), split="train+val")
-    assert isinstance(source, ListedSource)
-    held = held_out(source)
+    dataset = open_dataset(as_folder(tmp_path / "data", a_pile("train", "test", count=40)), split="train+val")
+    assert isinstance(dataset, ListedDataset)
+    held = held_out(dataset)
     assert 3 <= held.sum() < 40
-    assert set(source.table.codes[held]) == {0, 1, 2}
+    assert set(dataset.table.codes[held]) == {0, 1, 2}
 
 
-def test_unreadable_pictures_are_counted_and_named(parted: str) -> None:
+def test_unreadable_images_are_counted_and_named(parted: str) -> None:
     for broken in ("train/class 0/1.jpg", "test/class 1/2.jpg"):
-        (Path(parted) / broken).write_bytes(b"no picture")
+        (Path(parted) / broken).write_bytes(b"no image")
     pair = open_pair(parted, None, CHECKPOINT)
     asked = Asked(fewshot=FewShotConfig(shots=(5,)), knn=NeighboursConfig(k=(1,)), probe=PROBE)
     with pytest.raises(DataError, match=r"1\.jpg"):
@@ -151,10 +151,10 @@ def test_unreadable_pictures_are_counted_and_named(parted: str) -> None:
     assert found.judged == found.knn[0].of == 36
 
 
-def test_classes_with_too_few_pictures_are_noted(parted: str) -> None:
+def test_classes_with_too_few_images_are_noted(parted: str) -> None:
     asked = Asked(fewshot=FewShotConfig(shots=(5, 25)))
     found = transfer(CHECKPOINT, open_pair(parted, None, CHECKPOINT), asked, config=READING)
-    assert any("fewer than 25 pictures to draw: class 0, class 1, class 2" in note for note in found.notes)
+    assert any("fewer than 25 images to draw: class 0, class 1, class 2" in note for note in found.notes)
 
 
 def test_nothing_asked_is_refused() -> None:
@@ -163,14 +163,14 @@ def test_nothing_asked_is_refused() -> None:
 
 
 @pytest.mark.data
-def test_deit_tells_four_breeds_apart_after_five_pictures_of_each() -> None:
+def test_deit_tells_four_breeds_apart_after_five_images_of_each() -> None:
     folder = real_data()
     checkpoint = load(folder / "deit_tiny_patch16_224.npz")
-    whole = open_source(folder / "oxford_pets_128.zip", split="all")
-    assert isinstance(whole, ListedSource)
+    whole = open_dataset(folder / "oxford_pets_128.zip", split="all")
+    assert isinstance(whole, ListedDataset)
     breeds = [whole.labels.index(name) for name in ("Abyssinian", "beagle", "pug", "samoyed")]
 
-    def some(part: int, count: int) -> ListedSource:
+    def some(part: int, count: int) -> ListedDataset:
         rows = [np.flatnonzero((whole.parts == part) & (whole.table.codes == code))[:count] for code in breeds]
         chosen = whole.take(np.concatenate(rows))
         codes = np.array([breeds.index(code) for code in chosen.table.codes], np.int32)

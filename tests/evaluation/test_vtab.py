@@ -14,12 +14,12 @@ import pytest
 from PIL import Image
 
 from tests.data.piles import as_folder, as_tar
-from tests.data.test_tfrecord import example, record
+from tests.data.test_tfrecord import record, sample
 from tests.data.vtab_miniatures import clevr, norb, sprites
 from tests.inference import small
 from vitlab.config.evaluation import EvaluateConfig, ProbeConfig, VtabConfig
-from vitlab.data.dataset import ListedSource
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import ListedDataset
+from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
 from vitlab.evaluation.features import Features, features_of
 from vitlab.evaluation.vtab import GROUPS, SPLITS_NAME, TASKS, Vtab, as_vtab_sees, vtab
@@ -30,7 +30,7 @@ READING = EvaluateConfig(workers=0)
 
 
 def patch(code: int, seed: int) -> bytes:
-    """A small picture whose colour says its class."""
+    """A small image whose colour says its class."""
     rng = np.random.default_rng([code, seed])
     colour = np.array([(code * 53) % 256, (code * 101) % 256, (code * 197) % 256])
     pixels = np.clip(colour + rng.normal(0, 6, (10, 12, 3)), 0, 255).astype(np.uint8)
@@ -58,7 +58,7 @@ def hash_free(word: str) -> int:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Pets, DTD by lists, dSprites, and CLEVR whose pictures are none."""
+    """Pets, DTD by lists, dSprites, and CLEVR whose images are none."""
     pets(tmp_path / "pets")
     textures(tmp_path / "dtd")
     (tmp_path / "dsprites").mkdir()
@@ -76,7 +76,7 @@ def test_what_is_there_is_done_what_is_missing_is_named_and_what_fails_says_why(
     results = {result.task.name: result for result in found.results}
     assert list(results) == ["DTD", "Pets", "dSpr-Loc", "dSpr-Ori"]
     assert [task.name for task, _ in found.failed] == ["Clevr-Count", "Clevr-Dist"]
-    assert "pictures, and 60 are taken" in found.failed[0][1]
+    assert "images, and 60 are taken" in found.failed[0][1]
     assert len(found.results) + len(found.missing) + len(found.failed) == 19
     assert ("SVHN", f"no svhn in {root}") in [(task.name, why) for task, why in found.missing]
     assert results["DTD"].how == "published lists"
@@ -114,7 +114,7 @@ def test_there_are_nineteen_tasks_in_three_groups() -> None:
     assert len({task.name for task in TASKS}) == len({task.listed for task in TASKS}) == 19
 
 
-def test_tasks_on_the_same_pictures_share_their_features(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_on_the_same_images_share_their_features(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recalled: list[int] = []
 
     def counting(*given: Any, **named: Any) -> Features:
@@ -150,7 +150,7 @@ def test_a_split_file_cannot_name_two_tasks_by_their_set(root: Path) -> None:
         vtab(CHECKPOINT, root, CONFIG, splits=root / "mine.json")
 
 
-def test_fewer_test_pictures_can_be_asked_for(root: Path) -> None:
+def test_fewer_test_images_can_be_asked_for(root: Path) -> None:
     assert {result.counts[2] for result in done(root, replace(CONFIG, test=7)).results} == {7}
 
 
@@ -183,7 +183,7 @@ def test_camelyon_is_done_from_its_own_files(tmp_path: Path, packed: bool) -> No
 
 def test_dmlab_is_done_from_its_archive(tmp_path: Path) -> None:
     files = {
-        f"dmlab-{part}.tfrecord-00000-of-00001": b"".join(record(example(patch(n % 6, at + n), n % 6)) for n in range(count))
+        f"dmlab-{part}.tfrecord-00000-of-00001": b"".join(record(sample(patch(n % 6, at + n), n % 6)) for n in range(count))
         for part, count, at in (("train", 66, 0), ("validation", 24, 100), ("test", 18, 200))
     }
     as_tar(tmp_path / "dmlab.tar.gz", files, mode="w:gz")
@@ -217,7 +217,7 @@ def test_camelyon_in_an_npz_is_read(tmp_path: Path) -> None:
     assert (result.task.name, result.counts) == ("Camelyon", (60, 20, 12))
 
 
-def test_the_whole_picture_is_seen() -> None:
+def test_the_whole_image_is_seen() -> None:
     assert CHECKPOINT.preprocess.resize == "squash"
     assert small.checkpoint().preprocess.resize == "short-side"
 
@@ -234,6 +234,6 @@ def test_a_set_in_the_catalogues_own_form_is_found(tmp_path: Path) -> None:
             for code in range(37) for n in range(count)]  # fmt: skip
     (tmp_path / "pets" / "labels.csv").write_text("path,label,split\n" + "\n".join(rows) + "\n")
     (result,) = done(tmp_path).results
-    whole = open_source(tmp_path / "pets" / "labels.csv", split="all")
-    assert isinstance(whole, ListedSource)
+    whole = open_dataset(tmp_path / "pets" / "labels.csv", split="all")
+    assert isinstance(whole, ListedDataset)
     assert result.counts == (60, 20, 74)

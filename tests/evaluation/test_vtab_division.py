@@ -1,4 +1,4 @@
-"""Who decides which pictures a VTAB task trains on, chooses by and tests on: VTAB's rules, in an order anybody can have."""
+"""Who decides which images a VTAB task trains on, chooses by and tests on: VTAB's rules, in an order anybody can have."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from tests.data.piles import as_folder, as_zip, pile
 from vitlab.config.evaluation import VtabConfig
-from vitlab.data.dataset import ListedSource
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import ListedDataset
+from vitlab.data.opening import open_dataset
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.vtab import (
@@ -30,17 +30,15 @@ from vitlab.evaluation.vtab import (
 CONFIG = VtabConfig(train=8, val=4)
 
 
-def opened(place: Path) -> ListedSource:
-    source = open_source(place, split="all")
-    assert isinstance(source, ListedSource)
-    return source
+def opened(place: Path) -> ListedDataset:
+    dataset = open_dataset(place, split="all")
+    assert isinstance(dataset, ListedDataset)
+    return dataset
 
 
-def parted(root: Path, *parts: str, pictures: int = 20) -> ListedSource:
-    """Three classes, so many pictures each, in parts; or in none."""
-    files = {
-        name: content for part in parts or ("",) for name, content in pile(pictures=pictures, start=part and f"{part}/").items()
-    }
+def parted(root: Path, *parts: str, images: int = 20) -> ListedDataset:
+    """Three classes, so many images each, in parts; or in none."""
+    files = {name: content for part in parts or ("",) for name, content in pile(images=images, start=part and f"{part}/").items()}
     return opened(as_folder(root, files))
 
 
@@ -50,12 +48,12 @@ def disjoint(divided: Divided) -> bool:
 
 
 def test_official_parts_are_kept_and_val_is_the_rest_of_train(tmp_path: Path) -> None:
-    source = parted(tmp_path, "train", "test")
-    train, val, test = TrainShare(percent=90).parts(source, hash_order(source))
+    dataset = parted(tmp_path, "train", "test")
+    train, val, test = TrainShare(percent=90).parts(dataset, hash_order(dataset))
     assert (len(train), len(val), len(test)) == (54, 6, 60)
-    assert set(source.parts[train]) == set(source.parts[val]) == {TRAIN}
-    assert set(source.parts[test]) == {TEST}
-    divided = divide(source, TrainShare(percent=90), CONFIG)
+    assert set(dataset.parts[train]) == set(dataset.parts[val]) == {TRAIN}
+    assert set(dataset.parts[test]) == {TEST}
+    divided = divide(dataset, TrainShare(percent=90), CONFIG)
     assert (len(divided.train), len(divided.val), len(divided.test)) == (8, 4, 60)
     assert np.array_equal(divided.train, train[:8])
     assert np.array_equal(divided.val, val[:4])
@@ -63,50 +61,50 @@ def test_official_parts_are_kept_and_val_is_the_rest_of_train(tmp_path: Path) ->
 
 
 def test_three_official_parts_are_taken_as_they_are(tmp_path: Path) -> None:
-    source = parted(tmp_path, "train", "val", "test")
+    dataset = parted(tmp_path, "train", "val", "test")
     for percent in (90, 100):
-        train, val, test = TrainShare(percent=percent).parts(source, hash_order(source))
-        assert [set(source.parts[part]) for part in (train, val, test)] == [{TRAIN}, {VAL}, {TEST}]
+        train, val, test = TrainShare(percent=percent).parts(dataset, hash_order(dataset))
+        assert [set(dataset.parts[part]) for part in (train, val, test)] == [{TRAIN}, {VAL}, {TEST}]
 
 
 def test_clevr_is_tested_on_its_val_part(tmp_path: Path) -> None:
-    source = parted(tmp_path, "train", "val")
-    train, val, test = TrainShare(percent=90, test="val").parts(source, hash_order(source))
+    dataset = parted(tmp_path, "train", "val")
+    train, val, test = TrainShare(percent=90, test="val").parts(dataset, hash_order(dataset))
     assert (len(train), len(val), len(test)) == (54, 6, 60)
-    assert set(source.parts[test]) == {VAL}
+    assert set(dataset.parts[test]) == {VAL}
 
 
 def test_norb_chooses_by_half_of_its_test_part(tmp_path: Path) -> None:
-    source = parted(tmp_path, "train", "test")
-    train, val, test = TrainShare(percent=100, halve_test=True).parts(source, hash_order(source))
+    dataset = parted(tmp_path, "train", "test")
+    train, val, test = TrainShare(percent=100, halve_test=True).parts(dataset, hash_order(dataset))
     assert (len(train), len(val), len(test)) == (60, 30, 30)
-    assert set(source.parts[val]) == set(source.parts[test]) == {TEST}
+    assert set(dataset.parts[val]) == set(dataset.parts[test]) == {TEST}
 
 
 def test_a_set_without_parts_is_divided_by_shares(tmp_path: Path) -> None:
-    source = parted(tmp_path)
-    train, val, test = WholeShares(train=60, val=20).parts(source, hash_order(source))
+    dataset = parted(tmp_path)
+    train, val, test = WholeShares(train=60, val=20).parts(dataset, hash_order(dataset))
     assert (len(train), len(val), len(test)) == (36, 12, 12)
     assert sorted([*train, *val, *test]) == list(range(60))
 
 
 def test_parts_that_are_declared_come_before_shares(tmp_path: Path) -> None:
-    source = parted(tmp_path, "train", "test")
-    train, val, test = WholeShares(train=60, val=20).parts(source, hash_order(source))
+    dataset = parted(tmp_path, "train", "test")
+    train, val, test = WholeShares(train=60, val=20).parts(dataset, hash_order(dataset))
     assert (len(train), len(val), len(test)) == (45, 15, 60)
-    assert set(source.parts[test]) == {TEST}
+    assert set(dataset.parts[test]) == {TEST}
 
 
 def test_thirty_of_each_class_and_the_others_to_test(tmp_path: Path) -> None:
-    source = parted(tmp_path, pictures=35)
-    train, val, test = ThirtyEach(percent=90).parts(source, hash_order(source))
+    dataset = parted(tmp_path, images=35)
+    train, val, test = ThirtyEach(percent=90).parts(dataset, hash_order(dataset))
     assert (len(train), len(val), len(test)) == (81, 9, 15)
-    assert np.bincount(source.table.codes[test]).tolist() == [5, 5, 5]
+    assert np.bincount(dataset.table.codes[test]).tolist() == [5, 5, 5]
 
 
 def test_a_class_of_thirty_leaves_nothing_to_test(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="class-0 has 30 pictures"):
-        divide(parted(tmp_path, pictures=30), ThirtyEach(percent=90), CONFIG)
+    with pytest.raises(DataError, match="class-0 has 30 images"):
+        divide(parted(tmp_path, images=30), ThirtyEach(percent=90), CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -121,16 +119,16 @@ def test_a_class_of_thirty_leaves_nothing_to_test(tmp_path: Path) -> None:
 def test_official_parts_that_are_missing_are_not_made_up(
     tmp_path: Path, parts: tuple[str, ...], division: Division, why: str | None
 ) -> None:
-    source = parted(tmp_path, *parts)
+    dataset = parted(tmp_path, *parts)
     if why is None:
-        assert len(divide(source, division, CONFIG).test) == 60
+        assert len(divide(dataset, division, CONFIG).test) == 60
         return
     with pytest.raises(DataError, match=why):
-        divide(source, division, CONFIG)
+        divide(dataset, division, CONFIG)
 
 
 def test_a_part_that_is_too_small_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the train part has 54 pictures, and 800"):
+    with pytest.raises(DataError, match="the train part has 54 images, and 800"):
         divide(parted(tmp_path, "train", "test"), TrainShare(percent=90), VtabConfig())
 
 
@@ -139,52 +137,52 @@ def test_the_choice_depends_on_content_alone(tmp_path: Path) -> None:
     one = opened(as_folder(tmp_path / "one", files))
     other = opened(as_zip(tmp_path / "other.zip", {name.replace("class-0", "zebra"): content for name, content in files.items()}))
     chosen = [
-        {source[int(index)].content for index in part}
-        for source in (one, other)
-        for part in (lambda d: (d.train, d.val, d.test))(divide(source, WholeShares(train=60, val=20), CONFIG))
+        {dataset[int(index)].content for index in part}
+        for dataset in (one, other)
+        for part in (lambda d: (d.train, d.val, d.test))(divide(dataset, WholeShares(train=60, val=20), CONFIG))
     ]
     assert chosen[:3] == chosen[3:]
     assert len(chosen[0]) == 8
 
 
 def test_the_classes_are_mixed_in_that_order(tmp_path: Path) -> None:
-    source = parted(tmp_path, pictures=100)
-    assert np.bincount(source.table.codes[hash_order(source)[:150]]).min() > 30
+    dataset = parted(tmp_path, images=100)
+    assert np.bincount(dataset.table.codes[hash_order(dataset)[:150]]).min() > 30
 
 
-def test_fewer_test_pictures_are_some_of_all(tmp_path: Path) -> None:
-    source = parted(tmp_path, "train", "test")
-    all_of_them = divide(source, TrainShare(percent=90), CONFIG)
-    some = divide(source, TrainShare(percent=90), VtabConfig(train=8, val=4, test=10))
+def test_fewer_test_images_are_some_of_all(tmp_path: Path) -> None:
+    dataset = parted(tmp_path, "train", "test")
+    all_of_them = divide(dataset, TrainShare(percent=90), CONFIG)
+    some = divide(dataset, TrainShare(percent=90), VtabConfig(train=8, val=4, test=10))
     assert len(some.test) == 10
     assert set(some.test) < set(all_of_them.test)
     assert np.array_equal(some.train, all_of_them.train)
 
 
 def test_lists_are_taken_as_they_are(tmp_path: Path) -> None:
-    source = parted(tmp_path, "train", "val", "test")
-    divided = divide_by_lists(source, VtabConfig())
-    assert [set(source.parts[part]) for part in (divided.train, divided.val, divided.test)] == [{TRAIN}, {VAL}, {TEST}]
+    dataset = parted(tmp_path, "train", "val", "test")
+    divided = divide_by_lists(dataset, VtabConfig())
+    assert [set(dataset.parts[part]) for part in (divided.train, divided.val, divided.test)] == [{TRAIN}, {VAL}, {TEST}]
     assert divided.how == "published lists"
-    assert len(divide_by_lists(source, VtabConfig(test=7)).test) == 7
+    assert len(divide_by_lists(dataset, VtabConfig(test=7)).test) == 7
 
 
 NAMES = {"pets": "Pets", "oxford_iiit_pet": "Pets", "dtd": "DTD"}
 
 
 def test_a_split_file_decides_by_number_or_by_path(tmp_path: Path) -> None:
-    source = parted(tmp_path / "data", "train", "test")
+    dataset = parted(tmp_path / "data", "train", "test")
     named = ["class-1/003.jpg", "train/class-2/004.jpg"]
     (tmp_path / "s.json").write_text(json.dumps({"PETS": {"train800": [23, 21, 60], "val200": ["test/" + named[0], named[1]]}}))
     parts = read_splits(tmp_path / "s.json", NAMES)["Pets"]
     with pytest.raises(DataError, match="val200 and test share 1"):
-        divide_by_file(source, TrainShare(percent=80), parts, CONFIG)
-    divided = divide_by_file(source, TrainShare(percent=80), {**parts, "val200": ["train/" + named[0], named[1]]}, CONFIG)
+        divide_by_file(dataset, TrainShare(percent=80), parts, CONFIG)
+    divided = divide_by_file(dataset, TrainShare(percent=80), {**parts, "val200": ["train/" + named[0], named[1]]}, CONFIG)
     assert divided.train.tolist() == [23, 21, 60]
-    assert [source.name(int(index)).endswith(name) for index, name in zip(divided.val, named, strict=True)] == [True, True]
-    assert set(source.parts[divided.test]) == {TEST}
+    assert [dataset.name(int(index)).endswith(name) for index, name in zip(divided.val, named, strict=True)] == [True, True]
+    assert set(dataset.parts[divided.test]) == {TEST}
     assert divided.how == "split file, official test"
-    whole = divide_by_file(source, TrainShare(percent=80), {"train800": [0], "val200": [1], "test": [2, 7]}, CONFIG)
+    whole = divide_by_file(dataset, TrainShare(percent=80), {"train800": [0], "val200": [1], "test": [2, 7]}, CONFIG)
     assert (whole.test.tolist(), whole.how) == ([2, 7], "split file")
 
 
@@ -192,8 +190,8 @@ def test_a_split_file_decides_by_number_or_by_path(tmp_path: Path) -> None:
     ("parts", "why"),
     [
         ({"train800": [1, 1], "val200": [2]}, "train800 lists 1 twice"),
-        ({"train800": [1], "val200": [60]}, "val200 lists picture 60 of 60"),
-        ({"train800": [-1], "val200": [2]}, "picture -1"),
+        ({"train800": [1], "val200": [60]}, "val200 lists image 60 of 60"),
+        ({"train800": [-1], "val200": [2]}, "image -1"),
         ({"train800": [1], "val200": [1]}, "train800 and val200 share 1"),
         ({"train800": ["nothing.jpg"], "val200": [1]}, "nothing.jpg, which is the path of 0"),
         ({"train800": ["003.jpg"], "val200": [1]}, "003.jpg, which is the path of 3"),

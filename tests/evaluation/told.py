@@ -1,4 +1,4 @@
-"""Answers made by hand, and a model that says what its pictures show."""
+"""Answers made by hand, and a model that says what its images show."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from vitlab.evaluation.label_mapping import Targets, match_by_name
 Floats = NDArray[np.float32]
 
 
-def made(seed: int = 0, *, pictures: int = 200, classes: int = 8, failed: int = 0) -> Answers:
+def made(seed: int = 0, *, images: int = 200, classes: int = 8, failed: int = 0) -> Answers:
     """Random answers, somewhat right."""
     rng = np.random.default_rng(seed)
-    labels_N = rng.integers(0, classes, pictures)
-    logits_NC = rng.normal(size=(pictures, classes)).astype(np.float32)
-    logits_NC[np.arange(pictures), labels_N] += 1.5
+    labels_N = rng.integers(0, classes, images)
+    logits_NC = rng.normal(size=(images, classes)).astype(np.float32)
+    logits_NC[np.arange(images), labels_N] += 1.5
     return Answers(
         logits_NC=logits_NC,
         labels=labels_N,
-        indices_N=np.arange(pictures),
-        failures=failures(failed, first=pictures),
+        indices_N=np.arange(images),
+        failures=failures(failed, first=images),
     )
 
 
@@ -38,7 +38,7 @@ def same(classes: int = 8) -> Targets:
 
 
 class Echo(torch.nn.Module):
-    """Logits are the first pixels of the picture's first row; dropout, while training, would lose all of them."""
+    """Logits are the first pixels of the image's first row; dropout, while training, would lose all of them."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Echo(torch.nn.Module):
 
 
 def batches(pixels_NC: NDArray[np.uint8], labels: NDArray[np.int64] | Floats, *, size: int) -> list[Batch]:
-    """Pictures of one row, whose pixels are what Echo will answer."""
+    """Images of one row, whose pixels are what Echo will answer."""
     count, classes = pixels_NC.shape
     images_NHWC = np.broadcast_to(pixels_NC[:, None, :, None], (count, 1, classes, 3))
     return [

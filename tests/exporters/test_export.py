@@ -17,8 +17,8 @@ from torch import nn
 from vitlab.checkpoints import Checkpoint
 from vitlab.config import Preprocess, variant
 from vitlab.config.model import ModelConfig, Position, ResNetConfig, ResNetStem, ViTConfig
-from vitlab.data.dataset import Source
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import Dataset
+from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError, ExportError
 from vitlab.exporters import export
@@ -26,11 +26,11 @@ from vitlab.exporters.config import ExportConfig
 from vitlab.exporters.files import (
     Graph,
     Run,
-    generated_pictures,
+    generated_images,
     onnx_bytes,
     onnx_facts,
     onnx_runner,
-    own_pictures,
+    own_images,
     stretch,
     traced,
 )
@@ -44,7 +44,7 @@ LABELS = ("cat", "dog", "owl", "<b>bold</b>", "fünf")
 
 
 def knowing(config: ModelConfig) -> Checkpoint:
-    """A checkpoint whose head is not zero, so that answers differ from picture to picture."""
+    """A checkpoint whose head is not zero, so that answers differ from image to image."""
     model = build(config, seed=3)
     head = model.head
     assert isinstance(head, nn.Linear)
@@ -71,9 +71,9 @@ def test_a_file_of_any_kind_answers_as_torch_does(mini: Checkpoint, tmp_path: Pa
     assert sorted(tmp_path.iterdir()) == sorted(made.paths)  # and nothing else was left
 
 
-def test_uint8_pictures_go_in_and_probabilities_come_out(mini: Checkpoint, tmp_path: Path) -> None:
+def test_uint8_images_go_in_and_probabilities_come_out(mini: Checkpoint, tmp_path: Path) -> None:
     made = export(mini, tmp_path / "model.onnx", ExportConfig(inside=True))
-    images_NHWC = generated_pictures(mini, count=3).images_NHWC
+    images_NHWC = generated_images(mini, count=3).images_NHWC
     chances_NK = onnx_runner(made.paths[0].read_bytes())(images_NHWC)
     np.testing.assert_allclose(chances_NK.sum(1), 1, atol=1e-6)
     assert np.ptp(chances_NK, axis=0).max() > 1e-3
@@ -155,10 +155,10 @@ def test_a_model_that_always_says_the_same_is_told(tmp_path: Path) -> None:
 def test_what_cannot_be_exported_is_refused_with_a_reason(mini: Checkpoint, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not say what to write"):
         export(mini, tmp_path / "model.tflite")
-    with pytest.raises(ConfigError, match="calibrated on pictures"):
+    with pytest.raises(ConfigError, match="calibrated on images"):
         export(mini, tmp_path / "model.onnx", ExportConfig(int8=True))
     with pytest.raises(ConfigError, match=r"\.onnx or \.xml"):
-        export(mini, tmp_path / "model.pt2", ExportConfig(int8=True), source=open_source("digits", split="test"))
+        export(mini, tmp_path / "model.pt2", ExportConfig(int8=True), dataset=open_dataset("digits", split="test"))
     assert isinstance(mini.config, ViTConfig)
     relative = knowing(replace(mini.config, position=Position(kind="relative", prefix=False)))
     with pytest.raises(ConfigError, match="one grid"):
@@ -181,15 +181,15 @@ def reader() -> Checkpoint:
     """A ViT that tells digits by the nearest of its mean features: good enough to lose something by rounding."""
     assert isinstance(MINI, ViTConfig)
     config = replace(MINI, depth=2, num_classes=10, channels=1)
-    source = open_source("digits", split="train")
-    labels = source.labels
+    dataset = open_dataset("digits", split="train")
+    labels = dataset.labels
     model = build(config, seed=3)
     fed = Preprocess(image_size=(32, 32), resize="squash", mean=(0.5,), std=(0.5,))
     made = Checkpoint(model=model, config=config, preprocess=fed, labels=labels)
-    pictures = own_pictures(made, source, most=300)
+    images = own_images(made, dataset, most=300)
     with torch.no_grad():
-        features_ND = model.features(normalise(torch.from_numpy(pictures.images_NHWC), fed))
-        right_N = torch.tensor([classes[0] for classes in pictures.right or ()])
+        features_ND = model.features(normalise(torch.from_numpy(images.images_NHWC), fed))
+        right_N = torch.tensor([classes[0] for classes in images.right or ()])
         mean_KD = torch.stack([features_ND[right_N == label].mean(0) for label in range(10)])
         assert isinstance(model.head, nn.Linear)
         centred_KD = mean_KD - mean_KD.mean(0)
@@ -198,19 +198,19 @@ def reader() -> Checkpoint:
     return made
 
 
-def foreign() -> Source:
+def foreign() -> Dataset:
     """Images with labels that the model does not know."""
-    return open_source("generated:kind=strokes,classes=3,examples=8,image_size=32", split="train")
+    return open_dataset("generated:kind=strokes,classes=3,examples=8,image_size=32", split="train")
 
 
 @pytest.mark.parametrize("ending", [".onnx", ".xml"])
 def test_eight_bits_take_a_third_of_the_file_and_lose_at_most_what_is_allowed(
     reader: Checkpoint, tmp_path: Path, ending: str
 ) -> None:
-    source = open_source("digits", split="test")
+    dataset = open_dataset("digits", split="test")
     whole = export(reader, tmp_path / f"float{ending}", ExportConfig(inside=True))
     made = export(
-        reader, tmp_path / f"int8{ending}", ExportConfig(int8=True, inside=True, calibration=64, max_drop=5), source=source
+        reader, tmp_path / f"int8{ending}", ExportConfig(int8=True, inside=True, calibration=64, max_drop=5), dataset=dataset
     )
     assert made.quantised is not None
     assert made.quantised.measure == "top-1"
@@ -231,7 +231,7 @@ def test_eight_bits_that_lose_too_much_are_not_written(reader: Checkpoint, tmp_p
     monkeypatch.setattr("vitlab.exporters.quantize.onnx_runner", moved)
     lost = r"8 bits lose 100\.00 points of agreement \(100\.00 to 0\.00 %\), also with \d+ of \d+ layers left in float"
     with pytest.raises(ExportError, match=lost):
-        export(reader, tmp_path / "int8.onnx", ExportConfig(int8=True, calibration=8, max_drop=99), source=foreign())
+        export(reader, tmp_path / "int8.onnx", ExportConfig(int8=True, calibration=8, max_drop=99), dataset=foreign())
     assert not list(tmp_path.iterdir())
 
 
@@ -279,27 +279,27 @@ def test_eight_bits_that_would_end_the_process_are_refused(
     monkeypatch.setattr("vitlab.exporters.files._TRIAL", "import os; os.kill(os.getpid(), 4)")
     asked = ExportConfig(int8=True, calibration=8, max_drop=100)
     with pytest.raises(ExportError, match=r"OpenVINO cannot run 8 bits here: a trial of it died of SIGILL") as caught:
-        export(reader, tmp_path / "int8.xml", asked, source=open_source("digits", split="test"))
+        export(reader, tmp_path / "int8.xml", asked, dataset=open_dataset("digits", split="test"))
     assert "ONEDNN_MAX_CPU_ISA" in (caught.value.hint or "")
     assert not list(tmp_path.iterdir())
 
 
-def test_pictures_without_labels_are_judged_by_agreement(reader: Checkpoint, tmp_path: Path) -> None:
-    made = export(reader, tmp_path / "int8.onnx", ExportConfig(int8=True, calibration=16, max_drop=50), source=foreign())
+def test_images_without_labels_are_judged_by_agreement(reader: Checkpoint, tmp_path: Path) -> None:
+    made = export(reader, tmp_path / "int8.onnx", ExportConfig(int8=True, calibration=16, max_drop=50), dataset=foreign())
     assert made.quantised is not None
     assert made.quantised.measure == "agreement"
     assert any("agreement" in note for note in made.notes)
 
 
 def test_one_layer_in_eight_bits_for_openvino_is_nearer_to_the_original_than_all_of_them(reader: Checkpoint) -> None:
-    pictures = own_pictures(reader, open_source("digits", split="test"), most=16)
+    images = own_images(reader, open_dataset("digits", split="test"), most=16)
     graph = Graph(reader, ExportConfig(inside=True))
     content = onnx_bytes(traced(graph, ExportConfig(inside=True)), {})
-    quantiser = OpenVINOQuantiser(content, {}, pictures.images_NHWC, silent)
+    quantiser = OpenVINOQuantiser(content, {}, images.images_NHWC, silent)
     assert all(layer != name for name, layer in quantiser.layer_of.items())  # a place in the model, not a number in the graph
-    wanted = quantiser.in_float()(pictures.images_NHWC)
+    wanted = quantiser.in_float()(images.images_NHWC)
     whole, single = (
-        float(np.abs(quantiser.runner(files)(pictures.images_NHWC) - wanted).max())
+        float(np.abs(quantiser.runner(files)(images.images_NHWC) - wanted).max())
         for files in (quantiser.without(()), quantiser.only(quantiser.products[0]))
     )
     assert 0 < single < whole

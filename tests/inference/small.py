@@ -1,4 +1,4 @@
-"""A model small enough for tests that still tells pictures apart, and pictures to show it."""
+"""A model small enough for tests that still tells images apart, and images to show it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from tests.data.pictures import jpeg, scene
+from tests.data.images import jpeg, scene
 from vitlab.checkpoints import Checkpoint, save
 from vitlab.config import Preprocess, variant
 from vitlab.config.model import ViTConfig
@@ -27,7 +27,7 @@ def checkpoint(
     distilled: bool = False,
     recipe: dict[str, Json] | None = None,
 ) -> Checkpoint:
-    """A miniature ViT whose weights are random and large enough that every picture gets another answer."""
+    """A miniature ViT whose weights are random and large enough that every image gets another answer."""
     config = variant("ViT-Mini/8", num_classes=classes, channels=preprocess.channels, image_size=preprocess.image_size)
     assert isinstance(config, ViTConfig)
     if distilled:

@@ -80,7 +80,7 @@ def test_folded_weights_give_the_models_own_logits_and_features(made_of: str) ->
     checkpoint = vit(MADE_OF[made_of])
     images_BHWC = noise(checkpoint)
     expected = TorchBackend(checkpoint).run(images_BHWC, features=True)
-    found = FusedBackend(checkpoint, pictures=2).run(images_BHWC, features=True)
+    found = FusedBackend(checkpoint, images=2).run(images_BHWC, features=True)
     close(found.logits_BK, expected.logits_BK)
     close(found.features_BD, expected.features_BD)
 
@@ -117,8 +117,8 @@ def test_slices_and_batches_of_any_size_give_the_same() -> None:
     images_BHWC = noise(checkpoint, 9)
     expected = TorchBackend(checkpoint).run(images_BHWC)
     first = FusedBackend(checkpoint)
-    for pictures in (1, 2, 4, 16):
-        close(first.sliced(pictures).run(images_BHWC).logits_BK, expected.logits_BK)
+    for images in (1, 2, 4, 16):
+        close(first.sliced(images).run(images_BHWC).logits_BK, expected.logits_BK)
     for count in (1, 2, 5, 9):  # the same buffers again and again
         close(first.run(images_BHWC[:count]).logits_BK, expected.logits_BK[:count])
 
@@ -175,18 +175,18 @@ def test_logits_of_attention_beyond_what_exp_can_hold_are_seen_and_computed_safe
             assert layer.query_bias_D is not None
             layer.query_bias_D.mul_(1000.0 * sign)
     work = fused.workspace(4)
-    pictures = torch.from_numpy(images_BHWC)
-    assert fused._encoded(pictures, work, watch=True) is None
-    assert bool(fused.read(pictures, work).isfinite().all())
+    images = torch.from_numpy(images_BHWC)
+    assert fused._encoded(images, work, watch=True) is None
+    assert bool(fused.read(images, work).isfinite().all())
 
 
-@pytest.mark.parametrize(("width", "side", "pictures"), [(192, 224, 4), (192, 384, 1), (384, 384, 2), (768, 384, 4), (768, 224, 4)])
-def test_a_slice_has_as_many_pictures_as_its_products_need(width: int, side: int, pictures: int) -> None:
+@pytest.mark.parametrize(("width", "side", "images"), [(192, 224, 4), (192, 384, 1), (384, 384, 2), (768, 384, 4), (768, 224, 4)])
+def test_a_slice_has_as_many_images_as_its_products_need(width: int, side: int, images: int) -> None:
     with torch.device("meta"):
         base = variant("ViT-Ti/16", image_size=side)
         assert isinstance(base, ViTConfig)
         model = ViT(replace(base, width=width, mlp_width=4 * width, depth=1))
-    assert fused_backend._fitting(model) == pictures
+    assert fused_backend._fitting(model) == images
 
 
 def test_what_cannot_be_folded_runs_as_it_is_and_is_said() -> None:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.inference import small
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
 from vitlab.inference import Predictor
 from vitlab.inference.search_index import ENDINGS, Index, embed, new_index
@@ -114,7 +114,7 @@ def test_embedding_a_source_keeps_names_labels_and_features_and_leaves_out_what_
     cats[2].write_bytes(b"junk")
     predictor = Predictor(small.checkpoint(), batch_size=3)
     out = tmp_path / f"out{ending}"
-    unreadable = embed(predictor, open_source(tmp_path / "data", split="all"), out, made_by="here")
+    unreadable = embed(predictor, open_dataset(tmp_path / "data", split="all"), out, made_by="here")
     assert [failure.name for failure in unreadable] == [str(cats[2])]
     index = Index(out)
     assert (len(index), index.digest) == (9, predictor.features_digest)
@@ -126,7 +126,7 @@ def test_embedding_a_source_keeps_names_labels_and_features_and_leaves_out_what_
         assert best.similarity == pytest.approx(1, abs=1e-5)
 
 
-def test_embedding_generated_pictures_works_too(tmp_path: Path) -> None:
-    source = open_source("generated:kind=strokes,classes=3,examples=2,image_size=32", split="train")
-    assert embed(Predictor(small.checkpoint()), source, tmp_path / "out.npz", made_by="here") == ()
+def test_embedding_generated_images_works_too(tmp_path: Path) -> None:
+    dataset = open_dataset("generated:kind=strokes,classes=3,examples=2,image_size=32", split="train")
+    assert embed(Predictor(small.checkpoint()), dataset, tmp_path / "out.npz", made_by="here") == ()
     assert len(Index(tmp_path / "out.npz")) == 6

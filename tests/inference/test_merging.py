@@ -78,9 +78,9 @@ def test_merging_gives_an_answer_near_the_models_own_however_many_are_merged(mos
 def test_the_safe_kernel_merges_alike() -> None:
     checkpoint = vit()
     fused = FusedBackend(checkpoint, merge=3)._fused
-    pictures, work = torch.from_numpy(noise(checkpoint)), fused.workspace(4)
+    images, work = torch.from_numpy(noise(checkpoint)), fused.workspace(4)
     with torch.inference_mode():
-        quick, safe = fused._encoded(pictures, work, watch=True), fused._encoded(pictures, work, watch=False)
+        quick, safe = fused._encoded(images, work, watch=True), fused._encoded(images, work, watch=False)
     assert quick is not None
     assert safe is not None
     close(quick[0].numpy(), safe[0].numpy())

@@ -1,4 +1,4 @@
-"""Predictor: any picture in, the model's own answer out, in order, in constant memory."""
+"""Predictor: any image in, the model's own answer out, in order, in constant memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.data.pictures import encode, jpeg, scene, with_orientation
+from tests.data.images import encode, jpeg, scene, with_orientation
 from tests.inference import small
 from vitlab.checkpoints import Checkpoint, save
 from vitlab.config import Preprocess
@@ -24,7 +24,7 @@ from vitlab.data.transforms import normalise, preprocess
 from vitlab.errors import ConfigError, DataError, VitlabError
 from vitlab.inference import Prediction, Predictor, Unreadable
 from vitlab.inference.backends import Outputs
-from vitlab.inference.predictor import Named, Picture
+from vitlab.inference.predictor import ImageLike, Named
 from vitlab.models import build
 
 
@@ -37,7 +37,7 @@ def logits(results: list[Prediction]) -> NDArray[np.float32]:
     return np.stack([result.logits for result in results])
 
 
-def test_a_prediction_is_what_the_model_says_of_the_preprocessed_picture(predictor: Predictor) -> None:
+def test_a_prediction_is_what_the_model_says_of_the_preprocessed_image(predictor: Predictor) -> None:
     content = jpeg(scene(50, 70))
     seen_HWC = preprocess(decode(content, name="a"), predictor.preprocess)
     images_BCHW = normalise(torch.from_numpy(seen_HWC)[None], predictor.preprocess)
@@ -49,12 +49,12 @@ def test_a_prediction_is_what_the_model_says_of_the_preprocessed_picture(predict
     np.testing.assert_allclose(found.probabilities, expected, rtol=1e-6)
 
 
-def test_every_way_to_give_a_picture_gives_the_same_answer(predictor: Predictor, tmp_path: Path) -> None:
+def test_every_way_to_give_a_image_gives_the_same_answer(predictor: Predictor, tmp_path: Path) -> None:
     pixels_HWC = scene(45, 60)
     file = tmp_path / "scene.png"
     file.write_bytes(encode(pixels_HWC, "PNG"))
     archive = small.zipped(tmp_path / "photos.zip", [file])
-    ways: list[Picture] = [
+    ways: list[ImageLike] = [
         str(file),
         file,
         file.read_bytes(),
@@ -69,7 +69,7 @@ def test_every_way_to_give_a_picture_gives_the_same_answer(predictor: Predictor,
     found = predictor(ways)
     for result in found:
         np.testing.assert_allclose(result.logits, found[0].logits, atol=1e-5)
-    names = [str(file), str(file), *(f"picture {place}" for place in range(2, 8)), "mine", f"{archive}/in/scene.png"]
+    names = [str(file), str(file), *(f"image {place}" for place in range(2, 8)), "mine", f"{archive}/in/scene.png"]
     assert [result.name for result in found] == names
 
 
@@ -87,11 +87,11 @@ def test_neither_batches_nor_workers_change_answers_or_order(batch_size: int, wo
 def test_features_are_the_models_and_asking_for_them_changes_no_logit(distilled: bool) -> None:
     made = small.checkpoint(distilled=distilled)
     predictor = Predictor(made)
-    pictures = [scene(40, 40, seed=seed) for seed in range(3)]
-    plain, rich = predictor(pictures), predictor(pictures, features=True)
+    images = [scene(40, 40, seed=seed) for seed in range(3)]
+    plain, rich = predictor(images), predictor(images, features=True)
     assert all(result.features is None for result in plain)
     np.testing.assert_allclose(logits(rich), logits(plain), atol=1e-6)
-    seen_BHWC = np.stack([preprocess(picture, made.preprocess) for picture in pictures])
+    seen_BHWC = np.stack([preprocess(image, made.preprocess) for image in images])
     with torch.inference_mode():
         features_BD = made.model.features(normalise(torch.from_numpy(seen_BHWC), made.preprocess))  # type: ignore[operator]
     np.testing.assert_allclose(
@@ -129,13 +129,13 @@ def test_probabilities_of_a_sigmoid_training_are_sigmoids() -> None:
     assert huge.probabilities.tolist() == [0, 1]
 
 
-def test_an_unreadable_picture_has_its_place_in_the_stream_and_ends_a_call(predictor: Predictor, tmp_path: Path) -> None:
+def test_an_unreadable_image_has_its_place_in_the_stream_and_ends_a_call(predictor: Predictor, tmp_path: Path) -> None:
     good, other = small.photos(tmp_path, 2)
     cut = tmp_path / "cut.jpg"
     cut.write_bytes(good.read_bytes()[:300])
     found = list(predictor.stream([good, cut, tmp_path / "nowhere.jpg", b"junk", other]))
     assert [isinstance(result, Unreadable) for result in found] == [False, True, True, True, False]
-    assert [result.name for result in found] == [str(good), str(cut), str(tmp_path / "nowhere.jpg"), "picture 3", str(other)]
+    assert [result.name for result in found] == [str(good), str(cut), str(tmp_path / "nowhere.jpg"), "image 3", str(other)]
     assert "does not exist" in str(found[2])
     kept = [result for result in found if isinstance(result, Prediction)]
     np.testing.assert_allclose(logits(kept), logits(predictor([good, other])), atol=1e-5)
@@ -143,13 +143,13 @@ def test_an_unreadable_picture_has_its_place_in_the_stream_and_ends_a_call(predi
         predictor([good, cut])
 
 
-def test_a_batch_of_unreadable_pictures_alone_does_not_run_the_model(predictor: Predictor) -> None:
+def test_a_batch_of_unreadable_images_alone_does_not_run_the_model(predictor: Predictor) -> None:
     assert all(isinstance(result, Unreadable) for result in predictor.stream([b"junk"] * 9))
     assert list(predictor.stream([])) == []
 
 
 @pytest.mark.parametrize(
-    ("picture", "complaint"),
+    ("image", "complaint"),
     [
         (np.zeros((8, 8, 3), np.float32), "must be uint8"),
         (np.zeros((8, 8, 2), np.uint8), "has 2 channels and the model takes 3"),
@@ -160,24 +160,24 @@ def test_a_batch_of_unreadable_pictures_alone_does_not_run_the_model(predictor: 
         (torch.zeros(3, 8, 8, dtype=torch.int64), "torch.int64"),
         (torch.zeros(1, 3, 8, 8), r"shape \[1, 3, 8, 8\]"),
         (b"", "is empty"),
-        (None, "is a NoneType, which is no picture"),
-        (7, "is a int, which is no picture"),
+        (None, "is a NoneType, which is no image"),
+        (7, "is a int, which is no image"),
         ("", "does not exist"),
         ("a\0b", "cannot be read"),
         (Image.new("F", (8, 8)), "floating-point"),
     ],
 )
-def test_what_is_no_picture_is_told_by_its_place(predictor: Predictor, picture: object, complaint: str) -> None:
+def test_what_is_no_image_is_told_by_its_place(predictor: Predictor, image: object, complaint: str) -> None:
     good = scene(40, 40)
     with pytest.raises(DataError, match=complaint) as caught:
-        predictor([good, picture])  # type: ignore[list-item]
-    if not isinstance(picture, str):
-        assert "picture 1" in caught.value.message
+        predictor([good, image])  # type: ignore[list-item]
+    if not isinstance(image, str):
+        assert "image 1" in caught.value.message
 
 
-def test_one_picture_in_place_of_a_list_is_refused(predictor: Predictor) -> None:
+def test_one_image_in_place_of_a_list_is_refused(predictor: Predictor) -> None:
     for one in ("cat.jpg", Path("cat.jpg"), b"abc", Image.new("RGB", (8, 8))):
-        with pytest.raises(ConfigError, match="one picture"):
+        with pytest.raises(ConfigError, match="one image"):
             predictor(one)  # type: ignore[arg-type]
 
 
@@ -217,12 +217,12 @@ def test_grey_and_transparent_arrays_are_seen_as_their_files_are(predictor: Pred
 
 
 @pytest.mark.parametrize("channels", [1, 4])
-def test_a_model_of_other_channels_takes_colour_grey_and_transparent_pictures(channels: int) -> None:
+def test_a_model_of_other_channels_takes_colour_grey_and_transparent_images(channels: int) -> None:
     fed = Preprocess(image_size=(32, 32), resize_to=36, mean=(0.5,) * channels, std=(0.5,) * channels)
     predictor = Predictor(small.checkpoint(preprocess=fed))
     colour_HWC = scene(40, 40)
-    pictures = [colour_HWC, colour_HWC[:, :, :1], np.dstack([colour_HWC, np.full((40, 40), 255, np.uint8)])]
-    found = predictor([*pictures, encode(colour_HWC, "PNG")])
+    images = [colour_HWC, colour_HWC[:, :, :1], np.dstack([colour_HWC, np.full((40, 40), 255, np.uint8)])]
+    found = predictor([*images, encode(colour_HWC, "PNG")])
     np.testing.assert_array_equal(found[0].logits, found[3].logits)
     np.testing.assert_array_equal(found[0].logits, found[2].logits)
 
@@ -253,7 +253,7 @@ def test_ending_a_stream_early_ends_its_threads() -> None:
     assert not any(thread.name.startswith("predict") for thread in threading.enumerate())
 
 
-def test_pictures_are_read_while_the_model_works() -> None:
+def test_images_are_read_while_the_model_works() -> None:
     predictor = Predictor(small.checkpoint(), batch_size=2, workers=2)
     read = threading.Semaphore(0)
 
@@ -272,8 +272,8 @@ def test_pictures_are_read_while_the_model_works() -> None:
         return scene(40, 40, seed=seed)
 
     predictor.backend = Waiting()
-    pictures = [Named(name=str(seed), read=lambda seed=seed: slow(seed)) for seed in range(4)]  # type: ignore[misc]
-    stream = predictor.stream(pictures)
+    images = [Named(name=str(seed), read=lambda seed=seed: slow(seed)) for seed in range(4)]  # type: ignore[misc]
+    stream = predictor.stream(images)
     assert next(stream).name == "0"
     stream.close()  # type: ignore[attr-defined]
 

@@ -39,7 +39,7 @@ def written(path: Path, *, top: int = 2) -> list[dict[str, Any]]:
 
 
 def continue_to_the_end(path: Path) -> int:
-    """Do what `predict --resume` does; how many pictures were left to do."""
+    """Do what `predict --resume` does; how many images were left to do."""
     done_now = 0
     with continued_file(path, top=2, mark=MARK) as (file, done):
         sink = JsonLines(file, top=2, mark=MARK)

@@ -176,7 +176,7 @@ def test_auto_runs_torch_until_measuring_pays_then_says_and_remembers_what_it_fo
     assert other.name == "torch"
 
 
-def test_a_few_pictures_never_wait_for_a_lookup(clock: list[float]) -> None:
+def test_a_few_images_never_wait_for_a_lookup(clock: list[float]) -> None:
     def digest() -> str:
         raise AssertionError("the digest reads all weights")
 
@@ -210,7 +210,7 @@ def test_a_cache_that_cannot_be_written_is_no_failure(monkeypatch: pytest.Monkey
 
 def test_the_candidates_are_torch_in_several_slices_and_what_is_installed() -> None:
     checkpoint = vit()
-    backend = FusedBackend(checkpoint, pictures=4)
+    backend = FusedBackend(checkpoint, images=4)
     names = set(auto_backend.candidates(checkpoint, backend, "digest"))
     assert {"torch", "torch/2", "torch/8"} <= names
     assert "torch/1" not in set(auto_backend.candidates(checkpoint, backend.sliced(1), "digest"))
@@ -218,7 +218,7 @@ def test_the_candidates_are_torch_in_several_slices_and_what_is_installed() -> N
         assert {"openvino/4", "openvino/4 unpinned"} <= names
 
 
-def test_one_picture_is_tried_once_a_backend_with_all_threads_and_with_fewer() -> None:
+def test_one_image_is_tried_once_a_backend_with_all_threads_and_with_fewer() -> None:
     names = ["torch", "torch/2", "openvino/2", "openvino/4", "openvino/4 unpinned"]
     assert singles(names, 1) == {
         "torch": ("torch", 1),
@@ -252,7 +252,7 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_fewer_threads_for_one_picture_are_found_told_remembered_and_used_again(clock: list[float]) -> None:
+def test_fewer_threads_for_one_image_are_found_told_remembered_and_used_again(clock: list[float]) -> None:
     checkpoint, said = vit(), list[str]()
     auto = AutoBackend(checkpoint, Crowded("torch", 0.0, clock), lambda: "digest", say=said.append)
     with pytest.MonkeyPatch.context() as patch:
@@ -260,7 +260,7 @@ def test_fewer_threads_for_one_picture_are_found_told_remembered_and_used_again(
         choice = auto.measured()
         assert (choice.one, choice.many) == ("torch with 1 thread", "torch")
         assert choice.seconds_one == {"torch": 2.0, "torch with 1 thread": 1.0}
-        assert "for one picture torch with 1 thread" in said[-1]
+        assert "for one image torch with 1 thread" in said[-1]
         later = AutoBackend(checkpoint, Crowded("torch", 0.0, clock), lambda: "digest", say=said.append)
         for _ in range(12):
             later.run(noise(checkpoint, 2))
@@ -278,7 +278,7 @@ def test_more_threads_are_kept_where_they_are_the_faster(clock: list[float], two
     assert choice.one == "torch"
 
 
-def test_single_pictures_alone_come_to_what_is_remembered_too(clock: list[float]) -> None:
+def test_single_images_alone_come_to_what_is_remembered_too(clock: list[float]) -> None:
     checkpoint, said = vit(), list[str]()
     known = Choice(one="torch", many="torch", seconds_one={"torch": 1.0}, seconds_many={"torch": 1.0}, absent={})
     auto_backend._remember(auto_backend._file("digest"), known)

@@ -1,4 +1,4 @@
-"""Small models of every kind, with values in all their parts, and pictures for them."""
+"""Small models of every kind, with values in all their parts, and images for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitlab.config import ModelConfig, Position, ResNetConfig, ResNetStem, ViTConfig, variant
 from vitlab.config.efficientnet import EfficientNetConfig
-from vitlab.config.model import EarlyConvolutions
+from vitlab.config.model import ConvStem
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.models import build
 from vitlab.models.families import Model
@@ -49,7 +49,7 @@ OTHERS: dict[str, ModelConfig] = {
     ),
     "recurrent": RecurrentConfig(cell="lstm", width=16, depth=2, patch_size=(8, 8), image_size=(30, 41), num_classes=5),
 }
-EARLY = replace(mini(), early=EarlyConvolutions(widths=(16, 16), units=(1, 1)), patch_size=(2, 2))
+EARLY = replace(mini(), early=ConvStem(widths=(16, 16), units=(1, 1)), patch_size=(2, 2))
 
 
 def model_of(config: ModelConfig) -> Model:
@@ -68,7 +68,7 @@ def vit_of(name: str) -> ViT:
     return model
 
 
-def pictures(config: ModelConfig, count: int = 2) -> Tensor:
+def images(config: ModelConfig, count: int = 2) -> Tensor:
     generator = torch.Generator().manual_seed(3)
     return torch.randn(count, config.channels, *config.image_size, generator=generator)
 

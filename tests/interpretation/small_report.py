@@ -1,4 +1,4 @@
-"""A run that is over at once, on pictures whose classes and file have the worst of names; and a report of it."""
+"""A run that is over at once, on images whose classes and file have the worst of names; and a report of it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write_pack(path: Path, *, classes: tuple[str, ...] = HOSTILE, each: int = 12
 
 def run_of(pack: Path, *, classes: int = len(HOSTILE), steps: int = 6) -> RunConfig:
     """Six updates of the smallest ViT."""
-    data = DataFacts(source=str(pack), pictures=36, classes=classes, channels=1, side=16)
+    data = DataFacts(dataset=str(pack), images=36, classes=classes, channels=1, side=16)
     run = recipe("quickstart-finetune", Wish(data=data, steps=steps, batch_size=6))
     loader = replace(run.data.loader, workers=0)
     return replace(run, data=replace(run.data, loader=loader), train=replace(run.train, evaluate_every=2))

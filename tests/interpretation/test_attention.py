@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from tests import processes
-from tests.interpretation.small import VITS, pictures, vit_of
+from tests.interpretation.small import VITS, images, vit_of
 from vitlab.errors import ConfigError
 from vitlab.interpretation.attention import AT_ONCE, blocks, class_attention, query_attention
 from vitlab.models import Record
-from vitlab.models.vit import Gaze, Scene, weights
+from vitlab.models.vit import AttentionCapture, AttentionContext, weights
 
 each = pytest.mark.parametrize("name", VITS)
 
@@ -22,27 +22,27 @@ each = pytest.mark.parametrize("name", VITS)
 def test_rows_sum_to_one_and_any_block_of_them_is_that_part_of_the_whole(name: str) -> None:
     model, record = vit_of(name), Record(gazes=True)
     with torch.inference_mode():
-        model.encoded(pictures(model.config), record)
-        for gaze, whole_BHNN in zip(record.gazes, record.attention_BHNN, strict=True):
+        model.encoded(images(model.config), record)
+        for capture, whole_BHNN in zip(record.gazes, record.attention_BHNN, strict=True):
             tokens = whole_BHNN.shape[-1]
-            torch.testing.assert_close(gaze.rows(0, tokens).sum(-1), torch.ones(whole_BHNN.shape[:3]), atol=1e-6, rtol=0)
+            torch.testing.assert_close(capture.rows(0, tokens).sum(-1), torch.ones(whole_BHNN.shape[:3]), atol=1e-6, rtol=0)
             for first, last in ((0, 1), (0, tokens), (1, 5), (2, tokens), (tokens - 1, tokens)):
-                torch.testing.assert_close(gaze.rows(first, last), whole_BHNN[:, :, first:last], atol=1e-6, rtol=0)
+                torch.testing.assert_close(capture.rows(first, last), whole_BHNN[:, :, first:last], atol=1e-6, rtol=0)
 
 
 @each
 def test_recording_changes_no_output(name: str) -> None:
     model = vit_of(name)
-    images_BCHW = pictures(model.config)
+    images_BCHW = images(model.config)
     with torch.inference_mode():
         assert torch.equal(model(images_BCHW), model(images_BCHW, Record(gazes=True, tokens=True)))
 
 
 def test_blocks_are_the_rows_asked_for_in_order_and_no_more_than_a_few_at_once() -> None:
     q_BHNK, k_BHNK = torch.randn(2, 3, AT_ONCE * 2 + 7, 4), torch.randn(2, 3, AT_ONCE * 2 + 7, 4)
-    scene = Scene(layer=0, grid=(1, AT_ONCE * 2 + 7), prefix=0)
-    gaze = Gaze(queries_BHNK=q_BHNK, keys_BHNK=k_BHNK, values_BHNK=k_BHNK, mixed_BHNK=k_BHNK, scene=scene, axis=None)
-    found = list(blocks(gaze, 3, AT_ONCE * 2 + 7))
+    scene = AttentionContext(layer=0, grid=(1, AT_ONCE * 2 + 7), prefix=0)
+    capture = AttentionCapture(queries_BHNK=q_BHNK, keys_BHNK=k_BHNK, values_BHNK=k_BHNK, mixed_BHNK=k_BHNK, scene=scene, axis=None)
+    found = list(blocks(capture, 3, AT_ONCE * 2 + 7))
     assert max(rows.shape[2] for _, rows in found) == AT_ONCE
     torch.testing.assert_close(
         torch.cat([rows for _, rows in found], 2), weights(q_BHNK, k_BHNK, None)[:, :, 3:], atol=1e-6, rtol=0
@@ -51,15 +51,17 @@ def test_blocks_are_the_rows_asked_for_in_order_and_no_more_than_a_few_at_once()
 
 def test_half_precision_rows_sum_to_one_in_float32() -> None:
     half_BHNK = torch.randn(1, 2, 50, 8).bfloat16()
-    scene = Scene(layer=0, grid=(5, 10), prefix=0)
-    gaze = Gaze(queries_BHNK=half_BHNK, keys_BHNK=half_BHNK, values_BHNK=half_BHNK, mixed_BHNK=half_BHNK, scene=scene, axis=None)
-    assert gaze.rows(0, 50).dtype == torch.float32
-    torch.testing.assert_close(gaze.rows(0, 50).sum(-1), torch.ones(1, 2, 50), atol=1e-5, rtol=0)
+    scene = AttentionContext(layer=0, grid=(5, 10), prefix=0)
+    capture = AttentionCapture(
+        queries_BHNK=half_BHNK, keys_BHNK=half_BHNK, values_BHNK=half_BHNK, mixed_BHNK=half_BHNK, scene=scene, axis=None
+    )
+    assert capture.rows(0, 50).dtype == torch.float32
+    torch.testing.assert_close(capture.rows(0, 50).sum(-1), torch.ones(1, 2, 50), atol=1e-5, rtol=0)
 
 
 def test_the_map_of_a_patch_is_its_row_of_the_recorded_attention() -> None:
     model, record = vit_of("rectangular"), Record(layers=[1])
-    images_BCHW = pictures(model.config)
+    images_BCHW = images(model.config)
     model.encoded(images_BCHW, record)
     found = query_attention(model, images_BCHW, (2, 3), layers=[1])
     grid = model.config.grid
@@ -70,14 +72,14 @@ def test_the_map_of_a_patch_is_its_row_of_the_recorded_attention() -> None:
 
 def test_layers_come_in_the_order_they_were_asked_for() -> None:
     model = vit_of("token")
-    images_BCHW = pictures(model.config)
+    images_BCHW = images(model.config)
     every = class_attention(model, images_BCHW)
     np.testing.assert_array_equal(class_attention(model, images_BCHW, layers=[2, 0, -1]), every[[2, 0, 2]])
 
 
 def test_a_distillation_token_looks_for_itself() -> None:
     model = vit_of("distilled")
-    images_BCHW = pictures(model.config)
+    images_BCHW = images(model.config)
     own, other = query_attention(model, images_BCHW, "distill"), query_attention(model, images_BCHW, "class")
     assert own.shape == other.shape
     assert not np.allclose(own, other)
@@ -85,7 +87,7 @@ def test_a_distillation_token_looks_for_itself() -> None:
 
 def test_an_attention_pool_has_its_probe_instead_of_a_class_token() -> None:
     model = vit_of("map")
-    found = class_attention(model, pictures(model.config))
+    found = class_attention(model, images(model.config))
     assert found.shape == (1, 2, model.config.heads, *model.config.grid)
     np.testing.assert_allclose(found.sum((-2, -1)), 1, atol=1e-5)
 
@@ -102,32 +104,32 @@ def test_an_attention_pool_has_its_probe_instead_of_a_class_token() -> None:
 def test_a_token_that_is_not_there_is_refused(name: str, query: str | tuple[int, int], message: str) -> None:
     model = vit_of(name)
     with pytest.raises(ConfigError, match=message):
-        query_attention(model, pictures(model.config), query)  # type: ignore[arg-type]
+        query_attention(model, images(model.config), query)  # type: ignore[arg-type]
 
 
 def test_without_a_class_token_class_attention_is_refused_and_told_what_there_is() -> None:
     model = vit_of("mean")
     with pytest.raises(ConfigError, match="no class token") as refusal:
-        class_attention(model, pictures(model.config))
+        class_attention(model, images(model.config))
     assert "rollout" in str(refusal.value.hint)
     probing = vit_of("map")
     with pytest.raises(ConfigError, match="looks once"):
-        class_attention(probing, pictures(probing.config), layers=[0])
+        class_attention(probing, images(probing.config), layers=[0])
 
 
-def test_a_layer_that_is_not_there_and_pictures_that_are_none_are_refused() -> None:
+def test_a_layer_that_is_not_there_and_images_that_are_none_are_refused() -> None:
     model = vit_of("token")
     with pytest.raises(ConfigError, match="no layer 3: the model has 3"):
-        class_attention(model, pictures(model.config), layers=[3])
+        class_attention(model, images(model.config), layers=[3])
     with pytest.raises(ConfigError, match="at least one"):
-        class_attention(model, pictures(model.config)[:0])
+        class_attention(model, images(model.config)[:0])
     with pytest.raises(ConfigError, match="batch, channels, height, width"):
-        class_attention(model, pictures(model.config)[0])
+        class_attention(model, images(model.config)[0])
 
 
 def test_a_model_in_training_is_looked_at_as_in_use_and_goes_on_training() -> None:
     model = vit_of("token")
-    images_BCHW = pictures(model.config)
+    images_BCHW = images(model.config)
     expected = class_attention(model, images_BCHW)
     model.train()
     model.head.eval()  # type: ignore[union-attr]

@@ -29,7 +29,7 @@ from vitlab.interpretation.paint import (
 )
 
 
-def picture(height: int = 32, width: int = 48, channels: int = 3) -> Pixels:
+def image(height: int = 32, width: int = 48, channels: int = 3) -> Pixels:
     return np.random.default_rng(0).integers(0, 256, (height, width, channels), dtype=np.uint8)
 
 
@@ -44,9 +44,7 @@ DRAWN: dict[str, Callable[[Style, str], bytes]] = {
         np.clip(np.random.default_rng(3).normal(size=(3, 5, 3, 5)), -1, 1), style, title=title
     ),
     "distance": lambda style, title: draw_distance(np.random.default_rng(4).uniform(size=(4, 3)) * 100, style, title=title),
-    "sheet": lambda style, title: draw_sheet(
-        [[picture(), picture()], [picture()]], style, title=title, captions=[["a", "b"], [title]]
-    ),
+    "sheet": lambda style, title: draw_sheet([[image(), image()], [image()]], style, title=title, captions=[["a", "b"], [title]]),
 }
 
 
@@ -100,16 +98,16 @@ def test_a_style_that_is_none_is_refused(wrong: dict[str, object]) -> None:
         Style(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_sheet_without_pictures_is_refused() -> None:
-    with pytest.raises(ConfigError, match="without pictures"):
+def test_a_sheet_without_images_is_refused() -> None:
+    with pytest.raises(ConfigError, match="without images"):
         draw_sheet([])
 
 
 @pytest.mark.parametrize("how", ["shade", "colour", "signed"])
 @pytest.mark.parametrize("smooth", [True, False])
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
-def test_heat_is_laid_over_a_picture_of_any_channels(how: str, smooth: bool, channels: int) -> None:
-    laid = overlay(picture(channels=channels), GRID, how, smooth=smooth)  # type: ignore[arg-type]
+def test_heat_is_laid_over_a_image_of_any_channels(how: str, smooth: bool, channels: int) -> None:
+    laid = overlay(image(channels=channels), GRID, how, smooth=smooth)  # type: ignore[arg-type]
     assert laid.shape == (32, 48, 3)
     assert laid.dtype == np.uint8
 
@@ -143,17 +141,17 @@ def test_a_map_that_hangs_over_the_edge_is_cut_and_not_squeezed() -> None:
 
 def test_heat_that_is_the_same_everywhere_is_no_division_by_zero() -> None:
     for how in ("shade", "colour", "signed"):
-        assert overlay(picture(), np.zeros((2, 2)), how).shape == (32, 48, 3)
+        assert overlay(image(), np.zeros((2, 2)), how).shape == (32, 48, 3)
 
 
 @pytest.mark.parametrize("heat", [np.zeros((2, 2, 2)), np.zeros((0, 2)), np.array([[np.nan, 1.0]])])
 def test_heat_that_is_no_map_is_refused(heat: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
     with pytest.raises(ConfigError, match="heat is a map"):
-        overlay(picture(), heat)
+        overlay(image(), heat)
 
 
-def test_a_picture_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a picture is uint8"):
+def test_a_image_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a image is uint8"):
         as_rgb(np.zeros((2, 2, 3)))  # type: ignore[arg-type]
 
 
@@ -193,8 +191,8 @@ def test_of_a_fine_grid_evenly_spaced_positions_are_shown() -> None:
 def test_places_of_like_features_get_like_colours_and_the_first_component_is_lightness() -> None:
     scores_BGJM = np.zeros((1, 1, 3, 3), np.float32)
     scores_BGJM[0, 0, :, 0] = [-1, -1, 1]
-    (shown,) = feature_maps(scores_BGJM, (4, 12))
-    left, middle, right = shown[2, [2, 6, 10]].astype(int)
+    (printable,) = feature_maps(scores_BGJM, (4, 12))
+    left, middle, right = printable[2, [2, 6, 10]].astype(int)
     assert left.tolist() == middle.tolist()
     assert right.sum() > left.sum() + 200
 
@@ -206,5 +204,5 @@ def test_any_number_of_components_makes_colours(components: int) -> None:
 
 
 def test_png_keeps_every_pixel() -> None:
-    pixels = picture()
+    pixels = image()
     assert np.array_equal(np.asarray(opened(png(pixels))), pixels)

@@ -1,4 +1,4 @@
-"""What the paper saw in its models is there in a real DeiT-Ti, on real pictures."""
+"""What the paper saw in its models is there in a real DeiT-Ti, on real images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from tests.conftest import real_data
 from vitlab.checkpoints import Checkpoint, load
-from vitlab.inference.find import find_pictures
+from vitlab.inference.find import find_images
 from vitlab.interpretation.attention import attention_distance, relevance, rollout
 from vitlab.interpretation.images import Seen, see, spread
 from vitlab.interpretation.occlusion import occlusion
@@ -24,7 +24,7 @@ def deit() -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def seen(deit: Checkpoint) -> Seen:
-    return see(deit, spread(list(find_pictures([str(real_data() / "imagenet_val_1000.zip")])), 8))
+    return see(deit, spread(list(find_images([str(real_data() / "imagenet_val_1000.zip")])), 8))
 
 
 def test_a_few_components_hold_most_of_the_filters(deit: Checkpoint) -> None:

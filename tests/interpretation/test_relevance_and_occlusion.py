@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.interpretation.small import OTHERS, VITS, mini, model_of, pictures, vit_of
+from tests.interpretation.small import OTHERS, VITS, images, mini, model_of, vit_of
 from vitlab.errors import ConfigError
 from vitlab.interpretation.attention import pool_reads, relevance
 from vitlab.interpretation.occlusion import occlusion
@@ -22,7 +22,7 @@ GLOBAL = ("token", "mean", "mean-with-class", "distilled", "registers", "represe
 @pytest.mark.parametrize("name", GLOBAL)
 def test_relevance_is_what_attention_made_in_the_open_and_autograd_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = vit_of(name)
-    images_BCHW = pictures(model.config)
+    images_BCHW = images(model.config)
     found = relevance(model, images_BCHW, [1, 3])
     seen: list[Tensor] = []
 
@@ -48,16 +48,16 @@ def test_relevance_is_what_attention_made_in_the_open_and_autograd_give(name: st
 @pytest.mark.parametrize("name", VITS)
 def test_relevance_is_never_negative_and_leaves_no_gradient_behind(name: str) -> None:
     model = vit_of(name)
-    found = relevance(model, pictures(model.config))
+    found = relevance(model, images(model.config))
     assert found.shape == (2, *model.config.grid)
     assert (found >= 0).all()
     assert found.max() > 0
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_relevance_asks_for_the_likeliest_class_unless_told_and_for_each_picture_its_own() -> None:
+def test_relevance_asks_for_the_likeliest_class_unless_told_and_for_each_image_its_own() -> None:
     model = vit_of("token")
-    images_BCHW = pictures(model.config)
+    images_BCHW = images(model.config)
     likeliest = model(images_BCHW).argmax(1).tolist()
     np.testing.assert_array_equal(relevance(model, images_BCHW), relevance(model, images_BCHW, likeliest))
     other = (likeliest[0] + 1) % 5
@@ -66,7 +66,7 @@ def test_relevance_asks_for_the_likeliest_class_unless_told_and_for_each_picture
 
 def test_relevance_needs_no_parameter_that_learns_and_a_lean_model_gives_the_same() -> None:
     model = vit_of("token")
-    images_BCHW = pictures(model.config)
+    images_BCHW = images(model.config)
     expected = relevance(model, images_BCHW, 0)
     model.requires_grad_(False)
     model.lean = True
@@ -78,14 +78,14 @@ def test_a_class_that_is_not_there_is_refused(classes: int | list[int]) -> None:
     model = vit_of("token")
     for look in (relevance, occlusion):
         with pytest.raises(ConfigError, match="no class"):
-            look(model, pictures(model.config), classes)
+            look(model, images(model.config), classes)
 
 
-def test_as_many_classes_as_pictures_or_one() -> None:
+def test_as_many_classes_as_images_or_one() -> None:
     model = vit_of("token")
     for look in (relevance, occlusion):
-        with pytest.raises(ConfigError, match="3 classes for 2 pictures"):
-            look(model, pictures(model.config), [0, 1, 2])
+        with pytest.raises(ConfigError, match="3 classes for 2 images"):
+            look(model, images(model.config), [0, 1, 2])
 
 
 @pytest.mark.parametrize("classes", [0, 1])
@@ -93,12 +93,12 @@ def test_a_model_without_classes_to_choose_from_is_refused(classes: int) -> None
     model = model_of(replace(mini(), num_classes=classes))
     for look in (relevance, occlusion):
         with pytest.raises(ConfigError, match="one class only" if classes else "no head"):
-            look(model, pictures(model.config))
+            look(model, images(model.config))
 
 
 def test_occlusion_is_the_loss_of_log_probability_under_a_patch_of_the_mean_colour() -> None:
     model = vit_of("rectangular")
-    images_BCHW = pictures(model.config)
+    images_BCHW = images(model.config)
     found = occlusion(model, images_BCHW, 2, at_once=7)
     covered_BCHW = images_BCHW.clone()
     covered_BCHW[:, :, 8:16, 12:16] = 0
@@ -110,7 +110,7 @@ def test_occlusion_is_the_loss_of_log_probability_under_a_patch_of_the_mean_colo
 
 def test_a_patch_that_is_the_mean_colour_already_is_not_missed() -> None:
     model = vit_of("token")
-    images_BCHW = pictures(model.config)
+    images_BCHW = images(model.config)
     images_BCHW[:, :, :8, :8] = 0
     np.testing.assert_allclose(occlusion(model, images_BCHW)[:, 0, 0], 0, atol=1e-6)
 
@@ -118,7 +118,7 @@ def test_a_patch_that_is_the_mean_colour_already_is_not_missed() -> None:
 @pytest.mark.parametrize("name", ["token", "mean", "map", "distilled", "registers"])
 def test_a_removed_token_is_one_that_nobody_attends_to(name: str) -> None:
     model = vit_of(name)
-    images_BCHW = pictures(model.config, 1)
+    images_BCHW = images(model.config, 1)
     found = occlusion(model, images_BCHW, 1, how="remove")
     place = 6
     with torch.inference_mode():
@@ -137,27 +137,27 @@ def test_a_removed_token_is_one_that_nobody_attends_to(name: str) -> None:
 def test_a_token_is_not_taken_out_where_layers_rely_on_the_grid(name: str) -> None:
     model = vit_of(name)
     with pytest.raises(ConfigError, match="rely on the whole grid"):
-        occlusion(model, pictures(model.config), how="remove")
-    assert occlusion(model, pictures(model.config)).shape == (2, *model.config.grid)
+        occlusion(model, images(model.config), how="remove")
+    assert occlusion(model, images(model.config)).shape == (2, *model.config.grid)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_classifier_has_occlusion_by_filling(name: str) -> None:
     model = model_of(OTHERS[name])
     height, width = OTHERS[name].image_size
-    found = occlusion(model, pictures(OTHERS[name], 1), window=(16, 32))
+    found = occlusion(model, images(OTHERS[name], 1), window=(16, 32))
     assert found.shape == (1, -(-height // 16), -(-width // 32))
     assert np.isfinite(found).all()
     with pytest.raises(ConfigError, match="not defined for a"):
-        occlusion(model, pictures(OTHERS[name], 1), how="remove")
+        occlusion(model, images(OTHERS[name], 1), how="remove")
 
 
 def test_a_window_of_nothing_or_of_a_removed_patch_is_refused() -> None:
     model = vit_of("token")
     with pytest.raises(ConfigError, match="window"):
-        occlusion(model, pictures(model.config), window=0)
+        occlusion(model, images(model.config), window=0)
     with pytest.raises(ConfigError, match="whole patches"):
-        occlusion(model, pictures(model.config), how="remove", window=8)
+        occlusion(model, images(model.config), how="remove", window=8)
     single = model_of(replace(mini(), image_size=(8, 8)))
     with pytest.raises(ConfigError, match="nothing is left"):
-        occlusion(single, pictures(single.config), how="remove")
+        occlusion(single, images(single.config), how="remove")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.interpretation.small_report import HOSTILE, made_run, run_of, write_pack
 from vitlab.cli.main import main
 from vitlab.errors import TrainingError
-from vitlab.reports.page import joined, picture, smoothed, tag, thinned, ticks
+from vitlab.reports.page import image, joined, smoothed, tag, thinned, ticks
 from vitlab.reports.report import Written, write_report
 from vitlab.reports.sections import Comparison
 
@@ -84,14 +84,14 @@ def test_class_names_are_shown_as_they_are(seen: Seen) -> None:
     assert sum(name == "script" for name, _ in seen.elements) == 1
 
 
-def test_the_headline_is_what_evaluate_says_of_the_same_pictures(
+def test_the_headline_is_what_evaluate_says_of_the_same_images(
     folder: Path, written: Written, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = json.loads((folder / "run.json").read_text())["data"]["source"]
-    assert main(["evaluate", str(folder / "model.safetensors"), source, "--json"]) == 0
+    dataset = json.loads((folder / "run.json").read_text())["data"]["source"]
+    assert main(["evaluate", str(folder / "model.safetensors"), dataset, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert written.accuracy == pytest.approx(told["top1"]["value"] if isinstance(told["top1"], dict) else told["top1"])
-    assert written.pictures == 18
+    assert written.images == 18
     assert f"{100 * (written.accuracy or 0):.1f}" in written.path.read_text()
 
 
@@ -155,12 +155,12 @@ def test_a_report_into_no_folder_is_refused(folder: Path, tmp_path: Path, capsys
 
 @given(st.text(), st.text())
 def test_any_text_comes_back_from_markup_as_it_is_shown(word: str, value: str) -> None:
-    from vitlab.io.names import shown
+    from vitlab.io.names import printable
 
     seen = Seen(tag("p", {"title": value}, word))
     assert [name for name, _ in seen.elements] == ["p"]
-    assert "".join(seen.words) == shown(word)
-    assert (seen.elements[0][1]["title"] or "") == shown(value)
+    assert "".join(seen.words) == printable(word)
+    assert (seen.elements[0][1]["title"] or "") == printable(value)
 
 
 def test_only_markup_is_markup() -> None:
@@ -170,8 +170,8 @@ def test_only_markup_is_markup() -> None:
 
 def test_a_photograph_is_kept_small_and_a_drawing_exact() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (200, 200, 3)).astype(np.uint8)
-    assert "image/jpeg" in picture(noise, alt="")
-    assert "image/png" in picture(noise[:32, :32], alt="")
+    assert "image/jpeg" in image(noise, alt="")
+    assert "image/png" in image(noise[:32, :32], alt="")
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.interpretation.small import VITS, Dense, pictures, vit_of
+from tests.interpretation.small import VITS, Dense, images, vit_of
 from vitlab.interpretation.attention import apart, attention_distance, distance, pool_reads, roll, rollout
 from vitlab.models import Record
 
@@ -44,7 +44,7 @@ def test_without_renormalising_the_map_is_the_same_times_two_a_layer() -> None:
 @each
 def test_the_rollout_of_a_model_is_that_of_its_recorded_attention(name: str) -> None:
     model, record = vit_of(name), Record()
-    images_BCHW = pictures(model.config)
+    images_BCHW = images(model.config)
     with torch.inference_mode():
         z_BND = model.encoded(images_BCHW, record)
         row_B1N = pool_reads(model, z_BND)
@@ -57,7 +57,7 @@ def test_the_rollout_of_a_model_is_that_of_its_recorded_attention(name: str) -> 
 @each
 def test_what_the_pool_reads_and_what_patches_get_are_shares_of_one(name: str) -> None:
     model = vit_of(name)
-    images_BCHW = pictures(model.config)
+    images_BCHW = images(model.config)
     with torch.inference_mode():
         torch.testing.assert_close(pool_reads(model, model.encoded(images_BCHW)).sum(-1), torch.ones(2, 1))
     shares = rollout(model, images_BCHW).sum((1, 2))
@@ -65,9 +65,9 @@ def test_what_the_pool_reads_and_what_patches_get_are_shares_of_one(name: str) -
     assert (shares <= 1 + 1e-5).all()
 
 
-def test_a_picture_s_rollout_does_not_depend_on_its_company() -> None:
+def test_a_image_s_rollout_does_not_depend_on_its_company() -> None:
     model = vit_of("token")
-    images_BCHW = pictures(model.config, 5)
+    images_BCHW = images(model.config, 5)
     np.testing.assert_allclose(rollout(model, images_BCHW)[3:4], rollout(model, images_BCHW[3:4]), atol=1e-6)
 
 
@@ -103,7 +103,7 @@ def test_attention_to_oneself_is_no_distance_and_to_the_neighbour_one_step() -> 
 @each
 def test_the_distance_of_a_model_is_that_of_its_recorded_attention(name: str) -> None:
     model, record = vit_of(name), Record()
-    images_BCHW = pictures(model.config, 3)
+    images_BCHW = images(model.config, 3)
     with torch.inference_mode():
         model.encoded(images_BCHW, record)
     prefix, grid = model.config.prefix_tokens, model.config.grid
@@ -116,5 +116,5 @@ def test_the_distance_of_a_model_is_that_of_its_recorded_attention(name: str) ->
 
 
 def test_local_attention_looks_no_further_than_its_window() -> None:
-    near = attention_distance(vit_of("local"), pictures(VITS["local"]))
+    near = attention_distance(vit_of("local"), images(VITS["local"]))
     assert near.max() <= 8 * math.sqrt(2)

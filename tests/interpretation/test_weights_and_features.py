@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.interpretation.small import EARLY, OTHERS, VITS, mini, model_of, pictures, vit_of
+from tests.interpretation.small import EARLY, OTHERS, VITS, images, mini, model_of, vit_of
 from vitlab.config import ModelConfig, Position
 from vitlab.errors import ConfigError
 from vitlab.interpretation.attention import Floats, attention_distance, class_attention, query_attention, relevance, rollout
@@ -108,7 +108,7 @@ def test_positions_that_are_not_there_are_refused(position: Position, layer: int
 @pytest.mark.parametrize("name", EVERY)
 def test_features_of_places_are_centred_uncorrelated_and_strongest_first(name: str) -> None:
     model = model_of(EVERY[name])
-    found = token_pca(model, pictures(EVERY[name], 3))
+    found = token_pca(model, images(EVERY[name], 3))
     scores_NM = found.scores_BGJM.reshape(-1, 3).astype(np.float64)
     scale = np.abs(scores_NM).max()
     np.testing.assert_allclose(scores_NM.mean(0) / scale, 0, atol=1e-5)
@@ -120,7 +120,7 @@ def test_features_of_places_are_centred_uncorrelated_and_strongest_first(name: s
 
 def test_features_are_the_tokens_themselves() -> None:
     model = vit_of("registers")
-    images_BCHW = pictures(model.config)
+    images_BCHW = images(model.config)
     with torch.inference_mode():
         expected = model.encoded(images_BCHW)[:, 4:].reshape(2, 4, 4, -1)
     assert torch.equal(place_features(model, images_BCHW), expected)
@@ -129,12 +129,12 @@ def test_features_are_the_tokens_themselves() -> None:
 
 def test_a_stage_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="no layer 2"):
-        token_pca(model_of(OTHERS["resnet"]), pictures(OTHERS["resnet"]), layer=2)
+        token_pca(model_of(OTHERS["resnet"]), images(OTHERS["resnet"]), layer=2)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_who_has_no_attention_among_all_is_refused_with_the_reason(name: str) -> None:
-    model, images_BCHW = model_of(OTHERS[name]), pictures(OTHERS[name])
+    model, images_BCHW = model_of(OTHERS[name]), images(OTHERS[name])
     looks: list[Callable[[], object]] = [
         lambda: rollout(model, images_BCHW),
         lambda: attention_distance(model, images_BCHW),
@@ -151,7 +151,7 @@ def test_who_has_no_attention_among_all_is_refused_with_the_reason(name: str) ->
 
 @pytest.mark.parametrize("name", ["token", "map", "relative"])
 def test_a_model_in_half_precision_is_looked_at_as_one_in_full(name: str) -> None:
-    model, images_BCHW = vit_of(name), pictures(VITS[name])
+    model, images_BCHW = vit_of(name), images(VITS[name])
     looks: list[Callable[[], Floats]] = [
         lambda: rollout(model, images_BCHW),
         lambda: attention_distance(model, images_BCHW),
@@ -168,11 +168,11 @@ def test_a_model_in_half_precision_is_looked_at_as_one_in_full(name: str) -> Non
         np.testing.assert_allclose(found, expected, atol=0.15 * np.abs(expected).max())
 
 
-def test_pictures_made_in_inference_mode_have_relevance_too() -> None:
+def test_images_made_in_inference_mode_have_relevance_too() -> None:
     model = vit_of("token")
-    expected = relevance(model, pictures(model.config), 0)
+    expected = relevance(model, images(model.config), 0)
     with torch.inference_mode():
-        np.testing.assert_array_equal(relevance(model, pictures(model.config), 0), expected)
+        np.testing.assert_array_equal(relevance(model, images(model.config), 0), expected)
 
 
 def test_a_stranger_s_model_is_refused() -> None:

@@ -10,7 +10,7 @@ from torch.export import Dim, export
 
 from vitlab.config import (
     ConvNeXtConfig,
-    EarlyConvolutions,
+    ConvStem,
     EfficientNetConfig,
     ModelConfig,
     Position,
@@ -52,7 +52,7 @@ CONFIGS: dict[str, ModelConfig] = {
     "relative": replace(mini(), position=Position(kind="relative", place="every")),
     "dynamic": replace(mini(), dynamic_size=True),
     "hybrid": replace(mini(), stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1), image_size=(64, 64)),
-    "early": replace(mini(), early=EarlyConvolutions(widths=(16, 32), units=(2, 2)), patch_size=(2, 2)),
+    "early": replace(mini(), early=ConvStem(widths=(16, 32), units=(2, 2)), patch_size=(2, 2)),
     "hybrid-root": replace(mini(), stem=ResNetStem(blocks=(), width=32), patch_size=(2, 2)),
     "resnet": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, image_size=(64, 64), num_classes=5),
     "swin": SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4), image_size=(32, 32), num_classes=5),
@@ -102,13 +102,13 @@ def trained(name: str) -> Model:
     return model
 
 
-def pictures(config: ModelConfig, count: int = 3) -> torch.Tensor:
+def images(config: ModelConfig, count: int = 3) -> torch.Tensor:
     return torch.randn(count, config.channels, *config.image_size, generator=torch.Generator().manual_seed(3))
 
 
 @each
 def test_a_batch_gives_the_same_logits_as_its_images_one_by_one(name: str) -> None:
-    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    model, images_BCHW = trained(name), images(CONFIGS[name])
     with torch.no_grad():
         together = model(images_BCHW)
         apart = torch.cat([model(image_CHW[None]) for image_CHW in images_BCHW])
@@ -118,14 +118,14 @@ def test_a_batch_gives_the_same_logits_as_its_images_one_by_one(name: str) -> No
 
 @each
 def test_evaluation_is_deterministic(name: str) -> None:
-    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    model, images_BCHW = trained(name), images(CONFIGS[name])
     with torch.no_grad():
         assert torch.equal(model(images_BCHW), model(images_BCHW))
 
 
 @each
 def test_the_head_on_the_features_gives_the_logits(name: str) -> None:
-    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    model, images_BCHW = trained(name), images(CONFIGS[name])
     with torch.no_grad():
         logits_BC, features_BD = model(images_BCHW), model.features(images_BCHW)
     assert features_BD.shape == (3, CONFIGS[name].feature_width)
@@ -137,7 +137,7 @@ def test_the_head_on_the_features_gives_the_logits(name: str) -> None:
 @each
 def test_every_parameter_gets_a_finite_gradient(name: str) -> None:
     model = trained(name).train()
-    model(pictures(CONFIGS[name])).square().sum().backward()
+    model(images(CONFIGS[name])).square().sum().backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, key
         assert parameter.grad.isfinite().all(), key
@@ -146,7 +146,7 @@ def test_every_parameter_gets_a_finite_gradient(name: str) -> None:
 
 @each
 def test_recording_changes_no_output_bit(name: str) -> None:
-    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    model, images_BCHW = trained(name), images(CONFIGS[name])
     maps, attends = isinstance(CONFIGS[name], MAPS), isinstance(CONFIGS[name], ViTConfig)
     record = Record(attention=attends, tokens=not maps, queries_keys=attends, maps=maps)
     with torch.no_grad():
@@ -157,7 +157,7 @@ def test_recording_changes_no_output_bit(name: str) -> None:
 
 @each
 def test_a_compiled_model_gives_the_same_logits(name: str) -> None:
-    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    model, images_BCHW = trained(name), images(CONFIGS[name])
     torch.compiler.reset()  # or the other cases' graphs count against this one's limit
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)  # the whole trace; needs no C++ compiler
     with torch.no_grad():
@@ -168,16 +168,16 @@ def test_a_compiled_model_gives_the_same_logits(name: str) -> None:
 def test_an_exported_model_takes_any_batch_and_gives_the_same_logits(name: str) -> None:
     model = trained(name)
     batch = Dim("batch", min=1, max=64)
-    exported = export(model, (pictures(CONFIGS[name], 2),), dynamic_shapes=({0: batch},))
+    exported = export(model, (images(CONFIGS[name], 2),), dynamic_shapes=({0: batch},))
     with torch.no_grad():
         for count in (1, 2, 5):
-            images_BCHW = pictures(CONFIGS[name], count)
+            images_BCHW = images(CONFIGS[name], count)
             torch.testing.assert_close(exported.module()(images_BCHW), model(images_BCHW), atol=1e-5, rtol=1e-5)
 
 
 @each
 def test_bfloat16_autocast_stays_near_float32(name: str) -> None:
-    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    model, images_BCHW = trained(name), images(CONFIGS[name])
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         half = model(images_BCHW).float()
     with torch.no_grad():
@@ -210,7 +210,7 @@ def test_every_published_model_builds_at_full_size_on_the_meta_device(name: str)
 
 @each
 def test_leaving_out_what_no_one_reads_gives_the_same_logits_and_gradients(name: str) -> None:
-    model, images_BCHW = trained(name), pictures(CONFIGS[name])
+    model, images_BCHW = trained(name), images(CONFIGS[name])
     if not isinstance(model, ViT):
         return
     plain = model(images_BCHW)
@@ -231,7 +231,7 @@ def test_leaving_out_what_no_one_reads_gives_the_same_logits_and_gradients(name:
 
 @each
 def test_computing_activations_again_changes_no_bit_of_the_gradient(name: str) -> None:
-    model, images_BCHW = trained(name).train(), pictures(CONFIGS[name])
+    model, images_BCHW = trained(name).train(), images(CONFIGS[name])
     gradients = []
     for again in (False, True):
         model.zero_grad()

@@ -33,7 +33,7 @@ def model_of(config: ViTConfig = TINY) -> ViT:
     return model.train()
 
 
-def pictures(config: ViTConfig = TINY) -> Tensor:
+def images(config: ViTConfig = TINY) -> Tensor:
     generator = torch.Generator().manual_seed(2)
     return torch.randn(4, config.channels, *config.image_size, generator=generator, dtype=torch.float64)
 
@@ -45,9 +45,9 @@ def test_a_vit_has_the_same_gradients_by_hand_as_by_autograd(lean: bool, bias: b
 
     model = model_of(replace(TINY, qkv_bias=bias))
     model.lean = lean
-    expected = gradients(model, pictures())
+    expected = gradients(model, images())
     back_by_hand(model)
-    found = gradients(model, pictures())
+    found = gradients(model, images())
     assert found.keys() == expected.keys()
     for name, grad in expected.items():
         torch.testing.assert_close(found[name], grad, rtol=1e-10, atol=1e-10 * float(grad.abs().max()) + 1e-13)
@@ -56,9 +56,9 @@ def test_a_vit_has_the_same_gradients_by_hand_as_by_autograd(lean: bool, bias: b
 def test_layers_computed_again_have_the_same_gradients_by_hand() -> None:
     model = model_of()
     back_by_hand(model)
-    expected = gradients(model, pictures())
+    expected = gradients(model, images())
     model.encoder.recompute = True
-    found = gradients(model, pictures())
+    found = gradients(model, images())
     assert all(torch.equal(found[name], grad) for name, grad in expected.items())
 
 

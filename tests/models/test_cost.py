@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests import processes
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.model import (
-    EarlyConvolutions,
+    ConvStem,
     ModelConfig,
     Position,
     PositionKind,
@@ -72,9 +72,9 @@ OPTIONS: dict[str, ModelConfig] = {
     "hybrid padded": replace(
         tiny(), stem=ResNetStem(blocks=(1, 1, 1), width=32), patch_size=(2, 2), pad=True, image_size=(99, 130)
     ),
-    "early convolutions": replace(tiny(), early=EarlyConvolutions(widths=(16, 32), units=(1, 3)), patch_size=(4, 4)),
+    "early convolutions": replace(tiny(), early=ConvStem(widths=(16, 32), units=(1, 3)), patch_size=(4, 4)),
     "early convolutions padded": replace(
-        tiny(), early=EarlyConvolutions(widths=(24,), units=(2,)), patch_size=(8, 4), pad=True, image_size=(99, 70)
+        tiny(), early=ConvStem(widths=(24,), units=(2,)), patch_size=(8, 4), pad=True, image_size=(99, 70)
     ),
     "resnet": ResNetConfig(blocks=(1, 2, 1, 1), image_size=(64, 64)),
     "resnet without a head": ResNetConfig(
@@ -206,7 +206,7 @@ MEMORY += [option for option in OPTIONS if option.startswith("relative") and opt
 
 
 def growth(measured: Callable[[ModelConfig, int], int], config: ModelConfig, batch: int) -> tuple[int, int]:
-    """Numbers for one picture more, and numbers whatever the batch."""
+    """Numbers for one image more, and numbers whatever the batch."""
     less, more = measured(config, batch), measured(config, batch + 1)
     return more - less, less - batch * (more - less)
 
@@ -270,13 +270,13 @@ def alive_at_once(config: ModelConfig, batch: int) -> int:
 
 
 @pytest.mark.parametrize("option", MEMORY)
-def test_what_training_keeps_for_a_picture_is_what_autograd_saves(option: str) -> None:
+def test_what_training_keeps_for_a_image_is_what_autograd_saves(option: str) -> None:
     config = OPTIONS[option]
-    picture, fixed = growth(kept_by_autograd, config, 2)
+    image, fixed = growth(kept_by_autograd, config, 2)
     spent = cost(config)
     # How often the queries and keys along a line are copied is the kernel's business.
     tolerance = 0.2 if isinstance(config, ViTConfig) and config.attention == "axial" else 0.05
-    assert spent.training_kept == pytest.approx(picture, rel=tolerance)
+    assert spent.training_kept == pytest.approx(image, rel=tolerance)
     if spent.training_copies:
         assert spent.training_copies == pytest.approx(fixed, rel=0.02)
 
@@ -284,12 +284,12 @@ def test_what_training_keeps_for_a_picture_is_what_autograd_saves(option: str) -
 @pytest.mark.parametrize("option", [option for option in MEMORY if not option.startswith("resnet")])
 def test_the_peak_of_inference_is_what_torch_has_alive(option: str) -> None:
     config = OPTIONS[option]
-    picture, _ = growth(alive_at_once, config, 7)
-    assert cost(config).inference_peak == pytest.approx(picture, rel=0.06)
+    image, _ = growth(alive_at_once, config, 7)
+    assert cost(config).inference_peak == pytest.approx(image, rel=0.06)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 16])
-def test_a_resnet_s_memory_lies_between_the_larger_of_pictures_and_kernels_and_their_sum(batch: int) -> None:
+def test_a_resnet_s_memory_lies_between_the_larger_of_images_and_kernels_and_their_sum(batch: int) -> None:
     """The two are never at their largest in the same moment."""
     config = ResNetConfig(blocks=(1, 1, 1, 1), image_size=(96, 96))
     spent = cost(config)

@@ -9,23 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitlab.config import EarlyConvolutions, ResNetStem, ViTConfig, variant
+from vitlab.config import ConvStem, ResNetStem, ViTConfig, variant
 from vitlab.config.serialize import from_json, to_json
 from vitlab.config.variants import name_of
 from vitlab.errors import ConfigError
 from vitlab.models.init import initialise
 from vitlab.models.stems import Early
 
-CONFIG = EarlyConvolutions(widths=(16, 24), units=(1, 3))
+CONFIG = ConvStem(widths=(16, 24), units=(1, 3))
 
 
-def made(config: EarlyConvolutions, channels: int = 3) -> Early:
+def made(config: ConvStem, channels: int = 3) -> Early:
     early = Early(config, channels, gelu="tanh")
     initialise(early, 0)
     return early.eval()
 
 
-def pictures(*shape: int) -> Tensor:
+def images(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
@@ -37,7 +37,7 @@ def vit() -> ViTConfig:
 
 @torch.no_grad()
 def test_it_is_convolution_norm_and_gelu_with_shortcuts_after_a_stages_first() -> None:
-    early, x_BCHW = made(CONFIG), pictures(2, 3, 12, 20)
+    early, x_BCHW = made(CONFIG), images(2, 3, 12, 20)
     state, wanted_BCHW = early.state_dict(), x_BCHW
     for stage, (width, units) in enumerate(zip(CONFIG.widths, CONFIG.units, strict=True)):
         for unit in range(units):
@@ -52,12 +52,12 @@ def test_it_is_convolution_norm_and_gelu_with_shortcuts_after_a_stages_first() -
 @pytest.mark.parametrize("size", [(16, 16), (17, 30), (1, 5)])
 def test_a_part_of_a_stride_at_the_edge_counts_as_a_cell(size: tuple[int, int]) -> None:
     cells = tuple(-(-side // CONFIG.stride) for side in size)
-    assert made(CONFIG)(pictures(1, 3, *size)).shape == (1, CONFIG.out_width, *cells)
+    assert made(CONFIG)(images(1, 3, *size)).shape == (1, CONFIG.out_width, *cells)
 
 
 @torch.no_grad()
 def test_the_order_of_memory_changes_nothing() -> None:
-    early, x_BCHW = made(CONFIG, channels=1), pictures(2, 1, 16, 16)
+    early, x_BCHW = made(CONFIG, channels=1), images(2, 1, 16, 16)
     torch.testing.assert_close(early(x_BCHW), early(x_BCHW.contiguous(memory_format=torch.channels_last)))
 
 

@@ -158,18 +158,18 @@ def test_the_stride_is_the_middle_convolution_s_and_the_shortcut_s() -> None:
     assert [unit.conv1.stride, unit.conv2.stride, unit.conv3.stride, unit.shortcut.stride] == [1, 2, 1, 2]
 
 
-def test_a_picture_moved_by_the_stride_gives_maps_moved_by_one_cell() -> None:
-    """True away from the edges, and before any GroupNorm sees another mean: for pictures that are zero at their border."""
+def test_a_image_moved_by_the_stride_gives_maps_moved_by_one_cell() -> None:
+    """True away from the edges, and before any GroupNorm sees another mean: for images that are zero at their border."""
     config = ResNetStem(blocks=(), width=32)
-    picture_BCHW = torch.zeros(1, 3, 64, 64)
-    picture_BCHW[:, :, 20:40, 20:40] = noise(1, 3, 20, 20)
-    moved_BCHW = picture_BCHW.roll((config.stride, 2 * config.stride), (2, 3))
+    image_BCHW = torch.zeros(1, 3, 64, 64)
+    image_BCHW[:, :, 20:40, 20:40] = noise(1, 3, 20, 20)
+    moved_BCHW = image_BCHW.roll((config.stride, 2 * config.stride), (2, 3))
     stem = made(config)
     with torch.no_grad():
-        torch.testing.assert_close(stem(moved_BCHW), stem(picture_BCHW).roll((1, 2), (2, 3)), atol=1e-5, rtol=0)
+        torch.testing.assert_close(stem(moved_BCHW), stem(image_BCHW).roll((1, 2), (2, 3)), atol=1e-5, rtol=0)
 
 
-def test_the_maps_of_a_constant_picture_differ_only_at_the_edges() -> None:
+def test_the_maps_of_a_constant_image_differ_only_at_the_edges() -> None:
     with torch.no_grad():
         maps_BCHW = made(ResNetStem(blocks=(), width=32))(torch.ones(1, 3, 64, 64))
     inner_BCHW = maps_BCHW[:, :, 2:-2, 2:-2]

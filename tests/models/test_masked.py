@@ -31,7 +31,7 @@ def draws(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return corruption(500, 64, share=0.5, masked=0.8, swapped=0.1, generator=generator)
 
 
-def test_half_of_each_pictures_patches_are_corrupted_in_the_papers_shares() -> None:
+def test_half_of_each_images_patches_are_corrupted_in_the_papers_shares() -> None:
     corrupted_BN, masked_BN, source_BN = draws()
     assert (corrupted_BN.sum(1) == 32).all()
     assert not (masked_BN & ~corrupted_BN).any()
@@ -101,7 +101,7 @@ def test_the_targets_are_those_of_each_patch_in_reading_order() -> None:
 
 
 def test_it_learns_to_tell_colours_from_their_neighbours() -> None:
-    """Pictures of one flat colour each: the visible patches say what the masked ones showed."""
+    """Images of one flat colour each: the visible patches say what the masked ones showed."""
     torch.manual_seed(0)
     model = MaskedViT(vit(replace(mini(), width=32, heads=2)), "mean-colour")
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -142,7 +142,7 @@ def test_a_border_of_zeros_wins_the_first_pooling_where_the_maps_are_negative() 
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 40), (65, 63), (96, 64)])
-def test_pictures_of_any_size_are_taken(size: tuple[int, int]) -> None:
+def test_images_of_any_size_are_taken(size: tuple[int, int]) -> None:
     with torch.no_grad():
         logits_BC = small()(noise(2, 3, *size))
     assert logits_BC.shape == (2, 5)
@@ -170,14 +170,14 @@ def test_attention_of_a_resnet_is_refused() -> None:
         small()(noise(1, 3, 64, 64), Record())
 
 
-def test_pictures_of_another_number_of_channels_or_axes_are_refused() -> None:
+def test_images_of_another_number_of_channels_or_axes_are_refused() -> None:
     with pytest.raises(ConfigError, match="have 4 channels and the model takes 3"):
         small()(noise(1, 4, 64, 64))
     with pytest.raises(ConfigError, match="not of shape"):
         small()(noise(3, 64, 64))
 
 
-def test_a_new_resnet_gives_the_head_s_bias_for_every_class_and_every_picture() -> None:
+def test_a_new_resnet_gives_the_head_s_bias_for_every_class_and_every_image() -> None:
     model = build(replace(SMALL, head_bias=-10.0))
     assert torch.equal(model(noise(2, 3, 64, 64)), torch.full((2, 5), -10.0))
 

@@ -89,7 +89,7 @@ def test_a_rival_has_its_published_parameters_and_multiply_adds(name: str, image
 
 @pytest.mark.parametrize("name", MINIS)
 @pytest.mark.parametrize("size", [(32, 32), (17, 70), (45, 33), (96, 64)])
-def test_pictures_of_any_size_are_taken_and_the_size_matters(name: str, size: tuple[int, int]) -> None:
+def test_images_of_any_size_are_taken_and_the_size_matters(name: str, size: tuple[int, int]) -> None:
     model = mini(name)
     with torch.no_grad():
         logits_BC = model(noise(2, 3, *size))
@@ -99,13 +99,13 @@ def test_pictures_of_any_size_are_taken_and_the_size_matters(name: str, size: tu
 
 
 @pytest.mark.parametrize("name", MINIS)
-def test_a_new_rival_gives_the_heads_bias_for_every_picture(name: str) -> None:
+def test_a_new_rival_gives_the_heads_bias_for_every_image(name: str) -> None:
     model: Any = build(replace(variant(name, num_classes=5), head_bias=-3.0)).eval()
     assert torch.equal(model(noise(2, 3, 32, 32)), torch.full((2, 5), -3.0))
 
 
 @pytest.mark.parametrize("name", MINIS)
-def test_pictures_of_another_number_of_channels_or_axes_are_refused(name: str) -> None:
+def test_images_of_another_number_of_channels_or_axes_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="have 4 channels and the model takes 3"):
         mini(name)(noise(1, 4, 32, 32))
     with pytest.raises(ConfigError, match="not of shape"):
@@ -254,7 +254,7 @@ def test_a_convnext_block_begins_as_almost_nothing_but_its_shortcut() -> None:
         torch.testing.assert_close(model.stages[0].blocks[0](x_BCHW), x_BCHW, atol=1e-5, rtol=0)
 
 
-def test_a_picture_too_small_for_the_last_stage_is_refused() -> None:
+def test_a_image_too_small_for_the_last_stage_is_refused() -> None:
     with pytest.raises(ConfigError, match="16 pixels wide: none is left"):
         mini("ConvNeXt-Mini")(noise(1, 3, 15, 32))
     with pytest.raises(ConfigError, match="smaller than one cell"):

@@ -36,12 +36,12 @@ def mini_config() -> ViTConfig:
     return config
 
 
-def pictures(config: ViTConfig, count: int = 2) -> Tensor:
+def images(config: ViTConfig, count: int = 2) -> Tensor:
     return torch.randn(count, config.channels, *config.image_size, generator=torch.Generator().manual_seed(1))
 
 
 def test_the_model_equals_the_four_equations_written_out_by_hand() -> None:
-    model, images_BCHW = mini(), pictures(mini_config())
+    model, images_BCHW = mini(), images(mini_config())
     state = model.state_dict()
     patches = F.conv2d(images_BCHW, state["patches.weight"], state["patches.bias"], stride=8).flatten(2).transpose(1, 2)
     z = torch.cat([state["class_token"].expand(2, -1, -1), patches], 1) + state["position.table"]  # eq. 1
@@ -83,9 +83,9 @@ def test_cut_patches_hold_every_pixel_once() -> None:
     assert torch.equal(cut(images_BCHW, (4, 6)).flatten().sort().values, images_BCHW.flatten())
 
 
-def test_padding_equals_a_picture_with_a_margin_of_zeros() -> None:
+def test_padding_equals_a_image_with_a_margin_of_zeros() -> None:
     config = replace(mini_config(), image_size=(30, 26), pad=True)
-    model, images_BCHW = mini(config), pictures(config)
+    model, images_BCHW = mini(config), images(config)
     whole = build(replace(config, image_size=(32, 32), pad=False)).eval()
     whole.load_state_dict(model.state_dict())
     torch.testing.assert_close(model(images_BCHW), whole(F.pad(images_BCHW, (0, 6, 0, 2))))
@@ -94,7 +94,7 @@ def test_padding_equals_a_picture_with_a_margin_of_zeros() -> None:
 @pytest.mark.parametrize("pool", ["mean", "map"])
 def test_patches_without_positions_can_be_shuffled(pool: Pool) -> None:
     config = replace(mini_config(), pool=pool, class_token=False, position=Position(kind="none"))
-    model, images_BCHW = mini(config), pictures(config)
+    model, images_BCHW = mini(config), images(config)
     tiles = images_BCHW.unfold(2, 8, 8).unfold(3, 8, 8).flatten(2, 3)[:, :, torch.randperm(16)]
     shuffled_BCHW = tiles.reshape(2, 3, 4, 4, 8, 8).permute(0, 1, 2, 4, 3, 5).flatten(4, 5).flatten(2, 3)
     torch.testing.assert_close(model(images_BCHW), model(shuffled_BCHW), atol=1e-5, rtol=1e-4)
@@ -104,7 +104,7 @@ def test_patches_without_positions_can_be_shuffled(pool: Pool) -> None:
 @pytest.mark.parametrize("place", ["stem", "every", "shared"])
 def test_every_kind_of_position_at_every_place_tells_patches_apart(kind: PositionKind, place: PositionPlace) -> None:
     config = replace(mini_config(), pool="mean", class_token=False, position=Position(kind=kind, place=place))
-    model, images_BCHW = mini(config), pictures(config)
+    model, images_BCHW = mini(config), images(config)
     turned_BCHW = images_BCHW.roll(8, 3)
     assert (model(images_BCHW) - model(turned_BCHW)).abs().max() > 1e-3
 
@@ -115,13 +115,13 @@ def test_tables_at_every_layer_that_are_alike_equal_one_shared_table(kind: Posit
     every = build(replace(mini_config(), position=Position(kind=kind, place="every"))).eval()
     state = shared.state_dict()
     every.load_state_dict(state | {key: state[key].expand(2, -1, -1)})
-    images_BCHW = pictures(mini_config())
+    images_BCHW = images(mini_config())
     torch.testing.assert_close(every(images_BCHW), shared(images_BCHW))
 
 
 def test_relative_logits_are_the_query_against_the_embedding_of_the_offset() -> None:
     config = replace(mini_config(), position=Position(kind="relative", place="stem"))
-    model, images_BCHW = mini(config), pictures(config, 1)
+    model, images_BCHW = mini(config), images(config, 1)
     record = Record(layers=[0], queries_keys=True)
     model(images_BCHW, record)
     q, k, seen = record.queries_BHNK[0][0], record.keys_BHNK[0][0], record.attention_BHNN[0][0]
@@ -139,7 +139,7 @@ def test_axial_attention_equals_attention_under_a_mask(axis: Axis) -> None:
     config = replace(mini_config(), attention="axial", image_size=(24, 40), register_tokens=1)
     model = mini(config)
     record = Record(queries_keys=True, tokens=True)
-    model(pictures(config), record)
+    model(images(config), record)
     layer = 0 if axis == "rows" else 1
     block = model.encoder.blocks[layer]
     assert isinstance(block, Block)
@@ -157,7 +157,7 @@ def test_axial_attention_equals_attention_under_a_mask(axis: Axis) -> None:
 def test_axial_attention_has_two_layers_for_each_one() -> None:
     config = replace(mini_config(), attention="axial")
     record = Record()
-    mini(config)(pictures(config), record)
+    mini(config)(images(config), record)
     assert record.recorded == [0, 1, 2, 3]
 
 
@@ -165,7 +165,7 @@ def test_axial_attention_has_two_layers_for_each_one() -> None:
 def test_attention_rows_sum_to_one(attention: AttentionKind) -> None:
     config = replace(mini_config(), attention=attention, window=3)
     record = Record()
-    mini(config)(pictures(config), record)
+    mini(config)(images(config), record)
     for seen_BHNN in record.attention_BHNN:
         torch.testing.assert_close(seen_BHNN.sum(-1), torch.ones_like(seen_BHNN[..., 0]))
 
@@ -181,7 +181,7 @@ def test_local_attention_sees_its_neighbours_and_the_class_token_alone() -> None
 
 def test_a_window_over_the_whole_grid_equals_global_attention() -> None:
     config = replace(mini_config(), attention="local", window=9)
-    model, images_BCHW = mini(config), pictures(config)
+    model, images_BCHW = mini(config), images(config)
     everywhere = build(replace(config, attention="global")).eval()
     everywhere.load_state_dict(model.state_dict())
     torch.testing.assert_close(model(images_BCHW), everywhere(images_BCHW), atol=1e-5, rtol=1e-5)
@@ -189,7 +189,7 @@ def test_a_window_over_the_whole_grid_equals_global_attention() -> None:
 
 def test_a_record_of_chosen_layers_holds_these_alone() -> None:
     config = replace(mini_config(), depth=4)
-    model, images_BCHW = mini(config), pictures(config)
+    model, images_BCHW = mini(config), images(config)
     everything, some = Record(tokens=True), Record(layers=[-1, 0], tokens=True)
     model(images_BCHW, everything)
     model(images_BCHW, some)
@@ -201,7 +201,7 @@ def test_a_record_of_chosen_layers_holds_these_alone() -> None:
 
 
 def test_a_record_refuses_what_the_model_does_not_have() -> None:
-    model, images_BCHW = mini(), pictures(mini_config())
+    model, images_BCHW = mini(), images(mini_config())
     with pytest.raises(ConfigError, match="no layer 2"):
         model(images_BCHW, Record(layers=[2]))
     with pytest.raises(ConfigError, match="feature maps"):
@@ -223,21 +223,21 @@ def test_stochastic_depth_leaves_out_whole_branches_and_keeps_the_mean() -> None
     assert block.drop == 0.5
     assert isinstance(model.encoder.blocks[0], Block)
     assert model.encoder.blocks[0].drop == 0
-    images_BCHW = pictures(mini_config(), 1).expand(4000, -1, -1, -1)
+    images_BCHW = images(mini_config(), 1).expand(4000, -1, -1, -1)
     seen = model(images_BCHW).detach()
     assert len(seen.round(decimals=3).unique(dim=0)) == 4  # each of two branches kept or not
 
 
 def test_patch_dropout_keeps_the_asked_share_in_training_and_all_in_evaluation() -> None:
     model = mini(replace(mini_config(), patch_dropout=0.5))
-    images_BCHW = pictures(mini_config())
+    images_BCHW = images(mini_config())
     assert model.encoded(images_BCHW).shape[1] == 17
     assert model.train().encoded(images_BCHW).shape[1] == 9
 
 
 def test_a_distilled_model_gives_the_mean_of_its_two_heads() -> None:
     model = mini(replace(mini_config(), distill_token=True))
-    images_BCHW = pictures(mini_config())
+    images_BCHW = images(mini_config())
     class_BC, distill_BC = model.class_and_distill_logits(images_BCHW)
     assert not torch.allclose(class_BC, distill_BC)
     torch.testing.assert_close(model(images_BCHW), (class_BC + distill_BC) / 2)
@@ -245,13 +245,13 @@ def test_a_distilled_model_gives_the_mean_of_its_two_heads() -> None:
         mini().class_and_distill_logits(images_BCHW)
 
 
-def test_a_picture_of_another_size_is_refused_or_fitted_as_asked() -> None:
+def test_a_image_of_another_size_is_refused_or_fitted_as_asked() -> None:
     model, larger_BCHW = mini(), torch.randn(1, 3, 48, 56)
     with pytest.raises(ConfigError, match="48x56"):
         model(larger_BCHW)
     dynamic = build(replace(mini_config(), dynamic_size=True)).eval()
     dynamic.load_state_dict(model.state_dict())
-    assert torch.equal(dynamic(pictures(mini_config())), model(pictures(mini_config())))
+    assert torch.equal(dynamic(images(mini_config())), model(images(mini_config())))
     assert dynamic(larger_BCHW).shape == (1, 5)
     with pytest.raises(ConfigError, match="not a multiple"):
         dynamic(torch.randn(1, 3, 33, 32))

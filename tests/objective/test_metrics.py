@@ -10,11 +10,11 @@ from vitlab.errors import DataError
 from vitlab.objective import metrics
 
 
-def answers(seed: int = 0, pictures: int = 300, classes: int = 7) -> tuple[metrics.Floats, metrics.Ints]:
+def answers(seed: int = 0, images: int = 300, classes: int = 7) -> tuple[metrics.Floats, metrics.Ints]:
     rng = np.random.default_rng(seed)
-    labels_N = rng.integers(0, classes, pictures)
-    logits_NC = rng.normal(size=(pictures, classes))
-    logits_NC[np.arange(pictures), labels_N] += 1.5
+    labels_N = rng.integers(0, classes, images)
+    logits_NC = rng.normal(size=(images, classes))
+    logits_NC[np.arange(images), labels_N] += 1.5
     return logits_NC, labels_N
 
 
@@ -48,7 +48,7 @@ def test_average_precision_equals_scikit_learns_with_and_without_ties() -> None:
     assert np.isnan(metrics.average_precision(scores, np.zeros(200, bool)))
 
 
-def test_pictures_without_a_real_label_are_left_out_and_any_of_several_counts() -> None:
+def test_images_without_a_real_label_are_left_out_and_any_of_several_counts() -> None:
     logits_NC = np.eye(4)
     right = metrics.real_hits(logits_NC, [[0], [], [1, 2], [0]])
     assert right.tolist() == [True, True, False]
@@ -66,7 +66,7 @@ def test_a_calibrated_classifier_has_a_small_error_and_temperature_one() -> None
     assert sum(metrics.calibration(logits_NC, labels_N).count) == 20_000
 
 
-def test_the_bootstrap_interval_of_a_mean_is_the_normal_one_for_many_pictures() -> None:
+def test_the_bootstrap_interval_of_a_mean_is_the_normal_one_for_many_images() -> None:
     values = np.random.default_rng(3).random(4000) < 0.7
     low, high = metrics.bootstrap(values, seed=1)
     half = 1.96 * np.sqrt(0.7 * 0.3 / 4000)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from tests.checkpoints.formats.samples import OPTIONS
-from tests.data.pictures import Pixels, scene
+from tests.data.images import Pixels, scene
 from tests.peer.compare import saved
 from vitlab.checkpoints import convert, save
 from vitlab.config import Preprocess

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.data.pictures import Pixels, scene
+from tests.data.images import Pixels, scene
 from vitlab.config.data import Augment, Preprocess
 from vitlab.data.augment import Operation, apply, as_pixels, brighten, contrast, cutout, erase, saturate, turn_hue
 from vitlab.data.sampler import rng_of

@@ -23,7 +23,7 @@ START = StartFacts(
     model=replace(variant("ViT-B/16", num_classes=21_843), representation_width=768, head_bias=-10.0),  # type: ignore[arg-type]
     preprocess=Preprocess(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)),
 )
-PHOTOS = DataFacts(source="photos", pictures=3_000, classes=12, side=300)
+PHOTOS = DataFacts(dataset="photos", images=3_000, classes=12, side=300)
 NAMES = tuple(RECIPES)
 
 
@@ -78,7 +78,7 @@ def test_pre_training_is_as_printed_in_table_3(
 ) -> None:
     for length in epochs:
         run = recipe(name, Wish(model=model, epochs=length))
-        assert run.train.steps == round(length * SETS[name].pictures / 4096)
+        assert run.train.steps == round(length * SETS[name].images / 4096)
         if length == max(epochs):
             assert run == recipe(name, Wish(model=model))
         optimizer, schedule = run.train.optimizer, run.train.schedule
@@ -146,8 +146,8 @@ def test_masked_prediction_is_as_in_b_1_2() -> None:
     assert run.model.num_classes == 0
 
 
-def test_masked_prediction_sees_grey_pictures_in_colour_and_needs_no_labels() -> None:
-    grey = DataFacts(source="pictures:scans", pictures=900, classes=0, channels=1)
+def test_masked_prediction_sees_grey_images_in_colour_and_needs_no_labels() -> None:
+    grey = DataFacts(dataset="images:scans", images=900, classes=0, channels=1)
     assert recipe("masked", Wish(data=grey)).model.channels == 3
     with pytest.raises(ConfigError, match="no labels"):
         recipe("imagenet-scratch", Wish(data=grey))
@@ -169,7 +169,7 @@ def test_the_averaged_run_of_table_2_sees_512_pixels_or_518() -> None:
 def test_augreg_is_one_course_under_seven_augmentations(name: str, bias: float, preset: str) -> None:
     run = recipe(name, Wish(model="ViT-S/16", preset=preset))
     assert (run.train.optimizer.lr, run.train.optimizer.weight_decay, run.train.loss) == (1e-3, 0.1, "sigmoid")
-    assert run.train.steps == round(300 * (IMAGENET if name == "augreg-i1k" else IMAGENET21K).pictures / 4096)
+    assert run.train.steps == round(300 * (IMAGENET if name == "augreg-i1k" else IMAGENET21K).images / 4096)
     assert run.model.head_bias == bias
     published = AUGREG[preset]
     assert (run.data.augment.randaugment, run.data.augment.mixup) == (published.randaugment, published.mixup)
@@ -180,7 +180,7 @@ def test_the_small_baseline_is_as_published() -> None:
     assert isinstance(run.model, ViTConfig)
     assert (run.model.width, run.model.pool, run.model.position.kind) == (384, "mean", "sincos-2d")
     assert (run.data.loader.batch_size, run.train.schedule.warmup, run.train.loss) == (1024, 10_000, "softmax")
-    assert run.train.steps == round(90 * IMAGENET.pictures / 1024)
+    assert run.train.steps == round(90 * IMAGENET.images / 1024)
     assert (run.data.augment.randaugment, run.data.augment.mixup) == ((2, 10), 0.2)
 
 
@@ -207,18 +207,18 @@ def test_recipes_that_begin_from_nothing_need_no_wish(name: str) -> None:
 
 
 def test_quickstart_uses_nothing_that_is_not_built_in() -> None:
-    assert recipe("quickstart").data.source.startswith("generated:kind=strokes")
-    assert recipe("quickstart-finetune").data.source == "digits"
+    assert recipe("quickstart").data.dataset.startswith("generated:kind=strokes")
+    assert recipe("quickstart-finetune").data.dataset == "digits"
     assert recipe("quickstart").start is None
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("pictures", [5, 100, 1_000, 60_000, 10_000_000])
-def test_every_recipe_fits_data_of_any_size(name: str, pictures: int) -> None:
-    data = replace(PHOTOS, pictures=pictures)
+@pytest.mark.parametrize("images", [5, 100, 1_000, 60_000, 10_000_000])
+def test_every_recipe_fits_data_of_any_size(name: str, images: int) -> None:
+    data = replace(PHOTOS, images=images)
     run = made(name)
     other = recipe(name, Wish(data=data, start=START if "finetune" in name else None))
-    assert other.data.loader.batch_size <= max(8, pictures)
+    assert other.data.loader.batch_size <= max(8, images)
     assert other.train.schedule.warmup < other.train.steps
     assert other.train.optimizer.weight_decay == run.train.optimizer.weight_decay
     assert 0 < other.train.evaluate_every <= other.train.steps or other.train.evaluate_every == 0
@@ -226,7 +226,7 @@ def test_every_recipe_fits_data_of_any_size(name: str, pictures: int) -> None:
 
 
 def test_pre_training_on_other_data_keeps_epochs_and_the_share_of_the_warm_up() -> None:
-    small = recipe("imagenet-scratch", Wish(data=replace(PHOTOS, pictures=12_812)))
+    small = recipe("imagenet-scratch", Wish(data=replace(PHOTOS, images=12_812)))
     batch = small.data.loader.batch_size
     assert batch == 256
     assert small.train.steps == round(300 * 12_812 / 256)
@@ -255,7 +255,7 @@ def test_fine_tuning_fits_the_checkpoint_and_feeds_it_as_it_was_fed(name: str) -
     assert (run.preprocess.mean, run.preprocess.std) == (START.preprocess.mean, START.preprocess.std)
 
 
-def test_the_final_fine_tuning_learns_from_all_training_pictures_where_a_test_part_judges_it() -> None:
+def test_the_final_fine_tuning_learns_from_all_training_images_where_a_test_part_judges_it() -> None:
     tested = recipe("finetune-pets", Wish(start=START, data=PETS))
     assert (tested.data.train_split, tested.data.evaluate_split) == ("train+val", "test")
     untested = recipe("finetune-pets", Wish(start=START, data=replace(PETS, parts=("train", "val"))))
@@ -264,14 +264,14 @@ def test_the_final_fine_tuning_learns_from_all_training_pictures_where_a_test_pa
     assert nothing.data.evaluate_split is None
 
 
-def test_a_processor_alone_gets_smaller_pictures_and_a_shorter_run_than_an_accelerator() -> None:
+def test_a_processor_alone_gets_smaller_images_and_a_shorter_run_than_an_accelerator() -> None:
     laptop, server = (made("finetune-folder", machine=Machine(cores=8, accelerator=fast)) for fast in (False, True))
     assert max(laptop.model.image_size) < max(server.model.image_size) == 224
     assert laptop.train.steps * laptop.data.loader.batch_size < server.train.steps * server.data.loader.batch_size
     assert (laptop.train.precision, server.train.precision) == ("float32", "bfloat16")
 
 
-def test_grey_pictures_are_not_mirrored_and_rare_classes_are_shown_more_often() -> None:
+def test_grey_images_are_not_mirrored_and_rare_classes_are_shown_more_often() -> None:
     grey = replace(PHOTOS, channels=1, imbalance=20.0)
     run = recipe("small-data", Wish(data=grey))
     assert run.data.augment.flip == 0
@@ -282,8 +282,8 @@ def test_grey_pictures_are_not_mirrored_and_rare_classes_are_shown_more_often() 
     assert even.data.loader.balance == 0
 
 
-def test_pictures_that_are_seen_more_often_are_made_to_look_more_different() -> None:
-    few = replace(PHOTOS, pictures=2_000, side=32)
+def test_images_that_are_seen_more_often_are_made_to_look_more_different() -> None:
+    few = replace(PHOTOS, images=2_000, side=32)
     short, middling, long = (recipe("small-data", Wish(data=few, epochs=epochs)).data.augment for epochs in (5, 40, 150))
     assert (short.crop, short.mixes, short.randaugment) == ("pad", False, None)
     assert (middling.crop, middling.mixes, middling.randaugment) == ("inception", False, None)
@@ -295,7 +295,7 @@ def test_pictures_that_are_seen_more_often_are_made_to_look_more_different() -> 
 
 @pytest.mark.parametrize("side", [8, 32, 64, 128, 500])
 @pytest.mark.parametrize("accelerator", [False, True])
-def test_a_small_model_grows_with_its_pictures_from_few_patches(side: int, accelerator: bool) -> None:
+def test_a_small_model_grows_with_its_images_from_few_patches(side: int, accelerator: bool) -> None:
     run = recipe("small-data", Wish(data=replace(PHOTOS, side=side), machine=Machine(accelerator=accelerator)))
     assert isinstance(run.model, ViTConfig)
     assert run.model.early is not None
@@ -304,13 +304,13 @@ def test_a_small_model_grows_with_its_pictures_from_few_patches(side: int, accel
     assert cost(run.model).parameters < 3e6
 
 
-def test_a_model_whose_patches_do_not_fit_small_pictures_does_not_grow() -> None:
+def test_a_model_whose_patches_do_not_fit_small_images_does_not_grow() -> None:
     own = ViTConfig(width=96, depth=3, heads=3, mlp_width=96, patch_size=(8, 8), image_size=(40, 40))
     assert recipe("small-data", Wish(data=PHOTOS, model=own)).train.growth == ()
     assert recipe("small-data", Wish(data=PHOTOS, model=own, image_size=(64, 64))).train.growth != ()
 
 
-def test_several_labels_a_picture_are_learned_by_sigmoids() -> None:
+def test_several_labels_a_image_are_learned_by_sigmoids() -> None:
     many = replace(PHOTOS, multi_label=True, imbalance=20.0)
     for name in ("finetune-folder", "finetune-pets", "small-data"):
         run = recipe(name, Wish(data=many, start=None if name == "small-data" else START))
@@ -341,7 +341,7 @@ def test_a_whole_config_can_be_wished_for_in_place_of_a_name() -> None:
     [
         ("finetune-petz", Wish(), "no recipe called 'finetune-petz'"),
         ("finetune-pets", Wish(), "finetune-pets fine-tunes a checkpoint"),
-        ("finetune-folder", Wish(start=START), "needs to know the pictures"),
+        ("finetune-folder", Wish(start=START), "needs to know the images"),
         ("finetune-pets", Wish(start=START, model="ViT-S/16"), "takes the model of its checkpoint"),
         ("imagenet-scratch", Wish(start=START), "begins from random values"),
         ("imagenet-scratch", Wish(model="BiT-R50x1"), "no ResNet on imagenet-scratch"),

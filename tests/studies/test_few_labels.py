@@ -6,20 +6,20 @@ from pathlib import Path
 
 import numpy as np
 
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.studies.quickstart import nearest, write_few
 
 
-def test_a_pack_has_so_many_of_each_digit_and_all_test_pictures(tmp_path: Path) -> None:
+def test_a_pack_has_so_many_of_each_digit_and_all_test_images(tmp_path: Path) -> None:
     pack = write_few(tmp_path / "data" / "few.npz", shots=3, seed=1)
-    train, test = open_source(str(pack), split="train+val"), open_source(str(pack), split="test")
+    train, test = open_dataset(str(pack), split="train+val"), open_dataset(str(pack), split="test")
     assert np.bincount([int(str(train.label(index))) for index in range(len(train))]).tolist() == [3] * 10
-    assert test.fingerprint() == open_source("digits", split="test").fingerprint()
+    assert test.fingerprint() == open_dataset("digits", split="test").fingerprint()
 
 
 def test_the_seed_alone_decides_which(tmp_path: Path) -> None:
     prints = [
-        open_source(str(write_few(tmp_path / f"{number}.npz", shots=2, seed=seed)), split="train+val").fingerprint()
+        open_dataset(str(write_few(tmp_path / f"{number}.npz", shots=2, seed=seed)), split="train+val").fingerprint()
         for number, seed in enumerate((5, 5, 6))
     ]
     assert prints[0] == prints[1] != prints[2]

@@ -77,7 +77,7 @@ def test_every_student_is_judged_and_what_it_learned_from_is_said(data: Path, tm
     assert [score.round for score in judged] == [0, 1, 2]
     assert [(score.labelled, score.pseudo, score.pool) for score in judged] == [(9, 0, 0), (9, 51, 51), (9, 51, 51)]
     for score in judged:
-        assert (score.judged_by, score.pictures, score.model) == ("test", 30, "ViT-Mini/8")
+        assert (score.judged_by, score.images, score.model) == ("test", 30, "ViT-Mini/8")
         assert score.top1 == score.right / 30
         assert Path(score.checkpoint).is_file()
     chosen = [event for event in events if isinstance(event, Chosen)]
@@ -87,16 +87,16 @@ def test_every_student_is_judged_and_what_it_learned_from_is_said(data: Path, tm
 
 def test_a_student_learns_true_labels_of_the_shots_and_its_teachers_of_all_others(data: Path, tmp_path: Path) -> None:
     done(study(data), tmp_path / "out")
-    source = open_joined(tmp_path / "out" / "round-1" / "pictures.json")
+    dataset = open_joined(tmp_path / "out" / "round-1" / "images.json")
     teacher = load(tmp_path / "out" / "round-0" / "run" / "model.safetensors")
-    first = open_joined(tmp_path / "out" / "pictures.json")
+    first = open_joined(tmp_path / "out" / "images.json")
     shots = {first.name(index) for index in range(len(first))}
     assert len(shots) == 9
-    assert source.soft is not None
-    names = [source.name(index) for index in range(len(source))]
+    assert dataset.soft is not None
+    names = [dataset.name(index) for index in range(len(dataset))]
     assert set(names) == {str(file) for file in (data / "train").rglob("*.png")}
     for index, prediction in enumerate(Predictor(teacher)(names)):
-        target_C = source.soft.targets(np.array([index]), 3)[0]
+        target_C = dataset.soft.targets(np.array([index]), 3)[0]
         if names[index] in shots:
             assert target_C[KINDS.index(Path(names[index]).parent.name)] == 1
         else:
@@ -172,13 +172,13 @@ def test_another_study_in_the_same_folder_is_refused_with_what_differs(data: Pat
 
 def test_any_folder_serves_as_unlabelled_and_copies_of_others_are_left_out(data: Path, tmp_path: Path) -> None:
     web = {f"anything/{number}.png": patch(number % 3, 500 + number) for number in range(12)}
-    copied = {"copy of a test picture.png": patch(0, 100), "copy of a labelled one.png": patch(2, 3), "broken.png": b"junk"}
+    copied = {"copy of a test image.png": patch(0, 100), "copy of a labelled one.png": patch(2, 3), "broken.png": b"junk"}
     as_folder(tmp_path / "web", web | copied)
     events = done(study(data, shots=None, unlabelled=str(tmp_path / "web")), tmp_path / "out")
     (chosen,) = [event for event in events if isinstance(event, Chosen)]
     assert (chosen.asked, chosen.unreadable, chosen.taken, chosen.right) == (13, 1, 12, None)
-    source = open_joined(tmp_path / "out" / "round-1" / "pictures.json")
-    assert not any("copy" in source.name(index) for index in range(len(source)))
+    dataset = open_joined(tmp_path / "out" / "round-1" / "images.json")
+    assert not any("copy" in dataset.name(index) for index in range(len(dataset)))
 
 
 def test_a_teacher_that_is_there_is_not_trained_and_its_student_begins_with_it(data: Path, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_teacher_that_is_there_is_not_trained_and_its_student_begins_with_it(d
     assert not (tmp_path / "second" / "round-0" / "run").exists()
     run = from_text(RunConfig, (tmp_path / "second" / "round-1" / "run" / "run.json").read_text())
     assert run.start == str(teacher)
-    assert open_joined(tmp_path / "second" / "round-1" / "pictures.json").soft is None
+    assert open_joined(tmp_path / "second" / "round-1" / "images.json").soft is None
     assert sum(isinstance(event, Stepped) for event in events) == 12
 
 
@@ -208,7 +208,7 @@ def test_a_smaller_student_is_refused(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        ({"shots": None}, "no pictures without labels"),
+        ({"shots": None}, "no images without labels"),
         ({"shots": 0}, "shots=0"),
         ({"unlabelled": "web"}, "leave one out"),
         ({"student": None}, "no model to begin with"),

@@ -20,7 +20,7 @@ from vitlab.training.control import Control
 
 
 def test_the_grid_of_table_8_is_whole_and_its_runs_differ_in_positions_alone(tmp_path: Path) -> None:
-    jobs = jobs_of(tmp_path, pictures=640, seeds=1)
+    jobs = jobs_of(tmp_path, images=640, seeds=1)
     models = [job.run.model for job in jobs]
     assert len(jobs) == len(CELLS) == 10
     assert set(TABLE_8) <= set(CELLS)
@@ -31,13 +31,13 @@ def test_the_grid_of_table_8_is_whole_and_its_runs_differ_in_positions_alone(tmp
 
 def test_the_positions_study_fills_every_cell_and_is_not_made_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(positions_study, "CELLS", (("none", "stem"), ("relative", "every")))
-    *_, cells = positions(tmp_path, pictures=64, seeds=1, control=Control())
+    *_, cells = positions(tmp_path, images=64, seeds=1, control=Control())
     assert isinstance(cells, tuple)
     assert [(cell.kind, cell.place, cell.published) for cell in cells] == [
         ("none", "stem", 61.382),
         ("relative", "every", None),
     ]
-    again = list(positions(tmp_path, pictures=64, seeds=1, control=Control()))
+    again = list(positions(tmp_path, images=64, seeds=1, control=Control()))
     assert [event.before for event in again if isinstance(event, Done)] == [True, True]
     assert again[-1] == cells
 

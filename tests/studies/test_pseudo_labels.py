@@ -1,4 +1,4 @@
-"""What a teacher thinks of pictures, and which of them its word is taken for."""
+"""What a teacher thinks of images, and which of them its word is taken for."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.inference import small
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.evaluation import EvaluateConfig
-from vitlab.data.dataset import ListedSource
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import ListedDataset
+from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, DataError
 from vitlab.inference import Predictor
 from vitlab.studies import pseudo_labels
@@ -31,14 +31,14 @@ def teacher() -> Checkpoint:
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> ListedSource:
+def pool(tmp_path: Path) -> ListedDataset:
     small.photos(tmp_path / "photos", 10)
-    source = open_source(f"pictures:{tmp_path / 'photos'}", split="all")
-    assert isinstance(source, ListedSource)
-    return source
+    dataset = open_dataset(f"images:{tmp_path / 'photos'}", split="all")
+    assert isinstance(dataset, ListedDataset)
+    return dataset
 
 
-def asked(teacher: Checkpoint, pool: ListedSource, folder: Path, classes: tuple[str, ...] = CLASSES) -> Opinions:
+def asked(teacher: Checkpoint, pool: ListedDataset, folder: Path, classes: tuple[str, ...] = CLASSES) -> Opinions:
     *steps, (done, found) = opinions(teacher, pool, classes, folder, config=CONFIG)
     assert found is not None
     assert done == len(pool)
@@ -46,7 +46,7 @@ def asked(teacher: Checkpoint, pool: ListedSource, folder: Path, classes: tuple[
     return found
 
 
-def test_a_teacher_thinks_of_a_picture_what_it_predicts(teacher: Checkpoint, pool: ListedSource, tmp_path: Path) -> None:
+def test_a_teacher_thinks_of_a_image_what_it_predicts(teacher: Checkpoint, pool: ListedDataset, tmp_path: Path) -> None:
     found = asked(teacher, pool, tmp_path / "labels")
     assert found.codes_NK.shape == (10, KEPT)
     for index, prediction in enumerate(Predictor(teacher)([pool.name(index) for index in range(10)])):
@@ -55,7 +55,9 @@ def test_a_teacher_thinks_of_a_picture_what_it_predicts(teacher: Checkpoint, poo
         assert found.shares_NK[index] == pytest.approx([probability for _, probability in best], abs=1e-6)
 
 
-def test_classes_are_the_datas_whatever_their_order_in_the_teacher(teacher: Checkpoint, pool: ListedSource, tmp_path: Path) -> None:
+def test_classes_are_the_datas_whatever_their_order_in_the_teacher(
+    teacher: Checkpoint, pool: ListedDataset, tmp_path: Path
+) -> None:
     found = asked(teacher, pool, tmp_path / "a")
     turned = asked(teacher, pool, tmp_path / "b", CLASSES[::-1])
     assert np.array_equal(19 - turned.codes_NK, found.codes_NK)
@@ -66,7 +68,7 @@ def test_classes_are_the_datas_whatever_their_order_in_the_teacher(teacher: Chec
 
 
 def test_what_was_asked_before_is_not_asked_again(
-    teacher: Checkpoint, pool: ListedSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    teacher: Checkpoint, pool: ListedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pseudo_labels, "_AT_ONCE", 4)
     whole = asked(teacher, pool, tmp_path)
@@ -86,11 +88,11 @@ def test_what_was_asked_before_is_not_asked_again(
     assert np.array_equal(again.shares_NK, whole.shares_NK)
 
 
-def test_a_picture_that_cannot_be_read_has_no_label(teacher: Checkpoint, tmp_path: Path) -> None:
+def test_a_image_that_cannot_be_read_has_no_label(teacher: Checkpoint, tmp_path: Path) -> None:
     small.photos(tmp_path / "photos", 5)
     (tmp_path / "photos" / "broken.jpg").write_bytes(b"junk")
-    pool = open_source(f"pictures:{tmp_path / 'photos'}", split="all")
-    assert isinstance(pool, ListedSource)
+    pool = open_dataset(f"images:{tmp_path / 'photos'}", split="all")
+    assert isinstance(pool, ListedDataset)
     found = asked(teacher, pool, tmp_path / "labels")
     assert found.unreadable == 1
     rows = choose(found, NoisyStudentConfig(threshold=0.0))

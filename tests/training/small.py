@@ -1,4 +1,4 @@
-"""A run small enough for a test: a miniature ViT, a few generated pictures, a step of milliseconds."""
+"""A run small enough for a test: a miniature ViT, a few generated images, a step of milliseconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZE = (16, 16)
 
 
 def small_run(*, steps: int = 20) -> RunConfig:
-    """20 updates over 64 generated pictures in batches of 12: epochs end inside batches; dropout, mixup and averaging are on."""
+    """20 updates over 64 generated images in batches of 12: epochs end inside batches; dropout, mixup and averaging are on."""
     model = variant("ViT-Mini/8", num_classes=4, channels=1, image_size=SIZE)
     assert isinstance(model, ViTConfig)
     return RunConfig(
@@ -29,7 +29,7 @@ def small_run(*, steps: int = 20) -> RunConfig:
         model=replace(model, width=32, heads=2, mlp_width=32, patch_size=(4, 4), dropout=0.1, drop_path=0.2),
         preprocess=Preprocess(image_size=SIZE, resize="squash", mean=(0.5,), std=(0.5,)),
         data=RunData(
-            source="generated:kind=contours,classes=4,examples=16,image_size=16",
+            dataset="generated:kind=contours,classes=4,examples=16,image_size=16",
             rule=SplitRule(val=0.25, test=0.25),
             augment=Augment(image_size=SIZE, mixup=0.3),
             loader=LoaderConfig(batch_size=12, workers=0),

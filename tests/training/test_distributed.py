@@ -56,7 +56,7 @@ class Session:
 
 
 def even(*, steps: int = 8) -> RunConfig:
-    """A run without dropout whose ranks have an even number of pictures, so that mixup pairs do not cross ranks."""
+    """A run without dropout whose ranks have an even number of images, so that mixup pairs do not cross ranks."""
     run = without_noise(small_run(steps=steps))
     return replace(run, train=replace(run.train, micro_batch=3))
 

@@ -47,7 +47,7 @@ def whole_batches(run: RunConfig) -> RunConfig:
     return replace(run, train=replace(run.train, micro_batch=0))
 
 
-def test_a_loss_that_is_not_a_number_is_not_applied_and_names_its_pictures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_a_number_is_not_applied_and_names_its_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     poison(monkeypatch, {4, 6, 7})
     run = whole_batches(small_run(steps=10))
     events = run_to(run, tmp_path / "run")
@@ -110,12 +110,12 @@ def test_memory_that_runs_out_halves_the_parts_and_keeps_the_update(
         torch.testing.assert_close(tensor, last(tmp_path / "parts").model[name], atol=1e-6, rtol=1e-5)
 
 
-def test_memory_that_does_not_suffice_for_one_picture_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_memory_that_does_not_suffice_for_one_image_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def loss(self: Classify, model: nn.Module, work: Work) -> Loss:
         raise MemoryError
 
     monkeypatch.setattr(Classify, "loss", loss)
-    with pytest.raises(TrainingError, match="single picture"):
+    with pytest.raises(TrainingError, match="single image"):
         run_to(small_run(), tmp_path / "run")
 
 

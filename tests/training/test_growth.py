@@ -1,4 +1,4 @@
-"""Pictures that grow in the course of a run: which size when, and that a run goes on exactly where it was left."""
+"""Images that grow in the course of a run: which size when, and that a run goes on exactly where it was left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.small import last, losses, run_to, same, small_run
-from vitlab.config import EarlyConvolutions, Position, ViTConfig
+from vitlab.config import ConvStem, Position, ViTConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.train import mean_area, scale_at
 from vitlab.errors import ConfigError
@@ -18,10 +18,10 @@ GROWTH = ((0.0, 0.5), (0.4, 0.75), (0.7, 1.0))
 
 
 def growing(*, steps: int = 10) -> RunConfig:
-    """A small run with convolutions, Muon and pictures of 8, 12 and 16 pixels."""
+    """A small run with convolutions, Muon and images of 8, 12 and 16 pixels."""
     run = small_run(steps=steps)
     assert isinstance(run.model, ViTConfig)
-    model = replace(run.model, early=EarlyConvolutions(widths=(8,), units=(2,)), patch_size=(2, 2))
+    model = replace(run.model, early=ConvStem(widths=(8,), units=(2,)), patch_size=(2, 2))
     optimizer = replace(run.train.optimizer, kind="muon", lr=3e-3)
     return replace(run, model=model, train=replace(run.train, growth=GROWTH, optimizer=optimizer))
 
@@ -34,8 +34,8 @@ def test_the_scale_follows_the_share_of_the_steps() -> None:
     assert mean_area(()) == 1
 
 
-@pytest.mark.parametrize("stop", [2, 4, 8])  # among small pictures; where they grow; among full-size ones
-def test_a_stopped_run_of_growing_pictures_ends_as_one_that_was_not(stop: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [2, 4, 8])  # among small images; where they grow; among full-size ones
+def test_a_stopped_run_of_growing_images_ends_as_one_that_was_not(stop: int, tmp_path: Path) -> None:
     run = growing()
     whole = run_to(run, tmp_path / "whole")
     first = run_to(run, tmp_path / "parts", stop=stop)
@@ -44,7 +44,7 @@ def test_a_stopped_run_of_growing_pictures_ends_as_one_that_was_not(stop: int, t
     assert same(last(tmp_path / "parts"), last(tmp_path / "whole"))
 
 
-def test_growth_changes_the_run_only_as_long_as_pictures_are_small(tmp_path: Path) -> None:
+def test_growth_changes_the_run_only_as_long_as_images_are_small(tmp_path: Path) -> None:
     run = growing(steps=5)
     full = replace(run, train=replace(run.train, growth=()))
     late = replace(run, train=replace(run.train, growth=((0.0, 0.5), (0.3, 1.0))))
@@ -53,7 +53,7 @@ def test_growth_changes_the_run_only_as_long_as_pictures_are_small(tmp_path: Pat
     assert losses(run_to(always, tmp_path / "always")) == losses(run_to(full, tmp_path / "full again"))
 
 
-def test_a_plan_counts_small_pictures_as_less_work() -> None:
+def test_a_plan_counts_small_images_as_less_work() -> None:
     run = growing()
     grown = replace(run, train=replace(run.train, growth=()))
     assert plan(run).exaflops == pytest.approx(plan(grown).exaflops * mean_area(GROWTH))

@@ -42,7 +42,7 @@ class Clock:
 
 def started(*, step: int = 0, steps: int = 100, notes: tuple[str, ...] = ()) -> Started:
     return Started(
-        step=step, steps=steps, parameters=1000, trainable=1000, pictures=640, out=Path("runs/x"), resumed=step > 0, notes=notes
+        step=step, steps=steps, parameters=1000, trainable=1000, images=640, out=Path("runs/x"), resumed=step > 0, notes=notes
     )
 
 
@@ -54,7 +54,7 @@ def stepped(step: int, *, loss: float = 1.0, accuracy: float | None = 0.5) -> St
         accuracy=accuracy,
         rate=1e-3,
         gradient_norm=2.0,
-        pictures=64,
+        images=64,
         seconds=0.5,
         micro_batch=64,
     )
@@ -77,7 +77,7 @@ def test_everything_but_updates_and_checkpoints_is_a_sentence() -> None:
     for words in (
         "begins",
         "note: begins with a.npz",
-        "32 pictures at a time",
+        "32 images at a time",
         "loss is nan",
         "warning: cats/3.jpg",
         "top1 81.25%",
@@ -106,7 +106,7 @@ def test_a_sweep_is_told_rate_by_rate() -> None:
         "run 1 of 3: rate 0.01",
         "rate 0.01: top1 50.00%, done before",
         "rate 0.1: the loss is nan",
-        "run 3 of 3: rate 0.01, on all training pictures",
+        "run 3 of 3: rate 0.01, on all training images",
         "the best rate is 0.01",
     ]
 
@@ -131,7 +131,7 @@ def test_a_line_says_step_epoch_loss_accuracy_rate_speed_memory_checkpoint_and_t
     pace.hear(Saved(step=40, path=Path("p"), seconds=0.0))
     parts = pace.line().split("  ")
     assert parts[:5] == ["step 50 of 100", "epoch 5.00", "loss 1", "accuracy 50.0%", "rate 1.00e-03"]
-    assert parts[5] == "128 pictures/s"
+    assert parts[5] == "128 images/s"
     assert parts[6].endswith("MiB")
     assert parts[7:] == ["checkpoint 40", "25 s left"]
 
@@ -270,7 +270,7 @@ def test_every_listener_hears_every_event_and_is_closed_whatever_happens() -> No
 def test_curves_are_of_updates_and_evaluations() -> None:
     told = {name: (value, step) for event in EVENTS for name, value, step in scalars(event)}
     assert told["train/loss"] == (1.0, 1)
-    assert told["train/pictures_a_second"] == (128.0, 1)
+    assert told["train/images_a_second"] == (128.0, 1)
     assert told["held_out/top1"] == (0.8125, 2)
     assert not list(scalars(EVENTS[-1]))
 
@@ -325,7 +325,7 @@ def test_tensorboard_reads_back_what_was_told(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     board = TensorBoard()
-    board.hear(Started(step=0, steps=9, parameters=1, trainable=1, pictures=1, out=tmp_path, resumed=False))
+    board.hear(Started(step=0, steps=9, parameters=1, trainable=1, images=1, out=tmp_path, resumed=False))
     for event in EVENTS[1:]:
         board.hear(event)
     board.close()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitlab.config import EarlyConvolutions, ViTConfig, variant
+from vitlab.config import ConvStem, ViTConfig, variant
 from vitlab.config.train import Optimizer
 from vitlab.models import build
 from vitlab.training.optim import Muon, optimizers, orthogonal
@@ -76,7 +76,7 @@ def test_weight_decay_shrinks_by_its_share_of_the_rate() -> None:
 def test_muon_has_the_hidden_matrices_and_kernels_and_adamw_all_else() -> None:
     config = variant("ViT-Mini/8", num_classes=5)
     assert isinstance(config, ViTConfig)
-    early = EarlyConvolutions(widths=(16, 32), units=(2, 1))
+    early = ConvStem(widths=(16, 32), units=(2, 1))
     model = build(replace(config, early=early, patch_size=(2, 2)))
     adamw, muon = optimizers(model, Optimizer(kind="muon", weight_decay=0.1))
     names = {parameter: name for name, parameter in model.named_parameters()}

@@ -22,7 +22,7 @@ def test_a_plan_is_the_run_in_numbers() -> None:
     run = small_run()
     made = plan(run)
     counted = cost(run.model)
-    assert (made.steps, made.batch_size, made.micro_batch, made.pictures) == (20, 12, 5, 64)
+    assert (made.steps, made.batch_size, made.micro_batch, made.images) == (20, 12, 5, 64)
     assert made.epochs == pytest.approx(20 * 12 / 64)
     assert (made.parameters, made.macs) == (counted.parameters, counted.macs)
     assert made.exaflops == pytest.approx(6 * counted.macs * 20 * 12 / 1e18)  # Table 6's rule
@@ -52,23 +52,23 @@ def updates_take(seconds: float, *, each: float, monkeypatch: pytest.MonkeyPatch
 def test_the_time_of_an_update_is_what_a_whole_batch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     updates_take(0.0625, each=0.03125, monkeypatch=monkeypatch)
     made = plan(replace(small_run(), train=replace(small_run().train, micro_batch=0)))
-    assert made.measured_pictures == 12
+    assert made.measured_images == 12
     assert made.step_seconds == pytest.approx(0.0625 + 12 * 0.03125)
 
 
-def test_a_batch_that_would_take_too_long_is_measured_by_fewer_pictures_and_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_would_take_too_long_is_measured_by_fewer_images_and_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(small_run(), train=replace(small_run().train, micro_batch=0))
     large = replace(run, data=replace(run.data, loader=replace(run.data.loader, batch_size=4096)))
     updates_take(0.25, each=0.03125, monkeypatch=monkeypatch)
     made = plan(large)
-    assert 1 <= made.measured_pictures < 4096
+    assert 1 <= made.measured_images < 4096
     assert made.step_seconds == pytest.approx(0.25 + 4096 * 0.03125)
 
 
 def test_a_model_slower_than_all_patience_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "_PATIENCE", 1e-9)
     made = plan(small_run())
-    assert made.measured_pictures == 1
+    assert made.measured_images == 1
     assert made.step_seconds is not None
     assert "rather too long" in made.notes[0]
 
@@ -82,7 +82,7 @@ def test_memory_that_does_not_suffice_is_said_with_what_would_fit(monkeypatch: p
     assert made.step_seconds is not None
     monkeypatch.setattr(planning, "_free", lambda here: 1000)
     hopeless = plan(run)
-    assert "not even one picture" in hopeless.notes[0]
+    assert "not even one image" in hopeless.notes[0]
     assert hopeless.step_seconds is None
     assert hopeless.seconds is None
 
@@ -110,7 +110,7 @@ def test_a_plan_leaves_nothing_behind_and_needs_no_checkpoint_to_begin_with() ->
 
 
 def test_the_quickstart_can_be_planned() -> None:
-    assert plan(recipe("quickstart", Wish())).pictures == 100_000
+    assert plan(recipe("quickstart", Wish())).images == 100_000
 
 
 def test_ranks_share_the_batch_and_under_fsdp_the_model() -> None:

@@ -100,7 +100,7 @@ def test_a_swins_layers_are_its_blocks_and_merging_learns_with_the_next_one() ->
         ("Swin-T", 12, "patches.weight", "stages.3.blocks.1.attention.offset_bias"),
     ],
 )
-def test_depth_counts_from_the_pictures_to_the_head(name: str, layers: int, first: str, last: str) -> None:
+def test_depth_counts_from_the_images_to_the_head(name: str, layers: int, first: str, last: str) -> None:
     names = [key for key, _ in build(variant(name), device="meta").named_parameters()]
     found, count = layers_by_name(names)
     assert count == layers

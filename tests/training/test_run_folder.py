@@ -50,9 +50,9 @@ def test_the_bytes_reach_the_disk_before_their_names_and_the_pointer_comes_last(
         calls.append(("sync", Path(f"/proc/self/fd/{descriptor}").readlink().name))
         fsync(descriptor)
 
-    def renamed(source: Path, target: Path) -> None:
+    def renamed(dataset: Path, target: Path) -> None:
         calls.append(("name", Path(target).name))
-        rename(source, target)
+        rename(dataset, target)
 
     out = tmp_path / "run"
     run_to(three(), out, stop=2)

@@ -20,7 +20,7 @@ from vitlab.config.run import RunConfig
 from vitlab.config.serialize import to_text
 from vitlab.data.batch import Batch, Pixels
 from vitlab.data.sampler import Picks
-from vitlab.data.synthetic.dataset import GeneratedSource
+from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.data.workers.threads import InCaller
 from vitlab.errors import DataError, TrainingError
 from vitlab.evaluation import classify as answers
@@ -71,7 +71,7 @@ def strike_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def strike_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a picture is read that never comes."""
+    """While a image is read that never comes."""
     real, calls = InCaller.start, iter(range(10**6))
 
     def start(self: InCaller, number: int, picks: Picks) -> None:
@@ -83,25 +83,25 @@ def strike_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InCaller, "start", start)
 
 
-def strike_in_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a picture is made, by code that takes every error for the picture's fault."""
-    real, real_loss, parts = GeneratedSource.pictures, Classify.loss, list[Work]()
+def strike_in_a_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a image is made, by code that takes every error for the image's fault."""
+    real, real_loss, parts = SyntheticDataset.images, Classify.loss, list[Work]()
 
     def loss(self: Classify, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
         parts.append(work)
         return real_loss(self, model, work)
 
-    def pictures(self: GeneratedSource, indices: Sequence[int]) -> Pixels:
+    def images(self: SyntheticDataset, indices: Sequence[int]) -> Pixels:
         if len(parts) == 3 * 2:  # after the second update
             terminate()
         return real(self, indices)
 
     monkeypatch.setattr(Classify, "loss", loss)
-    monkeypatch.setattr(GeneratedSource, "pictures", pictures)
+    monkeypatch.setattr(SyntheticDataset, "images", images)
 
 
 def strike_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the held-out pictures are looked at, with the averaged weights in the model."""
+    """While the held-out images are looked at, with the averaged weights in the model."""
     real, calls = answers.answer, iter(range(10**6))
 
     def answer(model: nn.Module, batches: Iterable[Batch], *rest: object, **more: object) -> object:
@@ -132,7 +132,7 @@ def strike_in_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
 STRIKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "step": strike_in_a_step,
     "wait": strike_in_a_wait,
-    "picture": strike_in_a_picture,
+    "image": strike_in_a_image,
     "look": strike_in_a_look,
     "save": strike_in_a_save,
 }
@@ -142,7 +142,7 @@ STRIKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 def test_sigterm_ends_the_run_wherever_it_strikes_and_going_on_changes_no_bit(
     where: str, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In a step between two of its parts; waiting for pictures; in an evaluation; while a checkpoint is written."""
+    """In a step between two of its parts; waiting for images; in an evaluation; while a checkpoint is written."""
     STRIKES[where](monkeypatch)
     events = with_signals(ten(), tmp_path / "run")
     monkeypatch.undo()
@@ -151,7 +151,7 @@ def test_sigterm_ends_the_run_wherever_it_strikes_and_going_on_changes_no_bit(
     assert (
         last(tmp_path / "run").progress.step
         == events[-1].step
-        == {"step": 5, "wait": 2, "picture": 2, "look": 4}.get(where, events[-1].step)
+        == {"step": 5, "wait": 2, "image": 2, "look": 4}.get(where, events[-1].step)
     )
     run_to(ten(), tmp_path / "run")
     assert same(last(tmp_path / "run"), last(whole))
@@ -263,9 +263,7 @@ def test_a_worker_that_dies_or_hangs_ends_the_run_with_its_name_and_a_checkpoint
         assert tensor.equal(last(tmp_path / "run").model[name])
 
 
-def test_memory_that_does_not_suffice_for_one_picture_keeps_what_was_learned(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_memory_that_does_not_suffice_for_one_image_keeps_what_was_learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real, calls = Classify.loss, iter(range(10**6))
 
     def loss(self: Classify, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
@@ -274,7 +272,7 @@ def test_memory_that_does_not_suffice_for_one_picture_keeps_what_was_learned(
         return real(self, model, work)
 
     monkeypatch.setattr(Classify, "loss", loss)
-    with pytest.raises(TrainingError, match="single picture"):
+    with pytest.raises(TrainingError, match="single image"):
         run_to(ten(evaluate_every=0), tmp_path / "run")
     assert last(tmp_path / "run").progress.step == 6
 

@@ -11,15 +11,15 @@ from PIL import Image
 from vitlab.checkpoints import Checkpoint, save
 from vitlab.config import Preprocess, variant
 from vitlab.config.data import SplitRule
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
 from vitlab.models import build
 from vitlab.recipes.own import DIGITS, STROKES
 from vitlab.training.plan import start_facts, survey, this_machine
 
 
-def pictures(folder: Path, count: int, *, size: tuple[int, int] = (24, 30), grey: bool = False, kind: str = "png") -> None:
-    """So many random pictures of (height, width) in a folder."""
+def images(folder: Path, count: int, *, size: tuple[int, int] = (24, 30), grey: bool = False, kind: str = "png") -> None:
+    """So many random images of (height, width) in a folder."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     for number in range(count):
@@ -31,51 +31,51 @@ def pictures(folder: Path, count: int, *, size: tuple[int, int] = (24, 30), grey
 def test_the_built_in_sets_are_as_the_recipes_say(facts: object) -> None:
     assert facts in (STROKES, DIGITS)
     told = STROKES if facts is STROKES else DIGITS
-    found = survey(told.source)
-    assert (found.pictures, found.classes, found.channels, found.side) == (told.pictures, told.classes, told.channels, told.side)
+    found = survey(told.dataset)
+    assert (found.images, found.classes, found.channels, found.side) == (told.images, told.classes, told.channels, told.side)
     assert found.parts == ("train", "val", "test")
 
 
 def test_a_folder_without_parts_is_divided_by_the_rule(tmp_path: Path) -> None:
-    pictures(tmp_path / "cats", 30)
-    pictures(tmp_path / "dogs", 10)
+    images(tmp_path / "cats", 30)
+    images(tmp_path / "dogs", 10)
     facts = survey(str(tmp_path))
-    assert (facts.pictures, facts.classes, facts.channels, facts.side) == (32, 2, 3, 24)
+    assert (facts.images, facts.classes, facts.channels, facts.side) == (32, 2, 3, 24)
     assert facts.imbalance == 3
     assert facts.parts == ("train", "val", "test")
     whole = survey(str(tmp_path), rule=SplitRule(val=0, test=0))
-    assert (whole.pictures, whole.parts) == (40, ("train",))
+    assert (whole.images, whole.parts) == (40, ("train",))
 
 
 def test_declared_parts_are_counted_exactly(tmp_path: Path) -> None:
     for part, count in (("train", 9), ("val", 3), ("test", 2)):
         for name in ("cats", "dogs"):
-            pictures(tmp_path / part / name, count)
+            images(tmp_path / part / name, count)
     facts = survey(str(tmp_path))
-    assert facts.pictures == 18 == len(open_source(str(tmp_path), split="train"))
+    assert facts.images == 18 == len(open_dataset(str(tmp_path), split="train"))
     assert facts.parts == ("train", "val", "test")
 
 
 def test_the_estimate_is_near_what_the_division_gives() -> None:
-    assert survey("digits").pictures == pytest.approx(len(open_source("digits", split="train")), rel=0.05)
+    assert survey("digits").images == pytest.approx(len(open_dataset("digits", split="train")), rel=0.05)
 
 
 def test_grey_is_told_from_colour_by_the_pixels(tmp_path: Path) -> None:
-    pictures(tmp_path / "grey" / "a", 4, grey=True, kind="jpg")
-    pictures(tmp_path / "grey" / "b", 4, grey=True, kind="jpg")
+    images(tmp_path / "grey" / "a", 4, grey=True, kind="jpg")
+    images(tmp_path / "grey" / "b", 4, grey=True, kind="jpg")
     assert survey(str(tmp_path / "grey")).channels == 1
-    pictures(tmp_path / "grey" / "c", 4)
+    images(tmp_path / "grey" / "c", 4)
     assert survey(str(tmp_path / "grey")).channels == 3
 
 
-def test_pictures_without_labels_have_no_classes(tmp_path: Path) -> None:
-    pictures(tmp_path / "pile", 5)
-    assert survey(f"pictures:{tmp_path / 'pile'}").classes == 0
+def test_images_without_labels_have_no_classes(tmp_path: Path) -> None:
+    images(tmp_path / "pile", 5)
+    assert survey(f"images:{tmp_path / 'pile'}").classes == 0
 
 
-def test_a_picture_that_cannot_be_read_is_left_to_its_turn_and_nothing_but_such_is_refused(tmp_path: Path) -> None:
-    pictures(tmp_path / "a", 3)
-    pictures(tmp_path / "b", 3)
+def test_a_image_that_cannot_be_read_is_left_to_its_turn_and_nothing_but_such_is_refused(tmp_path: Path) -> None:
+    images(tmp_path / "a", 3)
+    images(tmp_path / "b", 3)
     (tmp_path / "a" / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
     assert survey(str(tmp_path)).side == 24
     for file in tmp_path.rglob("*.png"):
@@ -87,7 +87,7 @@ def test_a_picture_that_cannot_be_read_is_left_to_its_turn_and_nothing_but_such_
 def test_data_without_a_part_to_learn_from_is_refused(tmp_path: Path) -> None:
     for part in ("val", "test"):
         for name in ("cats", "dogs"):
-            pictures(tmp_path / part / name, 2)
+            images(tmp_path / part / name, 2)
     with pytest.raises(DataError, match="no train part"):
         survey(str(tmp_path))
 

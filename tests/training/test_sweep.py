@@ -1,4 +1,4 @@
-"""A sweep tries each rate on held-out pictures, goes on where it stopped, and ends with one run on all training pictures."""
+"""A sweep tries each rate on held-out images, goes on where it stopped, and ends with one run on all training images."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_rate_is_tried_on_val_and_the_best_learns_from_all(whole: tuple[Pa
     assert final is not None
     assert (final.data.train_split, final.data.evaluate_split) == ("train+val", "test")
     assert final.train.optimizer.lr == ended.rate
-    counts = [event.pictures for event in events if isinstance(event, Started)]
+    counts = [event.images for event in events if isinstance(event, Started)]
     assert counts == [64, 64, 80]  # the generated set's train, and with its val
     assert ended.finished.model == out / "final" / "model.safetensors"
     assert ended.finished.model.is_file()

@@ -18,7 +18,7 @@ from vitlab.config.overrides import Change
 from vitlab.config.overrides import changed as changed_run
 from vitlab.config.run import RunConfig
 from vitlab.config.train import Average, Distill, DistillKind, Optimizer
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.evaluation.classify import Classification
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.evaluation.label_mapping import match_by_name
@@ -60,7 +60,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint that knows the same classes, at random."""
     path = tmp_path_factory.mktemp("teacher") / "teacher.safetensors"
     run = small_run()
-    labels = open_source(run.data.source, split="all", rule=run.data.rule).labels
+    labels = open_dataset(run.data.dataset, split="all", rule=run.data.rule).labels
     made = Checkpoint(model=build(run.model, seed=9), config=run.model, preprocess=run.preprocess, labels=labels)
     with torch.no_grad():
         made.model.get_parameter("head.weight").normal_(generator=torch.Generator().manual_seed(1))  # opinions, where zeros were
@@ -100,7 +100,7 @@ def test_three_updates_and_three_more_after_a_stop_are_six(way: str, teacher: Pa
     assert len(losses(whole)) == 6
 
 
-@pytest.mark.parametrize("stop", [7, 14, 19])  # in mid-epoch, and of 64 pictures in batches of 12, where epochs end inside a batch
+@pytest.mark.parametrize("stop", [7, 14, 19])  # in mid-epoch, and of 64 images in batches of 12, where epochs end inside a batch
 def test_seven_updates_and_thirteen_more_are_twenty_with_every_number_of_workers(stop: int, tmp_path: Path) -> None:
     """Stopped with one number of workers and gone on with another."""
     run = small_run()
@@ -175,12 +175,12 @@ def test_a_model_fine_tuned_at_a_larger_size_is_judged_at_any(pixels: int, tmp_p
     assert isinstance(checkpoint.config, ViTConfig)
     assert checkpoint.config.grid == (pixels // 4, pixels // 4)
     assert any("position" in note for note in checkpoint.notes) or pixels == 24
-    source = open_source(small_run().data.source, split="val", rule=SplitRule(val=0.25, test=0.25))
-    targets = match_by_name(source.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
-    result = evaluate(checkpoint, source, targets).result
+    dataset = open_dataset(small_run().data.dataset, split="val", rule=SplitRule(val=0.25, test=0.25))
+    targets = match_by_name(dataset.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
+    result = evaluate(checkpoint, dataset, targets).result
     assert isinstance(result, Classification)
-    assert result.pictures == len(source) == 16
-    if pixels == 24:  # what the run itself found, with the same weights and pictures
+    assert result.images == len(dataset) == 16
+    if pixels == 24:  # what the run itself found, with the same weights and images
         (told,) = [event["metrics"] for event in RunDirectory(tuned.parent).events() if event["event"] == "evaluated"]
         assert isinstance(told, dict)
         assert result.loss == pytest.approx(told["loss"], abs=1e-5)

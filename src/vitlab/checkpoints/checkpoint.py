@@ -23,7 +23,7 @@ from vitlab.models.families import skeleton
 class Checkpoint:
     """A model with everything needed to use it.
 
-    `config` is what `model` was built from, `preprocess` how pictures become its input, `labels` the classes' names in the
+    `config` is what `model` was built from, `preprocess` how images become its input, `labels` the classes' names in the
     order of the logits. `notes` says everything that was guessed, converted or changed on the way here; `format` where the
     weights came from. `recipe` is the training run's config as JSON and `metrics` what it reached, where known.
     """
@@ -96,7 +96,7 @@ def check_labels(labels: Sequence[str] | None, num_classes: int) -> None:
 
 
 def check_preprocess(preprocess: Preprocess, config: ModelConfig) -> None:
-    """Refuse preprocessing that makes pictures the model cannot take."""
+    """Refuse preprocessing that makes images the model cannot take."""
     if preprocess.channels != config.channels:
         raise CheckpointError(f"preprocessing gives {preprocess.channels} channels and the model takes {config.channels}")
     if takes_one_size(config) and preprocess.image_size != config.image_size:

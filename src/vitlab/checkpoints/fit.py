@@ -17,9 +17,9 @@ from vitlab.config.variants import RivalConfig, called
 from vitlab.errors import CheckpointError, at_least
 from vitlab.models.position import resize_grid
 
-# Rivals' weights fitted to other pictures and classes: what `fit` does for models that are neither ViTs nor BiT ResNets.
+# Rivals' weights fitted to other images and classes: what `fit` does for models that are neither ViTs nor BiT ResNets.
 
-# The kernel that sees the picture, by kind of model.
+# The kernel that sees the image, by kind of model.
 FIRST = {"swin": "patches.weight", "convnext": "patches.weight", "efficientnet": "stem.weight", "recurrent": "patches.weight"}
 
 
@@ -30,7 +30,7 @@ def fit_size(
     window: tuple[int, int] | None,
     notes: list[str],
 ) -> RivalConfig:
-    """The model for pictures of another size; a Swin's tables of offsets are resized where its windows become others."""
+    """The model for images of another size; a Swin's tables of offsets are resized where its windows become others."""
     if not isinstance(config, SwinConfig):
         return config if image_size is None else replace(config, image_size=image_size)
     target = replace(config, image_size=image_size or config.image_size, window=window or config.window)
@@ -118,14 +118,14 @@ def _fit_vit(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) 
 
 
 def _first_kernel(config: ViTConfig) -> str:
-    """The kernel that meets the picture's channels."""
+    """The kernel that meets the image's channels."""
     if config.early is not None:
         return "early.stages.0.0.weight"
     return "patches.weight" if config.stem is None else "stem.root.weight"
 
 
 def _fit_convolutional(state: State, config: ResNetConfig | RivalConfig, wanted: Wanted, notes: list[str]) -> ModelConfig:
-    """A ResNet or a rival: nothing in it depends on the size of the pictures but a Swin's windows."""
+    """A ResNet or a rival: nothing in it depends on the size of the images but a Swin's windows."""
     for name in ("patch_size", "interpolation", "dynamic_size"):
         if getattr(wanted, name) is not None:
             kind = "ResNet" if isinstance(config, ResNetConfig) else config.kind

@@ -163,7 +163,7 @@ def load(
     What the file does not say can be told: `heads`, `grid` (patches down, across), `profile` (whose numerics: official, timm,
     huggingface, torchvision), `labels` (one a class), `preprocess`.
     What shall be otherwise is fitted: `num_classes` (another number gets a head of zeros, 0 none; `new_head` also for the same
-    number), `image_size`, `patch_size` and `channels` of the pictures, `interpolation` of positions, `dynamic_size`, and the
+    number), `image_size`, `patch_size` and `channels` of the images, `interpolation` of positions, `dynamic_size`, and the
     `window` of a Swin Transformer, in patches.
     The weights become `dtype`, or stay as in the file if it is None.
     """

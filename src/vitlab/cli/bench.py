@@ -41,10 +41,10 @@ def seconds(word: str) -> float:
 
 
 def batches(word: str) -> tuple[int, ...]:
-    """`1,8,32`: numbers of pictures with commas between them."""
+    """`1,8,32`: numbers of images with commas between them."""
     found = tuple(count(part) for part in word.split(","))
     if not all(found):
-        raise ValueError(f"{word!r}: a batch has at least 1 picture")
+        raise ValueError(f"{word!r}: a batch has at least 1 image")
     return found
 
 
@@ -54,7 +54,7 @@ Threads = Annotated[Union[None, int], one("N", count)]  # noqa: UP007, RUF036
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """Measure a model here: time of one picture, pictures a second in batches, memory, share of the machine's peak."""
+    """Measure a model here: time of one image, images a second in batches, memory, share of the machine's peak."""
 
     model: Annotated[tyro.conf.Positional[str], positional("NAME|FILE")]
     """a variant's name (random weights), a checkpoint's file or folder, or hub:owner/name"""
@@ -193,7 +193,7 @@ def _row(speed: Speed) -> dict[str, Json]:
         "p90_ms": round(p90, 2),
         "p99_ms": round(p99, 2),
         "batch": speed.batch,
-        "pictures_per_s": round(speed.rate, 2),
+        "images_per_s": round(speed.rate, 2),
         "of_sgemm_peak": round(speed.of_peak, 3),
         "memory_mb": None if speed.memory is None else round(speed.memory / 1e6, 1),
     }

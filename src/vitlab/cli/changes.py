@@ -65,7 +65,7 @@ class Changes:
     """updates in all"""
 
     batch_size: Annotated[Count, unset(_OWN)] = None
-    """pictures of an update, over all devices"""
+    """images of an update, over all devices"""
 
     lr: Annotated[Number, unset(_OWN)] = None
     """the learning rate at its peak"""
@@ -77,7 +77,7 @@ class Changes:
     """of initial values, order, augmentation and dropout"""
 
     micro_batch: Annotated[Count, unset("the whole batch")] = None
-    """pictures that go through the model at once; updates stay the same"""
+    """images that go through the model at once; updates stay the same"""
 
     precision: Annotated[PrecisionWord, unset(_OWN)] = None
     """of the products in the model"""
@@ -86,10 +86,10 @@ class Changes:
     """how processes share the work under torchrun"""
 
     workers: Annotated[Count, unset(_OWN)] = None
-    """processes that read pictures; the run does not depend on it"""
+    """processes that read images; the run does not depend on it"""
 
     evaluate_every: Annotated[Count, unset(_OWN)] = None
-    """steps between two looks at the held-out pictures, 0 for one at the end"""
+    """steps between two looks at the held-out images, 0 for one at the end"""
 
     save_every: Annotated[Count, unset(_OWN)] = None
     """steps between two checkpoints, 0 for one at the end"""

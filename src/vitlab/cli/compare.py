@@ -44,13 +44,13 @@ class Arguments:
     """names: ViT-B/16, R50+ViT-B/16, BiT-R50x1, Swin-T, ConvNeXt-B, EfficientNet-B0, LSTM-S/16, ..."""
 
     image_size: Annotated[Sizes, unset("224 and 384; each model's own where models are named")] = None
-    """sizes of the pictures, each model at each of them"""
+    """sizes of the images, each model at each of them"""
 
     speed: bool = False
-    """measure pictures a second here, all models in turn, and the memory that a process with each of them takes"""
+    """measure images a second here, all models in turn, and the memory that a process with each of them takes"""
 
     batch_size: Annotated[int, one("N", count)] = 4
-    """pictures at once, where speed is measured"""
+    """images at once, where speed is measured"""
 
     rounds: Annotated[int, one("N", count)] = 5
     """how often each is measured"""
@@ -59,10 +59,10 @@ class Arguments:
     """trained models to judge by --data: their accuracy is a column"""
 
     data: Annotated[Text, unset("none")] = None
-    """labelled pictures to judge --checkpoints by"""
+    """labelled images to judge --checkpoints by"""
 
     plot: Annotated[Text, unset("none")] = None
-    """file to draw accuracy (or, with --speed, pictures a second) against multiply-adds into: .png or .svg"""
+    """file to draw accuracy (or, with --speed, images a second) against multiply-adds into: .png or .svg"""
 
     json: bool = False
     """print one JSON object"""
@@ -119,7 +119,7 @@ def _configs(arguments: Arguments) -> list[ModelConfig]:
 
 
 def _judged(paths: Sequence[str], data: str) -> list[Compared]:
-    """Checkpoints as rows, their accuracy measured on every picture of the data."""
+    """Checkpoints as rows, their accuracy measured on every image of the data."""
     from vitlab.checkpoints import load
     from vitlab.evaluation.classify import Classification
     from vitlab.evaluation.evaluation import evaluate, open_part
@@ -136,7 +136,7 @@ def _judged(paths: Sequence[str], data: str) -> list[Compared]:
         with bar() as tell:
             result = evaluate(checkpoint, source, targets, tell=tell).result
         if not isinstance(result, Classification):
-            raise UsageError("--data: pictures of one class each are compared by")
+            raise UsageError("--data: images of one class each are compared by")
         row = compared([checkpoint.config])[0]
         rows.append(replace(row, name=f"{path} ({row.name})", published=(), measured=100 * result.top1.value))
     return rows
@@ -154,7 +154,7 @@ def _shown(row: Compared, arguments: Arguments) -> dict[str, Json]:
     if row.peak is not None:
         shown["measured"] = "-" if row.peak.bytes is None else f"{row.peak.bytes / 1e6:,.0f} MB"
     if row.rate is not None:
-        shown["pictures/s"] = f"{row.rate.middle:.1f} ({row.rate.low:.1f} to {row.rate.high:.1f})"
+        shown["images/s"] = f"{row.rate.middle:.1f} ({row.rate.low:.1f} to {row.rate.high:.1f})"
     if arguments.checkpoints is not None:
         shown["measured top-1"] = "-" if row.measured is None else f"{row.measured:.2f} %"
     shown["published top-1, from"] = "; ".join(f"{quoted.top1:g} % {quoted.learned}" for quoted in row.published) or "-"

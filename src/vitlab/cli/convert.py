@@ -20,7 +20,7 @@ Format = Literal["native", "jax-npz", "big-vision", "timm", "huggingface", "torc
 class Arguments:
     """Write a checkpoint in another format. The weights stay the same, bit for bit."""
 
-    source: Annotated[tyro.conf.Positional[Existing], positional("IN")]
+    dataset: Annotated[tyro.conf.Positional[Existing], positional("IN")]
     """a checkpoint of any format, which is found out from the file itself, or hub:owner/name"""
 
     target: Annotated[tyro.conf.Positional[str], positional("OUT")]
@@ -51,7 +51,7 @@ def run(words: Sequence[str]) -> None:
     from vitlab.checkpoints import convert
 
     notes = convert(
-        arguments.source,
+        arguments.dataset,
         arguments.target,
         to=arguments.to,
         heads=arguments.heads,
@@ -61,7 +61,7 @@ def run(words: Sequence[str]) -> None:
     )
     for line in notes:
         note(f"note: {line}")
-    facts: dict[str, Json] = {"from": arguments.source, "to": arguments.target, "format": arguments.to}
+    facts: dict[str, Json] = {"from": arguments.dataset, "to": arguments.target, "format": arguments.to}
     if arguments.json:
         facts["notes"] = list(notes)
     print_facts(facts, json=arguments.json)

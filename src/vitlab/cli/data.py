@@ -52,7 +52,7 @@ class FetchArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckArguments:
-    """Look at every picture: broken files, duplicates, leaks between parts, class balance, sizes, odd modes."""
+    """Look at every image: broken files, duplicates, leaks between parts, class balance, sizes, odd modes."""
 
     data: Data
     """a folder of class folders, a zip, a CSV list, shards, digits, kind:path, ..."""
@@ -72,7 +72,7 @@ class CheckArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackArguments:
-    """Write pictures as tar shards in the WebDataset layout: the same bytes each time, and resumed where it was stopped."""
+    """Write images as tar shards in the WebDataset layout: the same bytes each time, and resumed where it was stopped."""
 
     data: Data
     """a folder of class folders, a zip, a CSV list, digits, kind:path, ..."""
@@ -90,7 +90,7 @@ class PackArguments:
     """mebibytes a shard may have"""
 
     max_side: Annotated[Count, unset("bytes stay as they are")] = None
-    """make pictures smaller whose longer side has more pixels"""
+    """make images smaller whose longer side has more pixels"""
 
     quality: Number = 95
     """of JPEG and WebP that are made smaller, 1 to 100"""
@@ -99,7 +99,7 @@ class PackArguments:
     """seed of a shuffled order, for readers that cannot shuffle"""
 
     broken: OnBroken = "fail"
-    """what a picture that cannot be read does"""
+    """what a image that cannot be read does"""
 
     json: bool = False
     """print one JSON object"""
@@ -107,7 +107,7 @@ class PackArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowArguments:
-    """Write a contact sheet: some pictures of each class, with their labels, as one PNG."""
+    """Write a contact sheet: some images of each class, with their labels, as one PNG."""
 
     data: Data
     """a folder of class folders, a zip, a CSV list, shards, digits, generated, kind:path, ..."""
@@ -116,13 +116,13 @@ class ShowArguments:
     """the PNG file to write"""
 
     count: Number = 64
-    """about how many pictures"""
+    """about how many images"""
 
     seed: Number = 0
-    """of the choice of pictures"""
+    """of the choice of images"""
 
     side: Number = 96
-    """pixels of the square a picture is fitted into"""
+    """pixels of the square a image is fitted into"""
 
     split: Split = "all"
     """the part of the data to choose from"""
@@ -143,7 +143,7 @@ def _list(arguments: ListArguments) -> None:
         {
             "name": entry.name,
             "title": entry.title,
-            "pictures": sum(entry.counts.values()),
+            "images": sum(entry.counts.values()),
             "classes": entry.classes,
             "bytes": entry.size,
             "fetch": "by hand" if entry.by_hand else "yes",
@@ -189,7 +189,7 @@ def _check(arguments: CheckArguments) -> None:
     if arguments.json:
         print_json(report_json(report))
     else:
-        print_report(report, shown=arguments.shown)
+        print_report(report, most=arguments.shown)
     problems = report.problems()
     if arguments.strict and problems:
         raise DataError(f"{arguments.data}: {'; '.join(problem.said for problem in problems)}")
@@ -219,28 +219,28 @@ def _pack(arguments: PackArguments) -> None:
         print_json(
             {
                 "folder": str(packed.folder),
-                "pictures": packed.pictures,
+                "images": packed.images,
                 "skipped": list(packed.skipped),
                 "reused": packed.reused,
                 "shards": to_json(packed.shards),
             }
         )
         return
-    print_facts({"data": str(packed.folder), "pictures": packed.pictures, "skipped": len(packed.skipped)}, json=False)
+    print_facts({"data": str(packed.folder), "images": packed.images, "skipped": len(packed.skipped)}, json=False)
     print()
-    print_rows([{"shard": shard.name, "pictures": shard.pictures, "bytes": shard.bytes} for shard in packed.shards], json=False)
+    print_rows([{"shard": shard.name, "images": shard.images, "bytes": shard.bytes} for shard in packed.shards], json=False)
 
 
 def _show(arguments: ShowArguments) -> None:
     from pathlib import Path
 
-    from vitlab.data.opening import open_source
+    from vitlab.data.opening import open_dataset
     from vitlab.data.quality.contact_sheet import write_sheet
 
-    source = open_source(arguments.data, split=arguments.split)
+    dataset = open_dataset(arguments.data, split=arguments.split)
     with bar() as tell:
         shown = write_sheet(
-            source,
+            dataset,
             Path(arguments.out).expanduser(),
             title=arguments.data,
             count=arguments.count,
@@ -248,7 +248,7 @@ def _show(arguments: ShowArguments) -> None:
             side=arguments.side,
             tell=tell,
         )
-    facts: dict[str, Json] = {"file": arguments.out, "pictures": shown.pictures, "classes": shown.classes}
+    facts: dict[str, Json] = {"file": arguments.out, "images": shown.images, "classes": shown.classes}
     facts |= {"broken": shown.broken, "image_size": [shown.height, shown.width]}
     print_facts(facts, json=arguments.json)
 
@@ -257,7 +257,7 @@ def _show(arguments: ShowArguments) -> None:
 ACTIONS: dict[str, tuple[str, type, Callable[[Any], None]]] = {
     "list": ("the public data sets of the paper and of VTAB", ListArguments, _list),
     "fetch": ("download one of them, verified", FetchArguments, _fetch),
-    "check": ("look for broken pictures, duplicates, leaks, imbalance", CheckArguments, _check),
+    "check": ("look for broken images, duplicates, leaks, imbalance", CheckArguments, _check),
     "pack": ("write tar shards", PackArguments, _pack),
     "show": ("write a contact sheet", ShowArguments, _show),
 }

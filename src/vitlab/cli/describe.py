@@ -34,7 +34,7 @@ class Arguments:
     """of a variant: classes of the head, 0 for no head"""
 
     channels: Annotated[Count, unset("3")] = None
-    """of a variant: channels of a picture"""
+    """of a variant: channels of a image"""
 
     heads: Annotated[Count, unset("what the file says, else width / 64")] = None
     """of a file that does not say: attention heads"""
@@ -64,9 +64,9 @@ def _variant_facts(arguments: Arguments) -> dict[str, Json]:
         config = variant(
             arguments.model,
             image_size=arguments.image_size,
-            num_classes=1000 if arguments.num_classes is None else arguments.num_classes,
+            num_classes=arguments.num_classes,
             channels=3 if arguments.channels is None else arguments.channels,
-            profile=arguments.profile or "official",
+            profile=arguments.profile,
         )
     except ConfigError:
         if arguments.model.endswith(_FILE_ENDINGS) or arguments.model.startswith(_FILE_BEGINNINGS):
@@ -104,9 +104,9 @@ def _refuse(options: dict[str, object], why: str) -> None:
             raise UsageError(f"{option} {why}")
 
 
-def _first(labels: Sequence[str] | None, *, shown: int = 4) -> str | None:
+def _first(labels: Sequence[str] | None, *, printable: int = 4) -> str | None:
     """The first labels and how many there are."""
     if not labels:
         return None
-    more = ", ..." if len(labels) > shown else ""
-    return f"{len(labels):,}: {', '.join(labels[:shown])}{more}"
+    more = ", ..." if len(labels) > printable else ""
+    return f"{len(labels):,}: {', '.join(labels[:printable])}{more}"

@@ -1,4 +1,4 @@
-"""`vitlab embed CHECKPOINT DATA OUT`: the features of pictures, for search and clustering."""
+"""`vitlab embed CHECKPOINT DATA OUT`: the features of images, for search and clustering."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from vitlab.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments(Opening):
-    """Write the features of pictures, what the model's head sees, with their names and labels."""
+    """Write the features of images, what the model's head sees, with their names and labels."""
 
     data: Annotated[tyro.conf.Positional[str], positional("DATA")]
-    """a folder of class folders, pictures:FOLDER without labels, a zip, a CSV list, shards, digits, kind:path, ..."""
+    """a folder of class folders, images:FOLDER without labels, a zip, a CSV list, shards, digits, kind:path, ..."""
 
     out: Annotated[tyro.conf.Positional[str], positional("OUT")]
     """file to write, .npz or .parquet"""
@@ -34,13 +34,13 @@ class Arguments(Opening):
     """replace OUT where it exists"""
 
     strict: bool = False
-    """end with exit code 1 if a picture could not be read"""
+    """end with exit code 1 if a image could not be read"""
 
     batch_size: Annotated[int, one("N", count)] = 32
-    """pictures at once"""
+    """images at once"""
 
     workers: Annotated[int, one("N", count)] = 2
-    """threads that read pictures ahead"""
+    """threads that read images ahead"""
 
     json: bool = False
     """print one JSON object"""
@@ -58,21 +58,21 @@ def run(words: Sequence[str]) -> None:
         raise UsageError(f"OUT: {arguments.out} ends in neither {' nor '.join(ENDINGS)}")
     if out.exists() and not arguments.overwrite:
         raise DataError(f"{arguments.out} is there already", hint="--overwrite replaces it")
-    from vitlab.data.opening import open_source
+    from vitlab.data.opening import open_dataset
     from vitlab.inference import Predictor
     from vitlab.inference.search_index import embed
 
-    source = open_source(arguments.data, split=arguments.split)
+    dataset = open_dataset(arguments.data, split=arguments.split)
     predictor = Predictor(arguments.open(), batch_size=arguments.batch_size, workers=arguments.workers, device=arguments.device)
     with bar() as tell:
-        unreadable = embed(predictor, source, out, made_by=arguments.checkpoint, tell=tell)
+        unreadable = embed(predictor, dataset, out, made_by=arguments.checkpoint, tell=tell)
     for failure in unreadable:
         note(f"unreadable: {failure}")
-    written = len(source) - len(unreadable)
+    written = len(dataset) - len(unreadable)
     print_facts(
         {
             "file": arguments.out,
-            "pictures": written,
+            "images": written,
             "unreadable": len(unreadable),
             "width": predictor.checkpoint.config.feature_width,
             "checkpoint": predictor.features_digest,
@@ -80,4 +80,4 @@ def run(words: Sequence[str]) -> None:
         json=arguments.json,
     )
     if unreadable and arguments.strict:
-        raise DataError(f"{len(unreadable):,} of {len(source):,} pictures could not be read")
+        raise DataError(f"{len(unreadable):,} of {len(dataset):,} images could not be read")

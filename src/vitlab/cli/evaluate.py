@@ -1,4 +1,4 @@
-"""`vitlab evaluate CHECKPOINT DATA`: how good a model is, every picture counted."""
+"""`vitlab evaluate CHECKPOINT DATA`: how good a model is, every image counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vitlab.config.serialize import Json, to_json
 
 if TYPE_CHECKING:
     from vitlab.checkpoints import Checkpoint
-    from vitlab.data.dataset import Source
+    from vitlab.data.dataset import Dataset
     from vitlab.evaluation.label_mapping import Targets
 
 
@@ -48,7 +48,7 @@ Severities = Annotated[tuple[int, ...], one("1-5", severities)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments(TransferOptions):
-    """Judge a checkpoint by labelled pictures: accuracy, likelihood, calibration, classes; every picture counts."""
+    """Judge a checkpoint by labelled images: accuracy, likelihood, calibration, classes; every image counts."""
 
     data: Annotated[tyro.conf.Positional[Data], positional("DATA"), unset("none, for --vtab")] = None
     """a folder of class folders, a zip, a CSV list, shards, digits, kind:path, ..."""
@@ -66,13 +66,13 @@ class Arguments(TransferOptions):
     """JSON file: class of the data -> list of the model's classes that are right (as for ObjectNet)"""
 
     real: Annotated[File, unset("no ReaL accuracy")] = None
-    """CSV or JSON file of the really right classes of each picture, also inside a zip: data.zip/labels.csv"""
+    """CSV or JSON file of the really right classes of each image, also inside a zip: data.zip/labels.csv"""
 
     corrupt: CorruptPolicy = "fail"
-    """what a picture that cannot be read does: fail stops, skip counts it as wrong and reports it"""
+    """what a image that cannot be read does: fail stops, skip counts it as wrong and reports it"""
 
     corruptions: Annotated[Names, unset("none")] = None
-    """evaluate also with pictures corrupted in these ways (fog,jpeg) or in all fifteen"""
+    """evaluate also with images corrupted in these ways (fog,jpeg) or in all fifteen"""
 
     severities: Annotated[Severities, unset("1-5")] = (1, 2, 3, 4, 5)
     """how badly, from 1 to 5"""
@@ -81,13 +81,13 @@ class Arguments(TransferOptions):
     """pairs of alike patches joined a layer, on average, in a ViT: faster, and slightly other answers"""
 
     batch_size: Annotated[int, one("N", count)] = 64
-    """pictures at once"""
+    """images at once"""
 
     workers: Annotated[int, one("N", count)] = 2
-    """threads that read pictures ahead"""
+    """threads that read images ahead"""
 
     per_image: Annotated[File, unset("not written")] = None
-    """CSV file to write, a line for each picture"""
+    """CSV file to write, a line for each image"""
 
     json: bool = False
     """print one JSON object, with confusions and all classes"""
@@ -122,16 +122,18 @@ def run(words: Sequence[str]) -> None:
 
     chosen = chosen_corruptions(arguments.corruptions or ())
     checkpoint = _merging(arguments.open(), arguments.merge)
-    source, said = open_part(arguments.data, arguments.split, checkpoint, label_column=arguments.label_column)
-    targets = _targets(arguments, checkpoint, source)
+    dataset, said = open_part(arguments.data, arguments.split, checkpoint, label_column=arguments.label_column)
+    targets = _targets(arguments, checkpoint, dataset)
     for line in (*said, *targets.notes):
         note(f"note: {line}")
     with bar() as tell:
-        found = evaluate(checkpoint, source, targets, real=_real(arguments, checkpoint, source, targets), config=config, tell=tell)
+        found = evaluate(
+            checkpoint, dataset, targets, real=_real(arguments, checkpoint, dataset, targets), config=config, tell=tell
+        )
         if arguments.per_image is not None:
-            write_per_image(Path(arguments.per_image), found, source)
+            write_per_image(Path(arguments.per_image), found, dataset)
         harder = (
-            robustness(checkpoint, source, found, corruptions=chosen, severities=arguments.severities, config=config, tell=tell)
+            robustness(checkpoint, dataset, found, corruptions=chosen, severities=arguments.severities, config=config, tell=tell)
             if chosen
             else None
         )
@@ -173,22 +175,22 @@ def _merging(checkpoint: Checkpoint, merge: int) -> Checkpoint:
     return replace(checkpoint, model=MergedViT(checkpoint, merge))
 
 
-def _targets(arguments: Arguments, checkpoint: Checkpoint, source: Source) -> Targets:
+def _targets(arguments: Arguments, checkpoint: Checkpoint, dataset: Dataset) -> Targets:
     from pathlib import Path
 
     from vitlab.evaluation.label_mapping import match_by_file, match_by_name
 
     classes = checkpoint.config.num_classes
     if arguments.mapping is not None:
-        return match_by_file(Path(arguments.mapping), source.labels, checkpoint.labels, classes=classes)
-    return match_by_name(source.labels, checkpoint.labels, classes=classes, subset=arguments.subset)
+        return match_by_file(Path(arguments.mapping), dataset.labels, checkpoint.labels, classes=classes)
+    return match_by_name(dataset.labels, checkpoint.labels, classes=classes, subset=arguments.subset)
 
 
-def _real(arguments: Arguments, checkpoint: Checkpoint, source: Source, targets: Targets) -> Sequence[Sequence[int]] | None:
+def _real(arguments: Arguments, checkpoint: Checkpoint, dataset: Dataset, targets: Targets) -> Sequence[Sequence[int]] | None:
     if arguments.real is None:
         return None
     from vitlab.evaluation.evaluation import name_in
     from vitlab.evaluation.label_mapping import read_real
 
-    names = [name_in(source, index) for index in range(len(source))]
+    names = [name_in(dataset, index) for index in range(len(dataset))]
     return read_real(arguments.real, names, targets.names, classes=checkpoint.config.num_classes)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vitlab.evaluation.evaluation import Evaluation, Robustness
 
 _SHOWN = 10
-_FEW = 5  # pictures below which a class's accuracy says nothing
+_FEW = 5  # images below which a class's accuracy says nothing
 
 
 def print_evaluation(found: Evaluation) -> None:
@@ -26,14 +26,14 @@ def print_evaluation(found: Evaluation) -> None:
         _print_classes(result)
         _print_confusions(result, found.targets.labels, found.targets.names)
         return
-    facts: dict[str, Json] = {"pictures": result.pictures}
+    facts: dict[str, Json] = {"images": result.images}
     if result.unreadable:
         facts["unreadable"] = f"{result.unreadable:,}, ranked last"
     facts["mean_average_precision"] = _percent(result.mean_average_precision) + _between(result.interval)
-    facts["loss"] = f"{result.loss:.4f} nats a picture, over all classes"
+    facts["loss"] = f"{result.loss:.4f} nats a image, over all classes"
     print_facts(facts, json=False)
     rows: list[dict[str, Json]] = [
-        {"class": label, "pictures": count, "average_precision": _percent(value)}
+        {"class": label, "images": count, "average_precision": _percent(value)}
         for label, value, count in sorted(result.per_class, key=lambda row: (row[1] is None, row[1]))[:_SHOWN]
     ]
     print()
@@ -92,7 +92,7 @@ def number(value: float | None) -> float | None:
 
 
 def _facts(result: Classification) -> dict[str, Json]:
-    facts: dict[str, Json] = {"pictures": result.pictures}
+    facts: dict[str, Json] = {"images": result.images}
     if result.unreadable:
         facts["unreadable"] = f"{result.unreadable:,}, counted as wrong"
     shares = {
@@ -104,7 +104,7 @@ def _facts(result: Classification) -> dict[str, Json]:
     }
     facts |= {name: _share(share) for name, share in shares.items() if share is not None}
     facts["mean of classes"] = _percent(result.mean_class_accuracy)
-    facts["loss"] = f"{result.loss:.4f} nats a picture{_between(result.loss_interval, percent=False)}"
+    facts["loss"] = f"{result.loss:.4f} nats a image{_between(result.loss_interval, percent=False)}"
     facts["calibration error"] = _percent(result.calibration.error)
     if result.temperature is not None:
         facts["best temperature"] = f"{result.temperature:.3f}"
@@ -151,7 +151,7 @@ def _print_confusions(result: Classification, labels: tuple[str, ...], names: tu
 
 def _classification_json(result: Classification, found: Evaluation) -> dict[str, Json]:
     bins = result.calibration
-    told: dict[str, Json] = {"pictures": result.pictures, "unreadable": result.unreadable}
+    told: dict[str, Json] = {"images": result.images, "unreadable": result.unreadable}
     told |= {
         name: None if share is None else _share_json(share)
         for name, share in (
@@ -183,13 +183,13 @@ def _classification_json(result: Classification, found: Evaluation) -> dict[str,
 
 def _multi_label_json(result: MultiLabel) -> dict[str, Json]:
     return {
-        "pictures": result.pictures,
+        "images": result.images,
         "unreadable": result.unreadable,
         "mean_average_precision": number(result.mean_average_precision),
         "interval": _interval_json(result.interval),
         "loss": number(result.loss),
         "per_class": [
-            {"label": label, "average_precision": number(value), "pictures": count} for label, value, count in result.per_class
+            {"label": label, "average_precision": number(value), "images": count} for label, value, count in result.per_class
         ],
     }
 

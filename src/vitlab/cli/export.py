@@ -32,25 +32,25 @@ class Arguments(Opening):
     """file to write: .onnx, .xml (OpenVINO, with a .bin beside it) or .pt2 (torch.export)"""
 
     inside: bool = False
-    """put normalisation and softmax into the file: uint8 pictures (batch, height, width, channels) in, probabilities out"""
+    """put normalisation and softmax into the file: uint8 images (batch, height, width, channels) in, probabilities out"""
 
     dynamic_size: bool = False
-    """leave height and width of the pictures free"""
+    """leave height and width of the images free"""
 
     int8: bool = False
     """compute products in 8 bits; needs --data"""
 
-    data: Annotated[Data, unset("generated pictures")] = None
-    """pictures to compare with torch by, and to calibrate 8 bits on: a folder, zip, list, shards, kind:path, ..."""
+    data: Annotated[Data, unset("generated images")] = None
+    """images to compare with torch by, and to calibrate 8 bits on: a folder, zip, list, shards, kind:path, ..."""
 
     split: Split = "all"
     """the part of the data"""
 
     max_drop: float = ExportConfig().max_drop
-    """points of accuracy (of agreement with the original, where pictures have no labels) that 8 bits may lose"""
+    """points of accuracy (of agreement with the original, where images have no labels) that 8 bits may lose"""
 
     calibration: Annotated[int, one("N", count)] = ExportConfig().calibration
-    """at most so many pictures to calibrate and judge 8 bits with"""
+    """at most so many images to calibrate and judge 8 bits with"""
 
     overwrite: bool = False
     """replace OUT where it exists"""
@@ -74,13 +74,13 @@ def run(words: Sequence[str]) -> None:
         max_drop=arguments.max_drop,
         calibration=arguments.calibration,
     )
-    from vitlab.data.opening import open_source
+    from vitlab.data.opening import open_dataset
     from vitlab.exporters import export
 
-    source = None if arguments.data is None else open_source(arguments.data, split=arguments.split)
+    dataset = None if arguments.data is None else open_dataset(arguments.data, split=arguments.split)
     checkpoint = arguments.open()
     with bar() as tell:
-        made = export(checkpoint, out, config, source=source, tell=tell)
+        made = export(checkpoint, out, config, dataset=dataset, tell=tell)
     for line in made.notes:
         note(f"note: {line}")
     print_facts(_facts(made), json=arguments.json)

@@ -15,7 +15,7 @@ from vitlab.models.cost import cost
 
 
 def model_facts(config: ModelConfig) -> dict[str, Json]:
-    """Parameters, multiply-adds and float32 memory for one picture, sizes, choices; then each unusual setting."""
+    """Parameters, multiply-adds and float32 memory for one image, sizes, choices; then each unusual setting."""
     spent = cost(config)
     told: dict[str, Json] = {
         "kind": _kind(config),

@@ -1,4 +1,4 @@
-"""`vitlab finetune DATA --from CHECKPOINT`: labelled pictures and a checkpoint in, a classifier of these pictures out."""
+"""`vitlab finetune DATA --from CHECKPOINT`: labelled images and a checkpoint in, a classifier of these images out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rates(word: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """Fine-tune a checkpoint on labelled pictures. What is chosen for you, and why, is said on stderr."""
+    """Fine-tune a checkpoint on labelled images. What is chosen for you, and why, is said on stderr."""
 
     data: Annotated[tyro.conf.Positional[str], positional("DATA")]
     """a folder of class folders, a zip, digits, cifar10:PATH, ..."""
@@ -49,16 +49,16 @@ class Arguments:
     """without --from: which variant"""
 
     epochs: Annotated[Number, unless("the recipe's own")] = None
-    """how often each picture is seen, in place of --steps"""
+    """how often each image is seen, in place of --steps"""
 
     preset: Annotated[Word, unless("the recipe's own")] = None
     """augmentation: none, light1, light2, medium1, medium2, strong1 or strong2"""
 
     val_share: Annotated[Share, unless("the recipe's own")] = None
-    """of the pictures, to be held out as val where the data has none"""
+    """of the images, to be held out as val where the data has none"""
 
     test_share: Annotated[Share, unless("the recipe's own")] = None
-    """of the pictures, to be held out as test where the data declares no parts"""
+    """of the images, to be held out as test where the data declares no parts"""
 
     sweep: bool = False
     """try several learning rates on val, then train on train and val with the best (app. B.1.1)"""

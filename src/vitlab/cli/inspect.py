@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vitlab.interpretation.figures import Drawn
     from vitlab.interpretation.images import Seen
 
-_FEW, _MANY = 12, 128  # pictures of a sheet; pictures of the mean distance, as many as in the paper's (app. D.7)
+_FEW, _MANY = 12, 128  # images of a sheet; images of the mean distance, as many as in the paper's (app. D.7)
 NAMES: tuple[FigureName, ...] = get_args(FigureName)
 
 
@@ -64,12 +64,12 @@ ClassWord = Annotated[Union[None, str], one("LABEL|N", str)]  # noqa: UP007, RUF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments(Opening):
-    """Draw a model's inside: the filters and positions of its weights; of pictures, how far heads look (distance), where the answer
+    """Draw a model's inside: the filters and positions of its weights; of images, how far heads look (distance), where the answer
     comes from (rollout), what a patch (attention) and the class token (class) look at, what speaks for a class (relevance), which
     places are alike (features), and what is missed when it is gone (occlusion)."""
 
-    pictures: Annotated[tyro.conf.Positional[tuple[str, ...]], positional("IMAGE|DIR|GLOB|ZIP"), unset("none")] = ()
-    """pictures, folders of them, quoted patterns, zip archives or files inside them"""
+    images: Annotated[tyro.conf.Positional[tuple[str, ...]], positional("IMAGE|DIR|GLOB|ZIP"), unset("none")] = ()
+    """images, folders of them, quoted patterns, zip archives or files inside them"""
 
     figure: Annotated[tuple[FigureName, ...], one("NAME[,NAME...]|all", _figures)]
     """filters, positions, distance, rollout, attention, class, relevance, features, occlusion; or all that the model has"""
@@ -86,11 +86,11 @@ class Arguments(Opening):
     query: Annotated[QueryWord, unset("the patch in the middle")] = None
     """whose attention is drawn"""
 
-    target: Annotated[ClassWord, unset("the likeliest in each picture"), tyro.conf.arg(name="class")] = None
+    target: Annotated[ClassWord, unset("the likeliest in each image"), tyro.conf.arg(name="class")] = None
     """class that relevance and occlusion ask for, by its label or its number from 0"""
 
     overlay: Overlay = "shade"
-    """darken what is not looked at, or lay colours over the picture"""
+    """darken what is not looked at, or lay colours over the image"""
 
     occluder: Occluder = "fill"
     """cover a patch with the mean colour, or take its token out"""
@@ -102,7 +102,7 @@ class Arguments(Opening):
     """PNG, or SVG"""
 
     count: Annotated[Count, unset("128 for distance, else 12")] = None
-    """pictures at most, evenly out of all that are found"""
+    """images at most, evenly out of all that are found"""
 
     arrays: bool = False
     """also write each figure's array as .npy"""
@@ -121,11 +121,11 @@ def run(words: Sequence[str]) -> None:
 
     needing = [name for name in arguments.figure if name not in OF_THE_WEIGHTS]
     every = arguments.figure == NAMES
-    if needing and not arguments.pictures and not every:
-        raise UsageError(f"the figure {needing[0]} needs pictures", hint="vitlab inspect CHECKPOINT IMAGE... --figure ...")
+    if needing and not arguments.images and not every:
+        raise UsageError(f"the figure {needing[0]} needs images", hint="vitlab inspect CHECKPOINT IMAGE... --figure ...")
     if arguments.count == 0:
-        raise UsageError("--count: at least 1 picture")
-    wanted = [name for name in arguments.figure if arguments.pictures or name in OF_THE_WEIGHTS]
+        raise UsageError("--count: at least 1 image")
+    wanted = [name for name in arguments.figure if arguments.images or name in OF_THE_WEIGHTS]
     out = Path(arguments.out)
     _refuse_present(arguments, out, wanted)
     rows: list[dict[str, Json]] = []
@@ -162,18 +162,18 @@ def _refuse_present(arguments: Arguments, out: Path, wanted: Sequence[FigureName
 
 
 def _seen(arguments: Arguments, wanted: Sequence[FigureName], checkpoint: Checkpoint) -> tuple[Seen | None, Seen | None]:
-    """The pictures of sheets, and those of the mean distance: more, because it is a mean."""
-    from vitlab.inference.find import find_pictures
+    """The images of sheets, and those of the mean distance: more, because it is a mean."""
+    from vitlab.inference.find import find_images
     from vitlab.interpretation.images import see, spread
 
-    if not arguments.pictures:
+    if not arguments.images:
         return None, None
     try:
-        found = list(find_pictures(arguments.pictures))
+        found = list(find_images(arguments.images))
     except DataError as error:
         raise UsageError(error.message, hint=error.hint) from error
     if not found:
-        raise DataError(f"{', '.join(arguments.pictures)}: no picture in it", hint="endings of pictures are .jpg, .png, .webp, ...")
+        raise DataError(f"{', '.join(arguments.images)}: no image in it", hint="endings of images are .jpg, .png, .webp, ...")
     sheets = any(name not in OF_THE_WEIGHTS and name != "distance" for name in wanted)
     few = see(checkpoint, spread(found, arguments.count or _FEW)) if sheets else None
     many = see(checkpoint, spread(found, arguments.count or _MANY)) if "distance" in wanted else None

@@ -1,4 +1,4 @@
-"""`vitlab study noisy-student DATA`: pictures without labels put to use, round after round."""
+"""`vitlab study noisy-student DATA`: images without labels put to use, round after round."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ class Arguments:
     """Noisy Student training (Xie et al. 2020). An interrupted study goes on with the same command."""
 
     data: Annotated[tyro.conf.Positional[str], positional("DATA")]
-    """labelled pictures: class folders, a zip, cifar10:PATH, ...; judged is by their test part"""
+    """labelled images: class folders, a zip, cifar10:PATH, ...; judged is by their test part"""
 
     unlabelled: Annotated[Data, unset("those that --shots hides")] = None
-    """pictures without labels: any folder, whatever is in it, a zip, ..."""
+    """images without labels: any folder, whatever is in it, a zip, ..."""
 
     shots: Annotated[Count, unset("all")] = None
-    """how many pictures of each class keep their label; the others serve as unlabelled"""
+    """how many images of each class keep their label; the others serve as unlabelled"""
 
     start: Annotated[Checkpoint, tyro.conf.arg(name="from", help_behavior_hint="(default: see --teacher and --student)")] = None
     """checkpoint that the teacher and every student begin with"""
 
-    teacher: Annotated[Checkpoint, unset("made of the labelled pictures")] = None
+    teacher: Annotated[Checkpoint, unset("made of the labelled images")] = None
     """checkpoint of a teacher that knows the classes"""
 
     student: Annotated[Word, unset("as the teacher")] = None
@@ -77,10 +77,10 @@ class Arguments:
     """soft: the teacher's probabilities; hard: its choice"""
 
     threshold: Share = 0.3
-    """how sure a teacher must be of a picture for its label to be taken, 0 to 1"""
+    """how sure a teacher must be of a image for its label to be taken, 0 to 1"""
 
     per_class: Annotated[Count, unset("all")] = None
-    """the most pictures a class that are taken, the surest first"""
+    """the most images a class that are taken, the surest first"""
 
     unbalanced: bool = False
     """show classes as often as they come, not all equally often"""
@@ -101,13 +101,13 @@ class Arguments:
     """updates of each run"""
 
     teacher_steps: Annotated[Count, unset("as of each run")] = None
-    """updates of the teacher, which has fewer pictures to learn and no noise to overcome"""
+    """updates of the teacher, which has fewer images to learn and no noise to overcome"""
 
     epochs: Annotated[Number, unset(_OWN)] = None
-    """how often each picture is seen, in place of --steps"""
+    """how often each image is seen, in place of --steps"""
 
     batch_size: Annotated[Count, unset(_OWN)] = None
-    """pictures of an update"""
+    """images of an update"""
 
     lr: Annotated[Number, unset(_OWN)] = None
     """the learning rate at its peak"""
@@ -119,7 +119,7 @@ class Arguments:
     """of the shots, initial values, order, augmentation and dropout"""
 
     workers: Annotated[Count, unset("at most 2")] = None
-    """processes that read pictures"""
+    """processes that read images"""
 
     json: bool = False
     """print one JSON object at the end"""
@@ -192,7 +192,7 @@ def _told(events: Iterator[NoisyEvent | Event], control: Control) -> str | None:
                     case Judged():
                         score = event.score
                         who = f"student {score.round}" if score.round else "teacher"
-                        note(f"{who}: {100 * score.top1:.2f} % of {score.pictures:,} pictures right")
+                        note(f"{who}: {100 * score.top1:.2f} % of {score.images:,} images right")
                     case Stopped():
                         reason = event.reason
                         note(f"{event.reason}: the same command goes on")
@@ -207,7 +207,7 @@ def _chosen(event: Chosen) -> str:
     broken = f", {event.unreadable:,} could not be read" if event.unreadable else ""
     right = "" if event.right is None else f"; {100 * event.right:.1f} % of their labels are right"
     return (
-        f"round {event.round}: {event.taken:,} of {event.asked:,} pictures taken, in {event.classes:,} of {event.of_classes:,}"
+        f"round {event.round}: {event.taken:,} of {event.asked:,} images taken, in {event.classes:,} of {event.of_classes:,}"
         f" classes{broken}{right}; each labelled one is there {event.times} times"
     )
 

@@ -1,4 +1,4 @@
-"""What verbs that use a checkpoint take to open it: the file, what the file does not say, and how pictures are fed to it."""
+"""What verbs that use a checkpoint take to open it: the file, what the file does not say, and how images are fed to it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Feeding:
     """pixels the model sees, 384 or 160x224; its positions are fitted to another size"""
 
     resize: Annotated[ResizeWord, unset("the checkpoint's own")] = None
-    """how a picture comes to that size: short side scaled and the centre cut out, squashed, or padded"""
+    """how a image comes to that size: short side scaled and the centre cut out, squashed, or padded"""
 
     resize_to: Annotated[Count, unset("the checkpoint's own")] = None
     """pixels of the short side before the cut"""

@@ -23,7 +23,7 @@ class Arguments:
     out: Annotated[str, one("FOLDER", str)] = "runs/positions"
     """where everything is kept, and the drawing positions.png; what is unfinished there goes on"""
 
-    pictures: Annotated[int, one("N", count)] = 30_000
+    images: Annotated[int, one("N", count)] = 30_000
     """invented letters that each ViT learns from"""
 
     seeds: Annotated[int, one("N", count)] = 2
@@ -46,7 +46,7 @@ def run(words: Sequence[str]) -> int:
     out, control = Path(arguments.out), Control()
     cells: tuple[Cell, ...] | None = None
     with signals(control), bars(sys.stderr) as hear:
-        for event in positions(out, pictures=arguments.pictures, seeds=arguments.seeds, control=control):
+        for event in positions(out, images=arguments.images, seeds=arguments.seeds, control=control):
             if isinstance(event, tuple):
                 cells = event
             else:

@@ -1,4 +1,4 @@
-"""`vitlab predict CHECKPOINT IMAGE...`: what is in the pictures, one or a million."""
+"""`vitlab predict CHECKPOINT IMAGE...`: what is in the images, one or a million."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from vitlab.errors import DataError
 if TYPE_CHECKING:
     from vitlab.inference import Prediction, Predictor, Unreadable
     from vitlab.inference.results import Finished, Sink
-    from vitlab.io.progress import Tell
+    from vitlab.io.progress import ProgressCallback
 
 BackendWord = Literal["auto", "torch", "compile", "onnxruntime", "openvino"]
-_REPORTED = 20  # unreadable pictures told one by one; results name all of them
+_REPORTED = 20  # unreadable images told one by one; results name all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments(Opening):
-    """Say what is in pictures: the likeliest labels of each, in order, of one picture or a folder of a million."""
+    """Say what is in images: the likeliest labels of each, in order, of one image or a folder of a million."""
 
-    pictures: Annotated[tyro.conf.Positional[tuple[str, ...]], positional("IMAGE|DIR|GLOB|ZIP|-")]
-    """pictures, folders of them, quoted patterns, zip archives or files inside them, or - for a list of paths on stdin"""
+    images: Annotated[tyro.conf.Positional[tuple[str, ...]], positional("IMAGE|DIR|GLOB|ZIP|-")]
+    """images, folders of them, quoted patterns, zip archives or files inside them, or - for a list of paths on stdin"""
 
     top: Annotated[int, one("N", count)] = 5
-    """labels a picture"""
+    """labels a image"""
 
     json: bool = False
     """print one JSON object a line"""
@@ -48,13 +48,13 @@ class Arguments(Opening):
     """file for JSON lines, or with --csv for CSV"""
 
     resume: bool = False
-    """go on with the JSON lines of --out: pictures that are in it already are left out"""
+    """go on with the JSON lines of --out: images that are in it already are left out"""
 
     overwrite: bool = False
     """replace the file of --out or --parquet where it exists"""
 
     strict: bool = False
-    """end with exit code 1 if a picture could not be read"""
+    """end with exit code 1 if a image could not be read"""
 
     backend: BackendWord = "auto"
     """what runs the model; auto is torch until a measurement on this machine found another one faster"""
@@ -63,21 +63,21 @@ class Arguments(Opening):
     """pairs of alike patches joined a layer, on average, in a ViT: faster, and slightly other answers"""
 
     batch_size: Annotated[int, one("N", count)] = 32
-    """pictures at once"""
+    """images at once"""
 
     workers: Annotated[int, one("N", count)] = 2
-    """threads that read pictures ahead"""
+    """threads that read images ahead"""
 
 
 def run(words: Sequence[str]) -> None:
     """Predict, and print or write results as they come."""
     arguments = parse(Arguments, words, verb="predict")
     _refuse_contradictions(arguments)
-    stdin = arguments.pictures == ("-",)
+    stdin = arguments.images == ("-",)
     if not stdin:
-        _refuse_nothing(arguments.pictures)
+        _refuse_nothing(arguments.images)
     from vitlab.inference import Predictor
-    from vitlab.inference.find import find_pictures
+    from vitlab.inference.find import find_images
 
     predictor = Predictor(
         arguments.open(),
@@ -94,8 +94,8 @@ def run(words: Sequence[str]) -> None:
     if not top:
         raise DataError("the checkpoint has no head: it gives features and no classes", hint="vitlab embed writes features")
     with _sink(arguments, predictor, top) as (sink, done), _bar_beside(arguments) as tell:
-        total = None if stdin else sum(path not in done for path in find_pictures(arguments.pictures))
-        paths = _lines() if stdin else find_pictures(arguments.pictures)
+        total = None if stdin else sum(path not in done for path in find_images(arguments.images))
+        paths = _lines() if stdin else find_images(arguments.images)
         unreadable, seen = _pour(predictor.stream(paths, done=done if len(done) else None), sink, tell, total=total)
     # Of all that is in the file, so that work in two sittings ends as work in one.
     _report(unreadable + done.unreadable, seen + len(done), strict=arguments.strict)
@@ -105,9 +105,9 @@ def _refuse_contradictions(arguments: Arguments) -> None:
     forms = [name for name in ("json", "csv", "parquet") if getattr(arguments, name)]
     if len(forms) > 1:
         raise UsageError(f"--{forms[0]} and --{forms[1]} are two forms of the same", hint="leave one out")
-    if not arguments.pictures:
+    if not arguments.images:
         raise UsageError("missing IMAGE|DIR|GLOB|ZIP|-", hint="vitlab predict --help lists what it takes")
-    if "-" in arguments.pictures and len(arguments.pictures) > 1:
+    if "-" in arguments.images and len(arguments.images) > 1:
         raise UsageError("- is for a list on stdin, and stands alone")
     if arguments.parquet and arguments.out:
         raise UsageError("--parquet and --out are two files for the same", hint="leave one out")
@@ -116,19 +116,19 @@ def _refuse_contradictions(arguments: Arguments) -> None:
     if arguments.resume and arguments.overwrite:
         raise UsageError("--resume keeps what is there and --overwrite does not", hint="leave one out")
     if not arguments.top:
-        raise UsageError("--top: at least 1 label a picture")
+        raise UsageError("--top: at least 1 label a image")
 
 
 def _refuse_nothing(words: Sequence[str]) -> None:
-    """Before a model is loaded: every word must name something, and there must be a picture."""
-    from vitlab.inference.find import find_pictures
+    """Before a model is loaded: every word must name something, and there must be a image."""
+    from vitlab.inference.find import find_images
 
     try:
-        first = [next(find_pictures([word]), None) for word in words]
+        first = [next(find_images([word]), None) for word in words]
     except DataError as error:
         raise UsageError(error.message, hint=error.hint) from error
     if not any(first):
-        raise DataError(f"{', '.join(words)}: no picture in it", hint="endings of pictures are .jpg, .png, .webp, ...")
+        raise DataError(f"{', '.join(words)}: no image in it", hint="endings of images are .jpg, .png, .webp, ...")
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def _sink(arguments: Arguments, predictor: Predictor, top: int) -> Iterator[tupl
     elif arguments.resume and arguments.out is not None:
         with continued_file(Path(arguments.out), top=top, mark=mark) as (file, done):
             if len(done):
-                note(f"note: {len(done):,} pictures are in {arguments.out} already")
+                note(f"note: {len(done):,} images are in {arguments.out} already")
             yield JsonLines(file, top=top, mark=mark), done
     elif arguments.out is not None:
         with new_file(Path(arguments.out), overwrite=arguments.overwrite) as file:
@@ -161,7 +161,7 @@ def _sink(arguments: Arguments, predictor: Predictor, top: int) -> Iterator[tupl
 
 
 class _Page:
-    """Results for eyes: the picture, and under it its labels."""
+    """Results for eyes: the image, and under it its labels."""
 
     def __init__(self, top: int) -> None:
         self._top = top
@@ -181,8 +181,8 @@ class _Page:
         sys.stdout.flush()
 
 
-def _pour(results: Iterator[Prediction | Unreadable], sink: Sink, tell: Tell, *, total: int | None) -> tuple[int, int]:
-    """Write results as they come; how many pictures could not be read, and how many there were."""
+def _pour(results: Iterator[Prediction | Unreadable], sink: Sink, tell: ProgressCallback, *, total: int | None) -> tuple[int, int]:
+    """Write results as they come; how many images could not be read, and how many there were."""
     from vitlab.inference import Unreadable
 
     unreadable = seen = 0
@@ -204,14 +204,14 @@ def _pour(results: Iterator[Prediction | Unreadable], sink: Sink, tell: Tell, *,
 def _report(unreadable: int, seen: int, *, strict: bool) -> None:
     if not unreadable:
         return
-    told = f"{unreadable:,} of {seen:,} pictures could not be read"
+    told = f"{unreadable:,} of {seen:,} images could not be read"
     if strict:
         raise DataError(told)
     note(f"note: {told}")
 
 
 @contextmanager
-def _bar_beside(arguments: Arguments) -> Iterator[Tell]:
+def _bar_beside(arguments: Arguments) -> Iterator[ProgressCallback]:
     """A bar, unless results themselves scroll by on the same terminal."""
     from vitlab.io.progress import silent
 

@@ -13,7 +13,7 @@ from vitlab.cli.training import Job, default_out, perform
 from vitlab.config.overrides import DataFacts
 from vitlab.recipes.table import recipe
 
-_SMALL = 100_000  # pictures below which `small-data` is chosen
+_SMALL = 100_000  # images below which `small-data` is chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Arguments:
     """Train a model from random values. What is chosen for you, and why, is said on stderr."""
 
     data: Annotated[Word, unset("generated letters")] = None
-    """a folder of class folders, shards, generated, pictures:PATH for pictures without labels, ..."""
+    """a folder of class folders, shards, generated, images:PATH for images without labels, ..."""
 
     recipe: Annotated[RecipeName, unset("by the data's size")] = None
     """imagenet-scratch, imagenet21k, jft or masked as in the paper; augreg-i1k, augreg-i21k, s16-i1k; small-data, quickstart"""
@@ -33,16 +33,16 @@ class Arguments:
     """where the run is kept; an unfinished run there goes on"""
 
     epochs: Annotated[Number, unset("the recipe's own")] = None
-    """how often each picture is seen, in place of --steps"""
+    """how often each image is seen, in place of --steps"""
 
     preset: Annotated[Word, unset("what suits the model")] = None
     """with AugReg: none, light1, light2, medium1, medium2, strong1 or strong2"""
 
     val_share: Annotated[Share, unset("the recipe's own")] = None
-    """of the pictures, to be held out as val where the data has none"""
+    """of the images, to be held out as val where the data has none"""
 
     test_share: Annotated[Share, unset("the recipe's own")] = None
-    """of the pictures, to be held out as test where the data declares no parts"""
+    """of the images, to be held out as test where the data declares no parts"""
 
     changes: Shared = field(default_factory=Changes)
     """otherwise than the recipe has it"""
@@ -57,10 +57,10 @@ def run(words: Sequence[str]) -> int:
     from vitlab.training.plan import survey
 
     rule = rule_of(arguments.val_share, arguments.test_share)
-    source = arguments.data
-    if source is None and arguments.recipe in (None, "quickstart"):
-        source = recipe("quickstart").data.source
-    data = None if source is None else survey(source, rule=rule)
+    dataset = arguments.data
+    if dataset is None and arguments.recipe in (None, "quickstart"):
+        dataset = recipe("quickstart").data.dataset
+    data = None if dataset is None else survey(dataset, rule=rule)
     name, why = (arguments.recipe, "as asked") if arguments.recipe is not None else _by_size(data, given=arguments.data is not None)
     choice = Choice(
         name=name,
@@ -72,7 +72,7 @@ def run(words: Sequence[str]) -> int:
         rule=rule,
     )
     made = chosen_run(choice, arguments.changes)
-    out = arguments.out or default_out(made.data.source, after=f"-{name}")
+    out = arguments.out or default_out(made.data.dataset, after=f"-{name}")
     return perform(Job(run=made, out=out, changes=arguments.changes, json=arguments.json, data=data))
 
 
@@ -80,7 +80,7 @@ def _by_size(data: DataFacts | None, *, given: bool) -> tuple[str, str]:
     if data is None or not given:
         return "quickstart", "since no data is given"
     if not data.classes:
-        return "masked", "since the pictures have no labels"
-    if data.pictures < _SMALL:
-        return "small-data", f"since there are fewer than {_SMALL:,} pictures"
-    return "imagenet-scratch", f"since there are {data.pictures:,} pictures with labels"
+        return "masked", "since the images have no labels"
+    if data.images < _SMALL:
+        return "small-data", f"since there are fewer than {_SMALL:,} images"
+    return "imagenet-scratch", f"since there are {data.images:,} images with labels"

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from vitlab.cli.talk import note, printable
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 
 _LINE_EVERY = 10.0  # seconds
 
 
 @contextmanager
-def bar(*, of_bytes: bool = False, lines: bool = False) -> Iterator[Tell]:
+def bar(*, of_bytes: bool = False, lines: bool = False) -> Iterator[ProgressCallback]:
     """What long work calls to show how far it is; the bar goes away when the block ends.
 
     `of_bytes`: what is counted are bytes. `lines`: where there is no terminal, say in a line now and then how far it is.

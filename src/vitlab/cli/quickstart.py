@@ -73,7 +73,7 @@ def run(words: Sequence[str]) -> int:
     print_rows([_row(row) for row in _rows(outcome)], json=False)
     print()
     print_facts({"report": str(written.path), "model": str(outcome.pretrained / "model.safetensors")}, json=False)
-    note("note: the report opens in any browser. docs/guides/first-steps.md goes on from here to your own pictures.")
+    note("note: the report opens in any browser. docs/guides/first-steps.md goes on from here to your own images.")
     return 0
 
 

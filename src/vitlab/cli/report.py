@@ -18,7 +18,7 @@ from vitlab.config.serialize import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """Judge a run by pictures it has not learned from, and write all that is known of it as one HTML file."""
+    """Judge a run by images it has not learned from, and write all that is known of it as one HTML file."""
 
     run: Annotated[tyro.conf.Positional[str], one("RUN", existing), positional("RUN")]
     """the folder of a run, as pretrain, finetune and train make them"""
@@ -60,7 +60,7 @@ def run(words: Sequence[str]) -> None:
         "report": str(written.path),
         "accuracy": written.accuracy,
         "interval": None if written.interval is None else list(written.interval),
-        "pictures": written.pictures,
+        "images": written.images,
         "bytes": written.bytes,
     }
     print_facts(facts, json=arguments.json)

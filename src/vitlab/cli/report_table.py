@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from itertools import islice
 
 from vitlab.cli.table import print_facts
-from vitlab.cli.talk import printable
 from vitlab.config.serialize import Json, to_json
-from vitlab.data.quality.check import Picture, Report, Spread, Twins
+from vitlab.data.quality.check import Image, Report, Spread, Twins
+from vitlab.io.names import printable
 
-_MEMBERS = 4  # pictures of a group that are printed
+_MEMBERS = 4  # images of a group that are printed
 
 
 def report_json(report: Report) -> dict[str, Json]:
@@ -22,7 +22,7 @@ def report_json(report: Report) -> dict[str, Json]:
     return {"problems": problems, "remarks": remarks, "imbalance": report.imbalance, **told}
 
 
-def print_report(report: Report, *, shown: int) -> None:
+def print_report(report: Report, *, most: int) -> None:
     """What is there, what is wrong, and up to `shown` findings of each kind."""
     print_facts(_summary(report), json=False)
     problems = report.problems()
@@ -38,21 +38,21 @@ def print_report(report: Report, *, shown: int) -> None:
     leaks = [twins for twins in report.twins if twins.leak]
     conflicts = [twins for twins in report.twins if twins.conflict and not twins.leak]
     within = [twins for twins in report.twins if not twins.leak and not twins.conflict]
-    _section("faults", [f"{fault.place}: {fault.reason}" for fault in report.faults], shown)
-    _section("broken pictures", [broken.reason for broken in report.broken], shown)
-    _section("leaks", map(_said, leaks), shown, total=len(leaks))
-    _section("the same picture with different labels", map(_said, conflicts), shown, total=len(conflicts))
-    _section("duplicates within a part", map(_said, within), shown, total=len(within))
-    _section("odd pictures", [f"{odd.what}: {odd.picture.name}" for odd in report.odd], shown)
-    _section("classes", _classes(report, shown), 2 * shown + 1)
+    _section("faults", [f"{fault.place}: {fault.reason}" for fault in report.faults], most)
+    _section("broken images", [broken.reason for broken in report.broken], most)
+    _section("leaks", map(_said, leaks), most, total=len(leaks))
+    _section("the same image with different labels", map(_said, conflicts), most, total=len(conflicts))
+    _section("duplicates within a part", map(_said, within), most, total=len(within))
+    _section("odd images", [f"{odd.what}: {odd.image.name}" for odd in report.odd], most)
+    _section("classes", _classes(report, most), 2 * most + 1)
 
 
 def _summary(report: Report) -> dict[str, Json]:
     parts = ", ".join(f"{part} {count:,}" for part, count in report.parts.items())
-    told: dict[str, Json] = {"data": report.data, "pictures": f"{report.pictures:,}" + (f" ({parts})" if parts else "")}
+    told: dict[str, Json] = {"data": report.data, "images": f"{report.images:,}" + (f" ({parts})" if parts else "")}
     counts = [entry.total for entry in report.classes]
     if counts:
-        spread = f"{min(counts):,} to {max(counts):,} pictures each"
+        spread = f"{min(counts):,} to {max(counts):,} images each"
         ratio = "" if report.imbalance is None else f", ratio {report.imbalance:.3g}"
         told["classes"] = f"{len(counts):,}: {spread}{ratio}"
     if report.sizes is not None:
@@ -69,36 +69,36 @@ def _spread(spread: Spread) -> str:
 
 def _said(twins: Twins) -> str:
     how = "identical" if twins.exact else f"{twins.likeness:.3f} alike" + (", mirrored" if twins.mirrored else "")
-    more = f" = {len(twins.pictures) - _MEMBERS:,} more" if len(twins.pictures) > _MEMBERS else ""
-    return f"{how}: {' = '.join(map(_picture, twins.pictures[:_MEMBERS]))}{more}"
+    more = f" = {len(twins.images) - _MEMBERS:,} more" if len(twins.images) > _MEMBERS else ""
+    return f"{how}: {' = '.join(map(_image, twins.images[:_MEMBERS]))}{more}"
 
 
-def _picture(picture: Picture) -> str:
-    return f"{picture.name} [{', '.join(word for word in (picture.part, picture.label) if word)}]"
+def _image(image: Image) -> str:
+    return f"{image.name} [{', '.join(word for word in (image.part, image.label) if word)}]"
 
 
-def _classes(report: Report, shown: int) -> list[str]:
+def _classes(report: Report, most: int) -> list[str]:
     """The smallest and the largest classes, or all where they are few."""
     ordered = sorted(report.classes, key=lambda entry: (entry.total, entry.label))
     lines = []
-    for entry in ordered if len(ordered) <= 2 * shown else [*ordered[:shown], None, *ordered[-shown:]] if shown else []:
+    for entry in ordered if len(ordered) <= 2 * most else [*ordered[:most], None, *ordered[-most:]] if most else []:
         if entry is None:
-            lines.append(f"... {len(ordered) - 2 * shown:,} more ...")
+            lines.append(f"... {len(ordered) - 2 * most:,} more ...")
             continue
         parts = ", ".join(f"{part} {count:,}" for part, count in entry.parts.items())
         lines.append(f"{entry.total:,}  {entry.label}" + (f"  ({parts})" if parts else ""))
     return lines
 
 
-def _section(title: str, lines: Iterable[str], shown: int, *, total: int | None = None) -> None:
+def _section(title: str, lines: Iterable[str], most: int, *, total: int | None = None) -> None:
     if total is None:
         lines = list(lines)
         total = len(lines)
-    if not total or not shown:
+    if not total or not most:
         return
     print()
     print(title)
-    for line in islice(lines, shown):
+    for line in islice(lines, most):
         print(f"  {printable(line)}")
-    if total > shown:
-        print(f"  and {total - shown:,} more (--shown {total}, or --json)")
+    if total > most:
+        print(f"  and {total - most:,} more (--shown {total}, or --json)")

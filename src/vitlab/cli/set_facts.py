@@ -11,7 +11,7 @@ def set_facts(entry: PublicSet, *, json: bool) -> dict[str, Json]:
     told: dict[str, Json] = {
         "name": entry.name,
         "title": entry.title,
-        "pictures": dict(entry.counts),
+        "images": dict(entry.counts),
         "classes": entry.classes,
         "pixels": entry.pixels,
         "bytes": entry.size,

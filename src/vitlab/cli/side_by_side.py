@@ -66,11 +66,11 @@ def _lines() -> Hear:
 
 
 def result_said(event: Done) -> str:
-    """`97.6 % of 450 test pictures right`."""
+    """`97.6 % of 450 test images right`."""
     counts: Json = event.result.get("test")
     if not isinstance(counts, dict):
         return ""
     right, of = counts["right"], counts["of"]
     assert isinstance(right, int)
     assert isinstance(of, int)
-    return f"{100 * right / of:.1f} % of {of:,} test pictures right"
+    return f"{100 * right / of:.1f} % of {of:,} test images right"

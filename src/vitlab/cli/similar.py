@@ -1,4 +1,4 @@
-"""`vitlab similar QUERY INDEX`: the pictures of an index that are most like one."""
+"""`vitlab similar QUERY INDEX`: the images of an index that are most like one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from vitlab.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments(Feeding):
-    """Find the pictures of an index (vitlab embed writes one) that are most like a picture, by the cosine of their features."""
+    """Find the images of an index (vitlab embed writes one) that are most like a image, by the cosine of their features."""
 
     query: Annotated[tyro.conf.Positional[str], positional("QUERY")]
-    """a picture, also inside a zip: photos.zip/cat.jpg"""
+    """a image, also inside a zip: photos.zip/cat.jpg"""
 
     index: Annotated[tyro.conf.Positional[Existing], positional("INDEX")]
     """an .npz or .parquet file of features"""
@@ -30,17 +30,17 @@ class Arguments(Feeding):
     """the checkpoint that made the index; another one is refused"""
 
     top: Annotated[int, one("N", count)] = 5
-    """pictures to show"""
+    """images to show"""
 
     json: bool = False
     """print a JSON list"""
 
 
 def run(words: Sequence[str]) -> None:
-    """Print the nearest pictures, nearest first."""
+    """Print the nearest images, nearest first."""
     arguments = parse(Arguments, words, verb="similar")
     if not arguments.top:
-        raise UsageError("--top: at least 1 picture")
+        raise UsageError("--top: at least 1 image")
     from pathlib import Path
 
     from vitlab.inference.search_index import Index

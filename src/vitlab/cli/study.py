@@ -14,7 +14,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "compare": ("models side by side: cost, published accuracy, speed here", "vitlab.cli.compare"),
     "transfer": ("a ViT, a hybrid, a ResNet, a ConvNeXt and an LSTM, with and without pre-training", "vitlab.cli.families"),
     "positions": ("Table 8 in small: every way of telling a ViT where a patch is", "vitlab.cli.positions"),
-    "noisy-student": ("a teacher labels pictures, a student learns them with noise, and teaches next", "vitlab.cli.noisy_student"),
+    "noisy-student": ("a teacher labels images, a student learns them with noise, and teaches next", "vitlab.cli.noisy_student"),
 }
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A run to be made: where, how it is told of, and what is known of its pictures. `rates` make it a sweep."""
+    """A run to be made: where, how it is told of, and what is known of its images. `rates` make it a sweep."""
 
     run: RunConfig
     out: str
@@ -38,7 +38,7 @@ class Job:
 
     @property
     def judge(self) -> Split | None:
-        """What a sweep's final run is judged by: pictures that had no part in the choice."""
+        """What a sweep's final run is judged by: images that had no part in the choice."""
         return "test" if self.data is not None and "test" in self.data.parts else None
 
 
@@ -177,8 +177,8 @@ def _print_plan(job: Job) -> None:
     print_facts(facts, json=False)
 
 
-def default_out(source: str, *, after: str = "") -> str:
+def default_out(dataset: str, *, after: str = "") -> str:
     """`runs/pets` for `data/pets/`, `pets.zip` or `folder:data/pets`."""
-    place = source.partition(":")[0] if source.startswith("generated") else source.rpartition(":")[2]
+    place = dataset.partition(":")[0] if dataset.startswith("generated") else dataset.rpartition(":")[2]
     stem = Path(place).name.partition(".")[0] or "run"
     return f"runs/{re.sub(r'[^A-Za-z0-9_-]+', '-', stem)}{after}"

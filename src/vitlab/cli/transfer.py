@@ -1,4 +1,4 @@
-"""`vitlab evaluate ... --fewshot --knn --probe`: what features are worth on other pictures."""
+"""`vitlab evaluate ... --fewshot --knn --probe`: what features are worth on other images."""
 
 from __future__ import annotations
 
@@ -47,31 +47,31 @@ class TransferOptions(Opening):
     """What is to be learned from the checkpoint's features, in place of evaluating its own head."""
 
     fewshot: bool = False
-    """learn from a few pictures a class by least squares, as in the paper's few-shot accuracies"""
+    """learn from a few images a class by least squares, as in the paper's few-shot accuracies"""
 
     knn: bool = False
-    """classify by the nearest training pictures"""
+    """classify by the nearest training images"""
 
     probe: bool = False
-    """fit a linear classifier to convergence, its regularisation chosen on held-out pictures"""
+    """fit a linear classifier to convergence, its regularisation chosen on held-out images"""
 
     vtab: Annotated[File, unset("not asked for")] = None
-    """folder of VTAB's data sets: the 19 tasks from 1,000 pictures each (in place of DATA)"""
+    """folder of VTAB's data sets: the 19 tasks from 1,000 images each (in place of DATA)"""
 
     shots: Annotated[Counts, unset("1,5,10,25")] = FewShotConfig().shots
-    """few-shot: pictures of each class"""
+    """few-shot: images of each class"""
 
     seeds: Times = 3
-    """few-shot: how many times pictures are drawn"""
+    """few-shot: how many times images are drawn"""
 
-    neighbours: Annotated[SomeCounts, unset("1,5,10,20,100, as far as there are pictures")] = None
+    neighbours: Annotated[SomeCounts, unset("1,5,10,20,100, as far as there are images")] = None
     """k-NN: how many of the nearest"""
 
     vtab_test: Annotated[Count, unset("all of them")] = None
-    """VTAB: judge each task by so many test pictures only"""
+    """VTAB: judge each task by so many test images only"""
 
     vtab_splits: Annotated[File, unset("FOLDER/vtab-splits.json, if it is there")] = None
-    """VTAB: JSON file of the pictures of each part"""
+    """VTAB: JSON file of the images of each part"""
 
     no_cache: bool = False
     """make all features anew and keep none"""
@@ -84,7 +84,7 @@ class TransferOptions(Opening):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judging:
-    """What the evaluation itself takes: the pictures and how they are read."""
+    """What the evaluation itself takes: the images and how they are read."""
 
     data: str | None
     split: Split | None
@@ -127,7 +127,7 @@ def run_transfer(arguments: TransferOptions, judging: Judging) -> None:
 def _print(found: Transfer) -> None:
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in found.seconds.items() if name == "features" or seconds > 1e-4)
     note(
-        f"{found.classes:,} classes; {found.learned:,} pictures to learn from, {found.judged:,} to judge by;"
+        f"{found.classes:,} classes; {found.learned:,} images to learn from, {found.judged:,} to judge by;"
         f" {found.recalled:,} features known, {found.read:,} made; {spent}"
     )
     print_rows(list(_rows(found)), json=False)

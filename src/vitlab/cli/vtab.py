@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vitlab.evaluation.vtab import Mean, Vtab
 
 PROTOCOL = (
-    "a linear probe on frozen features from 800 + 200 pictures of each task; the paper's Table 9 is of models fine-tuned on them"
+    "a linear probe on frozen features from 800 + 200 images of each task; the paper's Table 9 is of models fine-tuned on them"
 )
 
 
@@ -67,7 +67,7 @@ def _say(found: Vtab, config: VtabConfig) -> None:
     if any(result.how.startswith("by") for result in found.results):
         note("note: 'by the hash of content' is one choice everywhere, but not the published one: give lists or vtab-splits.json")
     if config.test is not None:
-        note(f"note: judged by at most {config.test:,} test pictures of each task, not by all")
+        note(f"note: judged by at most {config.test:,} test images of each task, not by all")
     for result in found.results:
         for line in result.notes:
             note(f"note: {result.task.name}: {line}")
@@ -99,7 +99,7 @@ def _task_rows(found: Vtab) -> list[dict[str, Json]]:
                 "accuracy": "-" if result is None else percent(result.accuracy),
                 **paper,
                 "test": "-" if result is None else f"{result.counts[2]:,}",
-                "pictures_chosen": how,
+                "images_chosen": how,
             }
         )
     return rows
@@ -118,7 +118,7 @@ def _mean_rows(found: Vtab) -> list[dict[str, Json]]:
                 "accuracy": "-" if mean.accuracy is None else percent(mean.accuracy),
                 **{name: "-" if value is None else f"{value:.1f}" for name, value in zip(PAPER_COLUMNS, paper, strict=True)},
                 "test": "",
-                "pictures_chosen": f"all {mean.of} tasks" if mean.complete else f"PARTIAL: {mean.found} of {mean.of} tasks",
+                "images_chosen": f"all {mean.of} tasks" if mean.complete else f"PARTIAL: {mean.found} of {mean.of} tasks",
             }
         )
     return rows
@@ -132,7 +132,7 @@ def _json(arguments: TransferOptions, checkpoint: Checkpoint, found: Vtab) -> di
             "task": result.task.name,
             "group": result.task.group,
             "place": str(result.place),
-            "pictures_chosen": result.how,
+            "images_chosen": result.how,
             "train": result.counts[0],
             "val": result.counts[1],
             "test": result.counts[2],

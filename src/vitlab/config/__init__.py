@@ -3,7 +3,7 @@
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess
 from vitlab.config.efficientnet import EfficientNetConfig
-from vitlab.config.model import EarlyConvolutions, ModelConfig, Numerics, Position, ResNetConfig, ResNetStem, ViTConfig
+from vitlab.config.model import ConvStem, ModelConfig, Numerics, Position, ResNetConfig, ResNetStem, ViTConfig
 from vitlab.config.overrides import DataFacts, Machine, StartFacts, Wish
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.run import RunConfig
@@ -12,8 +12,8 @@ from vitlab.config.variants import variant
 
 __all__ = [
     "ConvNeXtConfig",
+    "ConvStem",
     "DataFacts",
-    "EarlyConvolutions",
     "EfficientNetConfig",
     "Machine",
     "ModelConfig",

@@ -1,4 +1,4 @@
-"""How pictures are fed: the one value that evaluation, prediction, export and serving share, saved in every checkpoint."""
+"""How images are fed: the one value that evaluation, prediction, export and serving share, saved in every checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Interpolation = Literal["bilinear", "bicubic", "tf-bilinear"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preprocess:
-    """From a decoded picture to the model's input, in evaluation.
+    """From a decoded image to the model's input, in evaluation.
 
     `image_size` is (height, width) in pixels of what the model sees.
     `resize`: `short-side` scales the shorter side to `resize_to` pixels (keeping the aspect ratio, the longer side rounded)
@@ -71,7 +71,7 @@ JpegDecoder = Literal["auto", "pillow", "simplejpeg"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeLimits:
-    """The limits a picture must keep before a single pixel of it is decoded.
+    """The limits a image must keep before a single pixel of it is decoded.
 
     `formats` are the ones accepted, told by the file's content and never by its name; `tiff` is known and off by default.
     `max_pixels` is height x width as the header states it.
@@ -88,14 +88,14 @@ class DecodeLimits:
         for word in self.formats:
             choice("formats", word, ImageFormat)
         if not self.formats:
-            raise ConfigError("formats is empty: no picture could pass")
+            raise ConfigError("formats is empty: no image could pass")
         if isinstance(self.max_pixels, bool) or not isinstance(self.max_pixels, int):
             raise ConfigError(f"max_pixels={self.max_pixels!r} must be a whole number")
         at_least("max_pixels", self.max_pixels, 1)
         choice("jpeg_decoder", self.jpeg_decoder, JpegDecoder)
 
 
-# Where pictures come from: which part of them is asked for, how parts are made, and what an archive may hold.
+# Where images come from: which part of them is asked for, how parts are made, and what an archive may hold.
 
 Split = Literal["train", "val", "train+val", "test", "all"]
 
@@ -104,14 +104,14 @@ Split = Literal["train", "val", "train+val", "test", "all"]
 class SplitRule:
     """How parts are made of data that does not declare them.
 
-    `val` is the share of the training pictures held out as `val` where the data has no such part of its own; `test` is the
+    `val` is the share of the training images held out as `val` where the data has no such part of its own; `test` is the
     share held out as `test` where the data declares no part at all. Both are at least 0 and below 1 and leave something to
-    train on; at 0 the part does not exist, so `val=0` trains on every training picture.
+    train on; at 0 the part does not exist, so `val=0` trains on every training image.
 
-    A picture's part depends on the hash of its own content: the hash as a number in [0, 1) is below `test`, below
-    `test + val`, or above. Adding pictures moves no other, and copies of a picture stay together. Every class has at least one
-    picture in each part: where chance gave it none, the picture with the next lowest hash is taken, so that in such a
-    small class one picture a part may move when pictures are added.
+    A image's part depends on the hash of its own content: the hash as a number in [0, 1) is below `test`, below
+    `test + val`, or above. Adding images moves no other, and copies of a image stay together. Every class has at least one
+    image in each part: where chance gave it none, the image with the next lowest hash is taken, so that in such a
+    small class one image a part may move when images are added.
     """
 
     val: float = 0.1
@@ -124,7 +124,7 @@ class SplitRule:
             raise ConfigError(f"val={self.val} and test={self.test} leave nothing to train on: together they must be below 1")
 
 
-# What training does to a picture: crop, flip, distortions, the mixing of two; and AugReg's presets by name.
+# What training does to a image: crop, flip, distortions, the mixing of two; and AugReg's presets by name.
 
 Crop = Literal["inception", "random", "pad", "squash"]
 EraseFill = Literal["grey", "noise"]
@@ -132,12 +132,12 @@ EraseFill = Literal["grey", "noise"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augment:
-    """From a picture to one training view of it; every random choice comes from the sample's own generator.
+    """From a image to one training view of it; every random choice comes from the sample's own generator.
 
     `image_size` is (height, width) in pixels of the view.
-    `crop`: `inception` cuts a box of `area` (share of the picture) and `aspect` (width / height) and scales it to `image_size`;
-    `random` scales the whole picture to `resize_to` x `resize_to` and cuts `image_size` out of it; `pad` scales the whole
-    picture to `image_size`, adds `padding` pixels of `fill` on each side and cuts `image_size` out of that (CIFAR's crop);
+    `crop`: `inception` cuts a box of `area` (share of the image) and `aspect` (width / height) and scales it to `image_size`;
+    `random` scales the whole image to `resize_to` x `resize_to` and cuts `image_size` out of it; `pad` scales the whole
+    image to `image_size`, adds `padding` pixels of `fill` on each side and cuts `image_size` out of that (CIFAR's crop);
     `squash` only scales.
     `interpolation`: `bilinear` and `bicubic` with antialiasing, or `tf-bilinear`, the official code's, without.
     `flip` is the probability of mirroring left and right.
@@ -244,7 +244,7 @@ def augreg(name: str, *, image_size: int | tuple[int, int] = 224) -> Augment:
     return replace(AUGREG[name], image_size=pair("image_size", image_size))
 
 
-# How pictures become batches: how many at once, in which order, by whom, and what happens when one cannot be read.
+# How images become batches: how many at once, in which order, by whom, and what happens when one cannot be read.
 
 WorkerKind = Literal["process", "thread"]
 CorruptPolicy = Literal["skip", "fail"]
@@ -258,21 +258,21 @@ class LoaderConfig:
     """The loader. Nothing below the line "how" changes a single bit of what comes out.
 
     What:
-    `batch_size` counts the pictures of one step over all ranks together, so results do not depend on how many there are.
-    `seed`, from 0 to 2^64 - 1, decides the order of every epoch and the randomness of every picture.
-    `repeats` shows each picture that many times within a batch, each time with another augmentation (Hoffer et al. 2020);
+    `batch_size` counts the images of one step over all ranks together, so results do not depend on how many there are.
+    `seed`, from 0 to 2^64 - 1, decides the order of every epoch and the randomness of every image.
+    `repeats` shows each image that many times within a batch, each time with another augmentation (Hoffer et al. 2020);
     an epoch is then `repeats` times as long.
-    `balance` in [0, 1] evens out rare classes by drawing with replacement: 0 takes every picture once an epoch, 1 draws every
+    `balance` in [0, 1] evens out rare classes by drawing with replacement: 0 takes every image once an epoch, 1 draws every
     class equally often, 0.5 by the square root of its size. `class_weights` multiplies that by a number of your own for each
     class; given at all, it also means drawing with replacement.
-    `corrupt` is for pictures that cannot be read: `fail` stops at the first; `skip` names and counts it, and in training puts
-    another in its place. `corrupt_budget` is the share of the pictures that may be skipped before `skip` stops too.
+    `corrupt` is for images that cannot be read: `fail` stops at the first; `skip` names and counts it, and in training puts
+    another in its place. `corrupt_budget` is the share of the images that may be skipped before `skip` stops too.
 
     How:
     `workers` read and augment ahead; 0 does it in the caller. `worker_kind`: a `process` each (faster, shares nothing), or a
     `thread` each (starts at once, takes views and sources that cannot be pickled).
-    `prefetch` batches are at most ready ahead. `timeout` is how many seconds one picture may take a worker.
-    `cache` keeps decoded pictures: in `memory`, on `disk` under `cache_folder` (None: the user's cache folder), `none`, or
+    `prefetch` batches are at most ready ahead. `timeout` is how many seconds one image may take a worker.
+    `cache` keeps decoded images: in `memory`, on `disk` under `cache_folder` (None: the user's cache folder), `none`, or
     `auto`: by size, and only where it changes no pixel.
     """
 
@@ -304,10 +304,10 @@ class LoaderConfig:
         if self.batch_size % self.repeats:
             raise ConfigError(
                 f"batch_size={self.batch_size} is not a multiple of repeats={self.repeats}",
-                hint="the repeats of a picture stand in one batch",
+                hint="the repeats of a image stand in one batch",
             )
         if not 0 <= self.balance <= 1:
-            raise ConfigError(f"balance={self.balance} must be from 0 (every picture once) to 1 (every class equally often)")
+            raise ConfigError(f"balance={self.balance} must be from 0 (every image once) to 1 (every class equally often)")
         if self.class_weights is not None:
             _refuse_bad_weights(self.class_weights)
         choice("corrupt", self.corrupt, CorruptPolicy)
@@ -321,7 +321,7 @@ class LoaderConfig:
 
     @property
     def weighted(self) -> bool:
-        """Whether pictures are drawn with replacement, rather than each once an epoch."""
+        """Whether images are drawn with replacement, rather than each once an epoch."""
         return self.balance > 0 or self.class_weights is not None
 
 
@@ -329,10 +329,10 @@ def _refuse_bad_weights(weights: tuple[float, ...]) -> None:
     if not weights or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise ConfigError(f"class_weights={weights} must be one finite number of at least 0 for each class")
     if not any(weights):
-        raise ConfigError("class_weights are all 0: no picture could be drawn")
+        raise ConfigError("class_weights are all 0: no image could be drawn")
 
 
-# The generated pre-training set: which formulas, how many classes, how large the pictures.
+# The generated pre-training set: which formulas, how many classes, how large the images.
 
 GeneratedKind = Literal["contours", "fractals", "strokes", "mixed"]
 
@@ -341,18 +341,18 @@ _SMALLEST_SIDE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratedConfig:
-    """A labelled set of pictures drawn from formulas: no download, no licence, no end.
+class SyntheticConfig:
+    """A labelled set of images drawn from formulas: no download, no licence, no end.
 
     `kind`: `contours` are rings bent by two sinusoids (Visual Atoms), `fractals` are iterated function systems
     (FractalDB), `strokes` are pen strokes like those of an unknown script, `mixed` takes the three in turn:
     its class 3k + j is class k of the j-th.
     `classes` is how many formulas; class k is the same formula whatever the number of classes.
-    `examples` is the number of pictures of each class, the first of them number `first`: two sets of the same seed whose
-    ranges do not meet share classes and no picture, which is how a test set is made.
+    `examples` is the number of images of each class, the first of them number `first`: two sets of the same seed whose
+    ranges do not meet share classes and no image, which is how a test set is made.
     `image_size` is (height, width) in pixels, each at least 8; `channels` is 1 (grey) or 3 (colour).
     `variety`, from 0 to 1, scales everything a sample does to its class (position, scale, rotation, deformation, pen,
-    sharpness, light, noise): at 0 all the pictures of a class are the same.
+    sharpness, light, noise): at 0 all the images of a class are the same.
     `seed` chooses the formulas and the samples.
     """
 
@@ -392,7 +392,7 @@ class GeneratedConfig:
 
 
 def takes_one_size(config: ModelConfig) -> bool:
-    """Whether the model refuses pictures of another size than its `image_size`."""
+    """Whether the model refuses images of another size than its `image_size`."""
     return isinstance(config, ViTConfig) and not config.dynamic_size
 
 
@@ -406,7 +406,7 @@ def feeding(preprocess: Preprocess, config: ModelConfig, *, resized: bool = Fals
         preprocess = _resized(preprocess, config.image_size)
         size = f"{config.image_size[0]}x{config.image_size[1]}"
         crop = f", cut from a short side of {preprocess.resize_to}" if preprocess.resize == "short-side" else ""
-        notes.append(f"preprocessing makes pictures of {size} pixels{crop}")
+        notes.append(f"preprocessing makes images of {size} pixels{crop}")
     if preprocess.channels != config.channels:
         preprocess = _rechannelled(preprocess, config.channels)
         notes.append(f"preprocessing normalises {config.channels} channels with mean {preprocess.mean}, std {preprocess.std}")
@@ -414,7 +414,7 @@ def feeding(preprocess: Preprocess, config: ModelConfig, *, resized: bool = Fals
 
 
 def _resized(preprocess: Preprocess, image_size: tuple[int, int]) -> Preprocess:
-    """The same share of the picture cut out, at another size."""
+    """The same share of the image cut out, at another size."""
     if preprocess.resize != "short-side":
         return replace(preprocess, image_size=image_size)
     scaled = round(preprocess.resize_to * max(image_size) / max(preprocess.image_size))
@@ -432,21 +432,21 @@ def _rechannelled(preprocess: Preprocess, channels: int) -> Preprocess:
     return replace(preprocess, mean=spread(preprocess.mean), std=spread(preprocess.std))
 
 
-# How pictures are packed into tar shards.
+# How images are packed into tar shards.
 
 OnBroken = Literal["fail", "skip"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackConfig:
-    """Shards of pictures in the WebDataset layout.
+    """Shards of images in the WebDataset layout.
 
     `name` begins the name of every shard, before the part and the number; None leaves it out.
-    `shard_bytes` is how large a shard may become (one that holds a single picture may be larger).
-    `max_side`: pictures whose longer side has more pixels are made smaller and encoded again, JPEG and WebP at `quality` (1 to
-    100), others as PNG; None, and every smaller picture, keeps the bytes it has.
+    `shard_bytes` is how large a shard may become (one that holds a single image may be larger).
+    `max_side`: images whose longer side has more pixels are made smaller and encoded again, JPEG and WebP at `quality` (1 to
+    100), others as PNG; None, and every smaller image, keeps the bytes it has.
     `shuffle` is the seed of the order within each part, for readers that cannot shuffle well; None keeps the order.
-    `broken`: at a picture that cannot be read, `fail`, or `skip` it and say so.
+    `broken`: at a image that cannot be read, `fail`, or `skip` it and say so.
     """
 
     name: str | None = None

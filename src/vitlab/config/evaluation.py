@@ -15,7 +15,7 @@ from vitlab.errors import ConfigError, at_least, choice
 class EvaluateConfig:
     """Evaluation. `batch_size`, `workers` and `worker_kind` change its speed and, but for the last bits of logits, nothing else.
 
-    `corrupt` is for pictures that cannot be read: `fail` stops at the first, `skip` counts each as wrong and reports it.
+    `corrupt` is for images that cannot be read: `fail` stops at the first, `skip` counts each as wrong and reports it.
     `bins` are those of the calibration error. `resamples` are drawn, from `seed`, for each 95 % interval; 0 for no intervals.
     """
 
@@ -54,9 +54,9 @@ class EvaluateConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewShotConfig:
-    """Linear classification from a few pictures of each class, in closed form; the defaults are the paper's and big_vision's.
+    """Linear classification from a few images of each class, in closed form; the defaults are the paper's and big_vision's.
 
-    `shots` are pictures of each class; `seeds` say which ones; `l2` is the weight of the squared coefficients, bias included.
+    `shots` are images of each class; `seeds` say which ones; `l2` is the weight of the squared coefficients, bias included.
     """
 
     shots: tuple[int, ...] = (1, 5, 10, 25)
@@ -73,7 +73,7 @@ class FewShotConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighboursConfig:
-    """Classification by the nearest training pictures: `k` of them, by cosine, each weighed by exp(cosine / `temperature`)."""
+    """Classification by the nearest training images: `k` of them, by cosine, each weighed by exp(cosine / `temperature`)."""
 
     k: tuple[int, ...] = (1, 5, 10, 20, 100)
     temperature: float = 0.07  # Wu et al. 2018, and DINO
@@ -85,7 +85,7 @@ class NeighboursConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeConfig:
-    """Multinomial logistic regression to convergence, its regularisation chosen on held-out pictures as CLIP does.
+    """Multinomial logistic regression to convergence, its regularisation chosen on held-out images as CLIP does.
 
     The strength is searched from `l2_low` to `l2_high` on a grid of `per_decade` points a decade: first every second decade,
     then around the best by halving. It is converged when no entry of the gradient of the mean loss exceeds `tolerance`;
@@ -116,7 +116,7 @@ class ProbeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VtabConfig:
-    """VTAB-1k: `train` and `val` pictures of each task, and all of its test part, or the first `test` of it."""
+    """VTAB-1k: `train` and `val` images of each task, and all of its test part, or the first `test` of it."""
 
     train: int = 800
     val: int = 200

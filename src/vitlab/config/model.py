@@ -11,16 +11,16 @@ from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.swin import SwinConfig
 from vitlab.errors import ConfigError, at_least, choice, fraction, pair
 
-# Convolutions before a ViT's patches: what a model needs to learn from few pictures or in little time. No torch here.
+# Convolutions before a ViT's patches: what a model needs to learn from few images or in little time. No torch here.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EarlyConvolutions:
+class ConvStem:
     """A plain convolutional stem ("Early convolutions help transformers see better", Xiao et al. 2021).
 
     `widths` are the channels of each stage, which begins with a 3x3 convolution of stride 2; `units` is how many convolutions a
     stage has, those after the first with a shortcut around them. After each come GroupNorm, over `group_width` channels at a
-    time, and GELU. Unlike the paper's hybrids it keeps fine detail: the first map has half the picture's size and not a quarter.
+    time, and GELU. Unlike the paper's hybrids it keeps fine detail: the first map has half the image's size and not a quarter.
     """
 
     widths: tuple[int, ...] = (64, 128)
@@ -173,7 +173,7 @@ class ViTConfig:
     pad: bool = False
     dynamic_size: bool = False
     stem: ResNetStem | None = None
-    early: EarlyConvolutions | None = None
+    early: ConvStem | None = None
     pool: Pool = "token"
     class_token: bool = True
     distill_token: bool = False
@@ -253,8 +253,8 @@ class ViTConfig:
         return self.patch_size[0] * stride, self.patch_size[1] * stride
 
     @property
-    def before(self) -> ResNetStem | EarlyConvolutions | None:
-        """What stands between the picture and the patches."""
+    def before(self) -> ResNetStem | ConvStem | None:
+        """What stands between the image and the patches."""
         return self.early if self.stem is None else self.stem
 
     @property
@@ -263,7 +263,7 @@ class ViTConfig:
         return self.grid_of(self.image_size)
 
     def grid_of(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Patches (down, across) of a picture of that size, a part of a patch counting as one."""
+        """Patches (down, across) of a image of that size, a part of a patch counting as one."""
         return -(-image_size[0] // self.step[0]), -(-image_size[1] // self.step[1])
 
     @property

@@ -1,4 +1,4 @@
-"""What a recipe is told: the pictures, the checkpoint to begin with, the machine, and what the user wants otherwise."""
+"""What a recipe is told: the images, the checkpoint to begin with, the machine, and what the user wants otherwise."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from vitlab.errors import ConfigError, at_least, pair
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFacts:
-    """A set of pictures as far as a recipe cares.
+    """A set of images as far as a recipe cares.
 
-    `source` is spelled as on the command line. `pictures` counts those that are learned from, `classes` is 0 where there are no
+    `source` is spelled as on the command line. `images` counts those that are learned from, `classes` is 0 where there are no
     labels. `channels` is 1 for grey and 3 for colour; `side` the usual shorter side in pixels. `imbalance` is the size of the
     largest class over that of the smallest. `parts` are those that exist, declared or made: some of train, val, test.
     """
 
-    source: str
-    pictures: int
+    dataset: str
+    images: int
     classes: int
     channels: int = 3
     side: int = 256
@@ -34,9 +34,9 @@ class DataFacts:
     parts: tuple[str, ...] = ("train", "val", "test")
 
     def __post_init__(self) -> None:
-        if not self.source:
+        if not self.dataset:
             raise ConfigError("data.source is empty", hint="a folder, digits, generated, or cifar10:/path")
-        for name in ("pictures", "channels", "side"):
+        for name in ("images", "channels", "side"):
             at_least(f"data.{name}", getattr(self, name), 1)
         at_least("data.classes", self.classes, 0)
         at_least("data.imbalance", self.imbalance, 1)
@@ -108,7 +108,7 @@ class Change:
 
     Nothing is scaled by rules here, as it is where a recipe is told a `Wish`: `batch_size` changes the batch and neither rate nor
     steps. But `steps` keeps the warm-up's share of them, `image_size` is that of model, augmentation and preprocessing, and
-    `seed` that of model and pictures.
+    `seed` that of model and images.
     """
 
     steps: int | None = None

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from vitlab.config import timm_names
 from vitlab.config.model import ModelConfig
+from vitlab.config.timm_names import Shape
 from vitlab.config.variants import name_of, variant
 from vitlab.errors import ConfigError, did_you_mean
 
@@ -178,11 +179,6 @@ _TIMM: tuple[_Group, ...] = (
         vit_giant_patch14_dinov2.lvd142m 86.5 518
         vit_giant_patch14_reg4_dinov2.lvd142m 87.1 518
     """),
-    _Group("TIPS v2", "WebLI", 0, "apache-2.0", None, None, """
-        vit_base_patch14_reg1_tipsv2.webli -
-        vit_large_patch14_reg1_tipsv2.webli -
-        vit_so400m_patch14_reg1_tipsv2.webli -
-    """),
     _Group("MAE", "ImageNet-1k, unlabelled", 0, "cc-by-nc-4.0", "fine-tuned top-1", MAE, """
         vit_base_patch16_224.mae 83.664
         vit_large_patch16_224.mae 85.952
@@ -264,6 +260,11 @@ _TIMM: tuple[_Group, ...] = (
         vit_so400m_patch14_siglip_gap_896.pali_ocrvqa -
         vit_so400m_patch14_siglip_gap_896.pali2_3b_pt -
         vit_so400m_patch14_siglip_gap_896.pali2_10b_pt -
+    """),
+    _Group("TIPS v2", "WebLI", 0, "apache-2.0", None, None, """
+        vit_base_patch14_reg1_tipsv2.webli -
+        vit_large_patch14_reg1_tipsv2.webli -
+        vit_so400m_patch14_reg1_tipsv2.webli -
     """),
     _Group("CLIP", "LAION-2B, ImageNet-12k, ImageNet-1k", 1000, "apache-2.0", "top-1", TIMM, """
         vit_base_patch32_clip_224.laion2b_ft_in12k_in1k 83.306 224
@@ -414,7 +415,6 @@ _TIMM: tuple[_Group, ...] = (
         resnetv2_152x4_bit.goog_in21k -
     """),
     _Group("Swin", "ImageNet-22k, ImageNet-1k", 1000, "mit", "top-1", TIMM, """
-        swin_tiny_patch4_window7_224.ms_in22k_ft_in1k 80.966
         swin_small_patch4_window7_224.ms_in22k_ft_in1k 83.330
         swin_base_patch4_window7_224.ms_in22k_ft_in1k 85.270
         swin_base_patch4_window12_384.ms_in22k_ft_in1k 86.438
@@ -427,6 +427,9 @@ _TIMM: tuple[_Group, ...] = (
         swin_base_patch4_window7_224.ms_in1k 83.610
         swin_base_patch4_window12_384.ms_in1k 84.476
         swin_s3_small_224.ms_in1k 83.778
+    """),
+    _Group("Swin", "ImageNet-22k, ImageNet-1k", 1000, "mit", "top-1", TIMM, """
+        swin_tiny_patch4_window7_224.ms_in22k_ft_in1k 80.966
     """),
     _Group("Swin", "ImageNet-22k", 21841, "mit", None, None, """
         swin_tiny_patch4_window7_224.ms_in22k -
@@ -592,10 +595,10 @@ _TRANSFORMERS: tuple[_Group, ...] = (
         google/vit-huge-patch14-224-in21k ViT-H/14 - 224
     """),
     _Group("DeiT", "ImageNet-1k", 1000, "apache-2.0", "top-1", DEIT, """
-        facebook/deit-tiny-patch16-224 ViT-Ti/16 72.2 224
-        facebook/deit-small-patch16-224 ViT-S/16 79.9 224
-        facebook/deit-base-patch16-224 ViT-B/16 81.8 224
-        facebook/deit-base-patch16-384 ViT-B/16 82.9 384
+        facebook/deit-tiny-patch16-224 deit_tiny_patch16_224 72.2 224
+        facebook/deit-small-patch16-224 deit_small_patch16_224 79.9 224
+        facebook/deit-base-patch16-224 deit_base_patch16_224 81.8 224
+        facebook/deit-base-patch16-384 deit_base_patch16_384 82.9 384
         facebook/deit-tiny-distilled-patch16-224 deit_tiny_distilled_patch16_224 74.5 224
         facebook/deit-small-distilled-patch16-224 deit_small_distilled_patch16_224 81.2 224
         facebook/deit-base-distilled-patch16-224 deit_base_distilled_patch16_224 83.4 224
@@ -619,10 +622,11 @@ def weights_for(name: str) -> tuple[PublicWeights, ...]:
     Of timm's architecture: those under its name. Of vitlab's name: those of the very architecture and image size, then those
     of other image sizes, then those whose pooling, registers or layer scale differ.
     """
-    if name in _by_architecture():
-        return _by_architecture()[name]
-    wanted = variant(name)
-    near = [(distance, row) for row in public_weights() if (distance := _distance(row, wanted)) is not None]
+    if name in _by_architecture() or name in timm_names.architectures():
+        return _by_architecture().get(name, ())
+    config = variant(name)
+    wanted, size = timm_names.shape_of(config), name_of(config)
+    near = [(distance, row) for row in public_weights() if (distance := _distance(row, wanted, size)) is not None]
     return tuple(row for _, row in sorted(near, key=lambda pair: pair[0]))
 
 
@@ -703,11 +707,16 @@ def _row(
     )
 
 
-def _distance(row: PublicWeights, wanted: ModelConfig) -> int | None:
+def _distance(row: PublicWeights, wanted: Shape, size: str | None) -> int | None:
     """How far a row's model is from the wanted one: 0 the same, 1 of another image size, 2 of the same name; None for others."""
     if not row.loads:
         return None
-    built = timm_names.architecture_config(row.model) or variant(row.model)
-    if timm_names.same_architecture(built, wanted):
-        return 0 if wanted.image_size == (row.image_size, row.image_size) else 1
-    return 2 if row.variant is not None and row.variant == name_of(wanted) else None
+    shape = _shape_of(row.model)
+    if shape.rest == wanted.rest:
+        return 0 if shape.grid == wanted.grid else 1
+    return 2 if size is not None and row.variant == size else None
+
+
+@cache
+def _shape_of(model: str) -> Shape:
+    return timm_names.shape_of(timm_names.architecture_config(model) or variant(model))

@@ -10,9 +10,9 @@ from vitlab.config.variants import name_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A row of somebody's table: percent of ImageNet's validation pictures told right, and what the model had learned from.
+    """A row of somebody's table: percent of ImageNet's validation images told right, and what the model had learned from.
 
-    `gmacs` is as printed there, in thousands of millions; `rate` pictures/s on one V100 GPU; None where the table has no such
+    `gmacs` is as printed there, in thousands of millions; `rate` images/s on one V100 GPU; None where the table has no such
     column.
     """
 
@@ -84,7 +84,7 @@ PUBLISHED: dict[tuple[str, int], tuple[Published, ...]] = {
     ("EfficientNet-B5", 456): _one(83.6, _1K, _EFFICIENT, gmacs=9.9),
     ("EfficientNet-B6", 528): _one(84.0, _1K, _EFFICIENT, gmacs=19.0),
     ("EfficientNet-B7", 600): _one(84.3, _1K, _EFFICIENT, gmacs=37.0),
-    ("EfficientNet-L2", 800): _one(88.4, "ImageNet-1k and 300 M pictures without labels", _NOISY),
+    ("EfficientNet-L2", 800): _one(88.4, "ImageNet-1k and 300 M images without labels", _NOISY),
 }
 
 

@@ -16,7 +16,7 @@ class RecurrentConfig:
     """A ViT's patches read one by one, in reading order, by `depth` layers of LSTM or plain RNN (tanh), each upon the last.
 
     No positions are added: the order of reading is the position. `pool` is what the head sees of the last layer's outputs: the
-    `last`, after the whole picture was read, or their `mean`. Pictures of any size are taken, the right and lower edge filled with
+    `last`, after the whole image was read, or their `mean`. Images of any size are taken, the right and lower edge filled with
     zeros up to a whole patch. `dropout` acts between layers and before the head.
     """
 

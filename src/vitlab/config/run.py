@@ -12,13 +12,13 @@ from vitlab.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunData:
-    """Which pictures a run learns from and is judged by.
+    """Which images a run learns from and is judged by.
 
     `source` is spelled as on the command line: a path, `digits`, `generated`, `cifar10:/path`. `train_split` is learned from;
     `evaluate_split` is looked at while training (None for nothing); `rule` makes the parts where the data declares none.
     """
 
-    source: str
+    dataset: str
     train_split: Split = "train"
     evaluate_split: Split | None = "val"
     rule: SplitRule = field(default_factory=SplitRule)
@@ -27,7 +27,7 @@ class RunData:
     limits: DecodeLimits = field(default_factory=DecodeLimits)
 
     def __post_init__(self) -> None:
-        if not self.source:
+        if not self.dataset:
             raise ConfigError("data.source is empty", hint="a folder, digits, generated, or cifar10:/path")
 
 
@@ -35,7 +35,7 @@ class RunData:
 class RunConfig:
     """A run. `start` is the checkpoint whose weights it begins with, fitted to `model`, or None for random values.
 
-    `preprocess` is how pictures are fed in evaluation; its `image_size` and channels, the augmentation's and the model's agree.
+    `preprocess` is how images are fed in evaluation; its `image_size` and channels, the augmentation's and the model's agree.
     """
 
     name: str
@@ -59,7 +59,7 @@ class RunConfig:
         self._check_growth()
 
     def _check_growth(self) -> None:
-        """Smaller pictures must be whole patches too, and leave attention and positions their meaning."""
+        """Smaller images must be whole patches too, and leave attention and positions their meaning."""
         model = self.model
         if not self.train.growth or not isinstance(model, ViTConfig):
             return
@@ -69,6 +69,6 @@ class RunConfig:
             height, width = scaled(model.image_size, scale)
             if not model.pad and (height % model.step[0] or width % model.step[1]):
                 raise ConfigError(
-                    f"train.growth: at scale {scale:g} pictures are {height}x{width},"
+                    f"train.growth: at scale {scale:g} images are {height}x{width},"
                     f" not a multiple of the patch {model.step[0]}x{model.step[1]}"
                 )

@@ -1,9 +1,9 @@
-"""How a recipe made for one set of pictures becomes a run on another: every rule of it, in one place.
+"""How a recipe made for one set of images becomes a run on another: every rule of it, in one place.
 
-Length      A run is so many epochs: steps = epochs x pictures / batch. Table 4 counts steps instead; they stand for any set of
+Length      A run is so many epochs: steps = epochs x images / batch. Table 4 counts steps instead; they stand for any set of
             like size, and for each doubling or halving of the set, so far as it goes in whole doublings, they double or halve.
 Batch       Powers of two. Pre-training takes the largest that leaves 32 batches an epoch, fine-tuning the largest that holds no
-            picture twice; neither takes more than the recipe's own, and pre-training takes no less than 8.
+            image twice; neither takes more than the recipe's own, and pre-training takes no less than 8.
 Rate        With another batch than the recipe's, the learning rate goes with the batch for SGD (Goyal et al. 2017) and with its
             square root for Adam and Muon, which divide a gradient by its own size (Malladi et al. 2022).
 Warm-up     The same share of the steps as in the recipe, and never more steps than there.
@@ -21,24 +21,24 @@ BATCHES_AN_EPOCH = 32
 LEAST_BATCH = 8
 
 
-def steps_of(epochs: float, pictures: int, batch: int) -> int:
+def steps_of(epochs: float, images: int, batch: int) -> int:
     """Updates in so many epochs, at least 1."""
-    return max(1, round(epochs * pictures / batch))
+    return max(1, round(epochs * images / batch))
 
 
-def steps_like(steps: int, *, pictures: int, reference: int) -> int:
-    """A set's steps for a set of another size: as they are for 0.71 to 1.41 times the pictures, twice for up to 2.83 times, ..."""
-    return max(1, round(steps * 2.0 ** round(math.log2(pictures / reference))))
+def steps_like(steps: int, *, images: int, reference: int) -> int:
+    """A set's steps for a set of another size: as they are for 0.71 to 1.41 times the images, twice for up to 2.83 times, ..."""
+    return max(1, round(steps * 2.0 ** round(math.log2(images / reference))))
 
 
-def pretraining_batch(pictures: int, *, most: int) -> int:
+def pretraining_batch(images: int, *, most: int) -> int:
     """The largest power of two that leaves 32 batches an epoch, from 8 to `most`."""
-    return max(LEAST_BATCH, min(most, power_of_two(pictures // BATCHES_AN_EPOCH)))
+    return max(LEAST_BATCH, min(most, power_of_two(images // BATCHES_AN_EPOCH)))
 
 
-def finetuning_batch(pictures: int, *, most: int) -> int:
-    """The largest power of two that is no more than the pictures, at most `most`."""
-    return min(most, power_of_two(pictures))
+def finetuning_batch(images: int, *, most: int) -> int:
+    """The largest power of two that is no more than the images, at most `most`."""
+    return min(most, power_of_two(images))
 
 
 def power_of_two(number: int) -> int:
@@ -47,7 +47,7 @@ def power_of_two(number: int) -> int:
 
 
 def rate_for(rate: float, *, batch: int, reference: int, kind: OptimizerKind) -> float:
-    """The learning rate with `batch` pictures a step that was `rate` with `reference`."""
+    """The learning rate with `batch` images a step that was `rate` with `reference`."""
     ratio = batch / reference
     return rate * (ratio if kind == "sgd" else math.sqrt(ratio))
 

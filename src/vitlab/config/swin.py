@@ -14,7 +14,7 @@ class SwinConfig:
 
     `width` is the first stage's; `depths` and `heads` have one number a stage. `window` is the side (down, across) of a window in
     patches; a stage whose map is no larger than that at `image_size` has its map for a window, and a table of that size.
-    Pictures of other sizes are taken too: edges are filled with zeros up to whole patches, pairs of patches and windows.
+    Images of other sizes are taken too: edges are filled with zeros up to whole patches, pairs of patches and windows.
     `pad_first`: a map is padded to whole windows and then shifted, as in the authors' detectors; False shifts it before, as timm
     does. It makes no difference where windows fit the map, as at 224 and 384 pixels.
     `mlp_ratio` is the MLP's width over that of its stage. `drop_path` is the last block's rate of stochastic depth, rising
@@ -68,7 +68,7 @@ class SwinConfig:
         return self.grids_of(self.image_size)
 
     def grids_of(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-        """Each stage's map (down, across) of a picture of that size: a part of a patch, or of a pair of them, counts as one."""
+        """Each stage's map (down, across) of a image of that size: a part of a patch, or of a pair of them, counts as one."""
         steps = [(self.patch_size[0] << stage, self.patch_size[1] << stage) for stage in range(len(self.depths))]
         return tuple((-(-image_size[0] // down), -(-image_size[1] // across)) for down, across in steps)
 

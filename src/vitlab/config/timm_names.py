@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.efficientnet import EfficientNetConfig
@@ -17,7 +18,7 @@ from vitlab.config.model import PROFILES, Gelu, ModelConfig, Pool, Position, Res
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.swin import SwinConfig
 from vitlab.config.variants import CONVNEXTS, RESNETS, SCALES, SIZES, STEMS, SWINS, Size, efficientnet
-from vitlab.errors import ConfigError, did_you_mean
+from vitlab.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,18 +260,27 @@ _NEEDS: tuple[tuple[str, str], ...] = (
 )
 
 
+class Shape(NamedTuple):
+    """What makes two models the same architecture: the grid of patches or windows that their tensors fix, and the rest.
+
+    Classes, channels, numerics and dropout are left out, and for a ConvNet the image size.
+    """
+
+    grid: object
+    rest: tuple[object, ...]
+
+
 def config_of(name: str) -> ModelConfig | None:
     """The model that timm builds under this name, with its numerics; None where the name is not timm's.
 
-    Image size and classes are those of the weights that the tag names, without a tag of those that timm loads by default.
+    Image size and classes are those of the weights that the tag names, without a tag of the architecture's default weights.
     """
     architecture, _, tag = name.partition(".")
     config = architecture_config(architecture)
     if config is None:
-        need = need_of(architecture)
-        if need is None:
-            return None
-        raise ConfigError(f"vitlab does not build timm's {architecture} yet: it needs {need}", hint=_hint(architecture))
+        if error := refusal(name):
+            raise error
+        return None
     from vitlab.config.public_weights import tagged
 
     row = tagged(architecture, tag)
@@ -279,14 +289,20 @@ def config_of(name: str) -> ModelConfig | None:
     return replace(config, image_size=(row.image_size, row.image_size), num_classes=row.num_classes)
 
 
+def refusal(name: str) -> ConfigError | None:
+    """Why a model of timm's cannot be built; None for a name that is not timm's, or that can."""
+    architecture = name.partition(".")[0]
+    need = need_of(architecture)
+    if need is None:
+        return None
+    return ConfigError(
+        f"vitlab does not build timm's {architecture} yet: it needs {need}", hint="`vitlab models` lists what it builds"
+    )
+
+
 def timm_name(config: ModelConfig) -> str | None:
-    """timm's name of the architecture, or None. Numerics, head and dropout may differ, and so may a ConvNet's image size."""
-    return _by_shape().get(_shape(config))
-
-
-def same_architecture(one: ModelConfig, other: ModelConfig) -> bool:
-    """Whether two models differ in nothing but image size, classes, channels, numerics and dropout."""
-    return _shape(one)[1:] == _shape(other)[1:]
+    """timm's name of the architecture, or None."""
+    return _by_shape().get(shape_of(config))
 
 
 @cache
@@ -384,38 +400,37 @@ def _efficientnet(name: str) -> EfficientNetConfig:
 
 
 @cache
-def _by_shape() -> dict[tuple[object, ...], str]:
-    shapes: dict[tuple[object, ...], str] = {}
+def _by_shape() -> dict[Shape, str]:
+    shapes: dict[Shape, str] = {}
     for name in architectures():
         config = architecture_config(name)
         assert config is not None
-        shapes.setdefault(_shape(config), name)
+        shapes.setdefault(shape_of(config), name)
     return shapes
 
 
-def _shape(config: ModelConfig) -> tuple[object, ...]:
-    """The size that is fixed in the tensors, then all else that makes two configs the same architecture."""
-    kind = config.kind
+def shape_of(config: ModelConfig) -> Shape:
+    """The architecture of a model, to be compared with that of another."""
     match config:
         case ViTConfig():
             stem = None if config.stem is None else (config.stem.blocks, config.stem.width, config.stem.groups)
             size = (config.width, config.depth, config.heads, config.mlp_width, config.patch_size)
             tokens = (config.pool, config.class_token, config.distill_token, config.register_tokens, config.norm_after_pool)
-            inside = (config.qkv_bias, config.layer_scale > 0, config.attention, config.representation_width, config.early)
-            return (config.grid, kind, *size, stem, *tokens, *inside, config.position)
+            inside = (config.qkv_bias, config.layer_scale > 0, config.attention, config.representation_width)
+            return Shape(config.grid, ("vit", *size, stem, config.early, *tokens, *inside, config.position))
         case ResNetConfig():
-            return (None, kind, config.blocks, config.width_factor, config.root_width, config.stage_widths, config.groups)
+            return Shape(
+                None, ("resnet", config.blocks, config.width_factor, config.root_width, config.stage_widths, config.groups)
+            )
         case SwinConfig():
-            shape = (config.width, config.depths, config.heads, config.patch_size, config.mlp_ratio, config.qkv_bias)
-            return (config.windows, kind, *shape, config.window)
+            size = (config.width, config.depths, config.heads, config.patch_size, config.mlp_ratio)
+            return Shape(config.windows, ("swin", *size, config.window, config.qkv_bias))
         case ConvNeXtConfig():
-            shape = (config.depths, config.widths, config.kernel, config.patch_size, config.mlp_ratio)
-            return (None, kind, *shape, config.layer_scale > 0)
+            size = (config.depths, config.widths, config.kernel, config.patch_size, config.mlp_ratio)
+            return Shape(None, ("convnext", *size, config.layer_scale > 0))
         case EfficientNetConfig():
-            return (None, kind, config.stages, config.stem_width, config.head_width, config.squeeze, config.padding)
+            return Shape(
+                None, ("efficientnet", config.stages, config.stem_width, config.head_width, config.squeeze, config.padding)
+            )
         case RecurrentConfig():
-            return (None, kind, config)
-
-
-def _hint(architecture: str) -> str | None:
-    return did_you_mean(architecture, architectures())
+            return Shape(None, ("recurrent", config))

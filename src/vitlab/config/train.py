@@ -9,7 +9,7 @@ from typing import Literal
 
 from vitlab.errors import ConfigError, at_least, choice, fraction
 
-# Pictures that grow in the course of a run: small ones at first, for many cheap updates, and the model's own size at the end.
+# Images that grow in the course of a run: small ones at first, for many cheap updates, and the model's own size at the end.
 
 Growth = tuple[tuple[float, float], ...]
 
@@ -26,7 +26,7 @@ def check_growth(growth: Growth) -> None:
 
 
 def scale_at(step: int, *, steps: int, growth: Growth) -> float:
-    """The scale of the pictures of update number `step`, counted from 0: a pure function, so nothing is saved to go on."""
+    """The scale of the images of update number `step`, counted from 0: a pure function, so nothing is saved to go on."""
     return next((scale for share, scale in reversed(growth) if step >= share * steps), 1.0)
 
 
@@ -36,7 +36,7 @@ def scaled(image_size: tuple[int, int], scale: float) -> tuple[int, int]:
 
 
 def mean_area(growth: Growth) -> float:
-    """The pixels of a run's pictures as a share of those of full-size ones, about its share of the time too."""
+    """The pixels of a run's images as a share of those of full-size ones, about its share of the time too."""
     ends = [*(share for share, _ in growth[1:]), 1.0]
     return sum((end - share) * scale**2 for (share, scale), end in zip(growth, ends, strict=True)) if growth else 1.0
 
@@ -161,11 +161,11 @@ class Masked:
 class TrainConfig:
     """A training run's course.
 
-    `steps` counts updates. `micro_batch` is how many pictures a rank takes through the model at once, 0 for its whole share of the
+    `steps` counts updates. `micro_batch` is how many images a rank takes through the model at once, 0 for its whole share of the
     batch; the update does not depend on it. `smoothing` is the labels'. `balanced_loss` weighs classes by the inverse of their
     frequency. `trainable`: `all`, the `head` alone, or the head and the `last-blocks` (of them `blocks`).
-    `growth` is a row of (share of the steps, scale): from there on pictures are scaled to that share of the image size, positions
-    interpolated; ((0, 0.5), (0.6, 1)) learns from half-size pictures for three fifths of the steps. Empty: always the full size.
+    `growth` is a row of (share of the steps, scale): from there on images are scaled to that share of the image size, positions
+    interpolated; ((0, 0.5), (0.6, 1)) learns from half-size images for three fifths of the steps. Empty: always the full size.
     `recompute` trades time for memory by computing activations twice. `compile` runs the model through torch.compile.
     `evaluate_every` and `save_every` count steps; 0 means only at the end. `keep` is how many checkpoints stay beside the best and
     the last. `patience` ends the run after that many evaluations without a better one, 0 for never. `max_minutes` ends it with a
@@ -209,7 +209,7 @@ class TrainConfig:
         fraction("smoothing", self.smoothing)
         check_growth(self.growth)
         if self.growth and (self.masked is not None or self.distill is not None):
-            raise ConfigError("growth is for learning from labels: a teacher, and masked patches, want pictures of one size")
+            raise ConfigError("growth is for learning from labels: a teacher, and masked patches, want images of one size")
         if self.schedule.warmup >= self.steps:
             raise ConfigError(f"schedule.warmup={self.schedule.warmup} is not below steps={self.steps}: the peak is never reached")
         if self.trainable == "last-blocks" and self.blocks == 0:

@@ -1,4 +1,7 @@
-"""The table of sizes, and the one parser of model names: "ViT-B/16", "R50+ViT-L/32", "BiT-R152x4", "Swin-T", "LSTM-S/16"."""
+"""The tables of sizes, and the one parser of model names: "ViT-B/16", "R50+ViT-L/32", "BiT-R152x4", "Swin-B-w12", "LSTM-S/16".
+
+Names in timm's spelling, "vit_base_patch16_224", are those of `vitlab.config.timm_names`.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,49 @@ from typing import TypeVar
 
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.efficientnet import HEAD, STEM, EfficientNetConfig, scaled_stages, scaled_width
-from vitlab.config.model import ModelConfig, Pool, ResNetConfig, ResNetStem, ViTConfig, with_profile
+from vitlab.config.model import PROFILES, ModelConfig, Pool, ResNetConfig, ResNetStem, ViTConfig, with_profile
 from vitlab.config.recurrent import Cell, RecurrentConfig
 from vitlab.config.swin import SwinConfig
 from vitlab.errors import ConfigError, did_you_mean, pair
 
-# The table of ViT's rivals by name: "Swin-T", "Swin-B-w12", "ConvNeXt-XL", "EfficientNet-L2", "LSTM-S/16".
-
 T = TypeVar("T")
 RivalConfig = SwinConfig | ConvNeXtConfig | EfficientNetConfig | RecurrentConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """An encoder's size: Table 1 of the paper and its successors."""
+
+    width: int
+    depth: int
+    heads: int
+    mlp_width: int
+    image_size: int = 224
+
+
+SIZES: dict[str, Size] = {
+    "Mini": Size(width=64, depth=2, heads=4, mlp_width=128, image_size=32),  # for tests and first steps
+    "Ti": Size(width=192, depth=12, heads=3, mlp_width=768),
+    "S": Size(width=384, depth=12, heads=6, mlp_width=1536),
+    "B": Size(width=768, depth=12, heads=12, mlp_width=3072),  # Table 1
+    "b": Size(width=384, depth=12, heads=12, mlp_width=1536),  # Fig. 4: B with all hidden dimensions halved, the heads' too
+    "L": Size(width=1024, depth=24, heads=16, mlp_width=4096),  # Table 1
+    "So400m": Size(width=1152, depth=27, heads=16, mlp_width=4304),  # Alabdulmohsin et al. 2023
+    "H": Size(width=1280, depth=32, heads=16, mlp_width=5120),  # Table 1
+    "g": Size(width=1408, depth=40, heads=16, mlp_width=6144),  # Zhai et al. 2021
+    "G": Size(width=1664, depth=48, heads=16, mlp_width=8192),  # Zhai et al. 2021
+}
+
+# (ResNet, the name's "patch") -> stages and the patch on the feature map. At /16 stage 4's units stand in stage 3 (section 4.1).
+# R+Ti/16 is called /16 by its authors, but a stride-4 root and 8x8 patches step 32 pixels.
+STEMS: dict[tuple[str, int], tuple[ResNetStem, int]] = {
+    ("R", 16): (ResNetStem(blocks=()), 8),
+    ("R26", 32): (ResNetStem(blocks=(2, 2, 2, 2)), 1),
+    ("R50", 16): (ResNetStem(blocks=(3, 4, 9)), 1),
+    ("R50", 32): (ResNetStem(blocks=(3, 4, 6, 3)), 1),
+}
+
+RESNETS: dict[int, tuple[int, ...]] = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
 
 SWINS: dict[str, SwinConfig] = {
     "Mini": SwinConfig(width=32, depths=(2, 2), heads=(2, 4), window=(4, 4), image_size=(32, 32)),  # for tests and first steps
@@ -46,6 +83,7 @@ SCALES: dict[str, tuple[float, float, int, float]] = {
     "B5": (1.6, 2.2, 456, 0.4),
     "B6": (1.8, 2.6, 528, 0.5),
     "B7": (2.0, 3.1, 600, 0.5),
+    "B8": (2.2, 3.6, 672, 0.5),  # Xie et al. 2020, AdvProp
     "L2": (4.3, 5.3, 800, 0.5),  # Xie et al. 2020
 }
 MINI = EfficientNetConfig(
@@ -60,25 +98,112 @@ RECURRENT: dict[str, tuple[int, int, int]] = {  # width, depth, image size
     "B": (768, 2, 224),
 }
 
+# What is published under a name; the parser also takes any other patch size or width factor.
+_VIT_NAMES: tuple[str, ...] = (
+    *("ViT-Mini/8", "ViT-Ti/16", "ViT-S/16", "ViT-S/32", "ViT-B/8", "ViT-B/16", "ViT-B/32", "ViT-b/32", "ViT-L/16", "ViT-L/32"),
+    *("ViT-So400m/14", "ViT-H/14", "ViT-g/14", "ViT-G/14"),
+    *("R+ViT-Ti/16", "R26+ViT-S/32", "R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32"),
+    *("BiT-R50x1", "BiT-R50x2", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3"),
+    *("BiT-R152x1", "BiT-R152x2", "BiT-R152x4", "BiT-R200x3"),
+)
 RIVAL_NAMES: tuple[str, ...] = (
     *("Swin-Mini", "Swin-T", "Swin-S", "Swin-B", "Swin-L"),
     *("ConvNeXt-Mini", "ConvNeXt-T", "ConvNeXt-S", "ConvNeXt-B", "ConvNeXt-L", "ConvNeXt-XL"),
     *("EfficientNet-Mini", *(f"EfficientNet-{size}" for size in SCALES)),
     *("LSTM-Mini/8", "LSTM-Ti/16", "LSTM-S/16", "RNN-Mini/8", "RNN-S/16"),
 )
+NAMES: tuple[str, ...] = (*_VIT_NAMES, *RIVAL_NAMES)
 
+_VIT = re.compile(
+    r"(?:(?P<stem>R\d*)\+)?(?P<prefix>ViT[-_ ])?(?P<size>[A-Za-z][A-Za-z0-9]*?)(?P<mark>[/_-])(?P<p>\d+)(?:x(?P<q>\d+))?",
+    re.IGNORECASE,
+)
+_BIT = re.compile(r"(?:BiT[-_ ]?)?R(?P<depth>\d+)x(?P<factor>\d+)", re.IGNORECASE)
 _SWIN = re.compile(r"swin[-_ ]?(?P<size>[a-z]+?)(?:[-_ ]?w(?P<window>\d+))?", re.IGNORECASE)
 _CONVNEXT = re.compile(r"convnext[-_ ]?(?P<size>[a-z]+)", re.IGNORECASE)
 _EFFICIENTNET = re.compile(r"efficientnet[-_ ]?(?P<size>[a-z]+\d?)", re.IGNORECASE)
 _RECURRENT = re.compile(r"(?P<cell>lstm|rnn)[-_ ](?P<size>[a-z]+)[/_-](?P<p>\d+)(?:x(?P<q>\d+))?", re.IGNORECASE)
-_FOREIGN = {"tiny": "T", "small": "S", "base": "B", "large": "L", "xlarge": "XL"}
-_FOREIGN_SWIN = re.compile(r"swin_(tiny|small|base|large)_patch4_window(\d+)_(\d+).*")
-_FOREIGN_CONVNEXT = re.compile(r"convnext_(tiny|small|base|large|xlarge)(?:[._].*)?")
-_FOREIGN_EFFICIENTNET = re.compile(r"(?:tf_)?efficientnet_(b[0-7]|l2)(?:_ns)?(?:[._].*)?")
+
+
+def variant(
+    name: str,
+    *,
+    image_size: int | Sequence[int] | None = None,
+    num_classes: int | None = None,
+    channels: int = 3,
+    pool: Pool | None = None,
+    pad: bool = False,
+    profile: str | None = None,
+) -> ModelConfig:
+    """The model of that name, the authors' or timm's; vary it further with `dataclasses.replace`.
+
+    `image_size` is one number or (height, width) in pixels; 224 unless the size says otherwise. A Swin's window follows it: 7, but
+    12 at multiples of 384, or what "-w12" at the end of its name says. `num_classes` is 1000. `pool` is `token`; `"mean"` and
+    `"map"` leave the class token out. `profile` is whose numerics: `official`, `timm`, `huggingface`, `torchvision`.
+    A name of timm's, "vit_base_patch16_224", is the model that timm builds: its image size, head, pooling and numerics.
+    """
+    size = None if image_size is None else pair("image_size", image_size)
+    config = (_timm(name) if "_" in name else None) or _resnet(name) or rival_of(name, size) or _vit(name, size, pad=pad)
+    if isinstance(config, ViTConfig):
+        config = config if profile is None else with_profile(config, profile)
+        if pool is not None and pool != config.pool:
+            config = replace(config, pool=pool, class_token=pool == "token", norm_after_pool=False)
+        config = replace(config, pad=pad, image_size=size or config.image_size)
+    elif pool is not None or pad or profile is not None:
+        raise ConfigError(f"{name} is no ViT: pool, pad and profile are choices of a ViT")
+    classes = config.num_classes if num_classes is None else num_classes
+    return replace(config, image_size=size or config.image_size, num_classes=classes, channels=channels)
+
+
+_CALLED = {
+    "vit": "a ViT",
+    "resnet": "a BiT ResNet",
+    "swin": "a Swin Transformer",
+    "convnext": "a ConvNeXt",
+    "efficientnet": "an EfficientNet",
+    "recurrent": "a recurrent network",
+}
+
+
+def called(config: ModelConfig) -> str:
+    """The family in words, with its article."""
+    return _CALLED[config.kind]
+
+
+def name_of(config: ModelConfig) -> str | None:
+    """The name whose size this model has, or None: what `variant` would have to be given, image size and head aside."""
+    if isinstance(config, ResNetConfig):
+        depth = next((depth for depth, blocks in RESNETS.items() if blocks == config.blocks), None)
+        standard = ResNetConfig(blocks=config.blocks).stage_widths if depth else ()
+        known = depth is not None and config.stage_widths == standard and config.root_width == 64
+        return f"BiT-R{depth}x{config.width_factor}" if known else None
+    if not isinstance(config, ViTConfig):
+        return rival_name(config)
+    for name, size in SIZES.items():
+        if (config.width, config.depth, config.heads, config.mlp_width) == (
+            size.width,
+            size.depth,
+            size.heads,
+            size.mlp_width,
+        ):
+            return _full_name(config, name)
+    return None
+
+
+def _full_name(config: ViTConfig, size: str) -> str | None:
+    height, width = config.patch_size
+    if config.early is not None:
+        return None
+    if config.stem is None:
+        return f"ViT-{size}/{height}" if height == width else f"ViT-{size}/{height}x{width}"
+    for (resnet, patch), (stem, cells) in STEMS.items():
+        if stem.blocks == config.stem.blocks and stem.width == config.stem.width and (cells, cells) == config.patch_size:
+            return f"{resnet}+ViT-{size}/{patch}"
+    return None
 
 
 def rival_of(name: str, image_size: tuple[int, int] | None) -> RivalConfig | None:
-    """The rival of that name at its own image size or at another; None where there is no such name.
+    """The model of another family than ViT and BiT, at its own image size or at another; None where there is no such name.
 
     A Swin's window is 7, but 12 at multiples of 384 pixels, as its authors have it; "-w12" at the end of its name says another.
     """
@@ -87,7 +212,7 @@ def rival_of(name: str, image_size: tuple[int, int] | None) -> RivalConfig | Non
 
 
 def rival_name(config: RivalConfig) -> str | None:
-    """The name of a rival of this size, image size and head aside; None where nobody has named it."""
+    """The name of a model of another family than ViT and BiT, image size and head aside; None where nobody has named it."""
     match config:
         case SwinConfig():
             return _swin_name(config)
@@ -106,17 +231,6 @@ def rival_name(config: RivalConfig) -> str | None:
             patch = f"{down}" if down == across else f"{down}x{across}"
             sizes = (size for size, known in RECURRENT.items() if known[:2] == (config.width, config.depth))
             return next((f"{config.cell.upper()}-{size}/{patch}" for size in sizes), None)
-
-
-def foreign_hint(name: str) -> str | None:
-    """What a model is called here that timm calls by this name."""
-    if swin := _FOREIGN_SWIN.fullmatch(name):
-        return f"did you mean Swin-{_FOREIGN[swin[1]]}-w{swin[2]} with image_size={swin[3]}?"
-    if convnext := _FOREIGN_CONVNEXT.fullmatch(name):
-        return f"did you mean ConvNeXt-{_FOREIGN[convnext[1]]}?"
-    if efficientnet_name := _FOREIGN_EFFICIENTNET.fullmatch(name):
-        return f"did you mean EfficientNet-{efficientnet_name[1].upper()}?"
-    return None
 
 
 def efficientnet(size: str) -> EfficientNetConfig:
@@ -176,164 +290,42 @@ def _swin_name(config: SwinConfig) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """An encoder's size: Table 1 of the paper and its successors."""
+def _timm(name: str) -> ModelConfig | None:
+    """The model that timm calls so, if it does."""
+    from vitlab.config.timm_names import config_of  # which is made of the tables here
 
-    width: int
-    depth: int
-    heads: int
-    mlp_width: int
-    image_size: int = 224
+    return config_of(name)
 
 
-SIZES: dict[str, Size] = {
-    "Mini": Size(width=64, depth=2, heads=4, mlp_width=128, image_size=32),  # for tests and first steps
-    "Ti": Size(width=192, depth=12, heads=3, mlp_width=768),
-    "S": Size(width=384, depth=12, heads=6, mlp_width=1536),
-    "B": Size(width=768, depth=12, heads=12, mlp_width=3072),  # Table 1
-    "L": Size(width=1024, depth=24, heads=16, mlp_width=4096),  # Table 1
-    "So400m": Size(width=1152, depth=27, heads=16, mlp_width=4304),  # Alabdulmohsin et al. 2023
-    "H": Size(width=1280, depth=32, heads=16, mlp_width=5120),  # Table 1
-    "g": Size(width=1408, depth=40, heads=16, mlp_width=6144),  # Zhai et al. 2021
-    "G": Size(width=1664, depth=48, heads=16, mlp_width=8192),  # Zhai et al. 2021
-}
-
-# (ResNet, the name's "patch") -> stages and the patch on the feature map. At /16 stage 4's units stand in stage 3 (section 4.1).
-# R+Ti/16 is called /16 by its authors, but a stride-4 root and 8x8 patches step 32 pixels.
-STEMS: dict[tuple[str, int], tuple[ResNetStem, int]] = {
-    ("R", 16): (ResNetStem(blocks=()), 8),
-    ("R26", 32): (ResNetStem(blocks=(2, 2, 2, 2)), 1),
-    ("R50", 16): (ResNetStem(blocks=(3, 4, 9)), 1),
-    ("R50", 32): (ResNetStem(blocks=(3, 4, 6, 3)), 1),
-}
-
-RESNETS: dict[int, tuple[int, ...]] = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
-
-# What is published under a name; the parser also takes any other patch size or width factor.
-NAMES: tuple[str, ...] = (
-    *("ViT-Mini/8", "ViT-Ti/16", "ViT-S/16", "ViT-S/32", "ViT-B/8", "ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32"),
-    *("ViT-So400m/14", "ViT-H/14", "ViT-g/14", "ViT-G/14"),
-    *("R+ViT-Ti/16", "R26+ViT-S/32", "R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32"),
-    *("BiT-R50x1", "BiT-R50x2", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3"),
-    *("BiT-R152x1", "BiT-R152x2", "BiT-R152x4", "BiT-R200x3"),
-    *RIVAL_NAMES,
-)
-
-_VIT = re.compile(
-    r"(?:(?P<stem>R\d*)\+)?(?P<prefix>ViT[-_ ])?(?P<size>[A-Za-z][A-Za-z0-9]*?)(?P<mark>[/_-])(?P<p>\d+)(?:x(?P<q>\d+))?",
-    re.IGNORECASE,
-)
-_BIT = re.compile(r"(?:BiT[-_ ]?)?R(?P<depth>\d+)x(?P<factor>\d+)", re.IGNORECASE)
-_TIMM_STYLE = re.compile(r"vit_(tiny|small|base|large|huge)_patch(\d+)(?:_(\d+))?.*")
-_TIMM_SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
-
-
-def variant(
-    name: str,
-    *,
-    image_size: int | Sequence[int] | None = None,
-    num_classes: int = 1000,
-    channels: int = 3,
-    pool: Pool = "token",
-    pad: bool = False,
-    profile: str = "official",
-) -> ModelConfig:
-    """The model of that name, as the authors have it; vary it further with `dataclasses.replace`.
-
-    `image_size` is one number or (height, width) in pixels; 224 unless the size says otherwise. A Swin's window follows it: 7, but
-    12 at multiples of 384, or what "-w12" at the end of its name says. `pool="mean"` and `"map"` leave
-    the class token out. `profile` is whose numerics: `official`, `timm`, `huggingface`, `torchvision`.
-    """
-    if bit := _BIT.fullmatch(name):
-        if pool != "token" or pad:
-            raise ConfigError(f"{name} is a ResNet: pool and pad are choices of a ViT")
-        resnet = _resnet(name, int(bit["depth"]), int(bit["factor"]))
-        size = resnet.image_size if image_size is None else pair("image_size", image_size)
-        return replace(resnet, image_size=size, num_classes=num_classes, channels=channels)
-    rival = rival_of(name, None if image_size is None else pair("image_size", image_size))
-    if rival is not None:
-        if pool != "token" or pad:
-            raise ConfigError(f"{name} is no ViT: pool and pad are choices of a ViT")
-        return replace(rival, num_classes=num_classes, channels=channels)
+def _vit(name: str, image_size: tuple[int, int] | None, *, pad: bool) -> ViTConfig:
     match = _VIT.fullmatch(name)
     if match is None:
         raise _unknown(name)
-    size_name = _size_name(name, match)
-    patch = (int(match["p"]), int(match["q"] or match["p"]))
-    stem, patch = _stem(name, match["stem"], patch)
-    entry = SIZES[size_name]
-    config = ViTConfig(
+    entry = SIZES[_size_name(name, match)]
+    stem, patch = _stem(name, match["stem"], (int(match["p"]), int(match["q"] or match["p"])))
+    return ViTConfig(
         width=entry.width,
         depth=entry.depth,
         heads=entry.heads,
         mlp_width=entry.mlp_width,
         patch_size=patch,
-        image_size=pair("image_size", entry.image_size if image_size is None else image_size),
-        channels=channels,
-        num_classes=num_classes,
+        image_size=image_size or (entry.image_size, entry.image_size),
         pad=pad,
         stem=stem,
-        pool=pool,
-        class_token=pool == "token",
+        numerics=PROFILES["official"],
     )
-    return with_profile(config, profile)
-
-
-_CALLED = {
-    "vit": "a ViT",
-    "resnet": "a BiT ResNet",
-    "swin": "a Swin Transformer",
-    "convnext": "a ConvNeXt",
-    "efficientnet": "an EfficientNet",
-    "recurrent": "a recurrent network",
-}
-
-
-def called(config: ModelConfig) -> str:
-    """The family in words, with its article."""
-    return _CALLED[config.kind]
-
-
-def name_of(config: ModelConfig) -> str | None:
-    """The name whose size this model has, or None: what `variant` would have to be given, image size and head aside."""
-    if isinstance(config, ResNetConfig):
-        depth = next((depth for depth, blocks in RESNETS.items() if blocks == config.blocks), None)
-        standard = ResNetConfig(blocks=config.blocks).stage_widths if depth else ()
-        known = depth is not None and config.stage_widths == standard and config.root_width == 64
-        return f"BiT-R{depth}x{config.width_factor}" if known else None
-    if not isinstance(config, ViTConfig):
-        return rival_name(config)
-    for name, size in SIZES.items():
-        if (config.width, config.depth, config.heads, config.mlp_width) == (
-            size.width,
-            size.depth,
-            size.heads,
-            size.mlp_width,
-        ):
-            return _full_name(config, name)
-    return None
-
-
-def _full_name(config: ViTConfig, size: str) -> str | None:
-    height, width = config.patch_size
-    if config.early is not None:
-        return None
-    if config.stem is None:
-        return f"ViT-{size}/{height}" if height == width else f"ViT-{size}/{height}x{width}"
-    for (resnet, patch), (stem, cells) in STEMS.items():
-        if stem.blocks == config.stem.blocks and stem.width == config.stem.width and (cells, cells) == config.patch_size:
-            return f"{resnet}+ViT-{size}/{patch}"
-    return None
 
 
 def _size_name(name: str, match: re.Match[str]) -> str:
-    """The size meant: by exact letters in the paper's spelling (g is not G), else by letters of any case if only one fits."""
-    written = match["size"]
-    exact = match["mark"] == "/" and (match["prefix"] or "ViT-") == "ViT-"
-    if exact and written in SIZES:
+    """The size meant: by exact letters in the paper's spelling (g is not G), else by letters of any case if only one fits.
+
+    The paper's ViT-b is meant by nothing but this spelling: vit_b_16 is torchvision's name of ViT-B/16.
+    """
+    written, prefix = match["size"], match["prefix"]
+    exact = match["mark"] == "/" and (prefix or "ViT-") == "ViT-"
+    if exact and written in SIZES and (written != "b" or prefix):
         return written
-    fitting = [size for size in SIZES if size.casefold() == written.casefold()]
+    fitting = [size for size in SIZES if size.casefold() == written.casefold() and (size != "b" or (exact and not prefix))]
     if len(fitting) > 1:
         spelled = " or ".join(f"ViT-{size}/{match['p']}" for size in fitting)
         raise ConfigError(
@@ -355,19 +347,22 @@ def _stem(name: str, resnet: str | None, patch: tuple[int, int]) -> tuple[ResNet
     return stem, (cells, cells)
 
 
-def _resnet(name: str, depth: int, factor: int) -> ResNetConfig:
+def _resnet(name: str) -> ResNetConfig | None:
+    match = _BIT.fullmatch(name)
+    if match is None:
+        return None
+    depth, factor = int(match["depth"]), int(match["factor"])
     if depth not in RESNETS or factor < 1:
         raise _unknown(name)
     return ResNetConfig(blocks=RESNETS[depth], width_factor=factor)
 
 
 def _unknown(name: str) -> ConfigError:
-    if foreign := _TIMM_STYLE.fullmatch(name):
-        size, patch, pixels = foreign.groups()
-        at = f" with image_size={pixels}" if pixels else ""
-        return ConfigError(f"no variant called {name!r}", hint=f"did you mean ViT-{_TIMM_SIZES[size]}/{patch}{at}?")
-    if hint := foreign_hint(name):
-        return ConfigError(f"no variant called {name!r}", hint=hint)
-    alike = [known for known in NAMES if known not in RIVAL_NAMES or known[:2].casefold() == name[:2].casefold()]
-    hint = did_you_mean(name, alike) or f"one of {', '.join(NAMES)}"
+    from vitlab.config.timm_names import architectures, refusal
+
+    if error := refusal(name):
+        return error
+    known = (*NAMES, *architectures())
+    alike = [other for other in known if other in _VIT_NAMES or other[:2].casefold() == name[:2].casefold()]
+    hint = did_you_mean(name, alike, count=2) or f"one of {', '.join(NAMES)}, or a name of timm's"
     return ConfigError(f"no variant called {name!r}", hint=hint)

@@ -1,1 +1,1 @@
-"""From any pile of pictures to batches: sources, decoding, augmentation, and the order they are read in."""
+"""From any pile of images to batches: sources, decoding, augmentation, and the order they are read in."""

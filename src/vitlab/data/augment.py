@@ -1,4 +1,4 @@
-"""What is done to a training view after its crop: RandAugment, colour jitter, erasing. Pure functions of (picture, config, rng).
+"""What is done to a training view after its crop: RandAugment, colour jitter, erasing. Pure functions of (image, config, rng).
 
 Axes: H height, W width, C channels.
 """
@@ -24,18 +24,18 @@ Pixels = NDArray[np.uint8]
 
 
 def as_pillow(image_HWC: Pixels) -> Image.Image:
-    """A grey or RGB picture as Pillow's."""
+    """A grey or RGB image as Pillow's."""
     channels = image_HWC.shape[2]
     if channels not in (1, 3):
         raise DataError(
-            f"RandAugment and colour jitter are for grey and RGB pictures, not for {channels} channels",
+            f"RandAugment and colour jitter are for grey and RGB images, not for {channels} channels",
             hint="switch them off: randaugment=None and no brightness, contrast, saturation or hue",
         )
     return Image.fromarray(image_HWC[:, :, 0] if channels == 1 else image_HWC)
 
 
 def as_pixels(image: Image.Image) -> Pixels:
-    """Pillow's picture as [H, W, C]."""
+    """Pillow's image as [H, W, C]."""
     pixels = np.array(image)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
@@ -54,22 +54,22 @@ def jitter(image_HWC: Pixels, config: Augment, rng: np.random.Generator) -> Pixe
 
 
 def brighten(image: Image.Image, factor: float) -> Image.Image:
-    """Blend with black: 0 is black, 1 the picture."""
+    """Blend with black: 0 is black, 1 the image."""
     return ImageEnhance.Brightness(image).enhance(factor)
 
 
 def contrast(image: Image.Image, factor: float) -> Image.Image:
-    """Blend with the mean grey: 0 is flat grey, 1 the picture."""
+    """Blend with the mean grey: 0 is flat grey, 1 the image."""
     return ImageEnhance.Contrast(image).enhance(factor)
 
 
 def saturate(image: Image.Image, factor: float) -> Image.Image:
-    """Blend with the grey picture: 0 is grey, 1 the picture."""
+    """Blend with the grey image: 0 is grey, 1 the image."""
     return image if image.mode == "L" else ImageEnhance.Color(image).enhance(factor)
 
 
 def turn_hue(image: Image.Image, turn: float) -> Image.Image:
-    """Shift the hue by -0.5 to 0.5 of a turn; a grey picture has none."""
+    """Shift the hue by -0.5 to 0.5 of a turn; a grey image has none."""
     if image.mode == "L":
         return image
     hue, saturation, value = image.convert("HSV").split()
@@ -86,14 +86,14 @@ _CHANGES: tuple[Callable[[Image.Image, float], Image.Image], ...] = (brighten, c
 #
 # rotate        +-30 M/10 degrees                     shear-x, shear-y          +-0.3 M/10
 # translate-x   +-100/224 M/10 of the width           translate-y               +-100/224 M/10 of the height
-# color, contrast, brightness, sharpness              factor 0.1 + 1.8 M/10: 0.1 nearly nothing left, 1 the picture
+# color, contrast, brightness, sharpness              factor 0.1 + 1.8 M/10: 0.1 nearly nothing left, 1 the image
 # posterize     int(4 M/10) bits kept, 1 to 8         solarize                  levels from int(256 M/10) up inverted
 # solarize-add  int(110 M/10) added below 128         cutout                    a square of side 80/224 M/10 of the shorter side
 # autocontrast, equalize, invert                      no magnitude
 #
 # As in the official code M = 0 is not the identity: it darkens, inverts (solarize from 0) and posterizes to one bit, and
-# posterize and solarize grow weaker with M. There a shift is 100 pixels and a cutout 80 whatever the picture; here they are those
-# shares of 224, so that smaller pictures keep something. Contrast blends with the mean grey, as in Pillow.
+# posterize and solarize grow weaker with M. There a shift is 100 pixels and a cutout 80 whatever the image; here they are those
+# shares of 224, so that smaller images keep something. Contrast blends with the mean grey, as in Pillow.
 #
 # Axes: H height, W width, C channels.
 
@@ -134,7 +134,7 @@ def randaugment(image_HWC: Pixels, layers: int, magnitude: float, rng: np.random
 
 
 def argument_of(operation: Operation, magnitude: float, size: tuple[int, int], *, negative: bool = False) -> float:
-    """What a magnitude means to an operation on a picture of (width, height) `size`, in the units of the table above.
+    """What a magnitude means to an operation on a image of (width, height) `size`, in the units of the table above.
 
     `negative` turns rotation, shear and translation the other way. Translation and cutout come in pixels.
     """

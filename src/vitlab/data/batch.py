@@ -16,41 +16,41 @@ from numpy.typing import NDArray
 from vitlab.data.dataset import UNKNOWN, Label
 from vitlab.data.sampler import Indices, Picks, rng_of, substitute
 from vitlab.errors import ConfigError, DataError, VitlabError
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 if TYPE_CHECKING:
-    from vitlab.data.dataset import Example, Source
+    from vitlab.data.dataset import Dataset, Sample
 
 
 Pixels = NDArray[np.uint8]
-View = Callable[["Example", np.random.Generator], Pixels]
-"""From a picture as its source gives it, and the picture's own randomness, to uint8 pixels of the loader's shape."""
+View = Callable[["Sample", np.random.Generator], Pixels]
+"""From a image as its source gives it, and the image's own randomness, to uint8 pixels of the loader's shape."""
 
-Decode = Callable[["Example"], Pixels]
-"""From a picture as its source gives it to all its pixels, uint8 (H, W, C)."""
+Decode = Callable[["Sample"], Pixels]
+"""From a image as its source gives it to all its pixels, uint8 (H, W, C)."""
 
 
 @runtime_checkable
 class InBulk(Protocol):
-    """A source that makes many pictures at once, the same bits as one by one but much faster."""
+    """A source that makes many images at once, the same bits as one by one but much faster."""
 
-    def pictures(self, indices: Indices) -> Pixels:
-        """The pixels of these pictures, uint8 (B, H, W, C)."""
+    def images(self, indices: Indices) -> Pixels:
+        """The pixels of these images, uint8 (B, H, W, C)."""
         ...
 
 
 Telling = Callable[[int, str], None]
-"""Told the index of each picture before it is read, and again with its name once that is known."""
+"""Told the index of each image before it is read, and again with its name once that is known."""
 
-_SUBSTITUTES = 8  # that fail one after the other before something larger than a picture must be broken
+_SUBSTITUTES = 8  # that fail one after the other before something larger than a image must be broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """How a picture becomes pixels.
+    """How a image becomes pixels.
 
-    `view` makes pixels of `shape` (height, width, channels). `decode`, where decoded pictures may be kept, gives all pixels of
-    a picture, to be viewed in its place; `settings` is text that changes whenever what it gives does.
+    `view` makes pixels of `shape` (height, width, channels). `decode`, where decoded images may be kept, gives all pixels of
+    a image, to be viewed in its place; `settings` is text that changes whenever what it gives does.
     """
 
     view: View
@@ -65,7 +65,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A picture that could not be read, and why; `replaced_by` is the index of the one in its place, None where it is left out."""
+    """A image that could not be read, and why; `replaced_by` is the index of the one in its place, None where it is left out."""
 
     index: int
     name: str
@@ -73,18 +73,18 @@ class Failure:
     replaced_by: int | None = None
 
     def __str__(self) -> str:
-        return self.reason if self.name in self.reason else f"{shown(self.name)}: {self.reason}"
+        return self.reason if self.name in self.reason else f"{printable(self.name)}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """Pictures ready for the device, this rank's part of a step.
+    """Images ready for the device, this rank's part of a step.
 
-    `labels` is int64 (B,), -1 where unknown, or float32 (B, K): of zeros and ones where a picture may have several classes, of
+    `labels` is int64 (B,), -1 where unknown, or float32 (B, K): of zeros and ones where a image may have several classes, of
     shares that add up to 1 where labels are soft.
-    `index_B` is each row's index in the source. `epoch` is that of the step's first picture; `position` is where the step
-    ends: the number of pictures that all ranks together have then consumed, and the number to resume from.
-    `failed` are the pictures that could not be read: in training each was replaced, in evaluation each is missing from the rows.
+    `index_B` is each row's index in the source. `epoch` is that of the step's first image; `position` is where the step
+    ends: the number of images that all ranks together have then consumed, and the number to resume from.
+    `failed` are the images that could not be read: in training each was replaced, in evaluation each is missing from the rows.
     """
 
     images_BHWC: Pixels
@@ -99,23 +99,23 @@ class Batch:
 
     @property
     def n_replaced(self) -> int:
-        """Rows that hold another picture than the one it was the turn of."""
+        """Rows that hold another image than the one it was the turn of."""
         return sum(failure.replaced_by is not None for failure in self.failed)
 
     @property
     def n_failed(self) -> int:
-        """Pictures without a row: what evaluation must add to its denominator."""
+        """Images without a row: what evaluation must add to its denominator."""
         return len(self.failed) - self.n_replaced
 
     @property
     def n_asked(self) -> int:
-        """Pictures whose turn it was: rows and those left out."""
+        """Images whose turn it was: rows and those left out."""
         return len(self) + self.n_failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What no policy can skip: a mistake in a view or a source, or nothing left to put in a picture's place."""
+    """What no policy can skip: a mistake in a view or a source, or nothing left to put in a image's place."""
 
     message: str
     hint: str | None = None
@@ -148,13 +148,13 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Filler:
-    """Reads and views pictures into rows. Picklable where its source and view are.
+    """Reads and views images into rows. Picklable where its source and view are.
 
-    `shape` is (height, width, channels) of every view. `replace` puts another picture in the place of one that cannot be
-    read; without it the row is left as it is. `patient` goes on after such a picture, else the first ends the report.
+    `shape` is (height, width, channels) of every view. `replace` puts another image in the place of one that cannot be
+    read; without it the row is left as it is. `patient` goes on after such a image, else the first ends the report.
     """
 
-    source: Source
+    dataset: Dataset
     view: View
     shape: tuple[int, int, int]
     seed: int
@@ -166,17 +166,17 @@ class Filler:
         report = Report()
         telling = _Remembering(telling)
         try:
-            if isinstance(self.source, InBulk):
-                return self._fill_in_bulk(self.source, picks, images_BHWC, telling)
+            if isinstance(self.dataset, InBulk):
+                return self._fill_in_bulk(self.dataset, picks, images_BHWC, telling)
             for row in range(len(picks)):
                 if not self._fill_row(picks, row, images_BHWC, telling, report):
                     break
-        except Exception as error:  # noqa: BLE001 (whatever it is must reach the caller, with the picture's name)
+        except Exception as error:  # noqa: BLE001 (whatever it is must reach the caller, with the image's name)
             report.trouble = Trouble(
-                message=f"{shown(telling.name)}: {_said(error)}",
+                message=f"{printable(telling.name)}: {_said(error)}",
                 hint=error.hint
                 if isinstance(error, VitlabError)
-                else "this is a mistake in the view or the source, not in the picture",
+                else "this is a mistake in the view or the source, not in the image",
                 traceback=traceback.format_exc(),
             )
         return report
@@ -195,8 +195,8 @@ class Filler:
             report.failures.append((row, found))
             return self.patient
         for attempt in range(_SUBSTITUTES):
-            other = substitute(self.seed, epoch, index, attempt, length=len(self.source))
-            # The place keeps its randomness, so the picture is not shown as in its own place of this epoch.
+            other = substitute(self.seed, epoch, index, attempt, length=len(self.dataset))
+            # The place keeps its randomness, so the image is not shown as in its own place of this epoch.
             instead = self._read(other, rng_of(self.seed, epoch, index, repeat=repeat), images_BHWC[row], telling)
             if not isinstance(instead, Failure):
                 report.index.append(other)
@@ -204,38 +204,38 @@ class Filler:
                 report.failures.append((row, _replaced(found, other)))
                 return True
         report.trouble = Trouble(
-            message=f"{found}; and none of {_SUBSTITUTES} pictures tried in its place could be read, the last: {instead}",
-            hint="is the disk or archive that holds the pictures still there?",
+            message=f"{found}; and none of {_SUBSTITUTES} images tried in its place could be read, the last: {instead}",
+            hint="is the disk or archive that holds the images still there?",
         )
         return False
 
-    def _fill_in_bulk(self, source: InBulk, picks: Picks, images_BHWC: Pixels, telling: Telling) -> Report:
-        """As `fill`; made rather than read, no picture can be corrupt."""
-        from vitlab.data.dataset import Example
+    def _fill_in_bulk(self, dataset: InBulk, picks: Picks, images_BHWC: Pixels, telling: Telling) -> Report:
+        """As `fill`; made rather than read, no image can be corrupt."""
+        from vitlab.data.dataset import Sample
 
         report = Report()
         if len(picks):
-            telling(int(picks.index_B[0]), f"picture {picks.index_B[0]} and those with it")
-        for row, pixels_HWC in enumerate(source.pictures(picks.index_B) if len(picks) else ()):
+            telling(int(picks.index_B[0]), f"image {picks.index_B[0]} and those with it")
+        for row, pixels_HWC in enumerate(dataset.images(picks.index_B) if len(picks) else ()):
             index, epoch, repeat = int(picks.index_B[row]), int(picks.epoch_B[row]), int(picks.repeat_B[row])
-            telling(index, f"picture {index}")
-            example = Example(name=f"picture {index}", content=pixels_HWC, label=self.source.label(index))
-            images_BHWC[row] = self._checked(self.view(example, rng_of(self.seed, epoch, index, repeat=repeat)))
+            telling(index, f"image {index}")
+            sample = Sample(name=f"image {index}", content=pixels_HWC, label=self.dataset.label(index))
+            images_BHWC[row] = self._checked(self.view(sample, rng_of(self.seed, epoch, index, repeat=repeat)))
             report.index.append(index)
-            report.labels.append(example.label)
+            report.labels.append(sample.label)
         return report
 
     def _read(self, index: int, rng: np.random.Generator, out_HWC: Pixels, telling: _Remembering) -> tuple[Label] | Failure:
-        telling(index, f"picture {index}")
+        telling(index, f"image {index}")
         try:
-            example = self.source[index]
-            telling(index, example.name)
-            seen_HWC = self.view(example, rng)
+            sample = self.dataset[index]
+            telling(index, sample.name)
+            seen_HWC = self.view(sample, rng)
         except (DataError, OSError) as error:
             reason = error.message if isinstance(error, DataError) else _said(error)
             return Failure(index=index, name=telling.name, reason=reason)
         out_HWC[...] = self._checked(seen_HWC)
-        return (example.label,)
+        return (sample.label,)
 
     def _checked(self, seen_HWC: Pixels) -> Pixels:
         if seen_HWC.shape != self.shape or seen_HWC.dtype != np.uint8:
@@ -253,7 +253,7 @@ class _Remembering:
 
     def __init__(self, telling: Telling) -> None:
         self._telling = telling
-        self.name = "no picture yet"
+        self.name = "no image yet"
 
     def __call__(self, index: int, name: str) -> None:
         self.name = name

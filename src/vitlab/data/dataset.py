@@ -1,4 +1,4 @@
-"""Where pictures come from: what a source is, and the one spelling by which every kind of it is opened."""
+"""Where images come from: what a source is, and the one spelling by which every kind of it is opened."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from vitlab.errors import DataError
 from vitlab.io.digests import Content, Digests
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """One picture as its source gives it.
+class Sample:
+    """One image as its source gives it.
 
     `name` says where it came from, for messages; `content` is an encoded file, or decoded pixels (H, W, C);
     `label` is one class, several where the source is multi-label, or None where unknown.
@@ -30,12 +30,12 @@ class Example:
     label: int | tuple[int, ...] | None
 
 
-class Source(Protocol):
-    """Labelled pictures by number. Picklable, and cheap to open again in another process."""
+class Dataset(Protocol):
+    """Labelled images by number. Picklable, and cheap to open again in another process."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes; a label is an index in it. Empty where no picture has a label."""
+        """The names of the classes; a label is an index in it. Empty where no image has a label."""
         ...
 
     @property
@@ -45,18 +45,18 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> Example: ...
+    def __getitem__(self, index: int) -> Sample: ...
 
     def label(self, index: int) -> int | tuple[int, ...] | None:
-        """The label of a picture, without reading the picture."""
+        """The label of a image, without reading the image."""
         ...
 
     def fingerprint(self) -> str:
-        """Changes when the pictures, their order or their labels change."""
+        """Changes when the images, their order or their labels change."""
         ...
 
 
-# Labels of many pictures in two arrays, the names of classes, and whether data and model mean the same by them.
+# Labels of many images in two arrays, the names of classes, and whether data and model mean the same by them.
 
 UNKNOWN = -1
 
@@ -65,9 +65,9 @@ Label = int | tuple[int, ...] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelTable:
-    """The label of each picture: `codes` alone (one class each, -1 for unknown), or several codes a picture.
+    """The label of each image: `codes` alone (one class each, -1 for unknown), or several codes a image.
 
-    `starts`, where labels are several, has one number more than there are pictures: the codes of picture i are
+    `starts`, where labels are several, has one number more than there are images: the codes of image i are
     `codes[starts[i]:starts[i + 1]]`.
     """
 
@@ -76,19 +76,19 @@ class LabelTable:
 
     @classmethod
     def unknown(cls, count: int) -> LabelTable:
-        """No picture has a label."""
+        """No image has a label."""
         return cls(codes=np.full(count, UNKNOWN, np.int32))
 
     @classmethod
     def several(cls, labels: Iterable[Sequence[int]]) -> LabelTable:
-        """Each picture has any number of classes, none included; a class is counted once and in order."""
+        """Each image has any number of classes, none included; a class is counted once and in order."""
         rows = [sorted(set(row)) for row in labels]
         starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return cls(codes=np.array([code for row in rows for code in row], np.int32), starts=starts)
 
     @property
     def multi_label(self) -> bool:
-        """Whether a picture may have several classes."""
+        """Whether a image may have several classes."""
         return self.starts is not None
 
     def __len__(self) -> int:
@@ -131,41 +131,41 @@ def look_alikes(names: Iterable[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def align_labels(source: Sequence[str], model: Sequence[str], *, reorder: bool = False) -> tuple[int, ...]:
+def align_labels(dataset: Sequence[str], model: Sequence[str], *, reorder: bool = False) -> tuple[int, ...]:
     """The model's index of each class of the data; refuses, with what differs, where the two do not mean the same.
 
     Without `reorder` both must hold the same names in the same order, and the answer is 0, 1, 2, ... With it the data may hold
     the model's classes in another order, or some of them only.
     """
-    if tuple(source) == tuple(model):
+    if tuple(dataset) == tuple(model):
         return tuple(range(len(model)))  # also where two classes share a name, as two of ImageNet's do
     place = {name: index for index, name in enumerate(model)}
-    unknown = [name for name in source if name not in place]
+    unknown = [name for name in dataset if name not in place]
     if unknown:
-        missing = [name for name in model if name not in set(source)]
+        missing = [name for name in model if name not in set(dataset)]
         raise DataError(
-            f"the data has {len(source)} classes, the model {len(model)}; the model does not know {_listed(unknown)}"
+            f"the data has {len(dataset)} classes, the model {len(model)}; the model does not know {_listed(unknown)}"
             + (f", the data does not have {_listed(missing)}" if missing else ""),
             hint="evaluate on data with the model's classes, or fine-tune the model on these",
         )
     if not reorder:
-        missing = [name for name in model if name not in set(source)]
+        missing = [name for name in model if name not in set(dataset)]
         if missing:
             raise DataError(
-                f"the data has {len(source)} of the model's {len(model)} classes; it does not have {_listed(missing)}",
+                f"the data has {len(dataset)} of the model's {len(model)} classes; it does not have {_listed(missing)}",
                 hint="say that a part of the classes, in another order, is meant (reorder)",
             )
-        if len(source) != len(model):
-            raise DataError(f"the data has {len(source)} classes and the model {len(model)}: {_listed(_twice(source))} twice")
-        moved = [f"{shown(a)} where the model has {shown(b)}" for a, b in zip(source, model, strict=True) if a != b]
+        if len(dataset) != len(model):
+            raise DataError(f"the data has {len(dataset)} classes and the model {len(model)}: {_listed(_twice(dataset))} twice")
+        moved = [f"{printable(a)} where the model has {printable(b)}" for a, b in zip(dataset, model, strict=True) if a != b]
         raise DataError(
             f"data and model order their classes differently: {'; '.join(moved[:5])}"
             + (f"; and {len(moved) - 5:,} more" if len(moved) > 5 else ""),
             hint="say that another order is meant (reorder): labels are then matched by name",
         )
-    if twice := _twice(model) or _twice(source):
+    if twice := _twice(model) or _twice(dataset):
         raise DataError(f"labels cannot be matched by name: {_listed(twice)} is the name of more than one class")
-    return tuple(place[name] for name in source)
+    return tuple(place[name] for name in dataset)
 
 
 def _twice(names: Sequence[str]) -> list[str]:
@@ -174,18 +174,18 @@ def _twice(names: Sequence[str]) -> list[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    text = ", ".join(shown(name) for name in names[:5])
+    text = ", ".join(printable(name) for name in names[:5])
     return text + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
-# Soft labels: several classes of a picture, each with its share.
+# Soft labels: several classes of a image, each with its share.
 #
-# Axes: N pictures, K classes kept of each, B rows of a batch, C classes.
+# Axes: N images, K classes kept of each, B rows of a batch, C classes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SoftLabels:
-    """The likeliest classes of each picture and their shares, 0 to 1, which add up to 1. A share of 0 fills a row up."""
+    """The likeliest classes of each image and their shares, 0 to 1, which add up to 1. A share of 0 fills a row up."""
 
     codes_NK: NDArray[np.int32]
     shares_NK: NDArray[np.float32]
@@ -197,11 +197,11 @@ class SoftLabels:
         return len(self.codes_NK)
 
     def take(self, rows: NDArray[np.int64]) -> SoftLabels:
-        """Those of these pictures, in this order."""
+        """Those of these images, in this order."""
         return SoftLabels(codes_NK=self.codes_NK[rows], shares_NK=self.shares_NK[rows])
 
     def targets(self, rows: NDArray[np.int64], classes: int) -> NDArray[np.float32]:
-        """Those of these pictures as probabilities of all classes, (B, C)."""
+        """Those of these images as probabilities of all classes, (B, C)."""
         targets_BC = np.zeros((len(rows), classes), np.float32)
         np.add.at(targets_BC, (np.arange(len(rows))[:, None], self.codes_NK[rows]), self.shares_NK[rows])
         return targets_BC
@@ -214,10 +214,10 @@ UNDECLARED = -1
 
 
 class Contents(Protocol):
-    """Anything that holds pictures by number: a folder, an archive, an array. Picklable; opens its files when first read."""
+    """Anything that holds images by number: a folder, an archive, an array. Picklable; opens its files when first read."""
 
     def name(self, row: int) -> str:
-        """Where a picture comes from, for messages."""
+        """Where a image comes from, for messages."""
         ...
 
     def read(self, row: int) -> Content:
@@ -230,12 +230,12 @@ class Contents(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ListedSource:
-    """Pictures in a fixed order.
+class ListedDataset:
+    """Images in a fixed order.
 
-    `rows` are the pictures' numbers in `contents`; `table` their labels; `parts` the index in PARTS of the part the
+    `rows` are the images' numbers in `contents`; `table` their labels; `parts` the index in PARTS of the part the
     data itself declares for each, or -1. `notes` says, a sentence each, what was left out or decided on the way.
-    `soft`, where pictures have soft labels, is what training learns; `table` then holds the likeliest class of each.
+    `soft`, where images have soft labels, is what training learns; `table` then holds the likeliest class of each.
     """
 
     contents: Contents
@@ -252,32 +252,32 @@ class ListedSource:
 
     @property
     def multi_label(self) -> bool:
-        """Whether a picture may have several classes."""
+        """Whether a image may have several classes."""
         return self.table.multi_label
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> Example:
+    def __getitem__(self, index: int) -> Sample:
         row = int(self.rows[_inside(index, len(self))])
-        return Example(name=self.contents.name(row), content=self.contents.read(row), label=self.table[index])
+        return Sample(name=self.contents.name(row), content=self.contents.read(row), label=self.table[index])
 
     def label(self, index: int) -> Label:
-        """The class, the classes, or None where unknown, without reading the picture."""
+        """The class, the classes, or None where unknown, without reading the image."""
         return self.table[_inside(index, len(self))]
 
     def name(self, index: int) -> str:
-        """Where the picture comes from, without reading it."""
+        """Where the image comes from, without reading it."""
         return self.contents.name(int(self.rows[_inside(index, len(self))]))
 
     def digests(self) -> Digests:
-        """The hash of each picture's content, (pictures, 16): equal where pictures are the same bytes."""
+        """The hash of each image's content, (images, 16): equal where images are the same bytes."""
         return self.contents.digests(self.rows)
 
     def fingerprint(self) -> str:
-        """32 hexadecimal digits of the class names, the labels and the content of every picture, in order.
+        """32 hexadecimal digits of the class names, the labels and the content of every image, in order.
 
-        The same pictures give the same fingerprint from a folder, a zip or shards, wherever they lie.
+        The same images give the same fingerprint from a folder, a zip or shards, wherever they lie.
         """
         made = blake2b(digest_size=16)
         for label in self.labels:
@@ -289,8 +289,8 @@ class ListedSource:
                 made.update(np.ascontiguousarray(part).data)
         return made.hexdigest()
 
-    def take(self, indices: NDArray[np.int64], *, notes: Sequence[str] = ()) -> ListedSource:
-        """The pictures with these indices, in this order."""
+    def take(self, indices: NDArray[np.int64], *, notes: Sequence[str] = ()) -> ListedDataset:
+        """The images with these indices, in this order."""
         return replace(
             self,
             rows=self.rows[indices],
@@ -303,17 +303,17 @@ class ListedSource:
 
 def _inside(index: int, count: int) -> int:
     if not 0 <= index < count:
-        raise IndexError(f"picture {index} of {count}")
+        raise IndexError(f"image {index} of {count}")
     return index
 
 
 def listed_shortly(names: Sequence[str], *, most: int = 5) -> str:
     """`a, b and 7 more`"""
-    text = ", ".join(shown(name) for name in names[:most])
+    text = ", ".join(printable(name) for name in names[:most])
     return text + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
-# Everything that is wrong with a pile of pictures, said at once and at the start.
+# Everything that is wrong with a pile of images, said at once and at the start.
 
 _SHOWN = 10
 
@@ -339,7 +339,7 @@ class Offenders:
         """Raise a DataError that counts all faults and lists the first ten; does nothing where there are none."""
         if not self._faults:
             return
-        listed = "; ".join(f"{shown(place)}: {reason}" for place, reason in self._faults[:_SHOWN])
+        listed = "; ".join(f"{printable(place)}: {reason}" for place, reason in self._faults[:_SHOWN])
         more = f"; and {len(self._faults) - _SHOWN:,} more" if len(self._faults) > _SHOWN else ""
         count = "1 fault" if len(self._faults) == 1 else f"{len(self._faults):,} faults"
-        raise DataError(f"{shown(self._where)}: {count}: {listed}{more}", hint=hint)
+        raise DataError(f"{printable(self._where)}: {count}: {listed}{more}", hint=hint)

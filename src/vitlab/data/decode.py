@@ -36,28 +36,28 @@ from vitlab.data.jpeg import (
 )
 from vitlab.errors import ConfigError, DataError
 
-# What a picture's first bytes say of it: its format and its size, before any decoder sees it.
+# What a image's first bytes say of it: its format and its size, before any decoder sees it.
 
-# What a file that is no picture we read most often is, by its first bytes: only to say so in the error.
+# What a file that is no image we read most often is, by its first bytes: only to say so in the error.
 _STRANGERS: tuple[tuple[bytes, str], ...] = (
     (b"%!PS", "an EPS or PostScript document"),
     (b"\xc5\xd0\xd3\xc6", "an EPS document"),
     (b"8BPS", "a Photoshop document"),
-    (b"SIMPLE  =", "a FITS picture"),
+    (b"SIMPLE  =", "a FITS image"),
     (b"%PDF", "a PDF document"),
     (b"PK\x03\x04", "a zip archive"),
     (b"\x1f\x8b", "gzip data"),
-    (b"\x00\x00\x00\x0cjP  ", "a JPEG 2000 picture"),
-    (b"\xff\x4f\xff\x51", "a JPEG 2000 picture"),
-    (b"\xff\x0a", "a JPEG XL picture"),
-    (b"\x00\x00\x00\x0cJXL ", "a JPEG XL picture"),
+    (b"\x00\x00\x00\x0cjP  ", "a JPEG 2000 image"),
+    (b"\xff\x4f\xff\x51", "a JPEG 2000 image"),
+    (b"\xff\x0a", "a JPEG XL image"),
+    (b"\x00\x00\x00\x0cJXL ", "a JPEG XL image"),
     (b"version https://git-lfs", "a Git LFS pointer, not the file it points to"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The format of a picture and its size in pixels as stored, before any EXIF orientation; `jpeg` says more of a JPEG."""
+    """The format of a image and its size in pixels as stored, before any EXIF orientation; `jpeg` says more of a JPEG."""
 
     format: ImageFormat
     height: int
@@ -94,7 +94,7 @@ def stranger(content: bytes) -> str:
         return "an HTML page (a failed download?)"
     if text.startswith((b"<?xml", b"<svg")):
         return "an XML or SVG document"
-    return "no picture format known"
+    return "no image format known"
 
 
 def read_header(content: bytes) -> Header | None:
@@ -148,7 +148,7 @@ def _webp_size(content: bytes) -> tuple[int, int]:
                 raise ValueError("its header is cut short")
             return int.from_bytes(width, "little") + 1, int.from_bytes(height, "little") + 1
         case _:
-            raise ValueError("its first chunk holds no picture")
+            raise ValueError("its first chunk holds no image")
 
 
 Pixels = NDArray[np.uint8]
@@ -190,13 +190,13 @@ def decode(
     at_least: tuple[int, int] | None = None,
     channels: int = 3,
 ) -> Pixels:
-    """A picture as uint8 [H, W, C], upright (its EXIF orientation applied), the first frame where it moves.
+    """A image as uint8 [H, W, C], upright (its EXIF orientation applied), the first frame where it moves.
 
     `channels` is 3 (RGB), 1 (grey) or 4 (RGB and opacity); for 1 and 3 whatever is transparent is laid on white.
-    16-bit grey is scaled to 8 bits; CMYK is converted; floating-point and 32-bit pictures are refused.
+    16-bit grey is scaled to 8 bits; CMYK is converted; floating-point and 32-bit images are refused.
     `at_least` (height, width), as seen upright: a JPEG may then be decoded at 1/2, 1/4 or 1/8 of its size, as long as it
     stays at least that large; None decodes at full size, bit for bit as Pillow does.
-    `name` is how errors call the picture.
+    `name` is how errors call the image.
     """
     header = check(content, name=name, limits=limits)
     if channels not in CHANNELS:
@@ -215,17 +215,17 @@ def decode(
 
 
 def check(content: bytes, *, name: str, limits: DecodeLimits) -> Header:
-    """The header of a picture that may be decoded; DataError where its format, size or end breaks `limits`."""
+    """The header of a image that may be decoded; DataError where its format, size or end breaks `limits`."""
     if not content:
         raise DataError(f"{name} is empty", hint="copy or download it again, or remove it")
     try:
         header = read_header(content)
     except ValueError as error:
-        raise DataError(f"{name} is a broken picture: {error}", hint="copy or download it again, or remove it") from error
+        raise DataError(f"{name} is a broken image: {error}", hint="copy or download it again, or remove it") from error
     if header is None:
-        raise DataError(f"{name} is not a picture vitlab reads: it is {stranger(content)}", hint=_accepted(limits))
+        raise DataError(f"{name} is not a image vitlab reads: it is {stranger(content)}", hint=_accepted(limits))
     if header.format not in limits.formats:
-        raise DataError(f"{name} is {_a(header.format)} picture, which is switched off", hint=_accepted(limits))
+        raise DataError(f"{name} is {_a(header.format)} image, which is switched off", hint=_accepted(limits))
     if header.format != "tiff":
         _check_size(header.height, header.width, name=name, limits=limits)
     if header.jpeg is not None and not is_whole(content, header.jpeg):
@@ -252,7 +252,7 @@ def _a(word: str) -> str:
 
 
 def broken(name: str, kind: ImageFormat, error: Exception) -> DataError:
-    """What to say of a picture that its decoder gave up on."""
+    """What to say of a image that its decoder gave up on."""
     reason = str(error).strip() or type(error).__name__
     return DataError(f"{name} is a broken {kind.upper()}: {reason}", hint="copy or download it again, or remove it")
 
@@ -276,7 +276,7 @@ def from_pillow(
     limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
     channels: int = 3,
 ) -> Pixels:
-    """A picture that Pillow has opened, as `decode` gives its file: upright, transparency laid on white, uint8 [H, W, C]."""
+    """A image that Pillow has opened, as `decode` gives its file: upright, transparency laid on white, uint8 [H, W, C]."""
     if channels not in CHANNELS:
         raise ConfigError(f"channels={channels} must be 1 (grey), 3 (RGB) or 4 (RGB and opacity)")
     _check_size(image.height, image.width, name=name, limits=limits)
@@ -291,7 +291,7 @@ def from_pillow(
 
 
 def _pixels(image: Image.Image, *, name: str, channels: int) -> Pixels:
-    """The pixels of a loaded picture of any mode, as 1, 3 or 4 channels."""
+    """The pixels of a loaded image of any mode, as 1, 3 or 4 channels."""
     if image.mode.startswith("I;16"):
         image = _eight_bits(image)
     if image.mode not in _MODES:
@@ -335,7 +335,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def in_channels(image_HWC: Pixels, channels: int) -> Pixels:
-    """An RGB picture as 1, 3 or 4 channels."""
+    """An RGB image as 1, 3 or 4 channels."""
     if channels == 1:
         image_HWC = np.asarray(Image.fromarray(image_HWC).convert("L"))[:, :, None]
     elif channels == 4:
@@ -345,7 +345,7 @@ def in_channels(image_HWC: Pixels, channels: int) -> Pixels:
 
 
 def upright(image_HWC: Pixels, orientation: int) -> Pixels:
-    """A stored picture turned as its EXIF orientation (1 to 8) says; a view, nothing is copied."""
+    """A stored image turned as its EXIF orientation (1 to 8) says; a view, nothing is copied."""
     if orientation >= 5:  # 5 to 8 are 1 to 4 with rows and columns exchanged
         image_HWC = image_HWC.transpose(1, 0, 2)
     rows = -1 if orientation in UPSIDE_DOWN else 1
@@ -364,7 +364,7 @@ def owned(image_HWC: Pixels) -> Pixels:
 
 # One box of a JPEG, decoded no further down than it reaches and no finer than it is shown.
 #
-# A box is (top, left, height, width) in pixels of the upright picture. Axes: H height, W width, C channels.
+# A box is (top, left, height, width) in pixels of the upright image. Axes: H height, W width, C channels.
 
 Box = tuple[int, int, int, int]
 
@@ -412,14 +412,14 @@ def upright_size(header: Header) -> tuple[int, int]:
 
 
 def _as_stored(box: Box, jpeg: JpegHeader, orientation: int) -> Box:
-    """Where a box of the upright picture lies in the stored one: `upright` undone."""
+    """Where a box of the upright image lies in the stored one: `upright` undone."""
     size = (jpeg.height, jpeg.width) if orientation < 5 else (jpeg.width, jpeg.height)
     top, left, height, width = _turned(box, size, orientation)
     return (top, left, height, width) if orientation < 5 else (left, top, width, height)
 
 
 def _as_upright(box: Box, jpeg: JpegHeader, orientation: int) -> Box:
-    """Where a box of the stored picture lies in the upright one."""
+    """Where a box of the stored image lies in the upright one."""
     if orientation < 5:
         return _turned(box, (jpeg.height, jpeg.width), orientation)
     top, left, height, width = box

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import PARTS, LabelTable, ListedSource
+from vitlab.data.dataset import PARTS, LabelTable, ListedDataset
 from vitlab.errors import choice
 from vitlab.io.digests import Digests, digest_all
 
@@ -29,7 +29,7 @@ _LAST_FORMS = 1287
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DigitsContents:
-    """The pixels of all digits, uint8 [pictures, 8, 8, 1], from 0 (paper) to 255 (ink)."""
+    """The pixels of all digits, uint8 [images, 8, 8, 1], from 0 (paper) to 255 (ink)."""
 
     pixels: NDArray[np.uint8]
 
@@ -47,12 +47,12 @@ class DigitsContents:
         return digest_all(self.read, rows)
 
 
-def open_digits(*, hold_out: HoldOut = "content") -> ListedSource:
+def open_digits(*, hold_out: HoldOut = "content") -> ListedDataset:
     """All digits in the order of the UCI file, each declared `train` or `test`.
 
     `hold_out` is the rule of the test part, the same on every machine. `content`: of each digit, the quarter whose pixels have
-    the lowest hash (450 pictures; writers are in both parts). `writers`: the last
-    four forms in the set's order (510 pictures; harder), whose writers are most likely not in train: forms are told by how the
+    the lowest hash (450 images; writers are in both parts). `writers`: the last
+    four forms in the set's order (510 images; harder), whose writers are most likely not in train: forms are told by how the
     labels repeat, since the set does not say who wrote what.
     """
     choice("hold_out", hold_out, HoldOut)
@@ -69,7 +69,7 @@ def open_digits(*, hold_out: HoldOut = "content") -> ListedSource:
             # By the hash read from its end: a `val` that is held out of train later goes by its beginning.
             by_hash = members[np.lexsort(digests[members].T)]
             parts[by_hash[: round(len(members) * _TEST_SHARE)]] = PARTS.index("test")
-    return ListedSource(
+    return ListedDataset(
         contents=contents,
         rows=rows,
         table=LabelTable(codes=codes),

@@ -30,7 +30,7 @@ class JpegScale:
     """How finely a JPEG is decoded: at 1/`reduction` of its size, and `rough` with libjpeg's quick arithmetic.
 
     `rough` is off by about one level on average, as colours are repeated and not smoothed between their coarser pixels; it is
-    for pictures that are then made smaller, and a tenth faster.
+    for images that are then made smaller, and a tenth faster.
     """
 
     reduction: Reduction = 1
@@ -54,7 +54,7 @@ class JpegHeader:
     """What stands before the first scan of a JPEG.
 
     `height` and `width` are in pixels as stored; `components` is 1 (grey), 3 (colour) or 4 (CMYK); `mcu_height` is the
-    number of pixel rows that are coded together. `plain` is an 8-bit Huffman-coded picture of 1 or 3 components, the kind both
+    number of pixel rows that are coded together. `plain` is an 8-bit Huffman-coded image of 1 or 3 components, the kind both
     decoders read alike; `one_scan` if all of it is coded in one pass from top to bottom. `height_at` is where in the file the
     height stands, `scan_at` where the first scan begins. `exif` is the EXIF block without its signature, empty if there is none.
     """

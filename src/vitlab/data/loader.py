@@ -14,9 +14,9 @@ import numpy as np
 
 from vitlab.config.data import LoaderConfig
 from vitlab.data.batch import Batch, Failure, Feed, Filler, Pixels, Report, label_array
-from vitlab.data.dataset import ListedSource, Source
+from vitlab.data.dataset import Dataset, ListedDataset
 from vitlab.data.sampler import InTurn, Order, Picks, Share, Shuffled, Weighted, running_weights
-from vitlab.data.workers.decoded_cache import DecodedSource, decode_once
+from vitlab.data.workers.decoded_cache import DecodedDataset, decode_once
 from vitlab.data.workers.processes import Processes
 from vitlab.data.workers.threads import InCaller, Pool, Threads
 from vitlab.errors import ConfigError, DataError
@@ -27,9 +27,9 @@ _LISTED = 10
 class Loader:
     """Batches of a source, starting anywhere.
 
-    `feed` says how a picture becomes pixels; where workers are processes, its view and the source must be picklable.
-    In training the stream never ends, takes every picture once an epoch, and a batch may hold the end of one epoch and the
-    beginning of the next; in evaluation it takes every picture once, in the source's order, and the last batch may be smaller.
+    `feed` says how a image becomes pixels; where workers are processes, its view and the source must be picklable.
+    In training the stream never ends, takes every image once an epoch, and a batch may hold the end of one epoch and the
+    beginning of the next; in evaluation it takes every image once, in the source's order, and the last batch may be smaller.
     `share` is this rank's part of each batch.
 
     `order` and `notes` may be read: what comes when, and what was decided, a sentence each.
@@ -37,32 +37,32 @@ class Loader:
 
     def __init__(
         self,
-        source: Source,
+        dataset: Dataset,
         feed: Feed,
         *,
         config: LoaderConfig,
         train: bool,
         share: Share = Share(),  # noqa: B008 (a frozen value)
     ) -> None:
-        if len(source) == 0:
-            raise DataError("there are no pictures to load")
+        if len(dataset) == 0:
+            raise DataError("there are no images to load")
         if train and config.batch_size % share.ranks:
             raise ConfigError(
                 f"batch_size={config.batch_size} cannot be shared equally by {share.ranks} ranks",
-                hint=f"make it a multiple of {share.ranks}: ranks of unequal batches would weigh their pictures differently",
+                hint=f"make it a multiple of {share.ranks}: ranks of unequal batches would weigh their images differently",
             )
         self.config = config
         self.train = train
         self.share = share
-        self.order: Order = _order(source, config) if train else InTurn(length=len(source))
+        self.order: Order = _order(dataset, config) if train else InTurn(length=len(dataset))
         # Looked up here by index: workers need not know of them. Judged is by the likeliest class alone.
-        self.soft = source.soft if train and isinstance(source, ListedSource) else None
-        self.source, note = decode_once(source, feed, config, ranks=share.ranks)
+        self.soft = dataset.soft if train and isinstance(dataset, ListedDataset) else None
+        self.dataset, note = decode_once(dataset, feed, config, ranks=share.ranks)
         self.notes: tuple[str, ...] = () if note is None else (note,)
         self._idle: list[Pool] = []  # workers of streams that have ended, for the next one
         self._end = weakref.finalize(self, _close_all, self._idle)
         self._filler = Filler(
-            source=self.source,
+            dataset=self.dataset,
             view=feed.view,
             shape=feed.shape,
             seed=config.seed,
@@ -73,14 +73,14 @@ class Loader:
     def __len__(self) -> int:
         """Batches from beginning to end; in training there is no end."""
         if self.order.total is None:
-            raise TypeError("a training loader never ends; order.epoch_length says how many pictures an epoch has")
+            raise TypeError("a training loader never ends; order.epoch_length says how many images an epoch has")
         return -(-self.order.total // self.config.batch_size)
 
     def __iter__(self) -> Stream:
         return self.batches()
 
     def batches(self, position: int = 0) -> Stream:
-        """The batches from a position on: the number of pictures that all ranks together have consumed before.
+        """The batches from a position on: the number of images that all ranks together have consumed before.
 
         Workers start at the first such call, so ask for the stream before building a model; later streams find them waiting.
         They end when the loader is closed or no longer held, on any error, and with the program.
@@ -113,7 +113,7 @@ class Loader:
             return InCaller(self._filler)
         if config.worker_kind == "thread":
             return Threads(self._filler, workers=config.workers, timeout=config.timeout)
-        keep = self.source.descriptors if isinstance(self.source, DecodedSource) else ()
+        keep = self.dataset.descriptors if isinstance(self.dataset, DecodedDataset) else ()
         rows = -(-config.batch_size // self.share.ranks)
         return Processes(self._filler, workers=config.workers, timeout=config.timeout, slots=config.prefetch, rows=rows, keep=keep)
 
@@ -121,7 +121,7 @@ class Loader:
 class Stream(Iterator[Batch]):
     """Batches one after the other, with the work on the next ones under way. Close it, or use `with`, if you leave early.
 
-    `failures` are the pictures that could not be read since it began, each once, in the order they were met: what a summary
+    `failures` are the images that could not be read since it began, each once, in the order they were met: what a summary
     reports, and what the budget is compared with. Each rank knows of its own.
     """
 
@@ -139,7 +139,7 @@ class Stream(Iterator[Batch]):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Pictures that could not be read so far, each once."""
+        """Images that could not be read so far, each once."""
         return tuple(self._failures.values())
 
     def __next__(self) -> Batch:
@@ -199,7 +199,7 @@ class Stream(Iterator[Batch]):
         for report in reports:
             for row, failure in report.failures:
                 if loader.config.corrupt == "fail":
-                    raise DataError(str(failure), hint="repair or remove it, or set corrupt=skip to go on without such pictures")
+                    raise DataError(str(failure), hint="repair or remove it, or set corrupt=skip to go on without such images")
                 failed.append(failure)
                 there_B[first + row] = failure.replaced_by is not None
             if report.trouble is not None:
@@ -209,11 +209,11 @@ class Stream(Iterator[Batch]):
         if loader.soft is None:
             labels = label_array(
                 [label for report in reports for label in report.labels],
-                len(loader.source.labels),
-                multi_label=loader.source.multi_label,
+                len(loader.dataset.labels),
+                multi_label=loader.dataset.multi_label,
             )
         else:
-            labels = loader.soft.targets(index_B, len(loader.source.labels))
+            labels = loader.soft.targets(index_B, len(loader.dataset.labels))
         if not there_B.all():
             images_BHWC, index_B, labels = images_BHWC[there_B], index_B[there_B], labels[there_B]
         begin = end - loader.config.batch_size if loader.order.total is None else 0
@@ -227,14 +227,14 @@ class Stream(Iterator[Batch]):
         )
 
     def _refuse_too_many(self, failed: tuple[Failure, ...]) -> None:
-        """Stop above the budget: counted by picture, not by showing, and in the order of batches, so the same for any workers."""
+        """Stop above the budget: counted by image, not by showing, and in the order of batches, so the same for any workers."""
         for failure in failed:
             self._failures.setdefault(failure.index, failure)
-        budget, count = self._loader.config.corrupt_budget, len(self._loader.source)
+        budget, count = self._loader.config.corrupt_budget, len(self._loader.dataset)
         if len(self._failures) / count > budget:
             listed = "; ".join(str(failure) for failure in self.failures[:_LISTED])
             raise DataError(
-                f"{len(self._failures):,} of {count:,} pictures cannot be read, above corrupt_budget={budget:g}: {listed}",
+                f"{len(self._failures):,} of {count:,} images cannot be read, above corrupt_budget={budget:g}: {listed}",
                 hint="`vitlab data check` lists all of them; repair or remove them, or raise corrupt_budget",
             )
 
@@ -244,12 +244,12 @@ def _close_all(pools: list[Pool]) -> None:
         pools.pop().close()
 
 
-def _order(source: Source, config: LoaderConfig) -> Order:
+def _order(dataset: Dataset, config: LoaderConfig) -> Order:
     if not config.weighted:
-        return Shuffled(length=len(source), seed=config.seed, repeats=config.repeats)
+        return Shuffled(length=len(dataset), seed=config.seed, repeats=config.repeats)
     reach_N = running_weights(
-        (source.label(index) for index in range(len(source))),
-        len(source.labels),
+        (dataset.label(index) for index in range(len(dataset))),
+        len(dataset.labels),
         balance=config.balance,
         class_weights=config.class_weights,
     )

@@ -1,4 +1,4 @@
-"""Mixing the pictures and targets of a batch: mixup and cutmix. Pure functions of (batch, targets, rng).
+"""Mixing the images and targets of a batch: mixup and cutmix. Pure functions of (batch, targets, rng).
 
 A batch is uint8 or float; its targets are soft, [B, K], and each row keeps its sum.
 Axes: B batch, H height, W width, C channels, K classes.
@@ -33,9 +33,9 @@ def mix(
 
 
 def mixup(images: torch.Tensor, targets_BK: torch.Tensor, rng: np.random.Generator, alpha: float) -> Mixed:
-    """Every picture blended with its partner, one weight from Beta(alpha, alpha) for the whole batch.
+    """Every image blended with its partner, one weight from Beta(alpha, alpha) for the whole batch.
 
-    The larger share stays with the picture itself, as in the official code; uint8 is rounded back to uint8.
+    The larger share stays with the image itself, as in the official code; uint8 is rounded back to uint8.
     """
     _check(images, targets_BK, alpha)
     weight = rng.beta(alpha, alpha)
@@ -49,7 +49,7 @@ def cutmix(
 ) -> Mixed:
     """One box, the same for the whole batch, pasted from its partner; targets weighed by the area that is left.
 
-    The box has the picture's aspect and a share 1 - Beta(alpha, alpha) of its area, around a centre drawn evenly, cut off at
+    The box has the image's aspect and a share 1 - Beta(alpha, alpha) of its area, around a centre drawn evenly, cut off at
     the border ("CutMix", Yun et al., 2019, eq. 2); the weight is counted after the cut.
     """
     _check(images, targets_BK, alpha)

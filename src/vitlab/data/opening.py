@@ -6,31 +6,31 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from vitlab.config.data import GeneratedConfig, Split, SplitRule
-from vitlab.data.dataset import Source
+from vitlab.config.data import Split, SplitRule, SyntheticConfig
+from vitlab.data.dataset import Dataset
 from vitlab.errors import DataError, choice, did_you_mean
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 
-def open_source(
+def open_dataset(
     spec: str | Path,
     *,
     split: Split = "train",
     rule: SplitRule | None = None,
     label_column: str | None = None,
-    generated: GeneratedConfig | None = None,
-) -> Source:
-    """The pictures of one part of the data that `spec` names, as it is spelled on every command line.
+    generated: SyntheticConfig | None = None,
+) -> Dataset:
+    """The images of one part of the data that `spec` names, as it is spelled on every command line.
 
     `PATH` is recognised by what it holds: class folders (with train/, val/, test/ or without), a zip of them, a CSV or JSON
     lines list, tar shards (also a glob, braces or several joined by `::`), an .npz pack, Parquet, CIFAR or SVHN files.
-    `KIND:PATH` says the kind: folder, pictures (no labels), zip, manifest, shards, parquet, npz, mnist, fashion-mnist, kmnist,
+    `KIND:PATH` says the kind: folder, images (no labels), zip, manifest, shards, parquet, npz, mnist, fashion-mnist, kmnist,
     cifar10, cifar100, cifar100-coarse, svhn. `digits` and `generated` are built in (folders of these names are `./digits`);
     `generated:kind=strokes,classes=100` sets fields of GeneratedConfig.
 
     `split` is `train`, `val`, `train+val`, `test` or `all`; `rule` makes the parts the data does not declare.
     `label_column` chooses among several columns of labels (of a list, shards' JSON or Parquet). `generated` configures the
-    generated set, whose parts are pictures of the same classes with other numbers.
+    generated set, whose parts are images of the same classes with other numbers.
 
     One DataError at the start names everything that is wrong with the data. What was left out or decided is in `notes`
     of every source but the generated one.
@@ -40,9 +40,9 @@ def open_source(
     if isinstance(spec, str) and spec.startswith("generated:"):
         return _generated(_configured(spec.removeprefix("generated:")), split, rule)
     if spec == "generated":
-        return _generated(generated or GeneratedConfig(), split, rule)
+        return _generated(generated or SyntheticConfig(), split, rule)
     if generated is not None:
-        raise DataError(f"a generated set is configured, and {shown(str(spec))} is another one", hint="say generated")
+        raise DataError(f"a generated set is configured, and {printable(str(spec))} is another one", hint="say generated")
     from vitlab.data.split import take_split
 
     if spec == "digits":
@@ -58,13 +58,13 @@ def open_source(
         kind, place = parse_spec(text) if isinstance(spec, str) else (recognise(text), text)
         whole = open_kind(kind, place, label_column=label_column)
     except OSError as error:
-        raise DataError(f"{shown(str(error.filename or text))} cannot be read: {error.strerror}") from error
-    return take_split(whole, split, rule, where=shown(text))
+        raise DataError(f"{printable(str(error.filename or text))} cannot be read: {error.strerror}") from error
+    return take_split(whole, split, rule, where=printable(text))
 
 
-def _generated(config: GeneratedConfig, split: Split, rule: SplitRule) -> Source:
-    """The set itself is `train`; `val` and `test` are the pictures that come after it, in proportion, at least one a class."""
-    from vitlab.data.synthetic.dataset import GeneratedSource
+def _generated(config: SyntheticConfig, split: Split, rule: SplitRule) -> Dataset:
+    """The set itself is `train`; `val` and `test` are the images that come after it, in proportion, at least one a class."""
+    from vitlab.data.synthetic.dataset import SyntheticDataset
 
     counts = {
         "train": config.examples,
@@ -76,18 +76,18 @@ def _generated(config: GeneratedConfig, split: Split, rule: SplitRule) -> Source
     examples = sum(counts[name] for name in wanted)
     if not examples:
         raise DataError(f"generated has no {split} part: its share is 0", hint=f"give {split} a share")
-    return GeneratedSource(replace(config, first=first, examples=examples))
+    return SyntheticDataset(replace(config, first=first, examples=examples))
 
 
-def _configured(text: str) -> GeneratedConfig:
+def _configured(text: str) -> SyntheticConfig:
     """`kind=strokes,classes=100,image_size=64` as the config it spells; what is not said keeps its default."""
-    known = {field.name: field.default for field in fields(GeneratedConfig)}
+    known = {field.name: field.default for field in fields(SyntheticConfig)}
     values: dict[str, Any] = {}
     for pair in text.split(","):
         name, equals, value = (word.strip() for word in pair.partition("="))
         if name not in known or not equals:
             hint = did_you_mean(name, list(known)) or f"settings are {', '.join(known)}"
-            raise DataError(f"generated has no setting spelled '{shown(pair)}'", hint=hint)
+            raise DataError(f"generated has no setting spelled '{printable(pair)}'", hint=hint)
         try:
             if name == "kind":
                 values[name] = value
@@ -96,5 +96,5 @@ def _configured(text: str) -> GeneratedConfig:
             else:
                 values[name] = float(value) if isinstance(known[name], float) else int(value)
         except ValueError as error:
-            raise DataError(f"generated: {name}={shown(value)} is no number") from error
-    return GeneratedConfig(**values)
+            raise DataError(f"generated: {name}={printable(value)} is no number") from error
+    return SyntheticConfig(**values)

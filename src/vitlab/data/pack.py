@@ -1,4 +1,4 @@
-"""Pictures of any source written as tar shards in the WebDataset layout, the same bytes each time.
+"""Images of any source written as tar shards in the WebDataset layout, the same bytes each time.
 
 A folder of shards holds `train-000000.tar` and so on, each complete before it has its name; `classes.txt`, the class names in
 order; and `pack.json`, written last, which lists the shards with their sizes and sums. A pack that was stopped goes on from its
@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.config.data import DecodeLimits, ImageFormat, PackConfig, Split, SplitRule
-from vitlab.data.dataset import PARTS, UNDECLARED, Example, ListedSource, Source
+from vitlab.data.dataset import PARTS, UNDECLARED, Dataset, ListedDataset, Sample
 from vitlab.data.decode import Header, check, decode
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.data.readers.manifest import CLASSES_NAME
 from vitlab.errors import DataError
 from vitlab.io.atomic import write_text
 from vitlab.io.prefetch import chunks, done_ahead
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 from vitlab.io.tar import RECORD, ShardWriter, member_bytes
 
-# A picture as it goes into a shard: the bytes it has, or made smaller and encoded again.
+# A image as it goes into a shard: the bytes it has, or made smaller and encoded again.
 
 _ENDINGS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp", "bmp": "bmp", "gif": "gif", "tiff": "tif"}
 _LIMITS = DecodeLimits()
@@ -40,21 +40,21 @@ _GREY_PNG = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A picture ready to be written: its file's bytes and ending."""
+    """A image ready to be written: its file's bytes and ending."""
 
     content: bytes
     ending: str
 
 
-def prepared(example: Example, config: PackConfig) -> Prepared:
-    """The picture as `config` wants it; DataError where it cannot be read. Pixels become PNG, which loses nothing."""
-    content = example.content
+def prepared(sample: Sample, config: PackConfig) -> Prepared:
+    """The image as `config` wants it; DataError where it cannot be read. Pixels become PNG, which loses nothing."""
+    content = sample.content
     if not isinstance(content, bytes):
         return Prepared(content=_png(_smaller(_image(content), config.max_side)), ending="png")
-    header = check(content, name=example.name, limits=_LIMITS)
+    header = check(content, name=sample.name, limits=_LIMITS)
     if config.max_side is None or max(header.height, header.width) <= config.max_side:
         return Prepared(content=content, ending=_ENDINGS[header.format])
-    pixels_HWC = decode(content, name=example.name, channels=1 if _is_grey(content, header) else 3)
+    pixels_HWC = decode(content, name=sample.name, channels=1 if _is_grey(content, header) else 3)
     image = _smaller(_image(pixels_HWC), config.max_side)
     if header.format == "jpeg":
         return Prepared(content=_encoded(image, "JPEG", config.quality), ending="jpg")
@@ -97,7 +97,7 @@ INDEX_NAME = "pack.json"
 
 _FORMAT = "vitlab pack 1"
 _JOURNAL_NAME = ".pack.json.journal"
-_CHUNK = 16  # pictures made ready in one go
+_CHUNK = 16  # images made ready in one go
 _NUMBER = re.compile(r"-?\d+(\.0)?")
 
 Order = NDArray[np.int64]
@@ -107,10 +107,10 @@ Member = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """One shard: its name, how many pictures it holds, its bytes and SHA-256; `end` is where in its part the next one begins."""
+    """One shard: its name, how many images it holds, its bytes and SHA-256; `end` is where in its part the next one begins."""
 
     name: str
-    pictures: int
+    images: int
     end: int
     bytes: int
     sha256: str
@@ -118,10 +118,10 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A finished pack. `skipped` names pictures that could not be read; `reused` counts shards an earlier call had written."""
+    """A finished pack. `skipped` names images that could not be read; `reused` counts shards an earlier call had written."""
 
     folder: Path
-    pictures: int
+    images: int
     shards: tuple[Shard, ...]
     skipped: tuple[str, ...]
     reused: int
@@ -134,40 +134,40 @@ def pack(
     split: Split = "all",
     rule: SplitRule | None = None,
     config: PackConfig | None = None,
-    tell: Tell = silent,
+    tell: ProgressCallback = silent,
 ) -> Packed:
-    """Write the pictures of a part of the data that `spec` names as shards in `folder`, which is new or a pack that was stopped.
+    """Write the images of a part of the data that `spec` names as shards in `folder`, which is new or a pack that was stopped.
 
-    Shards are named after the part their pictures are in, as the data declares it, else as `split` says.
+    Shards are named after the part their images are in, as the data declares it, else as `split` says.
     """
     tell("reading the source", 0, None)
-    source = open_source(spec, split=split, rule=rule)
-    return pack_source(source, folder, part=None if split == "all" else split.split("+")[0], config=config, tell=tell)
+    dataset = open_dataset(spec, split=split, rule=rule)
+    return pack_source(dataset, folder, part=None if split == "all" else split.split("+")[0], config=config, tell=tell)
 
 
 def pack_source(
-    source: Source, folder: Path, *, part: str | None = None, config: PackConfig | None = None, tell: Tell = silent
+    dataset: Dataset, folder: Path, *, part: str | None = None, config: PackConfig | None = None, tell: ProgressCallback = silent
 ) -> Packed:
-    """The same of a source that is open; `part` is the part its pictures are in, where they do not say it themselves."""
+    """The same of a source that is open; `part` is the part its images are in, where they do not say it themselves."""
     config = config or PackConfig()
-    label_of = _label_members(source)
-    plan = {"format": _FORMAT, "source": source.fingerprint(), "part": part, "config": asdict(config)}
+    label_of = _label_members(dataset)
+    plan = {"format": _FORMAT, "source": dataset.fingerprint(), "part": part, "config": asdict(config)}
     pack = _Pack(folder=folder, plan=plan, shards=[], skipped=[])
     complete = pack.resume()
     reused = len(pack.shards)
     if not complete:
-        if source.labels:
-            write_text(folder / CLASSES_NAME, "".join(f"{name}\n" for name in source.labels))
+        if dataset.labels:
+            write_text(folder / CLASSES_NAME, "".join(f"{name}\n" for name in dataset.labels))
         done = 0
-        for name, order in _series(source, part, config):
+        for name, order in _series(dataset, part, config):
             start = pack.end_of(name)
-            with closing(_samples(source, order, config, label_of, start=start)) as samples:
-                _write(pack, name, _told(samples, tell, done=done + start, total=len(source)), config)
+            with closing(_samples(dataset, order, config, label_of, start=start)) as samples:
+                _write(pack, name, _told(samples, tell, done=done + start, total=len(dataset)), config)
             done += len(order)
         pack.finish()
     return Packed(
         folder=folder,
-        pictures=sum(shard.pictures for shard in pack.shards),
+        images=sum(shard.images for shard in pack.shards),
         shards=tuple(pack.shards),
         skipped=tuple(pack.skipped),
         reused=reused,
@@ -195,7 +195,7 @@ class _Pack:
                 continue
             if {key: told.get(key) for key in self.plan} != self.plan:
                 raise DataError(
-                    f"{self.folder} holds a pack of other pictures, or made in another way",
+                    f"{self.folder} holds a pack of other images, or made in another way",
                     hint="give another folder, or remove this one",
                 )
             self.shards.extend(Shard(**shard) for shard in told["shards"])
@@ -234,7 +234,7 @@ class _Pack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sample:
-    """One picture of a series: its position there, its name in the source, what is written of it, or why it cannot be read."""
+    """One image of a series: its position there, its name in the source, what is written of it, or why it cannot be read."""
 
     position: int
     name: str
@@ -242,7 +242,7 @@ class _Sample:
     label: Member | None
 
     def members(self) -> list[tuple[str, bytes]]:
-        """The files of the sample: the picture, and its label after it."""
+        """The files of the sample: the image, and its label after it."""
         assert isinstance(self.made, Prepared)
         # Readers take a name up to its first dot for the sample's.
         stem = re.sub(r"[^A-Za-z0-9_-]+", "_", PurePosixPath(self.name).stem)[:60]
@@ -256,24 +256,24 @@ def _write(pack: _Pack, series: str, samples: Iterator[_Sample], config: PackCon
     number = len(pack.of(series))
     sample = _next_sound(samples, pack, config)
     while sample is not None:
-        pictures, end = 0, sample.position
+        images, end = 0, sample.position
         with ShardWriter(pack.folder / f"{series}-{number:06d}.tar") as writer:
             while sample is not None:
                 members = sample.members()
                 needed = sum(member_bytes(len(content)) for _, content in members)
-                if pictures and writer.bytes + needed + RECORD > config.shard_bytes:
+                if images and writer.bytes + needed + RECORD > config.shard_bytes:
                     break
                 for name, content in members:
                     writer.add(name, content)
-                pictures, end = pictures + 1, sample.position + 1
+                images, end = images + 1, sample.position + 1
                 sample = _next_sound(samples, pack, config)
-        pack.add(Shard(name=writer.path.name, pictures=pictures, end=end, bytes=writer.bytes, sha256=writer.sha256))
+        pack.add(Shard(name=writer.path.name, images=images, end=end, bytes=writer.bytes, sha256=writer.sha256))
         number += 1
 
 
-def _told(samples: Iterator[_Sample], tell: Tell, *, done: int, total: int) -> Iterator[_Sample]:
+def _told(samples: Iterator[_Sample], tell: ProgressCallback, *, done: int, total: int) -> Iterator[_Sample]:
     for number, sample in enumerate(samples, start=done + 1):
-        tell("packing pictures", number, total)
+        tell("packing images", number, total)
         yield sample
 
 
@@ -283,16 +283,16 @@ def _next_sound(samples: Iterator[_Sample], pack: _Pack, config: PackConfig) -> 
             return sample
         if config.broken == "fail":
             raise DataError(
-                sample.made.message, hint="vitlab data check finds all such pictures; --broken skip packs the others"
+                sample.made.message, hint="vitlab data check finds all such images; --broken skip packs the others"
             ) from sample.made
         if sample.name not in pack.skipped:
             pack.skipped.append(sample.name)
     return None
 
 
-def _series(source: Source, part: str | None, config: PackConfig) -> Iterator[tuple[str, Order]]:
-    """The name of each series of shards, and the source's pictures in it, in order."""
-    codes = source.parts if isinstance(source, ListedSource) else np.full(len(source), UNDECLARED, np.int8)
+def _series(dataset: Dataset, part: str | None, config: PackConfig) -> Iterator[tuple[str, Order]]:
+    """The name of each series of shards, and the source's images in it, in order."""
+    codes = dataset.parts if isinstance(dataset, ListedDataset) else np.full(len(dataset), UNDECLARED, np.int8)
     for code in sorted(set(codes.tolist())):
         order = np.flatnonzero(codes == code)
         if config.shuffle is not None:
@@ -302,44 +302,44 @@ def _series(source: Source, part: str | None, config: PackConfig) -> Iterator[tu
 
 
 def _samples(
-    source: Source, order: Order, config: PackConfig, label_of: Callable[[int], Member | None], *, start: int
+    dataset: Dataset, order: Order, config: PackConfig, label_of: Callable[[int], Member | None], *, start: int
 ) -> Generator[_Sample, None, None]:
     def made(positions: range) -> list[_Sample]:
-        return [_sample(source, int(order[start + place]), start + place, config, label_of) for place in positions]
+        return [_sample(dataset, int(order[start + place]), start + place, config, label_of) for place in positions]
 
     return done_ahead(made, chunks(len(order) - start, _CHUNK))
 
 
-def _sample(source: Source, index: int, position: int, config: PackConfig, label_of: Callable[[int], Member | None]) -> _Sample:
-    name = source.name(index) if isinstance(source, ListedSource) else ""
+def _sample(dataset: Dataset, index: int, position: int, config: PackConfig, label_of: Callable[[int], Member | None]) -> _Sample:
+    name = dataset.name(index) if isinstance(dataset, ListedDataset) else ""
     try:
-        example = source[index]
-        return _Sample(position=position, name=example.name, made=prepared(example, config), label=label_of(index))
+        sample = dataset[index]
+        return _Sample(position=position, name=sample.name, made=prepared(sample, config), label=label_of(index))
     except DataError as fault:
         return _Sample(position=position, name=name, made=fault, label=None)
 
 
-def _label_members(source: Source) -> Callable[[int], Member | None]:
-    """How a picture's label is written: `.cls` with its number, `.json` with its numbers, or nothing where none has one.
+def _label_members(dataset: Dataset) -> Callable[[int], Member | None]:
+    """How a image's label is written: `.cls` with its number, `.json` with its numbers, or nothing where none has one.
 
     Where a class is itself called by a number, names are written: a reader would take the number for the name.
     """
-    by_name = any(_NUMBER.fullmatch(name) for name in source.labels)
-    unknown = sum(source.label(index) is None for index in range(len(source)))
-    if unknown and unknown < len(source):
+    by_name = any(_NUMBER.fullmatch(name) for name in dataset.labels)
+    unknown = sum(dataset.label(index) is None for index in range(len(dataset)))
+    if unknown and unknown < len(dataset):
         raise DataError(
-            f"{unknown:,} of {len(source):,} pictures have no label: readers of shards want all or none",
+            f"{unknown:,} of {len(dataset):,} images have no label: readers of shards want all or none",
             hint="pack the parts that have labels with --split train+val, or those that have none with --split test",
         )
 
     def member(index: int) -> Member | None:
-        label = source.label(index)
+        label = dataset.label(index)
         if label is None:
             return None
         if isinstance(label, tuple):
-            told = [source.labels[code] if by_name else code for code in label]
+            told = [dataset.labels[code] if by_name else code for code in label]
             return "json", json.dumps({"labels": told}, ensure_ascii=False).encode()
-        return "cls", (source.labels[label] if by_name else str(label)).encode()
+        return "cls", (dataset.labels[label] if by_name else str(label)).encode()
 
     return member
 

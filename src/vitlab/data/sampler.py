@@ -1,9 +1,9 @@
-"""Which picture comes when: a pure function of the seed and of one number, the position in an endless stream of showings.
+"""Which image comes when: a pure function of the seed and of one number, the position in an endless stream of showings.
 
 Nothing is shuffled in advance and nothing is remembered, so a run starts again anywhere at once, and ranks that take their
 share of each batch need not talk to each other.
 
-Axes: B rows of a batch, N pictures of a source, C classes.
+Axes: B rows of a batch, N images of a source, C classes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _ROUND_STREAM = 102
 _WEIGHTED_STREAM = 103
 _SUBSTITUTE_STREAM = 104
 
-_ROUNDS = 12  # a test holds that 5 pictures then come in each of their 120 orders equally often
+_ROUNDS = 12  # a test holds that 5 images then come in each of their 120 orders equally often
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Picks:
-    """Rows of a batch, each as the picture's index in its source, the epoch, and which showing in that epoch it is.
+    """Rows of a batch, each as the image's index in its source, the epoch, and which showing in that epoch it is.
 
-    `repeat_B` is 0 wherever an epoch shows a picture once; it keeps the augmentations of several showings apart.
+    `repeat_B` is 0 wherever an epoch shows a image once; it keeps the augmentations of several showings apart.
     """
 
     index_B: Indices
@@ -61,22 +61,22 @@ class Order(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InTurn:
-    """Every picture once, as the source has them, and then the end: for evaluation."""
+    """Every image once, as the source has them, and then the end: for evaluation."""
 
     length: int
 
     @property
     def epoch_length(self) -> int:
-        """All pictures."""
+        """All images."""
         return self.length
 
     @property
     def total(self) -> int | None:
-        """All pictures, once."""
+        """All images, once."""
         return self.length
 
     def picks(self, start: int, stop: int) -> Picks:
-        """The pictures themselves; positions past the end are a mistake of the caller."""
+        """The images themselves; positions past the end are a mistake of the caller."""
         assert 0 <= start <= stop <= self.length
         index_B = np.arange(start, stop, dtype=np.int64)
         return Picks(index_B=index_B, epoch_B=np.zeros_like(index_B), repeat_B=np.zeros_like(index_B))
@@ -84,7 +84,7 @@ class InTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffled:
-    """Epoch after epoch, each in an order of its own, each picture `repeats` times in a row."""
+    """Epoch after epoch, each in an order of its own, each image `repeats` times in a row."""
 
     length: int
     seed: int
@@ -92,7 +92,7 @@ class Shuffled:
 
     @property
     def epoch_length(self) -> int:
-        """Each picture `repeats` times."""
+        """Each image `repeats` times."""
         return self.length * self.repeats
 
     @property
@@ -101,7 +101,7 @@ class Shuffled:
         return None
 
     def picks(self, start: int, stop: int) -> Picks:
-        """Rows may belong to two epochs, or to many where there are fewer pictures than rows."""
+        """Rows may belong to two epochs, or to many where there are fewer images than rows."""
         slot_B, epoch_B, repeat_B = _places(start, stop, self.length, self.repeats)
         index_B = np.empty_like(slot_B)
         for epoch in np.unique(epoch_B).tolist():
@@ -112,9 +112,9 @@ class Shuffled:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Weighted:
-    """Pictures drawn with replacement, each with a probability of its own; an epoch is as many draws as there are pictures.
+    """Images drawn with replacement, each with a probability of its own; an epoch is as many draws as there are images.
 
-    `reach_N` is the running sum of the pictures' weights.
+    `reach_N` is the running sum of the images' weights.
     """
 
     reach_N: NDArray[np.float64]
@@ -123,7 +123,7 @@ class Weighted:
 
     @property
     def epoch_length(self) -> int:
-        """As many draws as there are pictures, each shown `repeats` times."""
+        """As many draws as there are images, each shown `repeats` times."""
         return len(self.reach_N) * self.repeats
 
     @property
@@ -132,10 +132,10 @@ class Weighted:
         return None
 
     def picks(self, start: int, stop: int) -> Picks:
-        """`repeat_B` counts the showings of the epoch, so that a picture drawn twice is augmented in two ways."""
+        """`repeat_B` counts the showings of the epoch, so that a image drawn twice is augmented in two ways."""
         slot_B, epoch_B, repeat_B = _places(start, stop, len(self.reach_N), self.repeats)
         drawn_B = uniforms(keys(self.seed, _WEIGHTED_STREAM, epoch_B, slot_B), 1)[:, 0]
-        # Rounding may lift the product to the sum itself, which is past the last picture.
+        # Rounding may lift the product to the sum itself, which is past the last image.
         target_B = np.minimum(drawn_B * self.reach_N[-1], np.nextafter(self.reach_N[-1], 0))
         index_B = np.searchsorted(self.reach_N, target_B, side="right").astype(np.int64)
         return Picks(index_B=index_B, epoch_B=epoch_B, repeat_B=slot_B * self.repeats + repeat_B)
@@ -158,7 +158,7 @@ class Share:
 
 
 def permuted(slot_B: Indices, *, length: int, seed: int, epoch: int) -> Indices:
-    """The pictures at these places of the epoch's order, a permutation of 0 ... length - 1 that is nowhere written down.
+    """The images at these places of the epoch's order, a permutation of 0 ... length - 1 that is nowhere written down.
 
     A keyed Feistel network permutes the numbers of as many bits as `length` needs; where it leads out of the range it is
     followed on until it comes back, which it must, because a permutation is made of cycles (Black and Rogaway, CT-RSA 2002).
@@ -183,7 +183,7 @@ def permuted(slot_B: Indices, *, length: int, seed: int, epoch: int) -> Indices:
 
 
 def substitute(seed: int, epoch: int, index: int, attempt: int, *, length: int) -> int:
-    """The picture that stands in for one that cannot be read; attempt 0, 1, ... as long as the answer cannot be read either."""
+    """The image that stands in for one that cannot be read; attempt 0, 1, ... as long as the answer cannot be read either."""
     numbers = (np.array([number], np.int64) for number in (epoch, index, attempt))
     drawn = float(uniforms(keys(seed, _SUBSTITUTE_STREAM, *numbers), 1)[0, 0])
     return min(int(drawn * length), length - 1)
@@ -192,9 +192,9 @@ def substitute(seed: int, epoch: int, index: int, attempt: int, *, length: int) 
 def running_weights(
     labels: Iterable[Label], classes: int, *, balance: float, class_weights: tuple[float, ...] | None
 ) -> NDArray[np.float64]:
-    """The running sum of the pictures' weights: for a picture of a class of n pictures, its class weight times n^-balance.
+    """The running sum of the images' weights: for a image of a class of n images, its class weight times n^-balance.
 
-    A picture of several classes weighs as much as its heaviest; one of no class at all, where labels are several, counts as of
+    A image of several classes weighs as much as its heaviest; one of no class at all, where labels are several, counts as of
     a class of its own with weight 1.
     """
     if class_weights is not None and len(class_weights) != classes:
@@ -205,14 +205,14 @@ def running_weights(
     weight_C = own_C * np.maximum(count_C, 1) ** -balance
     reach_N = np.cumsum([weight_C[list(row)].max() for row in rows], dtype=np.float64)
     if not reach_N[-1] > 0:
-        raise ConfigError("class_weights are 0 for every class that has pictures: none could be drawn")
+        raise ConfigError("class_weights are 0 for every class that has images: none could be drawn")
     return reach_N
 
 
 def _as_classes(label: Label, index: int, classes: int) -> tuple[int, ...]:
     if label is None:
         raise DataError(
-            f"picture {index} has no label, so it cannot be drawn by its class", hint="set balance=0 and no class_weights"
+            f"image {index} has no label, so it cannot be drawn by its class", hint="set balance=0 and no class_weights"
         )
     if isinstance(label, int):
         return (label,)
@@ -239,8 +239,8 @@ _WORD = 1 << 64
 def rng_of(seed: int, epoch: int, index: int, *, stream: Stream = "sample", repeat: int = 0) -> np.random.Generator:
     """The generator of sample `index` in `epoch`; each number is from 0 to 2^64 - 1.
 
-    `stream` keeps purposes apart: `sample` for one picture's view, `batch` for the mixing of a batch (`index` is then the
-    step), `order` for the order of an epoch. `repeat` tells the showings of one picture within an epoch apart, where an epoch
+    `stream` keeps purposes apart: `sample` for one image's view, `batch` for the mixing of a batch (`index` is then the
+    step), `order` for the order of an epoch. `repeat` tells the showings of one image within an epoch apart, where an epoch
     shows it more than once. Philox is keyed by (seed, stream) and starts at the counter (index, epoch, repeat), so two
     different quintuples never share a number, and making a generator costs no hashing.
     """

@@ -1,4 +1,4 @@
-"""Train, val and test: as the data declares them, else by the hash of each picture's content."""
+"""Train, val and test: as the data declares them, else by the hash of each image's content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.config.data import Split, SplitRule
-from vitlab.data.dataset import PARTS, UNDECLARED, LabelTable, ListedSource, Offenders
+from vitlab.data.dataset import PARTS, UNDECLARED, LabelTable, ListedDataset, Offenders
 from vitlab.errors import DataError
 from vitlab.io.digests import Digests, as_numbers
 
@@ -51,8 +51,8 @@ def _part_of_file(path: Path) -> int:
     return UNDECLARED if inside is None or words else inside
 
 
-def take_split(whole: ListedSource, split: Split, rule: SplitRule, *, where: str) -> ListedSource:
-    """The pictures of one part, in the order of the whole.
+def take_split(whole: ListedDataset, split: Split, rule: SplitRule, *, where: str) -> ListedDataset:
+    """The images of one part, in the order of the whole.
 
     Declared parts are taken as they are; a `val` that is not declared is held out of the declared `train`; where nothing is
     declared, `val` and `test` are held out of everything. `train+val` is all that may be trained on, `all` is everything.
@@ -74,17 +74,17 @@ def take_split(whole: ListedSource, split: Split, rule: SplitRule, *, where: str
     pool = np.flatnonzero(whole.parts == (TRAIN if declared else UNDECLARED))
     parts = whole.parts.copy()
     parts[pool] = TRAIN
-    if wanted & shared and not shared <= wanted:  # else no picture need be read to tell its part
+    if wanted & shared and not shared <= wanted:  # else no image need be read to tell its part
         held = whole.take(pool)
         shares = SplitRule(val=rule.val if VAL in made else 0, test=rule.test if TEST in made else 0)
         parts[pool] = assign_parts(held.digests(), held.table, shares, labels=whole.labels, where=where)
         counts = ", ".join(f"{np.count_nonzero(parts[pool] == part):,} {PARTS[part]}" for part in sorted(shared))
-        notes.append(f"{len(pool):,} pictures divided by the hash of their content: {counts}")
+        notes.append(f"{len(pool):,} images divided by the hash of their content: {counts}")
     return whole.take(np.flatnonzero(np.isin(parts, list(wanted))), notes=notes)
 
 
 def assign_parts(digests: Digests, table: LabelTable, rule: SplitRule, *, labels: tuple[str, ...], where: str) -> Parts:
-    """The part of each picture by the rule of `SplitRule`; refuses classes with fewer different pictures than parts."""
+    """The part of each image by the rule of `SplitRule`; refuses classes with fewer different images than parts."""
     contents, content_of = np.unique(digests, axis=0, return_inverse=True)  # sorted, so ids are in the order of the hash
     numbers = as_numbers(contents)
     strata = table.strata()
@@ -98,7 +98,7 @@ def assign_parts(digests: Digests, table: LabelTable, rule: SplitRule, *, labels
         test, held = np.searchsorted(numbers[ids], [rule.test, rule.test + rule.val]).tolist()
         test = _between(test, bool(rule.test), len(ids) - 1 - bool(rule.val))
         held = test + _between(held - test, bool(rule.val), len(ids) - 1 - test)
-        # A picture that stands in two classes goes where either sends it, test before val before train: no part knows another.
+        # A image that stands in two classes goes where either sends it, test before val before train: no part knows another.
         part_of_content[ids[:test]] = TEST
         part_of_content[ids[test:held]] = np.maximum(part_of_content[ids[test:held]], VAL)
 
@@ -107,10 +107,8 @@ def assign_parts(digests: Digests, table: LabelTable, rule: SplitRule, *, labels
         if missing := needed - set(part_of_content[ids].tolist()):
             name = labels[code] if labels and not table.multi_label else "all"
             gone = " and ".join(PARTS[part] for part in sorted(missing))
-            offenders.add(
-                name, f"has {len(ids)} different {'picture' if len(ids) == 1 else 'pictures'}, which leaves none for {gone}"
-            )
-    offenders.refuse(hint="add pictures to these classes, make fewer parts (test=0 or val=0), or use all pictures as one part")
+            offenders.add(name, f"has {len(ids)} different {'image' if len(ids) == 1 else 'images'}, which leaves none for {gone}")
+    offenders.refuse(hint="add images to these classes, make fewer parts (test=0 or val=0), or use all images as one part")
     return part_of_content[content_of]
 
 

@@ -1,6 +1,6 @@
-"""The training view of a picture: where to cut is decided from the header, then only that is decoded and scaled.
+"""The training view of a image: where to cut is decided from the header, then only that is decoded and scaled.
 
-Every function is pure: the picture, a generator and a config in, pixels out.
+Every function is pure: the image, a generator and a config in, pixels out.
 Axes: H height, W width, C channels.
 """
 
@@ -18,12 +18,12 @@ from PIL import Image
 from vitlab.config.data import Augment, DecodeLimits, Interpolation, Preprocess
 from vitlab.data.augment import distort
 from vitlab.data.batch import Feed
-from vitlab.data.dataset import Example
+from vitlab.data.dataset import Sample
 from vitlab.data.decode import Header, check, decode, decode_box, in_channels, owned, snap, upright_size
 from vitlab.data.jpeg import JpegScale, Reduction
 from vitlab.errors import DataError
 
-# Evaluation preprocessing: from a decoded picture to the pixels the model sees, the same for everyone who evaluates.
+# Evaluation preprocessing: from a decoded image to the pixels the model sees, the same for everyone who evaluates.
 #
 # Axes: H height, W width, C channels.
 
@@ -31,13 +31,13 @@ Pixels = NDArray[np.uint8]
 Box = tuple[int, int, int, int]  # top, left, height, width in pixels
 
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-_LARGEST_WHOLE = 1 << 24  # pixels of a scaled picture of which only the centre is kept
+_LARGEST_WHOLE = 1 << 24  # pixels of a scaled image of which only the centre is kept
 
 
 def preprocess(image_HWC: Pixels, config: Preprocess) -> Pixels:
-    """A decoded picture (uint8 [H, W, C]) resized and cropped or padded to `config.image_size`, still uint8.
+    """A decoded image (uint8 [H, W, C]) resized and cropped or padded to `config.image_size`, still uint8.
 
-    The picture must have `config.channels` channels. Normalisation is left to `vitlab.data.transforms`.
+    The image must have `config.channels` channels. Normalisation is left to `vitlab.data.transforms`.
     """
     check_pixels(image_HWC, config.channels)
     height, width, _ = image_HWC.shape
@@ -58,15 +58,15 @@ def preprocess(image_HWC: Pixels, config: Preprocess) -> Pixels:
 
 
 def check_pixels(image_HWC: Pixels, channels: int) -> None:
-    """Refuse an array that is not a uint8 picture of so many channels."""
+    """Refuse an array that is not a uint8 image of so many channels."""
     if image_HWC.dtype != np.uint8 or image_HWC.ndim != 3 or 0 in image_HWC.shape:
         raise DataError(
-            f"a picture must be a uint8 array [height, width, channels], not {image_HWC.dtype} {list(image_HWC.shape)}",
-            hint="a grey picture has one channel: array[:, :, None]",
+            f"a image must be a uint8 array [height, width, channels], not {image_HWC.dtype} {list(image_HWC.shape)}",
+            hint="a grey image has one channel: array[:, :, None]",
         )
     if image_HWC.shape[2] != channels:
         raise DataError(
-            f"the picture has {image_HWC.shape[2]} channels and the model takes {channels}",
+            f"the image has {image_HWC.shape[2]} channels and the model takes {channels}",
             hint=f"decode it with channels={channels}",
         )
 
@@ -86,12 +86,12 @@ def fitted_size(height: int, width: int, into: tuple[int, int]) -> tuple[int, in
 
 
 def centre_box(size: tuple[int, int], crop: tuple[int, int]) -> Box:
-    """The central (height, width) `crop` of a picture of `size`; an odd pixel is left over at the bottom or right."""
+    """The central (height, width) `crop` of a image of `size`; an odd pixel is left over at the bottom or right."""
     return (size[0] - crop[0]) // 2, (size[1] - crop[1]) // 2, *crop
 
 
 def resize(image_HWC: Pixels, size: tuple[int, int], interpolation: Interpolation, *, box: Box | None = None) -> Pixels:
-    """The picture scaled to `size` (height, width), or only the `box` of the scaled picture."""
+    """The image scaled to `size` (height, width), or only the `box` of the scaled image."""
     box = (0, 0, *size) if box is None else box
     if interpolation == "tf-bilinear":
         return _tf_bilinear(image_HWC, size, box)
@@ -108,7 +108,7 @@ def _pillow(image: Image.Image, size: tuple[int, int], interpolation: Interpolat
     if size[0] * size[1] <= _LARGEST_WHOLE:
         scaled_HWC = np.asarray(image.resize((size[1], size[0]), _FILTERS[interpolation]))
         return np.array(scaled_HWC[top : top + height, left : left + width])
-    # A strip of 1 x 5,000 would be 256 x 1,280,000 before its crop: compute the box alone. Not done for every picture, because
+    # A strip of 1 x 5,000 would be 256 x 1,280,000 before its crop: compute the box alone. Not done for every image, because
     # Pillow takes box corners in single precision and orders its two passes by their cost: levels would differ by a few.
     down, across = image.height / size[0], image.width / size[1]
     right, bottom = min((left + width) * across, image.width), min((top + height) * down, image.height)
@@ -150,21 +150,21 @@ def _lerp(
 _TRIES = 10
 
 
-def training_view(
+def training_transform(
     content: bytes | Pixels,
     config: Augment,
     rng: np.random.Generator,
     *,
-    name: str = "the picture",
+    name: str = "the image",
     limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
     channels: int = 3,
 ) -> Pixels:
-    """One augmented view, uint8 [H, W, C] of `config.image_size`, of a picture file's bytes or of decoded pixels.
+    """One augmented view, uint8 [H, W, C] of `config.image_size`, of a image file's bytes or of decoded pixels.
 
-    A JPEG is decoded no further down than the crop reaches. Where the picture is at least twice the view on both sides and the
+    A JPEG is decoded no further down than the crop reaches. Where the image is at least twice the view on both sides and the
     crop covers the view, it is also decoded by libjpeg's quicker arithmetic, and at 1/2, 1/4 or 1/8 of its size as long as the
     crop still covers the view; the crop then lies on the grid of that reduction. The view is that of a whole decode, crop and
-    resize: exactly for smaller pictures, and to about one level on average for these.
+    resize: exactly for smaller images, and to about one level on average for these.
     The random choices are drawn in this order: crop, flip, RandAugment, colour jitter, erasing.
     """
     if config.crop == "inception":
@@ -199,9 +199,9 @@ def _box(height: int, width: int, rng: np.random.Generator, config: Augment, hea
 
 
 def _economical(size: tuple[int, int], config: Augment) -> bool:
-    """Whether a picture of (height, width) `size` is at least twice the view, so that a JPEG need not be decoded in full.
+    """Whether a image of (height, width) `size` is at least twice the view, so that a JPEG need not be decoded in full.
 
-    It goes by the picture and not by the crop: of a set of small pictures every view is exact, and may be made from a cache.
+    It goes by the image and not by the crop: of a set of small images every view is exact, and may be made from a cache.
     The lack of antialiasing is what tf-bilinear is asked for, and a reduction would bring it back.
     """
     height, width = config.image_size
@@ -257,7 +257,7 @@ def inception_box(height: int, width: int, rng: np.random.Generator, config: Aug
 
 
 def random_box(height: int, width: int, size: tuple[int, int], rng: np.random.Generator) -> Box:
-    """A box of (height, width) `size` anywhere inside a picture, every place alike."""
+    """A box of (height, width) `size` anywhere inside a image, every place alike."""
     down, across = rng.random(2)
     return int(down * (height - size[0] + 1)), int(across * (width - size[1] + 1)), *size
 
@@ -269,7 +269,7 @@ def cut(image_HWC: Pixels, box: Box) -> Pixels:
 
 
 def pad(image_HWC: Pixels, padding: int, fill: int) -> Pixels:
-    """The picture with a border of `padding` pixels of grey `fill` on each side."""
+    """The image with a border of `padding` pixels of grey `fill` on each side."""
     height, width, channels = image_HWC.shape
     padded_HWC = np.full((height + 2 * padding, width + 2 * padding, channels), fill, np.uint8)
     padded_HWC[padding : padding + height, padding : padding + width] = image_HWC
@@ -282,7 +282,7 @@ def mirror(image_HWC: Pixels) -> Pixels:
 
 
 def scale(image_HWC: Pixels, size: tuple[int, int], interpolation: Interpolation) -> Pixels:
-    """The picture scaled to (height, width) `size` by torch's integer kernel: within two levels of Pillow, thrice as fast."""
+    """The image scaled to (height, width) `size` by torch's integer kernel: within two levels of Pillow, thrice as fast."""
     if image_HWC.shape[:2] == size:
         return owned(image_HWC)
     mode = "bicubic" if interpolation == "bicubic" else "bilinear"
@@ -300,22 +300,22 @@ def _pixels(image_1CHW: torch.Tensor) -> Pixels:
     return np.ascontiguousarray(pixels_HWC)
 
 
-# From a picture of any origin to the pixels the model is fed with: decoded, brought to its channels, resized and cut.
+# From a image of any origin to the pixels the model is fed with: decoded, brought to its channels, resized and cut.
 #
 # Needs no torch, so that worker processes of a loader start at once.
 # Axes: H height, W width, C channels.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationView:
-    """The view of a picture in evaluation: no randomness, the whole picture decoded at full size. A loader's view."""
+class EvaluationTransform:
+    """The view of a image in evaluation: no randomness, the whole image decoded at full size. A loader's view."""
 
     preprocess: Preprocess
     limits: DecodeLimits
 
-    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
         """uint8 [H, W, C] of the model's size."""
-        return self.see(example.content, name=example.name)
+        return self.see(sample.content, name=sample.name)
 
     def see(self, content: bytes | Pixels, *, name: str) -> Pixels:
         """The same of an encoded file or of pixels (H, W) or (H, W, C); DataError, with the name, where it cannot be."""
@@ -387,42 +387,42 @@ def normalise(images_BHWC: torch.Tensor, config: Preprocess, dtype: torch.dtype 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingView:
-    """One augmented view of a picture."""
+class TrainingTransform:
+    """One augmented view of a image."""
 
     augment: Augment
     channels: int
     limits: DecodeLimits
 
-    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
-        content = example.content
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
+        content = sample.content
         if not isinstance(content, bytes):
-            content = fit_channels(content, self.channels, name=example.name)
-        return training_view(content, self.augment, rng, name=example.name, limits=self.limits, channels=self.channels)
+            content = fit_channels(content, self.channels, name=sample.name)
+        return training_transform(content, self.augment, rng, name=sample.name, limits=self.limits, channels=self.channels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholePicture:
-    """All pixels of a picture, for who keeps decoded pictures."""
+class WholeImage:
+    """All pixels of a image, for who keeps decoded images."""
 
     channels: int
     limits: DecodeLimits
 
-    def __call__(self, example: Example) -> Pixels:
-        if isinstance(example.content, bytes):
-            return decode(example.content, name=example.name, limits=self.limits, channels=self.channels)
-        return fit_channels(example.content, self.channels, name=example.name)
+    def __call__(self, sample: Sample) -> Pixels:
+        if isinstance(sample.content, bytes):
+            return decode(sample.content, name=sample.name, limits=self.limits, channels=self.channels)
+        return fit_channels(sample.content, self.channels, name=sample.name)
 
 
 def training_feed(augment: Augment, *, channels: int, limits: DecodeLimits) -> Feed:
     """What a training loader needs to know."""
-    whole = WholePicture(channels=channels, limits=limits)
-    view = TrainingView(augment=augment, channels=channels, limits=limits)
+    whole = WholeImage(channels=channels, limits=limits)
+    view = TrainingTransform(augment=augment, channels=channels, limits=limits)
     return Feed(view=view, shape=(*augment.image_size, channels), decode=whole, settings=repr(whole))
 
 
 def evaluation_feed(config: Preprocess, *, limits: DecodeLimits) -> Feed:
-    """What a loader needs to know that looks at the same pictures again and again."""
-    whole = WholePicture(channels=config.channels, limits=limits)
-    view = EvaluationView(preprocess=config, limits=limits)
+    """What a loader needs to know that looks at the same images again and again."""
+    whole = WholeImage(channels=config.channels, limits=limits)
+    view = EvaluationTransform(preprocess=config, limits=limits)
     return Feed(view=view, shape=(*config.image_size, config.channels), decode=whole, settings=repr(whole))

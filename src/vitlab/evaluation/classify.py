@@ -1,6 +1,6 @@
 """The numbers of a classifier, out of its answers: shares with their intervals, calibration, classes and confusions.
 
-Axes: N pictures with an answer, A all pictures asked about, C classes of the model, K classes of the data, M right classes.
+Axes: N images with an answer, A all images asked about, C classes of the model, K classes of the data, M right classes.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from vitlab.evaluation.label_mapping import Targets
 from vitlab.objective import metrics
 from vitlab.objective.metrics import Bools, Calibration, Floats, Ints, losses, mean_average_precision, ranks, sigmoid_losses
 
-# What a model answers to every picture of a loader, and the numbers one looks at first.
+# What a model answers to every image of a loader, and the numbers one looks at first.
 #
-# Axes: B rows of a batch, N pictures, C classes; H height, W width.
+# Axes: B rows of a batch, N images, C classes; H height, W width.
 
 Labels = NDArray[np.int64] | NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answers:
-    """The logits for each picture that could be read, beside its label, and the pictures that could not.
+    """The logits for each image that could be read, beside its label, and the images that could not.
 
-    `labels` is one class a picture (N,), -1 where unknown, or zeros and ones (N, classes) where a picture may have several.
-    `indices_N` are the pictures' numbers in their source. A picture of `failures` has no row and still counts: see `asked`.
+    `labels` is one class a image (N,), -1 where unknown, or zeros and ones (N, classes) where a image may have several.
+    `indices_N` are the images' numbers in their source. A image of `failures` has no row and still counts: see `asked`.
     """
 
     logits_NC: NDArray[np.float32]
@@ -48,12 +48,12 @@ class Answers:
 
     @property
     def asked(self) -> int:
-        """Pictures the model was asked about: what shares are shares of."""
+        """Images the model was asked about: what shares are shares of."""
         return len(self) + len(self.failures)
 
     @property
     def multi_label(self) -> bool:
-        """Whether a picture may have several classes."""
+        """Whether a image may have several classes."""
         return self.labels.ndim == 2
 
 
@@ -95,10 +95,10 @@ def answer(
 
 
 def headline(answers: Answers) -> dict[str, float]:
-    """`loss`, `top1` and `top5`; or `loss` and `mean_average_precision` where a picture may have several classes.
+    """`loss`, `top1` and `top5`; or `loss` and `mean_average_precision` where a image may have several classes.
 
-    The loss is cross-entropy in nats a picture (of several classes: the sigmoid's, summed over classes), over the pictures that
-    could be read. The shares, 0 to 1, are of all pictures: one that could not be read counts as wrong.
+    The loss is cross-entropy in nats a image (of several classes: the sigmoid's, summed over classes), over the images that
+    could be read. The shares, 0 to 1, are of all images: one that could not be read counts as wrong.
     """
     check_labels(answers)
     if answers.multi_label:
@@ -124,7 +124,7 @@ def check_labels(answers: Answers) -> None:
             raise DataError(f"the data has {answers.labels.shape[1]:,} classes and the model {classes:,}")
         return
     if (unknown := np.count_nonzero(answers.labels < 0)) > 0:
-        raise DataError(f"{unknown:,} of {len(answers):,} pictures have no label", hint="evaluate a part of the data that has them")
+        raise DataError(f"{unknown:,} of {len(answers):,} images have no label", hint="evaluate a part of the data that has them")
     if answers.labels.max() >= classes:
         raise DataError(f"the data has a label {int(answers.labels.max())}, and the model has classes 0 to {classes - 1} only")
 
@@ -143,13 +143,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def _nothing(failures: list[Failure]) -> DataError:
     if failures:
-        return DataError(f"none of {len(failures):,} pictures could be read; the first: {failures[0]}")
-    return DataError("there are no pictures to evaluate")
+        return DataError(f"none of {len(failures):,} images could be read; the first: {failures[0]}")
+    return DataError("there are no images to evaluate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """`right` of `of` pictures, and the 95 % interval of the share by bootstrap (None where none was asked for)."""
+    """`right` of `of` images, and the 95 % interval of the share by bootstrap (None where none was asked for)."""
 
     right: int
     of: int
@@ -157,13 +157,13 @@ class Share:
 
     @property
     def value(self) -> float:
-        """0 to 1; nan of no pictures."""
+        """0 to 1; nan of no images."""
         return self.right / self.of if self.of else float("nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassScore:
-    """How many of a class's pictures were recognised."""
+    """How many of a class's images were recognised."""
 
     label: str
     right: int
@@ -172,16 +172,16 @@ class ClassScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
-    """How well one class a picture was told.
+    """How well one class a image was told.
 
-    `pictures` counts all that were asked about, the `unreadable` among them as wrong. `top1` and `top5` are over all classes of
+    `images` counts all that were asked about, the `unreadable` among them as wrong. `top1` and `top5` are over all classes of
     the model; `within_top1` and `within_top5`, where the data has a part of the classes, choose among those alone. `real` is of
-    the pictures that have a ReaL label. `loss` is in nats a picture, `calibration` and `temperature` are those of the answers
-    there are. `mean_class_accuracy` weighs every class with pictures alike. `confusion` lists (class of the data, class of the
+    the images that have a ReaL label. `loss` is in nats a image, `calibration` and `temperature` are those of the answers
+    there are. `mean_class_accuracy` weighs every class with images alike. `confusion` lists (class of the data, class of the
     model chosen, count), right ones included, for counts above 0.
     """
 
-    pictures: int
+    images: int
     unreadable: int
     top1: Share
     top5: Share | None
@@ -220,7 +220,7 @@ class Judged:
 
 
 def judge(answers: Answers, targets: Targets) -> Judged:
-    """What became of each picture that was read."""
+    """What became of each image that was read."""
     logits_NC = answers.logits_NC
     labels_N = answers.labels.astype(np.int64)
     right_KM, used_KM = _table(targets.right)
@@ -251,9 +251,9 @@ def classify(
     real: Sequence[Sequence[int]] | None = None,
     config: EvaluateConfig = EvaluateConfig(),  # noqa: B008 (a frozen value)
 ) -> Classification:
-    """All numbers of single-label answers; labels are classes of `targets`, and no picture's class is mapped to nothing.
+    """All numbers of single-label answers; labels are classes of `targets`, and no image's class is mapped to nothing.
 
-    `failed_labels` are those of `answers.failures`. `real` holds the right classes of each picture: first those of the answers
+    `failed_labels` are those of `answers.failures`. `real` holds the right classes of each image: first those of the answers
     in their order, then those of the failures.
     """
     labels_N = answers.labels.astype(np.int64)
@@ -266,7 +266,7 @@ def classify(
     seen_K = totals_K > 0
     finite = bool(np.isfinite(answers.logits_NC).all())
     return Classification(
-        pictures=answers.asked,
+        images=answers.asked,
         unreadable=unread,
         top1=_share(judged.rank_N < 1, unread, config),
         top5=_share(judged.rank_N < 5, unread, config) if classes > 5 else None,
@@ -288,12 +288,12 @@ def classify(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiLabel:
-    """How well several classes a picture were told: the mean over classes of average precision, and the sigmoid's loss.
+    """How well several classes a image were told: the mean over classes of average precision, and the sigmoid's loss.
 
-    An unreadable picture stands last in the order of every class. `per_class` is average precision, None without a picture.
+    An unreadable image stands last in the order of every class. `per_class` is average precision, None without a image.
     """
 
-    pictures: int
+    images: int
     unreadable: int
     mean_average_precision: float
     interval: tuple[float, float] | None
@@ -317,7 +317,7 @@ def classify_multi_label(
     failed_AK: Bools,
     config: EvaluateConfig = EvaluateConfig(),  # noqa: B008
 ) -> MultiLabel:
-    """All numbers of multi-label answers; `failed_AK` says which classes the pictures of `answers.failures` have."""
+    """All numbers of multi-label answers; `failed_AK` says which classes the images of `answers.failures` have."""
     columns = [places[0] for places in targets.right]
     scores_NK = answers.logits_NC[:, columns]
     right_NK = answers.labels.astype(bool)
@@ -331,7 +331,7 @@ def classify_multi_label(
         low, high = np.nanquantile(drawn, [0.025, 0.975])
         interval = float(low), float(high)
     return MultiLabel(
-        pictures=answers.asked,
+        images=answers.asked,
         unreadable=len(answers.failures),
         mean_average_precision=metrics.mean_average_precision(scores_AK, right_AK),
         interval=interval,
@@ -365,7 +365,7 @@ def _share(right_N: Bools, unread: int, config: EvaluateConfig) -> Share:
 
 
 def _real(logits_NC: NDArray[np.float32], real: Sequence[Sequence[int]], config: EvaluateConfig) -> Share:
-    """Beyer et al. 2020: pictures without a label are left out; those that could not be read are wrong where they have one."""
+    """Beyer et al. 2020: images without a label are left out; those that could not be read are wrong where they have one."""
     right_N = metrics.real_hits(logits_NC, real[: len(logits_NC)])
     return _share(right_N, sum(len(classes) > 0 for classes in real[len(logits_NC) :]), config)
 

@@ -45,11 +45,11 @@ def impulse_noise(image_HWC: Pixels, severity: int, rng: np.random.Generator) ->
 
 # The few operations corruptions are made of: blurs as matrices, shifts, zooms, and sampling between pixels.
 #
-# Pictures are float32 [H, W, C], 0 to 1. Axes: H height, W width, C channels.
+# Images are float32 [H, W, C], 0 to 1. Axes: H height, W width, C channels.
 
 
 def gaussian(image_HWC: Floats, sigma: float, *, truncate: float = 4.0) -> Floats:
-    """Blurred by a Gaussian of `sigma` pixels, cut at `truncate` sigmas; the picture is mirrored at its borders."""
+    """Blurred by a Gaussian of `sigma` pixels, cut at `truncate` sigmas; the image is mirrored at its borders."""
     height, width, channels = image_HWC.shape
     down_HH, across_WW = _blur_matrix(height, sigma, truncate), _blur_matrix(width, sigma, truncate)
     blurred_HWC = (down_HH @ image_HWC.reshape(height, -1)).reshape(height, width, channels)
@@ -76,7 +76,7 @@ def mirrored(place: NDArray[np.int64], length: int) -> NDArray[np.int64]:
 
 
 def convolved(image_HWC: Floats, kernel_KK: Floats) -> Floats:
-    """The picture through a square kernel of odd side, mirrored at its borders."""
+    """The image through a square kernel of odd side, mirrored at its borders."""
     reach = len(kernel_KK) // 2
     height, width, _ = image_HWC.shape
     padded = image_HWC[mirrored(np.arange(-reach, height + reach), height)][:, mirrored(np.arange(-reach, width + reach), width)]
@@ -118,7 +118,7 @@ def _between(length: int, factor: float) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def sampled(image_HWC: Floats, y_HW: NDArray[np.float64], x_HW: NDArray[np.float64]) -> Floats:
-    """The picture at any places (in pixels), linear between pixels, mirrored at its borders."""
+    """The image at any places (in pixels), linear between pixels, mirrored at its borders."""
     height, width, _ = image_HWC.shape
     top, left = np.floor(y_HW).astype(np.int64), np.floor(x_HW).astype(np.int64)
     down, across = (y_HW - top).astype(np.float32)[:, :, None], (x_HW - left).astype(np.float32)[:, :, None]
@@ -155,7 +155,7 @@ def plasma(side: int, decay: float, rng: np.random.Generator) -> Floats:
 
 
 def scale_of(image_HWC: Pixels) -> float:
-    """How much larger than the 224 pixels of the paper the picture is."""
+    """How much larger than the 224 pixels of the paper the image is."""
     height, width, _ = image_HWC.shape
     return float(min(height, width)) / 224
 
@@ -197,7 +197,7 @@ def motion_blur(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> P
 
 
 def zoom_blur(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """The camera came nearer: the mean of ever larger pictures, up to this factor in steps of this size."""
+    """The camera came nearer: the mean of ever larger images, up to this factor in steps of this size."""
     largest, step = ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))[severity]
     image = floats(image_HWC)
     factors = np.arange(1, largest, step)
@@ -278,7 +278,7 @@ _ICE = np.array([0.82, 0.91, 1.0], np.float32)
 
 
 def snow(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """Falling flakes, blurred by their fall, before a picture that the snow has whitened."""
+    """Falling flakes, blurred by their fall, before a image that the snow has whitened."""
     mean, spread, zoom, least, radius, sigma, kept = (
         (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
         (0.2, 0.3, 2, 0.5, 12, 4, 0.7),

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.batch import Feed
-from vitlab.data.dataset import Example
-from vitlab.data.transforms import EvaluationView
+from vitlab.data.dataset import Sample
+from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import ConfigError, did_you_mean
 from vitlab.evaluation import corruption_kinds as corrupt_blur
 from vitlab.evaluation import corruption_kinds as corrupt_digital
@@ -26,7 +26,7 @@ from vitlab.evaluation import corruption_kinds as corrupt_weather
 
 Pixels = NDArray[np.uint8]
 Corrupt = Callable[[Pixels, int, np.random.Generator], Pixels]
-"""From a picture, uint8 [H, W, C], a severity from 0 to 4 and randomness to another picture of the same shape."""
+"""From a image, uint8 [H, W, C], a severity from 0 to 4 and randomness to another image of the same shape."""
 
 CORRUPTIONS: dict[str, Corrupt] = {
     "gaussian-noise": corrupt_noise.gaussian_noise,
@@ -49,7 +49,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 
 def corrupt(image_HWC: Pixels, corruption: str, severity: int, rng: np.random.Generator) -> Pixels:
-    """The picture corrupted; `severity` is from 1 (hardly) to 5 (badly). The same `rng` gives the same pixels."""
+    """The image corrupted; `severity` is from 1 (hardly) to 5 (badly). The same `rng` gives the same pixels."""
     check_corruption(corruption, severity)
     return CORRUPTIONS[corruption](image_HWC, severity - 1, rng)
 
@@ -64,23 +64,23 @@ def check_corruption(corruption: str, severity: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CorruptedView:
+class CorruptedTransform:
     """A loader's view: what the model would see, corrupted."""
 
-    view: EvaluationView
+    view: EvaluationTransform
     corruption: str
     severity: int
 
     def __post_init__(self) -> None:
         check_corruption(self.corruption, self.severity)
 
-    def __call__(self, example: Example, rng: np.random.Generator) -> Pixels:
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
         """uint8 [H, W, C] of the model's size."""
-        return corrupt(self.view(example, rng), self.corruption, self.severity, rng)
+        return corrupt(self.view(sample, rng), self.corruption, self.severity, rng)
 
     @property
     def seed(self) -> int:
-        """The loader's seed: with it, randomness is a function of the picture's index, the corruption and the severity."""
+        """The loader's seed: with it, randomness is a function of the image's index, the corruption and the severity."""
         return 1 + list(CORRUPTIONS).index(self.corruption) * len(SEVERITIES) + self.severity - 1
 
     @property

@@ -1,4 +1,4 @@
-"""A checkpoint judged by a source: run once over every picture, then all numbers out of the answers.
+"""A checkpoint judged by a source: run once over every image, then all numbers out of the answers.
 
 Axes: K classes of the data.
 """
@@ -18,25 +18,25 @@ from vitlab.config.data import DecodeLimits, Split, SplitRule
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.config.serialize import Json, from_json
 from vitlab.data.batch import Batch
-from vitlab.data.dataset import PARTS, UNDECLARED, Label, ListedSource, Source
+from vitlab.data.dataset import PARTS, UNDECLARED, Dataset, Label, ListedDataset
 from vitlab.data.loader import Loader
-from vitlab.data.opening import open_source
-from vitlab.data.synthetic.dataset import GeneratedSource
-from vitlab.data.transforms import EvaluationView
+from vitlab.data.opening import open_dataset
+from vitlab.data.synthetic.dataset import SyntheticDataset
+from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.classify import Answers, Classification, Judged, MultiLabel, answer, classify, classify_multi_label, judge
-from vitlab.evaluation.corruptions import CorruptedView
+from vitlab.evaluation.corruptions import CorruptedTransform
 from vitlab.evaluation.label_mapping import Targets
 from vitlab.io.atomic import replacing
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 from vitlab.objective.metrics import top_classes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluation:
-    """What was asked, answered and found. `judged` is None where a picture may have several classes.
+    """What was asked, answered and found. `judged` is None where a image may have several classes.
 
-    `real` are the right classes by picture of the source, where they were given.
+    `real` are the right classes by image of the source, where they were given.
     """
 
     result: Classification | MultiLabel
@@ -48,41 +48,41 @@ class Evaluation:
 
 def evaluate(
     checkpoint: Checkpoint,
-    source: Source,
+    dataset: Dataset,
     targets: Targets,
     *,
     real: Sequence[Sequence[int]] | None = None,
-    view: EvaluationView | CorruptedView | None = None,
+    view: EvaluationTransform | CorruptedTransform | None = None,
     config: EvaluateConfig = EvaluateConfig(),  # noqa: B008 (a frozen value)
-    tell: Tell = silent,
+    tell: ProgressCallback = silent,
 ) -> Evaluation:
-    """Judge a checkpoint by every picture of a source that has a class.
+    """Judge a checkpoint by every image of a source that has a class.
 
-    `targets` says which classes of the model are right for which of the data. `real` holds, for each picture of the source, the
-    classes that are really right, perhaps none. Pictures of a class that is mapped to nothing are not asked about.
-    `view` is what the model sees of a picture, where that is not the checkpoint's preprocessing of it.
+    `targets` says which classes of the model are right for which of the data. `real` holds, for each image of the source, the
+    classes that are really right, perhaps none. Images of a class that is mapped to nothing are not asked about.
+    `view` is what the model sees of a image, where that is not the checkpoint's preprocessing of it.
     """
-    refuse_unlabelled(checkpoint, source, targets)
-    view = EvaluationView(preprocess=checkpoint.preprocess, limits=DecodeLimits()) if view is None else view
-    answers = answers_of(checkpoint, source, view, config=config, tell=tell)
-    if source.multi_label:
+    refuse_unlabelled(checkpoint, dataset, targets)
+    view = EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits()) if view is None else view
+    answers = answers_of(checkpoint, dataset, view, config=config, tell=tell)
+    if dataset.multi_label:
         if not targets.one_each:
-            raise DataError("a mapping is for pictures of one class, and these may have several")
+            raise DataError("a mapping is for images of one class, and these may have several")
         if real is not None:
-            raise DataError("ReaL labels are for pictures of one class, and these may have several")
+            raise DataError("ReaL labels are for images of one class, and these may have several")
         failed_AK = np.zeros((len(answers.failures), len(targets.labels)), np.bool_)
         for row, failure in enumerate(answers.failures):
-            failed_AK[row, list(_several(source.label(failure.index)))] = True
+            failed_AK[row, list(_several(dataset.label(failure.index)))] = True
         found = classify_multi_label(answers, targets, failed_AK=failed_AK, config=config)
         return Evaluation(result=found, answers=answers, judged=None, targets=targets)
-    answers = _mapped(answers, source, targets)
+    answers = _mapped(answers, dataset, targets)
     judged = judge(answers, targets)
     indices = [*answers.indices_N.tolist(), *(failure.index for failure in answers.failures)]
     result = classify(
         answers,
         judged,
         targets,
-        failed_labels=[_one(source.label(failure.index)) for failure in answers.failures],
+        failed_labels=[_one(dataset.label(failure.index)) for failure in answers.failures],
         real=None if real is None else [real[index] for index in indices],
         config=config,
     )
@@ -91,58 +91,58 @@ def evaluate(
 
 def answers_of(
     checkpoint: Checkpoint,
-    source: Source,
-    view: EvaluationView | CorruptedView,
+    dataset: Dataset,
+    view: EvaluationTransform | CorruptedTransform,
     *,
     config: EvaluateConfig,
-    tell: Tell = silent,
+    tell: ProgressCallback = silent,
 ) -> Answers:
-    """The checkpoint's answers to every picture of a source."""
-    seed, what = (view.seed, view.called) if isinstance(view, CorruptedView) else (0, "evaluating")
-    loader = Loader(source, view.feed(), config=config.loader(seed=seed), train=False)
+    """The checkpoint's answers to every image of a source."""
+    seed, what = (view.seed, view.called) if isinstance(view, CorruptedTransform) else (0, "evaluating")
+    loader = Loader(dataset, view.feed(), config=config.loader(seed=seed), train=False)
     device = next(checkpoint.model.parameters()).device
     with loader.batches() as batches:
-        return answer(checkpoint.model, _told(batches, len(source), what, tell), checkpoint.preprocess, device=device)
+        return answer(checkpoint.model, _told(batches, len(dataset), what, tell), checkpoint.preprocess, device=device)
 
 
-def refuse_unlabelled(checkpoint: Checkpoint, source: Source, targets: Targets) -> None:
-    """Refuse, before any picture is read, a model without classes and pictures without a label."""
+def refuse_unlabelled(checkpoint: Checkpoint, dataset: Dataset, targets: Targets) -> None:
+    """Refuse, before any image is read, a model without classes and images without a label."""
     if not checkpoint.config.num_classes:
         raise DataError("the checkpoint has no head: it gives features and no classes", hint="fine-tune it, or use vitlab embed")
-    assert source.labels == targets.labels, "targets are made for the source's classes"
-    if source.multi_label:
+    assert dataset.labels == targets.labels, "targets are made for the source's classes"
+    if dataset.multi_label:
         return
-    unknown = [index for index in range(len(source)) if source.label(index) is None]
+    unknown = [index for index in range(len(dataset)) if dataset.label(index) is None]
     if unknown:
         raise DataError(
-            f"{len(unknown):,} of {len(source):,} pictures have no label, the first {name_in(source, unknown[0])}",
+            f"{len(unknown):,} of {len(dataset):,} images have no label, the first {name_in(dataset, unknown[0])}",
             hint="evaluate a part of the data that has labels; vitlab predict answers for the others",
         )
 
 
-def name_in(source: Source, index: int) -> str:
-    """What a picture is called, without reading it where the source can say."""
-    return source.name(index) if isinstance(source, ListedSource) else source[index].name
+def name_in(dataset: Dataset, index: int) -> str:
+    """What a image is called, without reading it where the source can say."""
+    return dataset.name(index) if isinstance(dataset, ListedDataset) else dataset[index].name
 
 
-def _mapped(answers: Answers, source: Source, targets: Targets) -> Answers:
-    """Without the pictures whose class is mapped to nothing."""
+def _mapped(answers: Answers, dataset: Dataset, targets: Targets) -> Answers:
+    """Without the images whose class is mapped to nothing."""
     if all(targets.right):
         return answers
     kept_N = np.array([bool(targets.right[label]) for label in answers.labels.tolist()], np.bool_)
     if not kept_N.any():
-        raise DataError("every picture that could be read is of a class that the mapping leaves out")
+        raise DataError("every image that could be read is of a class that the mapping leaves out")
     return replace(
         answers,
         logits_NC=answers.logits_NC[kept_N],
         labels=answers.labels[kept_N],
         indices_N=answers.indices_N[kept_N],
-        failures=tuple(failure for failure in answers.failures if targets.right[_one(source.label(failure.index))]),
+        failures=tuple(failure for failure in answers.failures if targets.right[_one(dataset.label(failure.index))]),
     )
 
 
-def _told(batches: Iterator[Batch], total: int, what: str, tell: Tell) -> Iterator[Batch]:
-    """The batches, telling after each how many pictures have been answered."""
+def _told(batches: Iterator[Batch], total: int, what: str, tell: ProgressCallback) -> Iterator[Batch]:
+    """The batches, telling after each how many images have been answered."""
     done = 0
     tell(what, done, total)
     for batch in batches:
@@ -152,7 +152,7 @@ def _told(batches: Iterator[Batch], total: int, what: str, tell: Tell) -> Iterat
 
 
 def _one(label: Label) -> int:
-    assert isinstance(label, int), "pictures without a label are refused before any is read"
+    assert isinstance(label, int), "images without a label are refused before any is read"
     return label
 
 
@@ -161,25 +161,25 @@ def _several(label: Label) -> tuple[int, ...]:
     return label
 
 
-# Which pictures a model is judged by when nobody says: those it was not trained on, as far as can be known.
+# Which images a model is judged by when nobody says: those it was not trained on, as far as can be known.
 
 
 def open_part(
     spec: str, split: Split | None, checkpoint: Checkpoint, *, label_column: str | None = None
-) -> tuple[Source, tuple[str, ...]]:
-    """The pictures to evaluate by, and what was decided, a sentence each.
+) -> tuple[Dataset, tuple[str, ...]]:
+    """The images to evaluate by, and what was decided, a sentence each.
 
     Where `split` is None: the declared `test`, else the declared `val`. Data that declares no part is taken whole, unless the
     checkpoint was trained on it: then its held-out `test` is taken, by the rule of that training.
     """
     rule = trained_on(spec, checkpoint)
     if split is not None:
-        source = open_source(spec, split=split, rule=rule, label_column=label_column)
-        return source, _notes(source)
-    whole = open_source(spec, split="all", label_column=label_column)
-    if isinstance(whole, GeneratedSource):
-        return open_source(spec, split="test", rule=rule), ("evaluated by the test part",)
-    assert isinstance(whole, ListedSource)
+        dataset = open_dataset(spec, split=split, rule=rule, label_column=label_column)
+        return dataset, _notes(dataset)
+    whole = open_dataset(spec, split="all", label_column=label_column)
+    if isinstance(whole, SyntheticDataset):
+        return open_dataset(spec, split="test", rule=rule), ("evaluated by the test part",)
+    assert isinstance(whole, ListedDataset)
     declared = {PARTS[part] for part in set(whole.parts.tolist()) - {UNDECLARED}}
     chosen: Split
     if declared:
@@ -190,18 +190,18 @@ def open_part(
     elif rule is not None:
         chosen, note = "test", "the model was trained on this data: evaluated by the test part, which training never sees"
     else:
-        chosen, note = "all", f"the data declares no parts: all {len(whole):,} pictures are evaluated"
+        chosen, note = "all", f"the data declares no parts: all {len(whole):,} images are evaluated"
     if chosen == "test" and whole.labels and _unlabelled(whole, chosen) and "val" in declared:
         chosen, note = "val", "the test part has no labels: evaluated by the val part"
-    source = whole if chosen == "all" else open_source(spec, split=chosen, rule=rule, label_column=label_column)
-    return source, (*_notes(source), note)
+    dataset = whole if chosen == "all" else open_dataset(spec, split=chosen, rule=rule, label_column=label_column)
+    return dataset, (*_notes(dataset), note)
 
 
-def _notes(source: Source) -> tuple[str, ...]:
-    return source.notes if isinstance(source, ListedSource) else ()
+def _notes(dataset: Dataset) -> tuple[str, ...]:
+    return dataset.notes if isinstance(dataset, ListedDataset) else ()
 
 
-def _unlabelled(whole: ListedSource, part: str) -> bool:
+def _unlabelled(whole: ListedDataset, part: str) -> bool:
     return any(whole.label(int(index)) is None for index in (whole.parts == PARTS.index(part)).nonzero()[0][:1])
 
 
@@ -222,25 +222,25 @@ def _same(spec: str, other: Json) -> bool:
     return isinstance(other, str) and (spec == other or Path(spec).resolve() == Path(other).resolve())
 
 
-# One line for each picture, as CSV: what it is, what the model chose, how sure it was, and what could not be read.
+# One line for each image, as CSV: what it is, what the model chose, how sure it was, and what could not be read.
 
 Row = Sequence[str | int]
 
 _LINE_BYTES = 200  # about, for the message of a full disk
 
 
-def write_per_image(path: Path, evaluation: Evaluation, source: Source) -> None:
+def write_per_image(path: Path, evaluation: Evaluation, dataset: Dataset) -> None:
     """Write the CSV; it appears whole or not at all.
 
     Columns: name, label, chosen, confidence, right (1 or 0), rank (how many classes the model held for likelier than the right
-    one), loss, real (whether the choice is one of the ReaL labels; empty without any), error (why the picture could not be
-    read; the rest is then empty). Where a picture may have several classes: name, labels (parted by |), best, logit, error.
+    one), loss, real (whether the choice is one of the ReaL labels; empty without any), error (why the image could not be
+    read; the rest is then empty). Where a image may have several classes: name, labels (parted by |), best, logit, error.
     """
     answers, targets = evaluation.answers, evaluation.targets
     rows = (
-        _multi_label_row(answers, targets, source)
+        _multi_label_row(answers, targets, dataset)
         if evaluation.judged is None
-        else _one_row(answers, evaluation.judged, targets, source, evaluation.real)
+        else _one_row(answers, evaluation.judged, targets, dataset, evaluation.real)
     )
     with replacing(path, needed=_LINE_BYTES * answers.asked) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
@@ -250,14 +250,14 @@ def write_per_image(path: Path, evaluation: Evaluation, source: Source) -> None:
 
 
 def _one_row(
-    answers: Answers, judged: Judged, targets: Targets, source: Source, real: Sequence[Sequence[int]] | None
+    answers: Answers, judged: Judged, targets: Targets, dataset: Dataset, real: Sequence[Sequence[int]] | None
 ) -> Iterator[Row]:
     yield ["name", "label", "chosen", "confidence", "right", "rank", "loss", "real", "error"]
     for row, index in enumerate(answers.indices_N.tolist()):
         chosen, rank = int(judged.chosen_N[row]), int(judged.rank_N[row])
         classes = None if real is None else real[index]
         yield [
-            name_in(source, index),
+            name_in(dataset, index),
             targets.labels[int(answers.labels[row])],
             targets.names[chosen],
             f"{judged.confidence_N[row]:.6f}",
@@ -268,19 +268,19 @@ def _one_row(
             "",
         ]
     for failure in answers.failures:
-        label = source.label(failure.index)
+        label = dataset.label(failure.index)
         assert isinstance(label, int)
         yield [failure.name, targets.labels[label], "", "", 0, "", "", "", failure.reason]
 
 
-def _multi_label_row(answers: Answers, targets: Targets, source: Source) -> Iterator[Row]:
+def _multi_label_row(answers: Answers, targets: Targets, dataset: Dataset) -> Iterator[Row]:
     yield ["name", "labels", "best", "logit", "error"]
     for row, index in enumerate(answers.indices_N.tolist()):
         best = int(top_classes(answers.logits_NC[row : row + 1], 1)[0, 0])
-        labels = _named(source.label(index), targets)
-        yield [name_in(source, index), labels, targets.names[best], f"{answers.logits_NC[row, best]:.6f}", ""]
+        labels = _named(dataset.label(index), targets)
+        yield [name_in(dataset, index), labels, targets.names[best], f"{answers.logits_NC[row, best]:.6f}", ""]
     for failure in answers.failures:
-        yield [failure.name, _named(source.label(failure.index), targets), "", "", failure.reason]
+        yield [failure.name, _named(dataset.label(failure.index), targets), "", "", failure.reason]
 
 
 def _named(label: object, targets: Targets) -> str:
@@ -288,16 +288,16 @@ def _named(label: object, targets: Targets) -> str:
     return "|".join(targets.labels[code] for code in label)
 
 
-# How much of its accuracy a model keeps when pictures are corrupted.
+# How much of its accuracy a model keeps when images are corrupted.
 
-_MANY = 500  # pictures, from which starting processes for each corruption pays
+_MANY = 500  # images, from which starting processes for each corruption pays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robustness:
     """One share for each corruption (row) and severity (column): top-1 accuracy, or mean average precision of several classes.
 
-    `clean` is the same of the pictures as they are.
+    `clean` is the same of the images as they are.
     """
 
     measure: str
@@ -313,30 +313,30 @@ class Robustness:
 
 def robustness(
     checkpoint: Checkpoint,
-    source: Source,
+    dataset: Dataset,
     clean: Evaluation,
     *,
     corruptions: Sequence[str],
     severities: Sequence[int],
     config: EvaluateConfig = EvaluateConfig(),  # noqa: B008 (a frozen value)
-    tell: Tell = silent,
+    tell: ProgressCallback = silent,
 ) -> Robustness:
-    """Evaluate once more for every corruption and severity; `clean` is the evaluation of the pictures as they are.
+    """Evaluate once more for every corruption and severity; `clean` is the evaluation of the images as they are.
 
-    A picture's corruption depends on its index in the source, the corruption and the severity alone.
+    A image's corruption depends on its index in the source, the corruption and the severity alone.
     """
     if not corruptions or not severities:
         raise ConfigError("there is no corruption or no severity to evaluate")
-    plain = EvaluationView(preprocess=checkpoint.preprocess, limits=DecodeLimits())
-    if config.workers and len(source) >= _MANY:
+    plain = EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits())
+    if config.workers and len(dataset) >= _MANY:
         config = replace(config, worker_kind="process")  # corrupting is work for the interpreter, which threads share
     config = replace(config, resamples=0)
     rows = []
     for name in corruptions:
         values = []
         for severity in severities:
-            view = CorruptedView(view=plain, corruption=name, severity=severity)
-            found = evaluate(checkpoint, source, clean.targets, view=view, config=config, tell=tell)
+            view = CorruptedTransform(view=plain, corruption=name, severity=severity)
+            found = evaluate(checkpoint, dataset, clean.targets, view=view, config=config, tell=tell)
             values.append(first_measure(found)[1])
         rows.append((name, tuple(values)))
     measure, value = first_measure(clean)

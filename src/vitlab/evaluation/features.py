@@ -1,6 +1,6 @@
-"""What the head sees of every picture of a source: extracted once, in batches, and kept for the next time.
+"""What the head sees of every image of a source: extracted once, in batches, and kept for the next time.
 
-Axes: B rows of a batch, N pictures, D width of the features; H height, W width, C channels.
+Axes: B rows of a batch, N images, D width of the features; H height, W width, C channels.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from vitlab.config.data import DecodeLimits
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.config.serialize import to_text
 from vitlab.data.batch import Batch, Failure
-from vitlab.data.dataset import Example, Label, ListedSource, Source
+from vitlab.data.dataset import Dataset, Label, ListedDataset, Sample
 from vitlab.data.loader import Loader
-from vitlab.data.transforms import EvaluationView, normalise
+from vitlab.data.transforms import EvaluationTransform, normalise
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.classify import evaluating
 from vitlab.io.cache import cache_folder
 from vitlab.io.digests import DIGEST_BYTES, Digests, digest
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models.families import Model
 
-# Features that were made once, kept in the user's cache folder by the content of the picture and of the model.
+# Features that were made once, kept in the user's cache folder by the content of the image and of the model.
 #
-# Every picture is kept by the hash of its own bytes, so another division, another order, other labels or another container of
-# the same pictures find what is there, and work that was interrupted goes on where it stopped.
+# Every image is kept by the hash of its own bytes, so another division, another order, other labels or another container of
+# the same images find what is there, and work that was interrupted goes on where it stopped.
 #
-# Axes: N pictures, D width of the features, 16 bytes of a hash.
+# Axes: N images, D width of the features, 16 bytes of a hash.
 
 Rows = NDArray[np.float32]
 
@@ -56,7 +56,7 @@ class FeatureStore:
         self.trouble: str | None = None
 
     def recall(self, digests_N16: Digests) -> tuple[NDArray[np.bool_], Rows | None]:
-        """Which of these pictures are known, (N,), and the features of those, in order; None where none is."""
+        """Which of these images are known, (N,), and the features of those, in order; None where none is."""
         wanted_N = _as_text(digests_N16)
         order_N = np.argsort(wanted_N, kind="stable")
         known_N = np.zeros(len(wanted_N), np.bool_)
@@ -66,7 +66,7 @@ class FeatureStore:
                 continue
             low_M = np.searchsorted(wanted_N, _as_text(digests_M16), side="left", sorter=order_N)
             high_M = np.searchsorted(wanted_N, _as_text(digests_M16), side="right", sorter=order_N)
-            for row in np.flatnonzero(high_M > low_M):  # more than one where the same picture is asked for twice
+            for row in np.flatnonzero(high_M > low_M):  # more than one where the same image is asked for twice
                 if found_ND is None:
                     found_ND = np.zeros((len(wanted_N), features_MD.shape[1]), np.float32)
                 places = order_N[low_M[row] : high_M[row]]
@@ -75,7 +75,7 @@ class FeatureStore:
         return known_N, None if found_ND is None else found_ND[known_N]
 
     def keep(self, digests_N16: Digests, features_ND: Rows) -> None:
-        """Keep the features of some pictures, all of them or, where that is not possible, none."""
+        """Keep the features of some images, all of them or, where that is not possible, none."""
         if self.trouble is not None or not len(digests_N16):
             return
         name = blake2b(np.ascontiguousarray(digests_N16).data, digest_size=DIGEST_BYTES).hexdigest()
@@ -112,16 +112,16 @@ def _as_text(digests_N16: Digests) -> NDArray[np.bytes_]:
     return np.ascontiguousarray(digests_N16).view(f"S{DIGEST_BYTES}").reshape(len(digests_N16))
 
 
-_KEPT_AT_ONCE = 1024  # pictures: what is lost at most when the work is interrupted
+_KEPT_AT_ONCE = 1024  # images: what is lost at most when the work is interrupted
 _LAYOUT = 1  # of what is kept; a change of it, or of vitlab, makes everything anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Features:
-    """The features and the class of each picture that could be read, in the source's order.
+    """The features and the class of each image that could be read, in the source's order.
 
-    `indices_N` are the pictures' numbers in their source, `names` the names of the classes. `failures` are the pictures that
-    could not be read: they have no row, and in a test set they still count, as wrong. `recalled` of the pictures were not read
+    `indices_N` are the images' numbers in their source, `names` the names of the classes. `failures` are the images that
+    could not be read: they have no row, and in a test set they still count, as wrong. `recalled` of the images were not read
     now but known from an earlier time. `notes` says what else there is to know.
     """
 
@@ -142,7 +142,7 @@ class Features:
 
     @property
     def asked(self) -> int:
-        """Pictures there are, readable or not: what shares of a test set are shares of."""
+        """Images there are, readable or not: what shares of a test set are shares of."""
         return len(self) + len(self.failures)
 
 
@@ -170,32 +170,32 @@ def model_key(checkpoint: Checkpoint) -> str:
 
 def features_of(
     checkpoint: Checkpoint,
-    source: Source,
+    dataset: Dataset,
     *,
     config: EvaluateConfig = EvaluateConfig(),  # noqa: B008 (a frozen value)
     store: FeatureStore | None = None,
     what: str = "features",
-    tell: Tell = silent,
+    tell: ProgressCallback = silent,
 ) -> Features:
-    """The features of every picture of a source with one class each.
+    """The features of every image of a source with one class each.
 
-    `store` (`FeatureStore(model_key(checkpoint))`) gives those it knows and is given the others; None keeps nothing. Pictures
-    are read in batches; what stays in memory is 4 D bytes a picture. `what` is told as the name of the work.
+    `store` (`FeatureStore(model_key(checkpoint))`) gives those it knows and is given the others; None keeps nothing. Images
+    are read in batches; what stays in memory is 4 D bytes a image. `what` is told as the name of the work.
     """
-    labels_N = labels_of(source)
-    digests_N16 = None if store is None else digests_of(source)
-    known_N, found_MD = np.zeros(len(source), np.bool_), None
+    labels_N = labels_of(dataset)
+    digests_N16 = None if store is None else digests_of(dataset)
+    known_N, found_MD = np.zeros(len(dataset), np.bool_), None
     if store is not None and digests_N16 is not None:
         known_N, found_MD = store.recall(digests_N16)
     fresh = _to_read(known_N, config)
-    tell(what, int(known_N.sum()), len(source))
-    made, failures = _extracted(checkpoint, source, fresh, (config, store, digests_N16, what, tell))
+    tell(what, int(known_N.sum()), len(dataset))
+    made, failures = _extracted(checkpoint, dataset, fresh, (config, store, digests_N16, what, tell))
     read_N = known_N.copy()
     read_N[list(made)] = True
     if not read_N.any():
-        raise DataError(f"none of {len(source):,} pictures could be read; the first: {failures[0]}")
+        raise DataError(f"none of {len(dataset):,} images could be read; the first: {failures[0]}")
     width = len(next(iter(made.values()))) if made else _width(found_MD)
-    features_ND = np.empty((len(source), width), np.float32)
+    features_ND = np.empty((len(dataset), width), np.float32)
     if found_MD is not None:
         features_ND[known_N] = found_MD
     for index, row in made.items():
@@ -204,72 +204,72 @@ def features_of(
         features_ND=features_ND if read_N.all() else features_ND[read_N],
         labels_N=labels_N[read_N],
         indices_N=np.flatnonzero(read_N).astype(np.int64),
-        names=source.labels,
+        names=dataset.labels,
         failures=failures,
         recalled=int(known_N.sum()),
         notes=() if store is None or store.trouble is None else (store.trouble,),
     )
 
 
-def labels_of(source: Source) -> NDArray[np.int64]:
-    """The class of each picture; refuses a source whose pictures have none, or several."""
-    if source.multi_label:
-        raise DataError("these pictures may have several classes, and a linear rule for one class each is asked for")
-    if isinstance(source, ListedSource):
-        labels_N = source.table.codes.astype(np.int64)
+def labels_of(dataset: Dataset) -> NDArray[np.int64]:
+    """The class of each image; refuses a source whose images have none, or several."""
+    if dataset.multi_label:
+        raise DataError("these images may have several classes, and a linear rule for one class each is asked for")
+    if isinstance(dataset, ListedDataset):
+        labels_N = dataset.table.codes.astype(np.int64)
     else:
-        labels_N = np.array([-1 if (label := source.label(index)) is None else label for index in range(len(source))], np.int64)
+        labels_N = np.array([-1 if (label := dataset.label(index)) is None else label for index in range(len(dataset))], np.int64)
     if (unknown := np.count_nonzero(labels_N < 0)) > 0:
-        raise DataError(f"{unknown:,} of {len(source):,} pictures have no label", hint="take a part of the data that has labels")
+        raise DataError(f"{unknown:,} of {len(dataset):,} images have no label", hint="take a part of the data that has labels")
     return labels_N
 
 
-def digests_of(source: Source) -> Digests:
-    """The hash of each picture's content, (N, 16)."""
-    if isinstance(source, ListedSource):
-        return source.digests()
-    made = b"".join(digest(source[index].content) for index in range(len(source)))
-    return np.frombuffer(made, np.uint8).reshape(len(source), -1)
+def digests_of(dataset: Dataset) -> Digests:
+    """The hash of each image's content, (N, 16)."""
+    if isinstance(dataset, ListedDataset):
+        return dataset.digests()
+    made = b"".join(digest(dataset[index].content) for index in range(len(dataset)))
+    return np.frombuffer(made, np.uint8).reshape(len(dataset), -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Some:
-    """Some pictures of a source, by their numbers in it."""
+    """Some images of a source, by their numbers in it."""
 
-    source: Source
+    dataset: Dataset
     indices: NDArray[np.int64]
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The source's classes."""
-        return self.source.labels
+        return self.dataset.labels
 
     @property
     def multi_label(self) -> bool:
         """As the source."""
-        return self.source.multi_label
+        return self.dataset.multi_label
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, index: int) -> Example:
-        return self.source[int(self.indices[index])]
+    def __getitem__(self, index: int) -> Sample:
+        return self.dataset[int(self.indices[index])]
 
     def label(self, index: int) -> Label:
-        """The picture's label, without reading it."""
-        return self.source.label(int(self.indices[index]))
+        """The image's label, without reading it."""
+        return self.dataset.label(int(self.indices[index]))
 
     def fingerprint(self) -> str:
         """Of the source and of the choice."""
-        made = sha256(self.source.fingerprint().encode())
+        made = sha256(self.dataset.fingerprint().encode())
         made.update(self.indices.astype("<i8").tobytes())
         return made.hexdigest()[:32]
 
 
 def _to_read(known_N: NDArray[np.bool_], config: EvaluateConfig) -> NDArray[np.int64]:
-    """The pictures that are not known; where broken ones are skipped, one that is known goes with them.
+    """The images that are not known; where broken ones are skipped, one that is known goes with them.
 
-    What is broken is never known, so it comes again each time; and a loader whose pictures are all broken refuses them all.
+    What is broken is never known, so it comes again each time; and a loader whose images are all broken refuses them all.
     """
     fresh_N = ~known_N
     if config.corrupt == "skip" and fresh_N.any() and not fresh_N.all():
@@ -277,20 +277,20 @@ def _to_read(known_N: NDArray[np.bool_], config: EvaluateConfig) -> NDArray[np.i
     return np.flatnonzero(fresh_N).astype(np.int64)
 
 
-_Job = tuple[EvaluateConfig, FeatureStore | None, Digests | None, str, Tell]
+_Job = tuple[EvaluateConfig, FeatureStore | None, Digests | None, str, ProgressCallback]
 
 
 def _extracted(
-    checkpoint: Checkpoint, source: Source, fresh: NDArray[np.int64], job: _Job
+    checkpoint: Checkpoint, dataset: Dataset, fresh: NDArray[np.int64], job: _Job
 ) -> tuple[dict[int, NDArray[np.float32]], tuple[Failure, ...]]:
-    """The features of the pictures with these indices, by index, and those that could not be read."""
+    """The features of the images with these indices, by index, and those that could not be read."""
     config, store, digests_N16, what, tell = job
     made: dict[int, NDArray[np.float32]] = {}
     failures: list[Failure] = []
     if not len(fresh):
         return made, ()
-    some: Source = source if len(fresh) == len(source) else Some(source=source, indices=fresh)
-    view = EvaluationView(preprocess=checkpoint.preprocess, limits=DecodeLimits())
+    some: Dataset = dataset if len(fresh) == len(dataset) else Some(dataset=dataset, indices=fresh)
+    view = EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits())
     waiting: list[int] = []
 
     def keep() -> None:
@@ -298,7 +298,7 @@ def _extracted(
             store.keep(digests_N16[waiting], np.stack([made[index] for index in waiting]))
         waiting.clear()
 
-    done = len(source) - len(fresh)
+    done = len(dataset) - len(fresh)
     with Loader(some, view.feed(), config=config.loader(), train=False) as loader, loader.batches() as batches:
         try:
             for batch in batches:
@@ -310,7 +310,7 @@ def _extracted(
                 if len(waiting) >= _KEPT_AT_ONCE:
                     keep()
                 done += batch.n_asked
-                tell(what, done, len(source))
+                tell(what, done, len(dataset))
         finally:
             keep()  # also of work that is interrupted
     return made, tuple(failures)

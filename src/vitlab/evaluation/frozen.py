@@ -1,6 +1,6 @@
-"""What a checkpoint's features are worth on other pictures: few-shot, nearest neighbours and a linear probe in one go.
+"""What a checkpoint's features are worth on other images: few-shot, nearest neighbours and a linear probe in one go.
 
-Features are made once for all of them, and only of the pictures that are needed.
+Features are made once for all of them, and only of the images that are needed.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.data import Split, SplitRule
 from vitlab.config.evaluation import EvaluateConfig, FewShotConfig, NeighboursConfig, ProbeConfig
 from vitlab.data.batch import Failure
-from vitlab.data.dataset import PARTS, LabelTable, ListedSource, Source
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import PARTS, Dataset, LabelTable, ListedDataset
+from vitlab.data.opening import open_dataset
 from vitlab.data.split import TRAIN, VAL, assign_parts
-from vitlab.data.synthetic.dataset import GeneratedSource
+from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.evaluation import trained_on
 from vitlab.evaluation.features import Features, FeatureStore, Some, digests_of, features_of, labels_of, model_key
 from vitlab.evaluation.few_shot import FewShot, drawn_by_any, fewshot
 from vitlab.evaluation.knn import Neighbours, knn
 from vitlab.evaluation.probe import Probe, probe
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Pictures to learn from and pictures to judge by, and what was decided on the way, a sentence each."""
+    """Images to learn from and images to judge by, and what was decided on the way, a sentence each."""
 
-    learn: Source
-    judge: Source
+    learn: Dataset
+    judge: Dataset
     notes: tuple[str, ...] = ()
 
 
@@ -53,7 +53,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """What was found. `learned` pictures were there to learn from and `judged` to judge by, `classes` of them.
+    """What was found. `learned` images were there to learn from and `judged` to judge by, `classes` of them.
 
     `read` features were made now and `recalled` were known; `seconds` says how long each part took.
     """
@@ -81,25 +81,25 @@ class Transfer:
 
 
 def open_pair(spec: str, split: Split | None, checkpoint: Checkpoint, *, label_column: str | None = None) -> Pair:
-    """Pictures to judge by and, apart from them, pictures to learn from.
+    """Images to judge by and, apart from them, images to learn from.
 
     Where `split` is None it is judged by the declared `test`, else by the declared `val`; data that declares no part is divided
     by the hash of its content. Whatever is not judged by and may be trained on is learned from.
     """
     rule = trained_on(spec, checkpoint) or SplitRule()
-    whole = open_source(spec, split="all", label_column=label_column)
-    declared = {PARTS[part] for part in set(whole.parts.tolist()) if part >= 0} if isinstance(whole, ListedSource) else set()
+    whole = open_dataset(spec, split="all", label_column=label_column)
+    declared = {PARTS[part] for part in set(whole.parts.tolist()) if part >= 0} if isinstance(whole, ListedDataset) else set()
     if split is None:
         split = "val" if "val" in declared and "test" not in declared else "test"
-        if split == "test" and isinstance(whole, ListedSource) and "val" in declared and _unlabelled(whole, split):
+        if split == "test" and isinstance(whole, ListedDataset) and "val" in declared and _unlabelled(whole, split):
             split = "val"
     if split not in ("test", "val"):
         raise ConfigError(f"split={split} leaves nothing to learn from", hint="judge by test or by val")
     others: Split = "train+val" if split == "test" else "train"
-    learn = open_source(spec, split=others, rule=rule, label_column=label_column)
-    judge = open_source(spec, split=split, rule=rule, label_column=label_column)
-    said = [] if isinstance(whole, GeneratedSource) else _notes(learn, judge)
-    words = "learned from every other picture" if not declared else f"learned from {others}"
+    learn = open_dataset(spec, split=others, rule=rule, label_column=label_column)
+    judge = open_dataset(spec, split=split, rule=rule, label_column=label_column)
+    said = [] if isinstance(whole, SyntheticDataset) else _notes(learn, judge)
+    words = "learned from every other image" if not declared else f"learned from {others}"
     return Pair(learn=learn, judge=judge, notes=(*said, f"{words}, judged by {split}"))
 
 
@@ -110,22 +110,22 @@ def transfer(
     *,
     config: EvaluateConfig = EvaluateConfig(),  # noqa: B008 (a frozen value)
     cache: bool = True,
-    tell: Tell = silent,
+    tell: ProgressCallback = silent,
 ) -> Transfer:
     """Find out what is asked; with `cache`, features are kept in the user's cache folder and found there the next time."""
     if pair.learn.labels != pair.judge.labels:
-        raise DataError("the pictures learned from and those judged by have different classes")
+        raise DataError("the images learned from and those judged by have different classes")
     labels_N, _ = labels_of(pair.learn), labels_of(pair.judge)
     store = FeatureStore(model_key(checkpoint)) if cache else None
     clock = _Clock()
     needed = pair.learn
     if asked.knn is None and asked.probe is None and asked.fewshot is not None:
         drawn = drawn_by_any(labels_N, classes=len(pair.learn.labels), config=asked.fewshot)
-        needed = Some(source=pair.learn, indices=drawn)
-    learn = features_of(checkpoint, needed, config=config, store=store, what="learning pictures", tell=tell)
+        needed = Some(dataset=pair.learn, indices=drawn)
+    learn = features_of(checkpoint, needed, config=config, store=store, what="learning images", tell=tell)
     if isinstance(needed, Some):
         learn = replace(learn, indices_N=needed.indices[learn.indices_N])
-    judge = features_of(checkpoint, pair.judge, config=config, store=store, what="judging pictures", tell=tell)
+    judge = features_of(checkpoint, pair.judge, config=config, store=store, what="judging images", tell=tell)
     clock.read("features")
     shots = () if asked.fewshot is None else tuple(fewshot(learn, judge, asked.fewshot, labels=labels_N))
     clock.read("fewshot")
@@ -149,12 +149,12 @@ def transfer(
     )
 
 
-def held_out(source: Source) -> NDArray[np.bool_]:
-    """Which of the pictures learned from are held out to choose by: the declared `val`, else a tenth by the hash of content."""
-    if isinstance(source, ListedSource) and set(np.unique(source.parts).tolist()) == {TRAIN, VAL}:
-        return np.asarray(source.parts == VAL)
-    table = LabelTable(codes=labels_of(source).astype(np.int32))
-    parts = assign_parts(digests_of(source), table, SplitRule(test=0), labels=source.labels, where="the pictures learned from")
+def held_out(dataset: Dataset) -> NDArray[np.bool_]:
+    """Which of the images learned from are held out to choose by: the declared `val`, else a tenth by the hash of content."""
+    if isinstance(dataset, ListedDataset) and set(np.unique(dataset.parts).tolist()) == {TRAIN, VAL}:
+        return np.asarray(dataset.parts == VAL)
+    table = LabelTable(codes=labels_of(dataset).astype(np.int32))
+    parts = assign_parts(digests_of(dataset), table, SplitRule(test=0), labels=dataset.labels, where="the images learned from")
     return np.asarray(parts == VAL)
 
 
@@ -170,10 +170,10 @@ def some_of(features: Features, chosen_N: NDArray[np.bool_]) -> Features:
     )
 
 
-def _probed(learn: Features, judge: Features, source: Source, config: ProbeConfig, tell: Tell) -> Probe:
-    held_N = held_out(source)[learn.indices_N]
+def _probed(learn: Features, judge: Features, dataset: Dataset, config: ProbeConfig, tell: ProgressCallback) -> Probe:
+    held_N = held_out(dataset)[learn.indices_N]
     if held_N.all() or not held_N.any():
-        raise DataError("too few pictures can be read to hold some out, which the strength of a probe is chosen by")
+        raise DataError("too few images can be read to hold some out, which the strength of a probe is chosen by")
     return probe(some_of(learn, ~held_N), some_of(learn, held_N), judge, config, told=lambda fits, _: tell("fits", fits, None))
 
 
@@ -181,14 +181,14 @@ def _short(shots: tuple[FewShot, ...]) -> Iterator[str]:
     for shot in shots:
         if shot.short:
             more = f" and {len(shot.short) - 3:,} more" if len(shot.short) > 3 else ""
-            yield f"fewer than {shot.shots} pictures to draw: {', '.join(shot.short[:3])}{more}; they gave all they have"
+            yield f"fewer than {shot.shots} images to draw: {', '.join(shot.short[:3])}{more}; they gave all they have"
 
 
-def _notes(*sources: Source) -> list[str]:
-    return list(dict.fromkeys(note for source in sources if isinstance(source, ListedSource) for note in source.notes))
+def _notes(*datasets: Dataset) -> list[str]:
+    return list(dict.fromkeys(note for dataset in datasets if isinstance(dataset, ListedDataset) for note in dataset.notes))
 
 
-def _unlabelled(whole: ListedSource, part: str) -> bool:
+def _unlabelled(whole: ListedDataset, part: str) -> bool:
     first = np.flatnonzero(whole.parts == PARTS.index(part))[:1]
     return any(whole.label(int(index)) is None for index in first)
 

@@ -1,8 +1,8 @@
-"""Classification by the nearest training pictures: no training, and so the plainest look at what features hold.
+"""Classification by the nearest training images: no training, and so the plainest look at what features hold.
 
 Wu et al. 2018, and DINO after it: the k nearest by cosine vote for their classes, each with weight exp(cosine / temperature).
 
-Axes: N pictures learned from, M pictures judged by, B some of them, D width of the features, K classes, k neighbours.
+Axes: N images learned from, M images judged by, B some of them, D width of the features, K classes, k neighbours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IN_MEMORY = 2**25  # cosines at once: 128 MB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """How many of the test pictures were right by their `k` nearest; `of` counts the unreadable ones too."""
+    """How many of the test images were right by their `k` nearest; `of` counts the unreadable ones too."""
 
     k: int
     right: int
@@ -39,12 +39,12 @@ def knn(
     test: Features,
     config: NeighboursConfig = NeighboursConfig(),  # noqa: B008 (a frozen value)
 ) -> tuple[Neighbours, ...]:
-    """Judge by every picture of `test`, for each k; of equal votes the first class wins."""
+    """Judge by every image of `test`, for each k; of equal votes the first class wins."""
     if train.names != test.names:
-        raise DataError("the pictures learned from and those judged by have different classes")
+        raise DataError("the images learned from and those judged by have different classes")
     most = max(config.k)
     if most > len(train):
-        raise DataError(f"k={most} neighbours of {len(train):,} pictures", hint="ask for fewer neighbours")
+        raise DataError(f"k={most} neighbours of {len(train):,} images", hint="ask for fewer neighbours")
     right = dict.fromkeys(config.k, 0)
     for rows, votes in _votes(unit(train.features_ND), train.labels_N, unit(test.features_ND), len(train.names), config):
         for k, votes_BK in votes:
@@ -70,13 +70,13 @@ def _votes(
     classes: int,
     config: NeighboursConfig,
 ) -> Iterator[tuple[slice, _Votes]]:
-    """Test pictures a slice at a time, and for each k the votes of their neighbours."""
+    """Test images a slice at a time, and for each k the votes of their neighbours."""
     step = max(1, _IN_MEMORY // len(train_ND))
     for start in range(0, len(test_MD), step):
         cosine_BN = test_MD[start : start + step] @ train_ND.T
         nearest_Bk = _nearest(cosine_BN, max(config.k))
         cosine_Bk = np.take_along_axis(cosine_BN, nearest_Bk, 1).astype(np.float64)
-        # Against the nearest: the factor is the same for all of a picture's neighbours, and nothing overflows.
+        # Against the nearest: the factor is the same for all of a image's neighbours, and nothing overflows.
         weight_Bk = np.exp((cosine_Bk - cosine_Bk[:, :1]) / config.temperature)
         yield slice(start, start + len(cosine_BN)), _counted(labels_N[nearest_Bk], weight_Bk, classes, config.k)
 

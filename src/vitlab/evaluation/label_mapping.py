@@ -14,7 +14,7 @@ from pathlib import Path
 from vitlab.data.dataset import align_labels
 from vitlab.data.readers.manifest import as_text, read_bytes
 from vitlab.errors import DataError, did_you_mean
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 from vitlab.io.zip import ZipContents, read_zip_index
 
 
@@ -23,7 +23,7 @@ class Targets:
     """What counts as right.
 
     `labels` are the classes of the data; `right` are, for each of them, the classes of the model that count: one of the same
-    meaning, several where a mapping says so, none where its pictures are left out. `names` are the model's classes.
+    meaning, several where a mapping says so, none where its images are left out. `names` are the model's classes.
     """
 
     labels: tuple[str, ...]
@@ -49,7 +49,7 @@ def match_by_name(data: Sequence[str], model: Sequence[str] | None, *, classes: 
     said. `subset` lets the data hold some of the model's classes, in any order.
     """
     if not data:
-        raise DataError("the data has no labels to evaluate by", hint="vitlab predict answers for pictures without labels")
+        raise DataError("the data has no labels to evaluate by", hint="vitlab predict answers for images without labels")
     if model is None:
         if len(data) != classes:
             raise DataError(
@@ -77,22 +77,22 @@ def match_by_name(data: Sequence[str], model: Sequence[str] | None, *, classes: 
 def match_by_file(path: Path, data: Sequence[str], model: Sequence[str] | None, *, classes: int) -> Targets:
     """Targets from a JSON object: class of the data -> list of the model's classes, by name or number (as for ObjectNet).
 
-    Every class of the data must be there. An empty list leaves its pictures out; that is counted and said.
+    Every class of the data must be there. An empty list leaves its images out; that is counted and said.
     """
     try:
         table = json.loads(path.read_bytes())
     except OSError as error:
-        raise DataError(f"{shown(str(path))} cannot be read: {error.strerror}") from error
+        raise DataError(f"{printable(str(path))} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{shown(str(path))} is no JSON: {error}") from error
+        raise DataError(f"{printable(str(path))} is no JSON: {error}") from error
     if not isinstance(table, dict):
         raise DataError(
-            f"{shown(str(path))} is no JSON object", hint='a mapping is {"class of the data": ["class of the model", ...]}'
+            f"{printable(str(path))} is no JSON object", hint='a mapping is {"class of the data": ["class of the model", ...]}'
         )
     if missing := [label for label in data if label not in table]:
         raise DataError(
-            f"{shown(str(path))} does not map {_listed(missing)}",
-            hint="map a class to [] to leave its pictures out" if len(missing) < len(data) else "are these the data's classes?",
+            f"{printable(str(path))} does not map {_listed(missing)}",
+            hint="map a class to [] to leave its images out" if len(missing) < len(data) else "are these the data's classes?",
         )
     place_of = {name: place for place, name in enumerate(model or ())}
     twice = {name for name in model or () if list(model or ()).count(name) > 1} if len(place_of) < len(model or ()) else set()
@@ -100,10 +100,10 @@ def match_by_file(path: Path, data: Sequence[str], model: Sequence[str] | None, 
         tuple(_place(word, label, place_of, twice, classes, path) for word in _words(table[label], label, path)) for label in data
     )
     if not any(right):
-        raise DataError(f"{shown(str(path))} maps every class of the data to nothing")
+        raise DataError(f"{printable(str(path))} maps every class of the data to nothing")
     notes = []
     if empty := [label for label, places in zip(data, right, strict=True) if not places]:
-        notes.append(f"{len(empty):,} classes are mapped to nothing, and their pictures left out: {_listed(empty)}")
+        notes.append(f"{len(empty):,} classes are mapped to nothing, and their images left out: {_listed(empty)}")
     if unused := [label for label in table if label not in set(data)]:
         notes.append(f"{len(unused):,} classes of the mapping are not in the data: {_listed(unused)}")
     names = tuple(model) if model is not None else tuple(map(str, range(classes)))
@@ -113,59 +113,61 @@ def match_by_file(path: Path, data: Sequence[str], model: Sequence[str] | None, 
 def _words(value: object, label: str, path: Path) -> list[object]:
     words = value if isinstance(value, list) else [value]
     if not all(isinstance(word, str | int) and not isinstance(word, bool) for word in words):
-        raise DataError(f"{shown(str(path))} maps {shown(label)} to {shown(str(value)[:80])}, not to names or numbers of classes")
+        raise DataError(
+            f"{printable(str(path))} maps {printable(label)} to {printable(str(value)[:80])}, not to names or numbers of classes"
+        )
     return words
 
 
 def _place(word: object, label: str, place_of: dict[str, int], twice: set[str], classes: int, path: Path) -> int:
-    where = f"{shown(str(path))} maps {shown(label)} to"
+    where = f"{printable(str(path))} maps {printable(label)} to"
     if isinstance(word, int):
         if not 0 <= word < classes:
             raise DataError(f"{where} class {word}, and the model has 0 to {classes - 1}")
         return word
     name = str(word)
     if not place_of:
-        raise DataError(f"{where} {shown(name)}, and the checkpoint has no labels", hint="use numbers, or give --labels FILE")
+        raise DataError(f"{where} {printable(name)}, and the checkpoint has no labels", hint="use numbers, or give --labels FILE")
     if name in twice:
-        raise DataError(f"{where} {shown(name)}, which is the name of two classes", hint="use the class's number")
+        raise DataError(f"{where} {printable(name)}, which is the name of two classes", hint="use the class's number")
     if name not in place_of:
-        raise DataError(f"{where} {shown(name)}, which is no class of the model", hint=did_you_mean(name, list(place_of)))
+        raise DataError(f"{where} {printable(name)}, which is no class of the model", hint=did_you_mean(name, list(place_of)))
     return place_of[name]
 
 
 def _listed(names: Sequence[str]) -> str:
-    text = ", ".join(shown(name) for name in names[:5])
+    text = ", ".join(printable(name) for name in names[:5])
     return text + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
-# ImageNet-ReaL and its like: files that say of each picture which classes are really right, none or several.
+# ImageNet-ReaL and its like: files that say of each image which classes are really right, none or several.
 #
-# Read are the authors' `real.json` (a list with one entry for each validation picture, in the order of their numbers), a JSON
-# object (picture -> classes), and CSV or TSV with a column of files and one of labels, parted by spaces, | or ;.
+# Read are the authors' `real.json` (a list with one entry for each validation image, in the order of their numbers), a JSON
+# object (image -> classes), and CSV or TSV with a column of files and one of labels, parted by spaces, | or ;.
 
 _FILES = ("path", "file", "file_name", "filename", "image", "image_path", "filepath", "name")
 _LABELS = ("real_labels", "real", "labels", "label")
 _NUMBER = re.compile(r"_(\d{8})\.\w+$")  # ILSVRC2012_val_00000293.JPEG
 
 
-def read_real(path: str, pictures: Sequence[str], names: Sequence[str] | None, *, classes: int) -> tuple[tuple[int, ...], ...]:
-    """The classes that are right for each of the pictures, in their order; empty for a picture that has none.
+def read_real(path: str, images: Sequence[str], names: Sequence[str] | None, *, classes: int) -> tuple[tuple[int, ...], ...]:
+    """The classes that are right for each of the images, in their order; empty for a image that has none.
 
-    `path` may also name a file inside a zip: `data.zip/labels.csv`. Pictures are found by the end of their paths. Classes are
-    numbers of the model's, or names among `names`. A picture that the file does not know is refused.
+    `path` may also name a file inside a zip: `data.zip/labels.csv`. Images are found by the end of their paths. Classes are
+    numbers of the model's, or names among `names`. A image that the file does not know is refused.
     """
     content = _content(path)
     text = as_text(content, path)
     table: Mapping[str, object] | list[object] = _json(text, path) if path.lower().endswith(".json") else _csv(text, path)
     if isinstance(table, list):
-        found: Iterator[object] = _by_number(table, pictures, path)
+        found: Iterator[object] = _by_number(table, images, path)
     else:
-        found = _by_name(table, pictures, path)
+        found = _by_name(table, images, path)
     counts = Counter(names or ())
     place_of = {name: place for place, name in enumerate(names or ()) if counts[name] == 1}
     return tuple(
-        tuple(_real_place(word, place_of, classes, f"{shown(path)}: {shown(picture)}") for word in _real_words(value, path))
-        for picture, value in zip(pictures, found, strict=True)
+        tuple(_real_place(word, place_of, classes, f"{printable(path)}: {printable(image)}") for word in _real_words(value, path))
+        for image, value in zip(images, found, strict=True)
     )
 
 
@@ -177,7 +179,7 @@ def _content(path: str) -> bytes:
     inside = path[at + 5 :]
     row = next((row for row, name in enumerate(contents.index.names) if name == inside), None)
     if row is None:
-        raise DataError(f"{shown(path[: at + 4])} holds no file {shown(inside)}")
+        raise DataError(f"{printable(path[: at + 4])} holds no file {printable(inside)}")
     return contents.read(row)
 
 
@@ -185,9 +187,9 @@ def _json(text: str, path: str) -> dict[str, object] | list[object]:
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{shown(path)} is no JSON: {error}") from error
+        raise DataError(f"{printable(path)} is no JSON: {error}") from error
     if not isinstance(table, dict | list):
-        raise DataError(f"{shown(path)} is neither a JSON object nor a list", hint='{"picture": [class, ...]}')
+        raise DataError(f"{printable(path)} is neither a JSON object nor a list", hint='{"image": [class, ...]}')
     return table
 
 
@@ -202,16 +204,16 @@ def _csv(text: str, path: str) -> dict[str, object]:
         column = next((fields[name] for name in _LABELS if name in fields), None)
         if file is None or column is None:
             raise DataError(
-                f"{shown(path)} has the columns {', '.join(map(shown, fields)) or 'of no header'}",
+                f"{printable(path)} has the columns {', '.join(map(printable, fields)) or 'of no header'}",
                 hint=f"call one of them {_FILES[1]} and another {_LABELS[0]}",
             )
         for record in reader:
             name, value = record[file], record[column]
             if name in table:
-                raise DataError(f"{shown(path)}, line {reader.line_num}: {shown(name)} is there twice")
+                raise DataError(f"{printable(path)}, line {reader.line_num}: {printable(name)} is there twice")
             table[name] = _parted(value or "")
     except csv.Error as error:
-        raise DataError(f"{shown(path)}, line {reader.line_num}, is no CSV: {error}") from error
+        raise DataError(f"{printable(path)}, line {reader.line_num}, is no CSV: {error}") from error
     return table
 
 
@@ -221,38 +223,38 @@ def _parted(cell: str) -> list[str]:
     return [word.strip() for word in re.split(mark, cell) if word.strip()]
 
 
-def _by_number(table: list[object], pictures: Sequence[str], path: str) -> Iterator[object]:
-    for picture in pictures:
-        number = _NUMBER.search(picture)
+def _by_number(table: list[object], images: Sequence[str], path: str) -> Iterator[object]:
+    for image in images:
+        number = _NUMBER.search(image)
         if number is None or not 1 <= int(number[1]) <= len(table):
             raise DataError(
-                f"{shown(path)} is a list by the numbers of pictures, and {shown(picture)} has none from 1 to {len(table):,}",
-                hint="numbers are the eight digits of ILSVRC2012_val_00000001.JPEG; or give an object: picture -> classes",
+                f"{printable(path)} is a list by the numbers of images, and {printable(image)} has none from 1 to {len(table):,}",
+                hint="numbers are the eight digits of ILSVRC2012_val_00000001.JPEG; or give an object: image -> classes",
             )
         yield table[int(number[1]) - 1]
 
 
-def _by_name(table: Mapping[str, object], pictures: Sequence[str], path: str) -> Iterator[object]:
-    unknown = [picture for picture in pictures if _key(table, picture) is None]
+def _by_name(table: Mapping[str, object], images: Sequence[str], path: str) -> Iterator[object]:
+    unknown = [image for image in images if _key(table, image) is None]
     if unknown:
         raise DataError(
-            f"{shown(path)} does not know {len(unknown):,} of {len(pictures):,} pictures, the first {shown(unknown[0])}",
-            hint="a picture without a right class is in it with no class",
+            f"{printable(path)} does not know {len(unknown):,} of {len(images):,} images, the first {printable(unknown[0])}",
+            hint="a image without a right class is in it with no class",
         )
-    for picture in pictures:
-        yield table[_key(table, picture) or ""]
+    for image in images:
+        yield table[_key(table, image) or ""]
 
 
-def _key(table: Mapping[str, object], picture: str) -> str | None:
-    """The longest end of the picture's path that the table has."""
-    parts = picture.split("/")
+def _key(table: Mapping[str, object], image: str) -> str | None:
+    """The longest end of the image's path that the table has."""
+    parts = image.split("/")
     return next((key for start in range(len(parts)) if (key := "/".join(parts[start:])) in table), None)
 
 
 def _real_words(value: object, path: str) -> list[object]:
     words = value if isinstance(value, list) else [value]
     if not all(isinstance(word, str | int) and not isinstance(word, bool) for word in words):
-        raise DataError(f"{shown(path)} holds {shown(str(value)[:80])} where classes should be")
+        raise DataError(f"{printable(path)} holds {printable(str(value)[:80])} where classes should be")
     return words
 
 
@@ -262,7 +264,7 @@ def _real_place(word: object, place_of: Mapping[str, int], classes: int, where: 
         return place_of[name]
     if not re.fullmatch(r"\d{1,9}", name):
         raise DataError(
-            f"{where}: {shown(name)} names no class of the model, or more than one", hint=did_you_mean(name, list(place_of))
+            f"{where}: {printable(name)} names no class of the model, or more than one", hint=did_you_mean(name, list(place_of))
         )
     if int(name) >= classes:
         raise DataError(f"{where}: class {name}, and the model has 0 to {classes - 1}")

@@ -4,7 +4,7 @@ By PyTorch's L-BFGS rather than scikit-learn's LogisticRegression: PyTorch is he
 package; a fit starts from the one before it, which a search over many strengths gains most from; and it is said how flat the
 loss is where it stopped. Both minimise the same function, and a test holds them to the same probabilities.
 
-Axes: N pictures learned from, D width of the features, K classes.
+Axes: N images learned from, D width of the features, K classes.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Probe:
-    """What a probe reached: `right` of `of` test pictures, the unreadable ones counted as wrong.
+    """What a probe reached: `right` of `of` test images, the unreadable ones counted as wrong.
 
-    `tried` lists each strength that was fitted with its accuracy on the held-out pictures, weakest first; `rule` is the fit to
-    all training pictures with the strength that was best.
+    `tried` lists each strength that was fitted with its accuracy on the held-out images, weakest first; `rule` is the fit to
+    all training images with the strength that was best.
     """
 
     right: int
@@ -81,14 +81,14 @@ def probe(
     `told` hears how many fits are done and at what strength.
     """
     if not train.names == val.names == test.names:
-        raise DataError("the pictures learned from, chosen by and judged by have different classes")
+        raise DataError("the images learned from, chosen by and judged by have different classes")
     classes = len(train.names)
     grid = config.grid()
     tried: dict[int, tuple[float, float]] = {}
     before: list[Linear] = []
 
     def judged(place: int) -> tuple[float, float]:
-        """Accuracy, and minus the loss to part those that are equal, on the held-out pictures."""
+        """Accuracy, and minus the loss to part those that are equal, on the held-out images."""
         if place not in tried:
             near = min(before, key=lambda rule: abs(np.log(rule.l2 / grid[place])), default=None)
             rule = fit(train, classes=classes, l2=grid[place], config=config, start=near)
@@ -146,13 +146,13 @@ def _minimise(
     x_ND: Tensor, labels_N: Tensor, weights_DK: Tensor, bias_K: Tensor, *, l2: float, config: ProbeConfig
 ) -> tuple[int, float]:
     """Change weights and bias in place; how many steps that took, and how steep the mean loss still is."""
-    pictures = len(x_ND)
+    images = len(x_ND)
     optimiser = torch.optim.LBFGS(
         [weights_DK, bias_K],
         lr=1.0,
         max_iter=config.most_steps,
         max_eval=2 * config.most_steps,
-        tolerance_grad=config.tolerance * pictures,
+        tolerance_grad=config.tolerance * images,
         tolerance_change=0.0,
         history_size=_HISTORY,
         line_search_fn="strong_wolfe",
@@ -162,7 +162,7 @@ def _minimise(
         # The gradient by hand: a softmax and two products, where autograd would keep and walk a graph each time.
         log_NK = F.log_softmax(torch.addmm(bias_K, x_ND, weights_DK), dim=1)
         error_NK = log_NK.exp()
-        error_NK[torch.arange(pictures), labels_N] -= 1
+        error_NK[torch.arange(images), labels_N] -= 1
         weights_DK.grad = x_ND.T @ error_NK + l2 * weights_DK
         bias_K.grad = error_NK.sum(0)
         return float(F.nll_loss(log_NK, labels_N, reduction="sum") + l2 / 2 * weights_DK.square().sum())
@@ -173,7 +173,7 @@ def _minimise(
     assert weights_DK.grad is not None
     assert bias_K.grad is not None
     steepest = max(float(weights_DK.grad.abs().max()), float(bias_K.grad.abs().max()))
-    return int(optimiser.state[weights_DK]["n_iter"]), steepest / pictures
+    return int(optimiser.state[weights_DK]["n_iter"]), steepest / images
 
 
 def _judged(rule: Linear, val: Features) -> tuple[float, float]:

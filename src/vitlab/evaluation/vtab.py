@@ -1,6 +1,6 @@
-"""VTAB-1k by a linear probe: 19 tasks, 800 pictures to learn from, 200 to choose by, all of the test part to judge by.
+"""VTAB-1k by a linear probe: 19 tasks, 800 images to learn from, 200 to choose by, all of the test part to judge by.
 
-The paper's Table 9 fine-tunes the whole model on those 1,000 pictures; a probe leaves it as it is and learns a linear rule on
+The paper's Table 9 fine-tunes the whole model on those 1,000 images; a probe leaves it as it is and learns a linear rule on
 its features. It takes seconds after the features, and says less about tasks far from what the model was trained on.
 """
 
@@ -20,8 +20,8 @@ from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.evaluation import EvaluateConfig, VtabConfig
 from vitlab.data.batch import Failure
 from vitlab.data.catalog.sets import find_set
-from vitlab.data.dataset import PARTS, UNDECLARED, ListedSource
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import PARTS, UNDECLARED, ListedDataset
+from vitlab.data.opening import open_dataset
 from vitlab.data.readers.hdf5 import has_camelyon, open_camelyon
 from vitlab.data.readers.retinopathy import has_retinopathy, open_retinopathy
 from vitlab.data.readers.tfrecord import open_dmlab
@@ -30,14 +30,14 @@ from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError, VitlabError
 from vitlab.evaluation.features import Features, FeatureStore, features_of, model_key
 from vitlab.evaluation.probe import Probe, probe
-from vitlab.io.names import shown
-from vitlab.io.progress import Tell, silent
+from vitlab.io.names import printable
+from vitlab.io.progress import ProgressCallback, silent
 
-# Which pictures of a set VTAB trains on, chooses by and tests on.
+# Which images of a set VTAB trains on, chooses by and tests on.
 #
 # VTAB takes the first 800 of its train part, the first 200 of its val part and all of its test part in the order of TensorFlow
 # Datasets, which is by a hash of each example's key and can be had from its record files only. Here the order is by the hash of
-# each picture's content: as good a shuffle, the same on every machine and in every container, but other pictures. The published
+# each image's content: as good a shuffle, the same on every machine and in every container, but other images. The published
 # choice comes with lists (`vitlab.data.readers.vtab`) or a file of indices (`read_splits`).
 
 Indices = NDArray[np.int64]
@@ -48,7 +48,7 @@ SPLIT_KEYS = ("train800", "val200", "test")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Divided:
-    """The pictures of each part, by their numbers in the whole set, and `how` they were chosen."""
+    """The images of each part, by their numbers in the whole set, and `how` they were chosen."""
 
     train: Indices
     val: Indices
@@ -60,7 +60,7 @@ class Divided:
 class TrainShare:
     """The official train and test parts; `percent` of train stays train and the rest is val, where no val is declared.
 
-    `test` names the part that is tested on: CLEVR's own test pictures have no scenes, and its val is taken. `halve_test` makes
+    `test` names the part that is tested on: CLEVR's own test images have no scenes, and its val is taken. `halve_test` makes
     val of the first half of the official test part (small NORB, whose train part has other objects than its test part).
     """
 
@@ -68,18 +68,18 @@ class TrainShare:
     test: Literal["test", "val"] = "test"
     halve_test: bool = False
 
-    def parts(self, source: ListedSource, order: Indices) -> tuple[Indices, Indices, Indices]:
+    def parts(self, dataset: ListedDataset, order: Indices) -> tuple[Indices, Indices, Indices]:
         """Train, val and test, each in `order`."""
-        train, val, test = (order[source.parts[order] == part] for part in (TRAIN, VAL, TEST))
+        train, val, test = (order[dataset.parts[order] == part] for part in (TRAIN, VAL, TEST))
         if self.test == "val" and len(val) and not len(test):
             val, test = val[:0], val
-        _declared(train, "train", source)
-        _declared(test, self.test, source)
+        _declared(train, "train", dataset)
+        _declared(test, self.test, dataset)
         if self.halve_test:
             half = len(test) // 2
             return train, test[:half], test[half:]
         if len(val) or self.percent == 100:
-            _declared(val, "val", source)
+            _declared(val, "val", dataset)
             return train, val, test
         kept = self.percent * len(train) // 100
         return train[:kept], train[kept:], test
@@ -92,10 +92,10 @@ class WholeShares:
     train: int
     val: int
 
-    def parts(self, source: ListedSource, order: Indices) -> tuple[Indices, Indices, Indices]:
+    def parts(self, dataset: ListedDataset, order: Indices) -> tuple[Indices, Indices, Indices]:
         """Train, val and test, each in `order`."""
-        if np.any(source.parts != UNDECLARED):
-            return TrainShare(percent=100 * self.train // (self.train + self.val)).parts(source, order)
+        if np.any(dataset.parts != UNDECLARED):
+            return TrainShare(percent=100 * self.train // (self.train + self.val)).parts(dataset, order)
         first = self.train * len(order) // 100
         second = (self.train + self.val) * len(order) // 100
         return order[:first], order[first:second], order[second:]
@@ -103,21 +103,21 @@ class WholeShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThirtyEach:
-    """Thirty pictures of each class to train on, as is usual for Caltech-101, `percent` of which stay train; the rest is test."""
+    """Thirty images of each class to train on, as is usual for Caltech-101, `percent` of which stay train; the rest is test."""
 
     percent: int
     each: int = 30
 
-    def parts(self, source: ListedSource, order: Indices) -> tuple[Indices, Indices, Indices]:
+    def parts(self, dataset: ListedDataset, order: Indices) -> tuple[Indices, Indices, Indices]:
         """Train, val and test, each in `order`."""
-        if np.any(source.parts != UNDECLARED):
-            return TrainShare(percent=self.percent).parts(source, order)
-        codes = source.table.codes[order]
+        if np.any(dataset.parts != UNDECLARED):
+            return TrainShare(percent=self.percent).parts(dataset, order)
+        codes = dataset.table.codes[order]
         taken = np.zeros(len(order), np.bool_)
-        for code, name in enumerate(source.labels):
+        for code, name in enumerate(dataset.labels):
             of_class = np.flatnonzero(codes == code)
             if len(of_class) <= self.each:
-                raise DataError(f"{shown(name)} has {len(of_class)} pictures, which leaves none to test on after {self.each}")
+                raise DataError(f"{printable(name)} has {len(of_class)} images, which leaves none to test on after {self.each}")
             taken[of_class[: self.each]] = True
         trained, test = order[taken], order[~taken]
         kept = self.percent * len(trained) // 100
@@ -127,38 +127,38 @@ class ThirtyEach:
 Division = TrainShare | WholeShares | ThirtyEach
 
 
-def divide(source: ListedSource, division: Division, config: VtabConfig) -> Divided:
+def divide(dataset: ListedDataset, division: Division, config: VtabConfig) -> Divided:
     """The division of a set by VTAB's rule, in the order of the hash of content."""
-    order = hash_order(source)
-    train, val, test = division.parts(source, order)
+    order = hash_order(dataset)
+    train, val, test = division.parts(dataset, order)
     for name, part, wanted in (("train", train, config.train), ("val", val, config.val), ("test", test, 1)):
         if len(part) < wanted:
-            raise DataError(f"the {name} part has {len(part):,} pictures, and {wanted:,} are taken of it")
+            raise DataError(f"the {name} part has {len(part):,} images, and {wanted:,} are taken of it")
     kept = len(test) if config.test is None else config.test
     return Divided(train=train[: config.train], val=val[: config.val], test=np.sort(test[:kept]), how="by the hash of content")
 
 
-def divide_by_lists(source: ListedSource, config: VtabConfig) -> Divided:
+def divide_by_lists(dataset: ListedDataset, config: VtabConfig) -> Divided:
     """The parts that the lists of VTAB-1k declare, as they are; the test part cut where fewer are asked for."""
-    parts = [np.flatnonzero(source.parts == part).astype(np.int64) for part in (TRAIN, VAL, TEST)]
-    return Divided(train=parts[0], val=parts[1], test=_cut(parts[2], source, config), how="published lists")
+    parts = [np.flatnonzero(dataset.parts == part).astype(np.int64) for part in (TRAIN, VAL, TEST)]
+    return Divided(train=parts[0], val=parts[1], test=_cut(parts[2], dataset, config), how="published lists")
 
 
 def read_splits(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Entries]]:
     """The parts of each task from a JSON file: {"Pets": {"train800": [...], "val200": [...], "test": [...]}, ...}.
 
-    A picture is its number in the set as it is published, or the end of its path. `names` gives, for each name by which a task
+    A image is its number in the set as it is published, or the end of its path. `names` gives, for each name by which a task
     may be called, in lower case, its own.
     """
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{shown(str(path))} is no JSON file that can be read") from error
+        raise DataError(f"{printable(str(path))} is no JSON file that can be read") from error
     if not isinstance(told, dict):
-        raise DataError(f"{shown(str(path))} holds no object of tasks")
+        raise DataError(f"{printable(str(path))} holds no object of tasks")
     found: dict[str, dict[str, Entries]] = {}
     for called, parts in told.items():
-        where = f"{shown(str(path))}, {shown(called)}"
+        where = f"{printable(str(path))}, {printable(called)}"
         task = names.get(called.lower())
         if task is None:
             raise DataError(f"{where}: VTAB has no such task", hint=f"tasks are {', '.join(dict.fromkeys(names.values()))}")
@@ -169,21 +169,21 @@ def read_splits(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Ent
         for key, entries in parts.items():
             plain = isinstance(entries, list) and all(type(entry) in (int, str) for entry in entries)
             if not plain or not entries:
-                raise DataError(f"{where}.{key} must be a list of numbers or of paths of pictures")
+                raise DataError(f"{where}.{key} must be a list of numbers or of paths of images")
         found[task] = parts
     return found
 
 
-def divide_by_file(source: ListedSource, division: Division, parts: Mapping[str, Entries], config: VtabConfig) -> Divided:
-    """The parts that a split file lists; the test part by VTAB's rule where it lists none. Parts may not share a picture."""
-    finder = _Finder(source)
+def divide_by_file(dataset: ListedDataset, division: Division, parts: Mapping[str, Entries], config: VtabConfig) -> Divided:
+    """The parts that a split file lists; the test part by VTAB's rule where it lists none. Parts may not share a image."""
+    finder = _Finder(dataset)
     train, val = finder.find(parts["train800"], "train800"), finder.find(parts["val200"], "val200")
     how = "split file"
     if "test" in parts:
         test = finder.find(parts["test"], "test")
     else:
-        test = division.parts(source, hash_order(source))[2]
-        how = "split file, test by the hash of content" if np.all(source.parts == UNDECLARED) else "split file, official test"
+        test = division.parts(dataset, hash_order(dataset))[2]
+        how = "split file, test by the hash of content" if np.all(dataset.parts == UNDECLARED) else "split file, official test"
     for one, other, names in (
         (train, val, "train800 and val200"),
         (train, test, "train800 and test"),
@@ -191,47 +191,47 @@ def divide_by_file(source: ListedSource, division: Division, parts: Mapping[str,
     ):
         shared = np.intersect1d(one, other)
         if len(shared):
-            raise DataError(f"{names} share {len(shared):,} pictures, the first {shown(source.name(int(shared[0])))}")
-    return Divided(train=train, val=val, test=_cut(np.sort(test), source, config), how=how)
+            raise DataError(f"{names} share {len(shared):,} images, the first {printable(dataset.name(int(shared[0])))}")
+    return Divided(train=train, val=val, test=_cut(np.sort(test), dataset, config), how=how)
 
 
-def hash_order(source: ListedSource) -> Indices:
-    """The pictures' numbers in the order of the hash of their content; copies of a picture stay in the order they have."""
-    digests = np.ascontiguousarray(source.digests())
+def hash_order(dataset: ListedDataset) -> Indices:
+    """The images' numbers in the order of the hash of their content; copies of a image stay in the order they have."""
+    digests = np.ascontiguousarray(dataset.digests())
     return np.argsort(digests.view(f"S{digests.shape[1]}")[:, 0], kind="stable").astype(np.int64)
 
 
-def _cut(test: Indices, source: ListedSource, config: VtabConfig) -> Indices:
+def _cut(test: Indices, dataset: ListedDataset, config: VtabConfig) -> Indices:
     if config.test is None or config.test >= len(test):
         return test
-    return np.sort(test[hash_order(source.take(test))[: config.test]])
+    return np.sort(test[hash_order(dataset.take(test))[: config.test]])
 
 
-def _declared(part: Indices, name: str, source: ListedSource) -> None:
+def _declared(part: Indices, name: str, dataset: ListedDataset) -> None:
     if not len(part):
-        declared = [PARTS[code] for code in sorted(set(source.parts.tolist()) - {UNDECLARED})]
+        declared = [PARTS[code] for code in sorted(set(dataset.parts.tolist()) - {UNDECLARED})]
         has = f"declares {' and '.join(declared)}" if declared else "declares no part"
         raise DataError(f"the data {has}, and VTAB takes its official {name} part")
 
 
 class _Finder:
-    """Pictures by their number or by the end of their path."""
+    """Images by their number or by the end of their path."""
 
-    def __init__(self, source: ListedSource) -> None:
-        self._source = source
+    def __init__(self, dataset: ListedDataset) -> None:
+        self._source = dataset
         self._by_name: dict[str, list[int]] | None = None
 
     def find(self, entries: Entries, part: str) -> Indices:
         found = [self._one(entry, part) for entry in entries]
         if len(set(found)) != len(found):
             twice = next(entry for place, entry in enumerate(entries) if found[place] in found[:place])
-            raise DataError(f"{part} lists {shown(str(twice))} twice")
+            raise DataError(f"{part} lists {printable(str(twice))} twice")
         return np.array(found, np.int64)
 
     def _one(self, entry: int | str, part: str) -> int:
         if isinstance(entry, int):
             if not 0 <= entry < len(self._source):
-                raise DataError(f"{part} lists picture {entry:,} of {len(self._source):,}")
+                raise DataError(f"{part} lists image {entry:,} of {len(self._source):,}")
             return entry
         if self._by_name is None:
             self._by_name = {}
@@ -240,11 +240,11 @@ class _Finder:
         last = entry.rpartition("/")[2]
         matching = [index for index in self._by_name.get(last, ()) if f"/{self._source.name(index)}".endswith(f"/{entry}")]
         if len(matching) != 1:
-            raise DataError(f"{part} lists {shown(entry)}, which is the path of {len(matching)} pictures")
+            raise DataError(f"{part} lists {printable(entry)}, which is the path of {len(matching)} images")
         return matching[0]
 
 
-# The 19 tasks of VTAB: their groups, where their pictures are found, how they are divided, and what the paper reached.
+# The 19 tasks of VTAB: their groups, where their images are found, how they are divided, and what the paper reached.
 
 Group = Literal["natural", "specialized", "structured"]
 GROUPS: tuple[Group, ...] = ("natural", "specialized", "structured")
@@ -279,17 +279,17 @@ class Task:
         places = [root / f"{name}{ending}" for name in (self.set, self.listed) for ending in _ENDINGS]
         return next((place for place in places if place.exists()), None)
 
-    def open(self, place: Path) -> ListedSource:
+    def open(self, place: Path) -> ListedDataset:
         """The whole set, from where it was found; DataError where it has other classes than the task."""
         if has_lists(place):
             return open_lists(place, classes=self.classes)
-        source = _READERS[self.name](place) if self.name in _READERS else _any_form(self.set, place)
-        if len(source.labels) != self.classes:
-            raise DataError(f"{place} has {len(source.labels):,} classes, and {self.name} has {self.classes}")
-        return source
+        dataset = _READERS[self.name](place) if self.name in _READERS else _any_form(self.set, place)
+        if len(dataset.labels) != self.classes:
+            raise DataError(f"{place} has {len(dataset.labels):,} classes, and {self.name} has {self.classes}")
+        return dataset
 
 
-def _any_form(name: str, place: Path) -> ListedSource:
+def _any_form(name: str, place: Path) -> ListedDataset:
     """A set as the catalogue brings it, or in any form that is read: class folders, a zip, a list, an .npz, Parquet."""
     spelling = find_set(name).spelling
     spec = str(place)
@@ -298,21 +298,21 @@ def _any_form(name: str, place: Path) -> ListedSource:
         kind, colon, rest = arranged.partition(":")
         if Path(rest if colon and "/" not in kind else arranged).exists():
             spec = arranged
-    source = open_source(spec, split="all")
-    assert isinstance(source, ListedSource)
-    return source
+    dataset = open_dataset(spec, split="all")
+    assert isinstance(dataset, ListedDataset)
+    return dataset
 
 
-def _camelyon(place: Path) -> ListedSource:
+def _camelyon(place: Path) -> ListedDataset:
     return open_camelyon(place) if place.is_dir() and has_camelyon(place) else _any_form("pcam", place)
 
 
-def _retinopathy(place: Path) -> ListedSource:
+def _retinopathy(place: Path) -> ListedDataset:
     return open_retinopathy(place) if place.is_dir() and has_retinopathy(place) else _any_form("retinopathy", place)
 
 
 # Tasks whose set is read from its own published files; the others come in any form.
-_READERS: dict[str, Callable[[Path], ListedSource]] = {
+_READERS: dict[str, Callable[[Path], ListedDataset]] = {
     "Camelyon": _camelyon,
     "Retinopathy": _retinopathy,
     "Clevr-Count": partial(open_clevr, task="count"),
@@ -360,7 +360,7 @@ SPLITS_NAME = "vtab-splits.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What was reached on one task. `counts` are pictures of train, val and test; `how` says who chose them."""
+    """What was reached on one task. `counts` are images of train, val and test; `how` says who chose them."""
 
     task: Task
     place: Path
@@ -430,11 +430,11 @@ def vtab(
     splits: Path | None = None,
     reading: EvaluateConfig = EvaluateConfig(),  # noqa: B008
     cache: bool = True,
-    tell: Tell = silent,
+    tell: ProgressCallback = silent,
 ) -> Vtab:
     """Do every task whose data lies under `root`: a folder (or file) for each set, by the catalogue's name or VTAB-1k's.
 
-    `splits` is a JSON file of the pictures of each part, `root/vtab-splits.json` unless given. A task that cannot be done does
+    `splits` is a JSON file of the images of each part, `root/vtab-splits.json` unless given. A task that cannot be done does
     not stop the others.
     """
     if not root.is_dir():
@@ -464,7 +464,7 @@ def vtab(
 
 
 def as_vtab_sees(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint fed with whole pictures squashed to its size, as in VTAB's own code: what counts may be at the border."""
+    """The checkpoint fed with whole images squashed to its size, as in VTAB's own code: what counts may be at the border."""
     return replace(checkpoint, preprocess=replace(checkpoint.preprocess, resize="squash"))
 
 
@@ -474,25 +474,25 @@ class _Job:
     config: VtabConfig
     reading: EvaluateConfig
     store: FeatureStore | None
-    tell: Tell
+    tell: ProgressCallback
 
 
 def _done(task: Task, place: Path, chosen: Mapping[str, Entries] | None, job: _Job) -> TaskResult:
     job.tell(f"{task.name}, opening", 0, None)
-    source = task.open(place)
+    dataset = task.open(place)
     divided: Divided
     if chosen is not None:
-        divided = divide_by_file(source, task.division, chosen, job.config)
+        divided = divide_by_file(dataset, task.division, chosen, job.config)
     elif has_lists(place):
-        divided = divide_by_lists(source, job.config)
+        divided = divide_by_lists(dataset, job.config)
     else:
-        divided = divide(source, task.division, job.config)
+        divided = divide(dataset, task.division, job.config)
     parts: list[Features] = []
     for name, indices in (("train", divided.train), ("val", divided.val), ("test", divided.test)):
         parts.append(
             features_of(
                 job.checkpoint,
-                source.take(indices),
+                dataset.take(indices),
                 config=job.reading,
                 store=job.store,
                 what=f"{task.name}, {name}",
@@ -508,7 +508,7 @@ def _done(task: Task, place: Path, chosen: Mapping[str, Entries] | None, job: _J
         how=divided.how,
         probe=fitted,
         failures=tuple(failure for part in parts for failure in part.failures),
-        notes=tuple(dict.fromkeys((*source.notes, *(note for part in parts for note in part.notes)))),
+        notes=tuple(dict.fromkeys((*dataset.notes, *(note for part in parts for note in part.notes)))),
     )
 
 

@@ -9,13 +9,13 @@ from vitlab.errors import ConfigError, at_least
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportConfig:
-    """How a checkpoint becomes a file for another runtime. The number of pictures in a batch is always free.
+    """How a checkpoint becomes a file for another runtime. The number of images in a batch is always free.
 
-    `inside` puts what comes before and after the model into the file: uint8 pictures (batch, height, width, channels) of the size
+    `inside` puts what comes before and after the model into the file: uint8 images (batch, height, width, channels) of the size
     the model is fed with go in, and probabilities come out; without it, normalised floats (batch, channels, height, width) go in
     and logits come out. `dynamic_size` leaves height and width free, where the model allows it. `int8` asks for weights and
     activations of the products in 8 bits; then `max_drop`, in points of 100, is what the file may lose on the calibration
-    pictures, of which at most `calibration` are taken: accuracy where they have labels, agreement with the original where not.
+    images, of which at most `calibration` are taken: accuracy where they have labels, agreement with the original where not.
     """
 
     inside: bool = False

@@ -15,24 +15,24 @@ from numpy.typing import NDArray
 from vitlab import __version__
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.serialize import to_text
-from vitlab.data.dataset import Source
+from vitlab.data.dataset import Dataset
 from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError, ExportError
 from vitlab.exporters.config import ExportConfig
 from vitlab.exporters.files import (
     ENDINGS,
     Graph,
+    Images,
     Kind,
-    Pictures,
     Run,
-    generated_pictures,
+    generated_images,
     of_any_size,
     onnx_bytes,
     onnx_runner,
     openvino_model,
     openvino_pair,
     openvino_runner,
-    own_pictures,
+    own_images,
     program_bytes,
     program_runner,
     scored,
@@ -40,7 +40,7 @@ from vitlab.exporters.files import (
 )
 from vitlab.exporters.quantize import Files, OpenVINOQuantiser, Quantised, Trial, onnx_quantiser, quantised
 from vitlab.io.atomic import replacing
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 
 BATCHES = (1, 2, 5)
 _TOLERANCE = 1e-4  # of the largest score, at least of 1
@@ -64,18 +64,18 @@ def export(
     path: Path,
     config: ExportConfig = ExportConfig(),  # noqa: B008 (a frozen value)
     *,
-    source: Source | None = None,
-    tell: Tell = silent,
+    dataset: Dataset | None = None,
+    tell: ProgressCallback = silent,
 ) -> Exported:
     """Write a checkpoint as `path`, whose ending says what: .onnx, .xml (OpenVINO, with .bin beside it) or .pt2 (torch.export).
 
-    The file is run on pictures of `source`, or on generated ones, and compared with torch; where it differs, ExportError says by
+    The file is run on images of `source`, or on generated ones, and compared with torch; where it differs, ExportError says by
     how much and nothing is written. Labels, preprocessing and config are in the file's metadata. `source` is needed for int8.
     """
-    kind = _kind(path, config, source)
+    kind = _kind(path, config, dataset)
     checkpoint = of_any_size(checkpoint) if config.dynamic_size else checkpoint
     graph = Graph(checkpoint, config)
-    pictures = _pictures(checkpoint, config, source)
+    images = _images(checkpoint, config, dataset)
     tell("tracing", 0, 1)
     program = traced(graph, config)
     facts = _facts(checkpoint, config)
@@ -85,8 +85,8 @@ def export(
         files: Files = (program_bytes(program, facts),)
         run = program_runner(*files)
     elif config.int8:
-        images = graph.taken(torch.from_numpy(pictures.images_NHWC)).numpy()
-        trial = Trial(images=images, right=pictures.right, max_drop=config.max_drop)
+        taken = graph.taken(torch.from_numpy(images.images_NHWC)).numpy()
+        trial = Trial(images=taken, right=images.right, max_drop=config.max_drop)
         found, run = _in_eight_bits(kind, onnx_bytes(program, facts), facts, trial, tell)
         files = found.files
     elif kind == "onnx":
@@ -95,7 +95,7 @@ def export(
     else:
         text, weights = openvino_pair(openvino_model(onnx_bytes(program, facts), facts))
         files, run = (text, weights), openvino_runner(text, weights)
-    difference, notes = _compared(graph, run, pictures, checkpoint, config, held=found is None)
+    difference, notes = _compared(graph, run, images, checkpoint, config, held=found is None)
     paths = (path, path.with_suffix(".bin"))[: len(files)]
     for place, written in reversed(tuple(zip(paths, files, strict=True))):  # the one that is opened by its name comes last
         with replacing(place, needed=len(written)) as file:
@@ -105,27 +105,27 @@ def export(
         kind=kind,
         bytes=sum(map(len, files)),
         difference=difference,
-        tried_with=f"{len(pictures)} {'generated' if source is None else 'of the given'} pictures",
+        tried_with=f"{len(images)} {'generated' if dataset is None else 'of the given'} images",
         quantised=found,
-        notes=(*pictures.notes, *notes),
+        notes=(*images.notes, *notes),
     )
 
 
-def _kind(path: Path, config: ExportConfig, source: Source | None) -> Kind:
+def _kind(path: Path, config: ExportConfig, dataset: Dataset | None) -> Kind:
     if path.suffix not in ENDINGS:
         raise ConfigError(f"{path.name} does not say what to write", hint=f"end it with {', '.join(ENDINGS)}")
     kind = ENDINGS[path.suffix]
     if config.int8 and kind == "pt2":
         raise ConfigError("8 bits are written as .onnx or .xml", hint="a .pt2 file keeps the float weights")
-    if config.int8 and source is None:
-        raise ConfigError("8 bits are calibrated on pictures", hint="give some that are like those to come: --data FOLDER")
+    if config.int8 and dataset is None:
+        raise ConfigError("8 bits are calibrated on images", hint="give some that are like those to come: --data FOLDER")
     return kind
 
 
-def _pictures(checkpoint: Checkpoint, config: ExportConfig, source: Source | None) -> Pictures:
-    if source is None:
-        return generated_pictures(checkpoint, count=sum(BATCHES))
-    return own_pictures(checkpoint, source, most=config.calibration if config.int8 else sum(BATCHES))
+def _images(checkpoint: Checkpoint, config: ExportConfig, dataset: Dataset | None) -> Images:
+    if dataset is None:
+        return generated_images(checkpoint, count=sum(BATCHES))
+    return own_images(checkpoint, dataset, most=config.calibration if config.int8 else sum(BATCHES))
 
 
 def _facts(checkpoint: Checkpoint, config: ExportConfig) -> dict[str, str]:
@@ -139,7 +139,9 @@ def _facts(checkpoint: Checkpoint, config: ExportConfig) -> dict[str, str]:
     }
 
 
-def _in_eight_bits(kind: Kind, content: bytes, facts: dict[str, str], trial: Trial, tell: Tell) -> tuple[Quantised, Run]:
+def _in_eight_bits(
+    kind: Kind, content: bytes, facts: dict[str, str], trial: Trial, tell: ProgressCallback
+) -> tuple[Quantised, Run]:
     """An ONNX file's graph with products in 8 bits, made by the library that suits the runtime it is for."""
     if kind == "onnx":
         with onnx_quantiser(content, trial.images, tell) as quantiser:
@@ -151,12 +153,12 @@ def _in_eight_bits(kind: Kind, content: bytes, facts: dict[str, str], trial: Tri
 
 
 def _compared(
-    graph: Graph, run: Run, pictures: Pictures, checkpoint: Checkpoint, config: ExportConfig, *, held: bool
+    graph: Graph, run: Run, images: Images, checkpoint: Checkpoint, config: ExportConfig, *, held: bool
 ) -> tuple[float, tuple[str, ...]]:
     """The largest difference between the file and torch at every batch size, refused where `held` and above the tolerance."""
     model = checkpoint.model.eval()
     worst, largest, told = 0.0, 1.0, list[NDArray[np.float32]]()
-    for images_BHWC in _tries(pictures, checkpoint, config):
+    for images_BHWC in _tries(images, checkpoint, config):
         with torch.inference_mode():
             logits_BK = model(normalise(images_BHWC, checkpoint.preprocess))
             wanted_BK: NDArray[np.float32] = (scored(logits_BK, checkpoint) if config.inside else logits_BK).numpy()
@@ -172,19 +174,19 @@ def _compared(
         raise ExportError(f"the file's scores differ from the model's by {worst:.2g}; nothing was written")
     answers_NK = np.concatenate(told)
     if len(answers_NK) > 1 and np.ptp(answers_NK, axis=0).max() == 0:
-        return worst, ("the model answers the same to every picture, so the comparison with torch says little",)
+        return worst, ("the model answers the same to every image, so the comparison with torch says little",)
     return worst, ()
 
 
-def _tries(pictures: Pictures, checkpoint: Checkpoint, config: ExportConfig) -> list[torch.Tensor]:
-    """Batches of 1, 2 and 5 pictures, and of another size where that is free."""
+def _tries(images: Images, checkpoint: Checkpoint, config: ExportConfig) -> list[torch.Tensor]:
+    """Batches of 1, 2 and 5 images, and of another size where that is free."""
     batches, start = list[torch.Tensor](), 0
     for count in BATCHES:
-        places = [(start + offset) % len(pictures) for offset in range(count)]
-        batches.append(torch.from_numpy(pictures.images_NHWC[places]))
+        places = [(start + offset) % len(images) for offset in range(count)]
+        batches.append(torch.from_numpy(images.images_NHWC[places]))
         start += count
     if config.dynamic_size:
         height, width = checkpoint.preprocess.image_size
-        other = generated_pictures(checkpoint, count=2, image_size=(2 * height, height + width))
+        other = generated_images(checkpoint, count=2, image_size=(2 * height, height + width))
         batches.append(torch.from_numpy(other.images_NHWC))
     return batches

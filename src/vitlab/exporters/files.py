@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from vitlab.checkpoints import Checkpoint
-from vitlab.config.data import DecodeLimits, GeneratedConfig
+from vitlab.config.data import DecodeLimits, SyntheticConfig
 from vitlab.config.model import ModelConfig, PositionResize, ResNetConfig, ViTConfig
 from vitlab.config.variants import called
-from vitlab.data.dataset import Source
-from vitlab.data.synthetic.dataset import pictures
-from vitlab.data.transforms import EvaluationView, normalise
+from vitlab.data.dataset import Dataset
+from vitlab.data.synthetic.dataset import images
+from vitlab.data.transforms import EvaluationTransform, normalise
 from vitlab.errors import ConfigError, DataError, ExportError
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.exporters.config import ExportConfig
@@ -138,11 +138,11 @@ def openvino_runner(text: bytes, weights: bytes) -> Run:
 def openvino_trouble(text: bytes, weights: bytes, images: NDArray[Any]) -> str | None:
     """What befalls a process in which OpenVINO runs this pair of files, or None: it may be the instructions of 8 bits."""
     with tempfile.TemporaryDirectory() as folder:
-        xml, pictures = Path(folder, "model.xml"), Path(folder, "images.npy")
+        xml, saved = Path(folder, "model.xml"), Path(folder, "images.npy")
         xml.write_bytes(text)
         xml.with_suffix(".bin").write_bytes(weights)
-        np.save(pictures, images)
-        return trouble_with(_TRIAL, str(xml), str(pictures), json.dumps(_EXACT), patience=_PATIENCE)
+        np.save(saved, images)
+        return trouble_with(_TRIAL, str(xml), str(saved), json.dumps(_EXACT), patience=_PATIENCE)
 
 
 def program_bytes(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:
@@ -177,7 +177,7 @@ _MOST_PATCHES = 512  # a side, where the size is left free
 
 
 class Graph(nn.Module):
-    """What a file computes: pictures as `config` says they go in, to logits or probabilities."""
+    """What a file computes: images as `config` says they go in, to logits or probabilities."""
 
     def __init__(self, checkpoint: Checkpoint, config: ExportConfig) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class Graph(nn.Module):
         return scores_BK
 
     def taken(self, images_BHWC: Tensor) -> Tensor:
-        """uint8 pictures as this graph takes them."""
+        """uint8 images as this graph takes them."""
         return images_BHWC if self.inside else normalise(images_BHWC, self.preprocess)
 
 
@@ -207,7 +207,7 @@ def scored(logits_BK: Tensor, checkpoint: Checkpoint) -> Tensor:
 
 
 def traced(graph: Graph, config: ExportConfig) -> ExportedProgram:
-    """The graph as torch.export sees it: any number of pictures, and any size where asked for."""
+    """The graph as torch.export sees it: any number of images, and any size where asked for."""
     height, width = graph.preprocess.image_size
     shape: dict[int, Any] = {0: Dim("batch", min=1, max=_MOST_PICTURES)}
     if config.dynamic_size:
@@ -223,7 +223,7 @@ def traced(graph: Graph, config: ExportConfig) -> ExportedProgram:
 
 
 def of_any_size(checkpoint: Checkpoint) -> Checkpoint:
-    """The same weights in a model that takes pictures of any size, where it is of a kind that can."""
+    """The same weights in a model that takes images of any size, where it is of a kind that can."""
     if not isinstance(checkpoint.model, ViT):
         return checkpoint
     model = _same_weights(checkpoint.model)
@@ -298,19 +298,19 @@ def _free_sides(config: ModelConfig) -> tuple[tuple[int, int], dict[int, Any]]:
     if not isinstance(config, ViTConfig):
         raise ConfigError(f"{called(config)} is exported for one size", hint="export without dynamic_size")
     if config.pad:
-        raise ConfigError("a model that pads its pictures is exported for one size", hint="export without dynamic_size")
+        raise ConfigError("a model that pads its images is exported for one size", hint="export without dynamic_size")
     down, across = config.step
     return (down, across), {1: down * Dim("rows", min=2, max=_MOST_PATCHES), 2: across * Dim("columns", min=2, max=_MOST_PATCHES)}
 
 
-# Pictures to try a file with: the user's own, or generated ones.
+# Images to try a file with: the user's own, or generated ones.
 #
-# Axes: N pictures, H height, W width, C channels.
+# Axes: N images, H height, W width, C channels.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pictures:
-    """uint8 pictures as the model is fed with, and for each the model's classes that are right, where that is known."""
+class Images:
+    """uint8 images as the model is fed with, and for each the model's classes that are right, where that is known."""
 
     images_NHWC: NDArray[np.uint8]
     right: tuple[tuple[int, ...], ...] | None = None
@@ -320,51 +320,51 @@ class Pictures:
         return len(self.images_NHWC)
 
 
-def own_pictures(checkpoint: Checkpoint, source: Source, *, most: int) -> Pictures:
-    """At most `most` pictures of a source, spread evenly over it; unreadable ones are left out and said."""
-    view = EvaluationView(preprocess=checkpoint.preprocess, limits=DecodeLimits())
-    places = np.unique(np.linspace(0, len(source) - 1, min(most, len(source))).astype(int)).tolist()
+def own_images(checkpoint: Checkpoint, dataset: Dataset, *, most: int) -> Images:
+    """At most `most` images of a source, spread evenly over it; unreadable ones are left out and said."""
+    view = EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits())
+    places = np.unique(np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(int)).tolist()
     images, kept, bad = [], list[int](), list[str]()
     for place in places:
         try:
-            example = source[place]
-            images.append(view.see(example.content, name=example.name))
+            sample = dataset[place]
+            images.append(view.see(sample.content, name=sample.name))
             kept.append(place)
         except DataError as error:
             bad.append(error.message)
     if not images:
-        raise DataError(f"none of the {len(places)} pictures could be read, the first because {bad[0]}" if bad else "no pictures")
-    notes = (f"{len(bad)} pictures could not be read and were left out, the first: {bad[0]}",) if bad else ()
-    right, why = _right(checkpoint, source, kept)
-    return Pictures(images_NHWC=np.stack(images), right=right, notes=(*notes, *why))
+        raise DataError(f"none of the {len(places)} images could be read, the first because {bad[0]}" if bad else "no images")
+    notes = (f"{len(bad)} images could not be read and were left out, the first: {bad[0]}",) if bad else ()
+    right, why = _right(checkpoint, dataset, kept)
+    return Images(images_NHWC=np.stack(images), right=right, notes=(*notes, *why))
 
 
-def generated_pictures(checkpoint: Checkpoint, *, count: int, image_size: tuple[int, int] | None = None) -> Pictures:
-    """Pictures of the built-in generated set, drawn at the size the model is fed with, or at another."""
+def generated_images(checkpoint: Checkpoint, *, count: int, image_size: tuple[int, int] | None = None) -> Images:
+    """Images of the built-in generated set, drawn at the size the model is fed with, or at another."""
     channels = checkpoint.preprocess.channels
-    config = GeneratedConfig(
+    config = SyntheticConfig(
         kind="contours",
         classes=count,
         examples=1,
         image_size=checkpoint.preprocess.image_size if image_size is None else image_size,
         channels=3 if channels == 3 else 1,
     )
-    images_NHWC = pictures(config, range(count), [0] * count)
+    images_NHWC = images(config, range(count), [0] * count)
     if images_NHWC.shape[3] != channels:
         images_NHWC = np.repeat(images_NHWC, channels, axis=3)
-    return Pictures(images_NHWC=np.ascontiguousarray(images_NHWC))
+    return Images(images_NHWC=np.ascontiguousarray(images_NHWC))
 
 
 def _right(
-    checkpoint: Checkpoint, source: Source, places: Sequence[int]
+    checkpoint: Checkpoint, dataset: Dataset, places: Sequence[int]
 ) -> tuple[tuple[tuple[int, ...], ...] | None, tuple[str, ...]]:
-    if source.multi_label or not source.labels:
-        return None, ("the pictures have no single class: what is compared is agreement with the original",)
-    found = [source.label(place) for place in places]
+    if dataset.multi_label or not dataset.labels:
+        return None, ("the images have no single class: what is compared is agreement with the original",)
+    found = [dataset.label(place) for place in places]
     try:
-        targets = match_by_name(source.labels, checkpoint.labels, classes=checkpoint.config.num_classes, subset=True)
+        targets = match_by_name(dataset.labels, checkpoint.labels, classes=checkpoint.config.num_classes, subset=True)
     except DataError as error:
-        return None, (f"the pictures' classes are not the model's ({error.message}): what is compared is agreement",)
+        return None, (f"the images' classes are not the model's ({error.message}): what is compared is agreement",)
     if not all(isinstance(label, int) for label in found):
-        return None, ("not every picture has a label: what is compared is agreement with the original",)
+        return None, ("not every image has a label: what is compared is agreement with the original",)
     return tuple(tuple(targets.right[label]) for label in found if isinstance(label, int)), ()

@@ -1,7 +1,7 @@
-"""Eight bits: products of an exported graph are quantised, judged on pictures, and fragile layers kept in float.
+"""Eight bits: products of an exported graph are quantised, judged on images, and fragile layers kept in float.
 
 How a graph is quantised is up to a `Quantiser`: `quantise_onnx` for .onnx, `quantise_openvino` for .xml. Which library each of them
-uses was chosen after a measurement: docs/log.md. Axes: N pictures, K classes.
+uses was chosen after a measurement: docs/log.md. Axes: N images, K classes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from vitlab.errors import ExportError
 from vitlab.exporters.files import Run, needed, onnx_runner, openvino_model, openvino_pair, openvino_runner, openvino_trouble
 from vitlab.inference.backends import INPUT, quiet
-from vitlab.io.progress import Tell
+from vitlab.io.progress import ProgressCallback
 from vitlab.io.trial import REMEDY
 
 Scores = NDArray[np.float32]
 Files = tuple[bytes, ...]  # of one export: an ONNX file, or OpenVINO's .xml and .bin
-AT_ONCE = 8  # pictures
-FEW = 32  # pictures that a single layer is tried with
+AT_ONCE = 8  # images
+FEW = 32  # images that a single layer is tried with
 
 
 class Quantiser(Protocol):
@@ -81,14 +81,14 @@ class Quantised:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trial:
-    """What 8 bits are tried with: the pictures as the file takes them, the classes that are right, and what may be lost."""
+    """What 8 bits are tried with: the images as the file takes them, the classes that are right, and what may be lost."""
 
     images: NDArray[Any]
     right: Sequence[Sequence[int]] | None
     max_drop: float
 
 
-def quantised(quantiser: Quantiser, trial: Trial, *, tell: Tell) -> Quantised:
+def quantised(quantiser: Quantiser, trial: Trial, *, tell: ProgressCallback) -> Quantised:
     """Files with products in 8 bits, as many as `max_drop` allows; ExportError where that is too few to be worth it."""
     wanted = _scores(quantiser.in_float(), trial.images, tell, "answers in float")
     names = quantiser.products
@@ -110,11 +110,11 @@ def quantised(quantiser: Quantiser, trial: Trial, *, tell: Tell) -> Quantised:
     raise ExportError(
         f"8 bits lose {best.drop:.2f} points of {best.measure} ({best.before:.2f} to {best.after:.2f} %), "
         f"also with {kept // 2} of {len(names)} layers left in float; at most {trial.max_drop:g} may be lost",
-        hint="give more pictures, or allow more with max_drop",
+        hint="give more images, or allow more with max_drop",
     )
 
 
-def _judged(quantiser: Quantiser, floats: Sequence[str], wanted_NK: Scores, trial: Trial, tell: Tell) -> Quantised:
+def _judged(quantiser: Quantiser, floats: Sequence[str], wanted_NK: Scores, trial: Trial, tell: ProgressCallback) -> Quantised:
     files = quantiser.without(floats)
     scores_NK = _scores(quantiser.runner(files), trial.images, tell, "answers in 8 bits")
     before_N, after_N = wanted_NK.argmax(1), scores_NK.argmax(1)
@@ -127,7 +127,7 @@ def _top1(chosen_N: NDArray[np.intp], right: Sequence[Sequence[int]]) -> float:
     return 100 * sum(int(chosen) in classes for chosen, classes in zip(chosen_N, right, strict=True)) / len(chosen_N)
 
 
-def _scores(run: Run, images: NDArray[Any], tell: Tell, what: str) -> Scores:
+def _scores(run: Run, images: NDArray[Any], tell: ProgressCallback, what: str) -> Scores:
     found = []
     for start in range(0, len(images), AT_ONCE):
         tell(what, start, len(images))
@@ -136,7 +136,7 @@ def _scores(run: Run, images: NDArray[Any], tell: Tell, what: str) -> Scores:
     return np.concatenate(found)
 
 
-def _sensitivity(quantiser: Quantiser, wanted_NK: Scores, trial: Trial, tell: Tell) -> dict[str, Fragile]:
+def _sensitivity(quantiser: Quantiser, wanted_NK: Scores, trial: Trial, tell: ProgressCallback) -> dict[str, Fragile]:
     few, found = trial.images[:FEW], {}
     size = float(np.sqrt(np.mean(np.square(wanted_NK[:FEW])))) or 1.0
     for place, name in enumerate(quantiser.products):
@@ -151,7 +151,7 @@ def _sensitivity(quantiser: Quantiser, wanted_NK: Scores, trial: Trial, tell: Te
 
 # ONNX files with products in 8 bits: ONNX Runtime's static quantisation.
 #
-# A scale for each channel of a weight; one zero point and scale for each activation, from the ranges that pictures give it.
+# A scale for each channel of a weight; one zero point and scale for each activation, from the ranges that images give it.
 
 _PRODUCTS = ("Conv", "MatMul", "Gemm")
 _RECURRENT = ("LSTM", "RNN")  # products too, for which ONNX Runtime has no calibrated 8 bits
@@ -203,8 +203,8 @@ class _Quantiser:
 
 
 @contextmanager
-def onnx_quantiser(content: bytes, images: NDArray[Any], tell: Tell) -> Iterator[Quantiser]:
-    """A quantiser of an ONNX file, calibrated on these pictures, as the file takes them."""
+def onnx_quantiser(content: bytes, images: NDArray[Any], tell: ProgressCallback) -> Iterator[Quantiser]:
+    """A quantiser of an ONNX file, calibrated on these images, as the file takes them."""
     calibrate = needed("onnxruntime.quantization.calibrate")
     with tempfile.TemporaryDirectory() as folder, _quiet_log():
         path, ready = Path(folder, "float.onnx"), Path(folder, "ready.onnx")
@@ -216,9 +216,9 @@ def onnx_quantiser(content: bytes, images: NDArray[Any], tell: Tell) -> Iterator
 
 
 class _Batches:
-    """The pictures as ONNX Runtime's calibrator wants to read them."""
+    """The images as ONNX Runtime's calibrator wants to read them."""
 
-    def __init__(self, images: NDArray[Any], tell: Tell) -> None:
+    def __init__(self, images: NDArray[Any], tell: ProgressCallback) -> None:
         self._images, self._tell, self._start = images, tell, 0
 
     def get_next(self) -> dict[str, NDArray[Any]] | None:
@@ -265,13 +265,13 @@ def _layer(node: Any) -> str:
 
 _OPENVINO_PRODUCTS = ("MatMul", "Convolution", "GroupConvolution")
 _OPENVINO_RECURRENT = ("LSTMSequence", "RNNSequence", "LSTMCell", "RNNCell", "TensorIterator", "Loop")
-_MOST = 300  # pictures that ranges are taken from: NNCF's own number, more take time and change little
+_MOST = 300  # images that ranges are taken from: NNCF's own number, more take time and change little
 
 
 class OpenVINOQuantiser:
     """One graph, from which files with some layers in 8 bits are made; each time anew, which takes NNCF a minute or less."""
 
-    def __init__(self, content: bytes, facts: Mapping[str, str], images: NDArray[Any], tell: Tell) -> None:
+    def __init__(self, content: bytes, facts: Mapping[str, str], images: NDArray[Any], tell: ProgressCallback) -> None:
         self._content, self._facts, self._images, self._tell = content, facts, images, tell
         layers = layers_of(content)
         operations = openvino_model(content, facts).get_ordered_ops()
@@ -315,9 +315,9 @@ class OpenVINOQuantiser:
 
 
 class _Seen:
-    """Pictures one by one; each walk through them is told."""
+    """Images one by one; each walk through them is told."""
 
-    def __init__(self, images: NDArray[Any], tell: Tell) -> None:
+    def __init__(self, images: NDArray[Any], tell: ProgressCallback) -> None:
         self._images, self._tell = images, tell
 
     def __iter__(self) -> Iterator[NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Pictures in, labels out. Names are loaded when first asked for, so that importing this package costs nothing."""
+"""Images in, labels out. Names are loaded when first asked for, so that importing this package costs nothing."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """`auto`: the fastest of the runtimes that are installed, found by measuring them on this machine, once for each model and size.
 
-How many threads serve one picture alone, how many pictures are in a slice of a batch, and whether OpenVINO's threads stay on their
+How many threads serve one image alone, how many images are in a slice of a batch, and whether OpenVINO's threads stay on their
 cores is measured too. A measurement costs a minute or so, as graphs are made for the other runtimes. It is made when the model has
 already worked for longer than that in this process (or when `measured` is called, as `vitlab bench` does), and kept in the cache
 folder. Until then, and wherever nothing was faster, the model runs in torch.
 
-Axes: B batch, H height, W width, C channels of a picture.
+Axes: B batch, H height, W width, C channels of a image.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from vitlab.io.cache import cache_folder
 WORTH_IT = 60.0  # seconds of the model's work after which measuring pays
 LOOK_AFTER = 20.0  # seconds of work after which what is remembered is used: another runtime takes seconds to start and to check
 _FORMAT = 2  # of what is remembered; another one is measured anew
-_BETTER = 1.03  # times torch's pictures a second, so that noise alone moves nobody away from it
+_BETTER = 1.03  # times torch's images a second, so that noise alone moves nobody away from it
 _BATCH = 16
 _UNPINNED = " unpinned"
 _ROUNDS = 4
-_ALONE = 3  # single pictures in each round
+_ALONE = 3  # single images in each round
 _LIBRARIES = ("torch", "onnxruntime", "openvino", "onnx", "onnxscript")
 
 Say = Callable[[str], None]
@@ -56,10 +56,10 @@ Make = Callable[[], Backend]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which backend for one picture alone, and which, with how many pictures in a slice, for batches; and what was measured.
+    """Which backend for one image alone, and which, with how many images in a slice, for batches; and what was measured.
 
-    `many` is the name of a candidate such as `torch/4`, backend and pictures in a slice, `one` of `singles`, such as
-    `torch with 1 thread`. `seconds_one` and `seconds_many` are seconds a picture, alone and in batches of 16, of all that were
+    `many` is the name of a candidate such as `torch/4`, backend and images in a slice, `one` of `singles`, such as
+    `torch with 1 thread`. `seconds_one` and `seconds_many` are seconds a image, alone and in batches of 16, of all that were
     measured. `absent` says why others were not.
     """
 
@@ -76,8 +76,8 @@ class Choice:
         alone = ", ".join(
             f"{name} {1e3 * seconds:.1f}" for name, seconds in sorted(self.seconds_one.items(), key=lambda item: item[1])
         )
-        chosen = f"the backend is {self.many} (for one picture {self.one})"
-        return f"{chosen}, measured in pictures/s: {rates}; one picture in ms: {alone}"
+        chosen = f"the backend is {self.many} (for one image {self.one})"
+        return f"{chosen}, measured in images/s: {rates}; one image in ms: {alone}"
 
 
 class AutoBackend:
@@ -146,19 +146,19 @@ def candidates(checkpoint: Checkpoint, first: Backend, digest: str, *, merge: in
     """What can be measured, by name. torch.compile is left out: it takes minutes to make, and was never the fastest."""
     found: dict[str, Make] = {"torch": lambda: first}
     if isinstance(first, FusedBackend):
-        for pictures in {max(1, first.pictures // 2), 2 * first.pictures} - {first.pictures}:
-            found[f"torch/{pictures}"] = partial(first.sliced, pictures)
+        for images in {max(1, first.images // 2), 2 * first.images} - {first.images}:
+            found[f"torch/{images}"] = partial(first.sliced, images)
     if installed("onnxruntime") and installed("onnx") and installed("onnxscript"):
-        found["onnxruntime/4"] = partial(OnnxRuntimeBackend, checkpoint, digest, pictures=4, merge=merge)
+        found["onnxruntime/4"] = partial(OnnxRuntimeBackend, checkpoint, digest, images=4, merge=merge)
     if installed("openvino"):
-        for pictures in (2, 4, 8):
-            found[f"openvino/{pictures}"] = partial(OpenVINOBackend, checkpoint, digest, pictures=pictures, merge=merge)
-        found[f"openvino/4{_UNPINNED}"] = partial(OpenVINOBackend, checkpoint, digest, pictures=4, merge=merge, pinned=False)
+        for images in (2, 4, 8):
+            found[f"openvino/{images}"] = partial(OpenVINOBackend, checkpoint, digest, images=images, merge=merge)
+        found[f"openvino/4{_UNPINNED}"] = partial(OpenVINOBackend, checkpoint, digest, images=4, merge=merge, pinned=False)
     return found
 
 
 def singles(names: Iterable[str], threads: int) -> dict[str, tuple[str, int]]:
-    """What can run one picture alone with up to so many threads: a name, and of which candidate it is and with how many threads.
+    """What can run one image alone with up to so many threads: a name, and of which candidate it is and with how many threads.
 
     Slices make no difference there, so each backend is in it once, with all threads under its plain name and with fewer.
     """
@@ -200,7 +200,7 @@ def measure(makers: dict[str, Make], checkpoint: Checkpoint) -> tuple[Choice, di
 
 
 def _least(backends: Mapping[str, Backend], images_BHWC: NDArray[np.uint8]) -> dict[str, float]:
-    """The least seconds a picture of each, in turn and several times over, after one run that fills caches and compiles."""
+    """The least seconds a image of each, in turn and several times over, after one run that fills caches and compiles."""
     least = dict.fromkeys(backends, float("inf"))
     for backend in backends.values():
         backend.run(images_BHWC)

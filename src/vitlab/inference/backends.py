@@ -1,6 +1,6 @@
 """What runs the model: the small door behind which PyTorch stands, and other runtimes can.
 
-Axes: B batch, H height, W width, C channels of a picture, K classes, D width of the features.
+Axes: B batch, H height, W width, C channels of a image, K classes, D width of the features.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Backend(Protocol):
         ...
 
     def run(self, images_BHWC: NDArray[np.uint8], *, features: bool = False) -> Outputs:
-        """The model's answer to pictures of the size it is fed with, as uint8; normalisation is the backend's part."""
+        """The model's answer to images of the size it is fed with, as uint8; normalisation is the backend's part."""
         ...
 
 
 # PyTorch as it is, the backend everything else is compared with.
 #
-# Axes: B batch, H height, W width, C channels of a picture, K classes, D width of the features.
+# Axes: B batch, H height, W width, C channels of a image, K classes, D width of the features.
 
 
 class TorchBackend:
@@ -115,10 +115,10 @@ def _array(tensor: Tensor) -> NDArray[np.float32]:
 
 # A checkpoint's graph for another runtime: made once, kept in the cache folder by the digest of what it was made from.
 #
-# Axes: B batch, H height, W width, C channels of a picture.
+# Axes: B batch, H height, W width, C channels of a image.
 
 _LAYOUT = 2  # of the graphs: a change of how they are made makes them anew
-_MOST = 65_536  # pictures in a batch
+_MOST = 65_536  # images in a batch
 INPUT = "images"
 EXTRAS = {"onnx": "export", "onnxscript": "export", "onnxruntime": "export", "openvino": "openvino"}
 
@@ -183,14 +183,14 @@ def as_openvino(checkpoint: Checkpoint, digest: str, *, merge: int = 0) -> Path:
 
 
 def traced(checkpoint: Checkpoint, *, merge: int = 0) -> ExportedProgram:
-    """The graph as torch.export sees it: pixels of any number of pictures to logits and features, or to features alone."""
+    """The graph as torch.export sees it: pixels of any number of images to logits and features, or to features alone."""
     height, width = checkpoint.preprocess.image_size
-    example = torch.zeros(2, height, width, checkpoint.preprocess.channels, dtype=torch.uint8)
+    sample = torch.zeros(2, height, width, checkpoint.preprocess.channels, dtype=torch.uint8)
     assert isinstance(checkpoint.model, Model)
     graph = exportable(checkpoint, gives="features" if checkpoint.model.head is None else "both", merge=merge)
     with quiet(), torch.no_grad():
         try:
-            return torch.export.export(graph, (example,), dynamic_shapes=({0: Dim("batch", min=1, max=_MOST)},))
+            return torch.export.export(graph, (sample,), dynamic_shapes=({0: Dim("batch", min=1, max=_MOST)},))
         except (RuntimeError, ValueError) as error:
             raise ExportError(f"torch.export cannot trace this model: {str(error).splitlines()[0]}") from error
 
@@ -278,41 +278,41 @@ def _own_number(threads: int) -> None:
 
 # PyTorch with a folded ViT: the backend `torch` where the model can be folded.
 #
-# Axes: B batch, H height, W width, C channels of a picture, R tokens read, D width.
+# Axes: B batch, H height, W width, C channels of a image, R tokens read, D width.
 
 _CACHED = 2_500_000  # bytes of the MLP's hidden numbers of a slice: more fall out of the second-level cache
 
 
 class FusedBackend:
-    """A checkpoint's ViT, folded; a batch goes through in slices of `pictures` (None: as many as the cache holds), side by side in
+    """A checkpoint's ViT, folded; a batch goes through in slices of `images` (None: as many as the cache holds), side by side in
     as many lanes as torch has threads.
 
-    One picture alone is run in the caller's thread with all of torch's threads.
+    One image alone is run in the caller's thread with all of torch's threads.
     """
 
     name = "torch"
 
-    def __init__(self, checkpoint: Checkpoint, *, pictures: int | None = None, merge: int = 0) -> None:
+    def __init__(self, checkpoint: Checkpoint, *, images: int | None = None, merge: int = 0) -> None:
         if not isinstance(checkpoint.model, ViT):
             raise ConfigError(f"a {type(checkpoint.model).__name__} cannot be folded")
-        pictures = _fitting(checkpoint.model) if pictures is None else pictures
-        at_least("pictures", pictures, 1)
+        images = _fitting(checkpoint.model) if images is None else images
+        at_least("images", images, 1)
         self._model: ViT = checkpoint.model.eval()
         self._fused = FusedViT(self._model, checkpoint.preprocess, merge=merge)
-        self.pictures = pictures
+        self.images = images
         self._lanes = Lanes(torch.get_num_threads())
         self._free: list[Workspace] = []  # popping and appending are atomic
 
-    def sliced(self, pictures: int) -> FusedBackend:
+    def sliced(self, images: int) -> FusedBackend:
         """The same weights in slices of another size."""
         other = copy(self)
-        other.pictures, other._free = pictures, []
+        other.images, other._free = images, []
         return other
 
     def run(self, images_BHWC: NDArray[np.uint8], *, features: bool = False) -> Outputs:
         """Logits and, where asked for, features."""
         batch_BHWC = torch.from_numpy(images_BHWC)
-        parts = slices(len(batch_BHWC), lanes=self._lanes.count, most=self.pictures)
+        parts = slices(len(batch_BHWC), lanes=self._lanes.count, most=self.images)
         found = self._lanes.map(lambda part: self._answer(batch_BHWC[part], features), parts)
         return Outputs(
             logits_BK=np.concatenate([logits for logits, _ in found]),
@@ -323,7 +323,7 @@ class FusedBackend:
         try:
             work = self._free.pop()
         except IndexError:
-            work = self._fused.workspace(self.pictures)
+            work = self._fused.workspace(self.images)
         z_BRD = self._fused.read(images_BHWC, work)
         self._free.append(work)
         with torch.inference_mode():
@@ -333,9 +333,9 @@ class FusedBackend:
 
 
 def _fitting(model: ViT) -> int:
-    """Pictures in a slice: as many as the cache holds, but at least 3 rows for each row of the weights, or 4 pictures.
+    """Images in a slice: as many as the cache holds, but at least 3 rows for each row of the weights, or 4 images.
 
-    Fewer starve the products. At 577 tokens slices of 1, 2 and 4 take 76.2, 77.5 and 80.9 ms a picture in Ti/16 (1 is enough),
+    Fewer starve the products. At 577 tokens slices of 1, 2 and 4 take 76.2, 77.5 and 80.9 ms a image in Ti/16 (1 is enough),
     120, 110 and 112 in 6 layers of S/16 (2), 155, 151 and 150 in 3 layers of B/16 (4).
     """
     config = model.config
@@ -359,9 +359,9 @@ def torch_backend(
 # The model in other runtimes, from the same folded graph: torch.compile, ONNX Runtime, OpenVINO.
 #
 # Each takes its threads from torch's number, so that `torch.set_num_threads` and OMP_NUM_THREADS hold for all. A compiled graph is
-# for one number of pictures; a batch is cut into slices of it, and what is left goes through one by one, or filled up.
+# for one number of images; a batch is cut into slices of it, and what is left goes through one by one, or filled up.
 #
-# Axes: B batch, H height, W width, C channels of a picture, K classes, D width of the features.
+# Axes: B batch, H height, W width, C channels of a image, K classes, D width of the features.
 
 PICTURES = 4
 Pixels = NDArray[np.uint8]
@@ -370,27 +370,25 @@ _CLOSE, _CLOSE_MERGED = 1e-4, 0.1  # relative to the largest number
 
 
 class OpenVINOBackend:
-    """OpenVINO in float32: batches in as many streams as torch has threads, one picture alone with all threads.
+    """OpenVINO in float32: batches in as many streams as torch has threads, one image alone with all threads.
 
     `pinned`: each thread stays on one core, which is OpenVINO's own way, and good where nothing else wants that core.
     """
 
     name = "openvino"
 
-    def __init__(
-        self, checkpoint: Checkpoint, digest: str, *, pictures: int = PICTURES, merge: int = 0, pinned: bool = True
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, digest: str, *, images: int = PICTURES, merge: int = 0, pinned: bool = True) -> None:
         self._openvino = needed("openvino")
         self._headless = _headless(checkpoint)
         self._shape = (*checkpoint.preprocess.image_size, checkpoint.preprocess.channels)
         self._path = as_openvino(checkpoint, digest, merge=merge)
-        self._pictures = pictures
+        self._images = images
         self._threads = self._threads_alone = torch.get_num_threads()
         self._pinned = pinned
         verify(self, checkpoint, merge=merge)
 
     def narrowed(self, threads: int) -> OpenVINOBackend:
-        """The same with so many threads for one picture alone."""
+        """The same with so many threads for one image alone."""
         other = copy(self)
         other._threads_alone = threads
         other.__dict__.pop("_alone", None)  # compiled for another number
@@ -398,23 +396,23 @@ class OpenVINOBackend:
 
     def run(self, images_BHWC: Pixels, *, features: bool = False) -> Outputs:
         """Logits and, where asked for, features."""
-        parts = fixed_slices(len(images_BHWC), self._pictures)
+        parts = fixed_slices(len(images_BHWC), self._images)
         found: list[Answers | None] = [None] * len(parts)
         queue: Any = self._queue
         queue.set_callback(lambda request, place: found.__setitem__(place, self._answers(request)))
         for place, part in enumerate(parts):
             content = images_BHWC[part]
-            if len(content) == 1 and self._pictures != 1:
+            if len(content) == 1 and self._images != 1:
                 found[place] = self._single(content)
             else:
-                queue.start_async([_filled(content, self._pictures)], place)
+                queue.start_async([_filled(content, self._images)], place)
         queue.wait_all()
         return _joined([answers for answers in found if answers is not None], parts, self._headless, features=features)
 
     @cached_property
     def _queue(self) -> Any:
         settings = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": str(self._threads)}
-        compiled = self._compiled(self._pictures, settings, self._threads)
+        compiled = self._compiled(self._images, settings, self._threads)
         return self._openvino.AsyncInferQueue(compiled, self._threads)
 
     @cached_property
@@ -430,10 +428,10 @@ class OpenVINOBackend:
         first = np.array(request.get_output_tensor(0).data, np.float32)
         return (first, first) if self._headless else (first, np.array(request.get_output_tensor(1).data, np.float32))
 
-    def _compiled(self, pictures: int, settings: dict[str, str], threads: int) -> Any:
+    def _compiled(self, images: int, settings: dict[str, str], threads: int) -> Any:
         core = self._openvino.Core()
         model = core.read_model(self._path)
-        model.reshape([pictures, *self._shape])
+        model.reshape([images, *self._shape])
         settings = settings | {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(threads)}
         settings["ENABLE_CPU_PINNING"] = "YES" if self._pinned else "NO"
         with quiet():
@@ -441,21 +439,21 @@ class OpenVINOBackend:
 
 
 class OnnxRuntimeBackend:
-    """ONNX Runtime: slices of a batch side by side with one thread each, one picture alone with all threads."""
+    """ONNX Runtime: slices of a batch side by side with one thread each, one image alone with all threads."""
 
     name = "onnxruntime"
 
-    def __init__(self, checkpoint: Checkpoint, digest: str, *, pictures: int = PICTURES, merge: int = 0) -> None:
+    def __init__(self, checkpoint: Checkpoint, digest: str, *, images: int = PICTURES, merge: int = 0) -> None:
         self._runtime = needed("onnxruntime")
         self._headless = _headless(checkpoint)
         self._path = as_onnx(checkpoint, digest, merge=merge)
-        self._pictures = pictures
+        self._images = images
         self._lanes = Lanes(torch.get_num_threads())
         self._threads_alone = self._lanes.count
         verify(self, checkpoint, merge=merge)
 
     def narrowed(self, threads: int) -> OnnxRuntimeBackend:
-        """The same with so many threads for one picture alone."""
+        """The same with so many threads for one image alone."""
         other = copy(self)
         other._threads_alone = threads
         other.__dict__.pop("_whole", None)  # made for another number
@@ -463,7 +461,7 @@ class OnnxRuntimeBackend:
 
     def run(self, images_BHWC: Pixels, *, features: bool = False) -> Outputs:
         """Logits and, where asked for, features."""
-        parts = slices(len(images_BHWC), lanes=self._lanes.count, most=self._pictures)
+        parts = slices(len(images_BHWC), lanes=self._lanes.count, most=self._images)
         session = self._whole if len(parts) == 1 else self._narrow
         found = self._lanes.map(lambda part: self._answers(session, images_BHWC[part]), parts)
         return _joined(found, parts, self._headless, features=features)
@@ -491,21 +489,21 @@ class CompiledBackend:
 
     name = "compile"
 
-    def __init__(self, checkpoint: Checkpoint, *, pictures: int = PICTURES, merge: int = 0) -> None:
+    def __init__(self, checkpoint: Checkpoint, *, images: int = PICTURES, merge: int = 0) -> None:
         self._headless = _headless(checkpoint)
         graph = exportable(checkpoint, gives="features" if self._headless else "both", merge=merge)
         with quiet():  # what it imports warns of itself
             self._graph: Callable[[torch.Tensor], Any] = torch.compile(graph, dynamic=False, options={"freezing": True})
-        self._pictures = pictures
+        self._images = images
         verify(self, checkpoint, merge=merge)
 
     def run(self, images_BHWC: Pixels, *, features: bool = False) -> Outputs:
         """Logits and, where asked for, features."""
-        parts = fixed_slices(len(images_BHWC), self._pictures)
+        parts = fixed_slices(len(images_BHWC), self._images)
         return _joined([self._answers(images_BHWC[part]) for part in parts], parts, self._headless, features=features)
 
     def _answers(self, images_BHWC: Pixels) -> Answers:
-        fixed = images_BHWC if len(images_BHWC) == 1 else _filled(images_BHWC, self._pictures)
+        fixed = images_BHWC if len(images_BHWC) == 1 else _filled(images_BHWC, self._images)
         with torch.no_grad(), quiet():  # freezing is for no_grad; inference tensors are refused by it
             try:
                 out = self._graph(torch.from_numpy(np.ascontiguousarray(fixed)))
@@ -517,18 +515,18 @@ class CompiledBackend:
         return (out.numpy(), out.numpy()) if self._headless else (out[0].numpy(), out[1].numpy())
 
 
-def fixed_slices(count: int, pictures: int) -> list[slice]:
-    """`count` rows in slices of exactly `pictures`; what is left one by one, or as a slice to fill up where that is less work."""
-    whole = count // pictures * pictures
-    parts = [slice(first, first + pictures) for first in range(0, whole, pictures)]
+def fixed_slices(count: int, images: int) -> list[slice]:
+    """`count` rows in slices of exactly `images`; what is left one by one, or as a slice to fill up where that is less work."""
+    whole = count // images * images
+    parts = [slice(first, first + images) for first in range(0, whole, images)]
     left = count - whole
-    if left * 2 > pictures:
+    if left * 2 > images:
         return [*parts, slice(whole, count)]
     return [*parts, *(slice(place, place + 1) for place in range(whole, count))]
 
 
 def verify(backend: OpenVINOBackend | OnnxRuntimeBackend | CompiledBackend, checkpoint: Checkpoint, *, merge: int = 0) -> None:
-    """ExportError where a runtime does not give the model's own numbers for a few pictures of noise.
+    """ExportError where a runtime does not give the model's own numbers for a few images of noise.
 
     With `merge`, of two pairs that are alike to rounding another one may go first, and numbers are compared less closely.
     """
@@ -559,8 +557,8 @@ def _headless(checkpoint: Checkpoint) -> bool:
     return checkpoint.model.head is None
 
 
-def _filled(images_BHWC: Pixels, pictures: int) -> Pixels:
-    missing = pictures - len(images_BHWC)
+def _filled(images_BHWC: Pixels, images: int) -> Pixels:
+    missing = images - len(images_BHWC)
     if not missing:
         return images_BHWC
     return np.concatenate([images_BHWC, np.zeros((missing, *images_BHWC.shape[1:]), np.uint8)])
@@ -573,9 +571,9 @@ def _joined(found: Sequence[Answers], parts: Sequence[slice], headless: bool, *,
     return Outputs(logits_BK=logits[:, :0] if headless else logits, features_BD=seen if features else None)
 
 
-# Backends with fewer threads than torch has, for one picture alone: small products wait longer for each other than they take.
+# Backends with fewer threads than torch has, for one image alone: small products wait longer for each other than they take.
 #
-# Axes: B batch, H height, W width, C channels of a picture.
+# Axes: B batch, H height, W width, C channels of a image.
 
 
 class NarrowBackend:
@@ -596,7 +594,7 @@ class NarrowBackend:
 
 
 def narrowed(backend: Backend, threads: int) -> Backend:
-    """The same model, which runs one picture alone with so many threads."""
+    """The same model, which runs one image alone with so many threads."""
     if isinstance(backend, OpenVINOBackend | OnnxRuntimeBackend):
         return backend.narrowed(threads)
     return NarrowBackend(backend, threads)

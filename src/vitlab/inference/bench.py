@@ -1,8 +1,8 @@
-"""How fast a model is in each runtime: latency of one picture, pictures a second in batches, memory, share of the machine's peak.
+"""How fast a model is in each runtime: latency of one image, images a second in batches, memory, share of the machine's peak.
 
 All are measured in turn, round after round, so that a busy moment of the machine falls on all of them.
 
-Axes: B batch, H height, W width, C channels of a picture.
+Axes: B batch, H height, W width, C channels of a image.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from vitlab.models.cost import cost
 
 Run = Callable[[NDArray[np.uint8]], object]
 BATCHES = (4, 16, 32)
-_LATENCIES = 5  # of one picture, in each round
+_LATENCIES = 5  # of one image, in each round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
     """What was measured of one runtime.
 
-    `latency_ms` are the quantiles 0.5, 0.9 and 0.99 of one picture's time; `rate` is pictures/s at `batch`, the best of those
+    `latency_ms` are the quantiles 0.5, 0.9 and 0.99 of one image's time; `rate` is images/s at `batch`, the best of those
     tried, and `rates` those of all of them; `of_peak` the share of the machine's own product of matrices, 0 to about 1, counting
     the multiply-adds of the model as it is built (one that leaves some out can pass 1). `memory` is by how many bytes the process
     grew when this was made and first run, None where the system does not say.
@@ -135,7 +135,7 @@ def timm_model(config: ViTConfig) -> torch.nn.Module:
 
 
 def timm_run(checkpoint: Checkpoint) -> Run:
-    """timm's model of the same sizes, fed as a user of timm feeds it: pictures normalised, then the model."""
+    """timm's model of the same sizes, fed as a user of timm feeds it: images normalised, then the model."""
     from vitlab.data.transforms import normalise
 
     assert isinstance(checkpoint.config, ViTConfig)

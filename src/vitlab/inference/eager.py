@@ -2,8 +2,8 @@
 
 Attention is exp(q k) v / sum(exp(q k)) without the usual subtraction of each row's largest logit, which saves two passes over
 N x N numbers. It is the same quotient as long as no sum overflows or all but vanishes; sums are watched, and where one does, the
-pictures are run again by the kernel that subtracts, which also serves long sequences that threads share. Heads stand before
-pictures in memory, so that one batched product serves both and nothing is copied.
+images are run again by the kernel that subtracts, which also serves long sequences that threads share. Heads stand before
+images in memory, so that one batched product serves both and nothing is copied.
 
 Axes: B batch, N tokens, P patches, T = B N rows, H heads, K width of a head, D width, M hidden width of the MLP, R tokens read,
 S = H B maps of attention.
@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Views:
-    """Views of the buffers for a number of pictures."""
+    """Views of the buffers for a number of images."""
 
     patches_BQ: Tensor
     embedded_BD: Tensor
@@ -72,14 +72,14 @@ class Views:
 
 
 class Workspace:
-    """Buffers for up to `pictures` at once; one thread at a time may use it."""
+    """Buffers for up to `images` at once; one thread at a time may use it."""
 
-    def __init__(self, folded: Folded, pictures: int) -> None:
+    def __init__(self, folded: Folded, images: int) -> None:
         config, tokens = folded.config, folded.tokens
-        self.pictures = pictures
+        self.images = images
         self._folded = folded
-        rows, width = pictures * tokens, config.width
-        patches = pictures * folded.grid[0] * folded.grid[1]
+        rows, width = images * tokens, config.width
+        patches = images * folded.grid[0] * folded.grid[1]
         numbers = 0 if folded.patch_QD is None else len(folded.patch_QD)
         self._patches = torch.empty(patches * numbers)
         self._z = torch.empty(rows * width)
@@ -93,7 +93,7 @@ class Workspace:
         self._views: dict[tuple[int, int], Views] = {}
 
     def views(self, b: int, n: int) -> Views:
-        """The buffers as tensors for b pictures of n tokens each."""
+        """The buffers as tensors for b images of n tokens each."""
         if (b, n) not in self._views:
             self._views[b, n] = self._made(b, n)
         return self._views[b, n]
@@ -132,7 +132,7 @@ class Workspace:
                     )
                 )
         return Views(
-            patches_BQ=self._patches.view(-1, max(1, len(self._patches) // max(1, self.pictures * cells // b)))[:cells],
+            patches_BQ=self._patches.view(-1, max(1, len(self._patches) // max(1, self.images * cells // b)))[:cells],
             embedded_BD=self._hidden[: cells * d].view(cells, d),
             z_TD=self._z[: rows * d].view(rows, d),
             z_BND=self._z[: rows * d].view(b, n, d),
@@ -161,7 +161,7 @@ def blocks(tokens: int, maps: int) -> tuple[int, int]:
 
 
 SMALLEST_SUM = 1e-30  # of exp(logits): far above what float32 cannot hold, so that no weight that matters was lost
-# Tokens up to which plain products are the faster attention where threads share one picture: each product waits for all of them,
+# Tokens up to which plain products are the faster attention where threads share one image: each product waits for all of them,
 # PyTorch's own kernel waits once. A layer of Ti/16, two threads: 0.47 against 0.51 ms at 197 tokens, 1.28 against 1.33 at 401, 2.56
 # against 2.32 at 577. With one thread they stay at every length: from 197 to 1,025 tokens, widths 192 and 768, batches of 1, 4, 8,
 # the kernel takes 0.95 to 1.10 of their time, 1.02 in the middle; in the whole Ti/16 at 577 tokens 83.6 against 78.6 ms.
@@ -189,9 +189,9 @@ class FusedViT:
         # PyTorch's own tanh GELU takes five times its erf GELU; oneDNN has it inside the product.
         self._packed = [_packed(layer) for layer in self.folded.layers] if tanh else None
 
-    def workspace(self, pictures: int) -> Workspace:
-        """Buffers for up to so many pictures."""
-        return Workspace(self.folded, pictures)
+    def workspace(self, images: int) -> Workspace:
+        """Buffers for up to so many images."""
+        return Workspace(self.folded, images)
 
     @torch.inference_mode()
     def read(self, images: Tensor, work: Workspace) -> Tensor:
@@ -346,7 +346,7 @@ def _packed(layer: FoldedLayer) -> Tensor:
     return packed
 
 
-# A ViT whose tokens are merged, as a model for what takes models: normalised pictures in, logits out.
+# A ViT whose tokens are merged, as a model for what takes models: normalised images in, logits out.
 #
 # Axes: B batch, C channels or classes, H height, W width.
 

@@ -1,4 +1,4 @@
-"""The pictures that words of a command line name: files, folders, patterns, zip archives, and what is inside them."""
+"""The images that words of a command line name: files, folders, patterns, zip archives, and what is inside them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vitlab.data.readers.folder import is_hidden, is_picture
+from vitlab.data.readers.folder import is_hidden, is_image
 from vitlab.errors import DataError
 from vitlab.inference.predictor import split_archive
 from vitlab.io.zip import read_zip_index
@@ -15,10 +15,10 @@ from vitlab.io.zip import read_zip_index
 _PATTERN = "*?["
 
 
-def find_pictures(words: Iterable[str]) -> Iterator[str]:
-    """The paths of all pictures the words name, in the order of the words and sorted below each; found as they are asked for.
+def find_images(words: Iterable[str]) -> Iterator[str]:
+    """The paths of all images the words name, in the order of the words and sorted below each; found as they are asked for.
 
-    A file is taken whatever it is called; in a folder and a zip archive those with the ending of a picture are, hidden ones
+    A file is taken whatever it is called; in a folder and a zip archive those with the ending of a image are, hidden ones
     left out. Links are followed, but no folder is entered twice. DataError for a word that names nothing.
     """
     for word in words:
@@ -40,14 +40,14 @@ def _named(word: str) -> Iterator[str]:
             if os.path.isdir(path):  # noqa: PTH112
                 if "**" not in word:  # which finds what is in folders by itself
                     yield from _below(path)
-            elif is_picture(path):
+            elif is_image(path):
                 yield path
     else:
         raise DataError(f"no file or folder called {word!r}")
 
 
 def _below(root: str) -> Iterator[str]:
-    """Pictures of a folder and the folders in it; each folder's entries are listed when its turn comes."""
+    """Images of a folder and the folders in it; each folder's entries are listed when its turn comes."""
     entered: set[tuple[int, int]] = set()
     waiting = [root]
     while waiting:
@@ -65,7 +65,7 @@ def _below(root: str) -> Iterator[str]:
             if is_hidden(name):
                 continue
             path = os.path.join(folder, name)  # noqa: PTH118
-            if is_picture(name) and not os.path.isdir(path):  # noqa: PTH112
+            if is_image(name) and not os.path.isdir(path):  # noqa: PTH112
                 yield path
             elif os.path.isdir(path):  # noqa: PTH112
                 folders.append(path)
@@ -74,5 +74,5 @@ def _below(root: str) -> Iterator[str]:
 
 def _inside(archive: str) -> Iterator[str]:
     for name in read_zip_index(Path(archive)).names:
-        if is_picture(name) and not is_hidden(name):
+        if is_image(name) and not is_hidden(name):
             yield f"{archive}/{name}"

@@ -50,12 +50,12 @@ class FoldedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Folded:
-    """A whole ViT's weights, for pictures of one size.
+    """A whole ViT's weights, for images of one size.
 
     `patch_QD` is None where a stem of convolutions stands before the patches, and the model's own `embedded` is used.
     `start_1ND` is what patches are added to and prefix tokens begin as; `bare_1ND` the same for patches that `embedded` made, whose
     bias is in them already. `fill_C` are the pixel values that stand for the zeros
-    beyond a padded picture's edge. `read` is how many of the first tokens the pool reads, None for all.
+    beyond a padded image's edge. `read` is how many of the first tokens the pool reads, None for all.
     """
 
     config: ViTConfig
@@ -107,9 +107,9 @@ def fold(model: ViT, preprocess: Preprocess) -> Folded:
         raise ConfigError(f"this model cannot be folded: {why}")
     config, size = model.config, preprocess.image_size
     if size != config.image_size and not config.dynamic_size:
-        raise ConfigError(f"pictures of {size[0]}x{size[1]} are fed to a model of {config.image_size[0]}x{config.image_size[1]}")
+        raise ConfigError(f"images of {size[0]}x{size[1]} are fed to a model of {config.image_size[0]}x{config.image_size[1]}")
     if preprocess.channels != config.channels:
-        raise ConfigError(f"pictures of {preprocess.channels} channels are fed to a model of {config.channels}")
+        raise ConfigError(f"images of {preprocess.channels} channels are fed to a model of {config.channels}")
     grid = config.grid_of(size)
     bare_1ND = torch.zeros(1, config.prefix_tokens + grid[0] * grid[1], config.width)
     if (positions_1ND := model.position.added(0, grid)) is not None:
@@ -302,9 +302,9 @@ def weighed(z_BND: Tensor, size_BN: Tensor, prefix: int) -> Tensor:
     return torch.cat([z_BND[:, :prefix], z_BND[:, prefix:] * factor_BP1], dim=1)
 
 
-# Any model as one module of plain operators, for torch.compile and for export: pixels or normalised pictures in, answers out.
+# Any model as one module of plain operators, for torch.compile and for export: pixels or normalised images in, answers out.
 #
-# Axes: B batch, H height, W width, C channels of a picture or classes; N tokens, D width, K width of a head, Q numbers of a patch.
+# Axes: B batch, H height, W width, C channels of a image or classes; N tokens, D width, K width of a head, Q numbers of a patch.
 
 Input = Literal["pixels", "normalised"]
 Output = Literal["logits", "probabilities", "features", "both"]
@@ -315,7 +315,7 @@ def exportable(
 ) -> nn.Module:
     """A checkpoint's model as a module in evaluation mode for one tensor in, ready for torch.export, torch.compile and OpenVINO.
 
-    `takes` `pixels`: uint8 (B, H, W, C) of the preprocessing's size, as pictures are in memory; `normalised`: float32
+    `takes` `pixels`: uint8 (B, H, W, C) of the preprocessing's size, as images are in memory; `normalised`: float32
     (B, C, H, W), as the model itself takes them. `gives` `logits` or `probabilities` (B, C), the latter by `chance`; `features`
     (B, D); `both`: logits and features. The batch is of any size. A ViT is folded where it can be (`why_not_folded`), any other
     model is wrapped as it is; standardised kernels are finished in both. `merge` pairs of patches become one in every layer, on

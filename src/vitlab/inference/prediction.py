@@ -1,4 +1,4 @@
-"""What comes back for a picture: a prediction, or why there is none.
+"""What comes back for a image: a prediction, or why there is none.
 
 Axes: C classes, D width of the features.
 """
@@ -18,11 +18,11 @@ Chance = Literal["softmax", "sigmoid"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prediction:
-    """What the model says of one picture.
+    """What the model says of one image.
 
-    `name` is the picture's path, or `picture 3` (from 0) for one without. `logits` (C,) are the model's own numbers; `features`
+    `name` is the image's path, or `image 3` (from 0) for one without. `logits` (C,) are the model's own numbers; `features`
     (D,) is what its head saw, where that was asked for. `labels` are the names of the classes, or None where they have none.
-    `chance` is how logits become probabilities: `softmax` where a picture has one class, `sigmoid` where it may have several.
+    `chance` is how logits become probabilities: `softmax` where a image has one class, `sigmoid` where it may have several.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Prediction:
 
     @property
     def probabilities(self) -> NDArray[np.float32]:
-        """The probability of each class, (C,), 0 to 1; they sum to 1 where a picture has one class."""
+        """The probability of each class, (C,), 0 to 1; they sum to 1 where a image has one class."""
         wide_C = self.logits.astype(np.float64)
         if self.chance == "sigmoid":
             chance_C: NDArray[np.float64] = np.exp(-np.logaddexp(0, -wide_C))
@@ -58,7 +58,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A picture that could not be read, and why."""
+    """A image that could not be read, and why."""
 
     name: str
     reason: str

@@ -1,4 +1,4 @@
-"""Predictor: any number of pictures in, predictions out, in order; the next ones are decoded while the model works.
+"""Predictor: any number of images in, predictions out, in order; the next ones are decoded while the model works.
 
 Axes: B batch, H height, W width, C channels.
 """
@@ -28,68 +28,68 @@ from vitlab.checkpoints.native import tensors_digest
 from vitlab.config.data import DecodeLimits
 from vitlab.config.serialize import to_text
 from vitlab.data.decode import from_pillow
-from vitlab.data.transforms import EvaluationView, Pixels
+from vitlab.data.transforms import EvaluationTransform, Pixels
 from vitlab.errors import ConfigError, DataError, at_least, choice
 from vitlab.inference.auto import AutoBackend
 from vitlab.inference.backends import Backend, CompiledBackend, OnnxRuntimeBackend, OpenVINOBackend, torch_backend
 from vitlab.inference.prediction import Chance, Prediction, Unreadable
 from vitlab.io.archive_limits import READ_IN_PLACE
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 from vitlab.io.zip import ZipContents, read_zip_index
 
-# Everything a user may call a picture: a path, a member of a zip, bytes, Pillow's image, an array, a tensor.
+# Everything a user may call a image: a path, a member of a zip, bytes, Pillow's image, an array, a tensor.
 #
 # Axes: H height, W width, C channels.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Named:
-    """A picture that is read when its turn comes: `read` gives an encoded file, or pixels (H, W, C)."""
+    """A image that is read when its turn comes: `read` gives an encoded file, or pixels (H, W, C)."""
 
     name: str
     read: Callable[[], bytes | Pixels]
 
 
-Picture = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.uint8] | torch.Tensor | Named
+ImageLike = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.uint8] | torch.Tensor | Named
 
 
-def name_of(picture: Picture, place: int) -> str:
-    """A path as it was given; `picture 3` for what has no name, `place` being its place among all, from 0."""
-    match picture:
+def name_of(image: ImageLike, place: int) -> str:
+    """A path as it was given; `image 3` for what has no name, `place` being its place among all, from 0."""
+    match image:
         case str():
-            return picture
+            return image
         case os.PathLike():
-            return os.fspath(picture)
+            return os.fspath(image)
         case Named():
-            return picture.name
-    return f"picture {place}"
+            return image.name
+    return f"image {place}"
 
 
 class Reader:
-    """Reads pictures and gives the model's view of them. Safe to share between threads; keeps the zip archives it has opened."""
+    """Reads images and gives the model's view of them. Safe to share between threads; keeps the zip archives it has opened."""
 
-    def __init__(self, view: EvaluationView) -> None:
+    def __init__(self, view: EvaluationTransform) -> None:
         self._view = view
         self._archives: dict[str, tuple[ZipContents, dict[str, int]]] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, picture: Picture, name: str) -> Pixels:
-        """uint8 [H, W, C] of the model's size; DataError, naming the picture, where it cannot be read."""
-        match picture:
+    def __call__(self, image: ImageLike, name: str) -> Pixels:
+        """uint8 [H, W, C] of the model's size; DataError, naming the image, where it cannot be read."""
+        match image:
             case str() | os.PathLike():
-                return self._view.see(self._file(os.fspath(picture)), name=shown(name))
+                return self._view.see(self._file(os.fspath(image)), name=printable(name))
             case Named():
-                return self._view.see(picture.read(), name=shown(name))
+                return self._view.see(image.read(), name=printable(name))
             case bytes() | np.ndarray():
-                return self._view.see(picture, name=name)
+                return self._view.see(image, name=name)
             case Image.Image():
                 view = self._view
-                pixels_HWC = from_pillow(picture, name=name, limits=view.limits, channels=view.preprocess.channels)
+                pixels_HWC = from_pillow(image, name=name, limits=view.limits, channels=view.preprocess.channels)
                 return view.see(pixels_HWC, name=name)
             case torch.Tensor():
-                return self._view.see(_of_tensor(picture, name), name=name)
+                return self._view.see(_of_tensor(image, name), name=name)
         raise DataError(
-            f"{name} is a {type(picture).__name__}, which is no picture",
+            f"{name} is a {type(image).__name__}, which is no image",
             hint="give a path, bytes, a Pillow image, a uint8 array [height, width, channels] or tensor [channels, height, width]",
         )
 
@@ -99,15 +99,15 @@ class Reader:
                 size = os.fstat(file.fileno()).st_size
                 if size > READ_IN_PLACE.entry_bytes:
                     limit = READ_IN_PLACE.entry_bytes
-                    raise DataError(f"{shown(path)} has {size:,} bytes; a picture may have {limit:,} (entry_bytes)")
+                    raise DataError(f"{printable(path)} has {size:,} bytes; a image may have {limit:,} (entry_bytes)")
                 return file.read()
         except (NotADirectoryError, FileNotFoundError) as error:
             split = split_archive(path)
             if split is None:
-                raise DataError(f"{shown(path)} does not exist") from error
+                raise DataError(f"{printable(path)} does not exist") from error
             return self._member(*split)
         except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-            raise DataError(f"{shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+            raise DataError(f"{printable(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
     def _member(self, archive: str, inside: str) -> bytes:
         with self._lock:
@@ -116,7 +116,7 @@ class Reader:
                 self._archives[archive] = ZipContents(index), {name: row for row, name in enumerate(index.names)}
             contents, row_of = self._archives[archive]
         if inside not in row_of:
-            raise DataError(f"{shown(archive)} holds no file {shown(inside)}")
+            raise DataError(f"{printable(archive)} holds no file {printable(inside)}")
         return contents.read(row_of[inside])
 
 
@@ -150,23 +150,23 @@ def _of_tensor(tensor: torch.Tensor, name: str) -> Pixels:
     return pixels
 
 
-# Pictures read ahead by threads, in order, while the model works.
+# Images read ahead by threads, in order, while the model works.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Read:
-    """A picture as the model sees it, or why it could not be read."""
+    """A image as the model sees it, or why it could not be read."""
 
     name: str
     seen: Pixels | Unreadable
 
 
 class ReadAhead:
-    """Pictures read by threads, at most `ahead` before they are taken, given back in order."""
+    """Images read by threads, at most `ahead` before they are taken, given back in order."""
 
-    def __init__(self, reader: Reader, pictures: Iterator[Picture], *, workers: int, ahead: int) -> None:
+    def __init__(self, reader: Reader, images: Iterator[ImageLike], *, workers: int, ahead: int) -> None:
         self._reader = reader
-        self._pictures = pictures
+        self._images = images
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="predict") if workers else None
         self._ahead = ahead
         self._under_way: deque[Future[Read]] = deque()
@@ -180,7 +180,7 @@ class ReadAhead:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def take(self, count: int) -> list[Read]:
-        """The next pictures, fewer only at the end; the ones after them are under way when this returns."""
+        """The next images, fewer only at the end; the ones after them are under way when this returns."""
         taken: list[Read] = []
         self._start(self._ahead)
         while len(taken) < count and self._under_way:
@@ -190,20 +190,20 @@ class ReadAhead:
 
     def _start(self, most: int) -> None:
         room = self._ahead - len(self._under_way)
-        for picture in islice(self._pictures, min(most, room)):
-            name = name_of(picture, self._place)
+        for image in islice(self._images, min(most, room)):
+            name = name_of(image, self._place)
             self._place += 1
-            if isinstance(picture, Image.Image):
-                _load(picture)
+            if isinstance(image, Image.Image):
+                _load(image)
             if self._pool is None:
                 self._under_way.append(Future())
-                self._under_way[-1].set_result(self._read(picture, name))
+                self._under_way[-1].set_result(self._read(image, name))
             else:
-                self._under_way.append(self._pool.submit(self._read, picture, name))
+                self._under_way.append(self._pool.submit(self._read, image, name))
 
-    def _read(self, picture: Picture, name: str) -> Read:
+    def _read(self, image: ImageLike, name: str) -> Read:
         try:
-            return Read(name=name, seen=self._reader(picture, name))
+            return Read(name=name, seen=self._reader(image, name))
         except DataError as error:
             return Read(name=name, seen=Unreadable(name=name, reason=error.message))
 
@@ -218,12 +218,12 @@ BackendName = Literal["auto", "torch", "compile", "onnxruntime", "openvino"]
 
 
 class Predictor:
-    """A checkpoint ready for pictures.
+    """A checkpoint ready for images.
 
         predictor = Predictor("model.safetensors")
         predictor(["cat.jpg", pillow_image, uint8_array])[0].top(5)    # [(label, probability), ...]
 
-    `batch_size` pictures go through the model at once, read ahead by `workers` threads (0: by the caller, in turn).
+    `batch_size` images go through the model at once, read ahead by `workers` threads (0: by the caller, in turn).
     `backend` is what runs the model: `torch`, `compile`, `onnxruntime`, `openvino`, or `auto`: torch, until a measurement on this
     machine says that another is faster. All give the same numbers to rounding. `merge` above 0 joins so many pairs of alike
     patches a layer, on average, of a ViT: faster, and slightly other numbers. `limits` says which files are let in. `say` is called
@@ -256,30 +256,30 @@ class Predictor:
         self.workers = workers
         self.chance, how = chance_of(self.checkpoint)
         self.notes: tuple[str, ...] = (*self.checkpoint.notes, *chosen, *_notes(self.checkpoint), *how)
-        self._reader = Reader(EvaluationView(preprocess=self.preprocess, limits=limits))
+        self._reader = Reader(EvaluationTransform(preprocess=self.preprocess, limits=limits))
 
-    def __call__(self, pictures: Iterable[Picture], *, features: bool = False) -> list[Prediction]:
-        """The predictions of some pictures, in order; DataError, naming it, for the first that cannot be read."""
+    def __call__(self, images: Iterable[ImageLike], *, features: bool = False) -> list[Prediction]:
+        """The predictions of some images, in order; DataError, naming it, for the first that cannot be read."""
         found = []
-        for item in self.stream(pictures, features=features):
+        for item in self.stream(images, features=features):
             if isinstance(item, Unreadable):
-                raise DataError(str(item), hint="predictor.stream goes on after such pictures and reports them")
+                raise DataError(str(item), hint="predictor.stream goes on after such images and reports them")
             found.append(item)
         return found
 
     def stream(
-        self, pictures: Iterable[Picture], *, features: bool = False, done: Container[str] | None = None
+        self, images: Iterable[ImageLike], *, features: bool = False, done: Container[str] | None = None
     ) -> Iterator[Prediction | Unreadable]:
-        """Predictions of any number of pictures, in order and in constant memory; one that cannot be read is Unreadable.
+        """Predictions of any number of images, in order and in constant memory; one that cannot be read is Unreadable.
 
-        Pictures are taken from the iterable in the caller's thread, as many ahead as fill two batches. Those whose names are in
+        Images are taken from the iterable in the caller's thread, as many ahead as fill two batches. Those whose names are in
         `done` are left out. Batches are cut as if they were not: the last bits of an answer depend on the size of its batch.
         """
-        if isinstance(pictures, str | bytes | os.PathLike | Image.Image):
-            raise ConfigError("this is one picture", hint="give a list of pictures: predictor([picture])")
+        if isinstance(images, str | bytes | os.PathLike | Image.Image):
+            raise ConfigError("this is one image", hint="give a list of images: predictor([image])")
         if done is None:
-            return self._stream(iter(pictures), features)
-        results = self._stream(_undone(iter(pictures), self.batch_size, done), features)
+            return self._stream(iter(images), features)
+        results = self._stream(_undone(iter(images), self.batch_size, done), features)
         return (result for result in results if result.name not in done)
 
     @cached_property
@@ -320,14 +320,14 @@ class Predictor:
             return made, notes
         return AutoBackend(checkpoint, made, lambda: self.features_digest, say=say, merge=self.merge), notes
 
-    def _stream(self, pictures: Iterator[Picture], features: bool) -> Iterator[Prediction | Unreadable]:
-        with ReadAhead(self._reader, pictures, workers=self.workers, ahead=2 * self.batch_size) as ahead:
+    def _stream(self, images: Iterator[ImageLike], features: bool) -> Iterator[Prediction | Unreadable]:
+        with ReadAhead(self._reader, images, workers=self.workers, ahead=2 * self.batch_size) as ahead:
             while batch := ahead.take(self.batch_size):
                 yield from self._predicted(batch, features)
 
     def _predicted(self, batch: list[Read], features: bool) -> Iterator[Prediction | Unreadable]:
-        images = [read.seen for read in batch if not isinstance(read.seen, Unreadable)]
-        out = self.backend.run(np.stack(images), features=features) if images else None
+        pixels = [read.seen for read in batch if not isinstance(read.seen, Unreadable)]
+        out = self.backend.run(np.stack(pixels), features=features) if pixels else None
         row = 0
         for read in batch:
             if isinstance(read.seen, Unreadable) or out is None:
@@ -344,13 +344,13 @@ class Predictor:
             row += 1
 
 
-def _undone(pictures: Iterator[Picture], batch_size: int, done: Container[str]) -> Iterator[Picture]:
-    """The pictures without the batches of which every one is done."""
+def _undone(images: Iterator[ImageLike], batch_size: int, done: Container[str]) -> Iterator[ImageLike]:
+    """The images without the batches of which every one is done."""
     for first in count(0, batch_size):
-        batch = list(islice(pictures, batch_size))
+        batch = list(islice(images, batch_size))
         if not batch:
             return
-        if not all(name_of(picture, first + row) in done for row, picture in enumerate(batch)):
+        if not all(name_of(image, first + row) in done for row, image in enumerate(batch)):
             yield from batch
 
 

@@ -1,7 +1,7 @@
 """Predictions on their way to a file: JSON lines that can be continued, CSV, Parquet.
 
 A JSON line is {"name": ..., "top": [{"label": ..., "probability": ...}, ...], "checkpoint": ...}, or {"name": ..., "error": ...,
-"checkpoint": ...} for a picture that could not be read. `checkpoint` begins the predictor's digest, so that a file can be told
+"checkpoint": ...} for a image that could not be read. `checkpoint` begins the predictor's digest, so that a file can be told
 from one of another model.
 """
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from vitlab.errors import ConfigError, DataError
 from vitlab.inference.prediction import Prediction, Unreadable
 from vitlab.io.atomic import replacing
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 MARK_LENGTH = 16
 _ROWS = 4096  # of a Parquet file's group
@@ -102,9 +102,9 @@ class Parquet:
 
     def write(self, result: Prediction | Unreadable) -> None:
         """Add one row."""
-        name = shown(result.name)  # Parquet's text is UTF-8
+        name = printable(result.name)  # Parquet's text is UTF-8
         if isinstance(result, Unreadable):
-            self._rows.append({"name": name, "labels": None, "probabilities": None, "error": shown(result.reason)})
+            self._rows.append({"name": name, "labels": None, "probabilities": None, "error": printable(result.reason)})
         else:
             labels, probabilities = zip(*result.top(self._top), strict=True)
             self._rows.append({"name": name, "labels": list(labels), "probabilities": list(probabilities), "error": None})
@@ -155,9 +155,11 @@ def new_file(path: Path, *, overwrite: bool) -> Iterator[TextIO]:
     try:
         file = path.open("w" if overwrite else "x", encoding="utf-8", errors="surrogateescape", newline="")
     except FileExistsError:
-        raise DataError(f"{shown(str(path))} is there already", hint="--resume goes on with it, --overwrite begins anew") from None
+        raise DataError(
+            f"{printable(str(path))} is there already", hint="--resume goes on with it, --overwrite begins anew"
+        ) from None
     except OSError as error:
-        raise DataError(f"cannot write {shown(str(path))}: {error.strerror}") from error
+        raise DataError(f"cannot write {printable(str(path))}: {error.strerror}") from error
     with file:
         yield file
 
@@ -182,12 +184,12 @@ def continued_file(path: Path, *, top: int, mark: str) -> Iterator[tuple[TextIO,
     """A file of JSON lines to be continued, with what is finished; begun anew where it is not there.
 
     A last line that was cut off in the middle is removed. Refused are a file of another model or of another number of labels a
-    picture, and one that holds something else.
+    image, and one that holds something else.
     """
     try:
         file = path.open("r+b" if path.exists() else "x+b")
     except OSError as error:
-        raise DataError(f"cannot write {shown(str(path))}: {error.strerror}") from error
+        raise DataError(f"cannot write {printable(str(path))}: {error.strerror}") from error
     with file:
         finished = _finished(file, path, top=top, mark=mark)
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
@@ -255,8 +257,8 @@ def _whole_length(file: IO[bytes]) -> int:
 
 
 def _checked(line: bytes, number: int, path: Path, *, top: int, mark: str) -> tuple[str, bool]:
-    """The name in a line that this run could have written, and whether its picture could be read."""
-    where = f"{shown(str(path))}, line {number:,}"
+    """The name in a line that this run could have written, and whether its image could be read."""
+    where = f"{printable(str(path))}, line {number:,}"
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -265,7 +267,7 @@ def _checked(line: bytes, number: int, path: Path, *, top: int, mark: str) -> tu
         raise DataError(f"{where} is no prediction: this is not a file to be continued", hint="give another name")
     if found.get("checkpoint") != mark:
         raise DataError(
-            f"{where} is of another model ({shown(str(found.get('checkpoint')))}, and this one is {mark})",
+            f"{where} is of another model ({printable(str(found.get('checkpoint')))}, and this one is {mark})",
             hint="weights, config, preprocessing and labels must be the same; give another name to begin anew",
         )
     best = found.get("top")

@@ -1,10 +1,10 @@
-"""Features of many pictures in one file, for search and clustering, and the pictures in it that are most like another.
+"""Features of many images in one file, for search and clustering, and the images in it that are most like another.
 
-    .npz      features (N, D) float32, names (N,), labels (N,) numbers in classes or -1 (or (N, K) zeros and ones where a picture
+    .npz      features (N, D) float32, names (N,), labels (N,) numbers in classes or -1 (or (N, K) zeros and ones where a image
               has several), classes (K,), checkpoint and made_by: the digest and the path of what made the features
     .parquet  columns name, label (text; several parted by |), feature; checkpoint and made_by in the schema's metadata
 
-Axes: N pictures, D width of the features, K classes.
+Axes: N images, D width of the features, K classes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import Label, ListedSource, Source
+from vitlab.data.dataset import Dataset, Label, ListedDataset
 from vitlab.data.readers.npz_pack import open_npz
 from vitlab.data.transforms import Pixels
 from vitlab.errors import DataError
@@ -27,16 +27,16 @@ from vitlab.inference.prediction import Unreadable
 from vitlab.inference.predictor import Named, Predictor
 from vitlab.inference.results import load_pyarrow
 from vitlab.io.atomic import replacing
-from vitlab.io.names import shown
-from vitlab.io.progress import Tell, silent
+from vitlab.io.names import printable
+from vitlab.io.progress import ProgressCallback, silent
 
 Features = NDArray[np.float32]
 ENDINGS = (".npz", ".parquet")
-_BLOCK = 8192  # pictures compared or written at a time
+_BLOCK = 8192  # images compared or written at a time
 
 
 class IndexWriter(Protocol):
-    """Takes pictures one by one."""
+    """Takes images one by one."""
 
     def add(self, name: str, label: Label, features_D: Features) -> None:
         """Add one."""
@@ -47,7 +47,9 @@ class IndexWriter(Protocol):
 def new_index(path: Path, *, classes: tuple[str, ...], multi_label: bool, digest: str, made_by: str) -> Iterator[IndexWriter]:
     """An index to be filled; the file appears whole when the block ends, or not at all."""
     if path.suffix not in ENDINGS:
-        raise DataError(f"{shown(str(path))} ends in neither .npz nor .parquet", hint="the ending says which of the two to write")
+        raise DataError(
+            f"{printable(str(path))} ends in neither .npz nor .parquet", hint="the ending says which of the two to write"
+        )
     if path.suffix == ".parquet":
         load_pyarrow()
     with replacing(path, needed=0) as file:
@@ -71,13 +73,13 @@ class _NpzRows:
         self._features: list[Features] = []
 
     def add(self, name: str, label: Label, features_D: Features) -> None:
-        self._names.append(shown(name))
+        self._names.append(printable(name))
         self._labels.append(label)
         self._features.append(features_D)
 
     def save(self, file: Any, *, classes: tuple[str, ...], multi_label: bool, digest: str, made_by: str) -> None:
         if not self._features:
-            raise DataError("no picture could be read: there is nothing to write")
+            raise DataError("no image could be read: there is nothing to write")
         if multi_label:
             labels: NDArray[np.generic] = np.zeros((len(self._labels), len(classes)), np.uint8)
             for row, several in enumerate(self._labels):
@@ -106,15 +108,15 @@ class _ParquetRows:
 
     def add(self, name: str, label: Label, features_D: Features) -> None:
         codes = label if isinstance(label, tuple) else () if label is None else (label,)
-        text = None if label is None else "|".join(shown(self._classes[code]) for code in codes)
-        self._rows.append((shown(name), text, features_D))
+        text = None if label is None else "|".join(printable(self._classes[code]) for code in codes)
+        self._rows.append((printable(name), text, features_D))
         if len(self._rows) >= _BLOCK:
             self._group()
 
     def finish(self) -> None:
         self._group()
         if self._writer is None:
-            raise DataError("no picture could be read: there is nothing to write")
+            raise DataError("no image could be read: there is nothing to write")
 
     def close(self) -> None:
         if self._writer is not None:
@@ -140,7 +142,7 @@ class _ParquetRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """A picture of an index, its label where known, and the cosine of the angle between features: 1 for the same, -1 at most."""
+    """A image of an index, its label where known, and the cosine of the angle between features: 1 for the same, -1 at most."""
 
     name: str
     label: str | None
@@ -162,9 +164,9 @@ class Index:
         return self._length
 
     def nearest(self, features_D: Features, k: int) -> list[Likeness]:
-        """The k pictures most like the one with these features, best first; of equals the first in the index."""
+        """The k images most like the one with these features, best first; of equals the first in the index."""
         if features_D.shape != (self.width,):
-            raise DataError(f"{shown(str(self.path))} holds features of {self.width} numbers, not {len(features_D)}")
+            raise DataError(f"{printable(str(self.path))} holds features of {self.width} numbers, not {len(features_D)}")
         own_D = _unit(features_D[None].astype(np.float32))[0]
         best = np.zeros(0, np.float32), np.zeros(0, np.int64)
         start = 0
@@ -206,7 +208,7 @@ class Index:
         schema = self._parquet.schema_arrow
         metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items() if key.startswith(b"vitlab_")}
         if schema.names != ["name", "label", "feature"] or "vitlab_checkpoint" not in metadata:
-            raise _no_index(self.path, f"its columns are {', '.join(map(shown, schema.names[:8]))}")
+            raise _no_index(self.path, f"its columns are {', '.join(map(printable, schema.names[:8]))}")
         self.digest, self.made_by = metadata["vitlab_checkpoint"], metadata.get("vitlab_made_by", "")
         self._length, self.width = int(self._parquet.metadata.num_rows), int(schema.field("feature").type.list_size)
 
@@ -219,7 +221,7 @@ class Index:
             yield batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, self.width)
 
     def _told(self, rows: NDArray[np.int64]) -> list[tuple[str, str | None]]:
-        """Name and label of these pictures."""
+        """Name and label of these images."""
         if self._parquet is None:
             return [(str(self._names[row]), self._label(row)) for row in rows.tolist()]
         wanted: dict[int, tuple[str, str | None]] = {}
@@ -243,36 +245,38 @@ def _unit(features_ND: Features) -> Features:
 
 
 def _no_index(path: Path, why: str) -> DataError:
-    return DataError(f"{shown(str(path))} is no index of features: {shown(why)}", hint="vitlab embed writes one")
+    return DataError(f"{printable(str(path))} is no index of features: {printable(why)}", hint="vitlab embed writes one")
 
 
-# The features of every picture of a source, into an index.
+# The features of every image of a source, into an index.
 
 
-def embed(predictor: Predictor, source: Source, path: Path, *, made_by: str, tell: Tell = silent) -> tuple[Unreadable, ...]:
-    """Write the features of a source's pictures to an .npz or .parquet index; returns those that could not be read.
+def embed(
+    predictor: Predictor, dataset: Dataset, path: Path, *, made_by: str, tell: ProgressCallback = silent
+) -> tuple[Unreadable, ...]:
+    """Write the features of a source's images to an .npz or .parquet index; returns those that could not be read.
 
     `made_by` is the checkpoint's path, kept in the index so that a search finds the model again.
     """
     unreadable: list[Unreadable] = []
-    pictures = (_named(source, index) for index in range(len(source)))
+    images = (_named(dataset, index) for index in range(len(dataset)))
     with new_index(
-        path, classes=source.labels, multi_label=source.multi_label, digest=predictor.features_digest, made_by=made_by
+        path, classes=dataset.labels, multi_label=dataset.multi_label, digest=predictor.features_digest, made_by=made_by
     ) as index:
-        for place, result in enumerate(predictor.stream(pictures, features=True)):
+        for place, result in enumerate(predictor.stream(images, features=True)):
             if isinstance(result, Unreadable):
                 unreadable.append(result)
             else:
                 assert result.features is not None, "features were asked for"
-                index.add(result.name, source.label(place), result.features)
-            tell("embedding", place + 1, len(source))
+                index.add(result.name, dataset.label(place), result.features)
+            tell("embedding", place + 1, len(dataset))
     return tuple(unreadable)
 
 
-def _named(source: Source, index: int) -> Named:
-    name = source.name(index) if isinstance(source, ListedSource) else f"picture {index}"
-    return Named(name=name, read=partial(_content, source, index))
+def _named(dataset: Dataset, index: int) -> Named:
+    name = dataset.name(index) if isinstance(dataset, ListedDataset) else f"image {index}"
+    return Named(name=name, read=partial(_content, dataset, index))
 
 
-def _content(source: Source, index: int) -> bytes | Pixels:
-    return source[index].content
+def _content(dataset: Dataset, index: int) -> bytes | Pixels:
+    return dataset[index].content

@@ -24,19 +24,19 @@ from vitlab.models.record import Record
 from vitlab.models.recurrent import Recurrent
 from vitlab.models.resnet import ResNet
 from vitlab.models.swin import Swin
-from vitlab.models.vit import Gaze, ViT, weights
+from vitlab.models.vit import AttentionCapture, ViT, weights
 
-# How a model is asked for its inside: at rest, a few pictures at a time, and refused where it has no such inside.
+# How a model is asked for its inside: at rest, a few images at a time, and refused where it has no such inside.
 #
-# Axes: B batch, C channels, H heads (of pictures: height), W width, N tokens, R some of the N queries.
+# Axes: B batch, C channels, H heads (of images: height), W width, N tokens, R some of the N queries.
 
 Floats = NDArray[np.float32]
 AT_ONCE = 64  # queries of a block: 12 heads of 4,096 tokens are 13 MB then, and not 805
-_KEPT = 256 << 20  # bytes of queries, keys and values that the pictures of one pass may leave behind
+_KEPT = 256 << 20  # bytes of queries, keys and values that the images of one pass may leave behind
 
 
 class Rows(Protocol):
-    """One layer's attention, asked for by rows: `vitlab.models.vit.Gaze`, or anything that answers as it does."""
+    """One layer's attention, asked for by rows: `vitlab.models.vit.AttentionCapture`, or anything that answers as it does."""
 
     def rows(self, first: int, last: int) -> Tensor:
         """The attention of the tokens `first` to `last` - 1 to all tokens, (B, H, R, N)."""
@@ -90,9 +90,9 @@ def at_rest(model: nn.Module) -> Iterator[None]:
 
 
 def batches(model: nn.Module, images_BCHW: Tensor, *, bytes_each: int) -> Iterator[Tensor]:
-    """The pictures in the model's type and on its device, as many at a time as leave behind `bytes_each` and fit."""
+    """The images in the model's type and on its device, as many at a time as leave behind `bytes_each` and fit."""
     if images_BCHW.ndim != 4 or not len(images_BCHW):
-        raise ConfigError(f"pictures are (batch, channels, height, width), at least one, not of shape {tuple(images_BCHW.shape)}")
+        raise ConfigError(f"images are (batch, channels, height, width), at least one, not of shape {tuple(images_BCHW.shape)}")
     like = next(model.parameters())
     count = min(max(1, _KEPT // max(bytes_each, 1)), 32)
     for part_BCHW in torch.split(images_BCHW, count):
@@ -100,7 +100,7 @@ def batches(model: nn.Module, images_BCHW: Tensor, *, bytes_each: int) -> Iterat
 
 
 def bytes_kept(model: ViT, images_BCHW: Tensor, layers: int) -> int:
-    """Bytes that queries and keys take for one picture, of so many layers."""
+    """Bytes that queries and keys take for one image, of so many layers."""
     grid = model.config.grid_of((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])))
     tokens = model.config.prefix_tokens + grid[0] * grid[1]
     return 2 * layers * tokens * model.config.width * next(model.parameters()).element_size()
@@ -115,18 +115,18 @@ def chosen_layers(count: int, layers: Sequence[int] | None) -> list[int]:
     return [layer % count for layer in asked]
 
 
-def a_class_each(classes: int | Sequence[int] | None, pictures: int) -> list[int] | None:
-    """One class for all pictures, or one for each, as one for each; None where the model is to choose."""
+def a_class_each(classes: int | Sequence[int] | None, images: int) -> list[int] | None:
+    """One class for all images, or one for each, as one for each; None where the model is to choose."""
     if classes is None:
         return None
-    asked = [classes] * pictures if isinstance(classes, int) else list(classes)
-    if len(asked) != pictures:
-        raise ConfigError(f"{len(asked)} classes for {pictures} pictures", hint="give one class, or one for each picture")
+    asked = [classes] * images if isinstance(classes, int) else list(classes)
+    if len(asked) != images:
+        raise ConfigError(f"{len(asked)} classes for {images} images", hint="give one class, or one for each image")
     return asked
 
 
 def chosen_classes(logits_BC: Tensor, asked: Sequence[int] | None) -> Tensor:
-    """A class for each picture, (B,): the one asked for, or the one the model finds likeliest."""
+    """A class for each image, (B,): the one asked for, or the one the model finds likeliest."""
     count = logits_BC.shape[1]
     if asked is None:
         return logits_BC.argmax(1)
@@ -234,10 +234,10 @@ def _probe_attention(vit: ViT, images_BCHW: Tensor) -> Floats:
 
 
 def attention_distance(model: nn.Module, images_BCHW: Tensor, *, layers: Sequence[int] | None = None) -> Floats:
-    """How far each head looks, (L, H), in pixels of the model's input, the mean over pictures and over asking patches.
+    """How far each head looks, (L, H), in pixels of the model's input, the mean over images and over asking patches.
 
     The authors' definition: the distance between the centres of two patches, weighted by attention, class and other prefix
-    tokens cut on both sides and the rest not renormalised. Their figure is of 128 pictures.
+    tokens cut on both sides and the rest not renormalised. Their figure is of 128 images.
     """
     vit = needs_attention(model, "attention distance")
     chosen = chosen_layers(len(vit.encoder.blocks), layers)
@@ -303,7 +303,7 @@ def roll(row_BQN: Tensor, layers: Sequence[Rows]) -> Tensor:
     """Rows of tokens' shares followed from the last layer back to the first, (B, Q, N).
 
     The identity for `row_BQN` gives the whole matrix; one row costs no memory of N x N. (A + I) / 2 is A + I with its rows
-    brought to sum one: the authors' sum differs by a factor of two a layer, and so not in the picture.
+    brought to sum one: the authors' sum differs by a factor of two a layer, and so not in the image.
     """
     for layer in reversed(layers):
         row_BQN = (row_BQN + through(row_BQN, layer)) / 2
@@ -349,20 +349,20 @@ class Weighted:
     transposed: exact, and any rows of it without the others.
     """
 
-    gaze: Gaze
+    capture: AttentionCapture
     values_BHNK: Tensor
     gradient_BHNK: Tensor
 
     def rows(self, first: int, last: int) -> Tensor:
         """Gains of the tokens `first` to `last` - 1 by looking at each, (B, H, R, N), none below 0."""
         gain_BHRN = self.gradient_BHNK[:, :, first:last].float() @ self.values_BHNK.float().transpose(-2, -1)
-        return (gain_BHRN * self.gaze.rows(first, last)).relu()
+        return (gain_BHRN * self.capture.rows(first, last)).relu()
 
 
 def relevance(model: nn.Module, images_BCHW: Tensor, classes: int | Sequence[int] | None = None) -> Floats:
     """How much each patch speaks for a class, (B, G, J), of no unit and at least 0.
 
-    `classes` is one for all pictures or one for each; None is what the model finds likeliest. Layer by layer, attention times its
+    `classes` is one for all images or one for each; None is what the model finds likeliest. Layer by layer, attention times its
     gradient, negative parts left out and heads averaged, is added to what came before; it is read where the pool reads.
     """
     vit = needs_attention(model, "gradient-weighted attention")
@@ -393,12 +393,12 @@ def _relevance(vit: ViT, images_BCHW: Tensor, classes: Sequence[int] | None) -> 
             logits_BC = vit.head(features_BD)
         chosen_B = chosen_classes(logits_BC, classes)
         told = logits_BC.gather(1, chosen_B[:, None]).sum()
-        mixed = [gaze.mixed_BHNK for gaze in record.gazes if gaze.mixed_BHNK is not None]
-        values = [gaze.values_BHNK for gaze in record.gazes if gaze.values_BHNK is not None]
+        mixed = [capture.mixed_BHNK for capture in record.gazes if capture.mixed_BHNK is not None]
+        values = [capture.values_BHNK for capture in record.gazes if capture.values_BHNK is not None]
         gradients = torch.autograd.grad(told, mixed if probe_BH1N is None else [*mixed, probe_BH1N])
     with torch.inference_mode():
         parts = zip(record.gazes, values, gradients[: len(mixed)], strict=True)
-        layers = [Weighted(gaze=gaze, values_BHNK=value, gradient_BHNK=own) for gaze, value, own in parts]
+        layers = [Weighted(capture=capture, values_BHNK=value, gradient_BHNK=own) for capture, value, own in parts]
         if probe_BH1N is None:
             start_B1N = row_B1N = pool_reads(vit, z_BND)
         else:

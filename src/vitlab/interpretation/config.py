@@ -14,7 +14,7 @@ Overlay = Literal["shade", "colour"]
 Occluder = Literal["fill", "remove"]
 
 OF_THE_WEIGHTS: tuple[FigureName, ...] = ("filters", "positions")
-"""The figures that need no pictures."""
+"""The figures that need no images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +23,9 @@ class InspectConfig:
 
     `layer` is counted from 0, or negative from the end; `head` from 0; None is what the figure says. `query` is a patch (row,
     column) from 0, or the token "class" or "distill"; None is the patch in the middle. `target` is a class by its label, or by its
-    number from 0; None is the class the model finds likeliest in each picture. `occluder`: `fill` puts the mean colour over a
+    number from 0; None is the class the model finds likeliest in each image. `occluder`: `fill` puts the mean colour over a
     patch, `remove` takes its token out. `overlay`: `shade` darkens what is not looked at, as the paper does; `colour` lays colours
-    over the picture.
+    over the image.
     """
 
     layer: int | None = None

@@ -1,6 +1,6 @@
 """Figures with axes and words, by matplotlib's objects alone: no pyplot, no window, no state left behind.
 
-Axes: L layers, H heads (of pictures: height), W width, C channels, G x J patches down and across, M filters, P x Q pixels of one.
+Axes: L layers, H heads (of images: height), W width, C channels, G x J patches down and across, M filters, P x Q pixels of one.
 """
 
 from __future__ import annotations
@@ -170,10 +170,10 @@ def draw_sheet(
     captions: Sequence[Sequence[str]] = (),
     inches: float = 1.7,
 ) -> bytes:
-    """Pictures in rows, each with its caption above it where there is one; `inches` is the width of one."""
+    """Images in rows, each with its caption above it where there is one; `inches` is the width of one."""
     columns = max((len(row) for row in rows), default=0)
     if columns == 0:
-        raise ConfigError("a sheet without pictures")
+        raise ConfigError("a sheet without images")
     tallest = [max(pixels.shape[0] / pixels.shape[1] for pixels in row) for row in rows]
     words = 0.24 if captions else 0.06
     height = sum(inches * share + words for share in tallest) + (0.35 if title else 0)

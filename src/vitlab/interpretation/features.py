@@ -31,7 +31,7 @@ class TokenPca:
 
 
 def token_pca(model: nn.Module, images_BCHW: Tensor, *, layer: int | None = None, components: int = 3) -> TokenPca:
-    """The principal components of patches' features over all pictures together: alike places get alike scores.
+    """The principal components of patches' features over all images together: alike places get alike scores.
 
     `layer` is a layer, or a convolutional model's or Swin's stage, from 0 or negative from the end; None is the last, a ViT's
     after its last LayerNorm.
@@ -76,7 +76,7 @@ def _features(model: nn.Module, images_BCHW: Tensor, layer: int | None) -> Tenso
 
 
 def _bytes(model: nn.Module, images_BCHW: Tensor) -> int:
-    """What one picture leaves behind: of a ViT its tokens; of others their largest maps, about 64 bytes a pixel."""
+    """What one image leaves behind: of a ViT its tokens; of others their largest maps, about 64 bytes a pixel."""
     if isinstance(model, ViT):
         return bytes_kept(model, images_BCHW, 1)
     return int(images_BCHW.shape[-1] * images_BCHW.shape[-2]) * 64

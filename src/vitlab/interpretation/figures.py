@@ -1,6 +1,6 @@
 """The figures by name: what is computed for each, and how it is drawn.
 
-Axes: L layers, B batch, H heads (of pictures: height), W width, C channels or classes, G x J patches down and across.
+Axes: L layers, B batch, H heads (of images: height), W width, C channels or classes, G x J patches down and across.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from vitlab.interpretation.paint import Pixels, as_rgb, feature_maps, overlay
 from vitlab.interpretation.weights import first_filters, meets_pixels_by, position_similarity, principal_filters
 from vitlab.models.vit import ViT
 
-_PAIRS = 3  # pictures in a row of a sheet, each with its map beside it
+_PAIRS = 3  # images in a row of a sheet, each with its map beside it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,7 +53,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Subject:
-    """What is looked at: a checkpoint, pictures for the figures that need some, and what is asked of them."""
+    """What is looked at: a checkpoint, images for the figures that need some, and what is asked of them."""
 
     checkpoint: Checkpoint
     config: InspectConfig
@@ -64,16 +64,16 @@ class Subject:
         return Style(theme=self.config.theme, form=self.config.form)
 
     @property
-    def pictures(self) -> Seen:
+    def images(self) -> Seen:
         if self.seen is None:
-            raise ConfigError("this figure needs pictures", hint="give some")
+            raise ConfigError("this figure needs images", hint="give some")
         return self.seen
 
 
 def draw(name: FigureName, subject: Subject) -> Drawn:
     """One figure; ConfigError, with the reason, where the model has no such inside."""
     if subject.seen is None and name not in OF_THE_WEIGHTS:
-        raise ConfigError(f"the figure {name} needs pictures", hint="give some")
+        raise ConfigError(f"the figure {name} needs images", hint="give some")
     return FIGURES[name](subject)
 
 
@@ -95,23 +95,23 @@ def _positions(subject: Subject) -> Drawn:
 
 
 def _distance(subject: Subject) -> Drawn:
-    array = attention_distance(subject.checkpoint.model, subject.pictures.images_BCHW)
-    count = len(subject.pictures.names)
-    file = draw_distance(array, subject.style, title=f"mean of {count} picture{'s' * (count > 1)}")
+    array = attention_distance(subject.checkpoint.model, subject.images.images_BCHW)
+    count = len(subject.images.names)
+    file = draw_distance(array, subject.style, title=f"mean of {count} image{'s' * (count > 1)}")
     return Drawn(
-        name="distance", file=file, array=array, facts={"unit": "pixels", "pictures": count, "of_layers_and_heads": array.tolist()}
+        name="distance", file=file, array=array, facts={"unit": "pixels", "images": count, "of_layers_and_heads": array.tolist()}
     )
 
 
 def _rollout(subject: Subject) -> Drawn:
-    array = rollout(subject.checkpoint.model, subject.pictures.images_BCHW)
+    array = rollout(subject.checkpoint.model, subject.images.images_BCHW)
     reads = what_is_read(needs_attention(subject.checkpoint.model, "attention rollout").config)
     file = _pairs(subject, _overlaid(subject, array), title=f"attention rollout from {reads}")
     return Drawn(name="rollout", file=file, array=array, facts={"reads": reads})
 
 
 def _attention(subject: Subject) -> Drawn:
-    model, seen, config = subject.checkpoint.model, subject.pictures, subject.config
+    model, seen, config = subject.checkpoint.model, subject.images, subject.config
     vit = needs_attention(model, "attention")
     grid = vit.config.grid_of(seen.pixels_BHWC.shape[1:3])
     query: Query = _query(config, grid)
@@ -133,7 +133,7 @@ def _attention(subject: Subject) -> Drawn:
 
 
 def _class(subject: Subject) -> Drawn:
-    model, seen, config = subject.checkpoint.model, subject.pictures, subject.config
+    model, seen, config = subject.checkpoint.model, subject.images, subject.config
     array_LBHGJ = class_attention(model, seen.images_BCHW, layers=None if config.layer is None else [config.layer])
     heads = _heads(config, array_LBHGJ.shape[2])
     if len(array_LBHGJ) == 1:  # one layer: its heads side by side
@@ -154,15 +154,15 @@ def _class(subject: Subject) -> Drawn:
 def _relevance(subject: Subject) -> Drawn:
     needs_attention(subject.checkpoint.model, "gradient-weighted attention")
     classes = _classes(subject)
-    array = relevance(subject.checkpoint.model, subject.pictures.images_BCHW, classes)
+    array = relevance(subject.checkpoint.model, subject.images.images_BCHW, classes)
     words = [_label(subject, label) for label in classes]
     file = _pairs(subject, _overlaid(subject, array), title="what speaks for the class: gradient-weighted attention", beside=words)
     return Drawn(name="relevance", file=file, array=array, facts={"classes": list[Json](words)})
 
 
 def _features(subject: Subject) -> Drawn:
-    found = token_pca(subject.checkpoint.model, subject.pictures.images_BCHW, layer=subject.config.layer)
-    (height, width), step = subject.pictures.pixels_BHWC.shape[1:3], _step(subject)
+    found = token_pca(subject.checkpoint.model, subject.images.images_BCHW, layer=subject.config.layer)
+    (height, width), step = subject.images.pixels_BHWC.shape[1:3], _step(subject)
     _, rows, columns, _ = found.scores_BGJM.shape
     size = (height, width) if step is None else (rows * step[0], columns * step[1])
     maps = [shown[:height, :width] for shown in feature_maps(found.scores_BGJM, size)]
@@ -174,8 +174,8 @@ def _features(subject: Subject) -> Drawn:
 
 def _occlusion(subject: Subject) -> Drawn:
     classes = _classes(subject)
-    array = occlusion(subject.checkpoint.model, subject.pictures.images_BCHW, classes, how=subject.config.occluder)
-    step, pixels_BHWC = _step(subject) or (WINDOW, WINDOW), subject.pictures.pixels_BHWC
+    array = occlusion(subject.checkpoint.model, subject.images.images_BCHW, classes, how=subject.config.occluder)
+    step, pixels_BHWC = _step(subject) or (WINDOW, WINDOW), subject.images.pixels_BHWC
     maps = [overlay(pixels, heat, "signed", smooth=False, step=step) for pixels, heat in zip(pixels_BHWC, array, strict=True)]
     words = [_label(subject, label) for label in classes]
     file = _pairs(subject, maps, title="without a patch the class loses (orange) or gains (blue)", beside=words)
@@ -196,21 +196,21 @@ FIGURES: dict[FigureName, Callable[[Subject], Drawn]] = {
 
 
 def _overlaid(subject: Subject, maps_BGJ: Floats) -> list[Pixels]:
-    pixels = subject.pictures.pixels_BHWC
+    pixels = subject.images.pixels_BHWC
     how, step = subject.config.overlay, _step(subject)
     return [overlay(pixels_HWC, map_GJ, how, step=step) for pixels_HWC, map_GJ in zip(pixels, maps_BGJ, strict=True)]
 
 
 def _step(subject: Subject) -> tuple[int, int] | None:
-    """Pixels from one place of a ViT's map to the next; None where a map is just as large as the picture."""
+    """Pixels from one place of a ViT's map to the next; None where a map is just as large as the image."""
     model = subject.checkpoint.model
     return model.config.step if isinstance(model, ViT) else None
 
 
 def _pairs(subject: Subject, maps: Sequence[Pixels], *, title: str, beside: Sequence[str] | None = None) -> bytes:
-    """A sheet of pictures, each with its map to the right, as in Fig. 14; `beside` are words over the maps."""
-    seen = subject.pictures
-    cells = [(as_rgb(pixels), shown) for pixels, shown in zip(seen.pixels_BHWC, maps, strict=True)]
+    """A sheet of images, each with its map to the right, as in Fig. 14; `beside` are words over the maps."""
+    seen = subject.images
+    cells = [(as_rgb(pixels), printable) for pixels, printable in zip(seen.pixels_BHWC, maps, strict=True)]
     words = [(_short(name), "" if beside is None else beside[place]) for place, name in enumerate(seen.names)]
     rows, captions = [], []
     for start in range(0, len(cells), _PAIRS):
@@ -220,11 +220,11 @@ def _pairs(subject: Subject, maps: Sequence[Pixels], *, title: str, beside: Sequ
 
 
 def _classes(subject: Subject) -> list[int]:
-    """The class asked for, or each picture's likeliest."""
+    """The class asked for, or each image's likeliest."""
     model, target, labels = subject.checkpoint.model, subject.config.target, subject.checkpoint.labels
     needs_head(model, "this figure")
     count = subject.checkpoint.config.num_classes
-    images_BCHW = subject.pictures.images_BCHW
+    images_BCHW = subject.images.images_BCHW
     if target is None:
         with at_rest(model), torch.inference_mode():
             chosen = [model(part_BCHW).argmax(1).cpu() for part_BCHW in batches(model, images_BCHW, bytes_each=1 << 23)]
@@ -262,9 +262,9 @@ def _heads(config: InspectConfig, count: int) -> list[int]:
     return [config.head]
 
 
-def _marked(picture_HWC: Pixels, patch: tuple[int, int], step: tuple[int, int]) -> Pixels:
-    """The picture with a frame around one patch: vermilion, white inside it."""
-    out_HWC = as_rgb(picture_HWC).copy()
+def _marked(image_HWC: Pixels, patch: tuple[int, int], step: tuple[int, int]) -> Pixels:
+    """The image with a frame around one patch: vermilion, white inside it."""
+    out_HWC = as_rgb(image_HWC).copy()
     top, left = patch[0] * step[0], patch[1] * step[1]
     for inset, colour in ((0, (213, 94, 0)), (max(1, min(step) // 12), (255, 255, 255))):
         thick = max(1, min(step) // 12)

@@ -1,4 +1,4 @@
-"""Pictures as the model sees them, and as a person does.
+"""Images as the model sees them, and as a person does.
 
 Axes: B batch, H height, W width, C channels.
 """
@@ -15,29 +15,29 @@ from torch import Tensor
 
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.data import DecodeLimits
-from vitlab.data.transforms import EvaluationView, normalise
+from vitlab.data.transforms import EvaluationTransform, normalise
 from vitlab.errors import DataError
-from vitlab.inference.predictor import Picture, Reader, name_of
+from vitlab.inference.predictor import ImageLike, Reader, name_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Seen:
-    """Pictures by name: the pixels of the model's view, resized and cut, and the same normalised, which the model takes."""
+    """Images by name: the pixels of the model's view, resized and cut, and the same normalised, which the model takes."""
 
     names: tuple[str, ...]
     pixels_BHWC: NDArray[np.uint8]
     images_BCHW: Tensor
 
 
-def see(checkpoint: Checkpoint, pictures: Iterable[Picture]) -> Seen:
-    """Pictures of any kind that `Predictor` takes, as the checkpoint's model sees them; DataError names one that cannot be read."""
-    reader = Reader(EvaluationView(preprocess=checkpoint.preprocess, limits=DecodeLimits()))
+def see(checkpoint: Checkpoint, images: Iterable[ImageLike]) -> Seen:
+    """Images of any kind that `Predictor` takes, as the checkpoint's model sees them; DataError names one that cannot be read."""
+    reader = Reader(EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits()))
     names, views = [], []
-    for place, picture in enumerate(pictures):
-        names.append(name_of(picture, place))
-        views.append(reader(picture, names[-1]))
+    for place, image in enumerate(images):
+        names.append(name_of(image, place))
+        views.append(reader(image, names[-1]))
     if not views:
-        raise DataError("no picture to look at")
+        raise DataError("no image to look at")
     pixels_BHWC = np.stack(views)
     images_BCHW = normalise(torch.from_numpy(pixels_BHWC), checkpoint.preprocess)
     return Seen(names=tuple(names), pixels_BHWC=pixels_BHWC, images_BCHW=images_BCHW)

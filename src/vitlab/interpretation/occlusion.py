@@ -1,4 +1,4 @@
-"""What changes when a part of the picture is gone: the class's loss of log-probability, for each patch in turn.
+"""What changes when a part of the image is gone: the class's loss of log-probability, for each patch in turn.
 
 Axes: B batch, C channels or classes, G x J windows down and across, N tokens, D width.
 """
@@ -36,11 +36,11 @@ def occlusion(
     window: int | tuple[int, int] | None = None,
     at_once: int = 32,
 ) -> Floats:
-    """What the class's log-probability loses when a window of the picture is gone, (B, G, J), in nats; below 0 where it gains.
+    """What the class's log-probability loses when a window of the image is gone, (B, G, J), in nats; below 0 where it gains.
 
     `how`: `fill` puts the mean colour there, 0 after normalisation, and works for every classifier; `remove` takes the patch's
     token out of the sequence, so that nothing at all stands there. `classes` as for `relevance`. `window` in pixels (height,
-    width), for `fill`: a ViT's patch unless given, else 16. `at_once` pictures go through the model together; there is one for
+    width), for `fill`: a ViT's patch unless given, else 16. `at_once` images go through the model together; there is one for
     each window.
     """
     choice("how", how, Occluder)
@@ -49,7 +49,7 @@ def occlusion(
     wanted = a_class_each(classes, len(images_BCHW))
     maps, done = [], 0
     with at_rest(model), torch.inference_mode():
-        for part_BCHW in batches(model, images_BCHW, bytes_each=1 << 28):  # one by one: each is many pictures by itself
+        for part_BCHW in batches(model, images_BCHW, bytes_each=1 << 28):  # one by one: each is many images by itself
             logits_1C: Tensor = model(part_BCHW)
             chosen = int(chosen_classes(logits_1C, None if wanted is None else wanted[done : done + 1])[0])
             variants, grid = _without(model, part_BCHW, how, window, at_once)

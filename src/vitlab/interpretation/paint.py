@@ -1,4 +1,4 @@
-"""Arrays to pixels, with numpy and Pillow alone: heat over a picture, tiles of filters and positions, features as colours.
+"""Arrays to pixels, with numpy and Pillow alone: heat over a image, tiles of filters and positions, features as colours.
 
 Colours keep their order in lightness, and their second axis is blue to yellow, which nearly everybody tells apart.
 Axes: H height, W width, C channels, G x J patches down and across, M filters or components, P x Q pixels of a filter.
@@ -30,23 +30,23 @@ GAP = 3  # pixels between tiles
 
 
 def overlay(
-    picture_HWC: Pixels, heat_GJ: Values, how: How = "shade", *, smooth: bool = True, step: tuple[int, int] | None = None
+    image_HWC: Pixels, heat_GJ: Values, how: How = "shade", *, smooth: bool = True, step: tuple[int, int] | None = None
 ) -> Pixels:
-    """A picture (uint8, any number of channels) with a map of patches laid over it, (H, W, 3).
+    """A image (uint8, any number of channels) with a map of patches laid over it, (H, W, 3).
 
     `shade` darkens what has little heat, as in the paper's Fig. 6; `colour` lays colours from blue (least) to yellow (most) over
-    the grey picture; `signed` lays vermilion where heat is above 0 and blue where it is below. Heat is scaled to its own range.
+    the grey image; `signed` lays vermilion where heat is above 0 and blue where it is below. Heat is scaled to its own range.
     `smooth` blends neighbouring patches; without, each patch keeps its square. `step` is a patch's (height, width) in pixels, what
-    hangs over the picture's edge being cut; without it the map is stretched over the picture.
+    hangs over the image's edge being cut; without it the map is stretched over the image.
     """
     choice("how", how, How)
-    rgb_HWC = as_rgb(picture_HWC).astype(np.float64)
+    rgb_HWC = as_rgb(image_HWC).astype(np.float64)
     if heat_GJ.ndim != 2 or not heat_GJ.size or not np.isfinite(heat_GJ).all():
         raise ConfigError(f"heat is a map (rows, columns) of finite numbers, not {heat_GJ.dtype} of shape {heat_GJ.shape}")
     height, width = rgb_HWC.shape[:2]
     size = (height, width) if step is None else (heat_GJ.shape[0] * step[0], heat_GJ.shape[1] * step[1])
     if size[0] < height or size[1] < width:
-        raise ConfigError(f"a map of {size[0]}x{size[1]} pixels does not cover a picture of {height}x{width}")
+        raise ConfigError(f"a map of {size[0]}x{size[1]} pixels does not cover a image of {height}x{width}")
     if how == "signed":
         share_HW = scaled(heat_GJ / max(float(np.abs(heat_GJ).max()), 1e-12), size, smooth=smooth).clip(-1, 1)
         share_HW1 = share_HW[:height, :width, None]
@@ -90,7 +90,7 @@ def position_tiles(similarity_GJGJ: Values, *, scale: int | None = None, paper: 
 
 
 def feature_maps(scores_BGJM: Values, size: tuple[int, int], *, smooth: bool = False) -> list[Pixels]:
-    """Components of features as colours, a picture (height, width) each, on one scale for all of them.
+    """Components of features as colours, a image (height, width) each, on one scale for all of them.
 
     The first is lightness, the second goes from blue to yellow, the third from green to red.
     """
@@ -105,16 +105,16 @@ def feature_maps(scores_BGJM: Values, size: tuple[int, int], *, smooth: bool = F
     return maps
 
 
-def as_rgb(picture_HWC: Pixels) -> Pixels:
-    """A picture of any number of channels as three: grey repeated, of more than three the first three."""
-    if picture_HWC.dtype != np.uint8 or picture_HWC.ndim != 3:
-        raise ConfigError(f"a picture is uint8 [height, width, channels], not {picture_HWC.dtype} {list(picture_HWC.shape)}")
-    channels = picture_HWC.shape[2]
+def as_rgb(image_HWC: Pixels) -> Pixels:
+    """A image of any number of channels as three: grey repeated, of more than three the first three."""
+    if image_HWC.dtype != np.uint8 or image_HWC.ndim != 3:
+        raise ConfigError(f"a image is uint8 [height, width, channels], not {image_HWC.dtype} {list(image_HWC.shape)}")
+    channels = image_HWC.shape[2]
     if channels == 1:
-        return np.repeat(picture_HWC, 3, axis=2)
+        return np.repeat(image_HWC, 3, axis=2)
     if channels == 2:
-        return np.concatenate([picture_HWC, np.full_like(picture_HWC[:, :, :1], 127)], axis=2)
-    return picture_HWC[:, :, :3]
+        return np.concatenate([image_HWC, np.full_like(image_HWC[:, :, :1], 127)], axis=2)
+    return image_HWC[:, :, :3]
 
 
 def ramp(share: Values) -> NDArray[np.float64]:

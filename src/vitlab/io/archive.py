@@ -18,7 +18,7 @@ from vitlab.errors import DataError
 from vitlab.io.archive_limits import MOST_INFLATED, ArchiveLimits, check_ratio
 from vitlab.io.atomic import FULL
 from vitlab.io.cache import cache_folder, stamp_of
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 from vitlab.io.tar import BLOCK, FileStream, TarStream, tar_members
 from vitlab.io.zip import ZipContents, read_zip_index
 
@@ -70,7 +70,7 @@ def _write_all(files: Iterable[tuple[str, Iterator[bytes]]], folder: Path, archi
             file.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-            raise DataError(f"{archive} is refused: it holds {shown(name)} twice, or as file and folder") from error
+            raise DataError(f"{archive} is refused: it holds {printable(name)} twice, or as file and folder") from error
         with os.fdopen(handle, "wb") as out:
             for chunk in chunks:
                 written += len(chunk)
@@ -117,7 +117,7 @@ def _zip_files(archive: Path, limits: ArchiveLimits) -> Iterator[tuple[str, Iter
 def _tar_files(stream: TarStream, archive: Path, limits: ArchiveLimits) -> Iterator[tuple[str, Iterator[bytes]]]:
     for member in tar_members(stream, archive, limits):
         if member.kind in ("link", "device"):
-            raise DataError(f"{archive} is refused: {shown(member.name)} is a {member.kind}")
+            raise DataError(f"{archive} is refused: {printable(member.name)} is a {member.kind}")
         if member.kind == "file":
             yield member.name, _chunks(stream, member.size)
 
@@ -179,7 +179,7 @@ def unpacked(path: Path, limits: ArchiveLimits = _LIMITS) -> Path:
         handle, partial = tempfile.mkstemp(dir=folder, prefix=".partial-")
     except OSError as error:
         raise DataError(
-            f"{shown(str(folder))} cannot be written: {error.strerror}", hint=f"set XDG_CACHE_HOME, {by_hand}"
+            f"{printable(str(folder))} cannot be written: {error.strerror}", hint=f"set XDG_CACHE_HOME, {by_hand}"
         ) from error
     try:
         with os.fdopen(handle, "wb") as out:
@@ -187,10 +187,10 @@ def unpacked(path: Path, limits: ArchiveLimits = _LIMITS) -> Path:
         os.replace(partial, target)  # noqa: PTH105
     except OSError as error:
         if error.errno not in FULL:
-            raise DataError(f"{shown(str(path))} cannot be unpacked: {error.strerror or error}") from error
+            raise DataError(f"{printable(str(path))} cannot be unpacked: {error.strerror or error}") from error
         free = shutil.disk_usage(folder).free
         raise DataError(
-            f"no room to unpack {shown(path.name)} into {shown(str(folder))}: {free:,} bytes are free",
+            f"no room to unpack {printable(path.name)} into {printable(str(folder))}: {free:,} bytes are free",
             hint=f"set XDG_CACHE_HOME to a larger disk, {by_hand}",
         ) from error
     finally:
@@ -206,13 +206,15 @@ def _copy(path: Path, size: int, out: int, limits: ArchiveLimits) -> None:
             try:
                 chunk = packed.read(_CHUNK)
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise DataError(f"{shown(str(path))} is damaged or cut off after {done:,} unpacked bytes: {error}") from error
+                raise DataError(f"{printable(str(path))} is damaged or cut off after {done:,} unpacked bytes: {error}") from error
             if not chunk:
                 return
             done += len(chunk)
             check_ratio(done, size, limits, path)
             if done > limits.total_bytes:
-                raise DataError(f"{shown(str(path))} unpacks to more than {limits.total_bytes:,} bytes, the limit (total_bytes)")
+                raise DataError(
+                    f"{printable(str(path))} unpacks to more than {limits.total_bytes:,} bytes, the limit (total_bytes)"
+                )
             view = memoryview(chunk)
             while view:
                 view = view[os.write(out, view) :]

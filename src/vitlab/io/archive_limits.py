@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitlab.errors import DataError, at_least
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 _MIB = 2**20
 _GIB = 2**30
@@ -21,7 +21,7 @@ class ArchiveLimits:
 
     `entries` is the number of files and folders in it; `entry_bytes` the size of one file once unpacked; `total_bytes` that
     of all of them, where they are unpacked to disk; `ratio` is how many times larger than the archive its content may be,
-    asked only beyond 16 MiB: pictures hardly shrink, bombs shrink a thousand times.
+    asked only beyond 16 MiB: images hardly shrink, bombs shrink a thousand times.
     """
 
     entries: int = 500_000
@@ -37,7 +37,7 @@ class ArchiveLimits:
 
 
 READ_IN_PLACE = ArchiveLimits(entries=2_000_000, entry_bytes=256 * _MIB)
-"""For archives that are read where they are: ImageNet in one file fits, and no single picture fills the memory."""
+"""For archives that are read where they are: ImageNet in one file fits, and no single image fills the memory."""
 
 
 # What no honest archive holds: names that lead out of it, and content a thousand times its size.
@@ -68,12 +68,12 @@ def checked_name(name: str, archive: Path) -> str:
     elif len(name.encode("utf-8", "surrogateescape")) > _LONGEST:
         reason = f"a name of more than {_LONGEST:,} bytes"
     if reason:
-        raise DataError(f"{archive} is refused: '{shown(name[:200])}' is {reason}")
+        raise DataError(f"{archive} is refused: '{printable(name[:200])}' is {reason}")
     return "/".join(part for part in parts if part not in ("", "."))
 
 
 def check_ratio(content: int, archive: int, limits: ArchiveLimits, path: Path) -> None:
-    """DataError where `content` bytes out of `archive` bytes are more than pictures can have been packed to."""
+    """DataError where `content` bytes out of `archive` bytes are more than images can have been packed to."""
     if content > _SMALL and content > limits.ratio * archive:
         raise DataError(
             f"{path} is refused: {archive:,} bytes claim to unpack to {content:,}; the limit is {limits.ratio:g} times (ratio)"

@@ -1,4 +1,4 @@
-"""The hash of a picture's content: what splits, duplicates and fingerprints go by, the same in every container."""
+"""The hash of a image's content: what splits, duplicates and fingerprints go by, the same in every container."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIGEST_BYTES = 16
 
 Content = bytes | NDArray[np.uint8]
 Digests = NDArray[np.uint8]
-"""(pictures, 16)"""
+"""(images, 16)"""
 
 WORTH_REMEMBERING = 64 * 2**20
 """Bytes of content from which digests are kept for the next time; fewer are hashed again in a tenth of a second."""
@@ -86,7 +86,7 @@ def as_numbers(digests: Digests) -> NDArray[np.float64]:
     return (heads >> np.uint64(11)).astype(np.float64) / 2.0**53
 
 
-# CRC-32C (Castagnoli), the checksum of TensorFlow's record files, a picture in a fraction of a millisecond.
+# CRC-32C (Castagnoli), the checksum of TensorFlow's record files, a image in a fraction of a millisecond.
 #
 # The checksum is linear: that of a message is the exclusive or of what each of its bytes gives at its place. So a message is cut
 # into rows, all bytes of all rows are looked up at once, and rows are joined in pairs, each left one moved over its right one.

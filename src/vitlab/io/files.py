@@ -11,7 +11,7 @@ from typing import BinaryIO, Literal
 
 from vitlab.errors import CheckpointError, DataError
 from vitlab.io.cache import stamp_of
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 Kind = Literal["safetensors", "zip", "torch-legacy", "json"]
 
@@ -31,8 +31,8 @@ _MISTAKEN: tuple[tuple[bytes, str, str], ...] = (
     (b"<!doctype html", "is a web page, not weights", "the download went wrong: fetch the file itself"),
     (b"<html", "is a web page, not weights", "the download went wrong: fetch the file itself"),
     (b"<?xml", "is an XML text, not weights", "the download went wrong: fetch the file itself"),
-    (b"\x89png", "is a picture", "give a weights file"),
-    (b"\xff\xd8\xff", "is a picture", "give a weights file"),
+    (b"\x89png", "is a image", "give a weights file"),
+    (b"\xff\xd8\xff", "is a image", "give a weights file"),
 )
 
 READABLE = "vitlab reads .safetensors, .npz, torch's .pt/.pth/.bin (weights only) and Hugging Face folders"
@@ -130,7 +130,7 @@ class PositionedFile:
             while len(data) < length and (more := os.pread(handle, length - len(data), offset + len(data))):
                 data += more  # one call gives at most 2 GiB
         except OSError as error:
-            raise DataError(f"{shown(str(self.path))} cannot be read at offset {offset:,}: {error.strerror}") from error
+            raise DataError(f"{printable(str(self.path))} cannot be read at offset {offset:,}: {error.strerror}") from error
         finally:
             if not self._keep_open:
                 os.close(handle)
@@ -142,10 +142,10 @@ class PositionedFile:
         try:
             handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise DataError(f"{shown(str(self.path))} cannot be read: {error.strerror}") from error
+            raise DataError(f"{printable(str(self.path))} cannot be read: {error.strerror}") from error
         if stamp_of(os.fstat(handle))[:2] != self.stamp[:2]:
             os.close(handle)
-            raise DataError(f"{shown(str(self.path))} has changed since it was opened", hint="start again")
+            raise DataError(f"{printable(str(self.path))} has changed since it was opened", hint="start again")
         if self._keep_open and self.__dict__.setdefault("_handle", handle) != handle:
             os.close(handle)  # another thread was first
         return self._handle if self._keep_open else handle

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def shown(name: str) -> str:
+def printable(name: str) -> str:
     """A name on one line: control characters, line ends and undecodable bytes as escapes, every other letter as it is."""
     if name.isprintable():
         return name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Tell = Callable[[str, int, int | None], None]
-"""Called with what is being done, how much of it is done (bytes or pictures), and how much there is, or None where unknown."""
+ProgressCallback = Callable[[str, int, int | None], None]
+"""Called with what is being done, how much of it is done (bytes or images), and how much there is, or None where unknown."""
 
 
 def silent(what: str, done: int, total: int | None) -> None:

@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import ArchiveLimits, checked_name
 from vitlab.io.atomic import sync_folder, unwritable, write_all
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 BLOCK = 512
 
@@ -126,11 +126,11 @@ def tar_members(stream: TarStream, path: Path, limits: ArchiveLimits) -> Iterato
         held = (length if size is None else size) if what == "file" else 0
         plain = checked_name(full, path)
         if held > limits.entry_bytes:
-            raise DataError(f"{path}: {shown(plain)} has {held:,} bytes; the limit is {limits.entry_bytes:,} (entry_bytes)")
+            raise DataError(f"{path}: {printable(plain)} has {held:,} bytes; the limit is {limits.entry_bytes:,} (entry_bytes)")
         name = size = None
         member = TarMember(name=plain, kind=what, size=held, offset=start + BLOCK)
         yield member
-        _skip(stream, member.offset, held, shown(plain), path)
+        _skip(stream, member.offset, held, printable(plain), path)
 
 
 def _skip(stream: TarStream, offset: int, size: int, what: str, path: Path) -> None:
@@ -193,7 +193,7 @@ def _pax(body: bytes, path: Path, start: int) -> dict[str, str]:
     return told
 
 
-# One tar shard, written so that the same pictures give the same bytes: no times, no owners, no order but the caller's.
+# One tar shard, written so that the same images give the same bytes: no times, no owners, no order but the caller's.
 
 _BLOCK = 512
 RECORD = 20 * _BLOCK  # tar ends its archives on a multiple of this

@@ -24,7 +24,7 @@ from vitlab.io.archive_limits import RAW, READ_IN_PLACE, ArchiveLimits, check_ra
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests
 from vitlab.io.files import PositionedFile
-from vitlab.io.names import Names, shown
+from vitlab.io.names import Names, printable
 
 STORED, DEFLATED = 0, 8
 
@@ -99,21 +99,21 @@ def _check(index: ZipIndex, names: list[str], limits: ArchiveLimits, *, end: int
     """Refuse what the single entries do not show: names given twice, overlaps, sizes and ratios beyond the limits."""
     if len(set(names)) != len(names):
         twice = next(name for name, count in Counter(names).items() if count > 1)
-        raise DataError(f"{index.path} holds two files called {shown(twice)}")
+        raise DataError(f"{index.path} holds two files called {printable(twice)}")
     order = np.argsort(index.offsets, kind="stable")
     ends = index.offsets[order] + _LOCAL.size + index.packed[order]
     overlap = np.flatnonzero(ends > np.append(index.offsets[order][1:], end))
     if len(overlap):
         name = names[int(order[overlap[0]])]
-        raise DataError(f"{index.path}: the bytes of {shown(name)} overlap what follows: no archiver writes this")
+        raise DataError(f"{index.path}: the bytes of {printable(name)} overlap what follows: no archiver writes this")
     large = np.flatnonzero(index.sizes > limits.entry_bytes)
     if len(large):
         name, size = names[int(large[0])], int(index.sizes[large[0]])
-        raise DataError(f"{index.path}: {shown(name)} has {size:,} bytes; the limit is {limits.entry_bytes:,} (entry_bytes)")
+        raise DataError(f"{index.path}: {printable(name)} has {size:,} bytes; the limit is {limits.entry_bytes:,} (entry_bytes)")
     check_ratio(int(index.sizes.sum()), int(index.packed.sum()), limits, index.path)
     wrong = np.flatnonzero((index.methods == STORED) & (index.sizes != index.packed))
     if len(wrong):
-        raise DataError(f"{index.path}: {shown(names[int(wrong[0])])} is stored as it is, yet has two sizes")
+        raise DataError(f"{index.path}: {printable(names[int(wrong[0])])} is stored as it is, yet has two sizes")
 
 
 class ZipContents:
@@ -132,7 +132,7 @@ class ZipContents:
         offset = int(self.index.offsets[row])
         local = self._file.read(offset, _LOCAL.size)
         if len(local) < _LOCAL.size or local[:4] != b"PK\3\4":
-            raise DataError(f"{shown(self.name(row))}: no member begins at offset {offset:,}, where the directory says")
+            raise DataError(f"{printable(self.name(row))}: no member begins at offset {offset:,}, where the directory says")
         *_, name_length, extra_length = _LOCAL.unpack(local)
         return offset + _LOCAL.size + int(name_length) + int(extra_length)
 
@@ -152,18 +152,18 @@ class ZipContents:
                     break
                 yield data
         except zlib.error as error:
-            raise DataError(f"{shown(self.name(row))} is damaged: {error}") from error
+            raise DataError(f"{printable(self.name(row))} is damaged: {error}") from error
         if given != promised:
-            raise DataError(f"{shown(self.name(row))} does not hold the {promised:,} bytes the archive's directory says")
+            raise DataError(f"{printable(self.name(row))} does not hold the {promised:,} bytes the archive's directory says")
         if checksum != int(self.index.checksums[row]):
-            raise DataError(f"{shown(self.name(row))} is damaged: its checksum does not fit")
+            raise DataError(f"{printable(self.name(row))} is damaged: its checksum does not fit")
 
     def _packed(self, row: int, chunk: int) -> Iterator[bytes]:
         place, left = self.data_offset(row), int(self.index.packed[row])
         while left:
             data = self._file.read(place, min(left, chunk))
             if not data:
-                raise DataError(f"{shown(self.name(row))} is cut off at offset {place:,}")
+                raise DataError(f"{printable(self.name(row))} is cut off at offset {place:,}")
             place, left = place + len(data), left - len(data)
             yield data
 
@@ -228,10 +228,10 @@ def _entries(directory: bytes, count: int, path: Path) -> Iterator[tuple[str, in
         name = _decoded(raw)
         size, packed, offset = _large(extra, (size, packed, offset))
         if flags & _ENCRYPTED:
-            raise DataError(f"{path}: {shown(name)} is encrypted", hint="unpack it and give the folder")
+            raise DataError(f"{path}: {printable(name)} is encrypted", hint="unpack it and give the folder")
         if method not in (STORED, DEFLATED):
             raise DataError(
-                f"{path}: {shown(name)} is packed by method {method}; stored (0) and deflated (8) are read",
+                f"{path}: {printable(name)} is packed by method {method}; stored (0) and deflated (8) are read",
                 hint="unpack it and give the folder",
             )
         mode = attributes >> 16 if made_by >> 8 == _UNIX else 0

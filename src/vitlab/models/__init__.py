@@ -1,4 +1,4 @@
-"""From a batch of pictures to logits. Names are loaded when first asked for, so that `vitlab.models.cost` needs no torch."""
+"""From a batch of images to logits. Names are loaded when first asked for, so that `vitlab.models.cost` needs no torch."""
 
 from __future__ import annotations
 

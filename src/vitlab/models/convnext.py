@@ -64,7 +64,7 @@ class Stage(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """Normalised pictures (B, C, H, W) to logits (B, classes), of any size of which the last stage keeps a cell."""
+    """Normalised images (B, C, H, W) to logits (B, classes), of any size of which the last stage keeps a cell."""
 
     def __init__(self, config: ConvNeXtConfig) -> None:
         super().__init__()
@@ -98,14 +98,14 @@ class ConvNeXt(nn.Module):
 
     def _check(self, images_BCHW: Tensor, record: Record | None) -> None:
         if images_BCHW.ndim != 4:
-            raise ConfigError(f"pictures are (batch, channels, height, width), not of shape {tuple(images_BCHW.shape)}")
+            raise ConfigError(f"images are (batch, channels, height, width), not of shape {tuple(images_BCHW.shape)}")
         if images_BCHW.shape[1] != self.config.channels:
-            raise ConfigError(f"the pictures have {images_BCHW.shape[1]} channels and the model takes {self.config.channels}")
+            raise ConfigError(f"the images have {images_BCHW.shape[1]} channels and the model takes {self.config.channels}")
         height, width = images_BCHW.shape[2:]
         if min(height, width) < self.config.step:
             raise ConfigError(
-                f"the pictures are {height}x{width}, and the last stage's cells are {self.config.step} pixels wide: none is left",
-                hint=f"pictures of at least {self.config.step}x{self.config.step}",
+                f"the images are {height}x{width}, and the last stage's cells are {self.config.step} pixels wide: none is left",
+                hint=f"images of at least {self.config.step}x{self.config.step}",
             )
         if record is not None:
             record.refuse_attention("a ConvNeXt")

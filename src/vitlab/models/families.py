@@ -67,7 +67,7 @@ def materialise(model: nn.Module, device: str | torch.device) -> None:
 
 # How deep in a model a parameter stands, by its name: for rates that fall layer by layer, and for training the last blocks.
 
-# Where a parameter of a block has its numbers, family by family; they count up from the pictures to the head.
+# Where a parameter of a block has its numbers, family by family; they count up from the images to the head.
 _BLOCKS = (
     re.compile(r"encoder\.blocks\.(\d+)\."),  # ViT
     re.compile(r"layers\.(\d+)\."),  # recurrent

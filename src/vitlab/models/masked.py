@@ -60,8 +60,8 @@ def corruption(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Which patches are corrupted, which of these masked, and where the others' embeddings come from, each (B, N).
 
-    Exactly `share` of each picture's patches are corrupted; each of them is masked with chance `masked`, replaced by another
-    patch of its picture with chance `swapped`, and kept otherwise.
+    Exactly `share` of each image's patches are corrupted; each of them is masked with chance `masked`, replaced by another
+    patch of its image with chance `swapped`, and kept otherwise.
     """
     order_BN = torch.rand(batch, patches, generator=generator).argsort(1)
     corrupted_BN = order_BN < round(share * patches)
@@ -82,7 +82,7 @@ def colour_codes(patches_BNCV: Tensor) -> Tensor:
 
 
 def targets(images_BCHW: Tensor, step: tuple[int, int], target: str) -> Tensor:
-    """What is to be predicted of each patch of pictures with values in [0, 1]: codes (B, N, T), or pixels (B, N, V)."""
+    """What is to be predicted of each patch of images with values in [0, 1]: codes (B, N, T), or pixels (B, N, V)."""
     p, q = step
     channels = images_BCHW.shape[1]
     patches_BNCV = cut(images_BCHW, step).unflatten(-1, (channels, p * q))  # type: ignore[no-untyped-call]
@@ -91,14 +91,14 @@ def targets(images_BCHW: Tensor, step: tuple[int, int], target: str) -> Tensor:
         return pixels
     if target == "mean-colour":
         return colour_codes(patches_BNCV)[:, :, None]
-    small = cut(images_BCHW, (p // CELLS, q // CELLS))  # cells in reading order over the whole picture
+    small = cut(images_BCHW, (p // CELLS, q // CELLS))  # cells in reading order over the whole image
     rows, columns = images_BCHW.shape[2] // p, images_BCHW.shape[3] // q
     codes = colour_codes(small.unflatten(-1, (channels, -1)))  # type: ignore[no-untyped-call]
     return codes.view(-1, rows, CELLS, columns, CELLS).permute(0, 1, 3, 2, 4).reshape(-1, rows * columns, CELLS**2)
 
 
 def masked_loss(predicted_BNV: Tensor, wanted: Tensor, corrupted_BN: Tensor, target: str) -> Tensor:
-    """Mean over each picture's corrupted patches of the cross-entropy, or of the squared error, (B,)."""
+    """Mean over each image's corrupted patches of the cross-entropy, or of the squared error, (B,)."""
     if target == "pixels":
         loss_BN = (predicted_BNV.float() - wanted).square().mean(-1)
     else:

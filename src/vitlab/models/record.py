@@ -13,7 +13,7 @@ from torch import Tensor
 from vitlab.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitlab.models.vit import Gaze
+    from vitlab.models.vit import AttentionCapture
 
 
 class Record:
@@ -50,7 +50,7 @@ class Record:
         self.tokens_BND: list[Tensor] = []
         self.queries_BHNK: list[Tensor] = []
         self.keys_BHNK: list[Tensor] = []
-        self.gazes: list[Gaze] = []
+        self.gazes: list[AttentionCapture] = []
         self.maps_BCHW: list[Tensor] = []
 
     def start(self, layers: int) -> None:

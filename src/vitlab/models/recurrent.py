@@ -37,7 +37,7 @@ class Layer(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Normalised pictures (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the one it was made for."""
+    """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the one it was made for."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
@@ -57,9 +57,9 @@ class Recurrent(nn.Module):
     def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """What the head sees, (B, D): the last layer's last output or the mean of all, normalised."""
         if images_BCHW.ndim != 4:
-            raise ConfigError(f"pictures are (batch, channels, height, width), not of shape {tuple(images_BCHW.shape)}")
+            raise ConfigError(f"images are (batch, channels, height, width), not of shape {tuple(images_BCHW.shape)}")
         if images_BCHW.shape[1] != self.config.channels:
-            raise ConfigError(f"the pictures have {images_BCHW.shape[1]} channels and the model takes {self.config.channels}")
+            raise ConfigError(f"the images have {images_BCHW.shape[1]} channels and the model takes {self.config.channels}")
         if record is not None:
             record.refuse_all_but_tokens("a recurrent network")
             record.start(len(self.layers))

@@ -64,7 +64,7 @@ def max_pool(x_BCHW: Tensor) -> Tensor:
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or x_BCHW.device.type != "cpu":
         return F.max_pool2d(x_BCHW, 3, stride=2)
     # PyTorch's kernel runs over pixels one by one, over channels eight or more at once: there and back costs a third of it,
-    # 1.9 instead of 7.6 ms for one picture's 64 maps of 112 x 112.
+    # 1.9 instead of 7.6 ms for one image's 64 maps of 112 x 112.
     return F.max_pool2d(x_BCHW.contiguous(memory_format=torch.channels_last), 3, stride=2).contiguous()
 
 
@@ -176,9 +176,9 @@ class ResNet(nn.Module):
     def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """What the head sees, (B, D): the mean over places of the last maps, normalised and rectified."""
         if images_BCHW.ndim != 4:
-            raise ConfigError(f"pictures are (batch, channels, height, width), not of shape {tuple(images_BCHW.shape)}")
+            raise ConfigError(f"images are (batch, channels, height, width), not of shape {tuple(images_BCHW.shape)}")
         if images_BCHW.shape[1] != self.config.channels:
-            raise ConfigError(f"the pictures have {images_BCHW.shape[1]} channels and the model takes {self.config.channels}")
+            raise ConfigError(f"the images have {images_BCHW.shape[1]} channels and the model takes {self.config.channels}")
         if record is not None:
             record.refuse_attention("a BiT ResNet")
             record.start(len(self.stages))

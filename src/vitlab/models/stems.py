@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitlab.config.model import EarlyConvolutions, Gelu, ResNetStem
+from vitlab.config.model import ConvStem, Gelu, ResNetStem
 from vitlab.models.resnet import StandardisedConv, max_pool, pad_same
 
 
 class EarlyConv(nn.Module):
     """A 3x3 convolution without bias, GroupNorm and GELU; a part of a stride at the edge counts as a whole one."""
 
-    def __init__(self, config: EarlyConvolutions, inputs: int, outputs: int, *, stride: int, gelu: Gelu) -> None:
+    def __init__(self, config: ConvStem, inputs: int, outputs: int, *, stride: int, gelu: Gelu) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, inputs, 3, 3))
         self.norm = nn.GroupNorm(outputs // config.group_width, outputs, eps=config.norm_eps)
@@ -32,7 +32,7 @@ class EarlyConv(nn.Module):
 class Early(nn.Module):
     """Images to feature maps of `config.out_width` channels, one cell for each `config.stride` pixels, a part counting as one."""
 
-    def __init__(self, config: EarlyConvolutions, channels: int, *, gelu: Gelu) -> None:
+    def __init__(self, config: ConvStem, channels: int, *, gelu: Gelu) -> None:
         super().__init__()
         self.stages = nn.ModuleList()
         for width, units in zip(config.widths, config.units, strict=True):

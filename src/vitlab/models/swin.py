@@ -121,7 +121,7 @@ class Stage(nn.Module):
 
 
 class Swin(nn.Module):
-    """Normalised pictures (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the one it was made for."""
+    """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the one it was made for."""
 
     def __init__(self, config: SwinConfig) -> None:
         super().__init__()
@@ -143,10 +143,10 @@ class Swin(nn.Module):
     def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """What the head sees, (B, D): the mean over places of the last stage's cells, normalised."""
         if images_BCHW.ndim != 4:
-            raise ConfigError(f"pictures are (batch, channels, height, width), not of shape {tuple(images_BCHW.shape)}")
+            raise ConfigError(f"images are (batch, channels, height, width), not of shape {tuple(images_BCHW.shape)}")
         batch, channels, height, width = images_BCHW.shape
         if channels != self.config.channels:
-            raise ConfigError(f"the pictures have {channels} channels and the model takes {self.config.channels}")
+            raise ConfigError(f"the images have {channels} channels and the model takes {self.config.channels}")
         if record is not None:
             record.refuse_attention("a Swin Transformer", "attends within windows, which are not recorded")
             record.start(len(self.stages))

@@ -21,7 +21,7 @@ from vitlab.models.position import Grid, Positions
 from vitlab.models.record import Record
 from vitlab.models.stems import Early, Stem
 
-# Pictures to patches to vectors: the linear projection E of equation 1.
+# Images to patches to vectors: the linear projection E of equation 1.
 #
 # Axes: B batch, C channels, H W pixels, G x J patches down and across, P x Q pixels of a patch, N = G J tokens, D width.
 
@@ -66,7 +66,7 @@ def rising(last: float, depths: Sequence[int]) -> list[list[float]]:
 
 
 def branch(y_BND: Tensor, scale_D: Tensor | None, drop: float) -> Tensor:
-    """The branch times its layer scale, left out with probability `drop` for each picture, the others scaled up to match."""
+    """The branch times its layer scale, left out with probability `drop` for each image, the others scaled up to match."""
     if scale_D is not None:
         y_BND = y_BND * scale_D
     if drop > 0:
@@ -106,7 +106,7 @@ Axis = Literal["rows", "columns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class AttentionContext:
     """What a layer is told besides its tokens: the grid of patches, who may see whom, and how offsets are embedded.
 
     `read` is how many of the first tokens anybody reads after this layer, None for all: the others need not be computed.
@@ -121,7 +121,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Gaze:
+class AttentionCapture:
     """Who looks at whom in one layer, as the queries and keys it follows from: any rows of it without the others.
 
     `values_BHNK` and `mixed_BHNK`, what the fused kernel made of them, are for gradients, and there only where gradients flow.
@@ -131,7 +131,7 @@ class Gaze:
     keys_BHNK: Tensor
     values_BHNK: Tensor | None
     mixed_BHNK: Tensor | None
-    scene: Scene
+    scene: AttentionContext
     axis: Axis | None
 
     def rows(self, first: int, last: int) -> Tensor:
@@ -140,7 +140,7 @@ class Gaze:
         q_BHRK, k_BHNK = self.queries_BHNK[:, :, first:last].to(wide), self.keys_BHNK.to(wide)
         return weights(q_BHRK, k_BHNK, self._bias(q_BHRK, first))
 
-    def without_values(self) -> Gaze:
+    def without_values(self) -> AttentionCapture:
         """The same rows in half the memory: q and k out of the one array that they share with v."""
         q_BHNK, k_BHNK = self.queries_BHNK.clone(), self.keys_BHNK.clone()
         return replace(self, queries_BHNK=q_BHNK, keys_BHNK=k_BHNK, values_BHNK=None, mixed_BHNK=None)
@@ -166,7 +166,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.by_hand = False  # True: the backward pass of q, k and v is vitlab's own, for less time on a processor
 
-    def forward(self, x_BND: Tensor, scene: Scene, record: Record | None = None) -> Tensor:
+    def forward(self, x_BND: Tensor, scene: AttentionContext, record: Record | None = None) -> Tensor:
         if scene.read is not None:
             return self.of_first(x_BND, scene.read)
         qkv_BND = in_parts(x_BND, self.qkv, 3) if self.by_hand else self.qkv(x_BND).chunk(3, dim=-1)
@@ -177,8 +177,10 @@ class Attention(nn.Module):
         else:
             y_BHNK = along(self.axis, q_BHNK, k_BHNK, v_BHNK, scene)
         if record is not None and record.sees_attention(scene.layer):
-            gaze = Gaze(queries_BHNK=q_BHNK, keys_BHNK=k_BHNK, values_BHNK=v_BHNK, mixed_BHNK=y_BHNK, scene=scene, axis=self.axis)
-            keep(record, gaze, bias)
+            capture = AttentionCapture(
+                queries_BHNK=q_BHNK, keys_BHNK=k_BHNK, values_BHNK=v_BHNK, mixed_BHNK=y_BHNK, scene=scene, axis=self.axis
+            )
+            keep(record, capture, bias)
         y_BND: Tensor = self.dropout(self.out(y_BHNK.transpose(1, 2).flatten(2)))  # eq. 8
         return y_BND
 
@@ -203,18 +205,18 @@ def in_heads(x_BND: Tensor, heads: int) -> Tensor:
     return x_BND.view(*x_BND.shape[:2], heads, -1).transpose(1, 2)
 
 
-def keep(record: Record, gaze: Gaze, bias: Tensor | None) -> None:
+def keep(record: Record, capture: AttentionCapture, bias: Tensor | None) -> None:
     """Note a layer's attention, and what it is made of, for who asked."""
-    q_BHNK, k_BHNK, scene = gaze.queries_BHNK, gaze.keys_BHNK, gaze.scene
+    q_BHNK, k_BHNK, scene = capture.queries_BHNK, capture.keys_BHNK, capture.scene
     if record.wants_attention:
-        seen = bias if gaze.axis is None else same_line(gaze.axis, scene.grid, scene.prefix, q_BHNK.device)
+        seen = bias if capture.axis is None else same_line(capture.axis, scene.grid, scene.prefix, q_BHNK.device)
         record.attention_BHNN.append(weights(q_BHNK, k_BHNK, seen))
     if record.wants_queries_keys:
         record.queries_BHNK.append(q_BHNK)
         record.keys_BHNK.append(k_BHNK)
     if record.wants_gazes:
-        flows = gaze.mixed_BHNK is not None and gaze.mixed_BHNK.requires_grad
-        record.gazes.append(gaze if flows else gaze.without_values())
+        flows = capture.mixed_BHNK is not None and capture.mixed_BHNK.requires_grad
+        record.gazes.append(capture if flows else capture.without_values())
 
 
 def weights(q_BHNK: Tensor, k_BHNK: Tensor, bias: Tensor | None) -> Tensor:
@@ -228,7 +230,7 @@ def weights(q_BHNK: Tensor, k_BHNK: Tensor, bias: Tensor | None) -> Tensor:
     return logits_BHNN.softmax(-1)
 
 
-def relative_logits(q_BHRK: Tensor, scene: Scene, first: int = 0) -> Tensor:
+def relative_logits(q_BHRK: Tensor, scene: AttentionContext, first: int = 0) -> Tensor:
     """The content's query against the embedding of each offset, (B, H, R, N), to be added to the logits (app. D.4).
 
     The queries are those of the tokens from `first` on. Offsets p_q - p_k are counted in reading order between patches; prefix
@@ -250,7 +252,7 @@ def relative_logits(q_BHRK: Tensor, scene: Scene, first: int = 0) -> Tensor:
     return bias if seen is None else bias.masked_fill(~seen[first:last], -torch.inf)
 
 
-def along(axis: Axis, q_BHNK: Tensor, k_BHNK: Tensor, v_BHNK: Tensor, scene: Scene) -> Tensor:
+def along(axis: Axis, q_BHNK: Tensor, k_BHNK: Tensor, v_BHNK: Tensor, scene: AttentionContext) -> Tensor:
     """Each patch sees its own line and the prefix tokens, which themselves see all: cost N (G or J) and not N squared."""
     p, (g, j) = scene.prefix, scene.grid
     b, h, _, k = q_BHNK.shape
@@ -353,7 +355,7 @@ class Encoder(nn.Module):
             if layer > 0 and (added_1ND := position.added(layer, grid)) is not None:
                 z_BND = z_BND + added_1ND  # Table 8: positions at each layer; the first has them from eq. 1
             offsets_MD = position.offset_keys(layer, grid)
-            scene = Scene(layer=layer, grid=grid, prefix=self.prefix, mask_NN=mask_NN, offsets_MD=offsets_MD)
+            scene = AttentionContext(layer=layer, grid=grid, prefix=self.prefix, mask_NN=mask_NN, offsets_MD=offsets_MD)
             if read is not None and layer == len(self.blocks) - 1:
                 if record is not None and record.sees(layer):
                     record.keep_tokens(layer, block(z_BND, scene, record))  # beside it, so that recording changes no bit
@@ -363,7 +365,7 @@ class Encoder(nn.Module):
                 record.keep_tokens(layer, z_BND)
         return z_BND if self.norm is None else self.norm(z_BND)
 
-    def run(self, block: nn.Module, z_BND: Tensor, scene: Scene, record: Record | None) -> Tensor:
+    def run(self, block: nn.Module, z_BND: Tensor, scene: AttentionContext, record: Record | None) -> Tensor:
         """One layer; where `recompute`, its activations are computed again for the backward pass instead of being kept."""
         if self.recompute and torch.is_grad_enabled() and record is None:
             z_BND = checkpoint(block, z_BND, scene, use_reentrant=False)
@@ -390,14 +392,14 @@ class Block(nn.Module):
         self.layer_scale = config.layer_scale
         self.drop = config.drop_path * layer / max(config.layers - 1, 1)
 
-    def forward(self, z_BND: Tensor, scene: Scene, record: Record | None = None) -> Tensor:
+    def forward(self, z_BND: Tensor, scene: AttentionContext, record: Record | None = None) -> Tensor:
         drop = self.drop if self.training else 0.0
         z_BND = z_BND[:, : scene.read] + branch(self.attention(self.norm1(z_BND), scene, record), self.scale1, drop)  # eq. 2
         return z_BND + branch(self.mlp(self.norm2(z_BND)), self.scale2, drop)  # eq. 3
 
 
 class ViT(nn.Module):
-    """Normalised pictures (B, C, H, W) to logits (B, classes); a hybrid when `config.stem` puts a ResNet before the patches."""
+    """Normalised images (B, C, H, W) to logits (B, classes); a hybrid when `config.stem` puts a ResNet before the patches."""
 
     def encoded(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """All tokens after the encoder, (B, N, D), patches in reading order."""
@@ -425,7 +427,7 @@ class ViT(nn.Module):
         return z_BND
 
     def pooled(self, z_BND: Tensor) -> Tensor:
-        """One vector a picture, (B, D)."""
+        """One vector a image, (B, D)."""
         if self.pool is not None:
             y_BD: Tensor = self.pool(z_BND[:, self.config.prefix_tokens :])
         elif self.config.pool == "mean":
@@ -459,7 +461,7 @@ class ViT(nn.Module):
         super().__init__()
         self.config = config
         self.lean = False  # True: leave out of the last layer what no one reads; the same numbers to rounding, for less
-        self.any_size = config.dynamic_size  # also True while it learns from pictures that grow
+        self.any_size = config.dynamic_size  # also True while it learns from images that grow
         self.stem = None if config.stem is None else Stem(config.stem, config.channels)
         self.early = None if config.early is None else Early(config.early, config.channels, gelu=config.numerics.gelu)
         channels = config.channels if config.before is None else config.before.out_width
@@ -489,7 +491,7 @@ class ViT(nn.Module):
         return self.head(z_BND[:, 0]), self.distill_head(z_BND[:, 1])
 
     def prefix(self, batch: int) -> list[Tensor]:
-        """Class, distillation and register tokens, as many of them as there are, for each picture."""
+        """Class, distillation and register tokens, as many of them as there are, for each image."""
         tokens = (self.class_token, self.distill_token, self.register_tokens)
         return [tokens_1ND.expand(batch, -1, -1) for tokens_1ND in tokens if tokens_1ND is not None]
 
@@ -505,7 +507,7 @@ class ViT(nn.Module):
         return torch.cat([z_BND[:, :prefix], patches_BND], dim=1)
 
     def checked_grid(self, images_BCHW: Tensor, record: Record | None) -> Grid:
-        """The grid of patches of these pictures, or a refusal that says what the model takes."""
+        """The grid of patches of these images, or a refusal that says what the model takes."""
         config = self.config
         if record is not None:
             record.refuse_maps("a ViT")
@@ -513,15 +515,15 @@ class ViT(nn.Module):
             raise ConfigError(f"images of shape {tuple(images_BCHW.shape)} are not (batch, {config.channels}, height, width)")
         _, channels, height, width = images_BCHW.shape
         if channels != config.channels:
-            raise ConfigError(f"the pictures have {channels} channels and the model takes {config.channels}")
+            raise ConfigError(f"the images have {channels} channels and the model takes {config.channels}")
         if not self.any_size and (height, width) != config.image_size:
             raise ConfigError(
-                f"the pictures are {height}x{width} and the model takes {config.image_size[0]}x{config.image_size[1]}",
+                f"the images are {height}x{width} and the model takes {config.image_size[0]}x{config.image_size[1]}",
                 hint=f"load(..., image_size=({height}, {width})) fits it once, dynamic_size=True lets it take any size",
             )
         step_h, step_w = config.step
         if not config.pad and (height % step_h or width % step_w):
-            raise ConfigError(f"the pictures are {height}x{width}, not a multiple of the patch {step_h}x{step_w}", hint="pad=True")
+            raise ConfigError(f"the images are {height}x{width}, not a multiple of the patch {step_h}x{step_w}", hint="pad=True")
         return config.grid_of((height, width))
 
 

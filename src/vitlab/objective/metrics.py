@@ -1,6 +1,6 @@
 """How well a classifier does: pure functions of what it said and what was right.
 
-Axes: N pictures, C classes, K chosen classes, R resamples. Arrays in, numbers out; nothing here needs a model.
+Axes: N images, C classes, K chosen classes, R resamples. Arrays in, numbers out; nothing here needs a model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_AT_ONCE = 1 << 22  # logits worked on at a time: 50,000 pictures of 1,000 classes need not be in memory twice in double precision
+_AT_ONCE = 1 << 22  # logits worked on at a time: 50,000 images of 1,000 classes need not be in memory twice in double precision
 
 
 def log_softmax(logits_NC: NDArray[np.floating]) -> Floats:
@@ -34,7 +34,7 @@ def top_classes(logits_NC: NDArray[np.floating], k: int) -> Ints:
 
 
 def hits(logits_NC: NDArray[np.floating], labels_N: Ints, k: int = 1) -> Bools:
-    """Whether the right class is among the k best, for each picture."""
+    """Whether the right class is among the k best, for each image."""
     right_N: Bools = (top_classes(logits_NC, k) == np.asarray(labels_N)[:, None]).any(-1)
     return right_N
 
@@ -51,7 +51,7 @@ def ranks(logits_NC: NDArray[np.floating], labels_N: Ints) -> Ints:
 
 
 def real_hits(logits_NC: NDArray[np.floating], labels: Sequence[Sequence[int]]) -> Bools:
-    """Whether the best class is one of the picture's ReaL labels, for pictures that have any (Beyer et al. 2020)."""
+    """Whether the best class is one of the image's ReaL labels, for images that have any (Beyer et al. 2020)."""
     best_N = top_classes(logits_NC, 1)[:, 0]
     return np.array([int(best) in right for best, right in zip(best_N, labels, strict=True) if len(right)], bool)
 
@@ -64,14 +64,14 @@ def confusion(labels_N: Ints, chosen_N: Ints, classes: int) -> Ints:
 
 
 def per_class_accuracy(confusion_CC: Ints) -> Floats:
-    """Share of each class's pictures that were recognised; nan for a class without pictures."""
+    """Share of each class's images that were recognised; nan for a class without images."""
     totals_C = confusion_CC.sum(1)
     with np.errstate(invalid="ignore"):
         return np.where(totals_C > 0, np.diag(confusion_CC) / np.maximum(totals_C, 1), np.nan)
 
 
 def losses(logits_NC: NDArray[np.floating], labels_N: Ints) -> Floats:
-    """Minus the log-probability of the right class of each picture, in nats."""
+    """Minus the log-probability of the right class of each image, in nats."""
     loss_N = np.empty(len(labels_N), np.float64)
     for rows, logits in _parts(logits_NC):
         loss_N[rows] = -np.take_along_axis(log_softmax(logits), np.asarray(labels_N)[rows, None], 1)[:, 0]
@@ -84,14 +84,14 @@ def negative_log_likelihood(logits_NC: NDArray[np.floating], labels_N: Ints) -> 
 
 
 def sigmoid_losses(logits_NC: NDArray[np.floating], right_NC: NDArray[np.floating] | Bools) -> Floats:
-    """For pictures of several classes: minus the log-probability of the yes or no of every class, summed, in nats."""
+    """For images of several classes: minus the log-probability of the yes or no of every class, summed, in nats."""
     wide_NC = np.asarray(logits_NC, np.float64)
     each_NC: Floats = np.logaddexp(0, wide_NC) - wide_NC * np.asarray(right_NC, np.float64)
     return np.asarray(each_NC.sum(-1))
 
 
 def confidences(logits_NC: NDArray[np.floating]) -> Floats:
-    """The probability of the likeliest class of each picture."""
+    """The probability of the likeliest class of each image."""
     chance_N = np.empty(len(logits_NC), np.float64)
     for rows, logits in _parts(logits_NC):
         chance_N[rows] = np.exp(log_softmax(logits).max(-1))
@@ -163,13 +163,13 @@ def bootstrap(
     resamples: int = 1000,
     level: float = 0.95,
 ) -> tuple[float, float]:
-    """The interval that holds the mean of `values_N` at that level, by resampling pictures with replacement.
+    """The interval that holds the mean of `values_N` at that level, by resampling images with replacement.
 
     `statistic` maps resampled values (R, N) to one number each (R,); the mean unless given.
     """
     values_N = np.asarray(values_N, np.float64)
     if not len(values_N):
-        raise DataError("there are no pictures to resample")
+        raise DataError("there are no images to resample")
     rng = np.random.default_rng(seed)
     of = (lambda drawn_RN: drawn_RN.mean(-1)) if statistic is None else statistic
     rows = max(1, min(resamples, 4_000_000 // len(values_N)))  # resamples at a time, to bound memory
@@ -195,7 +195,7 @@ def average_precision(scores_N: NDArray[np.floating], right_N: Bools) -> float:
 
 
 def mean_average_precision(scores_NC: NDArray[np.floating], right_NC: Bools) -> float:
-    """The mean of `average_precision` over the classes that have a picture; nan where none has."""
+    """The mean of `average_precision` over the classes that have a image; nan where none has."""
     each = [average_precision(scores_N, right_N) for scores_N, right_N in zip(scores_NC.T, np.asarray(right_NC).T, strict=True)]
     known = [value for value in each if not np.isnan(value)]
     return float(np.mean(known)) if known else float("nan")

@@ -1,4 +1,4 @@
-"""vitlab's own recipes: any folder of pictures, few pictures and no checkpoint, and first steps on built-in data."""
+"""vitlab's own recipes: any folder of images, few images and no checkpoint, and first steps on built-in data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from vitlab.config.data import Augment, LoaderConfig, Preprocess, SplitRule, augreg, feeding
-from vitlab.config.model import EarlyConvolutions, ModelConfig, ViTConfig
+from vitlab.config.model import ConvStem, ModelConfig, ViTConfig
 from vitlab.config.overrides import DataFacts, Machine, Wish
 from vitlab.config.run import RunConfig, RunData
 from vitlab.config.scaling import every, pretraining_batch, rate_for, steps_of, warmup_of
@@ -16,9 +16,9 @@ from vitlab.errors import ConfigError
 from vitlab.recipes.rules import fitted_model, new_model, plain_preprocess, precision_of, start_of, whole_patches, workers_of
 
 STROKES = DataFacts(
-    source="generated:kind=strokes,classes=100,image_size=32,variety=0.5", pictures=100_000, classes=100, channels=1, side=32
+    dataset="generated:kind=strokes,classes=100,image_size=32,variety=0.5", images=100_000, classes=100, channels=1, side=32
 )
-DIGITS = DataFacts(source="digits", pictures=1_212, classes=10, channels=1, side=8)
+DIGITS = DataFacts(dataset="digits", images=1_212, classes=10, channels=1, side=8)
 
 _MINI = variant("ViT-Mini/8", pool="mean")
 _REFERENCE_BATCH = 64
@@ -40,11 +40,11 @@ class Course:
 
 
 def finetune_folder(wish: Wish) -> RunConfig:
-    """Fine-tune a checkpoint on any labelled pictures: AdamW, slower towards the first layers, averaged weights, cosine.
+    """Fine-tune a checkpoint on any labelled images: AdamW, slower towards the first layers, averaged weights, cosine.
 
-    On a processor alone: at most 160 px and no more than the pictures have, 60,000 pictures in all (fewer for a model larger than
+    On a processor alone: at most 160 px and no more than the images have, 60,000 images in all (fewer for a model larger than
     Ti, by the root of its size), from 3 to 20 epochs, batches of at most 64. With an accelerator: the checkpoint's own size,
-    400,000 pictures, from 5 to 40 epochs, batches of at most 512.
+    400,000 images, from 5 to 40 epochs, batches of at most 512.
     Command: vitlab finetune pets/ --from deit_tiny.npz
     Time: DeiT-Ti on 3,680 pets, on one core of an Intel Xeon: 7 epochs at 128 px 10 CPU-minutes, then 2.5 at 160 px 5 more.
     Score: of the 3,669 test pets 86.7 % after the first, 88.8 % after the second, one seed; commands in docs/guides/fine-tune.md.
@@ -56,7 +56,7 @@ def finetune_folder(wish: Wish) -> RunConfig:
     most, seen, fewest, longest = (512, 400_000.0, 5, 40) if wish.machine.accelerator else (64, 60_000 / _times_ti(model), 3, 20)
     course = Course(
         most=most,
-        epochs=min(max(seen / data.pictures, fewest), longest),
+        epochs=min(max(seen / data.images, fewest), longest),
         lr=1e-3,
         weight_decay=0.05,
         warmup=0.1,
@@ -68,18 +68,18 @@ def finetune_folder(wish: Wish) -> RunConfig:
 
 
 def small_data(wish: Wish) -> RunConfig:
-    """A few thousand pictures and no checkpoint: convolutions before few patches, Muon, and pictures that grow as it learns.
+    """A few thousand images and no checkpoint: convolutions before few patches, Muon, and images that grow as it learns.
 
     Views follow the length: shifts and flips alone for up to 15 epochs, cut-out boxes up to 60, then RandAugment and mixup too.
     Command: vitlab finetune pets/          (without --from), or vitlab pretrain --recipe small-data --data pets/ --out runs/pets
-    Time: on a processor about 300,000 pictures in all; 271,616 of 32 px took 491 s of one core of an Intel Xeon.
-    Score: after those, 77.4 % of CIFAR-10's test pictures (all 50,000 to learn from), measured here, one seed; a plain ViT of
+    Time: on a processor about 300,000 images in all; 271,616 of 32 px took 491 s of one core of an Intel Xeon.
+    Score: after those, 77.4 % of CIFAR-10's test images (all 50,000 to learn from), measured here, one seed; a plain ViT of
     four times the parameters has 37.8 % after 600 s (benchmarks/time_to_accuracy.py). A checkpoint to begin with is worth far more.
     """
     data = _labelled("small-data", wish)
     side = 32 if data.side <= 48 else 128 if wish.machine.accelerator and data.side > 96 else 64
-    fine = EarlyConvolutions(widths=(48, 96), units=(2, 3))
-    coarse = EarlyConvolutions(widths=(24, 48, 96), units=(1, 2, 3))
+    fine = ConvStem(widths=(48, 96), units=(2, 3))
+    coarse = ConvStem(widths=(24, 48, 96), units=(1, 2, 3))
     small = ViTConfig(
         width=128,
         depth=2,
@@ -95,13 +95,13 @@ def small_data(wish: Wish) -> RunConfig:
     seen = 2_000_000 if wish.machine.accelerator else 300_000
     course = Course(
         most=512 if wish.machine.accelerator else 128,
-        epochs=min(max(seen / data.pictures, 6), 200),
+        epochs=min(max(seen / data.images, 6), 200),
         lr=2.5e-3,
         weight_decay=0.02,
         warmup=0.1,
     )
-    batch = wish.batch_size or pretraining_batch(data.pictures, most=course.most)
-    epochs = wish.steps * batch / data.pictures if wish.steps else wish.epochs or course.epochs
+    batch = wish.batch_size or pretraining_batch(data.images, most=course.most)
+    epochs = wish.steps * batch / data.images if wish.steps else wish.epochs or course.epochs
     augment = _augment(wish, _views_for(epochs, data, model.image_size), model.image_size)
     run = _run("small-data", wish, data, model, course, augment, plain_preprocess(model, margin=1.0, interpolation="bicubic"))
     optimizer = replace(run.train.optimizer, kind="muon", momentum=0.95, adam_lr=0.6 * run.train.optimizer.lr)
@@ -119,7 +119,7 @@ def _views_for(epochs: float, data: DataFacts, size: tuple[int, int]) -> Augment
 
 
 def _growth(model: ModelConfig) -> Growth:
-    """Pictures of three quarters of the side for three quarters of the steps; where the patch does not fit, whole at once."""
+    """Images of three quarters of the side for three quarters of the steps; where the patch does not fit, whole at once."""
     steps: Growth = ((0.0, 0.75), (0.75, 1.0))
     if not isinstance(model, ViTConfig) or model.position.kind == "relative" or model.attention != "global":
         return ()
@@ -142,7 +142,7 @@ def quickstart(wish: Wish) -> RunConfig:
     augment = _augment(wish, Augment(crop="squash", flip=0.0), model.image_size)
     run = _run("quickstart", wish, data, model, course, augment, plain_preprocess(model, margin=1.0, interpolation="bilinear"))
     # What is drawn by a formula need not be kept: drawing it all beforehand would only delay the first step. And 2,000 of
-    # 100,000 pictures are enough to judge by.
+    # 100,000 images are enough to judge by.
     loader, rule = replace(run.data.loader, cache="none"), wish.rule or SplitRule(val=0.02, test=0.02)
     return replace(run, data=replace(run.data, loader=loader, rule=rule))
 
@@ -171,14 +171,14 @@ def quickstart_finetune(wish: Wish) -> RunConfig:
 
 def _labelled(name: str, wish: Wish) -> DataFacts:
     if wish.data is None:
-        raise ConfigError(f"{name} needs to know the pictures", hint="Wish(data=DataFacts(...)), or vitlab finetune FOLDER")
+        raise ConfigError(f"{name} needs to know the images", hint="Wish(data=DataFacts(...)), or vitlab finetune FOLDER")
     if not wish.data.classes:
-        raise ConfigError(f"{wish.data.source} has no labels to learn", hint="--recipe masked learns without labels")
+        raise ConfigError(f"{wish.data.dataset} has no labels to learn", hint="--recipe masked learns without labels")
     return wish.data
 
 
 def _folder_size(model: ModelConfig, data: DataFacts, machine: Machine) -> tuple[int, int]:
-    """The checkpoint's own size; on a processor alone at most 160 px and no more than the pictures have, but 96 at least."""
+    """The checkpoint's own size; on a processor alone at most 160 px and no more than the images have, but 96 at least."""
     limit = min(max(data.side, 96), 160)
     if machine.accelerator or max(model.image_size) <= limit:
         return model.image_size
@@ -192,7 +192,7 @@ def _times_ti(model: ModelConfig) -> float:
 
 
 def _flip(data: DataFacts) -> float:
-    """Grey pictures are mostly writing and scans, where a mirrored sign is another sign."""
+    """Grey images are mostly writing and scans, where a mirrored sign is another sign."""
     return 0.0 if data.channels == 1 else 0.5
 
 
@@ -205,16 +205,16 @@ def _augment(wish: Wish, own: Augment, image_size: tuple[int, int]) -> Augment:
 def _run(
     name: str, wish: Wish, data: DataFacts, model: ModelConfig, course: Course, augment: Augment, preprocess: Preprocess
 ) -> RunConfig:
-    batch = wish.batch_size or pretraining_batch(data.pictures, most=course.most)
-    steps = wish.steps or steps_of(wish.epochs or course.epochs, data.pictures, batch)
+    batch = wish.batch_size or pretraining_batch(data.images, most=course.most)
+    steps = wish.steps or steps_of(wish.epochs or course.epochs, data.images, batch)
     uneven = data.imbalance >= _UNEVEN and not data.multi_label
     # Once an epoch, but neither more than about twenty times nor fewer than five.
-    look = max(every(steps, times=20), min(max(1, data.pictures // batch), every(steps, times=5)))
+    look = max(every(steps, times=20), min(max(1, data.images // batch), every(steps, times=5)))
     return RunConfig(
         name=name,
         model=model,
         data=RunData(
-            source=data.source,
+            dataset=data.dataset,
             evaluate_split="val" if "val" in data.parts else None,
             rule=wish.rule or SplitRule(),
             augment=augment,

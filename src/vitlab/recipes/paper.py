@@ -22,14 +22,14 @@ from vitlab.recipes.rules import fitted_model, new_model, plain_preprocess, prec
 
 # Tables 3 and 4 of the paper as they stand there, with the size of the sets they were made for.
 
-IMAGENET = DataFacts(source="imagenet", pictures=1_281_167, classes=1000, side=400, parts=("train", "val"))
-IMAGENET21K = DataFacts(source="imagenet21k", pictures=14_197_122, classes=21_843, side=400)
-JFT = DataFacts(source="jft", pictures=303_000_000, classes=18_291, side=400)  # section 4.1: 303M pictures, 18k classes
-CIFAR10 = DataFacts(source="cifar10", pictures=50_000, classes=10, side=32)
-CIFAR100 = DataFacts(source="cifar100", pictures=50_000, classes=100, side=32)
-PETS = DataFacts(source="pets", pictures=3_680, classes=37, side=375)
-FLOWERS = DataFacts(source="flowers", pictures=2_040, classes=102, side=500)
-VTAB = DataFacts(source="vtab", pictures=1_000, classes=100, side=256)
+IMAGENET = DataFacts(dataset="imagenet", images=1_281_167, classes=1000, side=400, parts=("train", "val"))
+IMAGENET21K = DataFacts(dataset="imagenet21k", images=14_197_122, classes=21_843, side=400)
+JFT = DataFacts(dataset="jft", images=303_000_000, classes=18_291, side=400)  # section 4.1: 303M images, 18k classes
+CIFAR10 = DataFacts(dataset="cifar10", images=50_000, classes=10, side=32)
+CIFAR100 = DataFacts(dataset="cifar100", images=50_000, classes=100, side=32)
+PETS = DataFacts(dataset="pets", images=3_680, classes=37, side=375)
+FLOWERS = DataFacts(dataset="flowers", images=2_040, classes=102, side=500)
+VTAB = DataFacts(dataset="vtab", images=1_000, classes=100, side=256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ def imagenet21k(wish: Wish) -> RunConfig:
 
     Command: vitlab pretrain --recipe imagenet21k --model ViT-L/16 --data imagenet21k/ --out runs/l16
     Time: Table 2 has 230 TPUv3-core-days for L/16. Not measured here.
-    Score: top-1 on held-out pictures by the authors: B/16 47.88, B/32 44.04, L/16 49.90, L/32 45.42. Not run here.
+    Score: top-1 on held-out images by the authors: B/16 47.88, B/32 44.04, L/16 49.90, L/32 45.42. Not run here.
     """
     return _table_3("imagenet21k", wish, IMAGENET21K, clip=0.0)
 
@@ -197,14 +197,14 @@ def jft(wish: Wish) -> RunConfig:
 def masked(wish: Wish) -> RunConfig:
     """Masked patch prediction (B.1.2): half of the patch embeddings corrupted, their mean 3-bit colour predicted. No labels.
 
-    Command: vitlab pretrain --recipe masked --model ViT-B/16 --data pictures:unlabelled/ --out runs/masked
-    Time: 1M steps of 4,096 pictures; the authors saw little more after 100,000. Not measured here.
+    Command: vitlab pretrain --recipe masked --model ViT-B/16 --data images:unlabelled/ --out runs/masked
+    Time: 1M steps of 4,096 images; the authors saw little more after 100,000. Not measured here.
     Score: B/16 then fine-tuned on ImageNet: 79.9, 2 points above training from scratch. Not run here.
     """
     model = new_model("masked", wish, "ViT-B/16", classes=0, channels=3)  # its target is a colour
     if not isinstance(model, ViTConfig):
         raise ConfigError(f"masked patch prediction needs a ViT, and this is {called(model)}")
-    epochs = _MASKED_STEPS * _BATCH / JFT.pictures
+    epochs = _MASKED_STEPS * _BATCH / JFT.images
     # B.1.2 names no weight decay and no clipping.
     course = Course(reference=JFT, epochs=epochs, lr=2e-4, weight_decay=0.0, clip=0.0, loss="softmax", masked=Masked())
     return _run("masked", wish, model, course)
@@ -301,21 +301,21 @@ def _table_3(name: str, wish: Wish, reference: DataFacts, *, clip: float) -> Run
 def _labelled_model(name: str, wish: Wish, reference: DataFacts, *, default: str = "ViT-B/16") -> ModelConfig:
     data = wish.data or reference
     if not data.classes:
-        raise ConfigError(f"{data.source} has no labels, which {name} learns", hint="--recipe masked learns without labels")
+        raise ConfigError(f"{data.dataset} has no labels, which {name} learns", hint="--recipe masked learns without labels")
     return new_model(name, wish, default, classes=data.classes, channels=data.channels)
 
 
 def _run(name: str, wish: Wish, model: ModelConfig, course: Course) -> RunConfig:
     """The course, on the data and with the batch and length wished for."""
     data = wish.data or course.reference
-    batch = wish.batch_size or pretraining_batch(data.pictures, most=course.batch)
-    steps = wish.steps or steps_of(wish.epochs or course.epochs, data.pictures, batch)
-    published = steps_of(course.epochs, course.reference.pictures, course.batch)
+    batch = wish.batch_size or pretraining_batch(data.images, most=course.batch)
+    steps = wish.steps or steps_of(wish.epochs or course.epochs, data.images, batch)
+    published = steps_of(course.epochs, course.reference.images, course.batch)
     return RunConfig(
         name=name,
         model=model,
         data=RunData(
-            source=data.source,
+            dataset=data.dataset,
             evaluate_split="val" if "val" in data.parts else None,
             rule=wish.rule or SplitRule(),
             augment=replace(course.augment, image_size=model.image_size),
@@ -347,7 +347,7 @@ def _run(name: str, wish: Wish, model: ModelConfig, course: Course) -> RunConfig
 
 # Fine-tuning as in the paper: Table 4 and B.1.1, each set's own steps and rates, at 384 px with a new head of zeros.
 #
-# What they leave open is from the authors' code: inception crops and flips, test pictures squashed to a square, and a warm-up of
+# What they leave open is from the authors' code: inception crops and flips, test images squashed to a square, and a warm-up of
 # 500 steps (100 of 500), counted in batches of 512. On other data than the paper's, the rules of `scale.py` apply.
 
 _FINETUNE_BATCH = 512
@@ -434,10 +434,10 @@ def _table_4(name: str, wish: Wish) -> RunConfig:
     data = wish.data or row.data
     size = wish.image_size or whole_patches(start.model, _SIZE)
     model = fitted_model(start.model, size, data.classes)
-    batch = wish.batch_size or finetuning_batch(data.pictures, most=_FINETUNE_BATCH)
-    like = steps_like(row.steps, pictures=data.pictures, reference=row.data.pictures)
+    batch = wish.batch_size or finetuning_batch(data.images, most=_FINETUNE_BATCH)
+    like = steps_like(row.steps, images=data.images, reference=row.data.images)
     steps = wish.steps or (
-        round(like * _FINETUNE_BATCH / batch) if wish.epochs is None else steps_of(wish.epochs, data.pictures, batch)
+        round(like * _FINETUNE_BATCH / batch) if wish.epochs is None else steps_of(wish.epochs, data.images, batch)
     )
     tests = "test" in data.parts
     fed, _ = feeding(replace(start.preprocess, resize="squash", interpolation="tf-bilinear"), model, resized=True)
@@ -445,8 +445,8 @@ def _table_4(name: str, wish: Wish) -> RunConfig:
         name=name,
         model=model,
         data=RunData(
-            source=data.source,
-            train_split="train+val" if tests else "train",  # B.1.1: the final run learns from all training pictures
+            dataset=data.dataset,
+            train_split="train+val" if tests else "train",  # B.1.1: the final run learns from all training images
             evaluate_split="test" if tests else "val" if "val" in data.parts else None,
             rule=wish.rule or SplitRule(val=row.dev),
             augment=Augment(image_size=size, interpolation="tf-bilinear"),

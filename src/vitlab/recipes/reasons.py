@@ -12,18 +12,18 @@ from vitlab.recipes.paper import TABLE_3, row_of
 
 def reasons(run: RunConfig, wish: Wish) -> tuple[str, ...]:
     """What the run is and why it is so, a sentence each."""
-    begun = [_pictures(run, wish.data), _model(run, wish), _size(run, wish), _growth(run)]
+    begun = [_images(run, wish.data), _model(run, wish), _size(run, wish), _growth(run)]
     told = [*begun, _length(run, wish), _steps(run), _views(run, wish)]
     return tuple(sentence for sentence in told if sentence)
 
 
-def _pictures(run: RunConfig, data: DataFacts | None) -> str:
+def _images(run: RunConfig, data: DataFacts | None) -> str:
     if data is None:
-        return f"pictures: {run.data.source}"
+        return f"images: {run.data.dataset}"
     kinds = f"{data.classes:,} classes" if data.classes else "no labels"
     judged = "nothing is held out" if run.data.evaluate_split is None else f"judged by its {run.data.evaluate_split} part"
     exact = "" if run.data.evaluate_split is None else "about "
-    return f"pictures: {data.source}, {exact}{data.pictures:,} to learn from, {kinds}, {judged}"
+    return f"images: {data.dataset}, {exact}{data.images:,} to learn from, {kinds}, {judged}"
 
 
 def _model(run: RunConfig, wish: Wish) -> str:
@@ -57,14 +57,14 @@ def _growth(run: RunConfig) -> str:
         f"{_by(scaled(run.model.image_size, scale))}{f' from {100 * share:.0f} % of the steps on' if share else ' at first'}"
         for share, scale in run.train.growth
     ]
-    return f"growing pictures: {', '.join(sizes)}: small ones are cheaper, and most can be learned from them"
+    return f"growing images: {', '.join(sizes)}: small ones are cheaper, and most can be learned from them"
 
 
 def _length(run: RunConfig, wish: Wish) -> str:
     steps, batch = run.train.steps, run.data.loader.batch_size
-    said = f"length: {steps:,} steps of {batch:,} pictures"
+    said = f"length: {steps:,} steps of {batch:,} images"
     if wish.data is not None:
-        epochs = f"{steps * batch / wish.data.pictures:.3g}"
+        epochs = f"{steps * batch / wish.data.images:.3g}"
         said += f", {epochs} epoch{'' if epochs == '1' else 's'}"
     if wish.steps is not None or wish.epochs is not None:
         return f"{said}, as asked"
@@ -87,14 +87,14 @@ def _steps_said(steps: int) -> str:
 
 def _views(run: RunConfig, wish: Wish) -> str:
     augment = run.data.augment
-    parts = [f"{augment.crop} crops" if augment.crop != "squash" else "whole pictures"]
+    parts = [f"{augment.crop} crops" if augment.crop != "squash" else "whole images"]
     parts += ["flips"] if augment.flip else []
     parts += [f"RandAugment {augment.randaugment[0]}, {augment.randaugment[1]:g}"] if augment.randaugment is not None else []
     parts += [f"mixup {augment.mixup:g}"] if augment.mixup else []
     parts += [f"cutmix {augment.cutmix:g}"] if augment.cutmix else []
     said = f"views: {', '.join(parts)}"
     if not augment.flip and wish.data is not None and wish.data.channels == 1:
-        said += "; no flips, since the pictures are grey and may be writing"
+        said += "; no flips, since the images are grey and may be writing"
     if run.data.loader.balance and wish.data is not None:
         said += f"; rare classes shown more often, since the largest is {wish.data.imbalance:.3g} times the smallest"
     return said

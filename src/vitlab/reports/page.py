@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from vitlab.interpretation.paint import Pixels, png
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 # HTML out of Python values, where text can never become markup.
 #
@@ -28,7 +28,7 @@ from vitlab.io.names import shown
 # A plain str is text and is escaped; only what `tag`, `joined` and `raw` made is markup.
 
 _VOID = frozenset({"img", "br", "meta", "link", "hr"})
-_MOST_PNG = 24_000  # bytes: a picture that takes more is a photograph, which JPEG keeps smaller
+_MOST_PNG = 24_000  # bytes: a image that takes more is a photograph, which JPEG keeps smaller
 
 
 class Markup(str):
@@ -44,7 +44,7 @@ Attributes = Mapping[str, str | int | float | None]
 def tag(name: str, attributes: Attributes | None = None, *children: Child) -> Markup:
     """An element. An attribute that is None is left out, one that is "" stands without a value."""
     told = "".join(
-        f" {key}" if value == "" else f' {key}="{escape(shown(str(value)))}"'
+        f" {key}" if value == "" else f' {key}="{escape(printable(str(value)))}"'
         for key, value in (attributes or {}).items()
         if value is not None
     )
@@ -60,7 +60,7 @@ def joined(children: Iterable[Child]) -> Markup:
 
 def text(words: str) -> Markup:
     """Words as markup that shows them; what a terminal or a page would act on is escaped."""
-    return Markup(escape(shown(words)))
+    return Markup(escape(printable(words)))
 
 
 def raw(trusted: str) -> Markup:
@@ -68,8 +68,8 @@ def raw(trusted: str) -> Markup:
     return Markup(trusted)
 
 
-def picture(pixels_HWC: Pixels, *, alt: str, kind: str = "") -> Markup:
-    """A picture inside the page itself: PNG, or JPEG where that is much smaller."""
+def image(pixels_HWC: Pixels, *, alt: str, kind: str = "") -> Markup:
+    """A image inside the page itself: PNG, or JPEG where that is much smaller."""
     data, form = png(pixels_HWC), "png"
     if len(data) > _MOST_PNG and not kind:
         file = io.BytesIO()
@@ -170,7 +170,7 @@ th[aria-sort=descending] button::after{content:" ↓";opacity:1}
 img{max-width:100%;height:auto;border-radius:6px;display:block}
 .shots img,.wide img{width:100%}
 .wide{max-width:30rem}
-img.pixels,img.tiles-picture{image-rendering:pixelated}
+img.pixels,img.tiles-image{image-rendering:pixelated}
 .truth{color:var(--a);font-weight:600}.said{color:var(--b);font-weight:600}
 details>summary{cursor:pointer;color:var(--a);margin:.4rem 0}
 pre{background:var(--tint);border-radius:8px;padding:.8rem;overflow:auto;font:13px/1.45 ui-monospace,SFMono-Regular,Menlo,monospace;

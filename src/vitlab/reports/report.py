@@ -13,7 +13,7 @@ from vitlab.config.variants import name_of
 from vitlab.errors import DataError
 from vitlab.evaluation.classify import Classification, MultiLabel
 from vitlab.io.atomic import write_text
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 from vitlab.reports.page import page
 from vitlab.reports.run import data_card, judged_run, read_run, spent
 from vitlab.reports.sections import (
@@ -39,7 +39,7 @@ class Written:
     bytes: int
     accuracy: float | None
     interval: tuple[float, float] | None
-    pictures: int
+    images: int
 
 
 def write_report(
@@ -50,9 +50,9 @@ def write_report(
     comparison: Comparison | None = None,
     title: str | None = None,
     cores: int | None = None,
-    tell: Tell = silent,
+    tell: ProgressCallback = silent,
 ) -> Written:
-    """Judge the run in `folder` by pictures it has not learned from, and write the report as `out`, else `folder/report.html`.
+    """Judge the run in `folder` by images it has not learned from, and write the report as `out`, else `folder/report.html`.
 
     `split` is the part judged by: test where the data has one, else val. `comparison` is a table of other runs to stand beside.
     `cores` is on how many the run was made, for its cost; as many as torch uses here unless given.
@@ -64,7 +64,7 @@ def write_report(
         judgement = judged_run(record, checkpoint, split=split, tell=tell)
     card = data_card(record)
     told = judgement is not None and judgement.found.judged is not None
-    learned_from = None if card is None or record.run.data.source.startswith("generated") else sum(card.counts) or None
+    learned_from = None if card is None or record.run.data.dataset.startswith("generated") else sum(card.counts) or None
     price = spent(record, learned_from=learned_from, cores=cores or torch.get_num_threads())
     sections = [
         summary(record, judgement),
@@ -85,16 +85,16 @@ def write_report(
     if not path.parent.is_dir():
         raise DataError(f"{path.parent} is no folder to write {path.name} into")
     write_text(path, text)
-    accuracy, interval, pictures = _led_with(None if judgement is None else judgement.found.result)
-    return Written(path=path, bytes=len(text.encode()), accuracy=accuracy, interval=interval, pictures=pictures)
+    accuracy, interval, images = _led_with(None if judgement is None else judgement.found.result)
+    return Written(path=path, bytes=len(text.encode()), accuracy=accuracy, interval=interval, images=images)
 
 
 def _led_with(result: Classification | MultiLabel | None) -> tuple[float | None, tuple[float, float] | None, int]:
-    """The first number of a report, its interval, and of how many pictures it is."""
+    """The first number of a report, its interval, and of how many images it is."""
     match result:
         case None:
             return None, None, 0
         case Classification():
-            return result.top1.value, result.top1.interval, result.pictures
+            return result.top1.value, result.top1.interval, result.images
         case MultiLabel():
-            return result.mean_average_precision, result.interval, result.pictures
+            return result.mean_average_precision, result.interval, result.images

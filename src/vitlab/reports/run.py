@@ -20,14 +20,14 @@ from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.data import DecodeLimits, Split
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.config.run import RunConfig
-from vitlab.data.dataset import Source
-from vitlab.data.opening import open_source
-from vitlab.data.synthetic.dataset import GeneratedSource
-from vitlab.data.transforms import EvaluationView, normalise
+from vitlab.data.dataset import Dataset
+from vitlab.data.opening import open_dataset
+from vitlab.data.synthetic.dataset import SyntheticDataset
+from vitlab.data.transforms import EvaluationTransform, normalise
 from vitlab.errors import DataError, TrainingError, VitlabError
 from vitlab.evaluation.evaluation import Evaluation, evaluate, name_in, open_part
 from vitlab.evaluation.label_mapping import match_by_name
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models.cost import cost
 from vitlab.training.run_folder import RunDirectory
 
@@ -42,14 +42,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Course:
-    """Every update that is on record, and every look at held-out pictures: (step, names and values)."""
+    """Every update that is on record, and every look at held-out images: (step, names and values)."""
 
     step: Floats
     loss: Floats
     accuracy: Floats
     rate: Floats
     looks: tuple[tuple[int, dict[str, float]], ...]
-    pictures: int
+    images: int
     seconds: float
     skipped: int
 
@@ -68,9 +68,9 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What a run took: `macs` of one picture forward, `training_macs` of all updates, hours of one core, and an estimate in Wh."""
+    """What a run took: `macs` of one image forward, `training_macs` of all updates, hours of one core, and an estimate in Wh."""
 
-    pictures: int
+    images: int
     epochs: float | None
     macs: int
     training_macs: float
@@ -119,21 +119,21 @@ def _course(directory: RunDirectory) -> Course:
         accuracy=column("accuracy"),
         rate=column("rate"),
         looks=tuple(looks),
-        pictures=int(column("pictures").sum()),
+        images=int(column("images").sum()),
         seconds=float(column("seconds").sum()),
         skipped=sum(event.get("event") == "skipped" for event in events),
     )
 
 
 def spent(record: RunRecord, *, learned_from: int | None, cores: int) -> Spent:
-    """The cost of a run on so many cores; `learned_from` is how many pictures an epoch has, None where unknown."""
+    """The cost of a run on so many cores; `learned_from` is how many images an epoch has, None where unknown."""
     macs = cost(record.run.model).macs
     core_hours = record.course.seconds * cores / 3600
     return Spent(
-        pictures=record.course.pictures,
-        epochs=None if not learned_from else record.course.pictures / learned_from,
+        images=record.course.images,
+        epochs=None if not learned_from else record.course.images / learned_from,
         macs=macs,
-        training_macs=float(macs) * _BACKWARD * record.course.pictures,
+        training_macs=float(macs) * _BACKWARD * record.course.images,
         seconds=record.course.seconds,
         cores=cores,
         core_hours=core_hours,
@@ -152,19 +152,19 @@ def versions() -> dict[str, str]:
     return {**found, "system": f"{platform.system()} {platform.machine()}", "cores": str(os.cpu_count() or "unknown")}
 
 
-# A run's model judged by pictures it has not learned from: the numbers, the worst mistakes, and the data itself in short.
+# A run's model judged by images it has not learned from: the numbers, the worst mistakes, and the data itself in short.
 #
-# Axes: N pictures with an answer, B pictures shown, H height, W width, C channels.
+# Axes: N images with an answer, B images shown, H height, W width, C channels.
 
 Pixels = NDArray[np.uint8]
 
 _PARTS: tuple[Split, ...] = ("train", "val", "test")
-_MOST_READ = 50_000  # pictures that are read for a fingerprint
+_MOST_READ = 50_000  # images that are read for a fingerprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shot:
-    """A picture as the model saw it, what it is and what it was taken for, with what confidence."""
+    """A image as the model saw it, what it is and what it was taken for, with what confidence."""
 
     index: int
     name: str
@@ -181,39 +181,41 @@ class Shot:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Judgement:
-    """What came of judging: `part` says by which pictures, `notes` what was decided on the way."""
+    """What came of judging: `part` says by which images, `notes` what was decided on the way."""
 
     found: Evaluation
-    source: Source
+    dataset: Dataset
     part: str
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataCard:
-    """A data set in short. `counts` are pictures of each class in the part that was learned from; `fingerprint` is None where that
+    """A data set in short. `counts` are images of each class in the part that was learned from; `fingerprint` is None where that
     would mean to read too many of them."""
 
-    source: str
+    dataset: str
     parts: dict[str, int]
     classes: tuple[str, ...]
     counts: tuple[int, ...]
     fingerprint: str | None
 
 
-def judged_run(record: RunRecord, checkpoint: Checkpoint, *, split: Split | None = None, tell: Tell = silent) -> Judgement:
+def judged_run(
+    record: RunRecord, checkpoint: Checkpoint, *, split: Split | None = None, tell: ProgressCallback = silent
+) -> Judgement:
     """Judge by the test part of the run's data where there is one, else by its val part."""
     data = record.run.data
     if split is None:
-        source, notes = open_part(data.source, None, checkpoint)
+        dataset, notes = open_part(data.dataset, None, checkpoint)
     else:
-        source, notes = open_source(data.source, split=split, rule=data.rule), (f"evaluated by the {split} part",)
-    targets = match_by_name(source.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
-    config = EvaluateConfig(corrupt="skip", workers=0 if len(source) < 2000 else 2)
-    found = evaluate(checkpoint, source, targets, config=config, tell=tell)
+        dataset, notes = open_dataset(data.dataset, split=split, rule=data.rule), (f"evaluated by the {split} part",)
+    targets = match_by_name(dataset.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
+    config = EvaluateConfig(corrupt="skip", workers=0 if len(dataset) < 2000 else 2)
+    found = evaluate(checkpoint, dataset, targets, config=config, tell=tell)
     said = [word for word in ("test", "val") if any(f"the {word} part" in note for note in notes)]
     part: str = split or (said[0] if said else "all")
-    return Judgement(found=found, source=source, part=part, notes=(*notes, *targets.notes))
+    return Judgement(found=found, dataset=dataset, part=part, notes=(*notes, *targets.notes))
 
 
 def worst(judgement: Judgement, checkpoint: Checkpoint, *, count: int) -> list[Shot]:
@@ -222,7 +224,7 @@ def worst(judgement: Judgement, checkpoint: Checkpoint, *, count: int) -> list[S
 
 
 def surest(judgement: Judgement, checkpoint: Checkpoint, *, count: int) -> list[Shot]:
-    """Pictures told right, one of each class in turn, the surest of each first."""
+    """Images told right, one of each class in turn, the surest of each first."""
     return _shots(judgement, checkpoint, count, right=True)
 
 
@@ -239,16 +241,16 @@ def _shots(judgement: Judgement, checkpoint: Checkpoint, count: int, *, right: b
             places.append((turn[label], label))
             turn[label] += 1
         rows = rows[sorted(range(len(rows)), key=lambda place: places[place])]
-    view = EvaluationView(preprocess=checkpoint.preprocess, limits=DecodeLimits())
+    view = EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits())
     made = []
     for row in rows[:count].tolist():
         index = int(answers.indices_N[row])
-        example = judgement.source[index]
+        sample = judgement.dataset[index]
         made.append(
             Shot(
                 index=index,
-                name=name_in(judgement.source, index),
-                pixels_HWC=view.see(example.content, name=example.name),
+                name=name_in(judgement.dataset, index),
+                pixels_HWC=view.see(sample.content, name=sample.name),
                 label=targets.labels[int(answers.labels[row])],
                 said=targets.names[int(judged.chosen_N[row])],
                 confidence=float(judged.confidence_N[row]),
@@ -258,7 +260,7 @@ def _shots(judgement: Judgement, checkpoint: Checkpoint, count: int, *, right: b
 
 
 def as_batch(shots: list[Shot], checkpoint: Checkpoint) -> torch.Tensor:
-    """The pictures as the model takes them, (B, C, H, W)."""
+    """The images as the model takes them, (B, C, H, W)."""
     images_BHWC = torch.from_numpy(np.stack([shot.pixels_HWC for shot in shots]))
     weights = next(checkpoint.model.parameters())
     return normalise(images_BHWC, checkpoint.preprocess, weights.dtype).to(weights.device)
@@ -268,15 +270,15 @@ def data_card(record: RunRecord) -> DataCard | None:
     """The run's data in short, or None where it is not there any more."""
     data = record.run.data
     parts: dict[str, int] = {}
-    learned: Source | None = None
+    learned: Dataset | None = None
     for split in _PARTS:
         try:
-            source = open_source(data.source, split=split, rule=data.rule)
+            dataset = open_dataset(data.dataset, split=split, rule=data.rule)
         except DataError:
             continue  # a part that is neither declared nor made
-        parts[split] = len(source)
+        parts[split] = len(dataset)
     try:
-        learned = open_source(data.source, split=data.train_split, rule=data.rule)
+        learned = open_dataset(data.dataset, split=data.train_split, rule=data.rule)
     except VitlabError:
         return None
     if data.train_split not in _PARTS:
@@ -286,9 +288,9 @@ def data_card(record: RunRecord) -> DataCard | None:
         label = learned.label(index)
         counts.update(label if isinstance(label, tuple) else () if label is None else (label,))
     return DataCard(
-        source=data.source,
+        dataset=data.dataset,
         parts={name: count for name, count in parts.items() if count},
         classes=learned.labels,
         counts=tuple(counts[place] for place in range(len(learned.labels))),
-        fingerprint=learned.fingerprint() if len(learned) <= _MOST_READ or isinstance(learned, GeneratedSource) else None,
+        fingerprint=learned.fingerprint() if len(learned) <= _MOST_READ or isinstance(learned, SyntheticDataset) else None,
     )

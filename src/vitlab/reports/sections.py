@@ -21,9 +21,9 @@ from vitlab.evaluation.classify import Classification, MultiLabel
 from vitlab.interpretation.attention import attention_distance, rollout
 from vitlab.interpretation.paint import Pixels, as_rgb, filter_tiles, overlay, position_tiles
 from vitlab.interpretation.weights import position_similarity, principal_filters
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models.cost import cost
-from vitlab.reports.page import Axes, Markup, Section, Series, bars, chart, joined, picture, short, smoothed, tag, thinned
+from vitlab.reports.page import Axes, Markup, Section, Series, bars, chart, image, joined, short, smoothed, tag, thinned
 from vitlab.reports.run import (
     WATTS_A_CORE,
     DataCard,
@@ -64,27 +64,27 @@ def summary(record: RunRecord, judgement: Judgement | None) -> Section:
     if isinstance(result, Classification):
         assert judgement is not None
         value, interval = result.top1.value, result.top1.interval
-        words = f"{result.top1.right:,} of {result.top1.of:,} pictures of the {judgement.part} part told right"
+        words = f"{result.top1.right:,} of {result.top1.of:,} images of the {judgement.part} part told right"
         if result.unreadable:
             words += f"; {result.unreadable:,} of them could not be read and count as wrong"
         left = _headline(value, interval, words)
         if result.top5 is not None and len(judgement.found.targets.names) > 5:
             told["among the first five"] = percent(result.top5.value)
         told["mean over classes"] = percent(result.mean_class_accuracy)
-        told["loss, nats a picture"] = f"{result.loss:.3f}"
+        told["loss, nats a image"] = f"{result.loss:.3f}"
         told["calibration error"] = percent(result.calibration.error)
     elif isinstance(result, MultiLabel):
         assert judgement is not None
-        words = f"mean average precision over {result.pictures:,} pictures of the {judgement.part} part"
+        words = f"mean average precision over {result.images:,} images of the {judgement.part} part"
         left = _headline(result.mean_average_precision, result.interval, words)
-        told["loss, nats a picture"] = f"{result.loss:.3f}"
+        told["loss, nats a image"] = f"{result.loss:.3f}"
     else:
         left = tag("p", {}, "This run learned no classes, so there is no accuracy to tell: its curves and its inside are below.")
     made = cost(run.model)
     told |= {
         "model": name_of(run.model) or "of its own",
         "parameters": short(made.parameters),
-        "picture size": " x ".join(map(str, run.model.image_size)),
+        "image size": " x ".join(map(str, run.model.image_size)),
         "updates": f"{int(record.course.step.max(initial=0)):,}",
     }
     notes = [*record.notes, *(judgement.notes if judgement is not None else ())]
@@ -156,11 +156,11 @@ def curves(record: RunRecord) -> Section:
     course = record.course
     steps = course.step.tolist()
     drawn = [
-        chart(_curve(steps, course.loss, course.looks, "loss"), Axes(x="updates", y="loss"), title="Loss, nats a picture"),
+        chart(_curve(steps, course.loss, course.looks, "loss"), Axes(x="updates", y="loss"), title="Loss, nats a image"),
         chart(
             _curve(steps, course.accuracy, course.looks, "top1"),
             Axes(x="updates", y="share right", low=0.0, high=1.0, percent=True),
-            title="Share of pictures told right",
+            title="Share of images told right",
         ),
         chart(
             [Series(name="", x=(thin := thinned(steps, course.rate.tolist()))[0], y=thin[1])],
@@ -183,9 +183,7 @@ def _curve(steps: list[float], values: np.ndarray, looks: Sequence[tuple[int, di
     ]
     if held:
         made.append(
-            Series(
-                name="held-out pictures", x=[float(step) for step, _ in held], y=[value for _, value in held], look="b", mark=True
-            )
+            Series(name="held-out images", x=[float(step) for step, _ in held], y=[value for _, value in held], look="b", mark=True)
         )
     return made
 
@@ -226,7 +224,7 @@ def classes(judgement: Judgement) -> Section | None:
 
 
 def _class_table(rows: Sequence[tuple[str, float | None, str, str | None]], *, of: str, last: str | None) -> Markup:
-    heads = ["class", of, "", "pictures", *([] if last is None else [last])]
+    heads = ["class", of, "", "images", *([] if last is None else [last])]
     lines = []
     for label, value, count, said in sorted(rows, key=lambda row: (math.inf if row[1] is None else row[1], row[0]))[:_MOST_ROWS]:
         share = 0.0 if value is None else value
@@ -242,7 +240,7 @@ def _class_table(rows: Sequence[tuple[str, float | None, str, str | None]], *, o
             cells.append(tag("td", {"class": "name"}, said or "–"))
         lines.append(tag("tr", {}, *cells))
     head = tag(
-        "tr", {}, *(tag("th", {"class": "n" if word in (of, "pictures") else None if word else "roomy"}, word) for word in heads)
+        "tr", {}, *(tag("th", {"class": "n" if word in (of, "images") else None if word else "roomy"}, word) for word in heads)
     )
     more = (
         None if len(rows) <= _MOST_ROWS else tag("p", {"class": "quiet"}, f"The {_MOST_ROWS:,} hardest of {len(rows):,} classes.")
@@ -269,13 +267,13 @@ def _confusions(judgement: Judgement) -> Markup:
         )
         for count, label, chosen in pairs[:_PAIRS]
     ]
-    head = tag("tr", {}, tag("th", {}, "is"), tag("th", {}, "taken for"), tag("th", {"class": "n"}, "pictures"))
+    head = tag("tr", {}, tag("th", {}, "is"), tag("th", {}, "taken for"), tag("th", {"class": "n"}, "images"))
     table = tag("table", {"class": "sortable"}, tag("thead", {}, head), tag("tbody", {}, *rows))
     return tag("div", {}, tag("figcaption", {}, "The most frequent confusions"), tag("div", {"class": "scroll"}, table))
 
 
 def _matrix(labels: Sequence[str], confusion: Sequence[tuple[int, int, int]]) -> Markup:
-    """Rows are what pictures are, columns what they were taken for; shades by the row's share."""
+    """Rows are what images are, columns what they were taken for; shades by the row's share."""
     count, cell = len(labels), 30
     longest = min(14, max(map(len, labels)))
     left, top = 14 + 7 * longest, 20 + (12 if longest <= 3 else 6 * longest)
@@ -298,7 +296,7 @@ def _matrix(labels: Sequence[str], confusion: Sequence[tuple[int, int, int]]) ->
     for label, chosen, number in confusion:
         shade = round(0.15 + 0.85 * (number / totals[label]) ** 0.6, 3)
         x, y = left + chosen * cell, top + label * cell
-        said = f"{number} of {totals[label]:.0f} pictures of {labels[label]} taken for {labels[chosen]}"
+        said = f"{number} of {totals[label]:.0f} images of {labels[label]} taken for {labels[chosen]}"
         parts.append(_cell(x, y, cell, "cell" if label == chosen else "wrong", shade, said))
         look = "on" if shade > 0.55 else None
         parts.append(
@@ -310,7 +308,7 @@ def _matrix(labels: Sequence[str], confusion: Sequence[tuple[int, int, int]]) ->
         *parts,
     )
     return tag(
-        "figure", {"class": "confusion"}, tag("figcaption", {}, "Down: what pictures are. Across: what they were taken for."), svg
+        "figure", {"class": "confusion"}, tag("figcaption", {}, "Down: what images are. Across: what they were taken for."), svg
     )
 
 
@@ -346,7 +344,7 @@ def calibration(judgement: Judgement) -> Section | None:
         chart([zero_to_one, line], axes, title="Right as often as it is sure? On the dashed line it is."),
         bars(
             [count / total for count in made.count],
-            Axes(x="confidence", y="share of pictures", percent=True),
+            Axes(x="confidence", y="share of images", percent=True),
             title="How sure it is",
         ),
     ]
@@ -354,12 +352,12 @@ def calibration(judgement: Judgement) -> Section | None:
     return Section(anchor="calibration", title="Calibration", body=joined(body))
 
 
-# The sections of a report that are pictures and facts: mistakes, the inside, the data, the cost, the config.
+# The sections of a report that are images and facts: mistakes, the inside, the data, the cost, the config.
 
 _MISTAKES = 12
 _RIGHT = 6
-_LOOKED_AT = 32  # pictures over which attention distance is a mean
-_MOST_SIDE = 200  # pixels of a picture in the page
+_LOOKED_AT = 32  # images over which attention distance is a mean
+_MOST_SIDE = 200  # pixels of a image in the page
 _MOST_CLASSES = 60  # whose sizes are drawn
 
 
@@ -371,15 +369,15 @@ def mistakes(judgement: Judgement, checkpoint: Checkpoint) -> Section:
     total = int(np.count_nonzero(wrong.rank_N != 0))
     body = [tag("h2", {}, "The most confident mistakes")]
     if not shots:
-        body.append(tag("p", {}, "None: every picture was told right."))
+        body.append(tag("p", {}, "None: every image was told right."))
         return Section(anchor="mistakes", title="Mistakes", body=joined(body))
     maps = _rollouts(shots, checkpoint)
     said = f"{len(shots)} of {total:,}. " if total > len(shots) else ""
     words = (
-        f"{said}Left, the picture as the model sees it; right, the same darkened where, by attention rollout, little of it"
+        f"{said}Left, the image as the model sees it; right, the same darkened where, by attention rollout, little of it"
         " reached the answer."
     )
-    body.append(tag("p", {"class": "quiet"}, words if maps is not None else f"{said}The picture as the model sees it."))
+    body.append(tag("p", {"class": "quiet"}, words if maps is not None else f"{said}The image as the model sees it."))
     body.append(_cards(shots, maps))
     return Section(anchor="mistakes", title="Mistakes", body=joined(body))
 
@@ -395,23 +393,23 @@ def _cards(shots: Sequence[Shot], maps: NDArray[np.float32] | None) -> Markup:
     cards = []
     for place, shot in enumerate(shots):
         own = shrunk(as_rgb(shot.pixels_HWC))
-        pictures = [picture(own, alt=f"a picture of {shot.label}")]
+        images = [image(own, alt=f"a image of {shot.label}")]
         if maps is not None:
-            pictures.append(picture(overlay(own, maps[place], "shade"), alt="what reached the answer"))
+            images.append(image(overlay(own, maps[place], "shade"), alt="what reached the answer"))
         truth, said = tag("span", {"class": "truth"}, shot.label), tag("span", {"class": "said"}, shot.said)
         verdict = [truth] if shot.right else ["is ", truth, ", taken for ", said]
         words = tag("p", {}, *verdict, ", ", tag("span", {"class": "tight"}, f"{percent(shot.confidence)} sure"))
-        cards.append(tag("li", {}, tag("div", {"class": "pair"}, *pictures), words, tag("small", {}, shot.name)))
+        cards.append(tag("li", {}, tag("div", {"class": "pair"}, *images), words, tag("small", {}, shot.name)))
     return tag("ul", {"class": "shots"}, *cards)
 
 
 def shrunk(pixels_HWC: Pixels) -> Pixels:
-    """The picture, every n-th pixel of it where it is larger than the page shows."""
+    """The image, every n-th pixel of it where it is larger than the page shows."""
     step = -(-max(pixels_HWC.shape[:2]) // (2 * _MOST_SIDE))
     return np.ascontiguousarray(pixels_HWC[::step, ::step])
 
 
-def inside(judgement: Judgement | None, checkpoint: Checkpoint, tell: Tell = silent) -> Section:
+def inside(judgement: Judgement | None, checkpoint: Checkpoint, tell: ProgressCallback = silent) -> Section:
     """What the paper's Figures 6 and 7 show, of this model; what it has not is said."""
     model = checkpoint.model
     reasons: list[str] = []
@@ -443,7 +441,7 @@ def inside(judgement: Judgement | None, checkpoint: Checkpoint, tell: Tell = sil
 
 
 def _figure(caption: str, pixels: Pixels, alt: str) -> Markup:
-    return tag("figure", {"class": "wide"}, tag("figcaption", {}, caption), picture(pixels, alt=alt, kind="tiles-picture"))
+    return tag("figure", {"class": "wide"}, tag("figcaption", {}, caption), image(pixels, alt=alt, kind="tiles-image"))
 
 
 def _filters(model: torch.nn.Module) -> Markup:
@@ -474,24 +472,24 @@ def _distance(model: torch.nn.Module, images_BCHW: torch.Tensor) -> Markup:
         ),
         Series(name="mean of the layer", x=[float(layer + 1) for layer in range(len(means))], y=means, look="b"),
     ]
-    title = f"How far attention reaches, over {len(images_BCHW)} pictures (Fig. 7, right)"
+    title = f"How far attention reaches, over {len(images_BCHW)} images (Fig. 7, right)"
     return chart(drawn, Axes(x="layer", y="pixels", low=0.0, whole=True), title=title)
 
 
 def data(card: DataCard | None, record: RunRecord) -> Section:
     """The data set in short."""
-    source = record.run.data.source
+    dataset = record.run.data.dataset
     if card is None:
-        gone = tag("p", {}, f"The pictures of {source} cannot be opened any more, so nothing is told of them.")
+        gone = tag("p", {}, f"The images of {dataset} cannot be opened any more, so nothing is told of them.")
         return Section(anchor="data", title="Data", body=joined([tag("h2", {}, "Data"), gone]))
     facts = {
-        "source": source,
-        "pictures": ", ".join(f"{name} {count:,}" for name, count in card.parts.items()),
+        "source": dataset,
+        "images": ", ".join(f"{name} {count:,}" for name, count in card.parts.items()),
         "classes": f"{len(card.classes):,}",
-        "fingerprint": card.fingerprint or "not taken of so many pictures",
+        "fingerprint": card.fingerprint or "not taken of so many images",
     }
     if any(card.counts):
-        facts["pictures of a class"] = f"{min(card.counts):,} to {max(card.counts):,}"
+        facts["images of a class"] = f"{min(card.counts):,} to {max(card.counts):,}"
     rows = sorted(zip(card.classes, card.counts, strict=True), key=lambda row: -row[1])[:_MOST_CLASSES]
     most = max((count for _, count in rows), default=1) or 1
     lines = [
@@ -521,8 +519,8 @@ def data(card: DataCard | None, record: RunRecord) -> Section:
 def costs(spent: Spent) -> Section:
     """What the run took."""
     facts = {
-        "pictures seen": f"{spent.pictures:,}" + ("" if spent.epochs is None else f", each {spent.epochs:.1f} times on average"),
-        "multiply-adds a picture": f"{spent.macs:,} ({short(spent.macs)})",
+        "images seen": f"{spent.images:,}" + ("" if spent.epochs is None else f", each {spent.epochs:.1f} times on average"),
+        "multiply-adds a image": f"{spent.macs:,} ({short(spent.macs)})",
         "multiply-adds of training": f"about {short(spent.training_macs)}, a backward pass counted as two forward passes",
         "time of updates": f"{spent.seconds:,.1f} s on {spent.cores} core{'s' if spent.cores != 1 else ''}",
         "core-hours": f"{spent.core_hours:.4g}",

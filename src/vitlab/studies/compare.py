@@ -21,12 +21,12 @@ from vitlab.config.published import Published, published
 from vitlab.config.serialize import from_text, to_text
 from vitlab.config.variants import name_of
 from vitlab.errors import ConfigError, at_least
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models.cost import Cost, cost
 from vitlab.models.families import build
 from vitlab.models.vit import ViT
 
-# Memory as the system counts it: what a process that builds a model and runs one picture has in its worst moment.
+# Memory as the system counts it: what a process that builds a model and runs one image has in its worst moment.
 
 _STATUS = Path("/proc/self/status")
 _MOST = "VmHWM:"  # the most memory resident at once since the program began, in kB
@@ -42,8 +42,8 @@ class Peak:
     why: str = ""
 
 
-def peaks(configs: Sequence[ModelConfig], *, tell: Tell = silent) -> list[Peak]:
-    """For each model the peak of a process that builds it and runs one picture, less that of one that only imports what is needed.
+def peaks(configs: Sequence[ModelConfig], *, tell: ProgressCallback = silent) -> list[Peak]:
+    """For each model the peak of a process that builds it and runs one image, less that of one that only imports what is needed.
 
     In float32, with random values; what PyTorch keeps for itself besides weights and activations is part of it.
     """
@@ -60,7 +60,7 @@ def peaks(configs: Sequence[ModelConfig], *, tell: Tell = silent) -> list[Peak]:
 
 
 def tell_peak() -> None:
-    """The child: build the model of stdin, if there is one, run a picture, and print how many kB the process had at most."""
+    """The child: build the model of stdin, if there is one, run a image, and print how many kB the process had at most."""
     text = sys.stdin.read()
     import torch
 
@@ -98,7 +98,7 @@ _ALIKE = 1.1  # ratios of speeds that differ by less are told as the same: two r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Pictures a second: the middle of all rounds, the slowest and the fastest."""
+    """Images a second: the middle of all rounds, the slowest and the fastest."""
 
     middle: float
     low: float
@@ -125,17 +125,17 @@ class Compared:
 
     @property
     def gmacs(self) -> float:
-        """Multiply-adds of one picture, in thousands of millions."""
+        """Multiply-adds of one image, in thousands of millions."""
         return self.cost.macs / 1e9
 
     @property
     def published_rate(self) -> float | None:
-        """Pictures/s on the GPU of the publication."""
+        """Images/s on the GPU of the publication."""
         return next((quoted.rate for quoted in self.published if quoted.rate is not None), None)
 
     @property
     def memory(self) -> int:
-        """Bytes alive in the worst moment of running one picture in float32, weights among them, by account."""
+        """Bytes alive in the worst moment of running one image in float32, weights among them, by account."""
         return self.cost.inference_bytes()
 
 
@@ -168,7 +168,7 @@ def compared(configs: Sequence[ModelConfig]) -> list[Compared]:
     ]
 
 
-def rates(configs: Sequence[ModelConfig], *, batch: int, rounds: int, tell: Tell = silent) -> list[Rate]:
+def rates(configs: Sequence[ModelConfig], *, batch: int, rounds: int, tell: ProgressCallback = silent) -> list[Rate]:
     """Each model's speed in PyTorch here, all of them in turn, round after round, after one round that is not counted.
 
     The models have random values and are held at the same time. A ViT leaves out of its last layer what no one reads, as it does
@@ -202,7 +202,7 @@ def rates(configs: Sequence[ModelConfig], *, batch: int, rounds: int, tell: Tell
 
 
 def against(rows: Sequence[Compared]) -> list[Against]:
-    """The ratio of speeds for each pair of a Swin and the ConvNeXt of its size and pictures, here and as published."""
+    """The ratio of speeds for each pair of a Swin and the ConvNeXt of its size and images, here and as published."""
     found = []
     for row in rows:
         for other in rows:

@@ -1,9 +1,9 @@
-"""Noisy Student training (Xie et al. 2020): a teacher labels pictures, a student learns from them with noise, and teaches next.
+"""Noisy Student training (Xie et al. 2020): a teacher labels images, a student learns from them with noise, and teaches next.
 
     study.json           what was asked for
-    pictures.json        the labelled pictures alone (and beside it which ones, where labels are hidden)
+    images.json        the labelled images alone (and beside it which ones, where labels are hidden)
     round-0/             the teacher: run/, where it is made here, and result.json
-    round-1/             labels/ what the teacher thinks; pictures.json what the student learns from; run/; result.json
+    round-1/             labels/ what the teacher thinks; images.json what the student learns from; run/; result.json
 
 Every step whose result is there is left out, and a run that was stopped goes on: the same call finishes a killed study.
 """
@@ -26,7 +26,7 @@ from vitlab.config.overrides import Change, Wish, changed
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_json, from_text, to_json, to_text
 from vitlab.config.variants import name_of, variant
-from vitlab.data.dataset import ListedSource
+from vitlab.data.dataset import ListedDataset
 from vitlab.data.readers.joined import JoinedEntry, Taken, names_digest, open_member, write_joined
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.classify import Classification
@@ -34,7 +34,7 @@ from vitlab.evaluation.evaluation import evaluate
 from vitlab.evaluation.few_shot import draw
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.io.atomic import write_text
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 from vitlab.models.cost import cost
 from vitlab.recipes.table import recipe
 from vitlab.studies.config import NoisyStudent
@@ -59,7 +59,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """The teacher has labelled `done` of `of` pictures."""
+    """The teacher has labelled `done` of `of` images."""
 
     event: ClassVar[str] = "asking"
     done: int
@@ -68,9 +68,9 @@ class Asking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The teacher's labels that are taken: `taken` of the `asked` pictures, in `classes` of `of_classes` classes.
+    """The teacher's labels that are taken: `taken` of the `asked` images, in `classes` of `of_classes` classes.
 
-    `times` is how often each picture with a true label is there beside them. `right` is the share of the taken labels that are
+    `times` is how often each image with a true label is there beside them. `right` is the share of the taken labels that are
     true, 0 to 1, where labels were only hidden; else None.
     """
 
@@ -89,9 +89,9 @@ class Chosen:
 class Score:
     """What a model came to: the teacher's in round 0, then each student's.
 
-    It learned from `labelled` pictures with true labels and from `pseudo` of `pool` without, whose labels are right to a share of
-    `pseudo_right` where that is known. `top1` is the share of `pictures` told right, `right` their number, `interval` the 95 %
-    one by bootstrap; `loss` is in nats a picture.
+    It learned from `labelled` images with true labels and from `pseudo` of `pool` without, whose labels are right to a share of
+    `pseudo_right` where that is known. `top1` is the share of `images` told right, `right` their number, `interval` the 95 %
+    one by bootstrap; `loss` is in nats a image.
     """
 
     round: int
@@ -104,7 +104,7 @@ class Score:
     judged_by: str = ""
     top1: float = 0.0
     right: int = 0
-    pictures: int = 0
+    images: int = 0
     interval: tuple[float, float] | None = None
     loss: float = 0.0
     calibration_error: float = 0.0
@@ -112,7 +112,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A model was judged by pictures that no model of the study learned from."""
+    """A model was judged by images that no model of the study learned from."""
 
     event: ClassVar[str] = "judged"
     score: Score
@@ -129,17 +129,17 @@ class Stopped:
 NoisyEvent = Stage | Asking | Chosen | Judged | Stopped
 
 
-# The pictures of a Noisy Student study: those with labels, those without, and those that judge.
+# The images of a Noisy Student study: those with labels, those without, and those that judge.
 #
-# Axes: N pictures of the pool.
+# Axes: N images of the pool.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pictures:
-    """`labelled` is where the true labels are and `labelled_rows` which of them are used, None for all: `count` pictures.
+class Images:
+    """`labelled` is where the true labels are and `labelled_rows` which of them are used, None for all: `count` images.
 
-    `pool` are the pictures a teacher is asked about, `pool_rows` their numbers in `unlabelled`, and `truth_N` the classes they
-    really have, where they were only hidden. `judged` is the `judged_by` part of the data, of which no picture is in the others.
+    `pool` are the images a teacher is asked about, `pool_rows` their numbers in `unlabelled`, and `truth_N` the classes they
+    really have, where they were only hidden. `judged` is the `judged_by` part of the data, of which no image is in the others.
     """
 
     classes: tuple[str, ...]
@@ -147,51 +147,51 @@ class Pictures:
     labelled_rows: Taken | None
     count: int
     unlabelled: JoinedEntry
-    pool: ListedSource
+    pool: ListedDataset
     pool_rows: NDArray[np.int64]
     truth_N: NDArray[np.int32] | None
-    judged: ListedSource
+    judged: ListedDataset
     judged_by: str
     told: str
 
 
-def gathered(data: str, unlabelled: str | None, shots: int | None, *, seed: int = 0) -> Pictures:
-    """Open everything, and leave out of the pool what is labelled or judged by, picture by picture."""
+def gathered(data: str, unlabelled: str | None, shots: int | None, *, seed: int = 0) -> Images:
+    """Open everything, and leave out of the pool what is labelled or judged by, image by image."""
     parts = survey(data).parts
     judged_by: Split = "test" if "test" in parts else "val"
     if judged_by not in parts:
         raise DataError(
-            f"{shown(data)} has no part to judge by: it declares {', '.join(parts)}", hint="declare a test part, or none"
+            f"{printable(data)} has no part to judge by: it declares {', '.join(parts)}", hint="declare a test part, or none"
         )
     # Nothing is chosen by val, so where there is a test part val may be learned from.
-    learned = JoinedEntry(source=data, split="train+val" if judged_by == "test" else "train")
-    judged = open_member(JoinedEntry(source=data, split=judged_by))
-    source = open_member(learned)
-    labelled = _named(learned, source)
-    codes_N = source.table.codes
-    if not source.labels or np.any(codes_N < 0):
-        raise DataError(f"{shown(data)} has pictures without a label", hint="give them as the unlabelled pictures")
+    learned = JoinedEntry(dataset=data, split="train+val" if judged_by == "test" else "train")
+    judged = open_member(JoinedEntry(dataset=data, split=judged_by))
+    dataset = open_member(learned)
+    labelled = _named(learned, dataset)
+    codes_N = dataset.table.codes
+    if not dataset.labels or np.any(codes_N < 0):
+        raise DataError(f"{printable(data)} has images without a label", hint="give them as the unlabelled images")
     if shots is not None:
         drawn = np.sort(
-            np.concatenate([of[:shots] for of in draw(codes_N.astype(np.int64), classes=len(source.labels), seed=seed)])
+            np.concatenate([of[:shots] for of in draw(codes_N.astype(np.int64), classes=len(dataset.labels), seed=seed)])
         )
-        rest = np.setdiff1d(np.arange(len(source)), drawn)
-        known, entry, whole, rows = source.take(drawn), labelled, source, rest
+        rest = np.setdiff1d(np.arange(len(dataset)), drawn)
+        known, entry, whole, rows = dataset.take(drawn), labelled, dataset, rest
         taken: Taken | None = Taken(rows=drawn)
     else:
         assert unlabelled is not None
-        known, taken = source, None
-        entry = JoinedEntry(source=_as_pictures(unlabelled))
+        known, taken = dataset, None
+        entry = JoinedEntry(dataset=_as_images(unlabelled))
         whole = open_member(entry)
         entry, rows = _named(entry, whole), np.arange(len(whole))
     kept = _others(whole.take(rows), known, judged)
     if not len(kept):
-        raise DataError(f"no picture is left to be labelled by a teacher: all {len(rows):,} are labelled or judged by already")
+        raise DataError(f"no image is left to be labelled by a teacher: all {len(rows):,} are labelled or judged by already")
     hidden = " (they are hidden)" if shots is not None else ""
     copies = f", {len(rows) - len(kept):,} copies of others left out" if len(kept) < len(rows) else ""
     rows = rows[kept]
-    return Pictures(
-        classes=source.labels,
+    return Images(
+        classes=dataset.labels,
         labelled=labelled,
         labelled_rows=taken,
         count=len(known),
@@ -201,27 +201,27 @@ def gathered(data: str, unlabelled: str | None, shots: int | None, *, seed: int 
         truth_N=whole.table.codes[rows] if shots is not None else None,
         judged=judged,
         judged_by=judged_by,
-        told=f"{len(known):,} pictures of {len(source.labels):,} classes have labels, {len(rows):,} have none{hidden}{copies};"
+        told=f"{len(known):,} images of {len(dataset.labels):,} classes have labels, {len(rows):,} have none{hidden}{copies};"
         f" judged is by {len(judged):,} others ({judged_by})",
     )
 
 
-def _named(entry: JoinedEntry, source: ListedSource) -> JoinedEntry:
-    return JoinedEntry(source=entry.source, split=entry.split, rule=entry.rule, names=names_digest(source))
+def _named(entry: JoinedEntry, dataset: ListedDataset) -> JoinedEntry:
+    return JoinedEntry(dataset=entry.dataset, split=entry.split, rule=entry.rule, names=names_digest(dataset))
 
 
-def _as_pictures(spec: str) -> str:
-    """A folder is taken as pictures without classes; anything else as it is spelled."""
-    return f"pictures:{spec}" if Path(spec).is_dir() else spec
+def _as_images(spec: str) -> str:
+    """A folder is taken as images without classes; anything else as it is spelled."""
+    return f"images:{spec}" if Path(spec).is_dir() else spec
 
 
-def _others(pool: ListedSource, known: ListedSource, judged: ListedSource) -> NDArray[np.int64]:
-    """The pictures of the pool that are, to the byte, in neither of the other two."""
-    seen = {row.tobytes() for source in (known, judged) for row in source.digests()}
+def _others(pool: ListedDataset, known: ListedDataset, judged: ListedDataset) -> NDArray[np.int64]:
+    """The images of the pool that are, to the byte, in neither of the other two."""
+    seen = {row.tobytes() for dataset in (known, judged) for row in dataset.digests()}
     return np.array([index for index, row in enumerate(pool.digests()) if row.tobytes() not in seen], np.int64)
 
 
-_WHOLE = SplitRule(val=0.0, test=0.0)  # of the joined pictures nothing is held out: judged is by others
+_WHOLE = SplitRule(val=0.0, test=0.0)  # of the joined images nothing is held out: judged is by others
 
 
 def noisy_student(
@@ -253,92 +253,92 @@ class _Course:
     def events(self) -> Iterator[NoisyEvent | Event]:
         study = self.study
         _refuse_smaller(study)
-        yield Stage(round=0, of=study.noisy.rounds, what="looking at the pictures")
-        pictures = gathered(study.data, study.unlabelled, study.shots, seed=study.seed)
-        yield Stage(round=0, of=study.noisy.rounds, what=pictures.told)
+        yield Stage(round=0, of=study.noisy.rounds, what="looking at the images")
+        images = gathered(study.data, study.unlabelled, study.shots, seed=study.seed)
+        yield Stage(round=0, of=study.noisy.rounds, what=images.told)
         teacher = study.teacher
         if teacher is None:
-            source = self.root / "pictures.json"
-            if not source.is_file():
-                write_joined(source, pictures.classes, [(pictures.labelled, pictures.labelled_rows)])
-            run = self._run(f"joined:{source}", start=study.start, model=study.student, steps=study.teacher_steps, name="teacher")
+            dataset = self.root / "images.json"
+            if not dataset.is_file():
+                write_joined(dataset, images.classes, [(images.labelled, images.labelled_rows)])
+            run = self._run(f"joined:{dataset}", start=study.start, model=study.student, steps=study.teacher_steps, name="teacher")
             teacher = yield from self._trained(run, self.root / "round-0" / "run")
             if teacher is None:
                 return
-        score = self._judged(0, teacher, pictures, Score(round=0, labelled=pictures.count))
+        score = self._judged(0, teacher, images, Score(round=0, labelled=images.count))
         yield Judged(score=score)
         for number in range(1, study.noisy.rounds + 1):
             if self.control.stop is not None:
                 yield Stopped(reason=self.control.stop)
                 return
-            student = yield from self._round(number, teacher, pictures)
+            student = yield from self._round(number, teacher, images)
             if student is None:
                 return
             teacher = student
 
-    def _round(self, number: int, teacher: str, pictures: Pictures) -> Generator[NoisyEvent | Event, None, str | None]:
+    def _round(self, number: int, teacher: str, images: Images) -> Generator[NoisyEvent | Event, None, str | None]:
         """One student; the path of its checkpoint, or None where a stop was asked for."""
         study, folder = self.study, self.root / f"round-{number}"
-        source, chosen_path = folder / "pictures.json", folder / "chosen.json"
-        if source.is_file() and chosen_path.is_file():
+        dataset, chosen_path = folder / "images.json", folder / "chosen.json"
+        if dataset.is_file() and chosen_path.is_file():
             chosen = from_text(Chosen, chosen_path.read_text())
         else:
-            yield Stage(round=number, of=study.noisy.rounds, what=f"the teacher labels {len(pictures.pool):,} pictures")
+            yield Stage(round=number, of=study.noisy.rounds, what=f"the teacher labels {len(images.pool):,} images")
             said: Opinions | None = None
-            for done, whole in opinions(load(teacher), pictures.pool, pictures.classes, folder / "labels", config=self.judging):
-                yield Asking(done=done, of=len(pictures.pool))
+            for done, whole in opinions(load(teacher), images.pool, images.classes, folder / "labels", config=self.judging):
+                yield Asking(done=done, of=len(images.pool))
                 if self.control.stop is not None:
                     yield Stopped(reason=self.control.stop)
                     return None
                 said = whole  # None but for the last
             assert said is not None
-            chosen = self._choose(number, said, pictures, source)
+            chosen = self._choose(number, said, images, dataset)
             write_text(chosen_path, to_text(chosen))
         yield chosen
-        run = self._run(f"joined:{source}", start=study.start or (None if study.student else teacher), model=study.student)
+        run = self._run(f"joined:{dataset}", start=study.start or (None if study.student else teacher), model=study.student)
         student = yield from self._trained(self._noised(run), folder / "run", number=number)
         if student is None:
             return None
-        known = Score(round=number, labelled=pictures.count, pseudo=chosen.taken, pool=chosen.asked, pseudo_right=chosen.right)
-        yield Judged(score=self._judged(number, student, pictures, known))
+        known = Score(round=number, labelled=images.count, pseudo=chosen.taken, pool=chosen.asked, pseudo_right=chosen.right)
+        yield Judged(score=self._judged(number, student, images, known))
         return student
 
-    def _choose(self, number: int, found: Opinions, pictures: Pictures, source: Path) -> Chosen:
+    def _choose(self, number: int, found: Opinions, images: Images, dataset: Path) -> Chosen:
         """Write what the student learns from, and say what was chosen."""
         noisy = self.study.noisy
         rows = choose(found, noisy)
         if not len(rows):
             sure = f"at most {float(found.confidence_N.max()):.2f}, and threshold={noisy.threshold}"
             raise DataError(
-                f"the teacher is sure enough of none of {len(found):,} pictures: {sure}",
+                f"the teacher is sure enough of none of {len(found):,} images: {sure}",
                 hint="a lower threshold, or a better teacher",
             )
         times = 1
         if noisy.labelled_share:
             wanted = noisy.labelled_share / (1 - noisy.labelled_share) * len(rows)
-            times = max(1, round(wanted / pictures.count))
-        taken = Taken(rows=pictures.pool_rows[rows], labels=found.labels(rows, hard=noisy.labels == "hard"))
-        labelled = (replace(pictures.labelled, times=times), pictures.labelled_rows)
-        write_joined(source, pictures.classes, [labelled, (pictures.unlabelled, taken)])
+            times = max(1, round(wanted / images.count))
+        taken = Taken(rows=images.pool_rows[rows], labels=found.labels(rows, hard=noisy.labels == "hard"))
+        labelled = (replace(images.labelled, times=times), images.labelled_rows)
+        write_joined(dataset, images.classes, [labelled, (images.unlabelled, taken)])
         codes_N = found.codes_NK[rows, 0]
-        truth_N = None if pictures.truth_N is None else pictures.truth_N[rows]
+        truth_N = None if images.truth_N is None else images.truth_N[rows]
         return Chosen(
             round=number,
             asked=len(found),
             unreadable=found.unreadable,
             taken=len(rows),
             classes=len(np.unique(codes_N)),
-            of_classes=len(pictures.classes),
+            of_classes=len(images.classes),
             times=times,
             right=None if truth_N is None else float(np.mean(truth_N == codes_N)),
         )
 
     def _run(
-        self, source: str, *, start: str | None, model: str | None, steps: int | None = None, name: str = "student"
+        self, dataset: str, *, start: str | None, model: str | None, steps: int | None = None, name: str = "student"
     ) -> RunConfig:
         study = self.study
         wish = Wish(
-            data=survey(source, rule=_WHOLE),
+            data=survey(dataset, rule=_WHOLE),
             start=None if start is None else start_facts(start),
             machine=self.machine,
             model=None if start is not None else model,
@@ -354,7 +354,7 @@ class _Course:
         return replace(changed(run, Change(workers=self.workers)), name=f"noisy-{name}")
 
     def _noised(self, run: RunConfig) -> RunConfig:
-        """The run made harder: distorted pictures, dropped units and layers, classes alike."""
+        """The run made harder: distorted images, dropped units and layers, classes alike."""
         noisy = self.study.noisy
         has = {known.name for known in fields(run.model)}
         model = run.model
@@ -388,23 +388,23 @@ class _Course:
             return None
         return str(model)
 
-    def _judged(self, number: int, path: str, pictures: Pictures, known: Score) -> Score:
-        """The model judged by pictures that nobody learned from; what was found before is not found again."""
+    def _judged(self, number: int, path: str, images: Images, known: Score) -> Score:
+        """The model judged by images that nobody learned from; what was found before is not found again."""
         result = self.root / f"round-{number}" / "result.json"
         if result.is_file():
             return scores(self.root)[number]
         checkpoint = load(path)
-        targets = match_by_name(pictures.judged.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
-        found = evaluate(checkpoint, pictures.judged, targets, config=self.judging).result
+        targets = match_by_name(images.judged.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
+        found = evaluate(checkpoint, images.judged, targets, config=self.judging).result
         assert isinstance(found, Classification)
         score = replace(
             known,
             model=name_of(checkpoint.config),
             checkpoint=path,
-            judged_by=pictures.judged_by,
+            judged_by=images.judged_by,
             top1=found.top1.value,
             right=found.top1.right,
-            pictures=found.top1.of,
+            images=found.top1.of,
             interval=found.top1.interval,
             loss=found.loss,
             calibration_error=found.calibration.error,
@@ -444,7 +444,7 @@ def _refuse_smaller(study: NoisyStudent) -> None:
         return
     student = variant(study.student) if study.student is not None else describe(str(study.start)).config
     teacher = describe(study.teacher).config
-    # Of one size, as positions grow with the picture.
+    # Of one size, as positions grow with the image.
     mine, theirs = (cost(replace(config, num_classes=0, image_size=student.image_size)).parameters for config in (student, teacher))
     if mine < theirs:
         raise ConfigError(

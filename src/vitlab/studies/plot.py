@@ -14,7 +14,7 @@ from vitlab.studies.compare import Compared
 from vitlab.studies.positions import KIND_WORDS, PLACE_WORDS, Cell
 from vitlab.studies.transfer import Curve
 
-_COST = Axis(name="GMACs of one picture", log=True)
+_COST = Axis(name="GMACs of one image", log=True)
 _FORMS: dict[str, Form] = {".png": "png", ".svg": "svg"}
 
 
@@ -33,19 +33,19 @@ def form_of(path: Path) -> Form:
 
 
 def draw_compared(rows: Sequence[Compared], path: Path) -> bytes:
-    """Pictures a second where they were measured, else accuracy, against multiply-adds; a line for each family."""
+    """Images a second where they were measured, else accuracy, against multiply-adds; a line for each family."""
     style = Style(form=form_of(path))
     timed = [row for row in rows if row.rate is not None]
     if timed:
         points = [_Point(family=_family(row), x=row.gmacs, y=row.rate.middle) for row in timed if row.rate is not None]
-        return draw_lines(_lines(points), _COST, Axis(name="pictures/s", log=True), style, title="Speed here")
+        return draw_lines(_lines(points), _COST, Axis(name="images/s", log=True), style, title="Speed here")
     points = []
     for row in rows:
         points += [_Point(family=f"{_family(row)}, {_after(quoted)}", x=row.gmacs, y=quoted.top1) for quoted in row.published]
         if row.measured is not None:
             points.append(_Point(family=f"{_family(row)}, measured", x=row.gmacs, y=row.measured))
     if not points:
-        raise ConfigError("none of these models has an accuracy to draw", hint="--speed draws pictures a second")
+        raise ConfigError("none of these models has an accuracy to draw", hint="--speed draws images a second")
     return draw_lines(_lines(points), _COST, Axis(name="top-1, %"), style, title="Accuracy against cost")
 
 

@@ -40,7 +40,7 @@ CELLS: tuple[tuple[PositionKind, PositionPlace], ...] = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One way: shares of the test pictures told right, 0 to 1, one a seed; `published` is the paper's percentage, if any."""
+    """One way: shares of the test images told right, 0 to 1, one a seed; `published` is the paper's percentage, if any."""
 
     kind: PositionKind
     place: PositionPlace
@@ -58,9 +58,9 @@ class Cell:
         return stdev(self.shares) if len(self.shares) > 1 else 0.0
 
 
-def jobs_of(out: Path, *, pictures: int, seeds: int) -> tuple[Job, ...]:
-    """A run for each way and seed: the study's ViT learns invented letters from so many pictures."""
-    at_least("pictures", pictures, 64)
+def jobs_of(out: Path, *, images: int, seeds: int) -> tuple[Job, ...]:
+    """A run for each way and seed: the study's ViT learns invented letters from so many images."""
+    at_least("images", images, 64)
     at_least("seeds", seeds, 1)
     model = FAMILIES["ViT"]
     assert isinstance(model, ViTConfig)
@@ -68,7 +68,7 @@ def jobs_of(out: Path, *, pictures: int, seeds: int) -> tuple[Job, ...]:
     for seed in range(seeds):
         for kind, place in CELLS:
             placed = replace(model, position=Position(kind=kind, place=place, prefix=False))
-            run = recipe("quickstart", Wish(model=placed, epochs=pictures / 100_000, seed=seed))
+            run = recipe("quickstart", Wish(model=placed, epochs=images / 100_000, seed=seed))
             name = f"{kind}-{place}-{seed}"
             made.append(
                 Job(name=name, title=f"{kind}, {place}, seed {seed}", run=on_one_core(run), out=out / name, verdict=judge_run)
@@ -76,10 +76,10 @@ def jobs_of(out: Path, *, pictures: int, seeds: int) -> tuple[Job, ...]:
     return tuple(made)
 
 
-def positions(out: Path, *, pictures: int, seeds: int, control: Control) -> Iterator[Went | Done | tuple[Cell, ...]]:
+def positions(out: Path, *, images: int, seeds: int, control: Control) -> Iterator[Went | Done | tuple[Cell, ...]]:
     """Make the runs that are not made yet; the last event is the table, and without it the study was asked to stop."""
     out.mkdir(parents=True, exist_ok=True)
-    jobs, found = jobs_of(out, pictures=pictures, seeds=seeds), dict[str, float]()
+    jobs, found = jobs_of(out, images=images, seeds=seeds), dict[str, float]()
     for event in side_by_side(jobs, lanes=min(2, os.cpu_count() or 1), control=control):
         if isinstance(event, Done):
             found[event.job] = accuracy_of(event.result, "test")

@@ -1,6 +1,6 @@
-"""What a teacher thinks of pictures without labels, and which of them its word is taken for.
+"""What a teacher thinks of images without labels, and which of them its word is taken for.
 
-Axes: N pictures, B rows of a batch, C classes, K classes kept of each picture.
+Axes: N images, B rows of a batch, C classes, K classes kept of each image.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.data import DecodeLimits
 from vitlab.config.evaluation import EvaluateConfig
-from vitlab.data.dataset import ListedSource, SoftLabels, align_labels
+from vitlab.data.dataset import ListedDataset, SoftLabels, align_labels
 from vitlab.data.loader import Loader
-from vitlab.data.transforms import EvaluationView, normalise
+from vitlab.data.transforms import EvaluationTransform, normalise
 from vitlab.errors import DataError
 from vitlab.evaluation.classify import evaluating
 from vitlab.io.atomic import write_bytes
@@ -29,12 +29,12 @@ from vitlab.studies.config import NoisyStudentConfig
 KEPT = 16
 """Classes kept of a soft label; the shares of the rest, of which there may be thousands, are too small to matter."""
 
-_AT_ONCE = 4096  # pictures in one file: what is done again after a kill
+_AT_ONCE = 4096  # images in one file: what is done again after a kill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Opinions:
-    """The likeliest classes of each picture, the likeliest first, and their probabilities; all 0 where it could not be read."""
+    """The likeliest classes of each image, the likeliest first, and their probabilities; all 0 where it could not be read."""
 
     codes_NK: NDArray[np.int32]
     shares_NK: NDArray[np.float32]
@@ -49,11 +49,11 @@ class Opinions:
 
     @property
     def unreadable(self) -> int:
-        """Pictures nothing is known of."""
+        """Images nothing is known of."""
         return int(np.count_nonzero(self.confidence_N == 0))
 
     def labels(self, rows: NDArray[np.int64], *, hard: bool) -> SoftLabels:
-        """As labels of these pictures: what is kept of the probabilities, to add up to 1 again; or the likeliest class alone."""
+        """As labels of these images: what is kept of the probabilities, to add up to 1 again; or the likeliest class alone."""
         if hard:
             return SoftLabels(codes_NK=self.codes_NK[rows, :1], shares_NK=np.ones((len(rows), 1), np.float32))
         shares_NK = self.shares_NK[rows]
@@ -61,9 +61,9 @@ class Opinions:
 
 
 def opinions(
-    teacher: Checkpoint, pool: ListedSource, classes: tuple[str, ...], folder: Path, *, config: EvaluateConfig
+    teacher: Checkpoint, pool: ListedDataset, classes: tuple[str, ...], folder: Path, *, config: EvaluateConfig
 ) -> Iterator[tuple[int, Opinions | None]]:
-    """Ask the teacher about every picture, without noise; how many are done, and at the end everything.
+    """Ask the teacher about every image, without noise; how many are done, and at the end everything.
 
     What is done is kept in `folder` and not done again.
     """
@@ -89,7 +89,7 @@ def opinions(
 
 
 def choose(found: Opinions, config: NoisyStudentConfig) -> NDArray[np.int64]:
-    """The pictures whose label is taken: sure enough, and of each class the surest, in the order of the pool."""
+    """The images whose label is taken: sure enough, and of each class the surest, in the order of the pool."""
     sure = np.flatnonzero((found.confidence_N >= config.threshold) & (found.confidence_N > 0))
     if config.per_class is None:
         return sure
@@ -125,9 +125,9 @@ class _Asked:
     def __init__(self, count: int, kept: int) -> None:
         self.opinions = Opinions(codes_NK=np.zeros((count, kept), np.int32), shares_NK=np.zeros((count, kept), np.float32))
 
-    def ask(self, teacher: Checkpoint, pool: ListedSource, place_C: NDArray[np.int64], config: EvaluateConfig) -> Iterator[int]:
-        """Fill in the opinion of each picture that can be read; how many were asked about."""
-        view = EvaluationView(preprocess=teacher.preprocess, limits=DecodeLimits())
+    def ask(self, teacher: Checkpoint, pool: ListedDataset, place_C: NDArray[np.int64], config: EvaluateConfig) -> Iterator[int]:
+        """Fill in the opinion of each image that can be read; how many were asked about."""
+        view = EvaluationTransform(preprocess=teacher.preprocess, limits=DecodeLimits())
         weights = next(teacher.model.parameters())
         places = torch.from_numpy(place_C)
         kept = self.opinions.codes_NK.shape[1]

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from vitlab.config.overrides import DataFacts, StartFacts, Wish
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import Json
-from vitlab.data.dataset import Source
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import Dataset
+from vitlab.data.opening import open_dataset
 from vitlab.evaluation.few_shot import draw
 from vitlab.io.atomic import write_bytes
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 from vitlab.recipes.own import STROKES
 from vitlab.recipes.table import recipe
 from vitlab.reports.report import Written, write_report
@@ -36,14 +36,14 @@ from vitlab.training.plan import this_machine
 
 # Digits with few labels, as packs on the disk; and what the nearest of the labelled ones says of the others.
 #
-# Axes: N pictures, M pictures judged by, P pixels.
+# Axes: N images, M images judged by, P pixels.
 
 
 def write_few(path: Path, *, shots: int, seed: int) -> Path:
-    """A pack of `shots` training pictures of each digit, drawn by `seed`, and all test pictures; written once, then left alone."""
+    """A pack of `shots` training images of each digit, drawn by `seed`, and all test images; written once, then left alone."""
     if path.exists():
         return path
-    train, test = open_source("digits", split="train+val"), open_source("digits", split="test")
+    train, test = open_dataset("digits", split="train+val"), open_dataset("digits", split="test")
     labels_N = np.array([train.label(index) for index in range(len(train))], np.int64)
     chosen = np.sort(np.concatenate([order[:shots] for order in draw(labels_N, classes=len(train.labels), seed=seed)]))
     images, labels = zip(*((train[int(index)].content, train.label(int(index))) for index in chosen), strict=True)
@@ -63,17 +63,17 @@ def write_few(path: Path, *, shots: int, seed: int) -> Path:
 
 
 def nearest(spec: str) -> float:
-    """Share of the test pictures, 0 to 1, whose nearest training picture by Euclidean distance of pixels is of their class."""
-    train_NP, train_N = _pixels(open_source(spec, split="train+val"))
-    test_MP, test_M = _pixels(open_source(spec, split="test"))
+    """Share of the test images, 0 to 1, whose nearest training image by Euclidean distance of pixels is of their class."""
+    train_NP, train_N = _pixels(open_dataset(spec, split="train+val"))
+    test_MP, test_M = _pixels(open_dataset(spec, split="test"))
     # |a - b|^2 = |a|^2 - 2ab + |b|^2, and |a|^2 is the same for all b
     distance_MN = (train_NP**2).sum(1) - 2 * test_MP @ train_NP.T
     return float(np.mean(train_N[distance_MN.argmin(1)] == test_M))
 
 
-def _pixels(source: Source) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    rows = [np.asarray(source[index].content, np.float64).reshape(-1) for index in range(len(source))]
-    return np.stack(rows), np.array([source.label(index) for index in range(len(source))], np.int64)
+def _pixels(dataset: Dataset) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    rows = [np.asarray(dataset[index].content, np.float64).reshape(-1) for index in range(len(dataset))]
+    return np.stack(rows), np.array([dataset.label(index) for index in range(len(dataset))], np.int64)
 
 
 Start = Literal["pretrained", "random"]
@@ -86,7 +86,7 @@ _FINE = (48, 48)  # pixels; A is learned at 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How much is learned: pictures of A, updates with all labels of B, updates with few. `data` is A, else the recipe's."""
+    """How much is learned: images of A, updates with all labels of B, updates with few. `data` is A, else the recipe's."""
 
     letters: int
     all_steps: int
@@ -97,7 +97,7 @@ class Budget:
 BUDGETS: dict[str, Budget] = {
     "full": Budget(letters=100_000, all_steps=600, few_steps=300),
     "tiny": Budget(
-        letters=32, all_steps=2, few_steps=2, data=replace(STROKES, source=f"{STROKES.source},examples=10", pictures=1000)
+        letters=32, all_steps=2, few_steps=2, data=replace(STROKES, dataset=f"{STROKES.dataset},examples=10", images=1000)
     ),
 }
 
@@ -151,8 +151,8 @@ def jobs_of(out: Path, budget: Budget) -> tuple[Job, ...]:
 
     The few labels are written as packs under `out/data`.
     """
-    pictures = (budget.data or STROKES).pictures
-    letters = recipe("quickstart", Wish(data=budget.data, epochs=budget.letters / pictures))
+    images = (budget.data or STROKES).images
+    letters = recipe("quickstart", Wish(data=budget.data, epochs=budget.letters / images))
     first = Job(
         name="letters",
         title="pre-train on invented letters",
@@ -160,11 +160,11 @@ def jobs_of(out: Path, budget: Budget) -> tuple[Job, ...]:
         out=out / "letters",
         verdict=judge_run,
     )
-    source = str(first.out / "model.safetensors")
-    start = StartFacts(path=source, model=first.run.model, preprocess=first.run.preprocess)
+    dataset = str(first.out / "model.safetensors")
+    start = StartFacts(path=dataset, model=first.run.model, preprocess=first.run.preprocess)
     made = [first]
     packs = {seed: write_few(out / "data" / f"digits-{SHOTS}-labels-{seed}.npz", shots=SHOTS, seed=seed) for seed in SEEDS}
-    whole = DataFacts(source="digits", pictures=_DIGITS, classes=10, channels=1, side=8)
+    whole = DataFacts(dataset="digits", images=_DIGITS, classes=10, channels=1, side=8)
     titles: dict[Start, str] = {"random": "from random values", "pretrained": "pre-trained"}
     for begun, words in titles.items():
         after = (first.name,) if begun == "pretrained" else ()
@@ -176,7 +176,7 @@ def jobs_of(out: Path, budget: Budget) -> tuple[Job, ...]:
             )
         )
         for seed, pack in packs.items():
-            few = replace(whole, source=str(pack), pictures=SHOTS * 10)
+            few = replace(whole, dataset=str(pack), images=SHOTS * 10)
             run = _finetuning(replace(wish, data=few, lr=RATES[begun, "few"], steps=budget.few_steps, batch_size=50, seed=seed))
             name, title = f"{begun}-{SHOTS}-labels-{seed}", f"{words}, {SHOTS} labels a digit, draw {seed + 1} of {len(packs)}"
             made.append(Job(name=name, title=title, run=run, out=out / name, verdict=judge_run, after=after))
@@ -229,7 +229,7 @@ def _outcome(out: Path, results: dict[str, dict[str, Json]]) -> Outcome:
 def _finetuning(wish: Wish) -> RunConfig:
     """On every labelled digit there is, and without a look at held-out ones: what is to be chosen was chosen before."""
     run = recipe("quickstart-finetune", wish)
-    augment = replace(run.data.augment, crop="squash")  # every picture as it is
+    augment = replace(run.data.augment, crop="squash")  # every image as it is
     data = replace(run.data, train_split="train+val", evaluate_split=None, augment=augment)
     # Seconds long: a checkpoint half way is enough, and each one waits for the disk.
     return on_one_core(replace(run, data=data, train=replace(run.train, save_every=max(1, run.train.steps // 2))))
@@ -238,7 +238,7 @@ def _finetuning(wish: Wish) -> RunConfig:
 # The quickstart's report: that of the pre-trained run, with all runs compared in it.
 
 
-def write_quickstart_report(outcome: Outcome, path: Path, *, tell: Tell = silent) -> Written:
+def write_quickstart_report(outcome: Outcome, path: Path, *, tell: ProgressCallback = silent) -> Written:
     """Write the report as `path`."""
     return write_report(
         outcome.pretrained,

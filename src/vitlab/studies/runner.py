@@ -101,7 +101,7 @@ Reason = Literal["finished", "stopped"]
 
 
 def on_one_core(run: RunConfig) -> RunConfig:
-    """Each run has a core to itself, so its pictures are drawn between its updates."""
+    """Each run has a core to itself, so its images are drawn between its updates."""
     return replace(run, data=replace(run.data, loader=replace(run.data.loader, workers=0)))
 
 

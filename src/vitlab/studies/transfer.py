@@ -13,7 +13,7 @@ from vitlab.config.overrides import DataFacts, StartFacts, Wish
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.variants import variant
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, at_least
 from vitlab.recipes.table import recipe
 from vitlab.studies.quickstart import write_few
@@ -21,7 +21,7 @@ from vitlab.studies.runner import Done, Job, Went, on_one_core, side_by_side
 from vitlab.studies.verdict import accuracy_of, judge_run
 from vitlab.training.control import Control
 
-# Small models of every family, alike in size, for studies that train them all: pictures of 32 pixels, a few 100,000 parameters.
+# Small models of every family, alike in size, for studies that train them all: images of 32 pixels, a few 100,000 parameters.
 
 
 def _vit() -> ViTConfig:
@@ -45,7 +45,7 @@ _BATCH = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is made: `shots` are labels of each class, `letters` the pictures of pre-training, `steps` the updates of each
+    """What is made: `shots` are labels of each class, `letters` the images of pre-training, `steps` the updates of each
     fine-tuning, `lr` its peak rate, `families` some of `vitlab.studies.transfer.FAMILIES`. The same for everybody."""
 
     shots: tuple[int, ...] = (3, 10, 30, 100)
@@ -68,7 +68,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Shares of the test pictures told right, 0 to 1, by number of labels of each class."""
+    """Shares of the test images told right, 0 to 1, by number of labels of each class."""
 
     family: str
     pretrained: bool
@@ -79,7 +79,7 @@ class Curve:
 def jobs_of(out: Path, plan: Plan) -> tuple[Job, ...]:
     """Each family learns invented letters; then digits with and without that, for each number of labels."""
     packs = {shots: write_few(out / "data" / f"digits-{shots}.npz", shots=shots, seed=0) for shots in plan.shots}
-    classes = len(open_source("digits", split="test").labels)
+    classes = len(open_dataset("digits", split="test").labels)
     made = []
     for family in plan.families:
         slug = family.replace(" ", "-")
@@ -94,7 +94,7 @@ def jobs_of(out: Path, plan: Plan) -> tuple[Job, ...]:
         made.append(first)
         start = StartFacts(path=str(first.out / "model.safetensors"), model=first.run.model, preprocess=first.run.preprocess)
         for shots, pack in packs.items():
-            data = DataFacts(source=str(pack), pictures=shots * classes, classes=classes, channels=1, side=8)
+            data = DataFacts(dataset=str(pack), images=shots * classes, classes=classes, channels=1, side=8)
             wish = Wish(data=data, image_size=(SIDE, SIDE), lr=plan.lr, steps=plan.steps, batch_size=min(_BATCH, shots * classes))
             for begun in (True, False):
                 chosen = replace(wish, start=start) if begun else replace(wish, model=FAMILIES[family])
@@ -140,6 +140,6 @@ def _curves(plan: Plan, found: dict[str, float]) -> Sequence[Curve]:
 
 
 def _finetuning(run: RunConfig) -> RunConfig:
-    """Every labelled picture is learned from, as it is, without a look at held-out ones."""
+    """Every labelled image is learned from, as it is, without a look at held-out ones."""
     augment = replace(run.data.augment, crop="squash")
     return on_one_core(replace(run, data=replace(run.data, train_split="train+val", evaluate_split=None, augment=augment)))

@@ -1,4 +1,4 @@
-"""What a finished run is worth: shares of the test pictures, and of those it learned from, that it tells right."""
+"""What a finished run is worth: shares of the test images, and of those it learned from, that it tells right."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vitlab.checkpoints import load
 from vitlab.config.data import Split
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.config.serialize import Json
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.evaluation.classify import Classification
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.evaluation.label_mapping import match_by_name
@@ -22,17 +22,17 @@ _CONFIG = EvaluateConfig(workers=0, resamples=0)
 
 
 def judge_run(job: Job) -> dict[str, Json]:
-    """`test` and, where the pictures are a fixed set, `train`: each as {right, of}."""
+    """`test` and, where the images are a fixed set, `train`: each as {right, of}."""
     data = job.run.data
     checkpoint = load(job.out / "model.safetensors")
     parts: dict[str, Split] = {"test": "test"}
-    if not data.source.startswith(_GENERATED):  # of an endless set nothing is learned by heart
+    if not data.dataset.startswith(_GENERATED):  # of an endless set nothing is learned by heart
         parts["train"] = data.train_split
     told: dict[str, Json] = {}
     for name, split in parts.items():
-        source = open_source(data.source, split=split, rule=data.rule)
-        targets = match_by_name(source.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
-        result = evaluate(checkpoint, source, targets, config=_CONFIG).result
+        dataset = open_dataset(data.dataset, split=split, rule=data.rule)
+        targets = match_by_name(dataset.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
+        result = evaluate(checkpoint, dataset, targets, config=_CONFIG).result
         assert isinstance(result, Classification)
         told[name] = {"right": result.top1.right, "of": result.top1.of}
     return told

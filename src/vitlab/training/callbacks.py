@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vitlab.errors import ConfigError
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 from vitlab.training.events import Evaluated, Finished, Saved, Shrunk, Skipped, Started, Stepped, Warned
 from vitlab.training.sweep import SweepEvent, Swept, TrialBegan, TrialEnded
 
@@ -91,7 +91,7 @@ class Pace:
             told.append(f"accuracy {self.accuracy:.1%}")
         told.append(f"rate {self.last.rate:.2e}")
         if self.seconds > 0:
-            told.append(f"{self.last.pictures / self.seconds:,.4g} pictures/s")
+            told.append(f"{self.last.images / self.seconds:,.4g} images/s")
         told.append(memory_said())
         told.append("no checkpoint yet" if self.saved is None else f"checkpoint {self.saved:,}")
         return told
@@ -209,7 +209,7 @@ class Lines:
         """Nothing is held open."""
 
     def _say(self, line: str) -> None:
-        print(shown(line), file=self.stream, flush=True)
+        print(printable(line), file=self.stream, flush=True)
 
 
 def sentences(event: SweepEvent) -> Iterable[str]:
@@ -218,22 +218,22 @@ def sentences(event: SweepEvent) -> Iterable[str]:
         case Started():
             going = f"goes on after step {event.step:,}" if event.resumed else "begins"
             learn = "" if event.trainable == event.parameters else f" ({event.trainable:,} of them learn)"
-            size = f"{event.steps:,} steps, {event.pictures:,} pictures, {event.parameters:,} parameters{learn}"
+            size = f"{event.steps:,} steps, {event.images:,} images, {event.parameters:,} parameters{learn}"
             yield f"{going}: {size}, {event.out}"
             yield from (f"note: {note}" for note in event.notes)
         case Evaluated():
-            whose = "averaged weights" if event.averaged else "held-out pictures"
+            whose = "averaged weights" if event.averaged else "held-out images"
             yield f"step {event.step:,}, {whose}: {spoken(event.metrics)}{', the best so far' if event.best else ''}"
         case Skipped():
             yield f"step {event.step:,} skipped, {event.in_a_row} in a row: {event.reason}"
         case Shrunk():
-            yield f"step {event.step:,}: memory ran out; from now on {event.micro_batch} pictures at a time, with the same updates"
+            yield f"step {event.step:,}: memory ran out; from now on {event.micro_batch} images at a time, with the same updates"
         case Warned():
             yield f"warning: {event.message}"
         case Finished():
             yield f"{_ENDINGS[event.reason]} after step {event.step:,} and {duration(event.seconds)}"
         case TrialBegan():
-            what = ", on all training pictures" if event.final else ""
+            what = ", on all training images" if event.final else ""
             yield f"run {event.number} of {event.runs}: rate {event.rate:g}{what}"
         case TrialEnded():
             trial, before = event.trial, ", done before" if event.before else ""
@@ -309,7 +309,7 @@ def scalars(event: SweepEvent) -> Iterable[tuple[str, float, int]]:
             "accuracy": event.accuracy,
             "rate": event.rate,
             "gradient_norm": event.gradient_norm,
-            "pictures_a_second": event.pictures / event.seconds if event.seconds > 0 else None,
+            "images_a_second": event.images / event.seconds if event.seconds > 0 else None,
             "epoch": event.epoch,
         }
         yield from ((f"train/{name}", value, event.step) for name, value in values.items() if value is not None)
@@ -339,7 +339,7 @@ class Display:
         if isinstance(event, Finished):
             self.close()
         for line in sentences(event):
-            self.console.print(Text(shown(line)))  # never as markup: names of files and classes are strangers'
+            self.console.print(Text(printable(line)))  # never as markup: names of files and classes are strangers'
         if isinstance(event, Started):
             self._open(Pace(event, clock=self.clock))
         elif self.live is not None and (not isinstance(event, Stepped | Saved) or self.clock() - self.drawn >= _REFRESH):
@@ -355,17 +355,17 @@ class Display:
     def _open(self, pace: Pace) -> None:
         self.close()
         self.pace = pace
-        self.live = Live(_picture(pace), console=self.console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        self.live = Live(_image(pace), console=self.console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
         self.live.start()
 
     def _draw(self) -> None:
         assert self.live is not None
         assert self.pace is not None
-        self.live.update(_picture(self.pace), refresh=True)
+        self.live.update(_image(self.pace), refresh=True)
         self.drawn = self.clock()
 
 
-def _picture(pace: Pace) -> Group:
+def _image(pace: Pace) -> Group:
     left = "" if math.isnan(pace.left) else f"{duration(pace.left)} left"
     head = Table.grid(padding=(0, 2), expand=True)
     head.add_column(no_wrap=True)

@@ -32,7 +32,7 @@ from vitlab.training.run_folder import (
     replaceable,
     write_progress,
 )
-from vitlab.training.state import Players
+from vitlab.training.state import TrainState
 from vitlab.training.tasks import extra_state
 
 # A checkpoint that several ranks write together: each its own rows of every tensor, in the background, and then one rename.
@@ -138,7 +138,7 @@ class _Saving:
     troubles: list[str] = field(default_factory=list)
 
 
-class Keeper:
+class Checkpointer:
     """Writes one run's checkpoints.
 
     `saved` is the step of the last that was begun, -1 before the first; `broken` says that one could not be written.
@@ -146,7 +146,7 @@ class Keeper:
     Where ranks hold parts of the model, each has a keeper and they write together; else the one that leads writes alone.
     """
 
-    def __init__(self, run: RunConfig, directory: RunDirectory, here: World, players: Players) -> None:
+    def __init__(self, run: RunConfig, directory: RunDirectory, here: World, players: TrainState) -> None:
         self.run = run
         self.directory = directory
         self.here = here

@@ -16,7 +16,7 @@ INTERRUPTED = 130  # and of one that Ctrl-C ended
 
 
 class Stopped(BaseException):
-    """A stop was asked for while the run waited for pictures: they will not be waited for.
+    """A stop was asked for while the run waited for images: they will not be waited for.
 
     As KeyboardInterrupt it is no Exception: it may strike in the middle of a view, which is not to be blamed for it.
     """
@@ -54,7 +54,7 @@ class Control:
 def signals(control: Control) -> Iterator[None]:
     """SIGTERM and Ctrl-C end the run with a checkpoint, a second one ends it at once; SIGUSR1 asks for a checkpoint.
 
-    The update under way is finished first; waiting for pictures, to learn from or to be judged by, is not. Ctrl-C that is ignored,
+    The update under way is finished first; waiting for images, to learn from or to be judged by, is not. Ctrl-C that is ignored,
     as under `nohup` and in a background job, stays ignored.
     """
 

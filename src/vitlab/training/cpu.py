@@ -1,7 +1,7 @@
 """What training on a processor asks for: memory that stays, and backward passes written by hand.
 
 An update frees hundreds of megabytes and the next one asks for them again. glibc gives large blocks back to the system each time,
-which clears every page of them once more: 11 to 15 % of the time of a ViT-Ti/16 with 64 pictures of 224 px a batch.
+which clears every page of them once more: 11 to 15 % of the time of a ViT-Ti/16 with 64 images of 224 px a batch.
 """
 
 from __future__ import annotations

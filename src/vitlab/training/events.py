@@ -18,7 +18,7 @@ class Started:
     steps: int
     parameters: int
     trainable: int
-    pictures: int
+    images: int
     out: Path
     resumed: bool
     notes: tuple[str, ...] = ()
@@ -35,14 +35,14 @@ class Stepped:
     accuracy: float | None
     rate: float
     gradient_norm: float
-    pictures: int
+    images: int
     seconds: float
     micro_batch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """No update was made: the loss or the gradient was not a finite number. `samples` names the pictures of the batch."""
+    """No update was made: the loss or the gradient was not a finite number. `samples` names the images of the batch."""
 
     event: ClassVar[str] = "skipped"
     step: int
@@ -62,7 +62,7 @@ class Shrunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """The held-out pictures were looked at: names and values, `best` where they beat all before."""
+    """The held-out images were looked at: names and values, `best` where they beat all before."""
 
     event: ClassVar[str] = "evaluated"
     step: int

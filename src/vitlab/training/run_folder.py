@@ -60,11 +60,11 @@ _FILES = (MODEL, AVERAGE, EXTRA, OPTIMIZER, PROGRESS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a run is: after `step` updates and `position` pictures.
+    """Where a run is: after `step` updates and `position` images.
 
     `best` is the best value of the metric that is watched so far, `stale` the evaluations since. `skipped` counts batches without
     an update, `in_a_row` the last ones. `micro_batch` is what fitted into memory. `seconds` of training so far. `unseen`
-    where a stop came before the held-out pictures, which were due, had been looked at. `seed` and `step` are the whole state of
+    where a stop came before the held-out images, which were due, had been looked at. `seed` and `step` are the whole state of
     every random choice.
     """
 

@@ -1,4 +1,4 @@
-"""From a run's config to everything that takes part in it: pictures, model, optimisers, task."""
+"""From a run's config to everything that takes part in it: images, model, optimisers, task."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from vitlab.config.run import RunConfig
 from vitlab.config.serialize import Json, to_json
 from vitlab.config.swin import SwinConfig
 from vitlab.config.train import Average
-from vitlab.data.dataset import Source
+from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.data.sampler import Share
 from vitlab.data.transforms import evaluation_feed, training_feed
 from vitlab.errors import ConfigError, TrainingError
@@ -73,7 +73,7 @@ class Averaged:
 
 
 @dataclass(slots=True, kw_only=True)
-class Players:
+class TrainState:
     """All that takes part in a run. `bare` is the model that is kept, `whole` has what only training needs beside it, and `model`
     is what the step calls, its work shared among ranks."""
 
@@ -87,33 +87,33 @@ class Players:
     notes: tuple[str, ...]
 
 
-def training_loader(run: RunConfig, source: Source, world: World) -> Loader:
+def training_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     """The endless stream of training batches, this rank's share of them."""
     feed = training_feed(run.data.augment, channels=run.model.channels, limits=run.data.limits)
-    return Loader(source, feed, config=run.data.loader, train=True, share=Share(rank=world.rank, ranks=world.ranks))
+    return Loader(dataset, feed, config=run.data.loader, train=True, share=Share(rank=world.rank, ranks=world.ranks))
 
 
-def evaluation_loader(run: RunConfig, source: Source, world: World) -> Loader:
-    """The held-out pictures once, this rank's share of them."""
+def evaluation_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
+    """The held-out images once, this rank's share of them."""
     feed = evaluation_feed(run.preprocess, limits=run.data.limits)
     batch = max(run.data.loader.batch_size, world.ranks)
-    while 0 < len(source) % batch < world.ranks:  # a rank without pictures would leave the others waiting for its layers
+    while 0 < len(dataset) % batch < world.ranks:  # a rank without images would leave the others waiting for its layers
         batch += 1
     config = replace(run.data.loader, batch_size=batch, repeats=1, balance=0.0, class_weights=None)
-    return Loader(source, feed, config=config, train=False, share=Share(rank=world.rank, ranks=world.ranks))
+    return Loader(dataset, feed, config=config, train=False, share=Share(rank=world.rank, ranks=world.ranks))
 
 
-def open_part(run: RunConfig, split: Split) -> Source:
-    """One part of the run's pictures."""
-    return open_source(run.data.source, split=split, rule=run.data.rule)
+def open_part(run: RunConfig, split: Split) -> Dataset:
+    """One part of the run's images."""
+    return open_dataset(run.data.dataset, split=split, rule=run.data.rule)
 
 
-def assemble(run: RunConfig, source: Source, world: World, restored: Snapshot | None) -> Players:
+def assemble(run: RunConfig, dataset: Dataset, world: World, restored: Snapshot | None) -> TrainState:
     """Model, optimisers and task, as they were in `restored` or as the run begins."""
-    _check_classes(run, source)
+    _check_classes(run, dataset)
     if run.train.precision == "bfloat16" and world.device.type == "cpu" and (trouble := bfloat16_trouble()):
         raise TrainingError(f"precision='bfloat16' cannot be used here: {trouble}", hint=f"{REMEDY}, or precision='float32'")
-    bare, notes = _model(run, source, restored)
+    bare, notes = _model(run, dataset, restored)
     # FSDP brings one layer after the other to the device as it cuts it up: the whole may be too large for it.
     place = torch.device("cpu") if run.train.strategy == "fsdp" else world.device
     bare.to(place)
@@ -138,12 +138,12 @@ def assemble(run: RunConfig, source: Source, world: World, restored: Snapshot | 
     facts = Facts(
         config=run.model,
         preprocess=run.preprocess,
-        labels=source.labels if run.train.masked is None and source.labels else None,
+        labels=dataset.labels if run.train.masked is None and dataset.labels else None,
         recipe=_recipe(run),
         notes=notes,
     )
-    task = _task(run, source, world)
-    return Players(bare=bare, whole=whole, model=shared, optimizers=made, task=task, average=average, facts=facts, notes=notes)
+    task = _task(run, dataset, world)
+    return TrainState(bare=bare, whole=whole, model=shared, optimizers=made, task=task, average=average, facts=facts, notes=notes)
 
 
 def _recipe(run: RunConfig) -> dict[str, Json]:
@@ -152,18 +152,18 @@ def _recipe(run: RunConfig) -> dict[str, Json]:
     return data
 
 
-def _check_classes(run: RunConfig, source: Source) -> None:
+def _check_classes(run: RunConfig, dataset: Dataset) -> None:
     if run.train.masked is not None:
         return
-    if not source.labels:
-        raise ConfigError(f"{run.data.source} has no labels to learn", hint="masked patch prediction learns without labels")
-    if len(source.labels) != run.model.num_classes:
-        raise ConfigError(f"the data has {len(source.labels)} classes and the model {run.model.num_classes}")
-    if source.multi_label and run.train.loss != "sigmoid":
-        raise ConfigError("pictures with several labels need loss='sigmoid'")
+    if not dataset.labels:
+        raise ConfigError(f"{run.data.dataset} has no labels to learn", hint="masked patch prediction learns without labels")
+    if len(dataset.labels) != run.model.num_classes:
+        raise ConfigError(f"the data has {len(dataset.labels)} classes and the model {run.model.num_classes}")
+    if dataset.multi_label and run.train.loss != "sigmoid":
+        raise ConfigError("images with several labels need loss='sigmoid'")
 
 
-def _model(run: RunConfig, source: Source, restored: Snapshot | None) -> tuple[Model, tuple[str, ...]]:
+def _model(run: RunConfig, dataset: Dataset, restored: Snapshot | None) -> tuple[Model, tuple[str, ...]]:
     if restored is not None:
         check_state(restored.model, run.model, where="the run's last checkpoint")
         model = skeleton(run.model)
@@ -174,7 +174,7 @@ def _model(run: RunConfig, source: Source, restored: Snapshot | None) -> tuple[M
     start = load(
         run.start,
         num_classes=run.model.num_classes,
-        new_head=_needs_new_head(run, source),
+        new_head=_needs_new_head(run, dataset),
         image_size=run.model.image_size,
         patch_size=run.model.patch_size if isinstance(run.model, ViTConfig) else None,
         channels=run.model.channels,
@@ -187,12 +187,12 @@ def _model(run: RunConfig, source: Source, restored: Snapshot | None) -> tuple[M
     return model, (f"begins with {run.start}", *start.notes)
 
 
-def _needs_new_head(run: RunConfig, source: Source) -> bool:
+def _needs_new_head(run: RunConfig, dataset: Dataset) -> bool:
     """A head of the same number of classes stays only where it is of the same classes, and has no layer that the run leaves out."""
     assert run.start is not None
     said = describe(run.start)
     hidden = {config.representation_width for config in (said.config, run.model) if isinstance(config, ViTConfig)}
-    return run.train.masked is None and (len(hidden) > 1 or said.labels != source.labels)
+    return run.train.masked is None and (len(hidden) > 1 or said.labels != dataset.labels)
 
 
 def _for_training(bare: Model, run: RunConfig, restored: Snapshot | None) -> nn.Module:
@@ -219,7 +219,7 @@ def _with_masked_head(bare: Model, run: RunConfig, restored: Snapshot | None) ->
     return whole
 
 
-def _task(run: RunConfig, source: Source, world: World) -> Task:
+def _task(run: RunConfig, dataset: Dataset, world: World) -> Task:
     config = run.train
     if config.masked is not None:
         assert isinstance(run.model, ViTConfig)
@@ -236,7 +236,7 @@ def _task(run: RunConfig, source: Source, world: World) -> Task:
     teacher = None if config.distill is None else load(config.distill.teacher, image_size=run.model.image_size)
     if teacher is not None and teacher.config.num_classes != run.model.num_classes:
         raise ConfigError(f"the teacher has {teacher.config.num_classes} classes and the student {run.model.num_classes}")
-    if teacher is not None and teacher.labels is not None and teacher.labels != source.labels:
+    if teacher is not None and teacher.labels is not None and teacher.labels != dataset.labels:
         raise ConfigError("the teacher's classes are not the data's, in name or order")
     return Classify(
         config=config,
@@ -244,17 +244,17 @@ def _task(run: RunConfig, source: Source, world: World) -> Task:
         preprocess=run.preprocess,
         classes=run.model.num_classes,
         dtype=torch.float32,
-        weight_C=_class_weights(source) if config.balanced_loss else None,
+        weight_C=_class_weights(dataset) if config.balanced_loss else None,
         teacher=None if teacher is None else teacher.model.to(world.device),
         teacher_preprocess=None if teacher is None else teacher.preprocess,
     )
 
 
-def _class_weights(source: Source) -> Tensor:
-    """Inverse frequencies, such that the mean weight of a picture is 1."""
-    counts = np.zeros(len(source.labels))
-    for index in range(len(source)):
-        label = source.label(index)
+def _class_weights(dataset: Dataset) -> Tensor:
+    """Inverse frequencies, such that the mean weight of a image is 1."""
+    counts = np.zeros(len(dataset.labels))
+    for index in range(len(dataset)):
+        label = dataset.label(index)
         counts[list(label) if isinstance(label, tuple) else label] += 1
     present = counts > 0
     weights = np.where(present, counts.sum() / np.maximum(counts, 1) / max(present.sum(), 1), 0.0)

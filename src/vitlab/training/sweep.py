@@ -1,4 +1,4 @@
-"""The paper's way to a learning rate (app. B.1.1): try each on a held-out part, then train once more on all training pictures.
+"""The paper's way to a learning rate (app. B.1.1): try each on a held-out part, then train once more on all training images.
 
 trials/lr-0.01/    a run of its own for each rate, gone on with where it was left
 final/             the run with the best rate on train and val together

@@ -1,6 +1,6 @@
 """What a batch is asked: classify it, learn from a teacher, or predict its masked patches.
 
-A task turns uint8 pictures and labels into one loss a picture. All its randomness comes from the step's own generator.
+A task turns uint8 images and labels into one loss a image. All its randomness comes from the step's own generator.
 Axes: B batch, C classes, H W pixels, N patches.
 """
 
@@ -25,14 +25,14 @@ from vitlab.objective.losses import hard_distillation, sigmoid_cross_entropy, so
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A rank's share of a batch, ready for the model: pictures as uint8, and what is wanted of them, row by row."""
+    """A rank's share of a batch, ready for the model: images as uint8, and what is wanted of them, row by row."""
 
     images_BHWC: Tensor
     wanted: tuple[Tensor, ...]
 
 
 class Task(Protocol):
-    """One way of learning from pictures."""
+    """One way of learning from images."""
 
     def prepare(self, images_BHWC: Tensor, labels: Tensor, rng: np.random.Generator) -> Work:
         """Everything random about the batch, done before it is cut into parts."""
@@ -110,7 +110,7 @@ class BothHeads(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PredictMasked:
-    """Pictures in, the loss of their corrupted patches out (app. B.1.2); labels are not looked at.
+    """Images in, the loss of their corrupted patches out (app. B.1.2); labels are not looked at.
 
     Which patches are corrupted is drawn for the rows of all `ranks`, of which these are those of `rank`: as one process would.
     """
@@ -135,7 +135,7 @@ class PredictMasked:
         return Work(images_BHWC=images_BHWC, wanted=tuple(tensor[own] for tensor in drawn))
 
     def loss(self, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
-        """The mean loss of each picture's corrupted patches."""
+        """The mean loss of each image's corrupted patches."""
         corrupted_BN, masked_BN, source_BN = work.wanted
         predicted_BNV = model(normalise(work.images_BHWC, self.preprocess, self.dtype), corrupted_BN, masked_BN, source_BN)
         seen_BCHW = work.images_BHWC.permute(0, 3, 1, 2).float() / 255

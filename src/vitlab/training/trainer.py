@@ -21,13 +21,13 @@ from vitlab.data.batch import Batch
 from vitlab.data.loader import Loader, Stream
 from vitlab.errors import DivergedError, TrainingError, VitlabError
 from vitlab.evaluation.classify import Answers, answer, headline
-from vitlab.training.checkpointing import Keeper
+from vitlab.training.checkpointing import Checkpointer
 from vitlab.training.control import Control, Stopped
 from vitlab.training.distributed import World, resharded, without_talk, world
 from vitlab.training.events import Evaluated, Event, Finished, Reason, Shrunk, Skipped, Started, Stepped, Warned
 from vitlab.training.optim import learning_rate, set_rates
 from vitlab.training.run_folder import Progress, RunDirectory, last_good
-from vitlab.training.state import Players, Statistics, assemble, evaluation_loader, open_part, training_loader
+from vitlab.training.state import Statistics, TrainState, assemble, evaluation_loader, open_part, training_loader
 from vitlab.training.tasks import PredictMasked, Task, Work
 
 # One update: a batch in parts that fit into memory, gradients added up, clipped, checked, applied.
@@ -84,7 +84,7 @@ class Stepper:
                 self.statistics.restore()
                 if size == 1:
                     raise TrainingError(
-                        "memory ran out with a single picture at a time",
+                        "memory ran out with a single image at a time",
                         hint="a smaller model or image size, recompute=True, or bfloat16",
                     ) from error
                 size, shrunk = -(-size // 2), True
@@ -177,7 +177,7 @@ class _seeded(AbstractContextManager[None]):  # noqa: N801 (used like a function
 
 
 def _shrunk(images_BHWC: Tensor, scale: float) -> Tensor:
-    """Pictures of uint8 at a scale below 1, antialiased."""
+    """Images of uint8 at a scale below 1, antialiased."""
     _, height, width, _ = images_BHWC.shape
     size = scaled((height, width), scale)
     small_BCHW = F.interpolate(images_BHWC.permute(0, 3, 1, 2), size=size, mode="bilinear", antialias=True)
@@ -188,13 +188,13 @@ def _out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
-# A look at the held-out pictures during training, with the averaged weights where the run averages.
+# A look at the held-out images during training, with the averaged weights where the run averages.
 
 _VALIDATION_STREAM = 203
 
 
-def validate(players: Players, judge: Loader, run: RunConfig, here: World, control: Control) -> dict[str, float]:
-    """Names and values: loss, top1, ... over every held-out picture of all ranks. `Stopped` where a stop is asked for meanwhile."""
+def validate(players: TrainState, judge: Loader, run: RunConfig, here: World, control: Control) -> dict[str, float]:
+    """Names and values: loss, top1, ... over every held-out image of all ranks. `Stopped` where a stop is asked for meanwhile."""
     with swapped(players):
         players.model.eval()
         try:
@@ -242,7 +242,7 @@ def score(metrics: dict[str, float]) -> float:
 
 
 @contextmanager
-def swapped(players: Players) -> Iterator[None]:
+def swapped(players: TrainState) -> Iterator[None]:
     """The averaged weights in the model's place within the block."""
     if players.average is None:
         yield
@@ -256,13 +256,13 @@ def swapped(players: Players) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _put(players: Players, state: dict[str, torch.Tensor]) -> None:
+def _put(players: TrainState, state: dict[str, torch.Tensor]) -> None:
     for name, tensor in players.bare.state_dict().items():  # the model's own memory, running statistics in it too
         tensor.copy_(state[name])
 
 
 @torch.inference_mode()
-def _masked_loss(players: Players, batches: Iterable[Batch], run: RunConfig, here: World) -> float:
+def _masked_loss(players: TrainState, batches: Iterable[Batch], run: RunConfig, here: World) -> float:
     totals = torch.zeros(2, dtype=torch.float64, device=here.device)
     for number, batch in enumerate(batches):
         rng = np.random.default_rng([run.train.seed, _VALIDATION_STREAM, number])
@@ -305,7 +305,7 @@ class Loop:
         self.control = control
         self.progress = Progress(seed=run.train.seed)
         self.metrics: dict[str, float] = {}
-        self.keeper: Keeper | None = None  # once there is something to keep
+        self.checkpointer: Checkpointer | None = None  # once there is something to keep
 
     def events(self) -> Iterator[Event]:
         """Everything that happens, also written to the run's events where this process leads."""
@@ -315,8 +315,8 @@ class Loop:
                     self.directory.append_event(_as_line(event))
                 yield event
         finally:
-            if self.keeper is not None:
-                self.keeper.close()
+            if self.checkpointer is not None:
+                self.checkpointer.close()
 
     def _events(self) -> Iterator[Event]:
         began = time.monotonic()
@@ -326,17 +326,17 @@ class Loop:
             self.progress = restored.progress
         if self.here.leads:
             directory.forget_events_after(self.progress.step)
-        source = open_part(run, run.data.train_split)
+        dataset = open_part(run, run.data.train_split)
         held_out = None if run.data.evaluate_split is None else open_part(run, run.data.evaluate_split)
-        loader = training_loader(run, source, self.here)
+        loader = training_loader(run, dataset, self.here)
         judge = None if held_out is None else evaluation_loader(run, held_out, self.here)
         with loader.batches(self.progress.position) as stream:  # its workers start before the model takes memory
-            self.players = assemble(run, source, self.here, restored)
-            self.keeper = keeper = Keeper(run, directory, self.here, self.players)
-            keeper.saved = self.progress.step if restored is not None else -1
+            self.players = assemble(run, dataset, self.here, restored)
+            self.checkpointer = checkpointer = Checkpointer(run, directory, self.here, self.players)
+            checkpointer.saved = self.progress.step if restored is not None else -1
             self.stepper = Stepper(self.players.model, self.players.optimizers, self.players.task, run.train, self.here)
             self.stepper.micro_batch = self.progress.micro_batch or run.train.micro_batch
-            yield self._started(len(source), (*loader.notes, *self.players.notes), resumed=restored is not None)
+            yield self._started(len(dataset), (*loader.notes, *self.players.notes), resumed=restored is not None)
             for trouble in troubles:
                 yield Warned(step=self.progress.step, message=trouble)
             reason: Reason = "finished"
@@ -367,20 +367,20 @@ class Loop:
                 raise
             except VitlabError:
                 # With several ranks the others would have to know of it: what is on the disk already stands.
-                if self.here.ranks == 1 and not keeper.broken:
+                if self.here.ranks == 1 and not checkpointer.broken:
                     yield from self._save()  # what was learned so far is not lost with a worker
-                    yield from keeper.written()
+                    yield from checkpointer.written()
                 raise
-        yield from self._end(keeper, judge, reason, began)
+        yield from self._end(checkpointer, judge, reason, began)
 
-    def _started(self, pictures: int, notes: tuple[str, ...], *, resumed: bool) -> Started:
+    def _started(self, images: int, notes: tuple[str, ...], *, resumed: bool) -> Started:
         parameters = list(self.players.model.parameters())
         return Started(
             step=self.progress.step,
             steps=self.run.train.steps,
             parameters=sum(parameter.numel() for parameter in parameters),
             trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-            pictures=pictures,
+            images=images,
             out=self.directory.root,
             resumed=resumed,
             notes=notes,
@@ -393,8 +393,8 @@ class Loop:
         began = time.monotonic()
         outcome = self.stepper.update(batch, step=progress.step, batch_size=size, rate=rate)
         seconds = time.monotonic() - began
-        assert self.keeper is not None
-        yield from self.keeper.written()  # beside this one update: of those that were told, one interval is lost at most
+        assert self.checkpointer is not None
+        yield from self.checkpointer.written()  # beside this one update: of those that were told, one interval is lost at most
         step = progress.step + 1
         self.progress = progress = replace(
             progress,
@@ -425,7 +425,7 @@ class Loop:
             accuracy=outcome.accuracy,
             rate=rate,
             gradient_norm=outcome.gradient_norm,
-            pictures=size,
+            images=size,
             seconds=seconds,
             micro_batch=outcome.micro_batch,
         )
@@ -473,23 +473,23 @@ class Loop:
         return next((reason for reason, count in zip(_REASONS, votes.tolist(), strict=True) if count), None)
 
     def _save(self, *, best: bool = False) -> Iterator[Event]:
-        assert self.keeper is not None
-        return self.keeper.save(self.progress, self._measured(), best=best)
+        assert self.checkpointer is not None
+        return self.checkpointer.save(self.progress, self._measured(), best=best)
 
     def _measured(self) -> dict[str, float]:
         return {name: value for name, value in self.metrics.items() if name != "step"}
 
-    def _end(self, keeper: Keeper, judge: Loader | None, reason: Reason, began: float) -> Iterator[Event]:
+    def _end(self, checkpointer: Checkpointer, judge: Loader | None, reason: Reason, began: float) -> Iterator[Event]:
         if reason in ("finished", "patience", "max-time"):
             try:
                 yield from self._look(judge, last=True)
             except Stopped:
                 reason = self._agreed(self.control.stop) or reason
         yield from self._save()
-        yield from keeper.written()
+        yield from checkpointer.written()
         model = None
         if self.here.leads and reason in ("finished", "patience"):
-            model = keeper.keep_model()
+            model = checkpointer.keep_model()
         self.here.meet()
         seconds = time.monotonic() - began
         yield Finished(step=self.progress.step, reason=reason, model=model, metrics=self._measured(), seconds=seconds)

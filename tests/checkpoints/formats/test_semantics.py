@@ -36,7 +36,7 @@ def ours(config: ViTConfig, state: dict[str, Tensor], images_BCHW: Tensor) -> Te
     return logits_BC
 
 
-def pictures() -> Tensor:
+def images() -> Tensor:
     return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
 
@@ -102,7 +102,7 @@ def test_a_torchvision_model_loads_what_is_written_for_it_and_gives_the_same_log
     reference = Reference(config)
     reference.load_state_dict(written("torchvision", config, state).tensors, strict=True)
     with torch.no_grad():
-        torch.testing.assert_close(ours(config, state, pictures()), reference.eval()(pictures()), atol=1e-5, rtol=0)
+        torch.testing.assert_close(ours(config, state, images()), reference.eval()(images()), atol=1e-5, rtol=0)
 
 
 def test_a_torchvision_models_own_state_dict_is_read() -> None:
@@ -113,7 +113,7 @@ def test_a_torchvision_models_own_state_dict_is_read() -> None:
     reading = read(raw_of(state), Told(heads=4))
     assert isinstance(reading.config, ViTConfig)
     with torch.no_grad():
-        torch.testing.assert_close(ours(reading.config, reading.state, pictures()), reference(pictures()), atol=1e-5, rtol=0)
+        torch.testing.assert_close(ours(reading.config, reading.state, images()), reference(images()), atol=1e-5, rtol=0)
 
 
 def big_vision(tree: dict[str, Tensor], images_BCHW: Tensor, pool: str) -> Tensor:
@@ -181,11 +181,11 @@ def waves(down: int, across: int, width: int) -> Tensor:
 def test_a_big_vision_file_holds_what_big_visions_formulas_need(pool: str, config: ViTConfig) -> None:
     state = weights(config)
     tree = written("big-vision", config, state).tensors
-    expected = big_vision(tree, pictures(), pool.split()[0])
-    torch.testing.assert_close(ours(config, state, pictures()), expected, atol=1e-5, rtol=0)
+    expected = big_vision(tree, images(), pool.split()[0])
+    torch.testing.assert_close(ours(config, state, images()), expected, atol=1e-5, rtol=0)
     back = read(raw_of(tree), Told(grid=(4, 4)))
     assert isinstance(back.config, ViTConfig)
-    torch.testing.assert_close(ours(back.config, back.state, pictures()), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(ours(back.config, back.state, images()), expected, atol=1e-5, rtol=0)
 
 
 def test_timms_attention_pool_and_big_visions_are_the_same_model() -> None:
@@ -195,7 +195,7 @@ def test_timms_attention_pool_and_big_visions_are_the_same_model() -> None:
     back = read(raw_of(tree), Told(heads=4, profile="official"))
     assert isinstance(back.config, ViTConfig)
     assert back.config.pool == "map"
-    assert torch.equal(ours(back.config, back.state, pictures()), ours(config, state, pictures()))
+    assert torch.equal(ours(back.config, back.state, images()), ours(config, state, images()))
 
 
 def test_deits_unread_distillation_token_is_one_that_only_attention_sees() -> None:
@@ -205,6 +205,6 @@ def test_deits_unread_distillation_token_is_one_that_only_attention_sees() -> No
     assert given.tensors["deit.embeddings.distillation_token"].shape == (1, 1, 32)
     back = read(raw_of(given.tensors, sidecar=given.sidecars["config.json"]))
     assert isinstance(back.config, ViTConfig)
-    assert torch.equal(ours(back.config, back.state, pictures()), ours(config, state, pictures()))
+    assert torch.equal(ours(back.config, back.state, images()), ours(config, state, images()))
     other = dict(state) | {"register_tokens": state["register_tokens"] + 1}
-    assert not torch.equal(ours(config, other, pictures()), ours(config, state, pictures()))
+    assert not torch.equal(ours(config, other, images()), ours(config, state, images()))

@@ -103,7 +103,7 @@ def _feeding(config: ViTConfig) -> Preprocess:
 
 
 def _tower(tree: Tree) -> list[str]:
-    return ["this is the image tower of a model of pictures and text"] if tree.prefix == "params/img/" else []
+    return ["this is the image tower of a model of images and text"] if tree.prefix == "params/img/" else []
 
 
 def _config(tensors: dict[str, Tensor], told: Told, where: str) -> tuple[ViTConfig, list[str]]:

@@ -161,7 +161,7 @@ def numerics_notes(config: ViTConfig, implied: Numerics, *, reader: str) -> list
             " its logits will differ slightly"
         )
     if config.pad and config.image_size != (config.grid[0] * config.step[0], config.grid[1] * config.step[1]):
-        notes.append(f"this model pads its pictures at the right and lower edge, which {reader} does not do")
+        notes.append(f"this model pads its images at the right and lower edge, which {reader} does not do")
     return notes
 
 

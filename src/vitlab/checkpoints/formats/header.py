@@ -84,13 +84,13 @@ def adopted(found: ModelConfig, header: Header, told: Told, *, where: str) -> Mo
 def adopted_rival(found: Rival, header: Header, *, where: str) -> Rival:
     """The config in the header, where the tensors make that model; classes and channels are what the tensors show."""
     stated = header.config
-    if not isinstance(stated, type(found)) or shown(stated) != shown(found):
+    if not isinstance(stated, type(found)) or printable(stated) != printable(found):
         raise _another(where)
     with making(where):
         return replace(stated, num_classes=found.num_classes, channels=found.channels)
 
 
-def shown(config: RivalConfig) -> tuple[object, ...]:
+def printable(config: RivalConfig) -> tuple[object, ...]:
     """All of a rival's choices that its tensors show."""
     match config:
         case SwinConfig():

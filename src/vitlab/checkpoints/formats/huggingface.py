@@ -208,7 +208,7 @@ def preprocess_of(data: Sidecar, config: ViTConfig) -> tuple[Preprocess, list[st
 def preprocessor_json(preprocess: Preprocess) -> tuple[Json, list[str]]:
     """A preprocessor_config.json for transformers, or None where it has no such preprocessing; with notes."""
     if preprocess.resize == "pad":
-        return None, ["no preprocessor_config.json: transformers has none that fits the picture inside and pads"]
+        return None, ["no preprocessor_config.json: transformers has none that fits the image inside and pads"]
     notes = []
     if preprocess.interpolation == "tf-bilinear":
         notes.append("transformers scales with antialiasing, TensorFlow's bilinear of this model without: pixels will differ")
@@ -240,7 +240,7 @@ def _normalisation(data: Sidecar, channels: int) -> tuple[tuple[float, ...], tup
 
 
 def _short_side(data: Sidecar, image_size: tuple[int, int], notes: list[str]) -> int | None:
-    """The pixels the short side is scaled to, None where the picture is squashed; adds to `notes` what is done otherwise."""
+    """The pixels the short side is scaled to, None where the image is squashed; adds to `notes` what is done otherwise."""
     crops = sidecar.flag(data, "do_center_crop", "crop_size" in data)
     given = data.get("size")
     edge = sidecar.whole(given, "shortest_edge") if isinstance(given, dict) else None

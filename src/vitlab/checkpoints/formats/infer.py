@@ -19,11 +19,11 @@ from vitlab.errors import CheckpointError, ConfigError, did_you_mean
 
 Tensors = Mapping[str, Tensor]
 
-# Heads of models in use whose heads are not 64 wide: (width, depth, mlp_width) -> heads. ViT-Mini is ours alone: not here.
+# Heads of models in use whose heads are not 64 wide: (width, depth, mlp_width) -> heads. ViT-Mini and ViT-b have no public weights: not here.
 WIDE_HEADS: dict[tuple[int, int, int], int] = {
     (size.width, size.depth, size.mlp_width): size.heads
     for name, size in SIZES.items()
-    if name != "Mini" and size.width != 64 * size.heads
+    if name not in ("Mini", "b") and size.width != 64 * size.heads
 } | {
     (1536, 40, 6144): 16,  # SigLIP 2's g-opt
     (768, 8, 2304): 8,  # the "small" ViT of timm's first releases
@@ -140,7 +140,7 @@ def stem_of(told: Told, blocks: tuple[int, ...], width: int, *, official: bool) 
 
 
 def image_size_of(grid: tuple[int, int], patch_size: tuple[int, int], stem: ResNetStem | None) -> tuple[int, int]:
-    """Pixels (height, width) of a picture with that grid of patches."""
+    """Pixels (height, width) of a image with that grid of patches."""
     stride = 1 if stem is None else stem.stride
     return grid[0] * patch_size[0] * stride, grid[1] * patch_size[1] * stride
 
@@ -166,7 +166,7 @@ def unwrapped(raw: RawFile) -> tuple[dict[str, Tensor], tuple[str, ...]]:
 
 
 def zero_head(state: Tensors) -> list[str]:
-    """A note where the classifier is all zeros, which gives every picture the same logits."""
+    """A note where the classifier is all zeros, which gives every image the same logits."""
     head = state.get("head.weight")
     if head is None or head.is_meta or bool(head.any()):  # meta: only the file's header was read
         return []

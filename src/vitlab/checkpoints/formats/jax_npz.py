@@ -131,7 +131,7 @@ def _config(tensors: dict[str, Tensor], numbering: Numbering, told: Told, where:
 
 
 def _stem(tensors: dict[str, Tensor], told: Told, where: str) -> tuple[ResNetStem, int]:
-    """The hybrid's ResNet and the channels of the pictures it takes."""
+    """The hybrid's ResNet and the channels of the images it takes."""
     _, _, channels, width = shape_of(tensors, "conv_root/kernel", 4, where=where)
     stages = count(tensors, "block{}/", where=where, first=1)
     units = tuple(count(tensors, f"block{s + 1}/unit{{}}/", where=where, first=1) for s in range(stages))

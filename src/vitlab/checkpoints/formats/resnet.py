@@ -27,7 +27,7 @@ def only_resnet(config: ModelConfig, name: str) -> ResNetConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What a file's keys and shapes show: units and output channels of each stage, the root's channels, the picture's, classes."""
+    """What a file's keys and shapes show: units and output channels of each stage, the root's channels, the image's, classes."""
 
     blocks: tuple[int, ...]
     widths: tuple[int, ...]
@@ -84,7 +84,7 @@ def has_stem(tensors: dict[str, Tensor]) -> bool:
 
 
 def stem_config(tensors: dict[str, Tensor], told: Told, *, where: str) -> tuple[ResNetStem, int]:
-    """A hybrid's ResNet and the channels of the pictures it takes."""
+    """A hybrid's ResNet and the channels of the images it takes."""
     bare = f"{BACKBONE}.conv.weight" in tensors  # the root alone has no stem of its own
     root = f"{BACKBONE}.conv.weight" if bare else f"{BACKBONE}.stem.conv.weight"
     width, channels, _, _ = shape_of(tensors, root, 4, where=where)

@@ -92,7 +92,7 @@ def _placed(config: SwinConfig, rows: tuple[int, ...], told: Told, said: Said, w
         if tuple((2 * down - 1) * (2 * across - 1) for down, across in found.windows) == rows:
             return found, notes
     raise CheckpointError(
-        f"{where}: no window of any size makes tables of {', '.join(map(str, rows))} offsets for pictures of {size[0]}x{size[1]}",
+        f"{where}: no window of any size makes tables of {', '.join(map(str, rows))} offsets for images of {size[0]}x{size[1]}",
         hint="tell it the patches down and across: grid=(..., ...)",
     )
 

@@ -72,7 +72,7 @@ def arguments_of(config: RivalConfig) -> dict[str, Json]:
 
 
 def _timms_windows(config: SwinConfig) -> tuple[tuple[int, int], ...] | None:
-    """The windows that timm makes, which counts odd maps without their last row; None for a picture that patches do not divide."""
+    """The windows that timm makes, which counts odd maps without their last row; None for a image that patches do not divide."""
     (height, width), (down, across) = config.image_size, config.patch_size
     if height % down or width % across:
         return None
@@ -153,7 +153,7 @@ def refuse_unseen(data: Sidecar, family: str) -> None:
 
 
 def image_size_of(data: Sidecar) -> tuple[int, int] | None:
-    """The size of picture that timm's config.json says the model was made for."""
+    """The size of image that timm's config.json says the model was made for."""
     return sidecar.size(sidecar.within(data, "model_args"), "img_size") or _input_size(data)
 
 
@@ -164,7 +164,7 @@ def preprocess_of(data: Sidecar, config: ModelConfig) -> tuple[Preprocess, list[
     interpolation, crop = sidecar.text(fed, "interpolation") or "bicubic", sidecar.text(fed, "crop_mode") or "center"
     share = sidecar.number(fed, "crop_pct") or 0.875
     if not 0.1 <= share <= 1:
-        raise CheckpointError(f"config.json says crop_pct={share}, which is not a share of the picture")
+        raise CheckpointError(f"config.json says crop_pct={share}, which is not a share of the image")
     notes = []
     if interpolation not in INTERPOLATIONS:
         notes.append(f"config.json says interpolation={interpolation!r}: bicubic is used")
@@ -172,7 +172,7 @@ def preprocess_of(data: Sidecar, config: ModelConfig) -> tuple[Preprocess, list[
         notes.append(f"config.json says crop_mode={crop!r}: the centre is used")
     if (height, width) != config.image_size:
         seen = f"{config.image_size[0]}x{config.image_size[1]}"
-        notes.append(f"config.json says pictures of {height}x{width}, and the model sees {seen}: fed with that")
+        notes.append(f"config.json says images of {height}x{width}, and the model sees {seen}: fed with that")
     mean, std = sidecar.numbers(fed, "mean") or (0.5,), sidecar.numbers(fed, "std") or (0.5,)
     resize = CROPS.get(crop, "short-side")
     fits = len(mean) == len(std) == config.channels
@@ -218,7 +218,7 @@ def sidecar_of(config: ModelConfig, preprocess: Preprocess, labels: tuple[str, .
         "num_classes": config.num_classes,
         "classifier": _classifier(config),
     }
-    if config.channels == 3:  # timm adapts what it finds under this name to other pictures as if it were made for three channels
+    if config.channels == 3:  # timm adapts what it finds under this name to other images as if it were made for three channels
         fed["first_conv"] = _first_convolution(config)
     named: dict[str, Json] = {} if labels is None else {"label_names": list(labels)}
     return {

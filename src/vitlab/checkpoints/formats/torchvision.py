@@ -1,4 +1,4 @@
-"""torchvision's VisionTransformer: square pictures, class token, linear head or the two-layer one."""
+"""torchvision's VisionTransformer: square images, class token, linear head or the two-layer one."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from vitlab import __version__
 from vitlab.data.catalog.sets import RemoteFile
 from vitlab.errors import DataError, at_least
 from vitlab.io.atomic import FULL, sync_folder, write_all
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 
 # One question to an http server: the bytes of a file from some place on, and what the server says of the file.
 
@@ -210,7 +210,7 @@ def _opener() -> urllib.request.OpenerDirector:
 _CHUNK = 2**20
 
 
-def sum_of(path: Path, algorithm: str, *, tell: Tell = silent) -> str:
+def sum_of(path: Path, algorithm: str, *, tell: ProgressCallback = silent) -> str:
     """The checksum of a file in hexadecimal digits; `algorithm` is sha256 or md5."""
     made = hashlib.new(algorithm, usedforsecurity=algorithm != "md5")
     total, done = path.stat().st_size, 0
@@ -223,7 +223,7 @@ def sum_of(path: Path, algorithm: str, *, tell: Tell = silent) -> str:
     return made.hexdigest()
 
 
-def fault_of(path: Path, checksum: str | None, *, size: int | None, tell: Tell = silent) -> str | None:
+def fault_of(path: Path, checksum: str | None, *, size: int | None, tell: ProgressCallback = silent) -> str | None:
     """What is wrong with a file, in words; None where its bytes are the ones they should be.
 
     `checksum` is `sha256:...` or `md5:...`; None asks for the size alone.
@@ -285,7 +285,7 @@ class Patience:
         at_least("timeout", self.timeout, 0.001)
 
 
-def download(file: RemoteFile, target: Path, *, patience: Patience | None = None, tell: Tell = silent) -> str:
+def download(file: RemoteFile, target: Path, *, patience: Patience | None = None, tell: ProgressCallback = silent) -> str:
     """Bring `file` to the path `target`, which does not exist before it is whole, and return its SHA-256.
 
     It is held to the checksum of the catalogue; where that has none, to the one that the first download recorded in
@@ -310,20 +310,20 @@ def download(file: RemoteFile, target: Path, *, patience: Patience | None = None
         return job.finish(out)
 
 
-def take(given: Path, file: RemoteFile, target: Path, *, tell: Tell = silent) -> str:
+def take(given: Path, file: RemoteFile, target: Path, *, tell: ProgressCallback = silent) -> str:
     """Put a file that was downloaded by other means at `target`, verified like any other; its SHA-256."""
     job = _Job(file=file, target=target, expected=file.checksum or recorded(target), tell=tell)
     try:
         fault = fault_of(given, job.expected, size=file.size, tell=tell)
-        source = given.open("rb")
+        dataset = given.open("rb")
     except OSError as error:
         raise DataError(f"{given} cannot be read: {error.strerror}") from error
-    with source, _partial(target) as out:
+    with dataset, _partial(target) as out:
         if fault is not None:
             raise DataError(f"{given} is not {file.name}: {fault}", hint=by_hand(file))
         out.truncate(0)
-        with _room(target, os.fstat(source.fileno()).st_size):
-            while chunk := source.read(_CHUNK):
+        with _room(target, os.fstat(dataset.fileno()).st_size):
+            while chunk := dataset.read(_CHUNK):
                 write_all(out, chunk)
         fault = job.fault(out)
         if fault is not None:
@@ -361,7 +361,7 @@ class _Job:
     file: RemoteFile
     target: Path
     expected: str | None
-    tell: Tell
+    tell: ProgressCallback
 
     def from_somewhere(self, out: FileIO, patience: Patience) -> None:
         """Fill the partial file from the first address that gives it."""

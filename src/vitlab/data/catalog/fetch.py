@@ -18,7 +18,7 @@ from vitlab.data.readers.vtab import CLEVR_DISTANCES, KITTI_CLASSES, clevr_dista
 from vitlab.errors import DataError
 from vitlab.io.archive import extract
 from vitlab.io.atomic import write_text
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 
 Origin = Literal["downloaded", "given", "already there"]
 
@@ -49,7 +49,7 @@ def fetch(
     *,
     given: Sequence[Path] = (),
     patience: Patience | None = None,
-    tell: Tell = silent,
+    tell: ProgressCallback = silent,
 ) -> Fetched:
     """Bring the files of a set to `folder`, verified, and unpack and list them as its spelling needs.
 
@@ -98,7 +98,7 @@ def _named(given: Sequence[Path], entry: PublicSet) -> dict[str, Path]:
     return found
 
 
-def _verified(file: RemoteFile, target: Path, tell: Tell) -> str:
+def _verified(file: RemoteFile, target: Path, tell: ProgressCallback) -> str:
     expected = file.checksum or recorded(target)
     try:
         fault = fault_of(target, expected, size=file.size, tell=tell)
@@ -121,45 +121,45 @@ Row = tuple[str, str, str]
 """path, label, split (empty where there is none)"""
 
 
-def arrange(entry: PublicSet, folder: Path, *, tell: Tell = silent) -> None:
+def arrange(entry: PublicSet, folder: Path, *, tell: ProgressCallback = silent) -> None:
     """Make what `entry.spelling` reads out of the files of a set that lie in `folder`."""
     archives = [folder / file.name for file in entry.files]
     _STEPS[entry.arrangement](folder, archives, tell)
 
 
-def _nothing(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+def _nothing(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
     """The files are read as they are."""
 
 
-def _unpacked(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+def _unpacked(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
     _unpack(archives[0], folder / _UNPACKED, tell)
 
 
-def _pets(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+def _pets(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
     _unpack(archives[0], folder / "images", tell)
     _unpack(archives[1], folder / "annotations", tell)
     rows, classes = [], {}
     for part, name in (("train", "trainval.txt"), ("test", "test.txt")):
         for line in _lines(folder / "annotations" / "annotations" / name):
-            stem, number = line.split()[:2]  # Abyssinian_100 1 1 1: picture, class from 1, species, breed
+            stem, number = line.split()[:2]  # Abyssinian_100 1 1 1: image, class from 1, species, breed
             breed = stem.rpartition("_")[0]
             classes[int(number)] = breed
             rows.append((f"images/images/{stem}.jpg", breed, part))
     _write(folder / "labels.csv", rows, [classes[number] for number in sorted(classes)])
 
 
-def _flowers102(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+def _flowers102(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
     _unpack(archives[0], folder / _UNPACKED, tell)
     labels = _whole_numbers(archives[1], "labels")
     rows = [
-        (f"{_UNPACKED}/jpg/image_{picture:05d}.jpg", FLOWERS[labels[picture - 1] - 1], part)
+        (f"{_UNPACKED}/jpg/image_{image:05d}.jpg", FLOWERS[labels[image - 1] - 1], part)
         for part, name in (("train", "trnid"), ("val", "valid"), ("test", "tstid"))
-        for picture in _whole_numbers(archives[2], name)
+        for image in _whole_numbers(archives[2], name)
     ]
     _write(folder / "labels.csv", rows, FLOWERS)
 
 
-def _dtd(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+def _dtd(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
     _unpack(archives[0], folder / _UNPACKED, tell)
     rows = [
         (f"{_UNPACKED}/dtd/images/{line}", line.partition("/")[0], part)
@@ -169,38 +169,38 @@ def _dtd(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
     _write(folder / "labels.csv", rows)
 
 
-def _caltech101(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+def _caltech101(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
     _unpack(archives[0], folder / _UNPACKED, tell)
-    _unpack(folder / _UNPACKED / "caltech-101" / "101_ObjectCategories.tar.gz", folder / "pictures", tell)
+    _unpack(folder / _UNPACKED / "caltech-101" / "101_ObjectCategories.tar.gz", folder / "images", tell)
 
 
-def _sun397(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+def _sun397(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
     _unpack(archives[0], folder / _UNPACKED, tell)
     _unpack(archives[1], folder / "partitions", tell)
     root = folder / _UNPACKED / "SUN397"
     # ClassName.txt has /a/abbey, /a/access_road, ... and /b/bow_window/indoor: the letter is an index, the rest the name.
     classes = [line.strip("/") for line in _lines(root / "ClassName.txt")]
     rows = [
-        (f"{_UNPACKED}/SUN397/{path}/{picture.name}", path.partition("/")[2], "")
+        (f"{_UNPACKED}/SUN397/{path}/{image.name}", path.partition("/")[2], "")
         for path in classes
-        for picture in sorted((root / path).glob("*.jpg"))
+        for image in sorted((root / path).glob("*.jpg"))
     ]
     _write(folder / "labels.csv", rows, [path.partition("/")[2] for path in classes])
 
 
-def _kitti(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
-    for archive, name in zip(archives, ("pictures", "annotations", "devkit"), strict=True):
+def _kitti(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
+    for archive, name in zip(archives, ("images", "annotations", "devkit"), strict=True):
         _unpack(archive, folder / name, tell)
-    source = open_kitti(folder)
-    parts = ["" if code == UNDECLARED else PARTS[code] for code in source.parts.tolist()]
+    dataset = open_kitti(folder)
+    parts = ["" if code == UNDECLARED else PARTS[code] for code in dataset.parts.tolist()]
     rows = [
-        (Path(source.name(index)).relative_to(folder).as_posix(), KITTI_CLASSES[code], part)
-        for index, (code, part) in enumerate(zip(source.table.codes.tolist(), parts, strict=True))
+        (Path(dataset.name(index)).relative_to(folder).as_posix(), KITTI_CLASSES[code], part)
+        for index, (code, part) in enumerate(zip(dataset.table.codes.tolist(), parts, strict=True))
     ]
     _write(folder / "labels.csv", rows, KITTI_CLASSES)
 
 
-def _clevr(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
+def _clevr(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
     _unpack(archives[0], folder / _UNPACKED, tell)
     if (folder / "count.csv").is_file() and (folder / "distance.csv").is_file():
         return
@@ -214,7 +214,7 @@ def _clevr(folder: Path, archives: Sequence[Path], tell: Tell) -> None:
     _write(folder / "distance.csv", distances)
 
 
-_STEPS: dict[Arrangement, Callable[[Path, Sequence[Path], Tell], None]] = {
+_STEPS: dict[Arrangement, Callable[[Path, Sequence[Path], ProgressCallback], None]] = {
     "as fetched": _nothing,
     "unpacked": _unpacked,
     "pets": _pets,
@@ -227,7 +227,7 @@ _STEPS: dict[Arrangement, Callable[[Path, Sequence[Path], Tell], None]] = {
 }
 
 
-def _unpack(archive: Path, target: Path, tell: Tell) -> None:
+def _unpack(archive: Path, target: Path, tell: ProgressCallback) -> None:
     if target.is_dir():
         return  # `extract` makes it whole or not at all
     tell(f"unpacking {archive.name}", 0, None)
@@ -235,7 +235,7 @@ def _unpack(archive: Path, target: Path, tell: Tell) -> None:
 
 
 def _write(path: Path, rows: Iterable[Row], classes: Sequence[str] | None = None) -> None:
-    """A list of pictures, and where their order matters the names of its classes, each made whole before it has its name."""
+    """A list of images, and where their order matters the names of its classes, each made whole before it has its name."""
     if classes is not None:
         write_text(path.with_name(CLASSES_NAME), "".join(f"{name}\n" for name in classes))
     text = io.StringIO(newline="")

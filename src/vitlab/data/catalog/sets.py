@@ -34,7 +34,7 @@ class RemoteFile:
 class PublicSet:
     """A data set as its publisher offers it.
 
-    `counts` are pictures by part; `split` says who divides them and how; `spelling` is the `--data` that reads the set once
+    `counts` are images by part; `split` says who divides them and how; `spelling` is the `--data` that reads the set once
     fetched, where `{folder}` is where it was put, or None where nothing here reads its format yet. `by_hand` says, for a set
     that has no direct address, what to do instead.
     """
@@ -251,9 +251,9 @@ PAPER_SETS: tuple[PublicSet, ...] = (
         page="https://github.com/google-research/reassessed-imagenet",
         licence="Apache-2.0",
         citation="Beyer, Henaff, Kolesnikov, Zhai and van den Oord. Are we done with ImageNet? arXiv:2006.07159, 2020.",
-        split="one list of labels for each validation picture, in the order of file names; 3,163 lists are empty and not scored",
+        split="one list of labels for each validation image, in the order of file names; 3,163 lists are empty and not scored",
         spelling=None,
-        remarks=("labels for the pictures of `imagenet`, used by evaluation; it is not a set of pictures",),
+        remarks=("labels for the images of `imagenet`, used by evaluation; it is not a set of images",),
     ),
 )
 
@@ -284,7 +284,7 @@ VTAB_SETS: tuple[PublicSet, ...] = (
         page=_SVHN,
         licence="for non-commercial use only",
         citation="Netzer et al. Reading digits in natural images with unsupervised feature learning. NIPS workshop, 2011.",
-        split="official train and test; the 531,131 easier pictures of `extra` are left out, as in VTAB",
+        split="official train and test; the 531,131 easier images of `extra` are left out, as in VTAB",
         spelling="svhn:{folder}",
     ),
     PublicSet(
@@ -304,8 +304,8 @@ VTAB_SETS: tuple[PublicSet, ...] = (
         page="https://data.caltech.edu/records/mzrjq-6wc02",
         licence="CC BY 4.0",
         citation="Li, Andreeto, Ranzato and Perona. Caltech 101. CaltechDATA, 2022; Fei-Fei et al., CVPR workshop 2004.",
-        split="none official; VTAB trains on 30 pictures of each of the 102 classes (background included), drawn at random",
-        spelling="{folder}/pictures",
+        split="none official; VTAB trains on 30 images of each of the 102 classes (background included), drawn at random",
+        spelling="{folder}/images",
         arrangement="caltech101",
     ),
     PublicSet(
@@ -341,7 +341,7 @@ VTAB_SETS: tuple[PublicSet, ...] = (
         page="https://vision.princeton.edu/projects/2010/SUN/",
         licence="none stated; for academic research",
         citation="Xiao, Hays, Ehinger, Oliva and Torralba. SUN database. CVPR 2010.",
-        split="ten official divisions of 50 + 50 pictures a class (Partitions.zip); labels.csv lists all pictures undivided",
+        split="ten official divisions of 50 + 50 images a class (Partitions.zip); labels.csv lists all images undivided",
         spelling="{folder}/labels.csv",
         arrangement="sun397",
     ),
@@ -502,7 +502,7 @@ VTAB_SETS: tuple[PublicSet, ...] = (
         page="https://www.cvlibs.net/datasets/kitti/",
         licence="CC BY-NC-SA 3.0",
         citation="Geiger, Lenz and Urtasun. Are we ready for autonomous driving? CVPR 2012.",
-        split="none official for the 7,481 labelled pictures; by drive, as TensorFlow Datasets and so VTAB divides them",
+        split="none official for the 7,481 labelled images; by drive, as TensorFlow Datasets and so VTAB divides them",
         spelling="{folder}/labels.csv",
         arrangement="kitti",
     ),
@@ -519,7 +519,7 @@ VTAB_SETS: tuple[PublicSet, ...] = (
         page="https://cs.stanford.edu/people/jcjohns/clevr/",
         licence="CC BY 4.0",
         citation="Johnson et al. CLEVR: a diagnostic dataset for compositional language and visual reasoning. CVPR 2017.",
-        split="official train and val; the test pictures have no scenes; VTAB tests on val",
+        split="official train and val; the test images have no scenes; VTAB tests on val",
         spelling="{folder}/count.csv",
         arrangement="clevr",
         remarks=("{folder}/distance.csv is the second VTAB task: 6 classes of the distance to the closest object",),
@@ -553,7 +553,7 @@ VTAB_SETS: tuple[PublicSet, ...] = (
         split="official train; the public part of the former test set is val, the private part is test",
         spelling="retinopathy:{folder}",
         by_hand=(
-            "accept the rules at https://www.kaggle.com/c/diabetic-retinopathy-detection and download it there; unpack the pictures"
+            "accept the rules at https://www.kaggle.com/c/diabetic-retinopathy-detection and download it there; unpack the images"
             " to train/ and test/, and put trainLabels.csv and retinopathy_solution.csv beside them. The eyes are scaled and"
             " evened out as in VTAB (btgraham-300) whenever they are read"
         ),

@@ -19,29 +19,29 @@ from numpy.typing import NDArray
 from PIL import GifImagePlugin
 
 from vitlab.config.data import DecodeLimits, ImageFormat, SplitRule
-from vitlab.data.dataset import PARTS, UNDECLARED, Example, ListedSource, Offenders, Source
+from vitlab.data.dataset import PARTS, UNDECLARED, Dataset, ListedDataset, Offenders, Sample
 from vitlab.data.decode import Header, check, decode
 from vitlab.data.jpeg import orientation_of
-from vitlab.data.opening import open_source
+from vitlab.data.opening import open_dataset
 from vitlab.data.quality.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
-from vitlab.data.readers.folder import DiskContents, LeftOut, class_folders, walk_pictures
+from vitlab.data.readers.folder import DiskContents, LeftOut, class_folders, walk_images
 from vitlab.data.readers.recognise import parse_spec
 from vitlab.data.split import assign_parts
 from vitlab.errors import DataError
 from vitlab.io.digests import digest
 from vitlab.io.prefetch import chunks, done_ahead
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 
 # What a look through a data set found: plain values, to be printed or written as JSON.
 
 ProblemKind = Literal["layout", "broken", "leak", "conflict", "duplicate", "empty class", "missing class"]
 
-_UNBALANCED = 10.0  # times as many pictures in the largest class as in the smallest
+_UNBALANCED = 10.0  # times as many images in the largest class as in the smallest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """A picture by its name, the part it belongs to, and its label or labels in words; None where there is none."""
+class Image:
+    """A image by its name, the part it belongs to, and its label or labels in words; None where there is none."""
 
     name: str
     part: str | None
@@ -58,15 +58,15 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """A picture that cannot be decoded, and why."""
+    """A image that cannot be decoded, and why."""
 
-    picture: Picture
+    image: Image
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Twins:
-    """Pictures that are the same: `exact` in every byte, or nearly, with the least correlation of two of their thumbnails.
+    """Images that are the same: `exact` in every byte, or nearly, with the least correlation of two of their thumbnails.
 
     `mirrored` where some are so only in a mirror; `leak` where they are in different parts; `conflict` where their labels differ.
     """
@@ -76,12 +76,12 @@ class Twins:
     mirrored: bool
     leak: bool
     conflict: bool
-    pictures: tuple[Picture, ...]
+    images: tuple[Image, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCount:
-    """How many pictures a class has, in each part and in all."""
+    """How many images a class has, in each part and in all."""
 
     label: str
     total: int
@@ -99,7 +99,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of the sound pictures, in pixels, upright."""
+    """Of the sound images, in pixels, upright."""
 
     height: Spread
     width: Spread
@@ -107,9 +107,9 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Odd:
-    """A picture that is sound and unusual, and in which way."""
+    """A image that is sound and unusual, and in which way."""
 
-    picture: Picture
+    image: Image
     what: str
 
 
@@ -124,10 +124,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All of it. `parts` and `stored` (format and colours) count pictures; `sizes` is None where no picture is sound."""
+    """All of it. `parts` and `stored` (format and colours) count images; `sizes` is None where no image is sound."""
 
     data: str
-    pictures: int
+    images: int
     parts: dict[str, int]
     faults: tuple[Fault, ...]
     broken: tuple[Broken, ...]
@@ -140,7 +140,7 @@ class Report:
 
     @property
     def imbalance(self) -> float | None:
-        """How many times as many pictures the largest class has as the smallest that has any; None below two classes."""
+        """How many times as many images the largest class has as the smallest that has any; None below two classes."""
         counts = [entry.total for entry in self.classes if entry.total]
         return max(counts) / min(counts) if len(counts) > 1 else None
 
@@ -152,12 +152,12 @@ class Report:
         gone = [(entry.label, part) for entry in self.classes if entry.total for part, count in entry.parts.items() if not count]
         found: list[tuple[ProblemKind, int, str]] = [
             ("layout", len(self.faults), "faults in the layout, for which training would refuse the data"),
-            ("broken", len(self.broken), "pictures cannot be decoded"),
-            ("leak", len(leaks), f"groups of the same picture are in more than one part ({near_leaks:,} of them near duplicates)"),
-            ("conflict", sum(twins.conflict for twins in self.twins), "groups of the same picture have different labels"),
+            ("broken", len(self.broken), "images cannot be decoded"),
+            ("leak", len(leaks), f"groups of the same image are in more than one part ({near_leaks:,} of them near duplicates)"),
+            ("conflict", sum(twins.conflict for twins in self.twins), "groups of the same image have different labels"),
             ("duplicate", len(within), "groups of identical files are within one part"),
-            ("empty class", sum(not entry.total for entry in self.classes), "classes have no picture"),
-            ("missing class", len(gone), "times a class has no picture in a part"),
+            ("empty class", sum(not entry.total for entry in self.classes), "classes have no image"),
+            ("missing class", len(gone), "times a class has no image in a part"),
         ]
         return [Problem(kind=kind, count=count, said=f"{count:,} {said}") for kind, count, said in found if count]
 
@@ -169,18 +169,18 @@ class Report:
             mirrored = sum(twins.mirrored for twins in near)
             said.append(f"{len(near):,} groups of near duplicates are within one part ({mirrored:,} of them mirrored)")
         if self.imbalance is not None and self.imbalance >= _UNBALANCED:
-            said.append(f"the largest class has {self.imbalance:.0f} times as many pictures as the smallest")
+            said.append(f"the largest class has {self.imbalance:.0f} times as many images as the smallest")
         kinds = Counter(odd.what for odd in self.odd)
-        said.extend(f"{count:,} {'picture is' if count == 1 else 'pictures are'} {what}" for what, count in kinds.most_common())
+        said.extend(f"{count:,} {'image is' if count == 1 else 'images are'} {what}" for what, count in kinds.most_common())
         colours = Counter[str]()
         for stored, count in self.stored.items():
             colours["grey" if stored.endswith("grey") else "colour"] += count
         if len(colours) == 2:
-            said.append(f"{colours['grey']:,} pictures are grey and {colours['colour']:,} in colour")
+            said.append(f"{colours['grey']:,} images are grey and {colours['colour']:,} in colour")
         return [*said, *self.notes]
 
 
-# What one picture of a source is: whole or broken, its size, how it is stored, and what is unusual about that.
+# What one image of a source is: whole or broken, its size, how it is stored, and what is unusual about that.
 
 _ENDINGS: dict[str, ImageFormat] = {
     ".jpg": "jpeg", ".jpeg": "jpeg", ".jpe": "jpeg", ".jfif": "jpeg", ".png": "png", ".webp": "webp", ".bmp": "bmp",
@@ -193,7 +193,7 @@ _JPEG_COLOURS = {1: "grey", 3: "colour", 4: "CMYK"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A picture that could be decoded as a whole.
+    """A image that could be decoded as a whole.
 
     `digest` is that of its content; `height` and `width` are in pixels, upright; `stored` is its format and colours
     (`jpeg, colour`); `odd` says what is unusual about it, in words; `thumb` is its grey thumbnail, None where it is too small.
@@ -207,16 +207,16 @@ class Look:
     thumb: NDArray[np.uint8] | None
 
 
-def look_at(example: Example, limits: DecodeLimits) -> Look:
-    """Decode a picture as a whole and say what it is; DataError where it is broken."""
-    content = example.content
+def look_at(sample: Sample, limits: DecodeLimits) -> Look:
+    """Decode a image as a whole and say what it is; DataError where it is broken."""
+    content = sample.content
     if isinstance(content, bytes):
-        header = check(content, name=example.name, limits=limits)
-        image_HWC = decode(content, name=example.name, limits=limits)
+        header = check(content, name=sample.name, limits=limits)
+        image_HWC = decode(content, name=sample.name, limits=limits)
         colours, odd = _stored(content, header)
-        said = _ENDINGS.get(PurePosixPath(example.name).suffix.lower())
+        said = _ENDINGS.get(PurePosixPath(sample.name).suffix.lower())
         if said is not None and said != header.format:
-            odd.append(f"{header.format} called {PurePosixPath(example.name).suffix.lower()}")
+            odd.append(f"{header.format} called {PurePosixPath(sample.name).suffix.lower()}")
         stored = f"{header.format}, {colours}"
     else:
         image_HWC, odd = content, []
@@ -233,7 +233,7 @@ def look_at(example: Example, limits: DecodeLimits) -> Look:
 
 
 def _stored(content: bytes, header: Header) -> tuple[str, list[str]]:
-    """The colours of a sound picture, and what is odd about them, from its own headers."""
+    """The colours of a sound image, and what is odd about them, from its own headers."""
     odd: list[str] = []
     match header.format:
         case "jpeg":
@@ -299,22 +299,22 @@ def _webp(content: bytes, odd: list[str]) -> tuple[str, bytes]:
     return "colour", exif
 
 
-# Which pictures of a data set are the same, byte for byte or nearly, and whether that crosses its parts or its labels.
+# Which images of a data set are the same, byte for byte or nearly, and whether that crosses its parts or its labels.
 
 
-def exact_twins(looks: Sequence[Look | None], pictures: Sequence[Picture]) -> list[Twins]:
-    """Groups of pictures with the same content."""
+def exact_twins(looks: Sequence[Look | None], images: Sequence[Image]) -> list[Twins]:
+    """Groups of images with the same content."""
     same: dict[bytes, list[int]] = defaultdict(list)
     for index, look in enumerate(looks):
         if look is not None:
             same[look.digest].append(index)
-    return [_twins(members, pictures, likeness=1.0, exact=True) for members in same.values() if len(members) > 1]
+    return [_twins(members, images, likeness=1.0, exact=True) for members in same.values() if len(members) > 1]
 
 
-def near_twins(looks: Sequence[Look | None], pictures: Sequence[Picture], *, tell: Tell = silent) -> list[Twins]:
-    """Groups of pictures that are not the same bytes and show nearly the same; of identical files the first stands for all.
+def near_twins(looks: Sequence[Look | None], images: Sequence[Image], *, tell: ProgressCallback = silent) -> list[Twins]:
+    """Groups of images that are not the same bytes and show nearly the same; of identical files the first stands for all.
 
-    Pictures too small for a thumbnail, and those with nothing to be seen in them, are left out.
+    Images too small for a thumbnail, and those with nothing to be seen in them, are left out.
     """
     seen: set[bytes] = set()
     members, thumbs = [], []
@@ -333,7 +333,7 @@ def near_twins(looks: Sequence[Look | None], pictures: Sequence[Picture], *, tel
     return [
         _twins(
             [members[kept[place]] for place in group],
-            pictures,
+            images,
             likeness=min(pair.likeness for pair in within),
             mirrored=any(pair.mirrored for pair in within),
         )
@@ -342,21 +342,21 @@ def near_twins(looks: Sequence[Look | None], pictures: Sequence[Picture], *, tel
 
 
 def _twins(
-    members: Sequence[int], pictures: Sequence[Picture], *, likeness: float, exact: bool = False, mirrored: bool = False
+    members: Sequence[int], images: Sequence[Image], *, likeness: float, exact: bool = False, mirrored: bool = False
 ) -> Twins:
-    group = tuple(pictures[index] for index in members)
+    group = tuple(images[index] for index in members)
     return Twins(
         exact=exact,
         likeness=likeness,
         mirrored=mirrored,
-        leak=len({picture.part for picture in group if picture.part is not None}) > 1,
-        conflict=len({picture.label for picture in group if picture.label is not None}) > 1,
-        pictures=group,
+        leak=len({image.part for image in group if image.part is not None}) > 1,
+        conflict=len({image.label for image in group if image.label is not None}) > 1,
+        images=group,
     )
 
 
 def _groups(pairs: Iterable[NearPair]) -> list[tuple[list[int], list[NearPair]]]:
-    """Pictures that hang together by pairs, in order, with the pairs among them."""
+    """Images that hang together by pairs, in order, with the pairs among them."""
     leader: dict[int, int] = {}
 
     def lead(place: int) -> int:
@@ -377,7 +377,7 @@ def _groups(pairs: Iterable[NearPair]) -> list[tuple[list[int], list[NearPair]]]
     ]
 
 
-_CHUNK = 32  # pictures looked at in one go
+_CHUNK = 32  # images looked at in one go
 _TINY = 32  # pixels: a side below this, and below a quarter of the usual, is far too small
 _ODD_SHAPE = 2.5  # times wider or narrower than is usual here
 
@@ -388,40 +388,40 @@ def check_dataset(
     rule: SplitRule | None = None,
     limits: DecodeLimits | None = None,
     label_column: str | None = None,
-    tell: Tell = silent,
+    tell: ProgressCallback = silent,
 ) -> Report:
-    """Look at every picture of the data that `spec` names, in all its parts, and report.
+    """Look at every image of the data that `spec` names, in all its parts, and report.
 
     `rule` makes the parts of data that declares none, as it would for training; `limits` are those of the image gate. Every
-    picture is decoded as a whole. A folder that training would refuse is looked at as far as it goes.
+    image is decoded as a whole. A folder that training would refuse is looked at as far as it goes.
     """
-    source, faults = _open(spec, label_column)
-    parts, notes = _parts(source, rule or SplitRule(), spec)
-    pictures: list[Picture] = []
+    dataset, faults = _open(spec, label_column)
+    parts, notes = _parts(dataset, rule or SplitRule(), spec)
+    images: list[Image] = []
     looks: list[Look | None] = []
     broken = []
-    with closing(_looks(source, limits or DecodeLimits())) as seen:
+    with closing(_looks(dataset, limits or DecodeLimits())) as seen:
         for index, (name, made) in enumerate(seen):
-            pictures.append(Picture(name=name, part=parts[index], label=_label(source, index)))
+            images.append(Image(name=name, part=parts[index], label=_label(dataset, index)))
             looks.append(made if isinstance(made, Look) else None)
             if isinstance(made, str):
-                broken.append(Broken(picture=pictures[index], reason=made))
-            tell("looking at pictures", index + 1, len(source))
+                broken.append(Broken(image=images[index], reason=made))
+            tell("looking at images", index + 1, len(dataset))
     sizes = _sizes(looks)
     if small := sum(look is not None and look.thumb is None for look in looks):
-        notes.append(f"{small:,} pictures are below 32 pixels, too small to be compared for near duplicates")
+        notes.append(f"{small:,} images are below 32 pixels, too small to be compared for near duplicates")
     return Report(
         data=spec,
-        pictures=len(source),
+        images=len(dataset),
         parts={part: parts.count(part) for part in PARTS if part in parts},
         faults=tuple(faults),
         broken=tuple(broken),
-        twins=(*exact_twins(looks, pictures), *near_twins(looks, pictures, tell=tell)),
-        classes=_classes(source, parts),
+        twins=(*exact_twins(looks, images), *near_twins(looks, images, tell=tell)),
+        classes=_classes(dataset, parts),
         sizes=sizes,
         stored=dict(Counter(look.stored for look in looks if look is not None).most_common()),
-        odd=tuple(_odd(looks, pictures)),
-        notes=(*(source.notes if isinstance(source, ListedSource) else ()), *notes),
+        odd=tuple(_odd(looks, images)),
+        notes=(*(dataset.notes if isinstance(dataset, ListedDataset) else ()), *notes),
     )
 
 
@@ -441,22 +441,22 @@ class _Collected(Offenders):
         """Go on all the same."""
 
 
-def _open(spec: str, label_column: str | None) -> tuple[Source, list[Fault]]:
-    """All pictures of the data, and for a folder that would be refused everything that is wrong with it."""
+def _open(spec: str, label_column: str | None) -> tuple[Dataset, list[Fault]]:
+    """All images of the data, and for a folder that would be refused everything that is wrong with it."""
     try:
-        return open_source(spec, split="all", label_column=label_column), []
+        return open_dataset(spec, split="all", label_column=label_column), []
     except DataError as refusal:
         root = _refused_folder(spec)
         if root is None:
             raise
         collected, left_out = _Collected(spec), LeftOut()
-        names, folders = walk_pictures(root, collected, left_out)
+        names, folders = walk_images(root, collected, left_out)
         contents = DiskContents(root, names)
         try:
-            source = class_folders(contents, names, where=spec, offenders=collected, left_out=left_out, folders=folders)
+            dataset = class_folders(contents, names, where=spec, offenders=collected, left_out=left_out, folders=folders)
         except DataError:
             raise refusal from None  # there is nothing in it to look at
-        return source, collected.faults
+        return dataset, collected.faults
 
 
 def _refused_folder(spec: str) -> Path | None:
@@ -471,51 +471,51 @@ def _refused_folder(spec: str) -> Path | None:
     return root if kind == "folder" and root.is_dir() else None
 
 
-def _parts(source: Source, rule: SplitRule, where: str) -> tuple[list[str | None], list[str]]:
-    """The part of each picture, as the data declares it or else as the rule makes it, and what there is to say about that."""
-    if not isinstance(source, ListedSource):
-        return [None] * len(source), []
-    codes, notes = source.parts, []
+def _parts(dataset: Dataset, rule: SplitRule, where: str) -> tuple[list[str | None], list[str]]:
+    """The part of each image, as the data declares it or else as the rule makes it, and what there is to say about that."""
+    if not isinstance(dataset, ListedDataset):
+        return [None] * len(dataset), []
+    codes, notes = dataset.parts, []
     if set(codes.tolist()) == {UNDECLARED}:
         try:
-            codes = assign_parts(source.digests(), source.table, rule, labels=source.labels, where=where)
-            notes.append("it declares no parts: these are the ones that training would make by the hash of each picture")
+            codes = assign_parts(dataset.digests(), dataset.table, rule, labels=dataset.labels, where=where)
+            notes.append("it declares no parts: these are the ones that training would make by the hash of each image")
         except DataError as refusal:
             first, *others = refusal.message.split("; ")
             notes.append(f"no parts can be made of it: {first}{'; and so on' if others else ''}")
     return [None if code == UNDECLARED else PARTS[code] for code in codes.tolist()], notes
 
 
-def _looks(source: Source, limits: DecodeLimits) -> Generator[tuple[str, Look | str], None, None]:
-    """The name of each picture in order, with what it is or why it cannot be decoded; looked at by several threads."""
+def _looks(dataset: Dataset, limits: DecodeLimits) -> Generator[tuple[str, Look | str], None, None]:
+    """The name of each image in order, with what it is or why it cannot be decoded; looked at by several threads."""
 
     def look(indices: range) -> list[tuple[str, Look | str]]:
-        return [_look(source, index, limits) for index in indices]
+        return [_look(dataset, index, limits) for index in indices]
 
-    return done_ahead(look, chunks(len(source), _CHUNK))  # decoding releases the interpreter's lock
+    return done_ahead(look, chunks(len(dataset), _CHUNK))  # decoding releases the interpreter's lock
 
 
-def _look(source: Source, index: int, limits: DecodeLimits) -> tuple[str, Look | str]:
-    name = source.name(index) if isinstance(source, ListedSource) else ""
+def _look(dataset: Dataset, index: int, limits: DecodeLimits) -> tuple[str, Look | str]:
+    name = dataset.name(index) if isinstance(dataset, ListedDataset) else ""
     try:
-        example = source[index]
-        return example.name, look_at(example, limits)
+        sample = dataset[index]
+        return sample.name, look_at(sample, limits)
     except DataError as error:
         return name, error.message
 
 
-def _label(source: Source, index: int) -> str | None:
-    label = source.label(index)
+def _label(dataset: Dataset, index: int) -> str | None:
+    label = dataset.label(index)
     if isinstance(label, tuple):
-        return ", ".join(source.labels[code] for code in label)
-    return None if label is None else source.labels[label]
+        return ", ".join(dataset.labels[code] for code in label)
+    return None if label is None else dataset.labels[label]
 
 
-def _classes(source: Source, parts: Sequence[str | None]) -> tuple[ClassCount, ...]:
-    """The pictures of each class, in each part that has labels."""
+def _classes(dataset: Dataset, parts: Sequence[str | None]) -> tuple[ClassCount, ...]:
+    """The images of each class, in each part that has labels."""
     counts: Counter[tuple[int, str | None]] = Counter()
     for index, part in enumerate(parts):
-        label = source.label(index)
+        label = dataset.label(index)
         for code in label if isinstance(label, tuple) else () if label is None else (label,):
             counts[code, part] += 1
     present = [part for part in PARTS if any(found == part for _, found in counts)]
@@ -525,7 +525,7 @@ def _classes(source: Source, parts: Sequence[str | None]) -> tuple[ClassCount, .
             total=sum(counts[code, part] for part in (*PARTS, None)),
             parts={part: counts[code, part] for part in present},
         )
-        for code, name in enumerate(source.labels)
+        for code, name in enumerate(dataset.labels)
     )
 
 
@@ -540,21 +540,21 @@ def _spread(numbers: Sequence[int]) -> Spread:
     return Spread(least=min(numbers), median=int(np.median(numbers)), most=max(numbers))
 
 
-def _odd(looks: Sequence[Look | None], pictures: Sequence[Picture]) -> Iterator[Odd]:
+def _odd(looks: Sequence[Look | None], images: Sequence[Image]) -> Iterator[Odd]:
     """What is unusual: in itself, or beside the others."""
     sound = [look for look in looks if look is not None]
     if not sound:
         return
     usual_side = float(np.median([min(look.height, look.width) for look in sound]))
     usual_shape = float(np.median([look.width / look.height for look in sound]))
-    for look, picture in zip(looks, pictures, strict=True):
+    for look, image in zip(looks, images, strict=True):
         if look is None:
             continue
         for what in look.odd:
-            yield Odd(picture=picture, what=what)
+            yield Odd(image=image, what=what)
         if min(look.height, look.width) < min(_TINY, usual_side / 4):
-            yield Odd(picture=picture, what="far smaller than the others")
+            yield Odd(image=image, what="far smaller than the others")
         elif not 1 / _ODD_SHAPE <= look.width / look.height / usual_shape <= _ODD_SHAPE:
-            yield Odd(picture=picture, what="far wider or narrower than the others")
+            yield Odd(image=image, what="far wider or narrower than the others")
         if look.thumb is not None and is_flat(look.thumb[None])[0]:
-            yield Odd(picture=picture, what="of one colour, with nothing to be seen")
+            yield Odd(image=image, what="of one colour, with nothing to be seen")

@@ -1,4 +1,4 @@
-"""A contact sheet: some pictures of each class side by side, each with its label under it."""
+"""A contact sheet: some images of each class side by side, each with its label under it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from vitlab.data.dataset import Source
+from vitlab.data.dataset import Dataset
 from vitlab.data.decode import decode
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.atomic import sync_folder, unwritable
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
@@ -27,14 +27,14 @@ _TEXT, _TITLE = 12, 15  # pixels of letters
 _LINES = 2  # of a label at most
 _MOST_COLUMNS = 12
 _PAPER, _CELL, _INK, _FAINT, _FAULT = "#ffffff", "#ececec", "#202020", "#606060", "#b03030"
-_MOST = 2500  # pictures: a sheet of more is no longer looked at
+_MOST = 2500  # images: a sheet of more is no longer looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a sheet shows: how many pictures of how many classes, how many of them broken, and its size in pixels."""
+    """What a sheet shows: how many images of how many classes, how many of them broken, and its size in pixels."""
 
-    pictures: int
+    images: int
     classes: int
     broken: int
     height: int
@@ -42,41 +42,41 @@ class Shown:
 
 
 def write_sheet(
-    source: Source, path: Path, *, title: str, count: int = 64, seed: int = 0, side: int = 96, tell: Tell = silent
+    dataset: Dataset, path: Path, *, title: str, count: int = 64, seed: int = 0, side: int = 96, tell: ProgressCallback = silent
 ) -> Shown:
-    """Write a contact sheet of about `count` pictures as the PNG file `path`, whole or not at all.
+    """Write a contact sheet of about `count` images as the PNG file `path`, whole or not at all.
 
-    Pictures are drawn by `seed`, equally many of each class as far as they go; with more classes than `count`, one of each of
-    `count` classes. `side` is the pixels of the square each picture is fitted into.
+    Images are drawn by `seed`, equally many of each class as far as they go; with more classes than `count`, one of each of
+    `count` classes. `side` is the pixels of the square each image is fitted into.
     """
     for name, value, least, most in (("count", count, 1, _MOST), ("side", side, 16, 512), ("seed", seed, 0, 2**63 - 1)):
         if not least <= value <= most:
             raise ConfigError(f"{name}={value} must be from {least} to {most}")
-    if len(source) == 0:
-        raise DataError(f"{title} holds no picture")
-    groups = choose(source, count, seed)
+    if len(dataset) == 0:
+        raise DataError(f"{title} holds no image")
+    groups = choose(dataset, count, seed)
     cells = []
     for indices in groups:
         for index in indices:
-            cells.append(_cell(source, index, side))
-            tell("drawing pictures", len(cells), sum(map(len, groups)))
-    sheet = _drawn(cells, title=_heading(title, source, groups), side=side, columns=_columns(groups))
+            cells.append(_cell(dataset, index, side))
+            tell("drawing images", len(cells), sum(map(len, groups)))
+    sheet = _drawn(cells, title=_heading(title, dataset, groups), side=side, columns=_columns(groups))
     _save(sheet, path)
     return Shown(
-        pictures=len(cells),
-        classes=len(groups) if source.labels else 0,
-        broken=sum(cell.picture is None for cell in cells),
+        images=len(cells),
+        classes=len(groups) if dataset.labels else 0,
+        broken=sum(cell.image is None for cell in cells),
         height=sheet.height,
         width=sheet.width,
     )
 
 
-def choose(source: Source, count: int, seed: int) -> list[list[int]]:
-    """Which pictures to show, class by class: the same ones for the same seed."""
+def choose(dataset: Dataset, count: int, seed: int) -> list[list[int]]:
+    """Which images to show, class by class: the same ones for the same seed."""
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for index in range(len(source)):
-        label = source.label(index)
-        # Of several classes the first stands for the picture; without labels all are of one kind.
+    for index in range(len(dataset)):
+        label = dataset.label(index)
+        # Of several classes the first stands for the image; without labels all are of one kind.
         key = (label[:1] if isinstance(label, tuple) else (label,)) if label is not None else ()
         members[key].append(index)
     keys = sorted(members)
@@ -94,30 +94,30 @@ def choose(source: Source, count: int, seed: int) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """One picture of a sheet, fitted into its square, or None where it cannot be decoded; and its label."""
+    """One image of a sheet, fitted into its square, or None where it cannot be decoded; and its label."""
 
-    picture: Image.Image | None
+    image: Image.Image | None
     label: str
 
 
-def _cell(source: Source, index: int, side: int) -> _Cell:
-    label = source.label(index)
+def _cell(dataset: Dataset, index: int, side: int) -> _Cell:
+    label = dataset.label(index)
     text = ""
     if isinstance(label, tuple):
-        text = ", ".join(source.labels[code] for code in label)
+        text = ", ".join(dataset.labels[code] for code in label)
     elif label is not None:
-        text = source.labels[label]
+        text = dataset.labels[label]
     try:
-        example = source[index]
-        content = example.content
-        pixels = decode(content, name=example.name, at_least=(side, side)) if isinstance(content, bytes) else content
+        sample = dataset[index]
+        content = sample.content
+        pixels = decode(content, name=sample.name, at_least=(side, side)) if isinstance(content, bytes) else content
     except DataError:
-        return _Cell(picture=None, label=text)
-    return _Cell(picture=_fitted(pixels, side), label=text or PurePosixPath(example.name).stem)
+        return _Cell(image=None, label=text)
+    return _Cell(image=_fitted(pixels, side), label=text or PurePosixPath(sample.name).stem)
 
 
 def _fitted(pixels_HWC: NDArray[np.uint8], side: int) -> Image.Image:
-    """As large as fits: photographs smoothly, pictures of a few pixels by whole multiples, so that their pixels stay square."""
+    """As large as fits: photographs smoothly, images of a few pixels by whole multiples, so that their pixels stay square."""
     image = Image.fromarray(pixels_HWC[:, :, 0] if pixels_HWC.shape[2] == 1 else pixels_HWC[:, :, :3])
     scale = side / max(image.size)
     if scale >= 2:
@@ -137,13 +137,13 @@ def _columns(groups: Sequence[Sequence[int]]) -> int:
     return max(1, wished // share) * share
 
 
-def _heading(title: str, source: Source, groups: Sequence[Sequence[int]]) -> str:
-    shown = f"{title}: {sum(map(len, groups)):,} of {len(source):,} pictures"
-    if not source.labels:
+def _heading(title: str, dataset: Dataset, groups: Sequence[Sequence[int]]) -> str:
+    shown = f"{title}: {sum(map(len, groups)):,} of {len(dataset):,} images"
+    if not dataset.labels:
         return shown
-    if len(groups) == len(source.labels):
+    if len(groups) == len(dataset.labels):
         return f"{shown}, {len(groups):,} classes"
-    return f"{shown}, {len(groups):,} of {len(source.labels):,} classes"
+    return f"{shown}, {len(groups):,} of {len(dataset.labels):,} classes"
 
 
 def _drawn(cells: Sequence[_Cell], *, title: str, side: int, columns: int) -> Image.Image:
@@ -162,14 +162,14 @@ def _drawn(cells: Sequence[_Cell], *, title: str, side: int, columns: int) -> Im
     for place, (cell, words) in enumerate(zip(cells, labels, strict=True)):
         x, y = _MARGIN + place % columns * (side + _GAP), top + place // columns * pitch
         pen.rectangle((x, y, x + side - 1, y + side - 1), fill=_CELL)
-        if cell.picture is None:
+        if cell.image is None:
             pen.line((x, y, x + side - 1, y + side - 1), fill=_FAULT)
             pen.line((x, y + side - 1, x + side - 1, y), fill=_FAULT)
         else:
-            sheet.paste(cell.picture, (x + (side - cell.picture.width) // 2, y + (side - cell.picture.height) // 2))
+            sheet.paste(cell.image, (x + (side - cell.image.width) // 2, y + (side - cell.image.height) // 2))
         for number, text in enumerate(words):
             across = x + (side - font.getlength(text)) / 2
-            pen.text((across, y + side + 2 + number * line), text, fill=_FAULT if cell.picture is None else _FAINT, font=font)
+            pen.text((across, y + side + 2 + number * line), text, fill=_FAULT if cell.image is None else _FAINT, font=font)
     return sheet
 
 

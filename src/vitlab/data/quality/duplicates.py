@@ -1,11 +1,11 @@
-"""Pictures that are nearly the same: recompressed, resized, brightened, slightly cropped, recoloured or mirrored.
+"""Images that are nearly the same: recompressed, resized, brightened, slightly cropped, recoloured or mirrored.
 
-Each picture becomes a grey thumbnail of 32 x 32. Its 64-bit hash is the signs of the 64 lowest frequencies of the thumbnail
+Each image becomes a grey thumbnail of 32 x 32. Its 64-bit hash is the signs of the 64 lowest frequencies of the thumbnail
 (the DCT without its mean), which brightness and contrast do not change. Hashes are compared by bands of bits, so that no
-picture is compared with all others; a picture is also looked up with those of its bits flipped whose frequencies are weakest,
+image is compared with all others; a image is also looked up with those of its bits flipped whose frequencies are weakest,
 since these are the ones that a small change flips. Whoever meets in a band is then compared thumbnail by thumbnail.
 
-Axes: N pictures, P pairs, F frequencies, H height, W width of a thumbnail.
+Axes: N images, P pairs, F frequencies, H height, W width of a thumbnail.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.io.progress import Tell, silent
+from vitlab.io.progress import ProgressCallback, silent
 
 SIDE = 32
-"""Pixels of a thumbnail's side; a picture with fewer has too little in it to be told from another of its kind."""
+"""Pixels of a thumbnail's side; a image with fewer has too little in it to be told from another of its kind."""
 
-# On 7,349 Pets and 60,000 CIFAR-10 pictures, pairs past these three were looked at: all but a few are the same photograph.
+# On 7,349 Pets and 60,000 CIFAR-10 images, pairs past these three were looked at: all but a few are the same photograph.
 LEAST_LIKENESS = 0.9  # correlation of the thumbnails
 LEAST_DETAIL = 0.6  # ... of what a blur takes away from them: two skies over two fields agree in all but this
 LEAST_CENTRES = {
@@ -31,9 +31,9 @@ LEAST_CENTRES = {
     8: 0.75,
 }  # ... of their middles, so many pixels off the edges: two in the same frame agree in all but these
 
-_FLAT = 4.0  # grey levels: a standard deviation below it is an empty picture, which is like any other
-_MANY = 200_000  # pictures, from which bands are made longer
-_MOST_MET = 2048  # pictures one is held against in a band
+_FLAT = 4.0  # grey levels: a standard deviation below it is an empty image, which is like any other
+_MANY = 200_000  # images, from which bands are made longer
+_MOST_MET = 2048  # images one is held against in a band
 _MOST_LIKELY = 24  # ... of which so many are compared by their pixels: a thousand copies need not all be compared with all
 _MOST_DIFFERENT = 18  # bits of 64
 _LEAST_COARSE = 0.85  # correlation of the 64 frequencies: less than is asked of the thumbnails, and 16 times sooner known
@@ -48,7 +48,7 @@ Pairs = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearPair:
-    """Two pictures by number, the smaller first; `likeness` is the correlation of their thumbnails, up to 1."""
+    """Two images by number, the smaller first; `likeness` is the correlation of their thumbnails, up to 1."""
 
     first: int
     second: int
@@ -57,7 +57,7 @@ class NearPair:
 
 
 def thumbnail(image_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A picture as 32 x 32 grey pixels, each the mean of what it covers, whatever the aspect ratio."""
+    """A image as 32 x 32 grey pixels, each the mean of what it covers, whatever the aspect ratio."""
     pixels = image_HWC[:, :, 0] if image_HWC.shape[2] == 1 else image_HWC[:, :, :3]
     grey = Image.fromarray(np.ascontiguousarray(pixels)).convert("L")
     return np.asarray(grey.resize((SIDE, SIDE), Image.Resampling.BOX))
@@ -69,7 +69,7 @@ def is_flat(thumb_NHW: Thumbnails) -> NDArray[np.bool_]:
     return flat
 
 
-def near_pairs(thumb_NHW: Thumbnails, *, tell: Tell = silent) -> list[NearPair]:
+def near_pairs(thumb_NHW: Thumbnails, *, tell: ProgressCallback = silent) -> list[NearPair]:
     """Every two thumbnails that show nearly the same, as they are or mirrored. Flat ones should be left out before."""
     weight_NF = _frequencies(thumb_NHW)
     found: dict[tuple[int, int], NearPair] = {}
@@ -78,12 +78,12 @@ def near_pairs(thumb_NHW: Thumbnails, *, tell: Tell = silent) -> list[NearPair]:
         asked_NF = weight_NF * _MIRROR_F if mirrored else weight_NF
         met: list[Pairs] = []
         for number, band in enumerate(_bands(len(thumb_NHW))):
-            tell("comparing pictures", number + mirrored * steps // 2, steps)
+            tell("comparing images", number + mirrored * steps // 2, steps)
             met.extend(_meetings(weight_NF, asked_NF, band))
         likely_P2 = _likely(weight_NF, asked_NF, _unique(met))
         for pair in _compared(thumb_NHW, likely_P2, mirrored=mirrored):
             found.setdefault((pair.first, pair.second), pair)
-    tell("comparing pictures", steps, steps)
+    tell("comparing images", steps, steps)
     return [found[key] for key in sorted(found)]
 
 
@@ -99,7 +99,7 @@ def _cosines(count: int) -> NDArray[np.float32]:
 _LOWEST = sorted(((down, across) for down in range(12) for across in range(12)), key=lambda pair: (sum(pair), pair))[1:65]
 _DOWN, _ACROSS = np.array(_LOWEST).T
 _COSINES = _cosines(12)
-# Mirrored, a picture's odd frequencies across change their sign, and nothing else does.
+# Mirrored, a image's odd frequencies across change their sign, and nothing else does.
 _MIRROR_F = np.where(_ACROSS % 2 == 1, -1, 1).astype(np.float32)
 
 
@@ -113,7 +113,7 @@ def _frequencies(thumb_NHW: Thumbnails) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Band:
-    """Some of the 64 bits, and in which of its weakest ones a picture may differ to be met: up to `flips` of `weak`."""
+    """Some of the 64 bits, and in which of its weakest ones a image may differ to be met: up to `flips` of `weak`."""
 
     bits: NDArray[np.int64]
     weak: int
@@ -125,7 +125,7 @@ class _Band:
 
 
 def _bands(count: int) -> list[_Band]:
-    """Bands that are long enough for a picture to meet few strangers among `count`: four of 16 bits, or three of 21."""
+    """Bands that are long enough for a image to meet few strangers among `count`: four of 16 bits, or three of 21."""
     number, weak, flips = (4, 6, 2) if count < _MANY else (3, 8, 3)
     return [_Band(bits=np.arange(start, 64 // number * number, number), weak=weak, flips=flips) for start in range(number)]
 
@@ -161,7 +161,7 @@ def _meetings(weight_NF: NDArray[np.float32], asked_NF: NDArray[np.float32], ban
 
 
 def _closest(pairs_P2: Pairs, apart_P: NDArray[np.uint8]) -> Pairs:
-    """Of the pairs of each first picture those whose hashes are least apart, up to a number."""
+    """Of the pairs of each first image those whose hashes are least apart, up to a number."""
     order_P = np.lexsort((apart_P, pairs_P2[:, 0]))
     ordered = pairs_P2[order_P]
     begins = np.flatnonzero(np.diff(ordered[:, 0], prepend=-1))

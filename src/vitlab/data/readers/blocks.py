@@ -1,4 +1,4 @@
-"""Pictures that lie one after another in a file: pixels of one shape, or encoded pictures end to end."""
+"""Images that lie one after another in a file: pixels of one shape, or encoded images end to end."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import LabelTable, ListedSource
+from vitlab.data.dataset import LabelTable, ListedDataset
 from vitlab.errors import DataError
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import DIGEST_BYTES, Content, Digests, digest_all
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 Layout = Literal["HW", "HWC", "CHW", "CWH"]
 Pixels = NDArray[np.uint8]
@@ -27,7 +27,7 @@ _TO_HWC = {"HWC": (0, 1, 2), "CHW": (1, 2, 0), "CWH": (2, 1, 0)}
 
 
 class Block(Protocol):
-    """Some pictures in a row, in one file."""
+    """Some images in a row, in one file."""
 
     @property
     def where(self) -> str:
@@ -46,7 +46,7 @@ class Block(Protocol):
 
 
 class PixelBlock:
-    """Pictures of one shape. `load` gives them as an array, (pictures, ...), and is called once in each process that reads:
+    """Images of one shape. `load` gives them as an array, (images, ...), and is called once in each process that reads:
     only it travels to other processes, which after a fork share the memory anyhow.
     """
 
@@ -65,13 +65,13 @@ class PixelBlock:
         """Pixels (H, W, C), a copy."""
         if self._array is None:
             self._array = self._load()
-        picture: Pixels = self._array[index].reshape(self._shape)
+        image: Pixels = self._array[index].reshape(self._shape)
         if self._layout == "HW":
-            return np.array(picture[:, :, None])
-        return np.array(picture.transpose(_TO_HWC[self._layout]), order="C")
+            return np.array(image[:, :, None])
+        return np.array(image.transpose(_TO_HWC[self._layout]), order="C")
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
-        """The hash of each picture."""
+        """The hash of each image."""
         return digest_all(self.read, rows)
 
     def __getstate__(self) -> dict[str, object]:
@@ -79,7 +79,7 @@ class PixelBlock:
 
 
 class EncodedBlock:
-    """Encoded pictures end to end: picture i is the bytes from `ends[i]` to `ends[i + 1]`."""
+    """Encoded images end to end: image i is the bytes from `ends[i]` to `ends[i + 1]`."""
 
     def __init__(self, where: str, ends: NDArray[np.int64], load: Callable[[], Pixels]) -> None:
         self.where = where
@@ -91,13 +91,13 @@ class EncodedBlock:
         return len(self._ends) - 1
 
     def read(self, index: int) -> bytes:
-        """The encoded picture."""
+        """The encoded image."""
         if self._bytes is None:
             self._bytes = self._load()
         return self._bytes[self._ends[index] : self._ends[index + 1]].tobytes()
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
-        """The hash of each picture."""
+        """The hash of each image."""
         return digest_all(self.read, rows)
 
     def __getstate__(self) -> dict[str, object]:
@@ -112,20 +112,20 @@ class BlockContents:
         self._starts = [0, *accumulate(map(len, blocks))]
 
     def name(self, row: int) -> str:
-        """`file, picture 7`, counted from 0 in each file."""
+        """`file, image 7`, counted from 0 in each file."""
         number = bisect_right(self._starts, row) - 1
-        return f"{self._blocks[number].where}, picture {row - self._starts[number]}"
+        return f"{self._blocks[number].where}, image {row - self._starts[number]}"
 
     def read(self, row: int) -> Content:
-        """The picture."""
+        """The image."""
         number = bisect_right(self._starts, row) - 1
         try:
             return self._blocks[number].read(row - self._starts[number])
         except OSError as error:
-            raise DataError(f"{shown(self.name(row))} cannot be read: {error.strerror}") from error
+            raise DataError(f"{printable(self.name(row))} cannot be read: {error.strerror}") from error
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
-        """The hash of each picture, block by block: some remember theirs."""
+        """The hash of each image, block by block: some remember theirs."""
         found = np.empty((len(rows), DIGEST_BYTES), np.uint8)
         number_of = np.searchsorted(self._starts, rows, side="right") - 1
         for number in np.unique(number_of).tolist():
@@ -134,18 +134,18 @@ class BlockContents:
             try:
                 found[places] = block.digests(rows[places] - self._starts[number])
             except OSError as error:
-                raise DataError(f"{shown(block.where)} cannot be read: {error.strerror}") from error
+                raise DataError(f"{printable(block.where)} cannot be read: {error.strerror}") from error
         return found
 
 
 def from_blocks(
     blocks: Sequence[Block], codes: Sequence[NDArray[np.integer]], parts: Sequence[int], labels: Sequence[str]
-) -> ListedSource:
-    """A source of blocks that each belong to one part, with the class of each picture; refuses labels without a class."""
+) -> ListedDataset:
+    """A source of blocks that each belong to one part, with the class of each image; refuses labels without a class."""
     for block, of_block in zip(blocks, codes, strict=True):
         check_codes(of_block, len(block), len(labels), block.where)
     joined = np.concatenate([np.asarray(of_block, np.int32) for of_block in codes])
-    return ListedSource(
+    return ListedDataset(
         contents=BlockContents(blocks),
         rows=np.arange(len(joined), dtype=np.int64),
         table=LabelTable(codes=joined),
@@ -154,15 +154,15 @@ def from_blocks(
     )
 
 
-def check_codes(codes: NDArray[np.integer], pictures: int, classes: int, where: str) -> None:
-    """DataError where there are not as many labels as pictures, or one is outside the classes."""
-    if len(codes) != pictures:
-        raise DataError(f"{shown(where)}: {pictures:,} pictures and {len(codes):,} labels")
+def check_codes(codes: NDArray[np.integer], images: int, classes: int, where: str) -> None:
+    """DataError where there are not as many labels as images, or one is outside the classes."""
+    if len(codes) != images:
+        raise DataError(f"{printable(where)}: {images:,} images and {len(codes):,} labels")
     wrong = np.flatnonzero((codes < 0) | (codes >= classes))
     if len(wrong):
         raise DataError(
-            f"{shown(where)}: {len(wrong):,} labels are outside 0 to {classes - 1};"
-            f" the first is {codes[wrong[0]]}, of picture {wrong[0]:,}"
+            f"{printable(where)}: {len(wrong):,} labels are outside 0 to {classes - 1};"
+            f" the first is {codes[wrong[0]]}, of image {wrong[0]:,}"
         )
 
 
@@ -170,7 +170,7 @@ def map_bytes(path: Path, stamp: tuple[int, int, int], offset: int, length: int)
     """Bytes of a file as memory, paged in as they are read; DataError where the file has changed since it was listed."""
     status = path.stat()
     if stamp_of(status)[:2] != stamp[:2] or offset + length > status.st_size:
-        raise DataError(f"{shown(str(path))} has changed since it was opened", hint="start again")
+        raise DataError(f"{printable(str(path))} has changed since it was opened", hint="start again")
     if length == 0:
         return np.zeros(0, np.uint8)
     return np.memmap(path, np.uint8, mode="r", offset=offset, shape=(length,))

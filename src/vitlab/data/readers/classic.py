@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import ListedSource
+from vitlab.data.dataset import ListedDataset
 from vitlab.data.readers.blocks import LARGEST_IN_MEMORY, PixelBlock, Pixels, find_file, from_blocks, map_bytes
 from vitlab.data.readers.manifest import read_bytes, read_classes
 from vitlab.data.readers.matfile import MatArray, list_arrays, read_array
@@ -20,7 +20,7 @@ from vitlab.data.split import TEST, TRAIN
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import GZIP, MOST_INFLATED, inflated
 from vitlab.io.cache import stamp_of
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 CifarKind = Literal["cifar10", "cifar100", "cifar100-coarse"]
 
@@ -29,8 +29,8 @@ CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog
 _PIXELS = 3 * 32 * 32
 
 
-def open_cifar(root: Path, kind: CifarKind) -> ListedSource:
-    """The pictures of the binary files in a folder, or in the folder they unpack to; coarse are CIFAR-100's 20 superclasses."""
+def open_cifar(root: Path, kind: CifarKind) -> ListedDataset:
+    """The images of the binary files in a folder, or in the folder they unpack to; coarse are CIFAR-100's 20 superclasses."""
     hundred = kind != "cifar10"
     labels: Sequence[str] = CIFAR10_CLASSES
     if hundred:
@@ -90,15 +90,15 @@ IDX_CLASSES: dict[str, tuple[str, ...]] = {
 _CHUNK = 2**20
 
 
-def open_idx(root: Path, kind: str) -> ListedSource:
-    """The pictures of `train-images-idx3-ubyte[.gz]` and `t10k-...` in a folder, with the class names of `kind`."""
+def open_idx(root: Path, kind: str) -> ListedDataset:
+    """The images of `train-images-idx3-ubyte[.gz]` and `t10k-...` in a folder, with the class names of `kind`."""
     blocks, codes, parts = [], [], []
     for stem, part in (("train", TRAIN), ("t10k", TEST)):
         images, labels = _file(root, stem, "images", 3), _file(root, stem, "labels", 1)
         if images is None and labels is None:
             continue
         if images is None or labels is None:
-            raise DataError(f"{root}: {stem} has {'labels' if images is None else 'pictures'} only")
+            raise DataError(f"{root}: {stem} has {'labels' if images is None else 'images'} only")
         (count, height, width), load = _idx_opened(images, axes=3)
         (_,), load_labels = _idx_opened(labels, axes=1)
         blocks.append(PixelBlock(str(images), count, load, shape=(height, width), layout="HW"))
@@ -123,15 +123,15 @@ def _idx_opened(path: Path, *, axes: int) -> tuple[tuple[int, ...], partial[Pixe
         file.seek(0)
         header = next(_inflated(path, length), b"") if packed else file.read(length)
     if len(header) < length or header[:4] != bytes((0, 0, 8, axes)):
-        raise DataError(f"{shown(str(path))} is no idx file of bytes with {axes} axes")
+        raise DataError(f"{printable(str(path))} is no idx file of bytes with {axes} axes")
     shape = tuple(np.frombuffer(header, ">u4", axes, offset=4).tolist())
     size = math.prod(shape)
     if packed:
         if size > min(LARGEST_IN_MEMORY, stamp[0] * MOST_INFLATED):
-            raise DataError(f"{shown(str(path))}: its {stamp[0]:,} bytes cannot hold the {size:,} its header claims")
+            raise DataError(f"{printable(str(path))}: its {stamp[0]:,} bytes cannot hold the {size:,} its header claims")
         return shape, partial(_load_packed, path, stamp, shape)
     if stamp[0] != length + size:
-        raise DataError(f"{shown(str(path))} has {stamp[0]:,} bytes; by its header it should have {length + size:,}")
+        raise DataError(f"{printable(str(path))} has {stamp[0]:,} bytes; by its header it should have {length + size:,}")
     return shape, partial(_load_plain, path, stamp, shape)
 
 
@@ -141,17 +141,17 @@ def _load_plain(path: Path, stamp: tuple[int, int, int], shape: tuple[int, ...])
 
 def _load_packed(path: Path, stamp: tuple[int, int, int], shape: tuple[int, ...]) -> Pixels:
     if stamp_of(path.stat())[:2] != stamp[:2]:
-        raise DataError(f"{shown(str(path))} has changed since it was opened", hint="start again")
+        raise DataError(f"{printable(str(path))} has changed since it was opened", hint="start again")
     wanted = 4 + 4 * len(shape) + math.prod(shape)
     result = np.empty(wanted, np.uint8)
     filled = 0
     for chunk in _inflated(path, _CHUNK):
         if filled + len(chunk) > wanted:
-            raise DataError(f"{shown(str(path))} holds more than the {wanted:,} bytes its header says")
+            raise DataError(f"{printable(str(path))} holds more than the {wanted:,} bytes its header says")
         result[filled : filled + len(chunk)] = np.frombuffer(chunk, np.uint8)
         filled += len(chunk)
     if filled != wanted:
-        raise DataError(f"{shown(str(path))} is cut off: it holds {filled:,} of {wanted:,} bytes")
+        raise DataError(f"{printable(str(path))} is cut off: it holds {filled:,} of {wanted:,} bytes")
     return result[4 + 4 * len(shape) :].reshape(shape)
 
 
@@ -161,14 +161,14 @@ def _inflated(path: Path, most: int) -> Iterator[bytes]:
         with path.open("rb") as file:
             yield from inflated(iter(partial(file.read, _CHUNK), b""), wrapping=GZIP, most=most)
     except zlib.error as error:
-        raise DataError(f"{shown(str(path))} is damaged or cut off: {error}") from error
+        raise DataError(f"{printable(str(path))} is damaged or cut off: {error}") from error
 
 
 # SVHN, cropped digits: `train_32x32.mat` and `test_32x32.mat`, read without pickle and without MATLAB's other types.
 
 
-def open_svhn(root: Path) -> ListedSource:
-    """The pictures of both files of a folder. Their label 10 is the digit 0; classes are the digits in order."""
+def open_svhn(root: Path) -> ListedDataset:
+    """The images of both files of a folder. Their label 10 is the digit 0; classes are the digits in order."""
     blocks, codes, parts = [], [], []
     for name, part in (("train_32x32.mat", TRAIN), ("test_32x32.mat", TEST)):
         path = find_file(root, [name])
@@ -176,10 +176,12 @@ def open_svhn(root: Path) -> ListedSource:
             continue
         arrays = {array.name: array for array in list_arrays(path)}
         if "X" not in arrays or "y" not in arrays:
-            raise DataError(f"{shown(str(path))} holds {', '.join(map(shown, arrays)) or 'no array'}, where SVHN holds X and y")
+            raise DataError(
+                f"{printable(str(path))} holds {', '.join(map(printable, arrays)) or 'no array'}, where SVHN holds X and y"
+            )
         x, y = arrays["X"], arrays["y"]
         if len(x.shape) != 4 or x.shape[2] != 3 or x.dtype[1:] != "u1":
-            raise DataError(f"{shown(str(path))}: X is {x.shape} of {x.dtype}, where SVHN has (32, 32, 3, pictures) bytes")
+            raise DataError(f"{printable(str(path))}: X is {x.shape} of {x.dtype}, where SVHN has (32, 32, 3, images) bytes")
         height, width, channels, count = x.shape
         load = partial(_svhn_load, x, stamp_of(path.stat()))
         blocks.append(PixelBlock(str(path), count, load, shape=(channels, width, height), layout="CWH"))
@@ -193,12 +195,12 @@ def open_svhn(root: Path) -> ListedSource:
 def _digits(y: MatArray, path: Path) -> NDArray[np.int64]:
     values = read_array(y)
     if not np.all(np.isin(values, np.arange(1, 11))):
-        raise DataError(f"{shown(str(path))}: labels y must be whole numbers from 1 to 10")
+        raise DataError(f"{printable(str(path))}: labels y must be whole numbers from 1 to 10")
     return values.astype(np.int64) % 10
 
 
 def _svhn_load(x: MatArray, stamp: tuple[int, int, int]) -> Pixels:
     if stamp_of(x.path.stat())[:2] != stamp[:2]:
-        raise DataError(f"{shown(str(x.path))} has changed since it was opened", hint="start again")
-    # MATLAB's first axis runs fastest, so the last one, over pictures, runs slowest and each picture lies in one piece.
+        raise DataError(f"{printable(str(x.path))} has changed since it was opened", hint="start again")
+    # MATLAB's first axis runs fastest, so the last one, over images, runs slowest and each image lies in one piece.
     return read_array(x).view(np.uint8).reshape(x.shape[3], -1)

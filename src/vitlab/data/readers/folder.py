@@ -1,4 +1,4 @@
-"""Pictures in class folders (`root/<class>/...`, or `root/train/<class>/...` and so on), on disk or in an archive."""
+"""Images in class folders (`root/<class>/...`, or `root/train/<class>/...` and so on), on disk or in an archive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vitlab.data.dataset import (
     UNKNOWN,
     Contents,
     LabelTable,
-    ListedSource,
+    ListedDataset,
     Offenders,
     look_alikes,
     unusable_name,
@@ -29,19 +29,19 @@ from vitlab.errors import DataError
 from vitlab.io.archive_limits import READ_IN_PLACE
 from vitlab.io.cache import recall, remember, settled, stamp_of
 from vitlab.io.digests import DIGEST_BYTES, WORTH_REMEMBERING, Digests, digest_all
-from vitlab.io.names import Names, shown
+from vitlab.io.names import Names, printable
 
-# Which names in a folder or an archive are pictures, and what is left out and counted.
+# Which names in a folder or an archive are images, and what is left out and counted.
 
-# Every name that says "picture", whether or not the decoder takes it: a refused picture is heard of, a skipped one is not.
+# Every name that says "image", whether or not the decoder takes it: a refused image is heard of, a skipped one is not.
 PICTURE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".ppm", ".pgm"}
 )
 _HIDDEN = re.compile(r"(?:^|/)(?:\.|(?:thumbs\.db|desktop\.ini|__macosx)(?:/|$))", re.IGNORECASE)
 
 
-def is_picture(name: str) -> bool:
-    """Whether the name's ending is a picture's, in either case."""
+def is_image(name: str) -> bool:
+    """Whether the name's ending is a image's, in either case."""
     dot = name.rfind(".")
     return dot > 0 and name[dot:].lower() in PICTURE_SUFFIXES
 
@@ -66,15 +66,15 @@ class LeftOut:
         """One sentence, or no sentence where nothing was left out."""
         if not self._counts:
             return ()
-        kinds = ", ".join(f"{count:,} {shown(kind)}" for kind, count in self._counts.most_common())
-        return (f"{self._counts.total():,} files left out that are no pictures: {kinds}",)
+        kinds = ", ".join(f"{count:,} {printable(kind)}" for kind, count in self._counts.most_common())
+        return (f"{self._counts.total():,} files left out that are no images: {kinds}",)
 
 
-def picture_rows(names: Iterable[str], left_out: LeftOut) -> list[int]:
-    """The numbers of the names that are pictures; the others are counted."""
+def image_rows(names: Iterable[str], left_out: LeftOut) -> list[int]:
+    """The numbers of the names that are images; the others are counted."""
     rows = []
     for row, name in enumerate(names):
-        if is_picture(name) and not is_hidden(name):
+        if is_image(name) and not is_hidden(name):
             rows.append(row)
         else:
             left_out.add(name)
@@ -84,10 +84,10 @@ def picture_rows(names: Iterable[str], left_out: LeftOut) -> list[int]:
 # Files of a folder as contents: walked once, read by name, hashed once for as long as they stay the same.
 
 
-def walk_pictures(root: Path, offenders: Offenders, left_out: LeftOut) -> tuple[Names, list[str]]:
-    """The paths, relative to `root` and sorted, of every picture under it, and of every folder; links are followed.
+def walk_images(root: Path, offenders: Offenders, left_out: LeftOut) -> tuple[Names, list[str]]:
+    """The paths, relative to `root` and sorted, of every image under it, and of every folder; links are followed.
 
-    A picture that cannot be read, is no ordinary file or leads nowhere is an offender; so is a folder that is reached twice,
+    A image that cannot be read, is no ordinary file or leads nowhere is an offender; so is a folder that is reached twice,
     whether a link leads in a circle or to a folder of its own.
     """
     found: list[str] = []
@@ -104,7 +104,7 @@ def walk_pictures(root: Path, offenders: Offenders, left_out: LeftOut) -> tuple[
             continue
         first = seen.setdefault((status.st_dev, status.st_ino), folder)
         if first != folder:
-            offenders.add(folder, f"a link to a folder that is already read ({shown(first or '.')})")
+            offenders.add(folder, f"a link to a folder that is already read ({printable(first or '.')})")
             continue
         for entry in entries:
             name = f"{folder}/{entry.name}" if folder else entry.name
@@ -113,7 +113,7 @@ def walk_pictures(root: Path, offenders: Offenders, left_out: LeftOut) -> tuple[
             elif os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():  # noqa: PTH112
                 waiting.append(name)
                 folders.append(name)
-            elif not is_picture(entry.name):
+            elif not is_image(entry.name):
                 left_out.add(entry.name)
             elif (reason := unreadable(entry.path)) is not None:
                 offenders.add(name, reason)
@@ -145,24 +145,24 @@ class DiskContents:
         return os.path.join(self._root, self._names[row])  # noqa: PTH118 (a Path costs ten times as much)
 
     def read(self, row: int) -> bytes:
-        """The file's bytes; DataError where it has gone, cannot be read or is larger than a picture may be."""
+        """The file's bytes; DataError where it has gone, cannot be read or is larger than a image may be."""
         path = self.name(row)
         try:
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123
                 size = os.fstat(file.fileno()).st_size
                 if size > READ_IN_PLACE.entry_bytes:
                     limit = READ_IN_PLACE.entry_bytes
-                    raise DataError(f"{shown(path)} has {size:,} bytes; a picture may have {limit:,} (entry_bytes)")
+                    raise DataError(f"{printable(path)} has {size:,} bytes; a image may have {limit:,} (entry_bytes)")
                 return file.read()
         except OSError as error:
-            raise DataError(f"{shown(path)} cannot be read: {error.strerror}") from error
+            raise DataError(f"{printable(path)} cannot be read: {error.strerror}") from error
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
         """The hash of each file's content; remembered for files whose size and times have not changed."""
         try:
             stamps = [stamp_of(os.stat(self.name(int(row)))) for row in rows]  # noqa: PTH116
         except OSError as error:
-            raise DataError(f"{shown(str(error.filename))} cannot be read: {error.strerror}") from error
+            raise DataError(f"{printable(str(error.filename))} cannot be read: {error.strerror}") from error
         if sum(stamp[0] for stamp in stamps) < WORTH_REMEMBERING:
             return digest_all(self.read, rows)
         known = _recalled(Path(self._root))
@@ -193,23 +193,23 @@ _REPAIR = "repair these and start again; a CSV with columns path, label and spli
 _NO_CLASS = "/"  # no folder can be called that
 
 
-def open_folder(root: Path) -> ListedSource:
-    """The pictures of a folder on disk; one error lists everything that is wrong with it."""
+def open_folder(root: Path) -> ListedDataset:
+    """The images of a folder on disk; one error lists everything that is wrong with it."""
     offenders, left_out = Offenders(str(root)), LeftOut()
-    names, folders = walk_pictures(root, offenders, left_out)
+    names, folders = walk_images(root, offenders, left_out)
     return class_folders(DiskContents(root, names), names, where=str(root), offenders=offenders, left_out=left_out, folders=folders)
 
 
-def open_unlabelled(root: Path) -> ListedSource:
-    """Every picture under a folder, without labels; folders called train, val and test, where there are only these, are parts."""
+def open_unlabelled(root: Path) -> ListedDataset:
+    """Every image under a folder, without labels; folders called train, val and test, where there are only these, are parts."""
     offenders, left_out = Offenders(str(root)), LeftOut()
-    names, _ = walk_pictures(root, offenders, left_out)
+    names, _ = walk_images(root, offenders, left_out)
     offenders.refuse(hint=_REPAIR)
     if len(names) == 0:
         raise _nothing(str(root), left_out)
     told = [part_called(name.split("/")[0]) if "/" in name else None for name in names]
     parts = np.array([UNDECLARED if None in told or part is None else part for part in told], np.int8)
-    return ListedSource(
+    return ListedDataset(
         contents=DiskContents(root, names),
         rows=np.arange(len(names), dtype=np.int64),
         table=LabelTable.unknown(len(names)),
@@ -227,14 +227,14 @@ def class_folders(
     offenders: Offenders,
     left_out: LeftOut,
     folders: Sequence[str] = (),
-) -> ListedSource:
-    """A source of the pictures among `names`, labelled by their folders; `folders` are those known to exist, empty or not.
+) -> ListedDataset:
+    """A source of the images among `names`, labelled by their folders; `folders` are those known to exist, empty or not.
 
-    Classes are the folders' names sorted by code point, and pictures are in the order of class, then path. A folder that
+    Classes are the folders' names sorted by code point, and images are in the order of class, then path. A folder that
     stands alone around everything is passed through. Parts declared by folders must have the same classes, except that `test`
-    may hold pictures and no class folders at all: they have no labels then, as in a competition.
+    may hold images and no class folders at all: they have no labels then, as in a competition.
     """
-    rows = picture_rows(names, left_out)
+    rows = image_rows(names, left_out)
     paths = [names[row].split("/") for row in rows]
     if not paths:
         offenders.refuse(hint=_REPAIR)
@@ -252,7 +252,7 @@ def class_folders(
             kept.append((_NO_CLASS, "/".join(path), row, TEST))
             continue
         if len(path) < depth + 2:
-            offenders.add("/".join(around + path), "a picture outside any class folder")
+            offenders.add("/".join(around + path), "a image outside any class folder")
             continue
         kept.append((path[depth], "/".join(path), row, part_of[path[0]] if declared else UNDECLARED))
     kept.sort()
@@ -263,16 +263,16 @@ def class_folders(
         offenders.add(classes[0], "is the only class: a classifier needs two")
     if not classes and not declared:
         raise DataError(
-            f"{where} holds {len(paths):,} pictures and no class folders",
-            hint=f"put each class in a folder of its own; or, to use pictures without labels, say pictures:{where}",
+            f"{where} holds {len(paths):,} images and no class folders",
+            hint=f"put each class in a folder of its own; or, to use images without labels, say images:{where}",
         )
     offenders.refuse(hint=_REPAIR)
 
     code_of = {name: code for code, name in enumerate(classes)} | {_NO_CLASS: UNKNOWN}
-    notes = [f"the folder {shown('/'.join(around))} is taken as the root"] if around else []
+    notes = [f"the folder {printable('/'.join(around))} is taken as the root"] if around else []
     if nameless is not None:
-        notes.append(f"{shown(nameless)} has no class folders: its pictures have no labels")
-    return ListedSource(
+        notes.append(f"{printable(nameless)} has no class folders: its images have no labels")
+    return ListedDataset(
         contents=contents,
         rows=np.array([row for _, _, row, _ in kept], np.int64),
         table=LabelTable(codes=np.array([code_of[name] for name, _, _, _ in kept], np.int32)),
@@ -283,14 +283,14 @@ def class_folders(
 
 
 def _without_classes(paths: Sequence[Sequence[str]]) -> str | None:
-    """The folder of the test pictures where none of them is in a class folder."""
+    """The folder of the test images where none of them is in a class folder."""
     tops = {top for top in {path[0] for path in paths} if part_called(top) == TEST}
     tests = [path for path in paths if path[0] in tops]
     return tests[0][0] if tests and all(len(path) == 2 for path in tests) and len(tests) < len(paths) else None
 
 
 def _wrapping(paths: Sequence[Sequence[str]]) -> list[str]:
-    """The folders around everything that hold only one folder and no picture, from the outside in."""
+    """The folders around everything that hold only one folder and no image, from the outside in."""
     around: list[str] = []
     while True:
         depth = len(around)
@@ -304,7 +304,7 @@ def _wrapping(paths: Sequence[Sequence[str]]) -> list[str]:
 def _declares_parts(paths: Sequence[Sequence[str]], offenders: Offenders) -> bool:
     """Whether the outermost folders are parts (train, val, test) and not classes."""
     tops = Counter(path[0] for path in paths if len(path) > 1)
-    # A part holds folders; a class that happens to be called `train` holds pictures.
+    # A part holds folders; a class that happens to be called `train` holds images.
     named = {top: part for top in tops if (part := part_called(top)) is not None}
     nested = [top for top in named if all(len(path) > 2 for path in paths if path[0] == top)]
     if not tops or not named:
@@ -329,7 +329,7 @@ def _check_classes(classes: Sequence[str], found: set[tuple[int, str]], offender
     for part in sorted({part for part, _ in found} - {UNDECLARED}):
         for name in classes:
             if (part, name) not in found:
-                offenders.add(f"{PARTS[part]}/{name}", "this class has no picture in this part")
+                offenders.add(f"{PARTS[part]}/{name}", "this class has no image in this part")
 
 
 def _check_empty(
@@ -342,14 +342,14 @@ def _check_empty(
         if folder.startswith(start) and inside.count("/") == depth and inside not in kept_folders:
             if depth and part_called(inside.split("/")[0]) is None:
                 continue  # beside the parts, not in one
-            offenders.add(folder, "a class folder without a picture")
+            offenders.add(folder, "a class folder without a image")
 
 
 def _nothing(where: str, left_out: LeftOut) -> DataError:
     found = left_out.notes()
     return DataError(
-        f"{shown(where)} holds no picture" + (f" ({found[0]})" if found else ""),
-        hint="a folder of pictures is <folder>/<class>/<picture>, with .jpg, .png, .webp, .bmp or .gif files",
+        f"{printable(where)} holds no image" + (f" ({found[0]})" if found else ""),
+        hint="a folder of images is <folder>/<class>/<image>, with .jpg, .png, .webp, .bmp or .gif files",
     )
 
 
@@ -358,7 +358,7 @@ def _nothing(where: str, left_out: LeftOut) -> DataError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRow:
-    """A picture's path relative to its set's folder, its class, and the part it is declared to be of."""
+    """A image's path relative to its set's folder, its class, and the part it is declared to be of."""
 
     path: str
     code: int
@@ -367,7 +367,7 @@ class FileRow:
 
 def from_files(
     root: Path, rows: Sequence[FileRow], labels: Sequence[str], *, where: str, notes: Sequence[str] = ()
-) -> ListedSource:
+) -> ListedDataset:
     """The files of these rows under `root`, in their order; one error names those that are not there."""
     offenders = Offenders(where)
     for row in rows:
@@ -377,9 +377,9 @@ def from_files(
         elif not 0 <= row.code < len(labels):
             offenders.add(row.path, f"class {row.code} is outside 0 to {len(labels) - 1}")
     if not rows:
-        offenders.add(".", "lists no picture")
+        offenders.add(".", "lists no image")
     offenders.refuse()
-    return ListedSource(
+    return ListedDataset(
         contents=DiskContents(root, Names(row.path for row in rows)),
         rows=np.arange(len(rows), dtype=np.int64),
         table=LabelTable(codes=np.array([row.code for row in rows], np.int32)),

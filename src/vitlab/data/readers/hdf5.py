@@ -1,6 +1,6 @@
-"""Pictures in an HDF5 file, read one at a time; needs h5py (`vitlab[hdf5]`).
+"""Images in an HDF5 file, read one at a time; needs h5py (`vitlab[hdf5]`).
 
-Axes: N pictures, H height, W width, C channels.
+Axes: N images, H height, W width, C channels.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import ListedSource
+from vitlab.data.dataset import ListedDataset
 from vitlab.data.readers.blocks import Pixels, find_file, from_blocks
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 from vitlab.io.archive import unpacked
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 _LARGEST_PICTURE = 256 * 2**20  # bytes, also of one chunk: what is in memory at once
 _HELD = 64 * 2**20  # bytes of chunks kept in memory, in each process
@@ -29,7 +29,7 @@ _BROKEN = (OSError, KeyError, RuntimeError, ValueError, TypeError)  # what h5py 
 
 
 class Hdf5Block:
-    """Pictures of one array, (N, H, W, C) of bytes. `where` is the file as the user knows it; `path` is where it is read.
+    """Images of one array, (N, H, W, C) of bytes. `where` is the file as the user knows it; `path` is where it is read.
 
     Opened anew in each process, because the library may not be shared by a fork.
     """
@@ -42,7 +42,7 @@ class Hdf5Block:
         self._data: Any = None
         shape = self._opened().shape
         if len(shape) != 4 or shape[3] not in (1, 3, 4) or 0 in shape[1:] or int(np.prod(shape[1:])) > _LARGEST_PICTURE:
-            raise DataError(f"{shown(where)}: {array} is {shape}, where pictures are (pictures, height, width, channels)")
+            raise DataError(f"{printable(where)}: {array} is {shape}, where images are (images, height, width, channels)")
         self._count, self._shape = int(shape[0]), tuple(map(int, shape[1:]))
 
     def __len__(self) -> int:
@@ -53,17 +53,17 @@ class Hdf5Block:
         try:
             return np.ascontiguousarray(self._opened()[index], np.uint8)
         except _BROKEN as error:
-            raise DataError(f"{shown(self.where)}: picture {index:,} cannot be read: {shown(str(error))}") from error
+            raise DataError(f"{printable(self.where)}: image {index:,} cannot be read: {printable(str(error))}") from error
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
-        """The hash of each picture, remembered for as long as the file stays the same."""
+        """The hash of each image, remembered for as long as the file stays the same."""
         sizes = np.full(self._count, int(np.prod(self._shape)), np.int64)
         return remembered_digests(self.read, rows, path=self._path, stamp=self._stamp, sizes=sizes)
 
     def _opened(self) -> Any:
         if self._data is None or self._process != os.getpid():
             if stamp_of(self._path.stat())[:2] != self._stamp[:2]:
-                raise DataError(f"{shown(self.where)} has changed since it was opened", hint="start again")
+                raise DataError(f"{printable(self.where)} has changed since it was opened", hint="start again")
             self._data = _array(self._path, self._array, where=self.where)
             self._process = os.getpid()
         return self._data
@@ -76,11 +76,11 @@ def read_numbers(path: Path, array: str, *, where: str) -> NDArray[np.int64]:
     """A small array of bytes, flat."""
     data = _array(path, array, where=where)
     if data.size > _MOST_NUMBERS:
-        raise DataError(f"{shown(where)}: {array} has {data.size:,} values; the limit is {_MOST_NUMBERS:,}")
+        raise DataError(f"{printable(where)}: {array} has {data.size:,} values; the limit is {_MOST_NUMBERS:,}")
     try:
         return np.asarray(data[()]).reshape(-1).astype(np.int64)
     except _BROKEN as error:
-        raise DataError(f"{shown(where)}: {array} cannot be read: {shown(str(error))}") from error
+        raise DataError(f"{printable(where)}: {array} cannot be read: {printable(str(error))}") from error
 
 
 def _array(path: Path, name: str, *, where: str) -> Any:
@@ -90,13 +90,13 @@ def _array(path: Path, name: str, *, where: str) -> Any:
         file = h5py.File(path, "r", rdcc_nbytes=_HELD)
         data = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
     except _BROKEN as error:
-        raise DataError(f"{shown(where)} is no HDF5 file with an array {name}: {shown(str(error))}") from error
+        raise DataError(f"{printable(where)} is no HDF5 file with an array {name}: {printable(str(error))}") from error
     if not isinstance(data, h5py.Dataset) or data.is_virtual or data.external:
-        raise DataError(f"{shown(where)} holds no array {name} of its own")
+        raise DataError(f"{printable(where)} holds no array {name} of its own")
     if data.dtype != np.uint8:
-        raise DataError(f"{shown(where)}: {name} is {data.dtype}, where bytes (uint8) are meant")
+        raise DataError(f"{printable(where)}: {name} is {data.dtype}, where bytes (uint8) are meant")
     if data.chunks is not None and int(np.prod(data.chunks)) > _LARGEST_PICTURE:
-        raise DataError(f"{shown(where)}: {name} is in chunks of {data.chunks}, which are too large")
+        raise DataError(f"{printable(where)}: {name} is in chunks of {data.chunks}, which are too large")
     return data
 
 
@@ -109,7 +109,7 @@ def _h5py() -> ModuleType:
     return module
 
 
-# PatchCamelyon as its authors publish it: HDF5 files of 96-pixel patches, a file of pictures and one of labels a part.
+# PatchCamelyon as its authors publish it: HDF5 files of 96-pixel patches, a file of images and one of labels a part.
 #
 # The files are read as downloaded (`.h5.gz`, unpacked once into the cache folder) or unpacked (`.h5`); needs h5py.
 
@@ -120,25 +120,25 @@ _PARTS = (("train", TRAIN), ("valid", VAL), ("test", TEST))
 
 
 def has_camelyon(folder: Path) -> bool:
-    """Whether the folder holds the pictures of a part."""
+    """Whether the folder holds the images of a part."""
     return any(_file(folder, word, "x") is not None for word, _ in _PARTS)
 
 
-def open_camelyon(folder: Path) -> ListedSource:
+def open_camelyon(folder: Path) -> ListedDataset:
     """The patches of train, valid and test, as far as they are there, in the order of the files."""
     blocks, codes, parts = [], [], []
     for word, part in _PARTS:
-        pictures, labels = _file(folder, word, "x"), _file(folder, word, "y")
-        if pictures is None and labels is None:
+        images, labels = _file(folder, word, "x"), _file(folder, word, "y")
+        if images is None and labels is None:
             continue
-        if pictures is None or labels is None:
-            kind = "x" if pictures is None else "y"
-            raise DataError(f"{shown(str(folder))} holds no {_STEM}_{word}_{kind}.h5, nor the same packed (.gz)")
-        blocks.append(Hdf5Block(_readable(pictures), "x", where=str(pictures)))
+        if images is None or labels is None:
+            kind = "x" if images is None else "y"
+            raise DataError(f"{printable(str(folder))} holds no {_STEM}_{word}_{kind}.h5, nor the same packed (.gz)")
+        blocks.append(Hdf5Block(_readable(images), "x", where=str(images)))
         codes.append(read_numbers(_readable(labels), "y", where=str(labels)))  # (N, 1, 1, 1)
         parts.append(part)
     if not blocks:
-        raise DataError(f"{shown(str(folder))} holds no {_STEM}_train_x.h5, nor the same packed (.gz)")
+        raise DataError(f"{printable(str(folder))} holds no {_STEM}_train_x.h5, nor the same packed (.gz)")
     return from_blocks(blocks, codes, parts, CLASSES)
 
 

@@ -2,13 +2,13 @@
 
     {"joined": 1, "classes": ["cat", "dog"],
      "sources": [{"source": "pets.zip", "split": "train", "rule": {...}, "part": "train", "times": 3, "names": "9f..."},
-                 {"source": "pictures:web/", "split": "all", ..., "labels": "web.npz"}]}
+                 {"source": "images:web/", "split": "all", ..., "labels": "web.npz"}]}
 
-`labels` is an .npz beside the file: `rows`, the pictures that are taken, and where they are not to have their own labels `codes`
-and `shares`, (rows, K), the classes of each and how much of it they are. `names` is the hash of the source's pictures' names: a
-source that has other pictures since is refused, as the rows would mean others.
+`labels` is an .npz beside the file: `rows`, the images that are taken, and where they are not to have their own labels `codes`
+and `shares`, (rows, K), the classes of each and how much of it they are. `names` is the hash of the source's images' names: a
+source that has other images since is refused, as the rows would mean others.
 
-Axes: N pictures, K classes kept of each.
+Axes: N images, K classes kept of each.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from numpy.typing import NDArray
 
 from vitlab.config.data import Split, SplitRule
 from vitlab.config.serialize import from_json, to_json
-from vitlab.data.dataset import PARTS, Contents, LabelTable, ListedSource, SoftLabels, align_labels
-from vitlab.data.opening import open_source
+from vitlab.data.dataset import PARTS, Contents, LabelTable, ListedDataset, SoftLabels, align_labels
+from vitlab.data.opening import open_dataset
 from vitlab.data.readers.blocks import check_codes
 from vitlab.data.readers.npz_pack import open_npz
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.atomic import write_bytes, write_text
 from vitlab.io.digests import DIGEST_BYTES, Content, Digests
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedEntry:
-    """One of the sources: what of it is opened, the part its pictures are then of, and how often each is there."""
+    """One of the sources: what of it is opened, the part its images are then of, and how often each is there."""
 
-    source: str
+    dataset: str
     split: Split = "all"
     rule: SplitRule = field(default_factory=SplitRule)
     part: str = "train"
@@ -59,27 +59,27 @@ class JoinedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Taken:
-    """Which pictures of a source are taken, and their labels: None for its own."""
+    """Which images of a source are taken, and their labels: None for its own."""
 
     rows: NDArray[np.int64]
     labels: SoftLabels | None = None
 
 
-def open_member(entry: JoinedEntry) -> ListedSource:
+def open_member(entry: JoinedEntry) -> ListedDataset:
     """A source as its entry spells it; DataError where it is none that can be listed."""
-    if entry.source.startswith("joined:"):
-        raise DataError(f"{shown(entry.source)} is joined already: give what it was joined of")
-    opened = open_source(entry.source, split=entry.split, rule=entry.rule)
-    if not isinstance(opened, ListedSource) or opened.multi_label:
-        raise DataError(f"{shown(entry.source)} cannot be joined with others: its pictures are drawn, or have several classes")
+    if entry.dataset.startswith("joined:"):
+        raise DataError(f"{printable(entry.dataset)} is joined already: give what it was joined of")
+    opened = open_dataset(entry.dataset, split=entry.split, rule=entry.rule)
+    if not isinstance(opened, ListedDataset) or opened.multi_label:
+        raise DataError(f"{printable(entry.dataset)} cannot be joined with others: its images are drawn, or have several classes")
     return opened
 
 
-def names_digest(source: ListedSource) -> str:
-    """The hash of the names of all pictures, in order."""
+def names_digest(dataset: ListedDataset) -> str:
+    """The hash of the names of all images, in order."""
     made = blake2b(digest_size=16)
-    for index in range(len(source)):
-        made.update(source.name(index).encode("utf-8", "surrogatepass") + b"\n")
+    for index in range(len(dataset)):
+        made.update(dataset.name(index).encode("utf-8", "surrogatepass") + b"\n")
     return made.hexdigest()
 
 
@@ -101,21 +101,21 @@ def write_joined(path: Path, classes: Sequence[str], members: Sequence[tuple[Joi
     write_text(path, json.dumps({"joined": _VERSION, "classes": list(classes), "sources": entries}, indent=2) + "\n")
 
 
-def open_joined(path: Path) -> ListedSource:
-    """The pictures of all sources, one source after the other."""
+def open_joined(path: Path) -> ListedDataset:
+    """The images of all sources, one source after the other."""
     told = _read(path)
     classes = tuple(str(name) for name in told["classes"])
     found = [_member(path, from_json(JoinedEntry, entry, where="sources"), classes) for entry in told["sources"]]
-    contents = JoinedContents([source.contents for source in found], [source.rows for source in found])
-    widest = max((source.soft.codes_NK.shape[1] for source in found if source.soft is not None), default=0)
-    codes = np.concatenate([source.table.codes for source in found])
-    soft = [_widened(source, widest) for source in found]
-    return ListedSource(
+    contents = JoinedContents([dataset.contents for dataset in found], [dataset.rows for dataset in found])
+    widest = max((dataset.soft.codes_NK.shape[1] for dataset in found if dataset.soft is not None), default=0)
+    codes = np.concatenate([dataset.table.codes for dataset in found])
+    soft = [_widened(dataset, widest) for dataset in found]
+    return ListedDataset(
         contents=contents,
         rows=np.arange(len(codes), dtype=np.int64),
         table=LabelTable(codes=codes),
         labels=classes,
-        parts=np.concatenate([source.parts for source in found]),
+        parts=np.concatenate([dataset.parts for dataset in found]),
         soft=SoftLabels(
             codes_NK=np.concatenate([labels.codes_NK for labels in soft]),
             shares_NK=np.concatenate([labels.shares_NK for labels in soft]),
@@ -138,7 +138,7 @@ class JoinedContents:
         return self._contents[number].name(int(self._rows[number][row - self._starts[number]]))
 
     def read(self, row: int) -> Content:
-        """The picture."""
+        """The image."""
         number = bisect_right(self._starts, row) - 1
         return self._contents[number].read(int(self._rows[number][row - self._starts[number]]))
 
@@ -156,55 +156,59 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{shown(str(path))} is no JSON file that can be read") from error
+        raise DataError(f"{printable(str(path))} is no JSON file that can be read") from error
     lists = isinstance(told, dict) and all(isinstance(told.get(key), list) and told[key] for key in ("classes", "sources"))
     if not lists or told.get("joined") != _VERSION:
-        raise DataError(f"{shown(str(path))} joins no sources", hint="it is written by `vitlab study noisy-student`")
+        raise DataError(f"{printable(str(path))} joins no sources", hint="it is written by `vitlab study noisy-student`")
     return dict(told)
 
 
-def _member(path: Path, entry: JoinedEntry, classes: tuple[str, ...]) -> ListedSource:
-    source = open_member(entry)
-    if names_digest(source) != entry.names:
-        raise DataError(f"{shown(entry.source)} has other pictures than when {shown(str(path))} was written", hint="begin anew")
-    taken = None if entry.labels is None else _taken(path.with_name(entry.labels), len(source), len(classes))
+def _member(path: Path, entry: JoinedEntry, classes: tuple[str, ...]) -> ListedDataset:
+    dataset = open_member(entry)
+    if names_digest(dataset) != entry.names:
+        raise DataError(
+            f"{printable(entry.dataset)} has other images than when {printable(str(path))} was written", hint="begin anew"
+        )
+    taken = None if entry.labels is None else _taken(path.with_name(entry.labels), len(dataset), len(classes))
     if taken is not None:
-        source = source.take(taken.rows)
+        dataset = dataset.take(taken.rows)
     if taken is None or taken.labels is None:
-        place_C = np.array(align_labels(source.labels, classes, reorder=True), np.int32)
-        if np.any(source.table.codes < 0):
-            raise DataError(f"{shown(entry.source)} has pictures without a label", hint="a list of labels must be given for them")
-        source = replace(source, table=LabelTable(codes=place_C[source.table.codes]), soft=None)
+        place_C = np.array(align_labels(dataset.labels, classes, reorder=True), np.int32)
+        if np.any(dataset.table.codes < 0):
+            raise DataError(
+                f"{printable(entry.dataset)} has images without a label", hint="a list of labels must be given for them"
+            )
+        dataset = replace(dataset, table=LabelTable(codes=place_C[dataset.table.codes]), soft=None)
     else:
         best_N = taken.labels.shares_NK.argmax(1)
-        source = replace(source, table=LabelTable(codes=taken.labels.codes_NK[np.arange(len(best_N)), best_N]), soft=taken.labels)
-    source = replace(source, labels=classes, parts=np.full(len(source), PARTS.index(entry.part), np.int8))
-    return source.take(np.tile(np.arange(len(source)), entry.times))
+        dataset = replace(dataset, table=LabelTable(codes=taken.labels.codes_NK[np.arange(len(best_N)), best_N]), soft=taken.labels)
+    dataset = replace(dataset, labels=classes, parts=np.full(len(dataset), PARTS.index(entry.part), np.int8))
+    return dataset.take(np.tile(np.arange(len(dataset)), entry.times))
 
 
-def _taken(path: Path, pictures: int, classes: int) -> Taken:
+def _taken(path: Path, images: int, classes: int) -> Taken:
     arrays = {name: np.asarray(array.load()) for name, array in open_npz(path).items()}
     rows = arrays.get("rows")
-    if rows is None or rows.dtype != np.int64 or rows.ndim != 1 or not len(rows) or rows.min() < 0 or rows.max() >= pictures:
-        raise DataError(f"{shown(str(path))} names pictures that are not among the {pictures:,}")
+    if rows is None or rows.dtype != np.int64 or rows.ndim != 1 or not len(rows) or rows.min() < 0 or rows.max() >= images:
+        raise DataError(f"{printable(str(path))} names images that are not among the {images:,}")
     if "codes" not in arrays:
         return Taken(rows=rows)
     codes, shares = arrays["codes"], arrays.get("shares")
     if shares is None or codes.shape != shares.shape or codes.ndim != 2 or len(codes) != len(rows) or not codes.shape[1]:
-        raise DataError(f"{shown(str(path))} must hold codes and shares, (pictures, classes kept)")
+        raise DataError(f"{printable(str(path))} must hold codes and shares, (images, classes kept)")
     check_codes(codes.reshape(-1), codes.size, classes, str(path))
     if not np.all(np.isfinite(shares)) or np.any(shares < 0) or np.any(np.abs(shares.sum(1) - 1) > 1e-3):
-        raise DataError(f"{shown(str(path))}: shares must be 0 or more and add up to 1 for each picture")
+        raise DataError(f"{printable(str(path))}: shares must be 0 or more and add up to 1 for each image")
     return Taken(rows=rows, labels=SoftLabels(codes_NK=codes.astype(np.int32), shares_NK=shares.astype(np.float32)))
 
 
-def _widened(source: ListedSource, width: int) -> SoftLabels:
-    """A source's labels as soft ones of that many classes each: its own one is all of a picture."""
-    count, width = len(source), max(width, 1)
+def _widened(dataset: ListedDataset, width: int) -> SoftLabels:
+    """A source's labels as soft ones of that many classes each: its own one is all of a image."""
+    count, width = len(dataset), max(width, 1)
     codes_NK, shares_NK = np.zeros((count, width), np.int32), np.zeros((count, width), np.float32)
-    if source.soft is None:
-        codes_NK[:, 0], shares_NK[:, 0] = source.table.codes, 1
+    if dataset.soft is None:
+        codes_NK[:, 0], shares_NK[:, 0] = dataset.table.codes, 1
     else:
-        kept = source.soft.codes_NK.shape[1]
-        codes_NK[:, :kept], shares_NK[:, :kept] = source.soft.codes_NK, source.soft.shares_NK
+        kept = dataset.soft.codes_NK.shape[1]
+        codes_NK[:, :kept], shares_NK[:, :kept] = dataset.soft.codes_NK, dataset.soft.shares_NK
     return SoftLabels(codes_NK=codes_NK, shares_NK=shares_NK)

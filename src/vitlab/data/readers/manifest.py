@@ -1,4 +1,4 @@
-"""A list of pictures and their labels: CSV, TSV or JSON lines, beside the pictures on disk or inside their zip archive."""
+"""A list of images and their labels: CSV, TSV or JSON lines, beside the images on disk or inside their zip archive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vitlab.data.dataset import (
     UNKNOWN,
     Contents,
     LabelTable,
-    ListedSource,
+    ListedDataset,
     Offenders,
     listed_shortly,
     look_alikes,
@@ -31,10 +31,10 @@ from vitlab.data.dataset import (
 from vitlab.data.readers.folder import DiskContents, unreadable
 from vitlab.data.split import TEST, part_called
 from vitlab.errors import DataError
-from vitlab.io.names import Names, shown
+from vitlab.io.names import Names, printable
 from vitlab.io.zip import ZipContents
 
-# From what a file says of a picture's class (a name, a number, several) to labels: indices in a list of class names.
+# From what a file says of a image's class (a name, a number, several) to labels: indices in a list of class names.
 
 Cell = str | int | Sequence[str | int] | None
 """One class, several, or None where nothing is said."""
@@ -52,11 +52,11 @@ def name_labels(
     classes: Sequence[str] | None = None,
     parts: NDArray[np.int8],
 ) -> tuple[tuple[str, ...], LabelTable, tuple[str, ...]]:
-    """Class names, the label of each picture, and notes; what cannot be understood is an offender at `place` of its number.
+    """Class names, the label of each image, and notes; what cannot be understood is an offender at `place` of its number.
 
     Labels that are all numbers are indices: in `classes` where that list is given, else in 0, 1, 2, ... up to the largest.
     Other labels are names: of `classes`, else the classes are all the names there are, sorted by code point. Where `classes`
-    are themselves numbers, a label is taken as their name. Pictures whose declared part (`parts`) is test may lack a label, as in
+    are themselves numbers, a label is taken as their name. Images whose declared part (`parts`) is test may lack a label, as in
     a competition; others only where none of them has one.
     """
     several = any(isinstance(cell, Sequence) and not isinstance(cell, str) for cell in cells)
@@ -80,15 +80,15 @@ def name_labels(
         _refuse_twins(words, names, offenders)
     for name in names:
         if reason := unusable_name(name):
-            offenders.add(f"class {shown(name)!r}", reason)
+            offenders.add(f"class {printable(name)!r}", reason)
     for first, second in look_alikes(names):
-        offenders.add(f"class {shown(first)!r}", f"is spelled in two ways of Unicode ({first!a} and {second!a})")
+        offenders.add(f"class {printable(first)!r}", f"is spelled in two ways of Unicode ({first!a} and {second!a})")
     if len(names) == 1 and not several:
         offenders.add(f"class {names[0]}", "is the only one: a classifier needs two")
 
     used = {codes[word] for word in words}
     unused = [name for code, name in enumerate(names) if code not in used]
-    notes = (f"{len(unused):,} of {len(names):,} classes have no picture: {listed_shortly(unused)}",) if unused else ()
+    notes = (f"{len(unused):,} of {len(names):,} classes have no image: {listed_shortly(unused)}",) if unused else ()
     if several:
         return tuple(names), LabelTable.several([[codes[word] for word in row] for row in rows]), notes
     first_words = [codes[row[0]] if row else UNKNOWN for row in rows]
@@ -111,7 +111,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(f"{shown(str(path))} cannot be read: {error.strerror}") from error
+        raise DataError(f"{printable(str(path))} cannot be read: {error.strerror}") from error
 
 
 def as_text(data: bytes, where: str) -> str:
@@ -119,7 +119,7 @@ def as_text(data: bytes, where: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{shown(where)} is no UTF-8 text (byte {error.start:,})", hint="save it as UTF-8") from error
+        raise DataError(f"{printable(where)} is no UTF-8 text (byte {error.start:,})", hint="save it as UTF-8") from error
 
 
 def _words(cell: Cell) -> list[str]:
@@ -148,18 +148,18 @@ def _index(word: str, count: int) -> int:
 def _wrong(word: str, names: Sequence[str], *, by_number: bool) -> str:
     if by_number:
         return f"label {word} is outside 0 to {len(names) - 1}"
-    return f"no class is called '{shown(word)}'"
+    return f"no class is called '{printable(word)}'"
 
 
 def _refuse_twins(words: set[str], names: Sequence[str], offenders: Offenders) -> None:
     """A name that two classes share tells neither; as indices such classes are fine."""
     counts = Counter(names)
     for name in sorted(word for word in words if counts[word] > 1):
-        offenders.add(f"class {shown(name)!r}", "is the name of two classes: label by number instead")
+        offenders.add(f"class {printable(name)!r}", "is the name of two classes: label by number instead")
 
 
 MANIFEST_NAMES = tuple(f"{stem}.{ending}" for stem in ("labels", "manifest", "metadata") for ending in ("csv", "tsv", "jsonl"))
-"""Files that are taken for the list of a folder's or an archive's pictures."""
+"""Files that are taken for the list of a folder's or an archive's images."""
 
 _PATH_COLUMNS = ("path", "file", "file_name", "filename", "image", "image_path", "filepath")
 _LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "tags")
@@ -175,15 +175,15 @@ class _Row:
     part: int
 
 
-def open_manifest(path: Path, *, label_column: str | None = None) -> ListedSource:
-    """The pictures a manifest on disk lists; paths are relative to it (or to `images/` beside it), or absolute."""
+def open_manifest(path: Path, *, label_column: str | None = None) -> ListedDataset:
+    """The images a manifest on disk lists; paths are relative to it (or to `images/` beside it), or absolute."""
     offenders = Offenders(str(path))
     rows = _read_rows(as_text(read_bytes(path), str(path)), path.name, label_column, offenders, where=str(path))
     folder = path.parent
 
     def find(name: str) -> tuple[str, str | None]:
         if "://" in name:
-            return name, "an address: pictures are read from disk only"
+            return name, "an address: images are read from disk only"
         for candidate in (name, f"images/{name}"):
             reason = unreadable(os.path.join(folder, candidate))  # noqa: PTH118 (as it is opened later)
             if reason is None:
@@ -196,8 +196,8 @@ def open_manifest(path: Path, *, label_column: str | None = None) -> ListedSourc
     return _assembled(contents, np.arange(len(rows), dtype=np.int64), rows, classes_beside(path), offenders)
 
 
-def open_zip_manifest(contents: ZipContents, member: str, *, label_column: str | None = None) -> ListedSource:
-    """The pictures the manifest `member` of a zip archive lists; paths are relative to it, or to `images/` beside it."""
+def open_zip_manifest(contents: ZipContents, member: str, *, label_column: str | None = None) -> ListedDataset:
+    """The images the manifest `member` of a zip archive lists; paths are relative to it, or to `images/` beside it."""
     where = f"{contents.index.path}/{member}"
     offenders = Offenders(where)
     row_of = {name: row for row, name in enumerate(contents.index.names)}
@@ -220,7 +220,7 @@ def open_zip_manifest(contents: ZipContents, member: str, *, label_column: str |
 
 def _assembled(
     contents: Contents, numbers: NDArray[np.int64], rows: Sequence[_Row], classes: Sequence[str] | None, offenders: Offenders
-) -> ListedSource:
+) -> ListedDataset:
     cells = [row.cell for row in rows]
     parts = np.array([row.part for row in rows], np.int8)
     labels, table, notes = name_labels(cells, lambda number: _place(rows[number]), offenders, classes=classes, parts=parts)
@@ -229,7 +229,7 @@ def _assembled(
             if row.part == UNDECLARED:
                 offenders.add(_place(row), "no split, where other rows have one")
     offenders.refuse(hint="every row needs a readable path and a label; a column `split` says train, val or test")
-    return ListedSource(contents=contents, rows=numbers, table=table, labels=labels, parts=parts, notes=notes)
+    return ListedDataset(contents=contents, rows=numbers, table=table, labels=labels, parts=parts, notes=notes)
 
 
 def _located(rows: Sequence[_Row], find: Callable[[str], tuple[str, str | None]], offenders: Offenders) -> list[str]:
@@ -255,16 +255,16 @@ def _read_rows(text: str, name: str, label_column: str | None, offenders: Offend
     records = _json_records(text, offenders) if suffix in (".jsonl", ".ndjson") else _csv_records(text, offenders, where)
     if not records:
         offenders.refuse(hint="a manifest is CSV with a header line, or one JSON object a line")
-        raise DataError(f"{shown(where)} lists no picture")
+        raise DataError(f"{printable(where)} lists no image")
     columns = list(dict.fromkeys(key for _, record in records for key in record))
     path_column = _column(columns, _PATH_COLUMNS)
     if path_column is None:
         raise DataError(
-            f"{shown(where)} has no column of paths, only {', '.join(map(shown, columns[:10]))}",
+            f"{printable(where)} has no column of paths, only {', '.join(map(printable, columns[:10]))}",
             hint=f"call it {_PATH_COLUMNS[0]}, {_PATH_COLUMNS[1]} or {_PATH_COLUMNS[2]}",
         )
     if label_column is not None and label_column not in columns:
-        raise DataError(f"{shown(where)} has no column {label_column!r}, only {', '.join(map(shown, columns[:10]))}")
+        raise DataError(f"{printable(where)} has no column {label_column!r}, only {', '.join(map(printable, columns[:10]))}")
     chosen = label_column or _column(columns, _LABEL_COLUMNS)
     part_column = _column(columns, _PART_COLUMNS)
 
@@ -280,7 +280,7 @@ def _read_rows(text: str, name: str, label_column: str | None, offenders: Offend
         if part_column and (word := record.get(part_column)) not in (None, ""):
             called = part_called(str(word))
             if called is None:
-                offenders.add(f"line {line} ({path})", f"split '{shown(str(word))}' is none of train, val and test")
+                offenders.add(f"line {line} ({path})", f"split '{printable(str(word))}' is none of train, val and test")
             part = UNDECLARED if called is None else called
         if not _is_cell(cell):
             offenders.add(f"line {line} ({path})", f"a label is a name, a whole number or a list of them, not {cell!r}")
@@ -301,14 +301,14 @@ def _csv_records(text: str, offenders: Offenders, where: str) -> list[tuple[int,
         fields = [field.strip() for field in reader.fieldnames or ()]
         reader.fieldnames = fields
         if twice := next((field for field in fields if fields.count(field) > 1), None):
-            raise DataError(f"{shown(where)} has two columns called {shown(twice)!r}")
+            raise DataError(f"{printable(where)} has two columns called {printable(twice)!r}")
         for record in reader:
             if None in record or None in record.values():
                 offenders.add(f"line {reader.line_num}", f"has not {len(fields)} columns as the header has")
             else:
                 records.append((reader.line_num, {key: value.strip() for key, value in record.items()}))
     except csv.Error as error:
-        raise DataError(f"{shown(where)}, line {reader.line_num}, is no CSV: {error}") from error
+        raise DataError(f"{printable(where)}, line {reader.line_num}, is no CSV: {error}") from error
     return records
 
 
@@ -320,7 +320,7 @@ def _json_records(text: str, offenders: Offenders) -> list[tuple[int, Mapping[st
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            offenders.add(f"line {number}", f"is no JSON ({shown(str(error))})")
+            offenders.add(f"line {number}", f"is no JSON ({printable(str(error))})")
             continue
         if isinstance(record, dict):
             records.append((number, record))

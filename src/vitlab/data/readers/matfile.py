@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from vitlab.data.readers.blocks import LARGEST_IN_MEMORY
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import MOST_INFLATED, ZLIB, inflated
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 _MATRIX, _COMPRESSED = 14, 15
 _STORED_AS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
@@ -67,7 +67,7 @@ def read_array(array: MatArray) -> NDArray[np.generic]:
         kind, length = _tag(file, array.element, order, size, array.path)
         reader = _Reader(file, array.element, kind, length, order, array.path)
         if _describe(reader, array.element) != array:
-            raise DataError(f"{shown(str(array.path))} has changed since it was opened", hint="start again")
+            raise DataError(f"{printable(str(array.path))} has changed since it was opened", hint="start again")
         result = np.empty(math.prod(array.shape) * np.dtype(array.dtype).itemsize, np.uint8)
         reader.fill(result.data)
         return result.view(array.dtype)
@@ -76,10 +76,10 @@ def read_array(array: MatArray) -> NDArray[np.generic]:
 def _byte_order(file: BinaryIO, path: Path) -> str:
     header = file.read(128)
     if header.startswith(b"MATLAB 7.3") or header[:8] == b"\x89HDF\r\n\x1a\n":
-        raise DataError(f"{shown(str(path))} is of MATLAB 7.3 (HDF5), which is not read", hint="save it with -v7")
+        raise DataError(f"{printable(str(path))} is of MATLAB 7.3 (HDF5), which is not read", hint="save it with -v7")
     mark = header[126:128]
     if len(header) < 128 or mark not in (b"IM", b"MI"):
-        raise DataError(f"{shown(str(path))} is no MATLAB file of version 5")
+        raise DataError(f"{printable(str(path))} is no MATLAB file of version 5")
     return "<" if mark == b"IM" else ">"
 
 
@@ -88,7 +88,7 @@ def _tag(file: BinaryIO, place: int, order: str, size: int, path: Path) -> tuple
     data = file.read(8)
     kind, length = struct.unpack(f"{order}2I", data) if len(data) == 8 else (0, 0)
     if len(data) < 8 or place + 8 + length > size:
-        raise DataError(f"{shown(str(path))} is cut off: its element at offset {place:,} goes beyond its {size:,} bytes")
+        raise DataError(f"{printable(str(path))} is cut off: its element at offset {place:,} goes beyond its {size:,} bytes")
     return kind, length
 
 
@@ -117,7 +117,7 @@ class _Reader:
             if not self._held:
                 self._held = next(self._chunks, b"")
                 if not self._held:
-                    raise DataError(f"{shown(str(self.path))} is damaged: an array has fewer values than it says")
+                    raise DataError(f"{printable(str(self.path))} is damaged: an array has fewer values than it says")
             part = self._held[: len(target) - filled]
             target[filled : filled + len(part)] = part
             self._held = self._held[len(part) :]
@@ -129,7 +129,7 @@ class _Reader:
         word, length = struct.unpack(f"{self.order}2I", data)
         if word >> 16:
             if word >> 16 > 4:
-                raise DataError(f"{shown(str(self.path))} is damaged: a small element of {word >> 16} bytes")
+                raise DataError(f"{printable(str(self.path))} is damaged: a small element of {word >> 16} bytes")
             return word & 0xFFFF, word >> 16, data[4 : 4 + (word >> 16)]
         return word, length, None
 
@@ -137,7 +137,7 @@ class _Reader:
         """The bytes of the next part, which must be of this type and size, padding passed over."""
         found, length, data = self.sub_element()
         if found != kind or length > most:
-            raise DataError(f"{shown(str(self.path))} is damaged: a part of type {found} with {length:,} bytes in a header")
+            raise DataError(f"{printable(str(self.path))} is damaged: a part of type {found} with {length:,} bytes in a header")
         return data if data is not None else self.take(-(-length // 8) * 8)[:length]
 
     def _plain(self, file: BinaryIO, left: int) -> Iterator[bytes]:
@@ -149,7 +149,7 @@ class _Reader:
         try:
             yield from inflated(self._plain(file, left), wrapping=ZLIB, most=_CHUNK)
         except zlib.error as error:
-            raise DataError(f"{shown(str(self.path))} is damaged: {error}") from error
+            raise DataError(f"{printable(str(self.path))} is damaged: {error}") from error
 
 
 def _describe(reader: _Reader, place: int) -> MatArray | None:
@@ -169,11 +169,11 @@ def _describe(reader: _Reader, place: int) -> MatArray | None:
         reader._held = inside + reader._held
     code = _STORED_AS.get(stored)
     if code is None or min(shape, default=0) < 0:
-        raise DataError(f"{shown(str(reader.path))}: the values of {shown(name)} are of an unknown type ({stored})")
+        raise DataError(f"{printable(str(reader.path))}: the values of {printable(name)} are of an unknown type ({stored})")
     needed = math.prod(shape) * int(code[1])
     if needed != length or needed > min(reader.most, LARGEST_IN_MEMORY):
         raise DataError(
-            f"{shown(str(reader.path))}: {shown(name)} claims {'x'.join(map(str, shape))} values,"
+            f"{printable(str(reader.path))}: {printable(name)} claims {'x'.join(map(str, shape))} values,"
             f" {needed:,} bytes, which the file does not hold"
         )
     return MatArray(path=reader.path, name=name, shape=shape, dtype=f"{reader.order}{code}", element=place)

@@ -1,4 +1,4 @@
-"""A whole data set in one .npz: encoded pictures end to end, or pixels, with their labels and parts."""
+"""A whole data set in one .npz: encoded images end to end, or pixels, with their labels and parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import PARTS, UNDECLARED, LabelTable, ListedSource, listed_shortly
+from vitlab.data.dataset import PARTS, UNDECLARED, LabelTable, ListedDataset, listed_shortly
 from vitlab.data.readers.blocks import (
     LARGEST_IN_MEMORY,
     Block,
@@ -26,7 +26,7 @@ from vitlab.data.readers.blocks import (
 from vitlab.data.split import TEST, TRAIN, part_called
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import ArchiveLimits
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 from vitlab.io.zip import STORED, ZipContents, read_zip_index
 
 # Arrays of an .npz file that hold no objects: their headers checked before anything is allocated, their bytes mapped.
@@ -65,7 +65,7 @@ class NpzArray:
             raw = map_bytes(self.contents.index.path, self.contents.index.stamp, offset, size)
         else:
             if size > LARGEST_IN_MEMORY:
-                raise DataError(f"{shown(self.where)} unpacks to {size:,} bytes; the limit is {LARGEST_IN_MEMORY:,}")
+                raise DataError(f"{printable(self.where)} unpacks to {size:,} bytes; the limit is {LARGEST_IN_MEMORY:,}")
             raw = np.empty(size + self.header, np.uint8)
             filled = 0
             for chunk in self.contents.stream(self.row):
@@ -86,10 +86,10 @@ def open_npz(path: Path, *, only: Collection[str] | None = None, limits: Archive
         if only is not None and name.removesuffix(".npy") not in only:
             continue
         if not name.endswith(".npy"):
-            raise DataError(f"{shown(str(path))} holds {shown(name)}, which is no array")
+            raise DataError(f"{printable(str(path))} holds {printable(name)}, which is no array")
         arrays[name.removesuffix(".npy")] = _described(contents, row)
     if not arrays:
-        raise DataError(f"{shown(str(path))} holds no array")
+        raise DataError(f"{printable(str(path))} holds no array")
     return arrays
 
 
@@ -104,21 +104,21 @@ def _described(contents: ZipContents, row: int) -> NpzArray:
     found = [pattern.search(text) for pattern in _FIELDS]
     descr, fortran, shape_text = (match.group(1) if match else "" for match in found)
     if not width or length > _LONGEST_HEADER or len(head) < start or None in found:
-        raise DataError(f"{shown(where)} is no plain array in numpy's format 1.0 or 2.0")
+        raise DataError(f"{printable(where)} is no plain array in numpy's format 1.0 or 2.0")
     try:
         shape = tuple(int(word) for word in shape_text.split(",") if word.strip())
         dtype = np.dtype(descr)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{shown(where)} is no plain array: {shown(descr)} of ({shown(shape_text)})") from error
+        raise DataError(f"{printable(where)} is no plain array: {printable(descr)} of ({printable(shape_text)})") from error
     if dtype.hasobject:
-        raise DataError(f"{shown(where)} holds Python objects, which are pickled and never read")
+        raise DataError(f"{printable(where)} holds Python objects, which are pickled and never read")
     needed = math.prod(shape) * dtype.itemsize
     if needed != size - start or dtype.itemsize == 0:
         raise DataError(
-            f"{shown(where)} claims {'x'.join(map(str, shape)) or '1'} values, {needed:,} bytes, and holds {size - start:,}"
+            f"{printable(where)} claims {'x'.join(map(str, shape)) or '1'} values, {needed:,} bytes, and holds {size - start:,}"
         )
     if fortran == "True" and len(shape) > 1:
-        raise DataError(f"{shown(where)} is in Fortran order", hint="save it with numpy.ascontiguousarray")
+        raise DataError(f"{printable(where)} is in Fortran order", hint="save it with numpy.ascontiguousarray")
     if contents.index.methods[row] == STORED and size <= _CHECKED_AT_ONCE:
         for _ in contents.stream(row):  # verifies the checksum, which mapped reading would not
             pass
@@ -132,8 +132,8 @@ _HINT = (
 _MOST_CLASSES = 100_000
 
 
-def open_npz_pack(path: Path) -> ListedSource:
-    """The pictures of an .npz pack; no array in it is read before its header is found to be true."""
+def open_npz_pack(path: Path) -> ListedDataset:
+    """The images of an .npz pack; no array in it is read before its header is found to be true."""
     arrays = open_npz(path)
     if "jpeg" in arrays:
         blocks: list[Block] = [_encoded(arrays, path)]
@@ -146,14 +146,14 @@ def open_npz_pack(path: Path) -> ListedSource:
     else:
         found = _by_part(arrays)
         if not found:
-            raise DataError(f"{shown(str(path))} holds {listed_shortly(list(arrays))}, which is no pack", hint=_HINT)
+            raise DataError(f"{printable(str(path))} holds {listed_shortly(list(arrays))}, which is no pack", hint=_HINT)
         blocks = [_pixels(images) for _, images, _ in found]
         labels = [of_part for _, _, of_part in found]
         parts = np.repeat(np.array([part for part, _, _ in found], np.int8), [len(block) for block in blocks])
     table = _table(blocks, labels)
     names = _classes(arrays, table, path)
     check_codes(table.codes, len(table.codes), len(names), str(path))
-    return ListedSource(
+    return ListedDataset(
         contents=BlockContents(blocks),
         rows=np.arange(len(table), dtype=np.int64),
         table=table,
@@ -164,12 +164,12 @@ def open_npz_pack(path: Path) -> ListedSource:
 
 def _needed(arrays: Mapping[str, NpzArray], name: str, path: Path) -> NpzArray:
     if name not in arrays:
-        raise DataError(f"{shown(str(path))} has no array called {name}, only {listed_shortly(list(arrays))}", hint=_HINT)
+        raise DataError(f"{printable(str(path))} has no array called {name}, only {listed_shortly(list(arrays))}", hint=_HINT)
     return arrays[name]
 
 
 def _by_part(arrays: Mapping[str, NpzArray]) -> list[tuple[int, NpzArray, NpzArray]]:
-    """(part, pictures, labels) of arrays named by part, as MedMNIST and Keras do."""
+    """(part, images, labels) of arrays named by part, as MedMNIST and Keras do."""
     found = []
     for part, name in enumerate(PARTS):
         for images, labels in ((f"{name}_images", f"{name}_labels"), (f"x_{name}", f"y_{name}")):
@@ -179,7 +179,7 @@ def _by_part(arrays: Mapping[str, NpzArray]) -> list[tuple[int, NpzArray, NpzArr
 
 
 class _Bytes:
-    """Loads an array as bytes, (pictures, ...); a class so that it can be pickled."""
+    """Loads an array as bytes, (images, ...); a class so that it can be pickled."""
 
     def __init__(self, array: NpzArray) -> None:
         self._array = array
@@ -191,21 +191,21 @@ class _Bytes:
 def _encoded(arrays: Mapping[str, NpzArray], path: Path) -> EncodedBlock:
     jpeg, offsets = arrays["jpeg"], _needed(arrays, "offsets", path)
     if jpeg.dtype != "|u1" or len(jpeg.shape) != 1:
-        raise DataError(f"{shown(jpeg.where)} must be bytes end to end (uint8, one axis), not {jpeg.dtype} {jpeg.shape}")
+        raise DataError(f"{printable(jpeg.where)} must be bytes end to end (uint8, one axis), not {jpeg.dtype} {jpeg.shape}")
     ends = _whole(offsets).astype(np.int64)
     if len(ends) < 2 or ends[0] != 0 or ends[-1] != jpeg.shape[0] or np.any(np.diff(ends) < 0):
-        raise DataError(f"{shown(offsets.where)} must rise from 0 to the {jpeg.shape[0]:,} bytes of jpeg")
+        raise DataError(f"{printable(offsets.where)} must rise from 0 to the {jpeg.shape[0]:,} bytes of jpeg")
     return EncodedBlock(jpeg.where, ends, _Bytes(jpeg))
 
 
 def _pixels(images: NpzArray) -> PixelBlock:
     shape = images.shape
     if images.dtype != "|u1":
-        raise DataError(f"{shown(images.where)} is {images.dtype}; pixels must be uint8, 0 to 255", hint=_HINT)
+        raise DataError(f"{printable(images.where)} is {images.dtype}; pixels must be uint8, 0 to 255", hint=_HINT)
     if len(shape) not in (3, 4) or (len(shape) == 4 and shape[3] not in (1, 3, 4)):
-        raise DataError(f"{shown(images.where)} is {shape}; pictures are (N, H, W) or (N, H, W, C) of 1, 3 or 4 channels")
+        raise DataError(f"{printable(images.where)} is {shape}; images are (N, H, W) or (N, H, W, C) of 1, 3 or 4 channels")
     if 0 in shape:
-        raise DataError(f"{shown(images.where)} is {shape}: it holds no picture")
+        raise DataError(f"{printable(images.where)} is {shape}: it holds no image")
     layout: Layout = "HW" if len(shape) == 3 else "HWC"
     return PixelBlock(images.where, shape[0], _Bytes(images), shape=shape[1:], layout=layout)
 
@@ -214,23 +214,23 @@ def _whole(array: NpzArray) -> NDArray[np.integer]:
     """A small array of whole numbers, read."""
     values = np.asarray(array.load())
     if values.dtype.kind not in "iub":
-        raise DataError(f"{shown(array.where)} is {array.dtype}, where whole numbers are meant")
+        raise DataError(f"{printable(array.where)} is {array.dtype}, where whole numbers are meant")
     return values.astype(np.int64)
 
 
 def _table(blocks: list[Block], labels: list[NpzArray]) -> LabelTable:
-    """(N,) or (N, 1) is one class a picture; (N, K) of 0 and 1 is K classes, of which a picture may have several."""
+    """(N,) or (N, 1) is one class a image; (N, K) of 0 and 1 is K classes, of which a image may have several."""
     rows = []
     for block, array in zip(blocks, labels, strict=True):
         values = _whole(array)
         if len(values) != len(block):
-            raise DataError(f"{shown(array.where)}: {len(block):,} pictures and {len(values):,} labels")
+            raise DataError(f"{printable(array.where)}: {len(block):,} images and {len(values):,} labels")
         rows.append(values.reshape(-1) if values.ndim == 2 and values.shape[1] == 1 else values)
     if {values.ndim for values in rows} == {1}:
         return LabelTable(codes=np.concatenate(rows).astype(np.int32))
     widths = {values.shape[1:] for values in rows}
     if len(widths) != 1 or rows[0].ndim != 2 or any(np.any((values < 0) | (values > 1)) for values in rows):
-        raise DataError(f"{shown(labels[0].where)} must be (N,) classes, or (N, K) zeros and ones")
+        raise DataError(f"{printable(labels[0].where)} must be (N,) classes, or (N, K) zeros and ones")
     return LabelTable.several(np.flatnonzero(row).tolist() for values in rows for row in values)
 
 
@@ -238,14 +238,14 @@ def _classes(arrays: Mapping[str, NpzArray], table: LabelTable, path: Path) -> t
     if "classes" in arrays:
         names = np.asarray(arrays["classes"].load())
         if names.dtype.kind != "U" or names.ndim != 1:
-            raise DataError(f"{shown(arrays['classes'].where)} must be names, one a class")
+            raise DataError(f"{printable(arrays['classes'].where)} must be names, one a class")
         return tuple(str(name) for name in names)
     count = int(table.codes.max(initial=-1)) + 1
     labels = next((array for name, array in arrays.items() if name in ("labels", "train_labels")), None)
     if table.multi_label and labels is not None:
         count = labels.shape[1]
     if not 2 <= count <= _MOST_CLASSES:
-        raise DataError(f"{shown(str(path))} has labels up to {count - 1}: {count} classes", hint=_HINT)
+        raise DataError(f"{printable(str(path))} has labels up to {count - 1}: {count} classes", hint=_HINT)
     return tuple(str(code) for code in range(count))
 
 
@@ -254,12 +254,12 @@ def _declared(arrays: Mapping[str, NpzArray], count: int, path: Path) -> NDArray
     if "train" in arrays:
         values = np.asarray(arrays["train"].load())
         if values.dtype.kind != "b" or values.shape != (count,):
-            raise DataError(f"{shown(arrays['train'].where)} must say True or False of each picture")
+            raise DataError(f"{printable(arrays['train'].where)} must say True or False of each image")
         return np.where(values, np.int8(TRAIN), np.int8(TEST))
     if "split" in arrays:
         words = np.asarray(arrays["split"].load())
         parts = [part_called(str(word)) for word in words.reshape(-1)]
         if words.dtype.kind != "U" or len(parts) != count or None in parts:
-            raise DataError(f"{shown(arrays['split'].where)} must say train, val or test of each picture")
+            raise DataError(f"{printable(arrays['split'].where)} must say train, val or test of each image")
         return np.array(parts, np.int8)
     return np.full(count, UNDECLARED, np.int8)

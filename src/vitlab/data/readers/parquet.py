@@ -1,6 +1,6 @@
-"""Parquet files with pictures in them, as the Hugging Face hub stores data sets; needs pyarrow (`vitlab[parquet]`).
+"""Parquet files with images in them, as the Hugging Face hub stores data sets; needs pyarrow (`vitlab[parquet]`).
 
-A picture is a struct {bytes, path} or bytes; the names of the classes stand in the schema's metadata.
+A image is a struct {bytes, path} or bytes; the names of the classes stand in the schema's metadata.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import ListedSource, Offenders
+from vitlab.data.dataset import ListedDataset, Offenders
 from vitlab.data.readers.manifest import Cell, name_labels
 from vitlab.data.readers.shards import shard_paths
 from vitlab.data.split import parts_of_files
 from vitlab.errors import DataError
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, digest_all
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 _HELD = 256 * 2**20  # bytes of row groups kept in memory, in each process
 _LARGEST_GROUP = 2 * 2**30
 _MOST_ROWS = 2**27
 
 
-def open_parquet(pattern: str, *, label_column: str | None = None) -> ListedSource:
-    """The pictures of Parquet files named by a path, folder, glob or braces, in the order of files and rows.
+def open_parquet(pattern: str, *, label_column: str | None = None) -> ListedDataset:
+    """The images of Parquet files named by a path, folder, glob or braces, in the order of files and rows.
 
     Labels are in `label_column`, else in the only column of class labels, else in `label` or `labels`. Reading decodes a
     group of rows at a time and keeps a few of them: where rows are read in a random order, tar shards are faster.
@@ -44,20 +44,20 @@ def open_parquet(pattern: str, *, label_column: str | None = None) -> ListedSour
     part_of = parts_of_files(paths, offenders)
     offenders.refuse()
     files = [_opened(pq, path) for path in paths]
-    picture = _picture_column(files[0], pattern)
+    image = _image_column(files[0], pattern)
     features = _features(files[0])
-    label = _label_column(files[0].schema_arrow.names, features, picture, label_column, pattern)
+    label = _label_column(files[0].schema_arrow.names, features, image, label_column, pattern)
     cells: list[Cell] = []
     for path, file in zip(paths, files, strict=True):
         if file.schema_arrow.names != files[0].schema_arrow.names:
-            raise DataError(f"{shown(str(path))} has other columns than {shown(str(paths[0]))}")
+            raise DataError(f"{printable(str(path))} has other columns than {printable(str(paths[0]))}")
         count = _rows(file, path)
         groups = range(file.metadata.num_row_groups) if label is not None else ()
         cells.extend(cell for group in groups for cell in _values(file, group, str(label), path))
         cells.extend([None] * (count if label is None else 0))
-    contents = ParquetContents(paths, [stamp_of(path.stat()) for path in paths], files, picture)
+    contents = ParquetContents(paths, [stamp_of(path.stat()) for path in paths], files, image)
     if not cells:
-        raise DataError(f"{shown(pattern)} holds no row")
+        raise DataError(f"{printable(pattern)} holds no row")
     classes = _class_names(features.get(label or ""))
     wrong = [number for number, cell in enumerate(cells) if not _is_label(cell)]
     for number in wrong:
@@ -68,7 +68,7 @@ def open_parquet(pattern: str, *, label_column: str | None = None) -> ListedSour
     labels, table, notes = name_labels(unknown, contents.name, offenders, classes=classes, parts=parts)
     offenders.refuse()
     rows = np.arange(len(cells), dtype=np.int64)
-    return ListedSource(contents=contents, rows=rows, table=table, labels=labels, parts=parts, notes=notes)
+    return ListedDataset(contents=contents, rows=rows, table=table, labels=labels, parts=parts, notes=notes)
 
 
 class ParquetContents:
@@ -85,7 +85,7 @@ class ParquetContents:
             size = files[number].metadata.row_group(group).total_byte_size
             if size > _LARGEST_GROUP:
                 raise DataError(
-                    f"{shown(str(paths[number]))}: group {group} of its rows has {size:,} bytes; the limit is {_LARGEST_GROUP:,}"
+                    f"{printable(str(paths[number]))}: group {group} of its rows has {size:,} bytes; the limit is {_LARGEST_GROUP:,}"
                 )
         self._groups = [(number, group) for number, group, _ in groups]
         self._starts = [0, *accumulate(count for _, _, count in groups)]
@@ -101,18 +101,18 @@ class ParquetContents:
         return f"{self._paths[number]}, row {row - first}"
 
     def read(self, row: int) -> bytes:
-        """The encoded picture."""
+        """The encoded image."""
         place = bisect_right(self._starts, row) - 1
         value = self._group(place)[row - self._starts[place]]
         if value.is_valid and isinstance(value, Mapping):
             value = value["bytes"]  # its path is not looked at
         data = value.as_py()
         if not isinstance(data, bytes):
-            raise DataError(f"{shown(self.name(row))} holds no bytes of a picture", hint="its file is somewhere else")
+            raise DataError(f"{printable(self.name(row))} holds no bytes of a image", hint="its file is somewhere else")
         return data
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
-        """The hash of each picture, group by group."""
+        """The hash of each image, group by group."""
         chunks = [digest_all(self.read, rows[start : start + 64]) for start in range(0, len(rows), 64)]
         return np.concatenate(chunks) if chunks else np.zeros((0, 16), np.uint8)
 
@@ -127,7 +127,7 @@ class ParquetContents:
         if number not in self._files:
             path = self._paths[number]
             if stamp_of(path.stat())[:2] != self._stamps[number][:2]:
-                raise DataError(f"{shown(str(path))} has changed since it was opened", hint="start again")
+                raise DataError(f"{printable(str(path))} has changed since it was opened", hint="start again")
             self._files[number] = _opened(_pyarrow_parquet(), path)
         column = _column(self._files[number], group, self._column, self._paths[number])
         self._held[place] = column
@@ -159,7 +159,7 @@ def _opened(pq: ModuleType, path: Path) -> Any:
     try:
         return pq.ParquetFile(path, memory_map=False, pre_buffer=False)
     except _errors() as error:
-        raise DataError(f"{shown(str(path))} is no Parquet file: {shown(str(error).splitlines()[0])}") from error
+        raise DataError(f"{printable(str(path))} is no Parquet file: {printable(str(error).splitlines()[0])}") from error
 
 
 def _rows(file: Any, path: Path) -> int:
@@ -167,7 +167,9 @@ def _rows(file: Any, path: Path) -> int:
     told = int(file.metadata.num_rows)
     groups = [int(file.metadata.row_group(group).num_rows) for group in range(file.metadata.num_row_groups)]
     if min(groups, default=0) < 0 or sum(groups) != told or told > _MOST_ROWS:
-        raise DataError(f"{shown(str(path))} claims {told:,} rows, and {sum(groups):,} in its groups; the limit is {_MOST_ROWS:,}")
+        raise DataError(
+            f"{printable(str(path))} claims {told:,} rows, and {sum(groups):,} in its groups; the limit is {_MOST_ROWS:,}"
+        )
     return told
 
 
@@ -176,10 +178,10 @@ def _column(file: Any, group: int, name: str, path: Path) -> Any:
     try:
         column = file.read_row_group(group, [name], use_threads=False)[name].combine_chunks()
     except _errors() as error:
-        reason = shown(str(error).splitlines()[0])
-        raise DataError(f"{shown(str(path))}: group {group} of its rows is damaged: {reason}") from error
+        reason = printable(str(error).splitlines()[0])
+        raise DataError(f"{printable(str(path))}: group {group} of its rows is damaged: {reason}") from error
     if len(column) != file.metadata.row_group(group).num_rows:
-        raise DataError(f"{shown(str(path))}: group {group} of its rows is damaged: it has {len(column):,} rows")
+        raise DataError(f"{printable(str(path))}: group {group} of its rows is damaged: it has {len(column):,} rows")
     return column
 
 
@@ -189,7 +191,7 @@ def _values(file: Any, group: int, name: str, path: Path) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except UnicodeDecodeError as error:
-        raise DataError(f"{shown(str(path))}: column {shown(name)} is no text in group {group} of its rows") from error
+        raise DataError(f"{printable(str(path))}: column {printable(name)} is no text in group {group} of its rows") from error
     return values
 
 
@@ -203,7 +205,7 @@ def _features(file: Any) -> Mapping[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
-def _picture_column(file: Any, pattern: str) -> str:
+def _image_column(file: Any, pattern: str) -> str:
     import pyarrow.types as types
 
     found = []
@@ -215,24 +217,24 @@ def _picture_column(file: Any, pattern: str) -> str:
             found.append(field.name)
     if not found:
         raise DataError(
-            f"{shown(pattern)} has no column of pictures (bytes), only {', '.join(map(shown, file.schema_arrow.names))}"
+            f"{printable(pattern)} has no column of images (bytes), only {', '.join(map(printable, file.schema_arrow.names))}"
         )
     if len(found) > 1 and "image" not in found:
         raise DataError(
-            f"{shown(pattern)} has several columns of bytes: {', '.join(map(shown, found))}", hint="call one of them image"
+            f"{printable(pattern)} has several columns of bytes: {', '.join(map(printable, found))}", hint="call one of them image"
         )
     return "image" if "image" in found else str(found[0])
 
 
-def _label_column(columns: Sequence[str], features: Mapping[str, Any], picture: str, asked: str | None, pattern: str) -> str | None:
+def _label_column(columns: Sequence[str], features: Mapping[str, Any], image: str, asked: str | None, pattern: str) -> str | None:
     if asked is not None:
         if asked not in columns:
-            raise DataError(f"{shown(pattern)} has no column {asked!r}, only {', '.join(map(shown, columns))}")
+            raise DataError(f"{printable(pattern)} has no column {asked!r}, only {', '.join(map(printable, columns))}")
         return asked
-    named = [column for column in columns if column != picture and _class_names(features.get(column)) is not None]
+    named = [column for column in columns if column != image and _class_names(features.get(column)) is not None]
     if len(named) > 1 and "label" not in named:
         raise DataError(
-            f"{shown(pattern)} has several columns of class labels: {', '.join(map(shown, named))}",
+            f"{printable(pattern)} has several columns of class labels: {', '.join(map(printable, named))}",
             hint="choose one (label_column)",
         )
     if named:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, get_args
 
-from vitlab.data.dataset import ListedSource, Offenders
+from vitlab.data.dataset import ListedDataset, Offenders
 from vitlab.data.readers.blocks import find_file
 from vitlab.data.readers.folder import LeftOut, class_folders, open_folder, open_unlabelled
 from vitlab.data.readers.manifest import MANIFEST_NAMES, open_manifest, open_zip_manifest
 from vitlab.data.readers.shards import open_shards
 from vitlab.data.split import part_called
 from vitlab.errors import DataError, did_you_mean
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 from vitlab.io.zip import ZipContents, read_zip_index
 
 PathKind = Literal[
-    "folder", "pictures", "zip", "manifest", "shards", "parquet", "npz",
+    "folder", "images", "zip", "manifest", "shards", "parquet", "npz",
     "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100", "cifar100-coarse", "svhn", "pcam", "dmlab", "retinopathy", "joined",
 ]  # fmt: skip
 KINDS: tuple[str, ...] = get_args(PathKind)
@@ -34,15 +34,15 @@ def parse_spec(spec: str) -> tuple[str, str]:
     if colon and not joined and not Path(spec).exists() and "/" not in kind:
         if rest.startswith("//") or kind == "pipe":
             raise DataError(
-                f"{shown(spec)} is an address; data is read from disk, and no program is run for it",
+                f"{printable(spec)} is an address; data is read from disk, and no program is run for it",
                 hint="fetch it first, then give its path",
             )
         if not rest or not any(mark in spec for mark in _PATTERN):
             if kind in KINDS:
-                raise DataError(f"{shown(spec)} lacks a path", hint=f"say {kind}:PATH")
+                raise DataError(f"{printable(spec)} lacks a path", hint=f"say {kind}:PATH")
             near = did_you_mean(kind, KINDS)
             hint = f"{near + ' ' if near else ''}a kind is one of {', '.join(KINDS)}"
-            raise DataError(f"no kind of data is called '{shown(kind)}'", hint=hint)
+            raise DataError(f"no kind of data is called '{printable(kind)}'", hint=hint)
     return recognise(spec), spec
 
 
@@ -58,7 +58,7 @@ def recognise(spec: str) -> str:
     near = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
     words = ["digits", "generated"] if len(path.parts) == 1 else []
     hint = did_you_mean(path.name, [*words, *near]) or "data is a path, kind:path, digits or generated"
-    raise DataError(f"{shown(spec)} does not exist", hint=hint)
+    raise DataError(f"{printable(spec)} does not exist", hint=hint)
 
 
 def _kind_of_file(path: Path) -> str:
@@ -68,7 +68,7 @@ def _kind_of_file(path: Path) -> str:
         with path.open("rb") as file:
             head = file.read(512)
     except OSError as error:
-        raise DataError(f"{shown(str(path))} cannot be read: {error.strerror}") from error
+        raise DataError(f"{printable(str(path))} cannot be read: {error.strerror}") from error
     if head[:4] in (b"PK\3\4", b"PK\5\6"):
         first = head[30 : 30 + int.from_bytes(head[26:28], "little")]  # the name of its first member
         return "npz" if path.suffix == ".npz" or first.endswith(b".npy") else "zip"
@@ -77,7 +77,7 @@ def _kind_of_file(path: Path) -> str:
     if head[257:262] == b"ustar" or path.suffix == ".tar" or path.name.endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")):
         return "shards"
     raise DataError(
-        f"{shown(str(path))} is no data that is known by its content",
+        f"{printable(str(path))} is no data that is known by its content",
         hint="data is a folder, a zip, tar shards, a CSV or JSON lines, an .npz or Parquet; or say what it is, as mnist:PATH",
     )
 
@@ -98,7 +98,7 @@ def _kind_of_folder(path: Path) -> str:
     for name in ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte"):
         if find_file(path, [name, f"{name}.gz"]) is not None:
             raise DataError(
-                f"{shown(str(path))} may be MNIST, Fashion-MNIST or KMNIST: their files have the same names",
+                f"{printable(str(path))} may be MNIST, Fashion-MNIST or KMNIST: their files have the same names",
                 hint=f"say mnist:{path}, fashion-mnist:{path} or kmnist:{path}",
             )
     if any((path / name).is_file() for name in MANIFEST_NAMES):
@@ -111,7 +111,7 @@ def _kind_of_folder(path: Path) -> str:
     return "folder"
 
 
-def open_kind(kind: str, place: str, *, label_column: str | None) -> ListedSource:
+def open_kind(kind: str, place: str, *, label_column: str | None) -> ListedDataset:
     """Everything at `place`, opened as this kind, parts not yet taken."""
     if kind in ("shards", "parquet"):
         if kind == "shards":
@@ -121,13 +121,13 @@ def open_kind(kind: str, place: str, *, label_column: str | None) -> ListedSourc
         return open_parquet(place, label_column=label_column)
     path = Path(place).expanduser()
     if not path.exists():
-        raise DataError(f"{shown(place)} does not exist")
+        raise DataError(f"{printable(place)} does not exist")
     if kind == "manifest":
         return open_manifest(_manifest_in(path), label_column=label_column)
     if kind == "zip":
         return open_zip(path, label_column=label_column)
     if label_column is not None:
-        raise DataError(f"label_column={label_column!r} means nothing for {kind}", hint="it chooses a column of a list of pictures")
+        raise DataError(f"label_column={label_column!r} means nothing for {kind}", hint="it chooses a column of a list of images")
     if kind == "npz":
         from vitlab.data.readers.npz_pack import open_npz_pack
 
@@ -141,11 +141,11 @@ def open_kind(kind: str, place: str, *, label_column: str | None) -> ListedSourc
 
         return open_dmlab(path)
     if not path.is_dir():
-        raise DataError(f"{shown(place)} is no folder, which {kind} needs")
+        raise DataError(f"{printable(place)} is no folder, which {kind} needs")
     match kind:
         case "folder":
             return open_folder(path)
-        case "pictures":
+        case "images":
             return open_unlabelled(path)
         case "mnist" | "fashion-mnist" | "kmnist":
             from vitlab.data.readers.classic import open_idx
@@ -170,8 +170,8 @@ def open_kind(kind: str, place: str, *, label_column: str | None) -> ListedSourc
     raise AssertionError(kind)
 
 
-def open_zip(path: Path, *, label_column: str | None = None) -> ListedSource:
-    """The pictures of a zip archive: by the list in it (labels.csv and its like), where there is one, else by class folders."""
+def open_zip(path: Path, *, label_column: str | None = None) -> ListedDataset:
+    """The images of a zip archive: by the list in it (labels.csv and its like), where there is one, else by class folders."""
     contents = ZipContents(read_zip_index(path))
     names = contents.index.names
     tops = {name.split("/")[0] for name in names if "/" in name}
@@ -181,7 +181,7 @@ def open_zip(path: Path, *, label_column: str | None = None) -> ListedSource:
     if lists:
         return open_zip_manifest(contents, lists[0], label_column=label_column)
     if label_column is not None:
-        raise DataError(f"{shown(str(path))} holds no list of pictures, so it has no column {label_column!r}")
+        raise DataError(f"{printable(str(path))} holds no list of images, so it has no column {label_column!r}")
     left_out = LeftOut()
     for kind, count in contents.index.ignored.items():
         left_out.add(kind, f"{kind}s, which are not followed", count=count)
@@ -193,9 +193,9 @@ def _manifest_in(path: Path) -> Path:
         return path
     found = [path / name for name in MANIFEST_NAMES if (path / name).is_file()]
     if not found:
-        raise DataError(f"{shown(str(path))} holds no list of pictures ({', '.join(MANIFEST_NAMES[:3])} or the like)")
+        raise DataError(f"{printable(str(path))} holds no list of images ({', '.join(MANIFEST_NAMES[:3])} or the like)")
     if len(found) > 1:
         raise DataError(
-            f"{shown(str(path))} holds several lists: {', '.join(file.name for file in found)}", hint="give one of them"
+            f"{printable(str(path))} holds several lists: {', '.join(file.name for file in found)}", hint="give one of them"
         )
     return found[0]

@@ -1,4 +1,4 @@
-"""Kaggle's Diabetic Retinopathy Detection as it is published: trainLabels.csv, retinopathy_solution.csv, and the pictures.
+"""Kaggle's Diabetic Retinopathy Detection as it is published: trainLabels.csv, retinopathy_solution.csv, and the images.
 
 The photographs are seen as VTAB sees them, made comparable (btgraham-300, `vitlab.data.readers.retinopathy`) as they are read.
 """
@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.dataset import Contents, ListedSource
+from vitlab.data.dataset import Contents, ListedDataset
 from vitlab.data.decode import decode
 from vitlab.data.readers.blocks import find_file
 from vitlab.data.readers.folder import FileRow, from_files
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 from vitlab.io.digests import DIGEST_BYTES, Content, Digests
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 # Photographs of the eye's background made comparable, as the winner of Kaggle's competition did (Graham 2015, "btgraham-300").
 #
@@ -48,7 +48,7 @@ _QUALITY = 72
 
 
 def comparable_fundus(image_HWC: Pixels, *, radius: int = RADIUS) -> Pixels:
-    """A photograph (uint8 RGB) as a picture of at most 1.8 x `radius` a side, grey outside its disc."""
+    """A photograph (uint8 RGB) as a image of at most 1.8 x `radius` a side, grey outside its disc."""
     height, width, _ = image_HWC.shape
     scale = radius / estimated_radius(image_HWC)
     size = max(1, round(height * scale)), max(1, round(width * scale))
@@ -94,7 +94,7 @@ def _span(length: int, half: int) -> tuple[int, int]:
 
 
 def _scaled(image_HWC: Pixels, scale: float, box: tuple[int, int, int, int]) -> Floats:
-    """The box (top, bottom, left, right) of the scaled picture, each pixel drawn between its four neighbours, whole levels."""
+    """The box (top, bottom, left, right) of the scaled image, each pixel drawn between its four neighbours, whole levels."""
     top, bottom, left, right = box
     above_H, down_H = _between(image_HWC.shape[0], scale, top, bottom)
     before_W, across_W = _between(image_HWC.shape[1], scale, left, right)
@@ -116,7 +116,7 @@ def _between(length: int, scale: float, first: int, last: int) -> tuple[NDArray[
 
 
 def _evened(image_HWC: Floats, sigma: float) -> Pixels:
-    """Four times what differs from the local average, around mid-grey; the picture is mirrored at its borders."""
+    """Four times what differs from the local average, around mid-grey; the image is mirrored at its borders."""
     height, width, channels = image_HWC.shape
     down_HH, across_WW = _blur(height, sigma), _blur(width, sigma)
     blurred_HWC = (down_HH @ image_HWC.reshape(height, -1)).reshape(height, width, channels)
@@ -157,7 +157,7 @@ class EyeContents:
         return self._photographs.name(row)
 
     def read(self, row: int) -> Content:
-        """The picture of its disc, as a JPEG file."""
+        """The image of its disc, as a JPEG file."""
         content, name = self._photographs.read(row), self.name(row)
         return encoded_fundus(decode(content, name=name) if isinstance(content, bytes) else content)
 
@@ -172,26 +172,28 @@ def has_retinopathy(folder: Path) -> bool:
     return find_file(folder, ["trainLabels.csv"]) is not None
 
 
-def open_retinopathy(folder: Path) -> ListedSource:
-    """The pictures `train/*.jpeg` and `test/*.jpeg` beside the lists, in the lists' order."""
+def open_retinopathy(folder: Path) -> ListedDataset:
+    """The images `train/*.jpeg` and `test/*.jpeg` beside the lists, in the lists' order."""
     train, solution = find_file(folder, ["trainLabels.csv"]), find_file(folder, ["retinopathy_solution.csv"])
     if train is None or solution is None:
         missing = "trainLabels.csv" if train is None else "retinopathy_solution.csv"
-        raise DataError(f"{shown(str(folder))} holds no {missing}", hint="both lists are on the competition's pages")
+        raise DataError(f"{printable(str(folder))} holds no {missing}", hint="both lists are on the competition's pages")
     rows = [FileRow(path=f"train/{name}.jpeg", code=level, part=TRAIN) for name, level, _ in _read(train)]
     for name, level, usage in _read(solution):
         if usage not in _PARTS:
-            raise DataError(f"{shown(str(solution))}: Usage of {shown(name)} is {shown(usage)!r}, neither Public nor Private")
+            raise DataError(
+                f"{printable(str(solution))}: Usage of {printable(name)} is {printable(usage)!r}, neither Public nor Private"
+            )
         rows.append(FileRow(path=f"test/{name}.jpeg", code=level, part=_PARTS[usage]))
-    source = from_files(train.parent, rows, STAGES, where=str(folder))
-    return replace(source, contents=EyeContents(source.contents))
+    dataset = from_files(train.parent, rows, STAGES, where=str(folder))
+    return replace(dataset, contents=EyeContents(dataset.contents))
 
 
 def _read(path: Path) -> Iterator[tuple[str, int, str]]:
-    """Picture, level and usage (empty where there is none) of each row."""
+    """Image, level and usage (empty where there is none) of each row."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 yield row["image"], int(row["level"]), row.get("Usage") or ""
     except (OSError, UnicodeDecodeError, KeyError, ValueError, TypeError, csv.Error) as error:
-        raise DataError(f"{shown(str(path))} is no CSV with columns image and level") from error
+        raise DataError(f"{printable(str(path))} is no CSV with columns image and level") from error

@@ -1,4 +1,4 @@
-"""What the files in shards mean: samples of a picture and its label, or class folders, or pictures without labels."""
+"""What the files in shards mean: samples of a image and its label, or class folders, or images without labels."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import UNDECLARED, ListedSource, Offenders
-from vitlab.data.readers.folder import LeftOut, class_folders, is_hidden, is_picture
+from vitlab.data.dataset import UNDECLARED, ListedDataset, Offenders
+from vitlab.data.readers.folder import LeftOut, class_folders, is_hidden, is_image
 from vitlab.data.readers.manifest import Cell, classes_beside, name_labels
 from vitlab.data.split import parts_of_files
 from vitlab.errors import DataError
@@ -25,12 +25,12 @@ from vitlab.io.archive_limits import READ_IN_PLACE
 from vitlab.io.cache import Arrays, recall, remember, settled, stamp_of
 from vitlab.io.digests import Digests, remembered_digests
 from vitlab.io.files import PositionedFile
-from vitlab.io.names import Names, shown
+from vitlab.io.names import Names, printable
 from vitlab.io.tar import FileStream, tar_members
 
 # Tar shards in the WebDataset layout (`key.jpg` beside `key.cls` or `key.json`), read by an index of offsets.
 #
-# The index of a shard is made once and kept in the cache folder until the shard changes; pictures are then read by position, in
+# The index of a shard is made once and kept in the cache folder until the shard changes; images are then read by position, in
 # any order. Members are data and nothing else: no .pkl, .pyd or .pth is ever interpreted, no address opened, no program run.
 
 LABEL_SUFFIXES = (".cls", ".json", ".txt")
@@ -58,7 +58,7 @@ def shard_index(path: Path) -> ShardIndex:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise DataError(f"{shown(str(path))} cannot be read: {error.strerror}") from error
+        raise DataError(f"{printable(str(path))} cannot be read: {error.strerror}") from error
     try:
         stamp = stamp_of(os.fstat(handle))
         stored = recall("shards", path)
@@ -76,8 +76,8 @@ def _made(path: Path, stamp: tuple[int, int, int], handle: int) -> ShardIndex:
     head = os.pread(handle, 6, 0)
     if head[:2] == b"\x1f\x8b" or head[:3] == b"BZh" or head == b"\xfd7zXZ\0" or head[:4] == b"\x28\xb5\x2f\xfd":
         raise DataError(
-            f"{shown(str(path))} is compressed, so its pictures cannot be read by position",
-            hint="unpack it to a plain .tar; pictures are compressed already",
+            f"{printable(str(path))} is compressed, so its images cannot be read by position",
+            hint="unpack it to a plain .tar; images are compressed already",
         )
     names: list[str] = []
     places: list[tuple[int, int]] = []
@@ -182,7 +182,7 @@ class ShardContents:
         offset, size = int(shard.offsets[inside]), int(shard.sizes[inside])
         data = self._files[number].read(offset, size)
         if len(data) < size:
-            raise DataError(f"{shown(self.name(row))} is cut off: {shard.path} ends at offset {offset + len(data):,}")
+            raise DataError(f"{printable(self.name(row))} is cut off: {shard.path} ends at offset {offset + len(data):,}")
         return data
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
@@ -223,7 +223,7 @@ def shard_paths(pattern: str, *, ending: str) -> list[Path]:
     for piece in pattern.split("::"):
         if address := _ADDRESS.match(piece):
             raise DataError(
-                f"{shown(piece)} is not read: {address.group()} would run a program or fetch from a network",
+                f"{printable(piece)} is not read: {address.group()} would run a program or fetch from a network",
                 hint="give the path of shards on disk",
             )
         for spelled in _braced(piece, pattern):
@@ -253,7 +253,7 @@ def _braced(text: str, pattern: str) -> list[str]:
     while (braces := _BRACES.search(spelled[0])) is not None:
         choices = list(_choices(braces.group(1), pattern))
         if len(choices) * len(spelled) > _MOST:
-            raise DataError(f"{shown(pattern)} names more than {_MOST:,} shards")
+            raise DataError(f"{printable(pattern)} names more than {_MOST:,} shards")
         spelled = [_BRACES.sub(lambda _, word=word: word, name, count=1) for name in spelled for word in choices]  # type: ignore[misc]
     return spelled
 
@@ -266,7 +266,7 @@ def _choices(inside: str, pattern: str) -> Iterator[str]:
             continue
         first, last = counted.groups()
         if int(last) < int(first) or int(last) - int(first) >= _MOST:
-            raise DataError(f"{shown(pattern)}: {{{word}}} counts from {first} to {last}")
+            raise DataError(f"{printable(pattern)}: {{{word}}} counts from {first} to {last}")
         width = len(first) if first.startswith("0") or len(first) == len(last) else 0
         for number in range(int(first), int(last) + 1):
             yield f"{number:0{width}d}"
@@ -275,11 +275,11 @@ def _choices(inside: str, pattern: str) -> Iterator[str]:
 _JSON_KEYS = ("label", "labels", "cls", "class", "class_name")
 
 
-def open_shards(pattern: str, *, label_column: str | None = None) -> ListedSource:
-    """The pictures of tar shards named by a path, folder, glob or braces, in the order of shards and members.
+def open_shards(pattern: str, *, label_column: str | None = None) -> ListedDataset:
+    """The images of tar shards named by a path, folder, glob or braces, in the order of shards and members.
 
     Labels come from `key.cls` (a number or a name), else `key.json` (its field `label_column`, else label, labels, cls or
-    class), else `key.txt`; `classes.txt` beside the first shard names the classes. Without such members, pictures in folders
+    class), else `key.txt`; `classes.txt` beside the first shard names the classes. Without such members, images in folders
     are labelled by their folder, and others have no label. Shards named after train, val or test are those parts.
     """
     paths = shard_paths(pattern, ending=".tar")
@@ -289,10 +289,10 @@ def open_shards(pattern: str, *, label_column: str | None = None) -> ListedSourc
     endings = LABEL_SUFFIXES if label_column is None else (".json",)
     samples = list(_samples(contents, endings, left_out, offenders))
     if not samples:
-        raise DataError(f"{shown(pattern)} holds no picture" + "".join(f" ({note})" for note in left_out.notes()))
+        raise DataError(f"{printable(pattern)} holds no image" + "".join(f" ({note})" for note in left_out.notes()))
     if label_column is None and all(label is None for _, label in samples):
         names = Names(name for _, name in contents.names())
-        if all("/" in names[picture] for picture, _ in samples):
+        if all("/" in names[image] for image, _ in samples):
             whole = class_folders(contents, names, where=pattern, offenders=offenders, left_out=_not_files(contents))
             told = _parts(contents, whole.rows, part_of)
             return whole if UNDECLARED in told else replace(whole, parts=told)
@@ -300,8 +300,8 @@ def open_shards(pattern: str, *, label_column: str | None = None) -> ListedSourc
     cells = [_cell(contents, label, label_column, offenders) for _, label in samples]
     if label_column is not None and all(cell is None for cell in cells):
         offenders.refuse()
-        raise DataError(f"{shown(pattern)}: no member .json has a field {label_column!r}")
-    rows = np.array([picture for picture, _ in samples], np.int64)
+        raise DataError(f"{printable(pattern)}: no member .json has a field {label_column!r}")
+    rows = np.array([image for image, _ in samples], np.int64)
     parts = _parts(contents, rows, part_of)
     labels, table, notes = name_labels(
         cells,
@@ -310,14 +310,14 @@ def open_shards(pattern: str, *, label_column: str | None = None) -> ListedSourc
         classes=classes_beside(paths[0]),
         parts=parts,
     )
-    offenders.refuse(hint="a sample is a picture and a label that have the same name before the first dot")
+    offenders.refuse(hint="a sample is a image and a label that have the same name before the first dot")
     texts = sum(label is not None and contents.name(label).endswith(".txt") for _, label in samples)
     if len(labels) == len(samples) == texts > 2:
         raise DataError(
-            f"{shown(pattern)}: no two of its {texts:,} .txt members agree: they are captions, not labels",
+            f"{printable(pattern)}: no two of its {texts:,} .txt members agree: they are captions, not labels",
             hint="a label goes in a member .cls",
         )
-    return ListedSource(contents=contents, rows=rows, table=table, labels=labels, parts=parts, notes=(*notes, *left_out.notes()))
+    return ListedDataset(contents=contents, rows=rows, table=table, labels=labels, parts=parts, notes=(*notes, *left_out.notes()))
 
 
 def _not_files(contents: ShardContents) -> LeftOut:
@@ -331,7 +331,7 @@ def _not_files(contents: ShardContents) -> LeftOut:
 def _samples(
     contents: ShardContents, endings: Sequence[str], left_out: LeftOut, offenders: Offenders
 ) -> Iterator[tuple[int, int | None]]:
-    """(row of the picture, row of the label) of each sample: neighbours whose names are equal up to the first dot."""
+    """(row of the image, row of the label) of each sample: neighbours whose names are equal up to the first dot."""
     key: tuple[int, str] | None = None
     members: dict[str, int] = {}
     seen: set[tuple[int, str]] = set()
@@ -356,18 +356,18 @@ def _samples(
 def _sample(
     members: dict[str, int], contents: ShardContents, endings: Sequence[str], left_out: LeftOut, offenders: Offenders
 ) -> Iterator[tuple[int, int | None]]:
-    pictures = [ending for ending in members if is_picture(f"x{ending}")]
-    plain = [ending for ending in pictures if ending.count(".") == 1] or pictures
+    images = [ending for ending in members if is_image(f"x{ending}")]
+    plain = [ending for ending in images if ending.count(".") == 1] or images
     label = next((ending for ending in endings if ending in members), None)
     for ending in members:
         if ending != label and ending not in plain[:1]:
             left_out.add(ending, ending or "without an ending")
     if len(plain) > 1:
-        offenders.add(contents.name(members[plain[0]]), f"its sample has {len(plain)} pictures ({', '.join(plain)})")
+        offenders.add(contents.name(members[plain[0]]), f"its sample has {len(plain)} images ({', '.join(plain)})")
     elif plain:
         yield members[plain[0]], members[label] if label else None
     elif label:
-        left_out.add(label, "labels without a picture")
+        left_out.add(label, "labels without a image")
 
 
 def _cell(contents: ShardContents, row: int | None, field: str | None, offenders: Offenders) -> Cell:

@@ -1,4 +1,4 @@
-"""TensorFlow's record files and the examples in them, read without TensorFlow: as much as files of pictures need.
+"""TensorFlow's record files and the examples in them, read without TensorFlow: as much as files of images need.
 
 A record is its length (8 bytes), a checksum of that, the content, and a checksum of the content. The content is a protocol
 buffer `Example`: a map from names to lists of bytes, of floats or of whole numbers. Lengths and their checksums are verified
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import ListedSource
+from vitlab.data.dataset import ListedDataset
 from vitlab.data.readers.blocks import find_file, from_blocks
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
@@ -27,7 +27,7 @@ from vitlab.io.archive_limits import ArchiveLimits
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, masked_crc32c, remembered_digests
 from vitlab.io.files import PositionedFile
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 from vitlab.io.tar import FileStream, tar_members
 
 _HEAD, _FOOT = 12, 4
@@ -46,11 +46,11 @@ class TFExample:
 
 
 def read_examples(path: Path, *, start: int = 0, size: int | None = None, where: str | None = None) -> Iterator[TFExample]:
-    """The examples of a file in their order; contents are passed over, not read, so that this is quick for large pictures.
+    """The examples of a file in their order; contents are passed over, not read, so that this is quick for large images.
 
     The records are the `size` bytes from `start`, for a file inside a tar; `where` is then its name in messages.
     """
-    called = shown(where or str(path))
+    called = printable(where or str(path))
     length = path.stat().st_size - start if size is None else size
     if length == 0:
         return
@@ -69,7 +69,7 @@ def read_record(file: PositionedFile, offset: int, length: int, *, where: str) -
     """The content of a record, its checksum verified; `offset` and `length` are those of the content."""
     data = file.read(offset, length + _FOOT)
     if len(data) < length + _FOOT or masked_crc32c(data[:length]) != struct.unpack("<I", data[length:])[0]:
-        raise DataError(f"{shown(where)} is damaged: its checksum is another")
+        raise DataError(f"{printable(where)} is damaged: its checksum is another")
     return data[:length]
 
 
@@ -172,7 +172,7 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-# DMLab frames as VTAB publishes them: TFRecord files of JPEG pictures, each with the number of its class.
+# DMLab frames as VTAB publishes them: TFRecord files of JPEG images, each with the number of its class.
 #
 # They are read inside `dmlab.tar.gz` as downloaded (unpacked once into the cache folder), inside `dmlab.tar`, or unpacked.
 
@@ -194,7 +194,7 @@ class _Records:
 
 
 class RecordBlock:
-    """Encoded pictures in records: `records` and `images`, each (N, 2), are offsets and lengths of contents and of pictures."""
+    """Encoded images in records: `records` and `images`, each (N, 2), are offsets and lengths of contents and of images."""
 
     def __init__(self, path: Path, records: NDArray[np.int64], images: NDArray[np.int64], *, where: str) -> None:
         self.where = where
@@ -206,13 +206,13 @@ class RecordBlock:
         return len(self._records)
 
     def read(self, index: int) -> bytes:
-        """The encoded picture; DataError where its record's checksum is another."""
+        """The encoded image; DataError where its record's checksum is another."""
         (offset, length), (start, size) = self._records[index].tolist(), self._images[index].tolist()
-        content = read_record(self._file, offset, length, where=f"{self.where}, picture {index}")
+        content = read_record(self._file, offset, length, where=f"{self.where}, image {index}")
         return content[start - offset : start - offset + size]
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
-        """The hash of each picture, remembered for as long as the file stays the same."""
+        """The hash of each image, remembered for as long as the file stays the same."""
         stamp = self._file.stamp
         return remembered_digests(self.read, rows, path=Path(self.where), stamp=stamp, sizes=self._images[:, 1])
 
@@ -222,7 +222,7 @@ def has_dmlab(folder: Path) -> bool:
     return find_file(folder, [f"dmlab-{word}.tfrecord*" for word, _ in _PARTS] + list(_ARCHIVES)) is not None
 
 
-def open_dmlab(place: Path) -> ListedSource:
+def open_dmlab(place: Path) -> ListedDataset:
     """The frames of `dmlab-train.tfrecord*`, `-validation` and `-test`, in the order of the files' names.
 
     `place` is a folder with these files or with the archive, or the archive itself.
@@ -233,7 +233,7 @@ def open_dmlab(place: Path) -> ListedSource:
         pattern = f"dmlab-{word}.tfrecord*"
         files = [file for file in found if fnmatch(file.name, pattern)]
         if not files:
-            raise DataError(f"{shown(str(place))} holds no {pattern}", hint="put dmlab.tar.gz there, packed or unpacked")
+            raise DataError(f"{printable(str(place))} holds no {pattern}", hint="put dmlab.tar.gz there, packed or unpacked")
         for file in files:
             block, labels = _read(file)
             blocks.append(block)
@@ -270,11 +270,11 @@ def _inside(archive: Path) -> Iterator[_Records]:
 
 def _read(file: _Records) -> tuple[RecordBlock, NDArray[np.int64]]:
     records, images, labels = [], [], []
-    for number, example in enumerate(read_examples(file.path, start=file.start, size=file.size, where=file.where)):
-        image, label = example.spans.get("image", []), example.numbers.get("label", [])
+    for number, sample in enumerate(read_examples(file.path, start=file.start, size=file.size, where=file.where)):
+        image, label = sample.spans.get("image", []), sample.numbers.get("label", [])
         if len(image) != 1 or len(label) != 1:
-            raise DataError(f"{shown(file.where)}: example {number:,} has not one image and one label")
-        records.append(example.record)
+            raise DataError(f"{printable(file.where)}: example {number:,} has not one image and one label")
+        records.append(sample.record)
         images.append(image[0])
         labels.append(label[0])
     places = [np.array(pairs, np.int64).reshape(-1, 2) for pairs in (records, images)]

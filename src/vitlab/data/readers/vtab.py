@@ -1,6 +1,6 @@
-"""VTAB-1k as it is passed around: pictures, and train800.txt, val200.txt and test.txt that list them with their class.
+"""VTAB-1k as it is passed around: images, and train800.txt, val200.txt and test.txt that list them with their class.
 
-These lists hold the published choice of 800 and 200 pictures, which no other form of the data does.
+These lists hold the published choice of 800 and 200 images, which no other form of the data does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import UNDECLARED, LabelTable, ListedSource
+from vitlab.data.dataset import UNDECLARED, LabelTable, ListedDataset
 from vitlab.data.readers.blocks import LARGEST_IN_MEMORY, PixelBlock, Pixels, check_codes, find_file, from_blocks
 from vitlab.data.readers.folder import FileRow, from_files
 from vitlab.data.readers.npz_pack import NpzArray, open_npz
@@ -25,7 +25,7 @@ from vitlab.errors import DataError
 from vitlab.io.archive_limits import GZIP, MOST_INFLATED, ArchiveLimits, inflated
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 LISTS = (("train800.txt", TRAIN), ("val200.txt", VAL), ("test.txt", TEST))
 
@@ -35,8 +35,8 @@ def has_lists(folder: Path) -> bool:
     return (folder / LISTS[0][0]).is_file()
 
 
-def open_lists(folder: Path, *, classes: int) -> ListedSource:
-    """The pictures of the three lists, in their order; each line is a path and the number of a class, parted by a space."""
+def open_lists(folder: Path, *, classes: int) -> ListedDataset:
+    """The images of the three lists, in their order; each line is a path and the number of a class, parted by a space."""
     rows = []
     for name, part in LISTS:
         file = folder / name
@@ -44,14 +44,16 @@ def open_lists(folder: Path, *, classes: int) -> ListedSource:
             lines = file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
-                f"{shown(str(file))} cannot be read", hint="a task needs train800.txt, val200.txt and test.txt"
+                f"{printable(str(file))} cannot be read", hint="a task needs train800.txt, val200.txt and test.txt"
             ) from error
         for number, line in enumerate(lines, start=1):
             path, _, code = line.strip().rpartition(" ")
             if not line.strip():
                 continue
             if not path or not code.isascii() or not code.isdigit():
-                raise DataError(f"{shown(str(file))}, line {number}, is no path and the number of a class: {shown(line[:80])}")
+                raise DataError(
+                    f"{printable(str(file))}, line {number}, is no path and the number of a class: {printable(line[:80])}"
+                )
             rows.append(FileRow(path=path, code=int(code), part=part))
     return from_files(folder, rows, tuple(f"class {number}" for number in range(classes)), where=str(folder))
 
@@ -90,20 +92,22 @@ def clevr_distance(depths: Iterable[float]) -> int:
     return bin_of(min(depths), _CLEVR_DEPTHS)
 
 
-# CLEVR as it is published: pictures, and scenes in JSON that say what is where in them.
+# CLEVR as it is published: images, and scenes in JSON that say what is where in them.
 
 ClevrTask = Literal["count", "distance"]
 
 
-def open_clevr(folder: Path, task: ClevrTask) -> ListedSource:
-    """The pictures with scenes, `train` and `val` (those of `test` are not published), in the scenes' order.
+def open_clevr(folder: Path, task: ClevrTask) -> ListedDataset:
+    """The images with scenes, `train` and `val` (those of `test` are not published), in the scenes' order.
 
     The class is the number of objects, or the distance to the closest in VTAB's bins. `folder` is CLEVR_v1.0, or around it.
     """
     scenes = {part: find_scenes(folder, word) for word, part in (("train", TRAIN), ("val", VAL))}
     for part, name in ((TRAIN, "train"), (VAL, "val")):
         if scenes[part] is None:
-            raise DataError(f"{shown(str(folder))} holds no scenes/CLEVR_{name}_scenes.json", hint="unpack CLEVR_v1.0.zip there")
+            raise DataError(
+                f"{printable(str(folder))} holds no scenes/CLEVR_{name}_scenes.json", hint="unpack CLEVR_v1.0.zip there"
+            )
     root = next(path for path in scenes.values() if path is not None).parent.parent
     rows = []
     for part, word in ((TRAIN, "train"), (VAL, "val")):
@@ -123,7 +127,7 @@ def find_scenes(folder: Path, part: str) -> Path | None:
 
 
 def read_scenes(path: Path) -> Iterator[tuple[str, list[float]]]:
-    """The picture of each scene and the depth of each of its objects."""
+    """The image of each scene and the depth of each of its objects."""
     try:
         for scene in json.loads(path.read_bytes())["scenes"]:
             depths = [float(thing["pixel_coords"][2]) for thing in scene["objects"]]
@@ -131,45 +135,45 @@ def read_scenes(path: Path) -> Iterator[tuple[str, list[float]]]:
                 raise ValueError("a scene without an object")
             yield str(scene["image_filename"]), depths
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        raise DataError(f"{shown(str(path))} holds no scenes of CLEVR") from error
+        raise DataError(f"{printable(str(path))} holds no scenes of CLEVR") from error
 
 
 # dSprites in its published .npz, for VTAB's tasks: the sprite's horizontal place and its orientation, each in 16 bins.
 #
 # Its 3 GB of pixels are zeros and ones; eight of them are kept in a byte.
 #
-# Axes: N pictures, H height, W width, B bytes of a picture; L latent factors: colour, shape, scale, orientation, x, y.
+# Axes: N images, H height, W width, B bytes of a image; L latent factors: colour, shape, scale, orientation, x, y.
 
 SpritesTask = Literal["x", "orientation"]
 
 _NAME = "dsprites_*.npz"
-# Nearly empty pictures: the published file unpacks to more than a hundred times its size. What is kept of it is an eighth.
+# Nearly empty images: the published file unpacks to more than a hundred times its size. What is kept of it is an eighth.
 _LIMITS = ArchiveLimits(entries=100, entry_bytes=LARGEST_IN_MEMORY, total_bytes=2 * LARGEST_IN_MEMORY, ratio=MOST_INFLATED)
 _COLUMN: dict[SpritesTask, tuple[int, int]] = {"orientation": (3, 40), "x": (4, 32)}  # and how many values it has
 _BINS = 16
 
 
-def open_dsprites(path: Path, task: SpritesTask) -> ListedSource:
-    """The pictures in the order of the file, which declares no parts; `path` is the file or its folder."""
+def open_dsprites(path: Path, task: SpritesTask) -> ListedDataset:
+    """The images in the order of the file, which declares no parts; `path` is the file or its folder."""
     file = path if path.is_file() else next(iter(sorted([*path.glob(_NAME), *path.glob(f"*/{_NAME}")])), None)
     if file is None:
-        raise DataError(f"{shown(str(path))} holds no {_NAME}")
+        raise DataError(f"{printable(str(path))} holds no {_NAME}")
     # `metadata` holds pickled objects and is not looked at.
     arrays = open_npz(file, only=("imgs", "latents_classes"), limits=_LIMITS)
     if set(arrays) != {"imgs", "latents_classes"}:
-        raise DataError(f"{shown(str(file))} lacks imgs or latents_classes, which dSprites holds")
+        raise DataError(f"{printable(str(file))} lacks imgs or latents_classes, which dSprites holds")
     images, latents = arrays["imgs"], arrays["latents_classes"]
     if len(images.shape) != 3 or np.dtype(images.dtype) != np.uint8 or latents.shape != (images.shape[0], 6):
         raise DataError(
-            f"{shown(str(file))}: imgs is {images.shape} of {images.dtype} and latents_classes {latents.shape}, where dSprites has"
-            " (pictures, height, width) of bytes and (pictures, 6)"
+            f"{printable(str(file))}: imgs is {images.shape} of {images.dtype} and latents_classes {latents.shape}, where dSprites has"
+            " (images, height, width) of bytes and (images, 6)"
         )
     column, values = _COLUMN[task]
     latent_N = latents.load()[:, column].astype(np.int64)
     check_codes(latent_N, images.shape[0], values, str(file))
     # floor(latent / (values / bins)), in whole numbers
     codes = (latent_N * _BINS // values).astype(np.int32)
-    return ListedSource(
+    return ListedDataset(
         contents=Sprites(images),
         rows=np.arange(len(codes), dtype=np.int64),
         table=LabelTable(codes=codes),
@@ -179,15 +183,15 @@ def open_dsprites(path: Path, task: SpritesTask) -> ListedSource:
 
 
 class Sprites:
-    """Black and white pictures of one size, a bit for each pixel, unpacked from their array when first needed."""
+    """Black and white images of one size, a bit for each pixel, unpacked from their array when first needed."""
 
     def __init__(self, images: NpzArray) -> None:
         self._images = images
         self._packed_NB: Pixels | None = None
 
     def name(self, row: int) -> str:
-        """The file and the picture's number in it."""
-        return f"{self._images.contents.index.path}, picture {row}"
+        """The file and the image's number in it."""
+        return f"{self._images.contents.index.path}, image {row}"
 
     def read(self, row: int) -> Pixels:
         """Pixels (H, W, 1), 0 and 255."""
@@ -196,7 +200,7 @@ class Sprites:
         return (bits * np.uint8(255)).reshape(height, width, 1)
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
-        """The hash of each picture, remembered for as long as the file stays the same."""
+        """The hash of each image, remembered for as long as the file stays the same."""
         index, (count, height, width) = self._images.contents.index, self._images.shape
         sizes = np.full(count, height * width, np.int64)
         self._unpacked()  # once, before several threads ask for it
@@ -212,7 +216,7 @@ class Sprites:
 
 
 def _packed(images: NpzArray) -> Pixels:
-    """All pictures, a bit for each pixel; the array is streamed, so that it is never in memory as it is."""
+    """All images, a bit for each pixel; the array is streamed, so that it is never in memory as it is."""
     count, height, width = images.shape
     size = height * width
     packed_NB = np.empty((count, -(-size // 8)), np.uint8)
@@ -224,7 +228,7 @@ def _packed(images: NpzArray) -> Pixels:
         if whole:
             pixels = np.frombuffer(data, np.uint8, whole * size).reshape(whole, size)
             if pixels.max() > 1:
-                raise DataError(f"{shown(images.where)} holds {pixels.max()}, where dSprites has zeros and ones")
+                raise DataError(f"{printable(images.where)} holds {pixels.max()}, where dSprites has zeros and ones")
             packed_NB[row : row + whole] = np.packbits(pixels, axis=1)
             row += whole
         held = data[whole * size :]
@@ -232,30 +236,30 @@ def _packed(images: NpzArray) -> Pixels:
     return packed_NB
 
 
-# KITTI's object pictures as they are published, for VTAB's task: how far ahead is the closest vehicle?
+# KITTI's object images as they are published, for VTAB's task: how far ahead is the closest vehicle?
 
 _PERCENT = 10  # of the drives, for val and for test
 _SEED = 123
 
 
-def open_kitti(folder: Path) -> ListedSource:
-    """The labelled pictures in the order of their numbers; `folder` holds `training`, or what the archives were unpacked to.
+def open_kitti(folder: Path) -> ListedDataset:
+    """The labelled images in the order of their numbers; `folder` holds `training`, or what the archives were unpacked to.
 
     Where the development kit's `mapping/train_rand.txt` and `train_mapping.txt` lie there too, parts are declared by drive as
     TensorFlow Datasets does (and so VTAB): no drive is in two of them. Without it no part is declared.
     """
     labels = _folder(folder, "label_2", "*.txt")
-    pictures = _folder(folder, "image_2", "*.png")
+    images = _folder(folder, "image_2", "*.png")
     part_of = _parts(folder)
     rows = []
     for file in sorted(labels.glob("*.txt")):
         try:
             code = kitti_class(line for line in file.read_text(encoding="ascii").splitlines() if line.strip())
         except (OSError, ValueError, IndexError) as error:
-            raise DataError(f"{shown(str(file))} is no label file of KITTI") from error
+            raise DataError(f"{printable(str(file))} is no label file of KITTI") from error
         rows.append(FileRow(path=f"{file.stem}.png", code=code, part=_part_of(file, part_of)))
-    notes = () if part_of else ("without mapping/ of the development kit pictures of one drive can be in two parts",)
-    return from_files(pictures, rows, KITTI_CLASSES, where=str(folder), notes=notes)
+    notes = () if part_of else ("without mapping/ of the development kit images of one drive can be in two parts",)
+    return from_files(images, rows, KITTI_CLASSES, where=str(folder), notes=notes)
 
 
 def _folder(folder: Path, name: str, pattern: str) -> Path:
@@ -264,7 +268,7 @@ def _folder(folder: Path, name: str, pattern: str) -> Path:
             if next(found.glob(pattern), None) is not None:
                 return found
     raise DataError(
-        f"{shown(str(folder))} holds no training/{name} with {pattern} files", hint="unpack KITTI's object archives there"
+        f"{printable(str(folder))} holds no training/{name} with {pattern} files", hint="unpack KITTI's object archives there"
     )
 
 
@@ -272,30 +276,30 @@ def _part_of(file: Path, part_of: list[int]) -> int:
     if not part_of:
         return UNDECLARED
     if not file.stem.isdigit() or int(file.stem) >= len(part_of):
-        raise DataError(f"the development kit maps {len(part_of):,} pictures, and {shown(file.name)} is none of them")
+        raise DataError(f"the development kit maps {len(part_of):,} images, and {printable(file.name)} is none of them")
     return part_of[int(file.stem)]
 
 
 def _parts(folder: Path) -> list[int]:
-    """The part of each picture by its number; empty where there is no development kit."""
+    """The part of each image by its number; empty where there is no development kit."""
     order = find_file(folder, ["mapping/train_rand.txt", "devkit_object/mapping/train_rand.txt"])
     frames = find_file(folder, ["mapping/train_mapping.txt", "devkit_object/mapping/train_mapping.txt"])
     if order is None or frames is None:
         return []
     try:
         lines = frames.read_text(encoding="ascii").splitlines()
-        # Picture i is frame order[i] of the mapping, counted from 1; its line is date, drive, frame.
+        # Image i is frame order[i] of the mapping, counted from 1; its line is date, drive, frame.
         numbers = [int(word) - 1 for word in order.read_text(encoding="ascii").split(",")]
         if min(numbers) < 0:
             raise ValueError("lines are counted from 1")
         drive_of = [lines[number].split(" ")[1] for number in numbers]
     except (OSError, ValueError, IndexError) as error:
-        raise DataError(f"{shown(str(order.parent))} does not map pictures to drives as KITTI's development kit does") from error
+        raise DataError(f"{printable(str(order.parent))} does not map images to drives as KITTI's development kit does") from error
     # TensorFlow Datasets draws drives by numpy's old generator, which is frozen for good: the same seed, the same drives.
     drives = sorted(set(drive_of))
     share = max(1, _PERCENT * len(drives) // 100)
     if len(drives) < 3:
-        raise DataError(f"{shown(str(order.parent))} knows {len(drives)} drives, which cannot be divided in three")
+        raise DataError(f"{printable(str(order.parent))} knows {len(drives)} drives, which cannot be divided in three")
     draw = np.random.RandomState(_SEED)
     test = set(draw.choice(drives, share, replace=False).tolist())
     val = set(draw.choice(sorted(set(drives) - test), share, replace=False).tolist())
@@ -307,7 +311,7 @@ def _parts(folder: Path) -> list[int]:
 # A matrix is a word that says the type of its values, the number of its axes, the length of each (at least three are written),
 # and the values, all little-endian. https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/
 #
-# Axes: N pictures, 2 cameras, H height, W width; F facts of a picture: instance, elevation, azimuth, lighting.
+# Axes: N images, 2 cameras, H height, W width; F facts of a image: instance, elevation, azimuth, lighting.
 
 NorbTask = Literal["azimuth", "elevation"]
 
@@ -319,20 +323,20 @@ _ELEVATION, _AZIMUTH = 1, 2
 _CHUNK = 2**20
 
 
-def open_norb(folder: Path, task: NorbTask) -> ListedSource:
-    """The pictures of the first camera, training then testing, each in the order of its file."""
+def open_norb(folder: Path, task: NorbTask) -> ListedDataset:
+    """The images of the first camera, training then testing, each in the order of its file."""
     blocks, codes, parts = [], [], []
     for word, part in (("training", TRAIN), ("testing", TEST)):
-        pictures, facts = _file(folder, word, "dat"), _file(folder, word, "info")
-        shape = _header(pictures)[1]
+        images, facts = _file(folder, word, "dat"), _file(folder, word, "info")
+        shape = _header(images)[1]
         facts_NF = _read(facts)
         if len(shape) != 4 or shape[1] != 2 or facts_NF.shape != (shape[0], 4):
             raise DataError(
-                f"{shown(str(pictures))} has the shape {shape} and its facts {facts_NF.shape}, where small NORB has"
-                " (pictures, 2 cameras, height, width) and (pictures, 4)"
+                f"{printable(str(images))} has the shape {shape} and its facts {facts_NF.shape}, where small NORB has"
+                " (images, 2 cameras, height, width) and (images, 4)"
             )
-        load = partial(_load, pictures, stamp_of(pictures.stat()))
-        blocks.append(PixelBlock(str(pictures), shape[0], load, shape=shape[2:], layout="HW"))
+        load = partial(_load, images, stamp_of(images.stat()))
+        blocks.append(PixelBlock(str(images), shape[0], load, shape=shape[2:], layout="HW"))
         codes.append(_codes(facts_NF, task, facts))
         parts.append(part)
     return from_blocks(blocks, codes, parts, AZIMUTHS if task == "azimuth" else ELEVATIONS)
@@ -343,7 +347,7 @@ def _codes(facts_NF: NDArray[np.generic], task: NorbTask, where: Path) -> NDArra
         return facts_NF[:, _ELEVATION].astype(np.int64)
     twice_N = facts_NF[:, _AZIMUTH].astype(np.int64)  # 0, 2, ..., 34: in steps of ten degrees
     if np.any(twice_N % 2):
-        raise DataError(f"{shown(str(where))}: an azimuth is an odd number of ten degrees, where they are all even")
+        raise DataError(f"{printable(str(where))}: an azimuth is an odd number of ten degrees, where they are all even")
     return twice_N // 2
 
 
@@ -352,7 +356,7 @@ def _file(folder: Path, part: str, kind: str) -> Path:
         found = sorted([*folder.glob(pattern), *folder.glob(f"*/{pattern}")])
         if found:
             return found[0]
-    raise DataError(f"{shown(str(folder))} holds no smallnorb-...-{part}-{kind}.mat, gzipped or not")
+    raise DataError(f"{printable(str(folder))} holds no smallnorb-...-{part}-{kind}.mat, gzipped or not")
 
 
 def _chunks(path: Path, most: int) -> Iterator[bytes]:
@@ -364,7 +368,7 @@ def _chunks(path: Path, most: int) -> Iterator[bytes]:
             raw = iter(partial(file.read, most), b"")
             yield from inflated(raw, wrapping=GZIP, most=most) if start == b"\x1f\x8b" else raw
     except zlib.error as error:
-        raise DataError(f"{shown(str(path))} is damaged or cut off: {error}") from error
+        raise DataError(f"{printable(str(path))} is damaged or cut off: {error}") from error
 
 
 def _header(path: Path) -> tuple[str, tuple[int, ...], int]:
@@ -372,11 +376,11 @@ def _header(path: Path) -> tuple[str, tuple[int, ...], int]:
     start = np.frombuffer(next(_chunks(path, 64), b"").ljust(64, b"\0")[:64], "<i4")
     dtype, axes = _TYPES.get(int(start[0])), int(start[1])
     if dtype is None or not 1 <= axes <= 8:
-        raise DataError(f"{shown(str(path))} is no binary matrix of NORB")
+        raise DataError(f"{printable(str(path))} is no binary matrix of NORB")
     shape = tuple(start[2 : 2 + axes].tolist())
     size, stored = math.prod(shape) * np.dtype(dtype).itemsize, path.stat().st_size
     if min(shape) < 1 or size > min(LARGEST_IN_MEMORY, stored * MOST_INFLATED):
-        raise DataError(f"{shown(str(path))}: its {stored:,} bytes cannot hold the {size:,} its header claims")
+        raise DataError(f"{printable(str(path))}: its {stored:,} bytes cannot hold the {size:,} its header claims")
     return dtype, shape, 8 + 4 * max(3, axes)
 
 
@@ -389,16 +393,16 @@ def _read(path: Path) -> NDArray[np.generic]:
         part = chunk[max(0, -filled) :] if filled < 0 else chunk
         place = max(0, filled)
         if place + len(part) > len(raw):
-            raise DataError(f"{shown(str(path))} holds more than its header says")
+            raise DataError(f"{printable(str(path))} holds more than its header says")
         raw[place : place + len(part)] = np.frombuffer(part, np.uint8)
         filled += len(chunk)
     if filled != len(raw):
-        raise DataError(f"{shown(str(path))} is cut off: it holds {max(0, filled):,} of {len(raw):,} bytes")
+        raise DataError(f"{printable(str(path))} is cut off: it holds {max(0, filled):,} of {len(raw):,} bytes")
     return raw.view(dtype).reshape(shape)
 
 
 def _load(path: Path, stamp: tuple[int, int, int]) -> Pixels:
     if stamp_of(path.stat())[:2] != stamp[:2]:
-        raise DataError(f"{shown(str(path))} has changed since it was opened", hint="start again")
+        raise DataError(f"{printable(str(path))} has changed since it was opened", hint="start again")
     pixels_N2HW = _read(path)
     return np.ascontiguousarray(pixels_N2HW[:, 0], np.uint8)

@@ -4,7 +4,7 @@ The paper draws orbit after orbit as polygons, each displaced by the same waves.
 `radius = core + k * step(angle)` for k = 0, 1, ..., so that a pixel finds its nearest orbit by division, with soft edges at
 any resolution and no polygon at all.
 
-Axes: B pictures, H height, W width, M angles of the wave's table, K orbits.
+Axes: B images, H height, W width, M angles of the wave's table, K orbits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vitlab.data.synthetic.drawing import CHANCE, TURN, Choice, Choices, Floats,
 Pixels = NDArray[np.float32]
 
 COARSEST = 0.4
-"""Share of its pixels that a picture of this kind can do with and still show its class."""
+"""Share of its pixels that a image of this kind can do with and still show its class."""
 
 _FORMULA_STREAM = 11
 _HIGHEST_FREQUENCY = 12
@@ -33,7 +33,7 @@ _PLANS = tuple(
     )
 )
 
-# What a sample does to its class. Sizes are shares of half the picture's side, angles are in turns.
+# What a sample does to its class. Sizes are shares of half the image's side, angles are in turns.
 _SAMPLE = Choices(
     {
         "radius": Choice(0.7, 1.02, 0.92),
@@ -117,7 +117,7 @@ def coverage(
 
 
 def _pixels(value_B1: Floats) -> Pixels:
-    """One number per picture, ready to meet its pixels: [B, 1, 1]."""
+    """One number per image, ready to meet its pixels: [B, 1, 1]."""
     return value_B1.astype(np.float32)[..., None]
 
 
@@ -157,7 +157,7 @@ def _plane(
 
 
 def _table_index(x_BHW: Pixels, y_BHW: Pixels, table: int) -> NDArray[np.int32]:
-    """Place of each pixel's angle in the pictures' tables of even diamond angles, laid end to end."""
+    """Place of each pixel's angle in the images' tables of even diamond angles, laid end to end."""
     across_BHW = x_BHW / (np.abs(x_BHW) + np.abs(y_BHW) + np.float32(1e-12))
     diamond_BHW = np.copysign(1 - across_BHW, y_BHW)
     at_BHW = ((diamond_BHW + 2) * np.float32(table / 4)).astype(np.int32) & (table - 1)

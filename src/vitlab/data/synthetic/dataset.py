@@ -1,8 +1,8 @@
-"""The built-in pre-training set: endless labelled pictures out of formulas. A picture is (class, index) and nothing else.
+"""The built-in pre-training set: endless labelled images out of formulas. A image is (class, index) and nothing else.
 
-    picture(GeneratedConfig(kind="strokes"), label=7, index=0)    # uint8 [H, W, C], the same bits everywhere
+    image(GeneratedConfig(kind="strokes"), label=7, index=0)    # uint8 [H, W, C], the same bits everywhere
 
-Axes: B pictures, H height, W width, C channels.
+Axes: B images, H height, W width, C channels.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import asdict
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.config.data import GeneratedConfig
-from vitlab.data.dataset import Example
+from vitlab.config.data import SyntheticConfig
+from vitlab.data.dataset import Sample
 from vitlab.data.synthetic import contours, fractals, strokes
 from vitlab.data.synthetic import drawing as appearance
 from vitlab.data.synthetic.drawing import keys
 from vitlab.errors import DataError
 
 FORMULA_VERSION = 1
-"""Raised whenever the same (config, label, index) gives another picture; part of every fingerprint."""
+"""Raised whenever the same (config, label, index) gives another image; part of every fingerprint."""
 
 _SAMPLE_STREAM = 1
-_BLOCK_PIXELS = 1 << 16  # pictures are made in blocks of about this many pixels, which stay in a core's cache
+_BLOCK_PIXELS = 1 << 16  # images are made in blocks of about this many pixels, which stay in a core's cache
 
 _KINDS = {
     "contours": (contours.coverage, contours.COARSEST),
@@ -36,30 +36,30 @@ _KINDS = {
 _MIXED = tuple(_KINDS)
 
 
-def picture(config: GeneratedConfig, label: int, index: int) -> NDArray[np.uint8]:
-    """Picture number `index` (from 0, without end) of class `label`: uint8 [H, W, C]."""
+def image(config: SyntheticConfig, label: int, index: int) -> NDArray[np.uint8]:
+    """Image number `index` (from 0, without end) of class `label`: uint8 [H, W, C]."""
     if not 0 <= label < config.classes:
         raise DataError(f"label {label} is not a class of this set: they are 0 to {config.classes - 1}")
     if index < 0:
-        raise DataError(f"index {index} is negative: the pictures of a class begin at 0")
+        raise DataError(f"index {index} is negative: the images of a class begin at 0")
     kind, formula = _formula(config.kind, label)
     return np.ascontiguousarray(_draw(config, kind, np.array([formula]), np.array([index]))[0])
 
 
-def pictures(
-    config: GeneratedConfig,
+def images(
+    config: SyntheticConfig,
     labels: Sequence[int] | NDArray[np.integer],
     indices: Sequence[int] | NDArray[np.integer],
 ) -> NDArray[np.uint8]:
-    """Many pictures at once, uint8 [B, H, W, C]: the same bits as one by one, several times faster."""
+    """Many images at once, uint8 [B, H, W, C]: the same bits as one by one, several times faster."""
     label_B, index_B = _whole("labels", labels), _whole("indices", indices)
     if len(label_B) != len(index_B):
-        raise DataError(f"{len(label_B)} labels but {len(index_B)} indices: a picture is one of each")
+        raise DataError(f"{len(label_B)} labels but {len(index_B)} indices: a image is one of each")
     if label_B.size and not 0 <= label_B.min() <= label_B.max() < config.classes:
         wrong = label_B[(label_B < 0) | (label_B >= config.classes)][0]
         raise DataError(f"label {wrong} is not a class of this set: they are 0 to {config.classes - 1}")
     if index_B.size and index_B.min() < 0:
-        raise DataError(f"index {index_B.min()} is negative: the pictures of a class begin at 0")
+        raise DataError(f"index {index_B.min()} is negative: the images of a class begin at 0")
     made_BHWC = np.empty((len(label_B), *config.image_size, config.channels), np.uint8)
     block = max(1, _BLOCK_PIXELS // (config.image_size[0] * config.image_size[1]))
     for kind, formula_B, member_B in _by_kind(config.kind, label_B):
@@ -69,13 +69,13 @@ def pictures(
     return made_BHWC
 
 
-def _draw(config: GeneratedConfig, kind: str, formula_B: NDArray[np.int64], index_B: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Pictures of one kind; `formula_B` is the class counted within the kind."""
+def _draw(config: SyntheticConfig, kind: str, formula_B: NDArray[np.int64], index_B: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Images of one kind; `formula_B` is the class counted within the kind."""
     # Each kind has its own stream: classes of two kinds share numbers, and their samples share nothing.
     key_B = keys(config.seed, _SAMPLE_STREAM + _MIXED.index(kind), formula_B, index_B)
     coverage, coarsest = _KINDS[kind]
     coverage_BHW = coverage(config.seed, formula_B, key_B, config.image_size, variety=config.variety)
-    return appearance.picture(coverage_BHW, key_B, config.channels, coarsest=coarsest, variety=config.variety)
+    return appearance.image(coverage_BHW, key_B, config.channels, coarsest=coarsest, variety=config.variety)
 
 
 def _formula(kind: str, label: int) -> tuple[str, int]:
@@ -84,7 +84,7 @@ def _formula(kind: str, label: int) -> tuple[str, int]:
 
 
 def _by_kind(kind: str, label_B: NDArray[np.int64]) -> list[tuple[str, NDArray[np.int64], NDArray[np.intp]]]:
-    """For each kind: its name, every picture's class counted within the kind, and which pictures are of it."""
+    """For each kind: its name, every image's class counted within the kind, and which images are of it."""
     if kind != "mixed":
         return [(kind, label_B, np.arange(len(label_B)))]
     formula_B, turn_B = np.divmod(label_B, len(_MIXED))
@@ -98,12 +98,12 @@ def _whole(name: str, numbers: Sequence[int] | NDArray[np.integer]) -> NDArray[n
     return given.astype(np.int64)
 
 
-class GeneratedSource:
-    """The generated set as a source of `examples` pictures of each class, the classes in turn: 0, 1, 2, ..., 0, 1, 2, ..."""
+class SyntheticDataset:
+    """The generated set as a source of `examples` images of each class, the classes in turn: 0, 1, 2, ..., 0, 1, 2, ..."""
 
     __slots__ = ("config", "labels", "multi_label")
 
-    def __init__(self, config: GeneratedConfig) -> None:
+    def __init__(self, config: SyntheticConfig) -> None:
         self.config = config
         self.multi_label = False
         formulas = (_formula(config.kind, label) for label in range(config.classes))
@@ -112,34 +112,34 @@ class GeneratedSource:
     def __len__(self) -> int:
         return self.config.classes * self.config.examples
 
-    def __getitem__(self, index: int) -> Example:
+    def __getitem__(self, index: int) -> Sample:
         label, number = self._place(index)
-        return Example(
+        return Sample(
             name=f"generated/{self.labels[label]}/{number}",
-            content=picture(self.config, label, number),
+            content=image(self.config, label, number),
             label=label,
         )
 
     def label(self, index: int) -> int:
-        """Class of the picture at `index`, without drawing it."""
+        """Class of the image at `index`, without drawing it."""
         return self._place(index)[0]
 
-    def pictures(self, indices: Sequence[int] | NDArray[np.integer]) -> NDArray[np.uint8]:
-        """The pictures at these places of the source, uint8 [B, H, W, C], much faster than one by one."""
+    def images(self, indices: Sequence[int] | NDArray[np.integer]) -> NDArray[np.uint8]:
+        """The images at these places of the source, uint8 [B, H, W, C], much faster than one by one."""
         place_B = _whole("indices", indices)
         for place in place_B:
             self._place(int(place))
         number_B, label_B = np.divmod(place_B, self.config.classes)
-        return pictures(self.config, label_B, number_B + self.config.first)
+        return images(self.config, label_B, number_B + self.config.first)
 
     def fingerprint(self) -> str:
-        """Hash of everything the pictures depend on."""
+        """Hash of everything the images depend on."""
         content = json.dumps({"formulas": FORMULA_VERSION, **asdict(self.config)}, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
     def _place(self, index: int) -> tuple[int, int]:
-        """(class, number within the class) of the picture at `index`."""
+        """(class, number within the class) of the image at `index`."""
         if not 0 <= index < len(self):
-            raise IndexError(f"picture {index} of a generated set of {len(self)}")
+            raise IndexError(f"image {index} of a generated set of {len(self)}")
         number, label = divmod(index, self.config.classes)
         return label, number + self.config.first

@@ -1,6 +1,6 @@
-"""From the coverage of a shape to a picture of it: sharpness, ink and paper, light and noise, none of which tells the class.
+"""From the coverage of a shape to a image of it: sharpness, ink and paper, light and noise, none of which tells the class.
 
-Axes: B pictures, C channels, H height, W width.
+Axes: B images, C channels, H height, W width.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from PIL import Image
 
 # Random numbers and sines that are the same bits in every process, on every platform, in any batch.
 #
-# A number is a function of (key, position) and nothing else, so a picture depends on its own key only. Everything here is
+# A number is a function of (key, position) and nothing else, so a image depends on its own key only. Everything here is
 # integer arithmetic, table look-up, or one correctly rounded operation; nothing goes through a vendor's sine or sum.
 #
-# Axes: B pictures of a batch, K numbers of one picture.
+# Axes: B images of a batch, K numbers of one image.
 
 Floats = NDArray[np.float64]
 Keys = NDArray[np.uint64]
@@ -71,7 +71,7 @@ def _positions(after: int, count: int) -> Keys:
 
 
 def keys(seed: int, stream: int, *numbers_B: NDArray[np.int64]) -> Keys:
-    """One key per picture out of the seed, the purpose (`stream`) and the picture's own numbers (class, index)."""
+    """One key per image out of the seed, the purpose (`stream`) and the image's own numbers (class, index)."""
     key_B = _root(seed, stream)
     for number_B in numbers_B:
         key_B = _mix((key_B ^ number_B.astype(np.uint64)) + _GOLDEN)
@@ -103,7 +103,7 @@ CHANCE = Choice(0, 1, 1)
 
 
 class Choices:
-    """All the choices of a picture, by name; chosen for a whole batch in one stroke, since calls are what costs."""
+    """All the choices of a image, by name; chosen for a whole batch in one stroke, since calls are what costs."""
 
     __slots__ = ("_high_K", "_low_K", "_middle_K", "_places")
 
@@ -143,15 +143,15 @@ _SAMPLE = Choices(
     }
 )
 _FINEST = 0.9  # beyond, blurring does not show
-# Where, in a picture's stream of random words, those of this stage begin; the shape's own come before.
+# Where, in a image's stream of random words, those of this stage begin; the shape's own come before.
 _CHOICES_AFTER = 1 << 16
 _NOISE_AFTER = 1 << 32
 
 
-def picture(coverage_BHW: NDArray[np.uint8], key_B: Keys, channels: int, *, coarsest: float, variety: float) -> NDArray[np.uint8]:
-    """Pictures [B, H, W, C] of the shapes, whose coverage is used up; `key_B` holds the samples' own keys.
+def image(coverage_BHW: NDArray[np.uint8], key_B: Keys, channels: int, *, coarsest: float, variety: float) -> NDArray[np.uint8]:
+    """Images [B, H, W, C] of the shapes, whose coverage is used up; `key_B` holds the samples' own keys.
 
-    `coarsest` is the share of the picture's pixels, along a side, below which no shape is blurred.
+    `coarsest` is the share of the image's pixels, along a side, below which no shape is blurred.
     """
     height, width = coverage_BHW.shape[1:]
     sample = _SAMPLE.draw(key_B, variety=variety, after=_CHOICES_AFTER)
@@ -181,7 +181,7 @@ def picture(coverage_BHW: NDArray[np.uint8], key_B: Keys, channels: int, *, coar
 
 
 def _blur(coverage_BHW: NDArray[np.uint8], sample: dict[str, Floats], coarsest: float) -> None:
-    """Show some of the shapes through fewer pixels than the picture has, as small pictures are when enlarged."""
+    """Show some of the shapes through fewer pixels than the image has, as small images are when enlarged."""
     height, width = coverage_BHW.shape[1:]
     for b in np.flatnonzero(sample["coarse"] < 0.5).tolist():
         fineness = coarsest + (_FINEST - coarsest) * float(sample["fineness"][b, 0])
@@ -200,12 +200,12 @@ def _tinted(grey_B1: Floats, tint_B3: Floats, channels: int) -> Floats:
 
 
 def _pixels(value_BC: Floats) -> NDArray[np.float32]:
-    """One value per picture and channel, ready to meet the pixels: [B, C, 1, 1]."""
+    """One value per image and channel, ready to meet the pixels: [B, C, 1, 1]."""
     return value_BC.astype(np.float32)[:, :, None, None]
 
 
 def _plane(way_B1: NDArray[np.int64], height: int, width: int) -> NDArray[np.float32]:
-    """A slope [B, H, W] from about -1 to 1 across each picture, rising in its own direction."""
+    """A slope [B, H, W] from about -1 to 1 across each image, rising in its own direction."""
     down_BH = (sine(way_B1) * _even_steps(height)).astype(np.float32)
     along_BW = (cosine(way_B1) * _even_steps(width)).astype(np.float32)
     return down_BH[:, :, None] + along_BW[:, None, :]

@@ -4,7 +4,7 @@ The maps are drawn by their singular values, whose sum is held where attractors 
 Farrell, WACV 2022). Instead of a long chain of single points, a cloud of points of the class's attractor goes through a few
 steps of the sample's own maps, all of them at once.
 
-Axes: B pictures, F maps of a system, W chains of maps, L links of a chain, Q points of the cloud, N points, H height, W width.
+Axes: B images, F maps of a system, W chains of maps, L links of a chain, Q points of the cloud, N points, H height, W width.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vitlab.data.synthetic.drawing import Choice, Choices, Floats, Keys, cosine, keys, sine, turns, uniforms
 
 COARSEST = 0.4
-"""Share of its pixels that a picture of this kind can do with and still show its class."""
+"""Share of its pixels that a image of this kind can do with and still show its class."""
 
 _MOST_MAPS = 4
 _CHAINS = 64
@@ -31,7 +31,7 @@ _FORMULA_STREAM = 31
 _CLOUD_STREAM = 32
 
 
-# What a sample does to its class. Sizes are shares of the picture's side, angles are in turns.
+# What a sample does to its class. Sizes are shares of the image's side, angles are in turns.
 _SAMPLE = Choices(
     {
         "weight": Choice(0.86, 1.14, times=_MOST_MAPS * 6),
@@ -120,7 +120,7 @@ def _system(seed: int, label: int, cloud: int) -> _System:
     key_1 = keys(seed, _CLOUD_STREAM, np.array([label]))
     cloud_2Q = _settled(maps_F6, best_shares_F, cloud, key_1).astype(np.float32)
     uniform_LW = uniforms(key_1, _LINKS * _CHAINS).reshape(_LINKS, _CHAINS)
-    # The last link places the pieces: dealt out evenly, so that no part of the picture is missed by chance.
+    # The last link places the pieces: dealt out evenly, so that no part of the image is missed by chance.
     uniform_LW[-1] = (np.arange(_CHAINS) + uniform_LW[-1]) / _CHAINS
     return _System(maps_F6, cloud_2Q, _choose(shares_F=best_shares_F, uniform=uniform_LW))
 

@@ -4,7 +4,7 @@ A stroke is a walk: pieces of line that run straight or bend by so much, with or
 lengths, bends and corners, slants and stretches the whole, and presses more or less; it does not turn a letter over, which is
 why the orientation of these classes, unlike that of contours, is part of the class.
 
-Axes: B pictures, S strokes, G pieces of a stroke, T points of a piece.
+Axes: B images, S strokes, G pieces of a stroke, T points of a piece.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 from vitlab.data.synthetic.drawing import TURN, Choice, Choices, Floats, Keys, cosine, keys, sine, turns, uniforms
 
 COARSEST = 0.22
-"""Share of its pixels that a picture of this kind can do with and still show its class: 7 of 32."""
+"""Share of its pixels that a image of this kind can do with and still show its class: 7 of 32."""
 
 _STROKES = 3
 _PIECES = 4
@@ -37,7 +37,7 @@ _HAND_SHARE = np.array([0.28, 0.18, 0.15])  # how far a hand strays from a lengt
 _X_THEN_Y = np.array([TURN // 4, 0])[:, None, None, None]
 _ASIDE = np.array([1.0, -1.0])[:, None]
 
-# What a sample does to its class. Sizes are shares of the picture's side, angles are in turns.
+# What a sample does to its class. Sizes are shares of the image's side, angles are in turns.
 _SAMPLE = Choices(
     {
         "hand": Choice(-1, 1, times=_STROKES * _PIECES * _FIELDS),

@@ -1,1 +1,1 @@
-"""Who does the loader's work: the caller, threads, or processes; and decoded pictures kept between epochs."""
+"""Who does the loader's work: the caller, threads, or processes; and decoded images kept between epochs."""

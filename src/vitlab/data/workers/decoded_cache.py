@@ -1,6 +1,6 @@
-"""Whether decoded pictures are worth keeping, and where: in memory, on disk, or not at all, by their size, and said.
+"""Whether decoded images are worth keeping, and where: in memory, on disk, or not at all, by their size, and said.
 
-A cache must not change what comes out. So `auto` keeps nothing whose view, tried on some pictures, differs by a bit (a view that
+A cache must not change what comes out. So `auto` keeps nothing whose view, tried on some images, differs by a bit (a view that
 decodes only what it needs of a JPEG does differ), and a file on disk is whole and verified or it is made again.
 """
 
@@ -28,26 +28,26 @@ from numpy.typing import NDArray
 
 from vitlab.config.data import CachePolicy, LoaderConfig
 from vitlab.data.batch import Decode, Feed, Pixels
-from vitlab.data.dataset import UNKNOWN, Example, Label, LabelTable, Source
+from vitlab.data.dataset import UNKNOWN, Dataset, Label, LabelTable, Sample
 from vitlab.data.sampler import rng_of
 from vitlab.data.workers.memory import memory_available, nameless_file
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.cache import cache_folder
 from vitlab.io.names import Names
 
-# Pictures decoded once: a file of pixels, in memory or on disk, that all workers map and none copies.
+# Images decoded once: a file of pixels, in memory or on disk, that all workers map and none copies.
 #
 # The file is the pixels end to end; then a table, itself an .npz (sizes, labels, names, and why some could not be decoded); then
 # 64 bytes: a mark, where the table begins and ends, and the SHA-256 of all before.
 #
-# Axes: N pictures, H height, W width, C channels.
+# Axes: N images, H height, W width, C channels.
 
-_MARK = b"vitlab pictures1"
+_MARK = b"vitlab images1"
 _TRAILER = struct.Struct("<16sQQ32s")
-_BLOCK = 64  # pictures decoded ahead of the writing
+_BLOCK = 64  # images decoded ahead of the writing
 
 
-class DecodedSource:
+class DecodedDataset:
     """A source of pixels that were decoded before. The file is made by `write_decoded`; it pickles as its place.
 
     `place` is the path of the file, or the number of an open file in memory, which a worker process must then inherit.
@@ -71,8 +71,8 @@ class DecodedSource:
         self._labels: tuple[str, ...] = tuple(told["labels"])
         self._reasons: dict[str, str] = told["reasons"]
 
-    def __reduce__(self) -> tuple[type[DecodedSource], tuple[Path | int]]:
-        return DecodedSource, (self.place,)
+    def __reduce__(self) -> tuple[type[DecodedDataset], tuple[Path | int]]:
+        return DecodedDataset, (self.place,)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -86,27 +86,27 @@ class DecodedSource:
 
     @property
     def multi_label(self) -> bool:
-        """Whether a picture may have several classes."""
+        """Whether a image may have several classes."""
         return self._table.multi_label
 
     def __len__(self) -> int:
         return len(self._table)
 
-    def __getitem__(self, index: int) -> Example:
+    def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < len(self):
-            raise IndexError(f"picture {index} of {len(self)}")
+            raise IndexError(f"image {index} of {len(self)}")
         if (reason := self._reasons.get(str(index))) is not None:
             raise DataError(reason)
         height, width, channels = self._shape_N3[index].tolist()
         pixels = np.frombuffer(self._bytes, np.uint8, height * width * channels, int(self._start_N[index]))
-        return Example(name=self._names[index], content=pixels.reshape(height, width, channels), label=self._table[index])
+        return Sample(name=self._names[index], content=pixels.reshape(height, width, channels), label=self._table[index])
 
     def label(self, index: int) -> Label:
-        """The label of a picture."""
+        """The label of a image."""
         return self._table[index]
 
     def name(self, index: int) -> str:
-        """Where the picture came from."""
+        """Where the image came from."""
         return self._names[index]
 
     def fingerprint(self) -> str:
@@ -114,15 +114,15 @@ class DecodedSource:
         return self._key
 
 
-def write_decoded(source: Source, decode: Decode, file: IO[bytes], *, key: str, threads: int) -> None:
-    """Decode every picture of a source into an open, empty file; `key` is kept in it as its fingerprint."""
+def write_decoded(dataset: Dataset, decode: Decode, file: IO[bytes], *, key: str, threads: int) -> None:
+    """Decode every image of a source into an open, empty file; `key` is kept in it as its fingerprint."""
     made = sha256()
     shapes: list[tuple[int, ...]] = []
     starts: list[int] = []
     names: list[str] = []
     reasons: dict[str, str] = {}
     length = 0
-    for index, (name, pixels) in enumerate(_decoded(source, decode, threads)):
+    for index, (name, pixels) in enumerate(_decoded(dataset, decode, threads)):
         names.append(name)
         starts.append(length)
         if isinstance(pixels, str):
@@ -135,8 +135,8 @@ def write_decoded(source: Source, decode: Decode, file: IO[bytes], *, key: str, 
         shapes.append(pixels.shape)
         length += len(flat)
 
-    labels = _label_table([source.label(index) for index in range(len(source))], multi_label=source.multi_label)
-    told = {"key": key, "labels": source.labels, "multi_label": source.multi_label, "reasons": reasons}
+    labels = _label_table([dataset.label(index) for index in range(len(dataset))], multi_label=dataset.multi_label)
+    told = {"key": key, "labels": dataset.labels, "multi_label": dataset.multi_label, "reasons": reasons}
     letters, ends = Names(names).buffers()
     table = io.BytesIO()
     np.savez(
@@ -173,19 +173,19 @@ def _trailer(content: mmap.mmap) -> tuple[int, int, bytes]:
     place = len(content) - _TRAILER.size
     mark, start, stop, digest = _TRAILER.unpack_from(content, max(0, place))
     if mark != _MARK or not 0 <= start <= stop == place:
-        raise DataError("this is no file of decoded pictures, or it is cut short")
+        raise DataError("this is no file of decoded images, or it is cut short")
     return start, stop, digest
 
 
-def _decoded(source: Source, decode: Decode, threads: int) -> Iterator[tuple[str, Pixels | str]]:
-    """Each picture's name, and its pixels or why there are none, in order."""
+def _decoded(dataset: Dataset, decode: Decode, threads: int) -> Iterator[tuple[str, Pixels | str]]:
+    """Each image's name, and its pixels or why there are none, in order."""
 
     def one(index: int) -> tuple[str, Pixels | str]:
-        name = f"picture {index}"
+        name = f"image {index}"
         try:
-            example = source[index]
-            name = example.name
-            pixels = decode(example)
+            sample = dataset[index]
+            name = sample.name
+            pixels = decode(sample)
         except (DataError, OSError) as error:
             return name, error.message if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
         assert pixels.dtype == np.uint8, f"{name} was decoded to {pixels.dtype}"
@@ -194,8 +194,8 @@ def _decoded(source: Source, decode: Decode, threads: int) -> Iterator[tuple[str
 
     # Decoding releases the interpreter's lock, and threads need neither copies nor pickles of the source.
     with ThreadPoolExecutor(max_workers=max(1, threads)) as pool:
-        for start in range(0, len(source), _BLOCK):
-            yield from pool.map(one, range(start, min(start + _BLOCK, len(source))))
+        for start in range(0, len(dataset), _BLOCK):
+            yield from pool.map(one, range(start, min(start + _BLOCK, len(dataset))))
 
 
 def _label_table(labels: Sequence[Label], *, multi_label: bool) -> LabelTable:
@@ -214,69 +214,69 @@ _MOST_DISK = 64 * _GIB  # likewise
 _UNFINISHED = ".unfinished"
 
 
-def decode_once(source: Source, feed: Feed, config: LoaderConfig, *, ranks: int = 1) -> tuple[Source, str | None]:
+def decode_once(dataset: Dataset, feed: Feed, config: LoaderConfig, *, ranks: int = 1) -> tuple[Dataset, str | None]:
     """The source to read from, decoded once where that is asked for or (`auto`) pays, and a sentence that says so."""
     if config.cache == "none" or (config.cache == "auto" and feed.decode is None):
-        return source, None
+        return dataset, None
     if feed.decode is None:
         raise ConfigError(f"cache={config.cache} needs to be told how to decode", hint="set cache=none")
-    sample = _sampled(source, feed, feed.decode, config.seed, enough_if_useless=config.cache == "auto")
-    size = f"{len(source):,} pictures, about {_bytes(sample.total)} decoded"
+    sample = _sampled(dataset, feed, feed.decode, config.seed, enough_if_useless=config.cache == "auto")
+    size = f"{len(dataset):,} images, about {_bytes(sample.total)} decoded"
     where: CachePolicy = config.cache
     if config.cache == "auto":
         where, why = _choice(sample, config, ranks)
         if where == "none":
-            return source, f"decoded pictures are not kept: {why}"
+            return dataset, f"decoded images are not kept: {why}"
     elif config.cache == "memory" and sample.total > memory_available():
         raise DataError(
             f"cache=memory: {size}, but {_bytes(memory_available())} of memory are available", hint="set cache=disk or cache=none"
         )
-    changed = "; views of decoded pictures differ in their pixels from views without this cache" if sample.differs else ""
-    key = blake2b(f"{source.fingerprint()}\0{feed.settings}".encode(), digest_size=16).hexdigest()
+    changed = "; views of decoded images differ in their pixels from views without this cache" if sample.differs else ""
+    key = blake2b(f"{dataset.fingerprint()}\0{feed.settings}".encode(), digest_size=16).hexdigest()
     threads = max(1, config.workers)
     if where == "memory":
         with nameless_file() as file:
-            write_decoded(source, feed.decode, file, key=key, threads=threads)
-            return DecodedSource(file.fileno()), f"{size}, kept in memory{changed}"
-    path = _folder(config) / f"{key}.pictures"
+            write_decoded(dataset, feed.decode, file, key=key, threads=threads)
+            return DecodedDataset(file.fileno()), f"{size}, kept in memory{changed}"
+    path = _folder(config) / f"{key}.images"
     try:
-        again = _on_disk(path, source, feed.decode, threads)
+        again = _on_disk(path, dataset, feed.decode, threads)
     except OSError as error:
         said = f"cannot write {path}: {os.strerror(error.errno or 0)}"
         if config.cache == "auto":
-            return source, f"decoded pictures are not kept: {said}"
+            return dataset, f"decoded images are not kept: {said}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             said += f"; about {sample.total:,} bytes are needed and {shutil.disk_usage(path.parent).free:,} are free"
         raise DataError(said, hint="make room, name another cache_folder, or set cache=none") from error
-    return DecodedSource(path), f"{size}, kept in {path}{again}{changed}"
+    return DecodedDataset(path), f"{size}, kept in {path}{again}{changed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sample:
-    total: int  # bytes of all pictures decoded, estimated
-    differs: bool  # whether a view of decoded pixels is another picture than a view of the file
+    total: int  # bytes of all images decoded, estimated
+    differs: bool  # whether a view of decoded pixels is another image than a view of the file
     pixels: bool  # whether the source gives pixels anyway
 
 
-def _sampled(source: Source, feed: Feed, decode: Decode, seed: int, *, enough_if_useless: bool) -> _Sample:
-    """Some pictures, evenly spread, decoded and viewed both ways; or fewer, as soon as one shows that keeping is no use."""
+def _sampled(dataset: Dataset, feed: Feed, decode: Decode, seed: int, *, enough_if_useless: bool) -> _Sample:
+    """Some images, evenly spread, decoded and viewed both ways; or fewer, as soon as one shows that keeping is no use."""
     sizes: list[int] = []
     differs = pixels = False
-    for index in np.unique(np.linspace(0, len(source) - 1, _SAMPLES).astype(np.int64)).tolist():
+    for index in np.unique(np.linspace(0, len(dataset) - 1, _SAMPLES).astype(np.int64)).tolist():
         try:
-            example = source[index]
-            decoded = replace(example, content=decode(example))
+            sample = dataset[index]
+            decoded = replace(sample, content=decode(sample))
         except (DataError, OSError):
-            continue  # the policy for corrupt pictures will meet it
+            continue  # the policy for corrupt images will meet it
         assert isinstance(decoded.content, np.ndarray)
         sizes.append(decoded.content.nbytes)
-        pixels = pixels or not isinstance(example.content, bytes)
+        pixels = pixels or not isinstance(sample.content, bytes)
         for epoch in range(2):
-            plain = feed.view(example, rng_of(seed, epoch, index))
+            plain = feed.view(sample, rng_of(seed, epoch, index))
             differs = differs or not np.array_equal(plain, feed.view(decoded, rng_of(seed, epoch, index)))
         if enough_if_useless and (pixels or differs):
             break
-    return _Sample(total=round(float(np.mean(sizes or [0])) * len(source)), differs=differs, pixels=pixels)
+    return _Sample(total=round(float(np.mean(sizes or [0])) * len(dataset)), differs=differs, pixels=pixels)
 
 
 def _choice(sample: _Sample, config: LoaderConfig, ranks: int) -> tuple[CachePolicy, str]:
@@ -284,7 +284,7 @@ def _choice(sample: _Sample, config: LoaderConfig, ranks: int) -> tuple[CachePol
     if sample.pixels:
         return "none", "the source has them decoded"
     if sample.differs:
-        return "none", "the view decodes only what it needs of a picture, so keeping all of it would change its pixels"
+        return "none", "the view decodes only what it needs of a image, so keeping all of it would change its pixels"
     # Ranks of one machine each keep their own in memory, and share one file on disk.
     memory = min(_MOST_MEMORY, memory_available() // 4) / ranks
     if sample.total <= memory:
@@ -303,7 +303,7 @@ def _existing(folder: Path) -> Path:
     return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
 
 
-def _on_disk(path: Path, source: Source, decode: Decode, threads: int) -> str:
+def _on_disk(path: Path, dataset: Dataset, decode: Decode, threads: int) -> str:
     """See that the file is there and sound, making it where it is not; what to add to the note."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(path):
@@ -315,7 +315,7 @@ def _on_disk(path: Path, source: Source, decode: Decode, threads: int) -> str:
         unfinished = path.with_name(f"{path.name}.{os.getpid()}{_UNFINISHED}")
         try:
             with unfinished.open("xb") as file:
-                write_decoded(source, decode, file, key=path.stem, threads=threads)
+                write_decoded(dataset, decode, file, key=path.stem, threads=threads)
                 os.fsync(file.fileno())
             unfinished.replace(path)
             _sync(path.parent)

@@ -1,4 +1,4 @@
-"""Workers that are processes: nothing shared but the memory the pictures are written to.
+"""Workers that are processes: nothing shared but the memory the images are written to.
 
 They are never forks of the caller, whose torch threads may hold locks that a fork would wait for for ever. One fresh interpreter
 imports what the view needs (torch takes a second of that) while the caller goes on, and forks the workers; see worker_process.py.
@@ -47,7 +47,7 @@ _HOW_TO_SEND = (
 )
 _KILLED = {
     "SIGKILL": "the system kills so when memory runs out: try fewer workers, a smaller prefetch or batch_size",
-    "SIGSEGV": "that picture may break its decoder: try it alone, and report it to the decoder's authors",
+    "SIGSEGV": "that image may break its decoder: try it alone, and report it to the decoder's authors",
     "SIGBUS": "a file it had mapped may have been cut short, or memory ran out",
 }
 
@@ -117,7 +117,7 @@ class Processes:
             self._watch.began(worker.number)
 
     def finish(self, number: int) -> tuple[Pixels, list[Report]]:
-        """Waits for the last piece, or for a worker to die or hang; the pictures are a copy, the slot is free again."""
+        """Waits for the last piece, or for a worker to die or hang; the images are a copy, the slot is free again."""
         batch = self._batches[number]
         self._receive(0)  # also when nothing is missing: a worker that died is told of now
         while batch.missing:
@@ -140,14 +140,14 @@ class Processes:
         self._closed = True
         for connection in self._connections():
             connection.close()
-        for keeper in self._keepers:
-            if not keeper.forks:
-                keeper.process.kill()
+        for checkpointer in self._keepers:
+            if not checkpointer.forks:
+                checkpointer.process.kill()
             try:
-                keeper.process.wait(_END_SECONDS)
+                checkpointer.process.wait(_END_SECONDS)
             except subprocess.TimeoutExpired:
-                os.killpg(keeper.process.pid, signal.SIGKILL)
-                keeper.process.wait()
+                os.killpg(checkpointer.process.pid, signal.SIGKILL)
+                checkpointer.process.wait()
 
     def _start_keeper(self, group: range, files: dict[str, int], keep: Sequence[int], *, fork: bool) -> None:
         """One fresh interpreter and the connections to it and to its workers."""
@@ -156,7 +156,7 @@ class Processes:
         for number in group:
             ours, their = Pipe()
             theirs.append(their)
-            self._workers.append(_Worker(number=number, keeper=len(self._keepers), connection=ours))
+            self._workers.append(_Worker(number=number, checkpointer=len(self._keepers), connection=ours))
         told = {
             **files,
             "path": [str(place) for place in sys.path],
@@ -187,9 +187,9 @@ class Processes:
     def _receive(self, patience: float) -> None:
         """Take what there is, waiting at most `patience` seconds for the first; DataError where a worker died or hangs."""
         there = wait(self._connections(), patience)
-        for keeper in self._keepers:
-            if keeper.connection in there:
-                self._hear(keeper)
+        for checkpointer in self._keepers:
+            if checkpointer.connection in there:
+                self._hear(checkpointer)
         for worker in self._workers:
             if worker.connection not in there:
                 continue
@@ -204,17 +204,19 @@ class Processes:
             self._watch.refuse_hanging(self._limit)
 
     def _connections(self) -> list[Connection]:
-        return [keeper.connection for keeper in self._keepers] + [worker.connection for worker in self._workers]
+        return [checkpointer.connection for checkpointer in self._keepers] + [worker.connection for worker in self._workers]
 
-    def _hear(self, keeper: _Keeper) -> None:
+    def _hear(self, checkpointer: _Keeper) -> None:
         """Take one piece of news; DataError or ConfigError where it is bad."""
         try:
-            news: News = keeper.connection.recv()
+            news: News = checkpointer.connection.recv()
         except (EOFError, OSError):
-            if not keeper.forks:
-                raise self._died(self._workers[self._keepers.index(keeper)]) from None
-            code = keeper.process.wait()
-            raise DataError(f"the process {keeper.process.pid} that starts the workers {_end(code)}", hint=_hint(code)) from None
+            if not checkpointer.forks:
+                raise self._died(self._workers[self._keepers.index(checkpointer)]) from None
+            code = checkpointer.process.wait()
+            raise DataError(
+                f"the process {checkpointer.process.pid} that starts the workers {_end(code)}", hint=_hint(code)
+            ) from None
         kind, number, value, wrong, where = news
         if kind == "broken":
             raise ConfigError(
@@ -230,19 +232,19 @@ class Processes:
 
     def _died(self, worker: _Worker) -> DataError:
         """How and at what it ended."""
-        keeper = self._keepers[worker.keeper]
+        checkpointer = self._keepers[worker.checkpointer]
         deadline = time.monotonic() + _END_SECONDS
-        if not keeper.forks:
-            worker.code = keeper.process.wait()
-        while worker.code is None and keeper.connection.poll(max(0.0, deadline - time.monotonic())):
+        if not checkpointer.forks:
+            worker.code = checkpointer.process.wait()
+        while worker.code is None and checkpointer.connection.poll(max(0.0, deadline - time.monotonic())):
             try:
-                kind, number, value, _, _ = keeper.connection.recv()
+                kind, number, value, _, _ = checkpointer.connection.recv()
             except (EOFError, OSError):
                 break
             if kind == "ended":
                 self._workers[number].code = value
         doing = self._shared.progress.doing(worker.number)
-        who = f"worker {worker.number} (process {worker.pid if keeper.forks else keeper.process.pid})"
+        who = f"worker {worker.number} (process {worker.pid if checkpointer.forks else checkpointer.process.pid})"
         return DataError(f"{who} {_end(worker.code)} {doing}", hint=_hint(worker.code))
 
 
@@ -256,7 +258,7 @@ class _Keeper:
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Worker:
     number: int
-    keeper: int
+    checkpointer: int
     connection: Connection
     pid: int = 0  # until it is ready
     code: int | None = None  # until it has ended

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from vitlab.data.batch import Filler, Pixels, Report
 from vitlab.data.sampler import Picks
 from vitlab.errors import DataError
-from vitlab.io.names import shown
+from vitlab.io.names import printable
 
 _NAME_BYTES = 240
-_SMALL_PIECE = 16  # rows; handing out a piece costs about as much as viewing one small picture
-_PIECES_A_WORKER = 4  # per batch, so that a slow picture delays its own piece only
+_SMALL_PIECE = 16  # rows; handing out a piece costs about as much as viewing one small image
+_PIECES_A_WORKER = 4  # per batch, so that a slow image delays its own piece only
 _JOIN_SECONDS = 0.5
 
 
@@ -41,7 +41,7 @@ class Pool(Protocol):
         ...
 
     def finish(self, number: int) -> tuple[Pixels, list[Report]]:
-        """The batch's pictures [B, H, W, C] and the reports on its rows, in order; DataError where a worker died or hangs."""
+        """The batch's images [B, H, W, C] and the reports on its rows, in order; DataError where a worker died or hangs."""
         ...
 
     def forget(self) -> None:
@@ -82,7 +82,7 @@ class InCaller:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Progress:
-    """What each worker is doing, readable by all: since when (seconds of the monotonic clock), on which picture, called what."""
+    """What each worker is doing, readable by all: since when (seconds of the monotonic clock), on which image, called what."""
 
     since_P: NDArray[np.float64]
     index_P: NDArray[np.int64]
@@ -103,7 +103,7 @@ class Progress:
         )
 
     def told_by(self, worker: int) -> Callable[[int, str], None]:
-        """What the worker calls with each picture, before and after it knows the name."""
+        """What the worker calls with each image, before and after it knows the name."""
 
         def telling(index: int, name: str) -> None:
             self.index_P[worker] = index
@@ -115,9 +115,9 @@ class Progress:
     def doing(self, worker: int) -> str:
         """What it is, or was last, busy with, in words."""
         if not self.since_P[worker]:
-            return "before its first picture"
+            return "before its first image"
         name = bytes(self.name_P[worker]).decode("utf-8", "replace")
-        return f"at {shown(name)} (index {self.index_P[worker]})"
+        return f"at {printable(name)} (index {self.index_P[worker]})"
 
 
 class Threads:
@@ -211,7 +211,7 @@ class Watch:
         self._seen = [time.monotonic()] * workers
 
     def woke(self, worker: int) -> None:
-        """It is ready for its first picture."""
+        """It is ready for its first image."""
         self._seen[worker] = time.monotonic()
 
     def began(self, worker: int) -> None:
@@ -231,12 +231,12 @@ class Watch:
         return max(0.01, timeout - max(late, default=0.0))
 
     def refuse_hanging(self, timeout: float) -> None:
-        """DataError that names the worker and its picture, if one has not moved for `timeout` seconds."""
+        """DataError that names the worker and its image, if one has not moved for `timeout` seconds."""
         for worker, owed in enumerate(self.owed):
             if owed and (idle := self._idle(worker)) >= timeout:
                 raise DataError(
                     f"worker {worker} ({self._kind}) hangs {self._progress.doing(worker)}: no sign of life for {idle:.1f} s",
-                    hint=f"is the disk still there? a picture may take timeout={timeout:g} seconds",
+                    hint=f"is the disk still there? a image may take timeout={timeout:g} seconds",
                 )
 
     def _idle(self, worker: int) -> float:

@@ -29,14 +29,14 @@ from vitlab.data.batch import Filler, Pixels, Report
 from vitlab.data.sampler import Picks
 from vitlab.data.workers.threads import Progress, part
 
-# What the caller and its worker processes share: rows of pictures, the picks to fill them with, and the workers' progress.
+# What the caller and its worker processes share: rows of images, the picks to fill them with, and the workers' progress.
 #
 # Axes: S batches under way, B rows of a batch, H height, W width, C channels.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where things are in the shared memory: rows of pictures and picks for `slots` batches, and the workers' progress."""
+    """Where things are in the shared memory: rows of images and picks for `slots` batches, and the workers' progress."""
 
     slots: int
     rows: int
@@ -44,8 +44,8 @@ class Layout:
     workers: int
 
     @property
-    def picture_bytes(self) -> int:
-        """All pictures; the rest begins at the next multiple of 64."""
+    def image_bytes(self) -> int:
+        """All images; the rest begins at the next multiple of 64."""
         height, width, channels = self.shape
         return -(-self.slots * self.rows * height * width * channels // 64) * 64
 
@@ -57,7 +57,7 @@ class Layout:
     @property
     def total_bytes(self) -> int:
         """What to ask the system for; never nothing."""
-        return self.picture_bytes + self.pick_bytes + Progress.bytes_for(self.workers)
+        return self.image_bytes + self.pick_bytes + Progress.bytes_for(self.workers)
 
 
 class Shared:
@@ -68,7 +68,7 @@ class Shared:
         height, width, channels = layout.shape
         count = layout.slots * layout.rows * height * width * channels
         self.images_SBHWC: Pixels = np.frombuffer(memory, np.uint8, count).reshape(layout.slots, layout.rows, *layout.shape)
-        after = layout.picture_bytes
+        after = layout.image_bytes
         picks = np.frombuffer(memory, np.int64, layout.slots * 3 * layout.rows, after)
         self.picks_S3B: NDArray[np.int64] = picks.reshape(layout.slots, 3, layout.rows)
         self.progress = Progress.over(memory[after + layout.pick_bytes :], layout.workers)
@@ -165,7 +165,7 @@ def _serve(number: int, connection: Connection, filler: Filler, shared: Shared) 
 
 
 def _listen(connection: Connection, tasks: SimpleQueue[Task]) -> None:
-    """Take tasks as they come; end the process when the caller is gone, even if a picture hangs at that moment."""
+    """Take tasks as they come; end the process when the caller is gone, even if a image hangs at that moment."""
     while True:
         try:
             tasks.put(connection.recv())

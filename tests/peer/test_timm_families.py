@@ -87,7 +87,7 @@ FULL = [
 
 
 def shaken(model: nn.Module, images_BCHW: torch.Tensor) -> nn.Module:
-    """A random model, offset biases as large as the logits they are added to, running statistics near those of these pictures."""
+    """A random model, offset biases as large as the logits they are added to, running statistics near those of these images."""
     randomised(model)
     generator = torch.Generator().manual_seed(11)
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d | BatchNorm)]

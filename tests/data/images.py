@@ -1,4 +1,4 @@
-"""Small pictures to feed the image gate: smooth enough for JPEG, lopsided enough that every turn of them differs."""
+"""Small images to feed the image gate: smooth enough for JPEG, lopsided enough that every turn of them differs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Pixels = NDArray[np.uint8]
 
 
 def scene(height: int = 48, width: int = 64, *, seed: int = 0, finest: int = 5) -> Pixels:
-    """An RGB picture, uint8 [H, W, 3]: waves of about `finest` pixels and longer in each channel, a bright corner top left."""
+    """An RGB image, uint8 [H, W, 3]: waves of about `finest` pixels and longer in each channel, a bright corner top left."""
     rng = np.random.default_rng([seed, height, width])
     y_H1, x_1W = np.arange(height)[:, None], np.arange(width)[None, :]
     channels = []
@@ -29,7 +29,7 @@ def scene(height: int = 48, width: int = 64, *, seed: int = 0, finest: int = 5) 
 
 
 def encode(pixels: Pixels | Image.Image, kind: str, /, **options: object) -> bytes:
-    """A picture as a file of Pillow's format `kind`."""
+    """A image as a file of Pillow's format `kind`."""
     image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
     stream = io.BytesIO()
     image.save(stream, kind, **options)
@@ -37,7 +37,7 @@ def encode(pixels: Pixels | Image.Image, kind: str, /, **options: object) -> byt
 
 
 def jpeg(pixels: Pixels | Image.Image, **options: object) -> bytes:
-    """A picture as a JPEG file."""
+    """A image as a JPEG file."""
     return encode(pixels, "JPEG", **{"quality": 90, **options})
 
 

@@ -1,0 +1,33 @@
+"""The documentation site is built strictly: what does not work on it is an error. That it builds without one is seen by `make check`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from tests import processes
+
+SOURCES = ("mkdocs.yml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "src", "examples")
+
+
+def test_a_broken_link_or_anchor_and_a_list_that_is_not_rendered_fail_the_build(checkout: Path, tmp_path: Path) -> None:
+    for name in SOURCES:
+        dataset = checkout / name
+        (shutil.copytree if dataset.is_dir() else shutil.copy)(dataset, tmp_path / name)
+    faults = "\n[away](docs/nowhere.md) [here](docs/results.md#no-such-heading)\n- an item without an empty line before it\n"
+    with (tmp_path / "README.md").open("a", encoding="utf-8") as readme:
+        readme.write(faults)
+    built = processes.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict"], cwd=tmp_path, check=False, env={"NO_MKDOCS_2_WARNING": "1"}
+    )
+    warnings = [line for line in built.stderr.splitlines() if line.startswith("WARNING")]
+    assert built.returncode == 1
+    assert [
+        word for word in ("nowhere.md", "#no-such-heading", "not rendered as a list") if any(word in line for line in warnings)
+    ] == [
+        "nowhere.md",
+        "#no-such-heading",
+        "not rendered as a list",
+    ]
+    assert len(warnings) == 3, built.stderr
