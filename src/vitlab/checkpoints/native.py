@@ -44,6 +44,7 @@ from vitlab.checkpoints.containers.safetensors_file import (
 )
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
+from vitlab.config.renamed import current_recipe
 from vitlab.config.serialize import Json, from_json, to_json
 from vitlab.errors import CheckpointError, ConfigError
 from vitlab.models.families import Model
@@ -210,7 +211,7 @@ def _facts(told: Mapping[str, str]) -> Facts:
         config=_value(ModelConfig, told, "config"),
         preprocess=_value(Preprocess, told, "preprocess"),
         labels=_value(tuple[str, ...], told, "labels") if "labels" in told else None,
-        recipe=recipe,
+        recipe=None if recipe is None else current_recipe(recipe),
         metrics=None if metrics is None else {name: float(value) for name, value in metrics.items()},
         notes=_value(tuple[str, ...], told, "notes"),
     )

@@ -8,6 +8,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from vitlab.config.renamed import current
 from vitlab.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ def _from_object(kind: Any, data: Json, where: str) -> Any:
     if not isinstance(data, dict):
         raise _wrong(where, f"an object ({kind.__name__})", data)
     tag = _kind(kind)
-    given = dict(data)
+    given = current(kind.__name__, data)
     if tag is not None and given.pop("kind", tag) != tag:
         raise ConfigError(f"{_join(where, 'kind')}={data['kind']!r} should be {tag!r}")
     known = {field.name: field for field in fields(kind)}

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.config.data import DecodeLimits, ImageFormat, PackConfig, Split, SplitRule
+from vitlab.config.renamed import current
 from vitlab.data.dataset import PARTS, UNDECLARED, Dataset, ListedDataset, Sample
 from vitlab.data.decode import Header, check, decode
 from vitlab.data.opening import open_dataset
@@ -198,7 +199,7 @@ class _Pack:
                     f"{self.folder} holds a pack of other images, or made in another way",
                     hint="give another folder, or remove this one",
                 )
-            self.shards.extend(Shard(**shard) for shard in told["shards"])
+            self.shards.extend(Shard(**current("Shard", shard)) for shard in told["shards"])
             self.skipped.extend(told["skipped"])
             for shard in self.shards:
                 path = self.folder / shard.name

@@ -208,7 +208,7 @@ def _unlabelled(whole: ListedDataset, part: str) -> bool:
 def trained_on(spec: str, checkpoint: Checkpoint) -> SplitRule | None:
     """The rule by which the run that made the checkpoint divided this same data, or None where it was other data."""
     data = (checkpoint.recipe or {}).get("data")
-    if not isinstance(data, dict) or not _same(spec, data.get("source")):
+    if not isinstance(data, dict) or not _same(spec, data.get("dataset")):
         return None
     try:
         rule = from_json(SplitRule, data.get("rule", {}), where="recipe.data.rule")

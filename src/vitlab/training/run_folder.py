@@ -34,6 +34,7 @@ from vitlab.checkpoints.native import Facts, read_native, write_native
 from vitlab.checkpoints.parts import Pieces, is_part, parts_in, read_weights
 from vitlab.config.overrides import differences
 from vitlab.config.run import RunConfig
+from vitlab.config.renamed import current_event
 from vitlab.config.serialize import from_json, from_text, to_json, to_text
 from vitlab.errors import CheckpointError, ConfigError, TrainingError
 from vitlab.io.atomic import REPLACED, UNFINISHED, clear_unfinished, replacing, replacing_folder
@@ -363,7 +364,7 @@ class RunDirectory:
         found = []
         for line in self.events_path.read_text().splitlines():
             try:
-                found.append(json.loads(line))
+                found.append(current_event(json.loads(line)))
             except json.JSONDecodeError:
                 continue  # cut short by a crash
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, get_args
 
+from vitlab.config.renamed import current_dataset
 from vitlab.data.dataset import ListedDataset, Offenders
 from vitlab.data.readers.blocks import find_file
 from vitlab.data.readers.folder import LeftOut, class_folders, open_folder, open_unlabelled
@@ -27,6 +28,7 @@ _PATTERN = "*?[{"
 
 def parse_spec(spec: str) -> tuple[str, str]:
     """(kind, path) of `kind:path`, or of a path alone, whose kind is found by what is there."""
+    spec = current_dataset(spec)
     kind, colon, rest = spec.partition(":")
     if colon and kind in KINDS and rest:
         return kind, rest

@@ -1,0 +1,60 @@
+"""Names that earlier releases used, and the names of today: the one table of renamed things.
+
+Files of version 0.1 (run.json, checkpoint headers, events.jsonl, results of studies) stay readable: whoever reads one passes
+what it read through this table. An old command-line option is accepted for one release, with a one-line notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitlab.errors import ConfigError
+
+FIELDS: dict[str, dict[str, str]] = {
+    "JoinedEntry": {"source": "dataset"},
+    "RunData": {"source": "dataset"},
+    "Score": {"pictures": "images"},
+    "Shard": {"pictures": "images"},
+}
+"""Name of a dataclass that is stored as JSON -> its old keys -> its keys of today."""
+
+EVENTS: dict[str, str] = {"pictures": "images"}
+"""Old keys of the lines of events.jsonl -> keys of today."""
+
+READERS: dict[str, str] = {"pictures": "images"}
+"""Old prefixes of a dataset (`pictures:photos/`) -> prefixes of today."""
+
+OPTIONS: dict[str, dict[str, str]] = {
+    "study positions": {"--pictures": "--images"},
+}
+"""Verb -> its old options -> its options of today."""
+
+
+def current(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON of the dataclass called `name`, with the keys of today. A key given twice, by its old and new name, is refused."""
+    return _translated(FIELDS.get(name, {}), data)
+
+
+def current_event(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of events.jsonl with the keys of today."""
+    return _translated(EVENTS, data)
+
+
+def current_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON of a run as a checkpoint carries it, with the keys of today in its `data`."""
+    data = recipe.get("data")
+    return {**recipe, "data": current("RunData", data)} if isinstance(data, dict) else dict(recipe)
+
+
+def current_dataset(spec: str) -> str:
+    """A dataset as the command line spells it, with the prefix of today."""
+    prefix, colon, rest = spec.partition(":")
+    return f"{READERS[prefix]}:{rest}" if colon and prefix in READERS else spec
+
+
+def _translated(table: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
+    for old, new in table.items():
+        if old in data and new in data:
+            raise ConfigError(f"{old} is the old name of {new}, and both are given", hint=f"leave {old} out")
+    return {table.get(key, key): value for key, value in data.items()}
