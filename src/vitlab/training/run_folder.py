@@ -33,8 +33,8 @@ from vitlab.checkpoints.containers.safetensors_file import open_safetensors
 from vitlab.checkpoints.native import Facts, read_native, write_native
 from vitlab.checkpoints.parts import Pieces, is_part, parts_in, read_weights
 from vitlab.config.overrides import differences
-from vitlab.config.run import RunConfig
 from vitlab.config.renamed import current_event
+from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_json, from_text, to_json, to_text
 from vitlab.errors import CheckpointError, ConfigError, TrainingError
 from vitlab.io.atomic import REPLACED, UNFINISHED, clear_unfinished, replacing, replacing_folder
