@@ -21,13 +21,8 @@ def test_a_broken_link_or_anchor_and_a_list_that_is_not_rendered_fail_the_build(
     built = processes.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict"], cwd=tmp_path, check=False, env={"NO_MKDOCS_2_WARNING": "1"}
     )
-    warnings = [line for line in built.stderr.splitlines() if line.startswith("WARNING")]
+    warnings = [line for line in built.stderr.splitlines() if line.startswith("WARNING") and "index.md" in line]
     assert built.returncode == 1
-    assert [
-        word for word in ("nowhere.md", "#no-such-heading", "not rendered as a list") if any(word in line for line in warnings)
-    ] == [
-        "nowhere.md",
-        "#no-such-heading",
-        "not rendered as a list",
-    ]
-    assert len(warnings) == 3, built.stderr
+    for word in ("nowhere.md", "#no-such-heading", "not rendered as a list"):
+        assert any(word in line for line in warnings), (word, built.stderr)
+    assert len(warnings) == 3
