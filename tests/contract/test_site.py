@@ -1,4 +1,4 @@
-"""The documentation site is built strictly: what does not work on it is an error. That it builds without one is seen by `make check`."""
+"""The documentation site is built strictly: what does not work on it is an error. `make check` builds the real one."""
 
 from __future__ import annotations
 
