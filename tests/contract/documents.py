@@ -20,6 +20,7 @@ import io
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,11 +79,15 @@ def blocks_of(file: Path) -> list[Block]:
 
 
 class Reader:
-    """Someone who follows one document in an empty folder; `run` raises DocumentError where it does not hold."""
+    """Someone who follows one document in an empty folder; `run` raises DocumentError where it does not hold.
 
-    def __init__(self, *, checkout: Path, folder: Path) -> None:
+    Commands are looked for in the folders `path` first, then beside this Python.
+    """
+
+    def __init__(self, *, checkout: Path, folder: Path, path: Sequence[Path] = ()) -> None:
         self.checkout = checkout
         self.folder = folder
+        self.path = os.pathsep.join(map(str, (*path, Path(sys.executable).parent)))
         self.names: dict[str, Any] = {"__name__": "__main__"}
         self.printed: str | None = None
 
@@ -120,11 +125,10 @@ class Reader:
                 self._check_target(block, make[1])
             else:
                 commands.append(line)
-        binaries = str(Path(sys.executable).parent)
         done = processes.run(
             ["bash", "-euo", "pipefail", "-c", "\n".join(commands)],
             cwd=where,
-            env={"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"},
+            env={"PATH": f"{self.path}{os.pathsep}{os.environ['PATH']}"},
             check=False,
         )
         if done.returncode != 0:
