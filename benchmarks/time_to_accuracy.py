@@ -31,7 +31,7 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script from anywhere
 
 from benchmarks.peers import peer
-from vitlab.config import Machine, Wish
+from vitlab.config import Machine, Overrides
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.train import scale_at
@@ -64,7 +64,7 @@ class Result:
 
 def small_data(data: Path, *, seed: int) -> RunConfig:
     """The recipe as it is, told what is special here: one core, no looks before the end, and the test images for that one."""
-    run = recipe("small-data", Wish(data=survey(str(data)), machine=Machine(cores=1), seed=seed))
+    run = recipe("small-data", Overrides(seed=seed), data=survey(str(data)), machine=Machine(cores=1))
     loader = replace(run.data.loader, workers=0)  # reading is part of the work, so this process does it
     return replace(
         run,

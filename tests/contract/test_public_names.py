@@ -11,7 +11,7 @@ PUBLIC: tuple[tuple[str, str], ...] = (
     ("vitlab", "__version__"),
     ("vitlab.config", "variant"),
     ("vitlab.config", "recipe"),
-    ("vitlab.config", "Wish"),
+    ("vitlab.config", "Overrides"),
     ("vitlab.config", "DataFacts"),
     ("vitlab.models", "build"),
     ("vitlab.models", "Record"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitlab.config.overrides import DataFacts, Wish
+from vitlab.config.overrides import DataFacts, Overrides
 from vitlab.config.run import RunConfig
 from vitlab.recipes.table import recipe
 from vitlab.training import train
@@ -36,7 +36,7 @@ def write_pack(path: Path, *, classes: tuple[str, ...] = HOSTILE, each: int = 12
 def run_of(pack: Path, *, classes: int = len(HOSTILE), steps: int = 6) -> RunConfig:
     """Six updates of the smallest ViT."""
     data = DataFacts(dataset=str(pack), images=36, classes=classes, channels=1, side=16)
-    run = recipe("quickstart-finetune", Wish(data=data, steps=steps, batch_size=6))
+    run = recipe("quickstart-finetune", Overrides(steps=steps, batch_size=6), data=data)
     loader = replace(run.data.loader, workers=0)
     return replace(run, data=replace(run.data, loader=loader), train=replace(run.train, evaluate_every=2))
 

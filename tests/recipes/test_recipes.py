@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from vitlab.config import DataFacts, Machine, Preprocess, RunConfig, StartFacts, ViTConfig, Wish, variant
+from vitlab.config import DataFacts, Machine, Overrides, Preprocess, RunConfig, StartFacts, ViTConfig, variant
 from vitlab.config.data import AUGREG
 from vitlab.config.serialize import from_text, to_text
 from vitlab.config.train import Masked, OptimizerKind
@@ -27,10 +27,10 @@ PHOTOS = DataFacts(dataset="photos", images=3_000, classes=12, side=300)
 NAMES = tuple(RECIPES)
 
 
-def made(name: str, **wishes: object) -> RunConfig:
+def made(name: str, *, machine: Machine | None = None, **overrides: object) -> RunConfig:
     """The recipe for some photos, with a checkpoint where it needs one."""
-    wish = Wish(data=PHOTOS, **wishes)  # type: ignore[arg-type]  # each checked by Wish itself
-    return recipe(name, replace(wish, start=START) if "finetune" in name else wish)
+    start = START if "finetune" in name else None
+    return recipe(name, Overrides(**overrides), data=PHOTOS, start=start, machine=machine)  # type: ignore[arg-type]  # Overrides checks each
 
 
 # model, epochs, base rate, decay, weight decay, dropout, as printed in Table 3
@@ -77,10 +77,10 @@ def test_pre_training_is_as_printed_in_table_3(
     name: str, model: str, epochs: tuple[int, ...], rate: float, decay: str, weight_decay: float, dropout: float
 ) -> None:
     for length in epochs:
-        run = recipe(name, Wish(model=model, epochs=length))
+        run = recipe(name, Overrides(model=model, epochs=length))
         assert run.train.steps == round(length * SETS[name].images / 4096)
         if length == max(epochs):
-            assert run == recipe(name, Wish(model=model))
+            assert run == recipe(name, Overrides(model=model))
         optimizer, schedule = run.train.optimizer, run.train.schedule
         assert (optimizer.kind, optimizer.lr, optimizer.betas, optimizer.weight_decay) == (
             "adamw",
@@ -113,7 +113,7 @@ PRINTED_4 = [
 
 @pytest.mark.parametrize(("name", "steps", "rates", "held_out"), PRINTED_4)
 def test_fine_tuning_is_as_printed_in_table_4(name: str, steps: int, rates: tuple[float, ...], held_out: float) -> None:
-    run = recipe(name, Wish(start=START))
+    run = recipe(name, start=START)
     optimizer = run.train.optimizer
     assert run.train.steps == steps
     assert run.data.loader.batch_size == 512
@@ -148,26 +148,26 @@ def test_masked_prediction_is_as_in_b_1_2() -> None:
 
 def test_masked_prediction_sees_grey_images_in_colour_and_needs_no_labels() -> None:
     grey = DataFacts(dataset="images:scans", images=900, classes=0, channels=1)
-    assert recipe("masked", Wish(data=grey)).model.channels == 3
+    assert recipe("masked", data=grey).model.channels == 3
     with pytest.raises(ConfigError, match="no labels"):
-        recipe("imagenet-scratch", Wish(data=grey))
+        recipe("imagenet-scratch", data=grey)
     with pytest.raises(ConfigError, match="ViT"):
-        recipe("masked", Wish(model="BiT-R50x1"))
+        recipe("masked", Overrides(model="BiT-R50x1"))
 
 
 def test_the_averaged_run_of_table_2_sees_512_pixels_or_518() -> None:
-    run = recipe("finetune-imagenet-table2", Wish(start=START))
+    run = recipe("finetune-imagenet-table2", start=START)
     assert run.model.image_size == (512, 512)
     assert run.train.average.decay == 0.9999
     huge = replace(START, model=variant("ViT-H/14"))
-    assert recipe("finetune-imagenet-table2", Wish(start=huge)).model.image_size == (518, 518)
-    assert recipe("finetune-imagenet", Wish(start=huge)).model.image_size == (378, 378)  # 384 is no multiple of 14
+    assert recipe("finetune-imagenet-table2", start=huge).model.image_size == (518, 518)
+    assert recipe("finetune-imagenet", start=huge).model.image_size == (378, 378)  # 384 is no multiple of 14
 
 
 @pytest.mark.parametrize(("name", "bias"), [("augreg-i1k", -6.9), ("augreg-i21k", -10.0)])
 @pytest.mark.parametrize("preset", AUGREG)
 def test_augreg_is_one_course_under_seven_augmentations(name: str, bias: float, preset: str) -> None:
-    run = recipe(name, Wish(model="ViT-S/16", preset=preset))
+    run = recipe(name, Overrides(model="ViT-S/16", preset=preset))
     assert (run.train.optimizer.lr, run.train.optimizer.weight_decay, run.train.loss) == (1e-3, 0.1, "sigmoid")
     assert run.train.steps == round(300 * (IMAGENET if name == "augreg-i1k" else IMAGENET21K).images / 4096)
     assert run.model.head_bias == bias
@@ -203,7 +203,7 @@ def test_every_docstring_gives_the_command_and_is_honest_about_time_and_score(na
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("finetune") and name != "small-data"])
 def test_recipes_that_begin_from_nothing_need_no_wish(name: str) -> None:
-    assert recipe(name) == recipe(name, Wish())
+    assert recipe(name) == recipe(name)
 
 
 def test_quickstart_uses_nothing_that_is_not_built_in() -> None:
@@ -217,7 +217,7 @@ def test_quickstart_uses_nothing_that_is_not_built_in() -> None:
 def test_every_recipe_fits_data_of_any_size(name: str, images: int) -> None:
     data = replace(PHOTOS, images=images)
     run = made(name)
-    other = recipe(name, Wish(data=data, start=START if "finetune" in name else None))
+    other = recipe(name, data=data, start=START if "finetune" in name else None)
     assert other.data.loader.batch_size <= max(8, images)
     assert other.train.schedule.warmup < other.train.steps
     assert other.train.optimizer.weight_decay == run.train.optimizer.weight_decay
@@ -226,7 +226,7 @@ def test_every_recipe_fits_data_of_any_size(name: str, images: int) -> None:
 
 
 def test_pre_training_on_other_data_keeps_epochs_and_the_share_of_the_warm_up() -> None:
-    small = recipe("imagenet-scratch", Wish(data=replace(PHOTOS, images=12_812)))
+    small = recipe("imagenet-scratch", data=replace(PHOTOS, images=12_812))
     batch = small.data.loader.batch_size
     assert batch == 256
     assert small.train.steps == round(300 * 12_812 / 256)
@@ -235,12 +235,12 @@ def test_pre_training_on_other_data_keeps_epochs_and_the_share_of_the_warm_up() 
 
 
 def test_a_smaller_batch_scales_rate_and_steps_so_that_as_much_is_seen() -> None:
-    usual = recipe("finetune-cifar10", Wish(start=START))
-    small = recipe("finetune-cifar10", Wish(start=START, batch_size=64))
+    usual = recipe("finetune-cifar10", start=START)
+    small = recipe("finetune-cifar10", Overrides(batch_size=64), start=START)
     assert small.train.steps * 64 == usual.train.steps * 512
     assert small.train.optimizer.lr == pytest.approx(usual.train.optimizer.lr / 8)
     assert small.train.schedule.warmup == 8 * usual.train.schedule.warmup
-    assert recipe("finetune-cifar10", Wish(start=START, batch_size=64, lr=0.5)).train.optimizer.lr == 0.5
+    assert recipe("finetune-cifar10", Overrides(batch_size=64, lr=0.5), start=START).train.optimizer.lr == 0.5
 
 
 @pytest.mark.parametrize("name", ["finetune-folder", "finetune-pets", "quickstart-finetune"])
@@ -256,11 +256,11 @@ def test_fine_tuning_fits_the_checkpoint_and_feeds_it_as_it_was_fed(name: str) -
 
 
 def test_the_final_fine_tuning_learns_from_all_training_images_where_a_test_part_judges_it() -> None:
-    tested = recipe("finetune-pets", Wish(start=START, data=PETS))
+    tested = recipe("finetune-pets", start=START, data=PETS)
     assert (tested.data.train_split, tested.data.evaluate_split) == ("train+val", "test")
-    untested = recipe("finetune-pets", Wish(start=START, data=replace(PETS, parts=("train", "val"))))
+    untested = recipe("finetune-pets", start=START, data=replace(PETS, splits=("train", "val")))
     assert (untested.data.train_split, untested.data.evaluate_split) == ("train", "val")
-    nothing = recipe("finetune-folder", Wish(start=START, data=replace(PETS, parts=("train",))))
+    nothing = recipe("finetune-folder", start=START, data=replace(PETS, splits=("train",)))
     assert nothing.data.evaluate_split is None
 
 
@@ -273,30 +273,30 @@ def test_a_processor_alone_gets_smaller_images_and_a_shorter_run_than_an_acceler
 
 def test_grey_images_are_not_mirrored_and_rare_classes_are_shown_more_often() -> None:
     grey = replace(PHOTOS, channels=1, imbalance=20.0)
-    run = recipe("small-data", Wish(data=grey))
+    run = recipe("small-data", data=grey)
     assert run.data.augment.flip == 0
     assert run.model.channels == 1
     assert run.data.loader.balance > 0
-    even = recipe("small-data", Wish(data=PHOTOS))
+    even = recipe("small-data", data=PHOTOS)
     assert even.data.augment.flip > 0
     assert even.data.loader.balance == 0
 
 
 def test_images_that_are_seen_more_often_are_made_to_look_more_different() -> None:
     few = replace(PHOTOS, images=2_000, side=32)
-    short, middling, long = (recipe("small-data", Wish(data=few, epochs=epochs)).data.augment for epochs in (5, 40, 150))
+    short, middling, long = (recipe("small-data", Overrides(epochs=epochs), data=few).data.augment for epochs in (5, 40, 150))
     assert (short.crop, short.mixes, short.randaugment) == ("pad", False, None)
     assert (middling.crop, middling.mixes, middling.randaugment) == ("inception", False, None)
     assert long.mixes
     assert long.randaugment is not None
-    counted = recipe("small-data", Wish(data=few, steps=5 * 2_000 // 32, batch_size=32)).data.augment
+    counted = recipe("small-data", Overrides(steps=5 * 2_000 // 32, batch_size=32), data=few).data.augment
     assert counted == short
 
 
 @pytest.mark.parametrize("side", [8, 32, 64, 128, 500])
 @pytest.mark.parametrize("accelerator", [False, True])
 def test_a_small_model_grows_with_its_images_from_few_patches(side: int, accelerator: bool) -> None:
-    run = recipe("small-data", Wish(data=replace(PHOTOS, side=side), machine=Machine(accelerator=accelerator)))
+    run = recipe("small-data", data=replace(PHOTOS, side=side), machine=Machine(accelerator=accelerator))
     assert isinstance(run.model, ViTConfig)
     assert run.model.early is not None
     assert run.model.tokens == (64 if accelerator and side > 96 else 16)
@@ -306,14 +306,14 @@ def test_a_small_model_grows_with_its_images_from_few_patches(side: int, acceler
 
 def test_a_model_whose_patches_do_not_fit_small_images_does_not_grow() -> None:
     own = ViTConfig(width=96, depth=3, heads=3, mlp_width=96, patch_size=(8, 8), image_size=(40, 40))
-    assert recipe("small-data", Wish(data=PHOTOS, model=own)).train.growth == ()
-    assert recipe("small-data", Wish(data=PHOTOS, model=own, image_size=(64, 64))).train.growth != ()
+    assert recipe("small-data", Overrides(model=own), data=PHOTOS).train.growth == ()
+    assert recipe("small-data", Overrides(model=own, image_size=(64, 64)), data=PHOTOS).train.growth != ()
 
 
 def test_several_labels_a_image_are_learned_by_sigmoids() -> None:
     many = replace(PHOTOS, multi_label=True, imbalance=20.0)
     for name in ("finetune-folder", "finetune-pets", "small-data"):
-        run = recipe(name, Wish(data=many, start=None if name == "small-data" else START))
+        run = recipe(name, data=many, start=None if name == "small-data" else START)
         assert run.train.loss == "sigmoid"
 
 
@@ -331,29 +331,33 @@ def test_a_whole_config_can_be_wished_for_in_place_of_a_name() -> None:
         width=96, depth=3, heads=3, mlp_width=96, patch_size=(8, 8), image_size=(64, 64), pool="mean", class_token=False
     )
     for name in ("small-data", "imagenet-scratch"):
-        run = recipe(name, Wish(data=PHOTOS, model=own))
+        run = recipe(name, Overrides(model=own), data=PHOTOS)
         assert isinstance(run.model, ViTConfig)
         assert (run.model.width, run.model.depth, run.model.pool, run.model.num_classes) == (96, 3, "mean", 12)
 
 
 @pytest.mark.parametrize(
-    ("name", "wish", "message"),
+    ("name", "overrides", "start", "message"),
     [
-        ("finetune-petz", Wish(), "no recipe called 'finetune-petz'"),
-        ("finetune-pets", Wish(), "finetune-pets fine-tunes a checkpoint"),
-        ("finetune-folder", Wish(start=START), "needs to know the images"),
-        ("finetune-pets", Wish(start=START, model="ViT-S/16"), "takes the model of its checkpoint"),
-        ("imagenet-scratch", Wish(start=START), "begins from random values"),
-        ("imagenet-scratch", Wish(model="BiT-R50x1"), "no ResNet on imagenet-scratch"),
-        ("imagenet-scratch", Wish(preset="light1"), "no preset"),
-        ("augreg-i1k", Wish(preset="light9"), "no augmentation called 'light9'"),
-        ("small-data", Wish(data=replace(PHOTOS, classes=0)), "no labels"),
-        ("imagenet-scratch", Wish(image_size=(225, 225)), "image_size=225x225"),
+        ("finetune-petz", Overrides(), None, "no recipe called 'finetune-petz'"),
+        ("finetune-pets", Overrides(), None, "finetune-pets fine-tunes a checkpoint"),
+        ("finetune-folder", Overrides(), START, "needs to know the images"),
+        ("finetune-pets", Overrides(model="ViT-S/16"), START, "takes the model of its checkpoint"),
+        ("imagenet-scratch", Overrides(), START, "begins from random values"),
+        ("imagenet-scratch", Overrides(model="BiT-R50x1"), None, "no ResNet on imagenet-scratch"),
+        ("imagenet-scratch", Overrides(preset="light1"), None, "no preset"),
+        ("augreg-i1k", Overrides(preset="light9"), None, "no augmentation called 'light9'"),
+        ("imagenet-scratch", Overrides(image_size=(225, 225)), None, "image_size=225x225"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(name: str, wish: Wish, message: str) -> None:
+def test_what_cannot_be_is_refused_by_name(name: str, overrides: Overrides, start: StartFacts | None, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        recipe(name, wish)
+        recipe(name, overrides, start=start)
+
+
+def test_data_without_labels_is_refused_by_a_recipe_that_learns_labels() -> None:
+    with pytest.raises(ConfigError, match="no labels"):
+        recipe("small-data", data=replace(PHOTOS, classes=0))
 
 
 def test_a_near_miss_is_told_what_was_meant() -> None:
@@ -363,9 +367,9 @@ def test_a_near_miss_is_told_what_was_meant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "message"),
+    ("overrides", "message"),
     [
-        ({"steps": 5, "epochs": 2.0}, "both say how long"),
+        ({"steps": 5, "epochs": 2.0}, "both set the length"),
         ({"steps": 0}, "steps=0"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"lr": -1.0}, "lr=-1"),
@@ -374,16 +378,16 @@ def test_a_near_miss_is_told_what_was_meant() -> None:
         ({"image_size": (0, 4)}, "image_size"),
     ],
 )
-def test_an_impossible_wish_is_refused_at_birth(wish: dict[str, object], message: str) -> None:
+def test_an_impossible_override_is_refused_at_birth(overrides: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        Wish(**wish)  # type: ignore[arg-type]
+        Overrides(**overrides)  # type: ignore[arg-type]
 
 
 def test_a_model_that_table_3_does_not_list_takes_the_row_of_the_nearest_in_size() -> None:
-    tiny, huge = recipe("jft", Wish(model="ViT-Ti/16")), recipe("jft", Wish(model="ViT-g/14"))
-    assert tiny.train.optimizer.lr == recipe("jft", Wish(model="ViT-B/16")).train.optimizer.lr
-    assert huge.train.optimizer.lr == recipe("jft", Wish(model="ViT-H/14")).train.optimizer.lr
-    assert recipe("jft", Wish(model="BiT-R200x3")).train.optimizer.lr == 6e-4
-    hybrid = recipe("imagenet21k", Wish(model="R50+ViT-B/16"))
-    assert hybrid.train == recipe("imagenet21k", Wish(model="ViT-B/16")).train  # hybrids as their ViT (B.1)
+    tiny, huge = recipe("jft", Overrides(model="ViT-Ti/16")), recipe("jft", Overrides(model="ViT-g/14"))
+    assert tiny.train.optimizer.lr == recipe("jft", Overrides(model="ViT-B/16")).train.optimizer.lr
+    assert huge.train.optimizer.lr == recipe("jft", Overrides(model="ViT-H/14")).train.optimizer.lr
+    assert recipe("jft", Overrides(model="BiT-R200x3")).train.optimizer.lr == 6e-4
+    hybrid = recipe("imagenet21k", Overrides(model="R50+ViT-B/16"))
+    assert hybrid.train == recipe("imagenet21k", Overrides(model="ViT-B/16")).train  # hybrids as their ViT (B.1)
     assert CIFAR10.classes == 10

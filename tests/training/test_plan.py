@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.training.small import small_run
-from vitlab.config import RunConfig, Wish
+from vitlab.config import RunConfig
 from vitlab.config.train import Masked, Optimizer
 from vitlab.data.batch import Batch
 from vitlab.models.cost import cost
@@ -110,7 +110,7 @@ def test_a_plan_leaves_nothing_behind_and_needs_no_checkpoint_to_begin_with() ->
 
 
 def test_the_quickstart_can_be_planned() -> None:
-    assert plan(recipe("quickstart", Wish())).images == 100_000
+    assert plan(recipe("quickstart")).images == 100_000
 
 
 def test_ranks_share_the_batch_and_under_fsdp_the_model() -> None:

@@ -33,7 +33,7 @@ def test_the_built_in_sets_are_as_the_recipes_say(facts: object) -> None:
     told = STROKES if facts is STROKES else DIGITS
     found = survey(told.dataset)
     assert (found.images, found.classes, found.channels, found.side) == (told.images, told.classes, told.channels, told.side)
-    assert found.parts == ("train", "val", "test")
+    assert found.splits == ("train", "val", "test")
 
 
 def test_a_folder_without_parts_is_divided_by_the_rule(tmp_path: Path) -> None:
@@ -42,9 +42,9 @@ def test_a_folder_without_parts_is_divided_by_the_rule(tmp_path: Path) -> None:
     facts = survey(str(tmp_path))
     assert (facts.images, facts.classes, facts.channels, facts.side) == (32, 2, 3, 24)
     assert facts.imbalance == 3
-    assert facts.parts == ("train", "val", "test")
+    assert facts.splits == ("train", "val", "test")
     whole = survey(str(tmp_path), rule=SplitRule(val=0, test=0))
-    assert (whole.images, whole.parts) == (40, ("train",))
+    assert (whole.images, whole.splits) == (40, ("train",))
 
 
 def test_declared_parts_are_counted_exactly(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_declared_parts_are_counted_exactly(tmp_path: Path) -> None:
             images(tmp_path / part / name, count)
     facts = survey(str(tmp_path))
     assert facts.images == 18 == len(open_dataset(str(tmp_path), split="train"))
-    assert facts.parts == ("train", "val", "test")
+    assert facts.splits == ("train", "val", "test")
 
 
 def test_the_estimate_is_near_what_the_division_gives() -> None:

@@ -14,8 +14,7 @@ from vitlab.checkpoints import load, save
 from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config import ViTConfig
 from vitlab.config.data import SplitRule
-from vitlab.config.overrides import Change
-from vitlab.config.overrides import changed as changed_run
+from vitlab.config.overrides import Overrides, with_overrides
 from vitlab.config.run import RunConfig
 from vitlab.config.train import Average, Distill, DistillKind, Optimizer
 from vitlab.data.opening import open_dataset
@@ -192,7 +191,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sizes")
     before = training(six(), evaluate_every=0)
     run_to(before, folder / "small")
-    larger = changed_run(before, Change(image_size=(24, 24)))
+    larger = with_overrides(before, Overrides(image_size=(24, 24)))
     tuning = training(larger, optimizer=Optimizer(kind="sgd", lr=0.01))
     run = replace(tuning, start=str(folder / "small" / "model.safetensors"))
     (started, *_) = run_to(run, folder / "large")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Annotated, Union
+from typing import Annotated, Any, Union
 
 import tyro
 
 from vitlab.cli.opening import among
 from vitlab.cli.parse import Count, HeightWidth, one, unset
-from vitlab.config.overrides import Change
+from vitlab.config.overrides import Overrides
 from vitlab.config.train import Precision, Strategy
 from vitlab.errors import did_you_mean
 from vitlab.recipes.table import RECIPES
@@ -106,10 +106,10 @@ class Changes:
     dry_run: bool = False
     """train nothing; say what the run would take: steps, memory, measured time"""
 
-    def rest(self, *told: str) -> Change:
-        """Everything that is to be changed but what the recipe was `told` already."""
-        names = [field.name for field in fields(Change) if field.name not in told]
-        return Change(**{name: getattr(self, name) for name in names})
+    def overrides(self, **others: Any) -> Overrides:
+        """As overrides, with others."""
+        names = {field.name for field in fields(Overrides)} & {field.name for field in fields(self)}
+        return Overrides(**others, **{name: getattr(self, name) for name in names})
 
 
 Shared = Annotated[Changes, tyro.conf.OmitArgPrefixes]

@@ -8,12 +8,10 @@ from pathlib import Path
 from vitlab.cli.changes import Changes
 from vitlab.cli.talk import UsageError, note
 from vitlab.config.data import SplitRule
-from vitlab.config.overrides import DataFacts, StartFacts, Wish, changed
+from vitlab.config.overrides import DataFacts, RunFacts, StartFacts
 from vitlab.config.run import RunConfig
 from vitlab.recipes.reasons import reasons
 from vitlab.recipes.table import recipe
-
-TOLD = ("steps", "batch_size", "lr", "image_size", "seed")  # of the changes, what a recipe is told, so that its rules apply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,24 +33,12 @@ def chosen_run(choice: Choice, changes: Changes) -> RunConfig:
     from vitlab.training.distributed import leads
     from vitlab.training.plan import this_machine
 
-    wish = Wish(
-        data=choice.data,
-        start=choice.start,
-        machine=this_machine(),
-        model=choice.model,
-        image_size=changes.image_size,
-        batch_size=changes.batch_size,
-        steps=changes.steps,
-        epochs=choice.epochs,
-        lr=changes.lr,
-        preset=choice.preset,
-        rule=choice.rule,
-        seed=changes.seed or 0,
-    )
-    run = changed(recipe(choice.name, wish), changes.rest(*TOLD))
+    facts = RunFacts(data=choice.data, start=choice.start, machine=this_machine())
+    overrides = changes.overrides(model=choice.model, epochs=choice.epochs, preset=choice.preset, rule=choice.rule)
+    run = recipe(choice.name, overrides, data=facts.data, start=facts.start, machine=facts.machine)
     if leads():
         note(f"recipe: {choice.name}, {choice.why}")
-        for sentence in reasons(run, wish):
+        for sentence in reasons(run, facts, overrides):
             note(sentence)
     return run
 

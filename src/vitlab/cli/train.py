@@ -10,7 +10,7 @@ from typing import Annotated
 from vitlab.cli.changes import Changes, Shared
 from vitlab.cli.parse import one, parse
 from vitlab.cli.training import Job, perform
-from vitlab.config.overrides import changed
+from vitlab.config.overrides import with_overrides
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_text
 from vitlab.errors import ConfigError
@@ -49,5 +49,5 @@ def run(words: Sequence[str]) -> int:
         raise ConfigError(f"{arguments.config}: {error.message}", hint=error.hint) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{arguments.config} cannot be read: {error}") from error
-    made = changed(told, arguments.changes.rest())
+    made = with_overrides(told, arguments.changes.overrides())
     return perform(Job(run=made, out=arguments.out, changes=arguments.changes, json=arguments.json))

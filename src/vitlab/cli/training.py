@@ -39,7 +39,7 @@ class Job:
     @property
     def judge(self) -> Split | None:
         """What a sweep's final run is judged by: images that had no part in the choice."""
-        return "test" if self.data is not None and "test" in self.data.parts else None
+        return "test" if self.data is not None and "test" in self.data.splits else None
 
 
 def perform(job: Job) -> int:

@@ -4,7 +4,7 @@ from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess
 from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.model import ConvStem, ModelConfig, Numerics, Position, ResNetConfig, ResNetStem, ViTConfig
-from vitlab.config.overrides import DataFacts, Machine, StartFacts, Wish
+from vitlab.config.overrides import DataFacts, Machine, Overrides, StartFacts
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.swin import SwinConfig
@@ -18,6 +18,7 @@ __all__ = [
     "Machine",
     "ModelConfig",
     "Numerics",
+    "Overrides",
     "Position",
     "Preprocess",
     "RecurrentConfig",
@@ -27,6 +28,5 @@ __all__ = [
     "StartFacts",
     "SwinConfig",
     "ViTConfig",
-    "Wish",
     "variant",
 ]

@@ -1,4 +1,8 @@
-"""What a recipe is told: the images, the checkpoint to begin with, the machine, and what the user wants otherwise."""
+"""What a recipe is given: facts about the data, the checkpoint and the machine, and the user's overrides.
+
+`Overrides` is the one set of options between the command line (or a function of vitlab.api) and a `RunConfig`. A recipe applies
+its own rules to some of them (a batch size scales the learning rate); `with_overrides` sets them on a config that exists already.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,11 @@ from vitlab.errors import ConfigError, at_least, pair
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFacts:
-    """A set of images as far as a recipe cares.
+    """A dataset as far as a recipe needs to know it.
 
-    `source` is spelled as on the command line. `images` counts those that are learned from, `classes` is 0 where there are no
-    labels. `channels` is 1 for grey and 3 for colour; `side` the usual shorter side in pixels. `imbalance` is the size of the
-    largest class over that of the smallest. `parts` are those that exist, declared or made: some of train, val, test.
+    `dataset` is spelled as on the command line. `images` counts the training images, `classes` is 0 if there are no labels.
+    `channels` is 1 for grey and 3 for color; `side` is the median shorter side in pixels. `imbalance` is the size of the largest
+    class divided by that of the smallest. `splits` are those that exist, declared or made: some of train, val, test.
     """
 
     dataset: str
@@ -31,11 +35,11 @@ class DataFacts:
     side: int = 256
     multi_label: bool = False
     imbalance: float = 1.0
-    parts: tuple[str, ...] = ("train", "val", "test")
+    splits: tuple[str, ...] = ("train", "val", "test")
 
     def __post_init__(self) -> None:
         if not self.dataset:
-            raise ConfigError("data.source is empty", hint="a folder, digits, generated, or cifar10:/path")
+            raise ConfigError("data.dataset is empty", hint="a folder, digits, generated, or cifar10:/path")
         for name in ("images", "channels", "side"):
             at_least(f"data.{name}", getattr(self, name), 1)
         at_least("data.classes", self.classes, 0)
@@ -44,7 +48,7 @@ class DataFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFacts:
-    """The checkpoint that a run begins with: where it is, what model it holds and how that is fed."""
+    """The checkpoint that a run starts from: its path, its model and how that model is fed."""
 
     path: str
     model: ModelConfig
@@ -53,7 +57,7 @@ class StartFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the run has at hand: processor cores, and whether there is an accelerator beside them."""
+    """The machine of a run: its CPU cores, and whether it has an accelerator."""
 
     cores: int = 2
     accelerator: bool = False
@@ -63,17 +67,27 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What a recipe shall be made for. None leaves a thing to the recipe, whose rules then scale what depends on it.
-
-    `model` is a variant's name or a whole config. `image_size` is (height, width) in pixels. `batch_size` scales the learning rate
-    by the rule of `scale.py`, unless `lr`, the peak, is given too. A run's length is `steps` or `epochs`, not both.
-    `preset` names AugReg's augmentation (`none`, `light1` ... `strong2`). `rule` makes the parts that the data does not declare.
-    """
+class RunFacts:
+    """Everything a recipe knows before it decides: the data and the checkpoint, where given, and the machine."""
 
     data: DataFacts | None = None
     start: StartFacts | None = None
     machine: Machine = field(default_factory=Machine)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """Settings that replace those of a recipe or of a config. None leaves a setting as it is.
+
+    `model` is a variant's name or a config. `image_size` is (height, width) in pixels; the model, the augmentation and the
+    preprocessing get it. The length of a run is `steps` or `epochs`, not both; the warm-up keeps its share of the steps. `lr` is
+    the peak learning rate. `preset` names an AugReg augmentation (`none`, `light1` ... `strong2`). `rule` makes the splits that
+    the data does not declare. `seed` is that of the initial weights, the sampler, the augmentation and dropout.
+
+    In a recipe, `batch_size` scales the learning rate and the steps unless these are given too. On an existing config it does
+    not, and `model`, `epochs`, `preset` and `rule`, which only a recipe can apply, are refused.
+    """
+
     model: str | ModelConfig | None = None
     image_size: tuple[int, int] | None = None
     batch_size: int | None = None
@@ -82,39 +96,6 @@ class Wish:
     lr: float | None = None
     preset: str | None = None
     rule: SplitRule | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.image_size is not None:
-            object.__setattr__(self, "image_size", pair("image_size", self.image_size))
-        for name in ("batch_size", "steps"):
-            if (value := getattr(self, name)) is not None:
-                at_least(name, value, 1)
-        for name in ("epochs", "lr"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"{name}={value} must be a positive number")
-        at_least("seed", self.seed, 0)
-        if self.steps is not None and self.epochs is not None:
-            raise ConfigError(f"steps={self.steps} and epochs={self.epochs} both say how long the run is", hint="give one of them")
-
-
-# A run with some of its settings otherwise, everything that depends on them kept in agreement; and how two runs differ.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What shall be otherwise; None leaves a thing as it is.
-
-    Nothing is scaled by rules here, as it is where a recipe is told a `Wish`: `batch_size` changes the batch and neither rate nor
-    steps. But `steps` keeps the warm-up's share of them, `image_size` is that of model, augmentation and preprocessing, and
-    `seed` that of model and images.
-    """
-
-    steps: int | None = None
-    batch_size: int | None = None
-    lr: float | None = None
-    image_size: tuple[int, int] | None = None
     seed: int | None = None
     workers: int | None = None
     precision: Precision | None = None
@@ -124,62 +105,73 @@ class Change:
     evaluate_every: int | None = None
     save_every: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.image_size is not None:
+            object.__setattr__(self, "image_size", pair("image_size", self.image_size))
+        for name, least in (("batch_size", 1), ("steps", 1), ("seed", 0)):
+            if (value := getattr(self, name)) is not None:
+                at_least(name, value, least)
+        for name in ("epochs", "lr"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{name}={value} must be a positive number")
+        if self.steps is not None and self.epochs is not None:
+            raise ConfigError(
+                f"steps={self.steps} and epochs={self.epochs} both set the length of the run", hint="give one of them"
+            )
 
-def changed(run: RunConfig, change: Change) -> RunConfig:
-    """The run with these changes; each config refuses what it cannot be."""
+
+_OF_RECIPES = ("model", "epochs", "preset", "rule")
+
+
+def with_overrides(run: RunConfig, overrides: Overrides) -> RunConfig:
+    """The run with these settings; each config refuses what it cannot be."""
+    for name in _OF_RECIPES:
+        if getattr(overrides, name) is not None:
+            raise ConfigError(f"{name} cannot be set on a finished config", hint="give it to a recipe, or edit the config")
     train, data = run.train, run.data
-    if change.steps is not None:
-        at_least("steps", change.steps, 1)
-        warmup = warmup_of(change.steps, share=train.schedule.warmup / train.steps, most=change.steps)
-        train = replace(train, steps=change.steps, schedule=replace(train.schedule, warmup=warmup))
-    if change.lr is not None:
-        train = replace(train, optimizer=replace(train.optimizer, lr=change.lr))
-    if change.seed is not None:
-        train = replace(train, seed=change.seed)
+    if overrides.steps is not None:
+        warmup = warmup_of(overrides.steps, share=train.schedule.warmup / train.steps, most=overrides.steps)
+        train = replace(train, steps=overrides.steps, schedule=replace(train.schedule, warmup=warmup))
+    if overrides.lr is not None:
+        train = replace(train, optimizer=replace(train.optimizer, lr=overrides.lr))
+    if overrides.seed is not None:
+        train = replace(train, seed=overrides.seed)
     loader = replace(
         data.loader,
-        batch_size=data.loader.batch_size if change.batch_size is None else change.batch_size,
-        seed=data.loader.seed if change.seed is None else change.seed,
-        workers=data.loader.workers if change.workers is None else change.workers,
+        batch_size=data.loader.batch_size if overrides.batch_size is None else overrides.batch_size,
+        seed=data.loader.seed if overrides.seed is None else overrides.seed,
     )
+    resized = _resized(replace(run, train=train, data=replace(data, loader=loader)), overrides.image_size)
+    return with_execution(resized, overrides)
+
+
+def with_execution(run: RunConfig, overrides: Overrides) -> RunConfig:
+    """The run with those overrides that say how it is executed: workers, precision, micro-batch, strategy and intervals."""
+    train, loader = run.train, run.data.loader
+    workers = loader.workers if overrides.workers is None else overrides.workers
     train = replace(
         train,
-        precision=change.precision or train.precision,
-        strategy=change.strategy or train.strategy,
-        micro_batch=train.micro_batch if change.micro_batch is None else change.micro_batch,
-        max_minutes=train.max_minutes if change.max_minutes is None else change.max_minutes,
-        evaluate_every=train.evaluate_every if change.evaluate_every is None else change.evaluate_every,
-        save_every=train.save_every if change.save_every is None else change.save_every,
+        precision=overrides.precision or train.precision,
+        strategy=overrides.strategy or train.strategy,
+        micro_batch=train.micro_batch if overrides.micro_batch is None else overrides.micro_batch,
+        max_minutes=train.max_minutes if overrides.max_minutes is None else overrides.max_minutes,
+        evaluate_every=train.evaluate_every if overrides.evaluate_every is None else overrides.evaluate_every,
+        save_every=train.save_every if overrides.save_every is None else overrides.save_every,
     )
-    return _resized(replace(run, train=train, data=replace(data, loader=loader)), change.image_size)
+    return replace(run, train=train, data=replace(run.data, loader=replace(loader, workers=workers)))
 
 
 def _resized(run: RunConfig, image_size: tuple[int, int] | None) -> RunConfig:
     if image_size is None or image_size == run.model.image_size:
         return run
-    size = pair("image_size", image_size)
-    model = replace(run.model, image_size=size)
-    fed, _ = feeding(run.preprocess, model, resized=True)
-    augment = replace(run.data.augment, image_size=size, resize_to=max(run.data.augment.resize_to, *size))
-    return replace(run, model=model, preprocess=fed, data=replace(run.data, augment=augment))
+    model = replace(run.model, image_size=image_size)
+    preprocess, _ = feeding(run.preprocess, model, resized=True)
+    augment = replace(run.data.augment, image_size=image_size, resize_to=max(run.data.augment.resize_to, *image_size))
+    return replace(run, model=model, preprocess=preprocess, data=replace(run.data, augment=augment))
 
 
-def differences(before: RunConfig, after: RunConfig, *, course: bool = False) -> tuple[str, ...]:
-    """`train.optimizer.lr 0.001 -> 0.003` for each setting that differs; with `course`, only what makes another model of it.
-
-    Not of the course are the number and kind of workers and how far they read ahead, how processes share the work, how often is
-    saved and how much of it kept, for how long is trained at a time and, where no patience counts them, how often is looked.
-    """
-    free = _FREE | (frozenset() if before.train.patience or after.train.patience else {"train.evaluate_every"})
-    found, other = dict(_leaves(to_json(before))), dict(_leaves(to_json(after)))
-    names = [*found, *(name for name in other if name not in found)]
-    return tuple(
-        f"{name} {_told(found, name)} -> {_told(other, name)}"
-        for name in names
-        if (name not in found or name not in other or found[name] != other[name]) and not (course and name in free)
-    )
-
-
+# Settings that may change on resume: they do not change the weights that come out.
 _FREE = frozenset(
     {
         "data.loader.workers",
@@ -195,6 +187,22 @@ _FREE = frozenset(
 )
 
 
+def differences(before: RunConfig, after: RunConfig, *, course: bool = False) -> tuple[str, ...]:
+    """`train.optimizer.lr 0.001 -> 0.003` for each setting that differs; with `course`, only those that change the weights.
+
+    You may change these settings on resume: workers and prefetch, the strategy, the checkpoint interval, the number of
+    checkpoints kept, max_minutes and, without patience, the evaluation interval.
+    """
+    free = _FREE | (frozenset() if before.train.patience or after.train.patience else {"train.evaluate_every"})
+    found, other = dict(_leaves(to_json(before))), dict(_leaves(to_json(after)))
+    names = [*found, *(name for name in other if name not in found)]
+    return tuple(
+        f"{name} {_printed(found, name)} -> {_printed(other, name)}"
+        for name in names
+        if (name not in found or name not in other or found[name] != other[name]) and not (course and name in free)
+    )
+
+
 def _leaves(value: Json, name: str = "") -> Iterator[tuple[str, Json]]:
     if isinstance(value, dict) and value:
         for key, item in value.items():
@@ -203,5 +211,5 @@ def _leaves(value: Json, name: str = "") -> Iterator[tuple[str, Json]]:
         yield name, value
 
 
-def _told(values: dict[str, Json], name: str) -> str:
+def _printed(values: dict[str, Json], name: str) -> str:
     return json.dumps(values[name]) if name in values else "nothing"

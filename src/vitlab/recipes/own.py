@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from vitlab.config.data import Augment, LoaderConfig, Preprocess, SplitRule, augreg, feeding
 from vitlab.config.model import ConvStem, ModelConfig, ViTConfig
-from vitlab.config.overrides import DataFacts, Machine, Wish
+from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts
 from vitlab.config.run import RunConfig, RunData
 from vitlab.config.scaling import every, pretraining_batch, rate_for, steps_of, warmup_of
 from vitlab.config.train import Average, Growth, Optimizer, Schedule, TrainConfig, scaled
@@ -27,7 +27,7 @@ _UNEVEN = 3.0  # from this ratio of the largest class to the smallest on, rare c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """How a recipe trains: `lr` is for batches of 64, `epochs` for a run without a wish, `most` the largest batch."""
+    """How a recipe trains: `lr` is for batches of 64, `epochs` for a run without overrides, `most` the largest batch."""
 
     most: int
     epochs: float
@@ -39,7 +39,7 @@ class Course:
     smoothing: float = 0.1
 
 
-def finetune_folder(wish: Wish) -> RunConfig:
+def finetune_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """Fine-tune a checkpoint on any labelled images: AdamW, slower towards the first layers, averaged weights, cosine.
 
     On a processor alone: at most 160 px and no more than the images have, 60,000 images in all (fewer for a model larger than
@@ -49,11 +49,11 @@ def finetune_folder(wish: Wish) -> RunConfig:
     Time: DeiT-Ti on 3,680 pets, on one core of an Intel Xeon: 7 epochs at 128 px 10 CPU-minutes, then 2.5 at 160 px 5 more.
     Score: of the 3,669 test pets 86.7 % after the first, 88.8 % after the second, one seed; commands in docs/guides/fine-tune.md.
     """
-    start, data = start_of("finetune-folder", wish), _labelled("finetune-folder", wish)
-    size = wish.image_size or _folder_size(start.model, data, wish.machine)
+    start, data = start_of("finetune-folder", facts, overrides), _labelled("finetune-folder", facts.data)
+    size = overrides.image_size or _folder_size(start.model, data, facts.machine)
     model = fitted_model(start.model, size, data.classes)
     fed, _ = feeding(start.preprocess, model, resized=True)
-    most, seen, fewest, longest = (512, 400_000.0, 5, 40) if wish.machine.accelerator else (64, 60_000 / _times_ti(model), 3, 20)
+    most, seen, fewest, longest = (512, 400_000.0, 5, 40) if facts.machine.accelerator else (64, 60_000 / _times_ti(model), 3, 20)
     course = Course(
         most=most,
         epochs=min(max(seen / data.images, fewest), longest),
@@ -63,11 +63,11 @@ def finetune_folder(wish: Wish) -> RunConfig:
         average=0.999,
         layer_decay=0.75,
     )
-    augment = _augment(wish, Augment(area=(0.25, 1.0), interpolation="bicubic", flip=_flip(data)), size)
-    return replace(_run("finetune-folder", wish, data, model, course, augment, fed), start=start.path)
+    augment = _augment(overrides, Augment(area=(0.25, 1.0), interpolation="bicubic", flip=_flip(data)), size)
+    return replace(_run("finetune-folder", facts, overrides, data, model, course, augment, fed), start=start.path)
 
 
-def small_data(wish: Wish) -> RunConfig:
+def small_data(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """A few thousand images and no checkpoint: convolutions before few patches, Muon, and images that grow as it learns.
 
     Views follow the length: shifts and flips alone for up to 15 epochs, cut-out boxes up to 60, then RandAugment and mixup too.
@@ -76,8 +76,8 @@ def small_data(wish: Wish) -> RunConfig:
     Score: after those, 77.4 % of CIFAR-10's test images (all 50,000 to learn from), measured here, one seed; a plain ViT of
     four times the parameters has 37.8 % after 600 s (benchmarks/time_to_accuracy.py). A checkpoint to begin with is worth far more.
     """
-    data = _labelled("small-data", wish)
-    side = 32 if data.side <= 48 else 128 if wish.machine.accelerator and data.side > 96 else 64
+    data = _labelled("small-data", facts.data)
+    side = 32 if data.side <= 48 else 128 if facts.machine.accelerator and data.side > 96 else 64
     fine = ConvStem(widths=(48, 96), units=(2, 3))
     coarse = ConvStem(widths=(24, 48, 96), units=(1, 2, 3))
     small = ViTConfig(
@@ -91,19 +91,21 @@ def small_data(wish: Wish) -> RunConfig:
         pool="mean",
         class_token=False,
     )
-    model = new_model("small-data", wish, small, classes=data.classes, channels=data.channels)
-    seen = 2_000_000 if wish.machine.accelerator else 300_000
+    model = new_model("small-data", facts, overrides, small, classes=data.classes, channels=data.channels)
+    seen = 2_000_000 if facts.machine.accelerator else 300_000
     course = Course(
-        most=512 if wish.machine.accelerator else 128,
+        most=512 if facts.machine.accelerator else 128,
         epochs=min(max(seen / data.images, 6), 200),
         lr=2.5e-3,
         weight_decay=0.02,
         warmup=0.1,
     )
-    batch = wish.batch_size or pretraining_batch(data.images, most=course.most)
-    epochs = wish.steps * batch / data.images if wish.steps else wish.epochs or course.epochs
-    augment = _augment(wish, _views_for(epochs, data, model.image_size), model.image_size)
-    run = _run("small-data", wish, data, model, course, augment, plain_preprocess(model, margin=1.0, interpolation="bicubic"))
+    batch = overrides.batch_size or pretraining_batch(data.images, most=course.most)
+    epochs = overrides.steps * batch / data.images if overrides.steps else overrides.epochs or course.epochs
+    augment = _augment(overrides, _views_for(epochs, data, model.image_size), model.image_size)
+    run = _run(
+        "small-data", facts, overrides, data, model, course, augment, plain_preprocess(model, margin=1.0, interpolation="bicubic")
+    )
     optimizer = replace(run.train.optimizer, kind="muon", momentum=0.95, adam_lr=0.6 * run.train.optimizer.lr)
     schedule = replace(run.train.schedule, kind="linear")
     return replace(run, train=replace(run.train, optimizer=optimizer, schedule=schedule, growth=_growth(model)))
@@ -129,25 +131,27 @@ def _growth(model: ModelConfig) -> Growth:
     return steps if fits else ()
 
 
-def quickstart(wish: Wish) -> RunConfig:
+def quickstart(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """First steps: a tiny ViT learns to tell 100 invented letters apart, drawn as it goes. Nothing is downloaded.
 
     Command: vitlab pretrain --recipe quickstart --out runs/quickstart
     Time: about 40 s of one core of an Intel Xeon.
     Score: 79.6 % of 2,000 letters it has not seen told right, of 100 kinds; measured here.
     """
-    data = wish.data or STROKES
-    model = new_model("quickstart", wish, _MINI, classes=data.classes, channels=data.channels)
+    data = facts.data or STROKES
+    model = new_model("quickstart", facts, overrides, _MINI, classes=data.classes, channels=data.channels)
     course = Course(most=128, epochs=1.0, lr=2e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
-    augment = _augment(wish, Augment(crop="squash", flip=0.0), model.image_size)
-    run = _run("quickstart", wish, data, model, course, augment, plain_preprocess(model, margin=1.0, interpolation="bilinear"))
+    augment = _augment(overrides, Augment(crop="squash", flip=0.0), model.image_size)
+    run = _run(
+        "quickstart", facts, overrides, data, model, course, augment, plain_preprocess(model, margin=1.0, interpolation="bilinear")
+    )
     # What is drawn by a formula need not be kept: drawing it all beforehand would only delay the first step. And 2,000 of
     # 100,000 images are enough to judge by.
-    loader, rule = replace(run.data.loader, cache="none"), wish.rule or SplitRule(val=0.02, test=0.02)
+    loader, rule = replace(run.data.loader, cache="none"), overrides.rule or SplitRule(val=0.02, test=0.02)
     return replace(run, data=replace(run.data, loader=loader, rule=rule))
 
 
-def quickstart_finetune(wish: Wish) -> RunConfig:
+def quickstart_finetune(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """Second steps: 1,797 real handwritten digits of 8 x 8 pixels, beginning with what `quickstart` learned, or with nothing.
 
     Command: vitlab finetune digits --recipe quickstart-finetune --from runs/quickstart
@@ -155,26 +159,26 @@ def quickstart_finetune(wish: Wish) -> RunConfig:
     Score: in `vitlab quickstart`, at 48 px and 600 updates, 99.1 % of the 450 test digits beginning with `quickstart` and 97.1 %
     from random values, each at its best rate; measured here, one seed each.
     """
-    data = wish.data or DIGITS
-    if wish.start is None:
-        model = new_model("quickstart-finetune", wish, _MINI, classes=data.classes, channels=data.channels)
+    data = facts.data or DIGITS
+    if facts.start is None:
+        model = new_model("quickstart-finetune", facts, overrides, _MINI, classes=data.classes, channels=data.channels)
         fed = plain_preprocess(model, margin=1.0, interpolation="bilinear")
     else:
-        start = start_of("quickstart-finetune", wish)
-        model = fitted_model(start.model, wish.image_size or start.model.image_size, data.classes)
+        start = start_of("quickstart-finetune", facts, overrides)
+        model = fitted_model(start.model, overrides.image_size or start.model.image_size, data.classes)
         fed, _ = feeding(start.preprocess, model, resized=True)
     course = Course(most=64, epochs=20.0, lr=1e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
-    augment = _augment(wish, Augment(crop="pad", padding=2, flip=0.0, fill=0), model.image_size)
-    run = _run("quickstart-finetune", wish, data, model, course, augment, fed)
-    return run if wish.start is None else replace(run, start=wish.start.path)
+    augment = _augment(overrides, Augment(crop="pad", padding=2, flip=0.0, fill=0), model.image_size)
+    run = _run("quickstart-finetune", facts, overrides, data, model, course, augment, fed)
+    return run if facts.start is None else replace(run, start=facts.start.path)
 
 
-def _labelled(name: str, wish: Wish) -> DataFacts:
-    if wish.data is None:
-        raise ConfigError(f"{name} needs to know the images", hint="Wish(data=DataFacts(...)), or vitlab finetune FOLDER")
-    if not wish.data.classes:
-        raise ConfigError(f"{wish.data.dataset} has no labels to learn", hint="--recipe masked learns without labels")
-    return wish.data
+def _labelled(name: str, data: DataFacts | None) -> DataFacts:
+    if data is None:
+        raise ConfigError(f"{name} needs to know the images", hint="recipe(..., data=survey(FOLDER)), or vitlab finetune FOLDER")
+    if not data.classes:
+        raise ConfigError(f"{data.dataset} has no labels to learn", hint="--recipe masked learns without labels")
+    return data
 
 
 def _folder_size(model: ModelConfig, data: DataFacts, machine: Machine) -> tuple[int, int]:
@@ -196,17 +200,24 @@ def _flip(data: DataFacts) -> float:
     return 0.0 if data.channels == 1 else 0.5
 
 
-def _augment(wish: Wish, own: Augment, image_size: tuple[int, int]) -> Augment:
-    """The recipe's own augmentation, or the preset wished for with the recipe's flips."""
-    chosen = own if wish.preset is None else replace(augreg(wish.preset), flip=own.flip, interpolation=own.interpolation)
+def _augment(overrides: Overrides, own: Augment, image_size: tuple[int, int]) -> Augment:
+    """The recipe's own augmentation, or the preset asked for with the recipe's flips."""
+    chosen = own if overrides.preset is None else replace(augreg(overrides.preset), flip=own.flip, interpolation=own.interpolation)
     return replace(chosen, image_size=image_size, resize_to=max(chosen.resize_to, *image_size))
 
 
 def _run(
-    name: str, wish: Wish, data: DataFacts, model: ModelConfig, course: Course, augment: Augment, preprocess: Preprocess
+    name: str,
+    facts: RunFacts,
+    overrides: Overrides,
+    data: DataFacts,
+    model: ModelConfig,
+    course: Course,
+    augment: Augment,
+    preprocess: Preprocess,
 ) -> RunConfig:
-    batch = wish.batch_size or pretraining_batch(data.images, most=course.most)
-    steps = wish.steps or steps_of(wish.epochs or course.epochs, data.images, batch)
+    batch = overrides.batch_size or pretraining_batch(data.images, most=course.most)
+    steps = overrides.steps or steps_of(overrides.epochs or course.epochs, data.images, batch)
     uneven = data.imbalance >= _UNEVEN and not data.multi_label
     # Once an epoch, but neither more than about twenty times nor fewer than five.
     look = max(every(steps, times=20), min(max(1, data.images // batch), every(steps, times=5)))
@@ -215,13 +226,13 @@ def _run(
         model=model,
         data=RunData(
             dataset=data.dataset,
-            evaluate_split="val" if "val" in data.parts else None,
-            rule=wish.rule or SplitRule(),
+            evaluate_split="val" if "val" in data.splits else None,
+            rule=overrides.rule or SplitRule(),
             augment=augment,
             loader=LoaderConfig(
                 batch_size=batch,
-                seed=wish.seed,
-                workers=workers_of(wish.machine),
+                seed=overrides.seed or 0,
+                workers=workers_of(facts.machine),
                 balance=0.5 if uneven else 0.0,
                 corrupt="skip",
             ),
@@ -229,7 +240,7 @@ def _run(
         train=TrainConfig(
             steps=steps,
             optimizer=Optimizer(
-                lr=wish.lr or rate_for(course.lr, batch=batch, reference=_REFERENCE_BATCH, kind="adamw"),
+                lr=overrides.lr or rate_for(course.lr, batch=batch, reference=_REFERENCE_BATCH, kind="adamw"),
                 weight_decay=course.weight_decay,
                 layer_decay=course.layer_decay,
             ),
@@ -237,10 +248,10 @@ def _run(
             average=Average(decay=course.average),
             loss="sigmoid" if data.multi_label else "softmax",
             smoothing=0.0 if data.multi_label else course.smoothing,
-            precision=precision_of(wish.machine),
+            precision=precision_of(facts.machine),
             evaluate_every=look,
             save_every=look,
-            seed=wish.seed,
+            seed=overrides.seed or 0,
         ),
         preprocess=preprocess,
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from vitlab.config.data import Augment, LoaderConfig, SplitRule, augreg, feeding
 from vitlab.config.model import ModelConfig, Position, ResNetConfig, ViTConfig
-from vitlab.config.overrides import DataFacts, Wish
+from vitlab.config.overrides import DataFacts, Overrides, RunFacts
 from vitlab.config.run import RunConfig, RunData
 from vitlab.config.scaling import every, finetuning_batch, pretraining_batch, rate_for, steps_like, steps_of, warmup_of
 from vitlab.config.train import Average, LossKind, Masked, Optimizer, Schedule, ScheduleKind, TrainConfig
@@ -22,7 +22,7 @@ from vitlab.recipes.rules import fitted_model, new_model, plain_preprocess, prec
 
 # Tables 3 and 4 of the paper as they stand there, with the size of the sets they were made for.
 
-IMAGENET = DataFacts(dataset="imagenet", images=1_281_167, classes=1000, side=400, parts=("train", "val"))
+IMAGENET = DataFacts(dataset="imagenet", images=1_281_167, classes=1000, side=400, splits=("train", "val"))
 IMAGENET21K = DataFacts(dataset="imagenet21k", images=14_197_122, classes=21_843, side=400)
 JFT = DataFacts(dataset="jft", images=303_000_000, classes=18_291, side=400)  # section 4.1: 303M images, 18k classes
 CIFAR10 = DataFacts(dataset="cifar10", images=50_000, classes=10, side=32)
@@ -34,7 +34,7 @@ VTAB = DataFacts(dataset="vtab", images=1_000, classes=100, side=256)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row of Table 3; of two numbers of epochs the larger is taken unless the wish says otherwise."""
+    """A row of Table 3; of two numbers of epochs the larger is taken unless `epochs` overrides it."""
 
     models: tuple[str, ...]
     epochs: tuple[int, ...]
@@ -164,53 +164,53 @@ class Course:
     augment: Augment = field(default_factory=lambda: Augment(interpolation="tf-bilinear"))
 
 
-def imagenet_scratch(wish: Wish) -> RunConfig:
+def imagenet_scratch(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """ViT from random values on ImageNet-1k: Table 3's last row, 300 epochs, cosine, weight decay 0.3, clipping at 1.
 
     Command: vitlab pretrain --recipe imagenet-scratch --model ViT-B/16 --data imagenet/ --out runs/b16
     Time: 300 epochs of B/16 are 4e19 multiply-adds, forward and back: days on eight large GPUs. Not measured here.
     Score: top-1 at 224 px by the authors: B/32 69.19, B/16 74.79, L/32 66.90, L/16 72.59. Not run here.
     """
-    return _table_3("imagenet-scratch", wish, IMAGENET, clip=1.0)
+    return _table_3("imagenet-scratch", facts, overrides, IMAGENET, clip=1.0)
 
 
-def imagenet21k(wish: Wish) -> RunConfig:
+def imagenet21k(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """ViT on ImageNet-21k: Table 3, 90 epochs (of 30 and 90 for L), linear decay, weight decay 0.03, dropout 0.1.
 
     Command: vitlab pretrain --recipe imagenet21k --model ViT-L/16 --data imagenet21k/ --out runs/l16
     Time: Table 2 has 230 TPUv3-core-days for L/16. Not measured here.
     Score: top-1 on held-out images by the authors: B/16 47.88, B/32 44.04, L/16 49.90, L/32 45.42. Not run here.
     """
-    return _table_3("imagenet21k", wish, IMAGENET21K, clip=0.0)
+    return _table_3("imagenet21k", facts, overrides, IMAGENET21K, clip=0.0)
 
 
-def jft(wish: Wish) -> RunConfig:
+def jft(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """ViT, hybrids and BiT ResNets on JFT-300M, or on any large set: Table 3, 7 or 14 epochs, linear decay, weight decay 0.1.
 
     Command: vitlab pretrain --recipe jft --model ViT-H/14 --data shards/ --out runs/h14
     Time: Table 2 has 2,500 TPUv3-core-days for H/14 and 680 for L/16. JFT is not public. Not measured here.
     Score: fine-tuned on ImageNet, Table 6: from 80.73 (B/32, 7 epochs) to 88.08 (H/14, 14 epochs). Not run here.
     """
-    return _table_3("jft", wish, JFT, clip=0.0)
+    return _table_3("jft", facts, overrides, JFT, clip=0.0)
 
 
-def masked(wish: Wish) -> RunConfig:
+def masked(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """Masked patch prediction (B.1.2): half of the patch embeddings corrupted, their mean 3-bit colour predicted. No labels.
 
     Command: vitlab pretrain --recipe masked --model ViT-B/16 --data images:unlabelled/ --out runs/masked
     Time: 1M steps of 4,096 images; the authors saw little more after 100,000. Not measured here.
     Score: B/16 then fine-tuned on ImageNet: 79.9, 2 points above training from scratch. Not run here.
     """
-    model = new_model("masked", wish, "ViT-B/16", classes=0, channels=3)  # its target is a colour
+    model = new_model("masked", facts, overrides, "ViT-B/16", classes=0, channels=3)  # its target is a colour
     if not isinstance(model, ViTConfig):
         raise ConfigError(f"masked patch prediction needs a ViT, and this is {called(model)}")
     epochs = _MASKED_STEPS * _BATCH / JFT.images
     # B.1.2 names no weight decay and no clipping.
     course = Course(reference=JFT, epochs=epochs, lr=2e-4, weight_decay=0.0, clip=0.0, loss="softmax", masked=Masked())
-    return _run("masked", wish, model, course)
+    return _run("masked", facts, overrides, model, course)
 
 
-def augreg_i1k(wish: Wish) -> RunConfig:
+def augreg_i1k(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """ViT on ImageNet-1k with AugReg (Steiner et al. 2021): 300 epochs, rate 1e-3, weight decay 0.1, one of seven augmentations.
 
     The augmentation is `preset`, or what suits the model best by their Fig. 4.
@@ -218,26 +218,26 @@ def augreg_i1k(wish: Wish) -> RunConfig:
     Time: not measured here.
     Score: not published model by model for ImageNet-1k alone at 224 px. Not run here.
     """
-    model = _labelled_model("augreg-i1k", wish, IMAGENET)
+    model = _labelled_model("augreg-i1k", facts, overrides, IMAGENET)
     if isinstance(model, ViTConfig):
         model = replace(model, representation_width=model.width)
-    return _augreg("augreg-i1k", wish, replace(model, head_bias=-6.9), IMAGENET, _I1K_PRESETS)
+    return _augreg("augreg-i1k", facts, overrides, replace(model, head_bias=-6.9), IMAGENET, _I1K_PRESETS)
 
 
-def augreg_i21k(wish: Wish) -> RunConfig:
+def augreg_i21k(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """ViT on ImageNet-21k with AugReg: 300 epochs, rate 1e-3, weight decay 0.1, mean pooling, one of seven augmentations.
 
     Command: vitlab pretrain --recipe augreg-i21k --model ViT-B/16 --preset light2 --data imagenet21k/ --out runs/b16
     Time: not measured here.
     Score: fine-tuned on ImageNet at 384 px: Ti/16 78.22, S/16 83.73, B/16 85.49, L/16 85.59 at best. Not run here.
     """
-    model = _labelled_model("augreg-i21k", wish, IMAGENET21K)
+    model = _labelled_model("augreg-i21k", facts, overrides, IMAGENET21K)
     if isinstance(model, ViTConfig):
         model = replace(model, pool="mean", class_token=False)
-    return _augreg("augreg-i21k", wish, replace(model, head_bias=-10.0), IMAGENET21K, _I21K_PRESETS)
+    return _augreg("augreg-i21k", facts, overrides, replace(model, head_bias=-10.0), IMAGENET21K, _I21K_PRESETS)
 
 
-def s16_i1k(wish: Wish) -> RunConfig:
+def s16_i1k(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """The plain good baseline (Beyer et al. 2022): S/16, 90 epochs of ImageNet-1k, batch 1,024, mean pooling, fixed 2-D positions.
 
     RandAugment (2, 10) and mixup 0.2, softmax, rate 1e-3, weight decay 0.1, 10,000 steps of warm-up.
@@ -245,13 +245,13 @@ def s16_i1k(wish: Wish) -> RunConfig:
     Time: 6 to 7 hours on a TPU v3-8 by its authors. Not measured here.
     Score: 76.5 top-1 by its authors. Not run here.
     """
-    model = _labelled_model("s16-i1k", wish, IMAGENET, default="ViT-S/16")
+    model = _labelled_model("s16-i1k", facts, overrides, IMAGENET, default="ViT-S/16")
     if isinstance(model, ViTConfig):
         position = Position(kind="sincos-2d")
         model = replace(model, pool="mean", class_token=False, position=position, representation_width=model.width)
     augment = replace(augreg("light2"), interpolation="tf-bilinear")
     course = Course(reference=IMAGENET, epochs=90, lr=1e-3, weight_decay=0.1, batch=1024, loss="softmax", augment=augment)
-    return _run("s16-i1k", wish, model, course)
+    return _run("s16-i1k", facts, overrides, model, course)
 
 
 # The augmentation that suits each model best, by Fig. 4 of AugReg as its authors' code has it.
@@ -273,14 +273,16 @@ _I21K_PRESETS = {
 }
 
 
-def _augreg(name: str, wish: Wish, model: ModelConfig, reference: DataFacts, presets: dict[str, str]) -> RunConfig:
-    preset = wish.preset or presets.get(name_of(model) or "", "medium1")
+def _augreg(
+    name: str, facts: RunFacts, overrides: Overrides, model: ModelConfig, reference: DataFacts, presets: dict[str, str]
+) -> RunConfig:
+    preset = overrides.preset or presets.get(name_of(model) or "", "medium1")
     augment = replace(augreg(preset), interpolation="tf-bilinear")
-    return _run(name, wish, model, Course(reference=reference, epochs=300, lr=1e-3, weight_decay=0.1, augment=augment))
+    return _run(name, facts, overrides, model, Course(reference=reference, epochs=300, lr=1e-3, weight_decay=0.1, augment=augment))
 
 
-def _table_3(name: str, wish: Wish, reference: DataFacts, *, clip: float) -> RunConfig:
-    model = _labelled_model(name, wish, reference)
+def _table_3(name: str, facts: RunFacts, overrides: Overrides, reference: DataFacts, *, clip: float) -> RunConfig:
+    model = _labelled_model(name, facts, overrides, reference)
     row, _ = row_of(name, model)
     if isinstance(model, ViTConfig):
         model = replace(model, dropout=row.dropout, representation_width=model.width, head_bias=-10.0)
@@ -295,36 +297,38 @@ def _table_3(name: str, wish: Wish, reference: DataFacts, *, clip: float) -> Run
         clip=clip,
         smoothing=1e-4,
     )
-    return _run(name, wish, model, course)
+    return _run(name, facts, overrides, model, course)
 
 
-def _labelled_model(name: str, wish: Wish, reference: DataFacts, *, default: str = "ViT-B/16") -> ModelConfig:
-    data = wish.data or reference
+def _labelled_model(
+    name: str, facts: RunFacts, overrides: Overrides, reference: DataFacts, *, default: str = "ViT-B/16"
+) -> ModelConfig:
+    data = facts.data or reference
     if not data.classes:
         raise ConfigError(f"{data.dataset} has no labels, which {name} learns", hint="--recipe masked learns without labels")
-    return new_model(name, wish, default, classes=data.classes, channels=data.channels)
+    return new_model(name, facts, overrides, default, classes=data.classes, channels=data.channels)
 
 
-def _run(name: str, wish: Wish, model: ModelConfig, course: Course) -> RunConfig:
+def _run(name: str, facts: RunFacts, overrides: Overrides, model: ModelConfig, course: Course) -> RunConfig:
     """The course, on the data and with the batch and length wished for."""
-    data = wish.data or course.reference
-    batch = wish.batch_size or pretraining_batch(data.images, most=course.batch)
-    steps = wish.steps or steps_of(wish.epochs or course.epochs, data.images, batch)
+    data = facts.data or course.reference
+    batch = overrides.batch_size or pretraining_batch(data.images, most=course.batch)
+    steps = overrides.steps or steps_of(overrides.epochs or course.epochs, data.images, batch)
     published = steps_of(course.epochs, course.reference.images, course.batch)
     return RunConfig(
         name=name,
         model=model,
         data=RunData(
             dataset=data.dataset,
-            evaluate_split="val" if "val" in data.parts else None,
-            rule=wish.rule or SplitRule(),
+            evaluate_split="val" if "val" in data.splits else None,
+            rule=overrides.rule or SplitRule(),
             augment=replace(course.augment, image_size=model.image_size),
-            loader=LoaderConfig(batch_size=batch, seed=wish.seed, workers=workers_of(wish.machine)),
+            loader=LoaderConfig(batch_size=batch, seed=overrides.seed or 0, workers=workers_of(facts.machine)),
         ),
         train=TrainConfig(
             steps=steps,
             optimizer=Optimizer(
-                lr=wish.lr or rate_for(course.lr, batch=batch, reference=course.batch, kind="adamw"),
+                lr=overrides.lr or rate_for(course.lr, batch=batch, reference=course.batch, kind="adamw"),
                 weight_decay=course.weight_decay,
                 clip=course.clip,
             ),
@@ -336,10 +340,10 @@ def _run(name: str, wish: Wish, model: ModelConfig, course: Course) -> RunConfig
             loss=course.loss,
             smoothing=course.smoothing,
             masked=course.masked,
-            precision=precision_of(wish.machine),
+            precision=precision_of(facts.machine),
             evaluate_every=every(steps, times=20),
             save_every=every(steps, times=50),
-            seed=wish.seed,
+            seed=overrides.seed or 0,
         ),
         preprocess=plain_preprocess(model, margin=256 / 224, interpolation="tf-bilinear"),
     )
@@ -355,91 +359,91 @@ _SIZE = 384
 _FINETUNE_WARMUP = 500
 
 
-def finetune_imagenet(wish: Wish) -> RunConfig:
+def finetune_imagenet(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """Fine-tune on ImageNet-1k at 384 px: Table 4, 20,000 steps of 512, cosine. Rates .003 .01 .03 .06 with --sweep, .03 without.
 
     Command: vitlab finetune imagenet/ --recipe finetune-imagenet --from l16.npz --sweep
     Time: not measured here; `--dry-run` says what it would take.
     Score: Table 5 without averaging, from ImageNet-21k: B/16 83.97, B/32 81.28, L/16 85.15, L/32 80.99. Not run here.
     """
-    return _table_4("finetune-imagenet", wish)
+    return _table_4("finetune-imagenet", facts, overrides)
 
 
-def finetune_imagenet_table2(wish: Wish) -> RunConfig:
+def finetune_imagenet_table2(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """The same as Table 2 has it (section 4.1): 512 px, 518 for a patch of 14, weights averaged with factor 0.9999.
 
     Command: vitlab finetune imagenet/ --recipe finetune-imagenet-table2 --from h14.safetensors
     Time: not measured here.
     Score: H/14 from JFT 88.55, L/16 from JFT 87.76, L/16 from ImageNet-21k 85.30. Not run here.
     """
-    start = start_of("finetune-imagenet-table2", wish)
+    start = start_of("finetune-imagenet-table2", facts, overrides)
     side = 518 if isinstance(start.model, ViTConfig) and start.model.step[0] == 14 else 512
-    sized = wish if wish.image_size is not None else replace(wish, image_size=whole_patches(start.model, side))
-    run = _table_4("finetune-imagenet", sized)
+    sized = overrides if overrides.image_size is not None else replace(overrides, image_size=whole_patches(start.model, side))
+    run = _table_4("finetune-imagenet", facts, sized)
     return replace(run, name="finetune-imagenet-table2", train=replace(run.train, average=Average(decay=0.9999)))
 
 
-def finetune_cifar10(wish: Wish) -> RunConfig:
+def finetune_cifar10(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """Fine-tune on CIFAR-10 at 384 px: Table 4, 10,000 steps of 512. Rates .001 .003 .01 .03 with --sweep, .01 without.
 
     Command: vitlab finetune cifar10:cifar-10-batches-bin --recipe finetune-cifar10 --from b16.npz --sweep
     Time: not measured here.
     Score: Table 5 from ImageNet-21k: B/16 98.95, B/32 98.79, L/16 99.16, L/32 99.13. Not run here.
     """
-    return _table_4("finetune-cifar10", wish)
+    return _table_4("finetune-cifar10", facts, overrides)
 
 
-def finetune_cifar100(wish: Wish) -> RunConfig:
+def finetune_cifar100(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """Fine-tune on CIFAR-100 at 384 px: Table 4, 10,000 steps of 512. Rates .001 .003 .01 .03 with --sweep, .03 without.
 
     Command: vitlab finetune cifar100:cifar-100-binary --recipe finetune-cifar100 --from b16.npz --sweep
     Time: not measured here.
     Score: Table 5 from ImageNet-21k: B/16 91.67, B/32 91.97, L/16 93.44, L/32 93.04. Not run here.
     """
-    return _table_4("finetune-cifar100", wish)
+    return _table_4("finetune-cifar100", facts, overrides)
 
 
-def finetune_pets(wish: Wish) -> RunConfig:
+def finetune_pets(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """Fine-tune on Oxford-IIIT Pets at 384 px: Table 4, 500 steps of 512. Rates .001 .003 .01 .03 with --sweep, .01 without.
 
     Command: vitlab finetune pets/ --recipe finetune-pets --from b16.npz --sweep
     Time: not measured here.
     Score: Table 5 from ImageNet-21k: B/16 94.43, B/32 93.02, L/16 94.73, L/32 93.09. Not run here.
     """
-    return _table_4("finetune-pets", wish)
+    return _table_4("finetune-pets", facts, overrides)
 
 
-def finetune_flowers(wish: Wish) -> RunConfig:
+def finetune_flowers(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """Fine-tune on Oxford Flowers-102 at 384 px: Table 4, 500 steps of 512. Rates .001 .003 .01 .03 with --sweep, .01 without.
 
     Command: vitlab finetune flowers/ --recipe finetune-flowers --from b16.npz --sweep
     Time: not measured here.
     Score: Table 5 from ImageNet-21k: B/16 99.38, B/32 99.11, L/16 99.61, L/32 99.19. Not run here.
     """
-    return _table_4("finetune-flowers", wish)
+    return _table_4("finetune-flowers", facts, overrides)
 
 
-def finetune_vtab(wish: Wish) -> RunConfig:
+def finetune_vtab(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """Fine-tune on a VTAB-1k task at 384 px: Table 4, 2,500 steps of 512 at rate 0.01, one setting for all tasks.
 
     Command: vitlab finetune task/ --recipe finetune-vtab --from l16.npz
     Time: not measured here.
     Score: Table 9, mean over 19 tasks: H/14 from JFT 77.6, L/16 from JFT 76.3, L/16 from ImageNet-21k 72.7. Not run here.
     """
-    return _table_4("finetune-vtab", wish)
+    return _table_4("finetune-vtab", facts, overrides)
 
 
-def _table_4(name: str, wish: Wish) -> RunConfig:
-    row, start = TABLE_4[name], start_of(name, wish)
-    data = wish.data or row.data
-    size = wish.image_size or whole_patches(start.model, _SIZE)
+def _table_4(name: str, facts: RunFacts, overrides: Overrides) -> RunConfig:
+    row, start = TABLE_4[name], start_of(name, facts, overrides)
+    data = facts.data or row.data
+    size = overrides.image_size or whole_patches(start.model, _SIZE)
     model = fitted_model(start.model, size, data.classes)
-    batch = wish.batch_size or finetuning_batch(data.images, most=_FINETUNE_BATCH)
+    batch = overrides.batch_size or finetuning_batch(data.images, most=_FINETUNE_BATCH)
     like = steps_like(row.steps, images=data.images, reference=row.data.images)
-    steps = wish.steps or (
-        round(like * _FINETUNE_BATCH / batch) if wish.epochs is None else steps_of(wish.epochs, data.images, batch)
+    steps = overrides.steps or (
+        round(like * _FINETUNE_BATCH / batch) if overrides.epochs is None else steps_of(overrides.epochs, data.images, batch)
     )
-    tests = "test" in data.parts
+    tests = "test" in data.splits
     fed, _ = feeding(replace(start.preprocess, resize="squash", interpolation="tf-bilinear"), model, resized=True)
     return RunConfig(
         name=name,
@@ -447,16 +451,16 @@ def _table_4(name: str, wish: Wish) -> RunConfig:
         data=RunData(
             dataset=data.dataset,
             train_split="train+val" if tests else "train",  # B.1.1: the final run learns from all training images
-            evaluate_split="test" if tests else "val" if "val" in data.parts else None,
-            rule=wish.rule or SplitRule(val=row.dev),
+            evaluate_split="test" if tests else "val" if "val" in data.splits else None,
+            rule=overrides.rule or SplitRule(val=row.dev),
             augment=Augment(image_size=size, interpolation="tf-bilinear"),
-            loader=LoaderConfig(batch_size=batch, seed=wish.seed, workers=workers_of(wish.machine)),
+            loader=LoaderConfig(batch_size=batch, seed=overrides.seed or 0, workers=workers_of(facts.machine)),
         ),
         train=TrainConfig(
             steps=steps,
             optimizer=Optimizer(
                 kind="sgd",
-                lr=wish.lr or rate_for(row.lr, batch=batch, reference=_FINETUNE_BATCH, kind="sgd"),
+                lr=overrides.lr or rate_for(row.lr, batch=batch, reference=_FINETUNE_BATCH, kind="sgd"),
                 momentum=0.9,
                 clip=1.0,
             ),
@@ -464,9 +468,9 @@ def _table_4(name: str, wish: Wish) -> RunConfig:
                 kind="cosine", warmup=warmup_of(steps, share=0.2, most=round(_FINETUNE_WARMUP * _FINETUNE_BATCH / batch))
             ),
             loss="sigmoid" if data.multi_label else "softmax",
-            precision=precision_of(wish.machine),
+            precision=precision_of(facts.machine),
             save_every=every(steps, times=10),
-            seed=wish.seed,
+            seed=overrides.seed or 0,
         ),
         preprocess=fed,
         start=start.path,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from vitlab.config.model import ModelConfig, ViTConfig
-from vitlab.config.overrides import DataFacts, Wish
+from vitlab.config.overrides import DataFacts, Overrides, RunFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.train import scaled
 from vitlab.config.variants import name_of
 from vitlab.recipes.paper import TABLE_3, row_of
 
 
-def reasons(run: RunConfig, wish: Wish) -> tuple[str, ...]:
+def reasons(run: RunConfig, facts: RunFacts, overrides: Overrides) -> tuple[str, ...]:
     """What the run is and why it is so, a sentence each."""
-    begun = [_images(run, wish.data), _model(run, wish), _size(run, wish), _growth(run)]
-    told = [*begun, _length(run, wish), _steps(run), _views(run, wish)]
+    begun = [_images(run, facts.data), _model(run), _size(run, facts, overrides), _growth(run)]
+    told = [*begun, _length(run, facts, overrides), _steps(run), _views(run, facts.data)]
     return tuple(sentence for sentence in told if sentence)
 
 
@@ -26,7 +26,7 @@ def _images(run: RunConfig, data: DataFacts | None) -> str:
     return f"images: {data.dataset}, {exact}{data.images:,} to learn from, {kinds}, {judged}"
 
 
-def _model(run: RunConfig, wish: Wish) -> str:
+def _model(run: RunConfig) -> str:
     name = model_said(run.model)
     if run.start is not None:
         head = f"for {run.model.num_classes:,} classes, of zeros unless the checkpoint has the same classes (app. B.1.1)"
@@ -36,15 +36,15 @@ def _model(run: RunConfig, wish: Wish) -> str:
     return f"model: {name} from random values"
 
 
-def _size(run: RunConfig, wish: Wish) -> str:
-    size, own = run.model.image_size, None if wish.start is None else wish.start.model.image_size
+def _size(run: RunConfig, facts: RunFacts, overrides: Overrides) -> str:
+    size, own = run.model.image_size, None if facts.start is None else facts.start.model.image_size
     said = f"image size: {_by(size)} pixels"
     if isinstance(run.model, ViTConfig):
         said += f", {run.model.grid[0] * run.model.grid[1]:,} patches"
-    if wish.image_size is not None:
+    if overrides.image_size is not None:
         return f"{said}, as asked"
     if own is not None and own != size:
-        limited = " to be bearable on a processor" if max(size) < max(own) and not wish.machine.accelerator else ""
+        limited = " to be bearable on a processor" if max(size) < max(own) and not facts.machine.accelerator else ""
         fitted = ": its positions are interpolated" if isinstance(run.model, ViTConfig) else ""
         return f"{said} instead of the checkpoint's {_by(own)}{limited}{fitted}"
     return said
@@ -60,15 +60,15 @@ def _growth(run: RunConfig) -> str:
     return f"growing images: {', '.join(sizes)}: small ones are cheaper, and most can be learned from them"
 
 
-def _length(run: RunConfig, wish: Wish) -> str:
+def _length(run: RunConfig, facts: RunFacts, overrides: Overrides) -> str:
     steps, batch = run.train.steps, run.data.loader.batch_size
     said = f"length: {steps:,} steps of {batch:,} images"
-    if wish.data is not None:
-        epochs = f"{steps * batch / wish.data.images:.3g}"
+    if facts.data is not None:
+        epochs = f"{steps * batch / facts.data.images:.3g}"
         said += f", {epochs} epoch{'' if epochs == '1' else 's'}"
-    if wish.steps is not None or wish.epochs is not None:
+    if overrides.steps is not None or overrides.epochs is not None:
         return f"{said}, as asked"
-    return said if wish.machine.accelerator or run.name not in ("finetune-folder", "small-data") else f"{said}, for a processor"
+    return said if facts.machine.accelerator or run.name not in ("finetune-folder", "small-data") else f"{said}, for a processor"
 
 
 def _steps(run: RunConfig) -> str:
@@ -85,7 +85,7 @@ def _steps_said(steps: int) -> str:
     return f"{steps:,} step{'' if steps == 1 else 's'}"
 
 
-def _views(run: RunConfig, wish: Wish) -> str:
+def _views(run: RunConfig, data: DataFacts | None) -> str:
     augment = run.data.augment
     parts = [f"{augment.crop} crops" if augment.crop != "squash" else "whole images"]
     parts += ["flips"] if augment.flip else []
@@ -93,10 +93,10 @@ def _views(run: RunConfig, wish: Wish) -> str:
     parts += [f"mixup {augment.mixup:g}"] if augment.mixup else []
     parts += [f"cutmix {augment.cutmix:g}"] if augment.cutmix else []
     said = f"views: {', '.join(parts)}"
-    if not augment.flip and wish.data is not None and wish.data.channels == 1:
+    if not augment.flip and data is not None and data.channels == 1:
         said += "; no flips, since the images are grey and may be writing"
-    if run.data.loader.balance and wish.data is not None:
-        said += f"; rare classes shown more often, since the largest is {wish.data.imbalance:.3g} times the smallest"
+    if run.data.loader.balance and data is not None:
+        said += f"; rare classes shown more often, since the largest is {data.imbalance:.3g} times the smallest"
     return said
 
 

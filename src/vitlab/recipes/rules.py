@@ -6,33 +6,38 @@ from dataclasses import replace
 
 from vitlab.config.data import Interpolation, Preprocess
 from vitlab.config.model import ModelConfig, ViTConfig
-from vitlab.config.overrides import Machine, StartFacts, Wish
+from vitlab.config.overrides import Machine, Overrides, RunFacts, StartFacts
 from vitlab.config.train import Precision
 from vitlab.config.variants import variant
 from vitlab.errors import ConfigError
 
 
-def new_model(name: str, wish: Wish, default: str | ModelConfig, *, classes: int, channels: int) -> ModelConfig:
+def new_model(
+    name: str, facts: RunFacts, overrides: Overrides, default: str | ModelConfig, *, classes: int, channels: int
+) -> ModelConfig:
     """The model wished for, or else `default`, with random values, for these classes; else as its config or name has it."""
-    if wish.start is not None:
+    if facts.start is not None:
         raise ConfigError(
             f"{name} begins from random values, and a checkpoint is given",
             hint="leave the checkpoint out, or take a recipe that begins with one: finetune-folder",
         )
-    chosen = default if wish.model is None else wish.model
+    chosen = default if overrides.model is None else overrides.model
     if isinstance(chosen, str):
-        return variant(chosen, image_size=wish.image_size, num_classes=classes, channels=channels)
-    size = wish.image_size or chosen.image_size
+        return variant(chosen, image_size=overrides.image_size, num_classes=classes, channels=channels)
+    size = overrides.image_size or chosen.image_size
     return replace(chosen, image_size=size, num_classes=classes, channels=channels)
 
 
-def start_of(name: str, wish: Wish) -> StartFacts:
+def start_of(name: str, facts: RunFacts, overrides: Overrides) -> StartFacts:
     """The checkpoint to begin with."""
-    if wish.start is None:
-        raise ConfigError(f"{name} fine-tunes a checkpoint, and none is given", hint="--from CHECKPOINT, or Wish(start=...)")
-    if wish.model is not None:
+    if facts.start is None:
+        raise ConfigError(
+            f"{name} fine-tunes a checkpoint, and none is given",
+            hint="--from CHECKPOINT, or recipe(..., start=start_facts(CHECKPOINT))",
+        )
+    if overrides.model is not None:
         raise ConfigError(f"{name} takes the model of its checkpoint, so none can be chosen", hint="leave the model out")
-    return wish.start
+    return facts.start
 
 
 def fitted_model(model: ModelConfig, image_size: tuple[int, int], classes: int) -> ModelConfig:

@@ -1,10 +1,10 @@
-"""Complete runs by name: `recipe("finetune-pets", Wish(data=..., start=...))`. What a run is for, its function says."""
+"""Recipes by name: `recipe("finetune-pets", Overrides(steps=500), data=..., start=...)` is a complete run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from vitlab.config.overrides import Wish
+from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts, StartFacts, with_execution
 from vitlab.config.run import RunConfig
 from vitlab.errors import ConfigError, did_you_mean
 from vitlab.recipes.own import finetune_folder, quickstart, quickstart_finetune, small_data
@@ -25,7 +25,7 @@ from vitlab.recipes.paper import (
     s16_i1k,
 )
 
-RECIPES: dict[str, Callable[[Wish], RunConfig]] = {
+RECIPES: dict[str, Callable[[RunFacts, Overrides], RunConfig]] = {
     "quickstart": quickstart,
     "quickstart-finetune": quickstart_finetune,
     "finetune-folder": finetune_folder,
@@ -49,14 +49,23 @@ RECIPES: dict[str, Callable[[Wish], RunConfig]] = {
 _WITH_PRESET = ("augreg-i1k", "augreg-i21k", "finetune-folder", "small-data")
 
 
-def recipe(name: str, wish: Wish | None = None) -> RunConfig:
-    """The run of that name, for the data, checkpoint and machine of the wish; vary it further with `dataclasses.replace`.
+def recipe(
+    name: str,
+    overrides: Overrides | None = None,
+    *,
+    data: DataFacts | None = None,
+    start: StartFacts | None = None,
+    machine: Machine | None = None,
+) -> RunConfig:
+    """The run of that name for this data, checkpoint and machine, with these overrides; change more with `dataclasses.replace`.
 
-    `recipe("quickstart")` needs no wish. The published recipes without data are for the published set.
+    `vitlab.training.plan` finds the facts: `survey` of a dataset, `start_facts` of a checkpoint, `this_machine`. Without data, a
+    published recipe is for the published dataset.
     """
     if name not in RECIPES:
         raise ConfigError(f"no recipe called {name!r}", hint=did_you_mean(name, list(RECIPES)) or f"one of {', '.join(RECIPES)}")
-    wish = wish or Wish()
-    if wish.preset is not None and name not in _WITH_PRESET:
+    overrides = overrides or Overrides()
+    if overrides.preset is not None and name not in _WITH_PRESET:
         raise ConfigError(f"{name} has its own augmentation, no preset", hint=f"presets are for {', '.join(_WITH_PRESET)}")
-    return RECIPES[name](wish)
+    facts = RunFacts(data=data, start=start, machine=machine or Machine())
+    return with_execution(RECIPES[name](facts, overrides), overrides)

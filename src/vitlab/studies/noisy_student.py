@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from vitlab.checkpoints import describe, load
 from vitlab.config.data import Split, SplitRule
 from vitlab.config.evaluation import EvaluateConfig
-from vitlab.config.overrides import Change, Wish, changed
+from vitlab.config.overrides import Overrides
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_json, from_text, to_json, to_text
 from vitlab.config.variants import name_of, variant
@@ -157,7 +157,7 @@ class Images:
 
 def gathered(data: str, unlabelled: str | None, shots: int | None, *, seed: int = 0) -> Images:
     """Open everything, and leave out of the pool what is labelled or judged by, image by image."""
-    parts = survey(data).parts
+    parts = survey(data).splits
     judged_by: Split = "test" if "test" in parts else "val"
     if judged_by not in parts:
         raise DataError(
@@ -337,10 +337,7 @@ class _Course:
         self, dataset: str, *, start: str | None, model: str | None, steps: int | None = None, name: str = "student"
     ) -> RunConfig:
         study = self.study
-        wish = Wish(
-            data=survey(dataset, rule=_WHOLE),
-            start=None if start is None else start_facts(start),
-            machine=self.machine,
+        overrides = Overrides(
             model=None if start is not None else model,
             image_size=study.image_size,
             batch_size=study.batch_size,
@@ -349,9 +346,16 @@ class _Course:
             lr=study.lr,
             rule=_WHOLE,
             seed=study.seed,
+            workers=self.workers,
         )
-        run = recipe("small-data" if start is None else "finetune-folder", wish)
-        return replace(changed(run, Change(workers=self.workers)), name=f"noisy-{name}")
+        run = recipe(
+            "small-data" if start is None else "finetune-folder",
+            overrides,
+            data=survey(dataset, rule=_WHOLE),
+            start=None if start is None else start_facts(start),
+            machine=self.machine,
+        )
+        return replace(run, name=f"noisy-{name}")
 
     def _noised(self, run: RunConfig) -> RunConfig:
         """The run made harder: distorted images, dropped units and layers, classes alike."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from vitlab.config.model import Position, PositionKind, PositionPlace, ViTConfig
-from vitlab.config.overrides import Wish
+from vitlab.config.overrides import Overrides
 from vitlab.errors import at_least
 from vitlab.recipes.table import recipe
 from vitlab.studies.runner import Done, Job, Went, on_one_core, side_by_side
@@ -68,7 +68,7 @@ def jobs_of(out: Path, *, images: int, seeds: int) -> tuple[Job, ...]:
     for seed in range(seeds):
         for kind, place in CELLS:
             placed = replace(model, position=Position(kind=kind, place=place, prefix=False))
-            run = recipe("quickstart", Wish(model=placed, epochs=images / 100_000, seed=seed))
+            run = recipe("quickstart", Overrides(model=placed, epochs=images / 100_000, seed=seed))
             name = f"{kind}-{place}-{seed}"
             made.append(
                 Job(name=name, title=f"{kind}, {place}, seed {seed}", run=on_one_core(run), out=out / name, verdict=judge_run)

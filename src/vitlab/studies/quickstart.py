@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.config.overrides import DataFacts, StartFacts, Wish
+from vitlab.config.overrides import DataFacts, Overrides, StartFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import Json
 from vitlab.data.dataset import Dataset
@@ -152,7 +152,7 @@ def jobs_of(out: Path, budget: Budget) -> tuple[Job, ...]:
     The few labels are written as packs under `out/data`.
     """
     images = (budget.data or STROKES).images
-    letters = recipe("quickstart", Wish(data=budget.data, epochs=budget.letters / images))
+    letters = recipe("quickstart", Overrides(epochs=budget.letters / images), data=budget.data)
     first = Job(
         name="letters",
         title="pre-train on invented letters",
@@ -168,8 +168,9 @@ def jobs_of(out: Path, budget: Budget) -> tuple[Job, ...]:
     titles: dict[Start, str] = {"random": "from random values", "pretrained": "pre-trained"}
     for begun, words in titles.items():
         after = (first.name,) if begun == "pretrained" else ()
-        wish = Wish(start=start if begun == "pretrained" else None, image_size=_FINE)
-        run = _finetuning(replace(wish, data=whole, lr=RATES[begun, "all"], steps=budget.all_steps, batch_size=64))
+        begins = start if begun == "pretrained" else None
+        overrides = Overrides(image_size=_FINE, lr=RATES[begun, "all"], steps=budget.all_steps, batch_size=64)
+        run = _finetuning(overrides, whole, begins)
         made.append(
             Job(
                 name=f"{begun}-all", title=f"{words}, all labels", run=run, out=out / f"{begun}-all", verdict=judge_run, after=after
@@ -177,7 +178,8 @@ def jobs_of(out: Path, budget: Budget) -> tuple[Job, ...]:
         )
         for seed, pack in packs.items():
             few = replace(whole, dataset=str(pack), images=SHOTS * 10)
-            run = _finetuning(replace(wish, data=few, lr=RATES[begun, "few"], steps=budget.few_steps, batch_size=50, seed=seed))
+            overrides = Overrides(image_size=_FINE, lr=RATES[begun, "few"], steps=budget.few_steps, batch_size=50, seed=seed)
+            run = _finetuning(overrides, few, begins)
             name, title = f"{begun}-{SHOTS}-labels-{seed}", f"{words}, {SHOTS} labels a digit, draw {seed + 1} of {len(packs)}"
             made.append(Job(name=name, title=title, run=run, out=out / name, verdict=judge_run, after=after))
     return tuple(made)
@@ -226,9 +228,9 @@ def _outcome(out: Path, results: dict[str, dict[str, Json]]) -> Outcome:
     )
 
 
-def _finetuning(wish: Wish) -> RunConfig:
+def _finetuning(overrides: Overrides, labels: DataFacts, start: StartFacts | None) -> RunConfig:
     """On every labelled digit there is, and without a look at held-out ones: what is to be chosen was chosen before."""
-    run = recipe("quickstart-finetune", wish)
+    run = recipe("quickstart-finetune", overrides, data=labels, start=start)
     augment = replace(run.data.augment, crop="squash")  # every image as it is
     data = replace(run.data, train_split="train+val", evaluate_split=None, augment=augment)
     # Seconds long: a checkpoint half way is enough, and each one waits for the disk.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.model import ModelConfig, ResNetConfig, ResNetStem, ViTConfig
-from vitlab.config.overrides import DataFacts, StartFacts, Wish
+from vitlab.config.overrides import DataFacts, Overrides, StartFacts
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.variants import variant
@@ -83,7 +83,7 @@ def jobs_of(out: Path, plan: Plan) -> tuple[Job, ...]:
     made = []
     for family in plan.families:
         slug = family.replace(" ", "-")
-        letters = recipe("quickstart", Wish(model=FAMILIES[family], epochs=plan.letters / 100_000))
+        letters = recipe("quickstart", Overrides(model=FAMILIES[family], epochs=plan.letters / 100_000))
         first = Job(
             name=f"{slug}-letters",
             title=f"{family}: invented letters",
@@ -95,15 +95,15 @@ def jobs_of(out: Path, plan: Plan) -> tuple[Job, ...]:
         start = StartFacts(path=str(first.out / "model.safetensors"), model=first.run.model, preprocess=first.run.preprocess)
         for shots, pack in packs.items():
             data = DataFacts(dataset=str(pack), images=shots * classes, classes=classes, channels=1, side=8)
-            wish = Wish(data=data, image_size=(SIDE, SIDE), lr=plan.lr, steps=plan.steps, batch_size=min(_BATCH, shots * classes))
+            overrides = Overrides(image_size=(SIDE, SIDE), lr=plan.lr, steps=plan.steps, batch_size=min(_BATCH, shots * classes))
             for begun in (True, False):
-                chosen = replace(wish, start=start) if begun else replace(wish, model=FAMILIES[family])
+                chosen = overrides if begun else replace(overrides, model=FAMILIES[family])
                 name = f"{slug}-{'pretrained' if begun else 'random'}-{shots}"
                 made.append(
                     Job(
                         name=name,
                         title=f"{family}, {'pre-trained' if begun else 'from random values'}, {shots} labels a class",
-                        run=_finetuning(recipe("quickstart-finetune", chosen)),
+                        run=_finetuning(recipe("quickstart-finetune", chosen, data=data, start=start if begun else None)),
                         out=out / name,
                         verdict=judge_run,
                         after=(first.name,) if begun else (),

@@ -61,7 +61,7 @@ def survey(spec: str, *, rule: SplitRule | None = None) -> DataFacts:
         side=side,
         multi_label=whole.multi_label,
         imbalance=_imbalance(whole),
-        parts=parts,
+        splits=parts,
     )
 
 

@@ -1,13 +1,14 @@
-"""A changed run stays in agreement with itself, and two runs' differences are named."""
+"""A run with overrides stays consistent, and the differences of two runs are named."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
-from vitlab.config import DataFacts, RunConfig, Wish
-from vitlab.config.overrides import Change, changed, differences
+from vitlab.config import DataFacts, Overrides, RunConfig
+from vitlab.config.overrides import RunFacts, differences, with_overrides
 from vitlab.config.serialize import from_text, to_text
 from vitlab.errors import ConfigError
 from vitlab.recipes import recipe
@@ -16,12 +17,12 @@ from vitlab.recipes.reasons import reasons
 RUN = recipe("quickstart")
 
 
-def test_no_change_is_the_same_run() -> None:
-    assert changed(RUN, Change()) is RUN or changed(RUN, Change()) == RUN
+def test_no_override_is_the_same_run() -> None:
+    assert with_overrides(RUN, Overrides()) is RUN or with_overrides(RUN, Overrides()) == RUN
 
 
-def test_every_change_changes_what_it_says_and_nothing_else() -> None:
-    change = Change(
+def test_every_override_sets_what_it_names_and_nothing_else() -> None:
+    overrides = Overrides(
         batch_size=16,
         lr=0.5,
         seed=9,
@@ -33,7 +34,7 @@ def test_every_change_changes_what_it_says_and_nothing_else() -> None:
         evaluate_every=3,
         save_every=4,
     )
-    other = changed(RUN, change)
+    other = with_overrides(RUN, overrides)
     names = {line.split(" ")[0] for line in differences(RUN, other)}
     assert names == {
         "data.loader.batch_size",
@@ -51,63 +52,78 @@ def test_every_change_changes_what_it_says_and_nothing_else() -> None:
 
 
 def test_other_steps_keep_the_warm_ups_share() -> None:
-    other = changed(RUN, Change(steps=RUN.train.steps * 10))
+    other = with_overrides(RUN, Overrides(steps=RUN.train.steps * 10))
     assert other.train.schedule.warmup == pytest.approx(RUN.train.schedule.warmup * 10, abs=5)
-    assert changed(RUN, Change(steps=1)).train.schedule.warmup == 0
+    assert with_overrides(RUN, Overrides(steps=1)).train.schedule.warmup == 0
     with pytest.raises(ConfigError, match="steps=0"):
-        changed(RUN, Change(steps=0))
+        with_overrides(RUN, Overrides(steps=0))
 
 
 def test_another_image_size_is_that_of_model_views_and_preprocessing() -> None:
-    other = changed(RUN, Change(image_size=(64, 48)))
+    other = with_overrides(RUN, Overrides(image_size=(64, 48)))
     assert other.model.image_size == other.data.augment.image_size == other.preprocess.image_size == (64, 48)
     with pytest.raises(ConfigError, match="image_size=33x33"):
-        changed(RUN, Change(image_size=(33, 33)))
+        with_overrides(RUN, Overrides(image_size=(33, 33)))
 
 
 def test_what_makes_no_other_model_is_not_of_the_course() -> None:
-    other = changed(RUN, Change(workers=7, save_every=1, max_minutes=1.0, strategy="ddp", evaluate_every=1))
+    other = with_overrides(RUN, Overrides(workers=7, save_every=1, max_minutes=1.0, strategy="ddp", evaluate_every=1))
     assert differences(RUN, other, course=True) == ()
     assert len(differences(RUN, other)) == 5
     patient = replace(RUN, train=replace(RUN.train, patience=2))
-    looking = changed(patient, Change(evaluate_every=1))
+    looking = with_overrides(patient, Overrides(evaluate_every=1))
     assert len(differences(patient, looking, course=True)) == 1  # patience counts evaluations
 
 
 def test_a_part_that_only_one_run_has_is_named_too() -> None:
-    masked = recipe("masked", Wish(model="ViT-Mini/8"))
+    masked = recipe("masked", Overrides(model="ViT-Mini/8"))
     plain = replace(masked, train=replace(masked.train, masked=None))
     assert 'train.masked.target "mean-colour" -> nothing' in differences(masked, plain)
     assert "train.masked nothing -> null" in differences(masked, plain)
 
 
 def test_a_run_read_back_from_its_file_does_not_differ() -> None:
-    run = recipe("small-data", Wish(data=DataFacts(dataset="photos", images=900, classes=3)))
+    run = recipe("small-data", data=DataFacts(dataset="photos", images=900, classes=3))
     assert differences(run, from_text(RunConfig, to_text(run))) == ()
 
 
-def test_each_field_of_a_change_can_be_left_out() -> None:
-    assert all(field.default is None for field in fields(Change))
+def test_each_override_can_be_left_out() -> None:
+    assert all(field.default is None for field in fields(Overrides))
 
 
 @pytest.mark.parametrize("words", ["100 classes", "ViT-Mini/8 from random values", "781 steps of 128 images, 1 epoch", "adamw"])
 def test_a_run_is_explained_in_sentences(words: str) -> None:
     from vitlab.recipes.own import STROKES
 
-    wish = Wish(data=STROKES)
-    assert any(words in sentence for sentence in reasons(recipe("quickstart", wish), wish))
+    explained = reasons(recipe("quickstart", data=STROKES), RunFacts(data=STROKES), Overrides())
+    assert any(words in sentence for sentence in explained)
 
 
 def test_a_borrowed_row_of_table_3_is_said() -> None:
-    wish = Wish(model="ViT-Ti/16")
-    assert any("the row of ViT-B/16" in sentence for sentence in reasons(recipe("jft", wish), wish))
+    overrides = Overrides(model="ViT-Ti/16")
+    explained = reasons(recipe("jft", overrides), RunFacts(), overrides)
+    assert any("the row of ViT-B/16" in sentence for sentence in explained)
 
 
 def test_images_that_grow_are_said_with_their_sizes() -> None:
     data = DataFacts(dataset="small", images=2_000, classes=10, channels=3, side=32)
-    wish = Wish(data=data, image_size=(32, 32))
-    run = recipe("small-data", wish)
+    facts, overrides = RunFacts(data=data), Overrides(image_size=(32, 32))
+    run = recipe("small-data", overrides, data=data)
     assert run.train.growth
-    assert any("growing images: 24 x 24 at first, 32 x 32 from 75 % of the steps on" in sentence for sentence in reasons(run, wish))
+    assert any(
+        "growing images: 24 x 24 at first, 32 x 32 from 75 % of the steps on" in sentence
+        for sentence in reasons(run, facts, overrides)
+    )
     still = replace(run, train=replace(run.train, growth=()))
-    assert not any("growing" in sentence for sentence in reasons(still, wish))
+    assert not any("growing" in sentence for sentence in reasons(still, facts, overrides))
+
+
+@pytest.mark.parametrize("setting", [{"model": "ViT-S/16"}, {"epochs": 2.0}, {"preset": "light1"}])
+def test_what_only_a_recipe_can_apply_is_refused_on_a_config(setting: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(setting))):
+        with_overrides(RUN, Overrides(**setting))
+
+
+def test_a_recipe_applies_the_overrides_of_execution_too() -> None:
+    run = recipe("quickstart", Overrides(workers=0, precision="bfloat16", save_every=7))
+    assert (run.data.loader.workers, run.train.precision, run.train.save_every) == (0, "bfloat16", 7)
