@@ -45,7 +45,7 @@ from vitlab.data.batch import Batch
 from vitlab.data.transforms import normalise
 from vitlab.models import build
 from vitlab.models.vit import ViT
-from vitlab.training.cpu import back_by_hand, keep_memory
+from vitlab.training.cpu import keep_memory
 from vitlab.training.distributed import World
 from vitlab.training.optim import optimizers
 from vitlab.training.tasks import Classify
@@ -103,7 +103,6 @@ def library(folder: Path, config: ViTConfig, rows: int) -> Step:
     model = load(folder / "native.safetensors").model
     assert isinstance(model, ViT)
     model.lean = True
-    back_by_hand(model)
     images, labels = batch_of(config, rows)
     optimizer = Optimizer(lr=RATE, clip=CLIP)
     settings = TrainConfig(steps=1, optimizer=optimizer)

@@ -1,4 +1,4 @@
-"""What training on a processor asks for: memory that stays, and backward passes written by hand.
+"""Training on a CPU: keep freed memory in the process.
 
 An update frees hundreds of megabytes and the next one asks for them again. glibc gives large blocks back to the system each time,
 which clears every page of them once more: 11 to 15 % of the time of a ViT-Ti/16 with 64 images of 224 px a batch.
@@ -9,10 +9,6 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
-
-from torch import nn
-
-from vitlab.models.vit import Attention, Mlp
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # names of mallopt's parameters, from malloc.h
 _NEVER, _NONE = -1, 0
@@ -27,13 +23,3 @@ def keep_memory() -> bool:
         return False
     library = ctypes.CDLL(None)
     return bool(library.mallopt(_TRIM_THRESHOLD, _NEVER) and library.mallopt(_MMAP_MAX, _NONE))
-
-
-def back_by_hand(model: nn.Module) -> None:
-    """Let attention and MLPs use `vitlab.models.by_hand`: the same numbers to rounding, for less time.
-
-    Meant for float32 on a processor: autocast does not see into it, nor do torch.compile and FSDP's sharded weights.
-    """
-    for part in model.modules():
-        if isinstance(part, Attention | Mlp):
-            part.by_hand = True

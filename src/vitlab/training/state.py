@@ -31,7 +31,6 @@ from vitlab.models.efficientnet import BatchNorm
 from vitlab.models.families import Model, build, skeleton
 from vitlab.models.masked import MaskedViT
 from vitlab.models.vit import ViT
-from vitlab.training.cpu import back_by_hand
 from vitlab.training.distributed import World, shared_out
 from vitlab.training.optim import averaging_decay, freeze, optimizers, restore_optimizer
 from vitlab.training.run_folder import Snapshot
@@ -120,8 +119,6 @@ def assemble(run: RunConfig, dataset: Dataset, world: World, restored: Snapshot 
     if isinstance(bare, ViT):
         bare.lean = True  # what no one reads needs no gradient either
         bare.any_size = bare.any_size or bool(run.train.growth)
-    if place.type == "cpu" and run.train.strategy != "fsdp" and run.train.precision == "float32" and not run.train.compile:
-        back_by_hand(bare)
     (bare.encoder if isinstance(bare, ViT) else bare).recompute = run.train.recompute
     whole = _for_training(bare, run, restored).to(place)
     freeze(whole, run.train)
