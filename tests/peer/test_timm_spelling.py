@@ -16,6 +16,7 @@ from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats import FORMATS, Told
 from vitlab.config import ConvNeXtConfig, EfficientNetConfig, ModelConfig, SwinConfig, ViTConfig, variant
 from vitlab.config.public_weights import public_weights
+from vitlab.config.serialize import Json
 from vitlab.config.timm_names import architecture_config, architectures, need_of
 from vitlab.errors import ConfigError
 from vitlab.models import build
@@ -88,7 +89,7 @@ def test_the_model_of_a_timm_name_computes_what_timms_does(timm: ModuleType, nam
     images_BCHW = images(small)
     if isinstance(small, EfficientNetConfig):
         with_statistics(theirs, images_BCHW)
-    beside = {"architecture": name, "pretrained_cfg": {"input_size": [3, *small.image_size]}}
+    beside: dict[str, Json] = {"architecture": name, "pretrained_cfg": {"input_size": [3, *small.image_size]}}
     if isinstance(small, ViTConfig):
         beside |= {"global_pool": theirs.global_pool, "model_args": {"num_heads": small.heads}}
     raw = RawFile(path=Path(name), tensors=dict(theirs.state_dict()), metadata={}, sidecar=beside, preprocessor=None)

@@ -411,6 +411,7 @@ def _by_shape() -> dict[Shape, str]:
 
 def shape_of(config: ModelConfig) -> Shape:
     """The architecture of a model, to be compared with that of another."""
+    size: tuple[object, ...]
     match config:
         case ViTConfig():
             stem = None if config.stem is None else (config.stem.blocks, config.stem.width, config.stem.groups)
