@@ -313,7 +313,7 @@ def test_two_at_once_do_not_write_the_same_file(tmp_path: Path) -> None:
         first = threading.Thread(target=lambda: download(remote(server.address), target, tell=wait))
         first.start()
         assert inside.wait(processes.LIMIT)
-        with pytest.raises(DataError, match="another process is fetching"):
+        with pytest.raises(DataError, match="another process is downloading"):
             download(remote(server.address), target, patience=HASTY)
         go_on.set()
         first.join(processes.LIMIT)

@@ -18,8 +18,8 @@ from tests.conftest import real_data
 from vitlab.config.data import Split, SplitRule
 from vitlab.data.dataset import ListedDataset
 from vitlab.data.opening import open_dataset
-from vitlab.data.readers.npz_pack import open_npz
 from vitlab.errors import DataError
+from vitlab.io.npz import open_npz
 
 RNG = np.random.default_rng(0)
 ENCODED = [RNG.bytes(int(size)) for size in RNG.integers(1, 300, 30)]
@@ -129,9 +129,9 @@ def test_parts_can_be_named(tmp_path: Path) -> None:
     ("changes", "reason"),
     [
         ({"labels": np.array([object()] * 30)}, "holds Python objects, which are pickled and never read"),
-        ({"labels": np.zeros(30, [("a", "i4"), ("b", "O")])}, "is no plain array"),
-        ({"labels": np.zeros(30, [("a", "i4"), ("b", "i4")])}, "is no plain array"),
-        ({"labels": np.zeros(30, "M8[ns]")}, "is no plain array"),
+        ({"labels": np.zeros(30, [("a", "i4"), ("b", "O")])}, "is not a plain array"),
+        ({"labels": np.zeros(30, [("a", "i4"), ("b", "i4")])}, "is not a plain array"),
+        ({"labels": np.zeros(30, "M8[ns]")}, "is not a plain array"),
         ({"labels": None}, "no array called labels"),
         ({"offsets": None}, "no array called offsets"),
         ({"labels": np.arange(29) % 3}, "30 images and 29 labels"),
@@ -178,7 +178,7 @@ def test_a_pickle_in_a_pack_is_never_opened(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("images.npy", pickle.dumps(Boom(marker)))
-    with pytest.raises(DataError, match=r"is no plain array"):
+    with pytest.raises(DataError, match=r"is not a plain array"):
         opened(path)
     assert not marker.exists()
 
@@ -206,7 +206,7 @@ def test_a_header_that_claims_what_the_file_does_not_hold_is_refused(tmp_path: P
     path = tmp_path / "it.npz"
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr("images.npy", header(descr, shape) + bytes(100))
-    with pytest.raises(DataError, match=r"claims .* values, .* and holds 100|is no plain array"):
+    with pytest.raises(DataError, match=r"claims .* bytes and has|is not a plain array"):
         open_npz(path)
 
 
@@ -229,7 +229,7 @@ def test_a_header_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes)
     path = tmp_path / "it.npz"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("images.npy", content)
-    with pytest.raises(DataError, match=r"is no plain array"):
+    with pytest.raises(DataError, match=r"is not a plain array"):
         open_npz(path)
 
 
@@ -242,7 +242,7 @@ def test_a_bomb_is_refused_in_little_memory(tmp_path: Path) -> None:
     assert path.stat().st_size < 400_000
     script = (
         "import sys, resource\nfrom pathlib import Path\nfrom vitlab.errors import DataError\n"
-        "from vitlab.data.readers.npz_pack import open_npz\n"
+        "from vitlab.io.npz import open_npz\n"
         "before = int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])\n"
         "try:\n    open_npz(Path(sys.argv[1]))\nexcept DataError as error:\n    print(error.message)\n"
         "print(int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) - before)\n"
@@ -259,7 +259,7 @@ def test_a_changed_byte_of_the_pixels_is_noticed_at_the_start(tmp_path: Path) ->
     place = data.index(b"".join(ENCODED)[100:120])
     data[place] ^= 1
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"checksum does not fit"):
+    with pytest.raises(DataError, match=r"checksum .*does not match"):
         opened(path)
 
 

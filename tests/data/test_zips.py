@@ -93,7 +93,7 @@ def test_a_name_that_leads_out_is_refused_by_name(tmp_path: Path, name: str) -> 
         info = zipfile.ZipInfo("placeholder")
         info.filename = name
         archive.writestr(info, b"")
-    with pytest.raises(DataError, match=r"is refused: .* is (an absolute path|a path that climbs out|a name with a letter)"):
+    with pytest.raises(DataError, match=r"is refused: .* is (an absolute path|a path that leads out|a name with a character)"):
         open_zip(path)
 
 
@@ -112,7 +112,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     path = as_zip(tmp_path / "it.zip", pile())
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match=r"Duplicate"):
         archive.writestr("class-0/000.jpg", b"another")
-    with pytest.raises(DataError, match=r"two files called class-0/000.jpg"):
+    with pytest.raises(DataError, match=r"same name: class-0/000.jpg"):
         open_zip(path)
 
 
@@ -134,7 +134,7 @@ def test_a_directory_that_claims_a_million_entries_it_cannot_hold_is_refused(tmp
 
 def test_a_bomb_is_refused_from_its_directory(tmp_path: Path) -> None:
     path = as_zip(tmp_path / "bomb.zip", {"a/1.jpg": bytes(40 * 2**20)}, method=zipfile.ZIP_DEFLATED)
-    with pytest.raises(DataError, match=r"claim to unpack to 41,943,040; the limit is 100 times \(ratio\)"):
+    with pytest.raises(DataError, match=r"would unpack to 41,943,040; the limit is 100 times \(ratio\)"):
         read_zip_index(path)
     with pytest.raises(DataError, match=r"has 41,943,040 bytes; the limit is 1,000 \(entry_bytes\)"):
         read_zip_index(path, ArchiveLimits(entry_bytes=1000))
@@ -147,10 +147,10 @@ def test_a_bomb_that_hides_its_size_never_unpacks_to_more_than_it_says(tmp_path:
     data[entry + 24 : entry + 28] = struct.pack("<L", 1000)
     path.write_bytes(data)
     contents = ZipContents(read_zip_index(path))
-    with pytest.raises(DataError, match=r"does not hold the 1,000 bytes"):
+    with pytest.raises(DataError, match=r"does not have the 1,000 bytes"):
         contents.read(0)
     given_away: list[bytes] = []
-    with pytest.raises(DataError, match=r"does not hold"):
+    with pytest.raises(DataError, match=r"does not have"):
         given_away.extend(contents.stream(0, chunk=100))
     assert len(b"".join(given_away)) <= 1000
 
@@ -163,7 +163,7 @@ def test_entries_that_overlap_are_refused(tmp_path: Path) -> None:
     second = data.find(b"PK\1\2", first + 1)
     data[second + 42 : second + 46] = data[first + 42 : first + 46]
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"overlap what follows"):
+    with pytest.raises(DataError, match=r"overlaps another"):
         read_zip_index(path)
 
 
@@ -178,9 +178,9 @@ def changed_entry(data: bytearray, place: int, form: str, value: int) -> None:
         (lambda data: changed_entry(data, 8, "<H", 1), "is encrypted"),
         (lambda data: changed_entry(data, 10, "<H", 93), "method 93"),
         (lambda data: changed_entry(data, 42, "<L", 1), "no member begins at offset 1,"),
-        (lambda data: changed_entry(data, 16, "<L", 1234), "checksum does not fit"),
-        (lambda data: changed_entry(data, 24, "<L", 5), "two sizes"),
-        (lambda data: data.__setitem__(slice(0, 0), b"junk"), "does not stand where"),
+        (lambda data: changed_entry(data, 16, "<L", 1234), "checksum .*does not match"),
+        (lambda data: changed_entry(data, 24, "<L", 5), "two different sizes"),
+        (lambda data: data.__setitem__(slice(0, 0), b"junk"), "is not at offset"),
     ],
 )
 def test_what_is_not_as_it_should_be_is_named(tmp_path: Path, change: Callable[[bytearray], None], reason: str) -> None:

@@ -198,12 +198,13 @@ def _write(drawn: Drawn, out: Path, arguments: Arguments) -> dict[str, Json]:
 
     import numpy as np
 
-    from vitlab.io.atomic import unwritable, write_bytes
+    from vitlab.errors import DataError
+    from vitlab.io.atomic import cannot_write, write_bytes
 
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
-        raise unwritable(out, fault) from fault
+        raise cannot_write(out, fault, error=DataError) from fault
     file = out / f"{drawn.name}.{arguments.format}"
     write_bytes(file, drawn.file)
     told: dict[str, Json] = {"figure": drawn.name, "file": str(file)}

@@ -28,7 +28,7 @@ from vitlab.data.opening import open_dataset
 from vitlab.data.readers.manifest import CLASSES_NAME
 from vitlab.errors import DataError
 from vitlab.io.atomic import write_text
-from vitlab.io.prefetch import chunks, done_ahead
+from vitlab.io.prefetch import chunks, prefetched
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.io.tar import RECORD, ShardWriter, member_bytes
 
@@ -308,7 +308,9 @@ def _samples(
     def made(positions: range) -> list[_Sample]:
         return [_sample(dataset, int(order[start + place]), start + place, config, label_of) for place in positions]
 
-    return done_ahead(made, chunks(len(order) - start, _CHUNK))
+    with closing(prefetched(made, chunks(len(order) - start, _CHUNK))) as ready:
+        for samples in ready:
+            yield from samples
 
 
 def _sample(dataset: Dataset, index: int, position: int, config: PackConfig, label_of: Callable[[int], Member | None]) -> _Sample:

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.dataset import Dataset, Label, ListedDataset
-from vitlab.data.readers.npz_pack import open_npz
 from vitlab.data.transforms import Pixels
 from vitlab.errors import DataError
 from vitlab.inference.prediction import Unreadable
@@ -28,6 +27,7 @@ from vitlab.inference.predictor import Named, Predictor
 from vitlab.inference.results import load_pyarrow
 from vitlab.io.atomic import replacing
 from vitlab.io.names import printable
+from vitlab.io.npz import open_npz
 from vitlab.io.progress import ProgressCallback, silent
 
 Features = NDArray[np.float32]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import MOST_INFLATED, ArchiveLimits, check_ratio
-from vitlab.io.atomic import FULL
+from vitlab.io.atomic import DISK_FULL
 from vitlab.io.cache import cache_folder, stamp_of
 from vitlab.io.names import printable
 from vitlab.io.tar import BLOCK, FileStream, TarStream, tar_members
@@ -186,7 +186,7 @@ def unpacked(path: Path, limits: ArchiveLimits = _LIMITS) -> Path:
             _copy(path, status.st_size, out.fileno(), limits)
         os.replace(partial, target)  # noqa: PTH105
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL:
             raise DataError(f"{printable(str(path))} cannot be unpacked: {error.strerror or error}") from error
         free = shutil.disk_usage(folder).free
         raise DataError(

@@ -1,4 +1,4 @@
-"""What an archive may hold, and what no honest archive does."""
+"""Limits for zip, tar and gzip files: sizes, names and compression ratios."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveLimits:
-    """What a zip or tar archive may ask of the machine before it is refused, each limit named when it is met.
+    """The most that a zip or tar archive may hold; an error names the limit that was exceeded.
 
-    `entries` is the number of files and folders in it; `entry_bytes` the size of one file once unpacked; `total_bytes` that
-    of all of them, where they are unpacked to disk; `ratio` is how many times larger than the archive its content may be,
-    asked only beyond 16 MiB: images hardly shrink, bombs shrink a thousand times.
+    `entries`: files and folders. `entry_bytes`: bytes of one unpacked file. `total_bytes`: bytes of all files, when they are
+    unpacked to disk. `ratio`: unpacked bytes over packed bytes, for content above 16 MiB; images hardly shrink, while a zip
+    bomb shrinks a thousand times.
     """
 
     entries: int = 500_000
@@ -37,24 +37,21 @@ class ArchiveLimits:
 
 
 READ_IN_PLACE = ArchiveLimits(entries=2_000_000, entry_bytes=256 * _MIB)
-"""For archives that are read where they are: ImageNet in one file fits, and no single image fills the memory."""
+"""For archives of images that are read in place: ImageNet in one file fits; no single image fills the memory."""
 
-
-# What no honest archive holds: names that lead out of it, and content a thousand times its size.
-
-_SMALL = 16 * 2**20  # bytes; below that no ratio hurts
+_SMALL = 16 * _MIB  # bytes below which the ratio does not matter
 _PLAIN = re.compile(r"(?:[\w-][\w .-]*/)*[\w-][\w .-]*", re.ASCII)
 _DRIVE = re.compile(r"[A-Za-z]:")
 _LONGEST = 4096  # bytes of a path on Linux
 
 
 def checked_name(name: str, archive: Path) -> str:
-    """A member's name without its idle parts (`./a//b` is `a/b`).
+    """A member's name as a plain relative path (`./a//b` becomes `a/b`).
 
-    DataError where it is empty, absolute, climbs out of the archive or cannot be a path.
+    DataError if it is empty, absolute, leads out of the archive, or cannot be a path.
     """
     if len(name) < 256 and _PLAIN.fullmatch(name):
-        return name  # nearly all are, and there may be a million
+        return name  # the fast path: nearly all of possibly a million names
     parts = name.replace("\\", "/").split("/")
     reason = None
     if not name:
@@ -62,9 +59,9 @@ def checked_name(name: str, archive: Path) -> str:
     elif parts[0] == "" or _DRIVE.match(name):
         reason = "an absolute path"
     elif ".." in parts:
-        reason = "a path that climbs out of the archive"
+        reason = "a path that leads out of the archive"
     elif "\0" in name or "\\" in name:
-        reason = "a name with a letter that no path may hold"
+        reason = "a name with a character that paths cannot contain"
     elif len(name.encode("utf-8", "surrogateescape")) > _LONGEST:
         reason = f"a name of more than {_LONGEST:,} bytes"
     if reason:
@@ -73,25 +70,24 @@ def checked_name(name: str, archive: Path) -> str:
 
 
 def check_ratio(content: int, archive: int, limits: ArchiveLimits, path: Path) -> None:
-    """DataError where `content` bytes out of `archive` bytes are more than images can have been packed to."""
+    """DataError if `archive` packed bytes claim to unpack to implausibly many `content` bytes."""
     if content > _SMALL and content > limits.ratio * archive:
         raise DataError(
-            f"{path} is refused: {archive:,} bytes claim to unpack to {content:,}; the limit is {limits.ratio:g} times (ratio)"
+            f"{path} looks like a zip bomb: {archive:,} bytes would unpack to {content:,};"
+            f" the limit is {limits.ratio:g} times (ratio)"
         )
 
 
-# Deflated bytes unpacked a little at a time, so that nothing can unpack to more than was asked for.
-
 MOST_INFLATED = 1032
-"""Times: the most that deflate can unpack one byte to, so that a header that claims more lies."""
+"""The highest compression ratio of deflate. A header that claims a higher one is false."""
 
 RAW, ZLIB, GZIP = -15, 15, 31
 
 
 def inflated(chunks: Iterator[bytes], *, wrapping: int, most: int) -> Iterator[bytes]:
-    """The unpacked bytes of a stream, at most `most` at a time; zlib.error where it is damaged or does not end.
+    """The unpacked bytes of a deflate stream, at most `most` at a time; zlib.error if it is damaged or has no end.
 
-    `wrapping` is RAW, ZLIB or GZIP. What follows the end of the stream is not looked at.
+    `wrapping` is RAW, ZLIB or GZIP. Bytes after the end of the stream are ignored.
     """
     inflate = zlib.decompressobj(wrapping)
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""What kind of file it is, told from its first bytes and never from its name."""
+"""Opening files: plain files for reading, files read by offset, and the container of a weights file by its first bytes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vitlab.errors import CheckpointError, DataError
 from vitlab.io.cache import stamp_of
 from vitlab.io.names import printable
 
 Kind = Literal["safetensors", "zip", "torch-legacy", "json"]
 
-_TORCH_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")  # the number that opens every torch file older than 1.6, as pickled
+_TORCH_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")  # the pickled number that starts every file of torch before 1.6
 
-# beginnings of files people give by mistake: what it is, and what to do
+# First bytes of files that people give by mistake -> what the file is, and what to do.
 _MISTAKEN: tuple[tuple[bytes, str, str], ...] = (
     (b"version https://git-lfs", "is a Git LFS pointer, not the weights", "fetch the weights with `git lfs pull`"),
     (b"\x1f\x8b", "is compressed with gzip", "unpack it first: gunzip"),
@@ -31,15 +34,15 @@ _MISTAKEN: tuple[tuple[bytes, str, str], ...] = (
     (b"<!doctype html", "is a web page, not weights", "the download went wrong: fetch the file itself"),
     (b"<html", "is a web page, not weights", "the download went wrong: fetch the file itself"),
     (b"<?xml", "is an XML text, not weights", "the download went wrong: fetch the file itself"),
-    (b"\x89png", "is a image", "give a weights file"),
-    (b"\xff\xd8\xff", "is a image", "give a weights file"),
+    (b"\x89png", "is an image", "give a weights file"),
+    (b"\xff\xd8\xff", "is an image", "give a weights file"),
 )
 
 READABLE = "vitlab reads .safetensors, .npz, torch's .pt/.pth/.bin (weights only) and Hugging Face folders"
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """The file open for reading; CheckpointError if it is missing, unreadable, or not a plain file (a pipe would block)."""
+    """Open a file for reading; CheckpointError if it is missing, unreadable, or not a plain file (a pipe would block)."""
     try:
         kind = path.stat().st_mode
         if stat.S_ISDIR(kind):
@@ -54,7 +57,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder at that path, whatever is wrong with the path."""
+    """Whether the path is a folder; False for an impossible path."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except (OSError, ValueError):
@@ -67,13 +70,13 @@ def size_of(file: BinaryIO) -> int:
 
 
 def kind_of(file: BinaryIO, path: Path) -> Kind:
-    """The container; CheckpointError says what the file is when it is none of ours."""
+    """The container of an open weights file; CheckpointError says what an unsupported file is."""
     file.seek(0)
     head = file.read(512)
     file.seek(0)
     if not head:
-        raise CheckpointError(f"{path} is empty", hint="it was cut short in writing or download: get it again")
-    if head[4:9] == b"\0\0\0\0{":  # a length below 4 GB and the header's brace; first, for a length may spell another's beginning
+        raise CheckpointError(f"{path} is empty", hint="writing or downloading it was interrupted: get it again")
+    if head[4:9] == b"\0\0\0\0{":  # a length below 4 GB, then the header; first, since a length may look like another format
         return "safetensors"
     folded = head.lstrip().lower()
     for beginning, what, hint in _MISTAKEN:
@@ -87,14 +90,14 @@ def kind_of(file: BinaryIO, path: Path) -> Kind:
         if _TORCH_MAGIC in head[:32]:
             return "torch-legacy"
         raise CheckpointError(
-            f"{path} is a Python pickle, which can run any code: it is not opened",
+            f"{path} is a Python pickle, which can run any code, so it is not opened",
             hint="save the weights as .safetensors where it came from",
         )
     if folded.startswith(b"{"):
         return "json"
-    if head[8:9] == b"{":  # with a length no file has: refused in reading, by its right name
+    if head[8:9] == b"{":  # with an impossible length: the reader refuses it and names the format
         return "safetensors"
-    raise CheckpointError(f"{path} is no weights file vitlab knows, or its beginning is damaged", hint=READABLE)
+    raise CheckpointError(f"{path} is not a weights file that vitlab knows, or its beginning is damaged", hint=READABLE)
 
 
 def _near(path: Path) -> str | None:
@@ -104,15 +107,21 @@ def _near(path: Path) -> str | None:
     return f"did you mean {path.parent / close[0]}?" if close else None
 
 
-# A file read by position: opened when first needed, in whichever process needs it.
+def map_bytes(path: Path, stamp: tuple[int, int, int], offset: int, length: int) -> NDArray[np.uint8]:
+    """Bytes of a file mapped into memory; DataError if the file has changed since `stamp` was taken."""
+    status = path.stat()
+    if stamp_of(status)[:2] != stamp[:2] or offset + length > status.st_size:
+        raise DataError(f"{printable(str(path))} has changed since it was opened", hint="start again")
+    if length == 0:
+        return np.zeros(0, np.uint8)
+    return np.memmap(path, np.uint8, mode="r", offset=offset, shape=(length,))
 
 
 class PositionedFile:
-    """Bytes of a file by offset; picklable, and safe between threads and after a fork because it has no position of its own.
+    """A file read by offset, opened on first use in each process. Picklable; safe with threads and after a fork.
 
-    `stamp` is what the file was when it was listed: one that has changed since is refused, as its offsets no longer hold.
-    `keep_open` holds the file open between reads; without it each read opens it, so that thousands of files do not run into
-    the limit of open ones.
+    `stamp` describes the file when its offsets were listed; a file that has changed since is refused. `keep_open` keeps the file
+    open between reads. Without it every read opens the file, so that thousands of them stay below the limit of open files.
     """
 
     _handle = -1
@@ -123,12 +132,12 @@ class PositionedFile:
         self._keep_open = keep_open
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most `length` bytes from `offset`; fewer only where the file ends."""
+        """`length` bytes from `offset`; fewer only at the end of the file."""
         handle = self._opened()
         try:
             data = os.pread(handle, length, offset)
             while len(data) < length and (more := os.pread(handle, length - len(data), offset + len(data))):
-                data += more  # one call gives at most 2 GiB
+                data += more  # one call reads at most 2 GiB
         except OSError as error:
             raise DataError(f"{printable(str(self.path))} cannot be read at offset {offset:,}: {error.strerror}") from error
         finally:

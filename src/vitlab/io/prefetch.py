@@ -1,4 +1,4 @@
-"""Work done by threads a little ahead of whoever takes the results, in order."""
+"""Prefetch: threads work ahead of the consumer; results come in order."""
 
 from __future__ import annotations
 
@@ -9,28 +9,31 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
-T = TypeVar("T")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def chunks(count: int, size: int) -> Iterator[range]:
-    """The numbers below `count`, in order, `size` at a time."""
+    """The numbers from 0 to `count` - 1 in ranges of `size`."""
     return (range(start, min(start + size, count)) for start in range(0, count, size))
 
 
-def done_ahead(work: Callable[[range], list[T]], items: Iterable[range]) -> Generator[T, None, None]:
-    """What `work` makes of each chunk, one after the other. Twice as many chunks as threads are under way at most.
+def prefetched(
+    work: Callable[[Item], Result], items: Iterable[Item], *, threads: int | None = None, depth: int | None = None
+) -> Generator[Result, None, None]:
+    """`work(item)` for each item, in order, computed by `threads` (None: one per CPU) with at most `depth` results ahead.
 
-    To be taken within `contextlib.closing`: whoever stops half-way must end the threads there and then. Left to the garbage
-    collector, they would be waited for in whichever thread it happens to run, which can be one of them.
+    `depth` None is twice the number of threads. Use it within `contextlib.closing`, which ends the threads when the consumer
+    stops early. Otherwise the garbage collector would wait for them in whichever thread it runs, possibly one of them.
     """
-    threads = os.cpu_count() or 1
+    threads = threads or os.cpu_count() or 1
     waiting = iter(items)
-    with ThreadPoolExecutor(threads) as pool:
-        running = deque(pool.submit(work, chunk) for chunk in islice(waiting, 2 * threads))
+    with ThreadPoolExecutor(threads, thread_name_prefix="prefetch") as pool:
+        running = deque(pool.submit(work, item) for item in islice(waiting, depth or 2 * threads))
         try:
             while running:
-                yield from running.popleft().result()
-                running.extend(pool.submit(work, chunk) for chunk in islice(waiting, 1))
+                yield running.popleft().result()
+                running.extend(pool.submit(work, item) for item in islice(waiting, 1))
         finally:
             for future in running:
                 future.cancel()

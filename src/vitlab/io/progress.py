@@ -1,12 +1,12 @@
-"""How long work tells how far it is: to whoever listens, in a word, a count and, where it is known, a total."""
+"""Progress callback: long work reports what it does, how much is done, and how much there is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 ProgressCallback = Callable[[str, int, int | None], None]
-"""Called with what is being done, how much of it is done (bytes or images), and how much there is, or None where unknown."""
+"""(description, done, total or None): bytes or images."""
 
 
-def silent(what: str, done: int, total: int | None) -> None:
-    """Listens and says nothing."""
+def silent(description: str, done: int, total: int | None) -> None:
+    """A progress callback that does nothing."""

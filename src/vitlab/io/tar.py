@@ -1,7 +1,8 @@
-"""Tar archives, header by header: from a file by position, or from a stream as it is unpacked.
+"""Tar archives: read header by header (from a file by offset, or from a decompressed stream), and written as shards.
 
-The headers of old tar, ustar, GNU long names and pax are understood; each one's checksum is verified, and an archive that
-ends too soon is refused with the offset where it does. Links and devices are told to the caller, never followed.
+Old tar, ustar, GNU long names and pax are supported. The checksum of each header is verified, and an archive that ends too
+early is refused with the offset, where Python's tarfile silently returns fewer members (and takes twice the time). Links and
+devices are reported, never followed.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import hashlib
 import os
 import tarfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import BinaryIO, Literal, Protocol
 
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import ArchiveLimits, checked_name
-from vitlab.io.atomic import sync_folder, unwritable, write_all
+from vitlab.io.atomic import replacing
 from vitlab.io.names import printable
 
 BLOCK = 512
@@ -56,12 +57,12 @@ class TarStream(Protocol):
         ...
 
     def advance(self, offset: int) -> None:
-        """Go on to a later offset."""
+        """Skip to a later offset."""
         ...
 
 
 class FileStream:
-    """A file that skips what is not asked for."""
+    """An open file as a stream; skipped bytes are not read."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -75,17 +76,14 @@ class FileStream:
         return data
 
     def advance(self, offset: int) -> None:
-        """Go on to a later offset, at most the end of the file."""
+        """Skip to a later offset, at most the end of the file."""
         self.position = min(offset, self._size)
 
 
 def tar_members(stream: TarStream, path: Path, limits: ArchiveLimits) -> Iterator[TarMember]:
-    """The members in order; between two of them the caller may read the bytes of the first from the stream.
-
-    `path` names the archive in messages.
-    """
+    """The members in order. After each member the caller may read its bytes from the stream. `path` is for messages."""
     count = 0
-    name: str | None = None  # what a longer header said about the next member
+    name: str | None = None  # from a long header, for the next member
     size: int | None = None
     ended = False
     while True:
@@ -94,7 +92,7 @@ def tar_members(stream: TarStream, path: Path, limits: ArchiveLimits) -> Iterato
         if not header and ended:
             return
         if len(header) < BLOCK:
-            what = "in the middle of a header" if header else "without the mark of its end"
+            what = "in the middle of a header" if header else "without an end mark"
             raise DataError(f"{path} is cut off: it ends at offset {start + len(header):,} {what}")
         if not header.strip(b"\0"):
             ended = True
@@ -112,8 +110,8 @@ def tar_members(stream: TarStream, path: Path, limits: ArchiveLimits) -> Iterato
             if kind == b"L":
                 name = body.rstrip(b"\0").decode("utf-8", "surrogateescape")
             elif kind == b"x":
-                told = _pax(body, path, start)
-                name, size = told.get("path", name), int(told["size"]) if "size" in told else size
+                fields = _pax(body, path, start)
+                name, size = fields.get("path", name), int(fields["size"]) if "size" in fields else size
             continue
 
         count += 1
@@ -134,7 +132,7 @@ def tar_members(stream: TarStream, path: Path, limits: ArchiveLimits) -> Iterato
 
 
 def _skip(stream: TarStream, offset: int, size: int, what: str, path: Path) -> None:
-    """Go to the block after `size` bytes from `offset`; DataError where the archive ends before."""
+    """Skip to the block after `size` bytes from `offset`; DataError if the archive ends before."""
     stream.advance(offset + size)
     if stream.position < offset + size:
         raise DataError(
@@ -144,16 +142,16 @@ def _skip(stream: TarStream, offset: int, size: int, what: str, path: Path) -> N
 
 
 def _verify(header: bytes, path: Path, start: int) -> None:
-    told = _number(header[148:156], path, start)
+    stated = _number(header[148:156], path, start)
     rest = header[:148] + b" " * 8 + header[156:]
     total = sum(rest)
     # Some old writers summed signed bytes.
-    if told != total and told != total - 256 * sum(byte > 127 for byte in rest):
+    if stated != total and stated != total - 256 * sum(byte > 127 for byte in rest):
         raise DataError(f"{path} is damaged: there is no tar header at offset {start:,}")
 
 
 def _number(field: bytes, path: Path, start: int) -> int:
-    """Octal digits, or, where they did not fit, the number itself behind a byte 0x80."""
+    """Octal digits or, for large numbers, a byte 0x80 and the number in binary."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits = field.strip(b" \0").split(b"\0")[0]
@@ -175,8 +173,8 @@ def _name(header: bytes) -> str:
 
 
 def _pax(body: bytes, path: Path, start: int) -> dict[str, str]:
-    """The name and size a pax header gives to the next member: records `length key=value` and a line end."""
-    told = {}
+    """The name and size of the next member from a pax header, whose records are `length key=value` lines."""
+    fields = {}
     place = 0
     while place < len(body):
         space = body.find(b" ", place, place + 20)
@@ -186,28 +184,26 @@ def _pax(body: bytes, path: Path, start: int) -> dict[str, str]:
         if length <= 0 or place + length > len(body) or not record.endswith(b"\n") or not equals:
             raise DataError(f"{path} is damaged: the pax header at offset {start:,} cannot be read")
         if key.startswith(b"GNU.sparse"):
-            raise DataError(f"{path}: the member after offset {start:,} is a sparse file, which is not read")
+            raise DataError(f"{path}: the member after offset {start:,} is a sparse file, which is not supported")
         if key == b"path" or (key == b"size" and value.isdigit() and len(value) < 20):
-            told[key.decode()] = value.decode("utf-8", "surrogateescape")
+            fields[key.decode()] = value.decode("utf-8", "surrogateescape")
         place += length
-    return told
+    return fields
 
 
-# One tar shard, written so that the same images give the same bytes: no times, no owners, no order but the caller's.
-
-_BLOCK = 512
-RECORD = 20 * _BLOCK  # tar ends its archives on a multiple of this
+RECORD = 20 * BLOCK
+"""Tar archives end on a multiple of this many bytes."""
 
 
 def member_bytes(size: int) -> int:
-    """How many bytes a file of `size` bytes takes in a tar archive."""
-    return _BLOCK + -(-size // _BLOCK) * _BLOCK
+    """Bytes that a file of `size` bytes takes in a tar archive."""
+    return BLOCK + -(-size // BLOCK) * BLOCK
 
 
 class ShardWriter:
-    """Writes members to `.NAME.partial`, which becomes `path` when the block ends well, durably, and vanishes when it does not.
+    """Write a tar archive atomically. The same members give the same bytes: no times, no owners, the caller's order.
 
-    After the block, `bytes` and `sha256` say what was written.
+    After the block, `bytes` and `sha256` describe the written file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -215,45 +211,32 @@ class ShardWriter:
         self.bytes = 0
         self.sha256 = ""
         self._sum = hashlib.sha256()
-        self._partial = path.with_name(f".{path.name}.partial")
-        self._file: FileIO | None = None
+        self._stack = ExitStack()
+        self._file: BinaryIO | None = None
 
     def __enter__(self) -> ShardWriter:
-        try:
-            self._file = self._partial.open("wb", buffering=0)
-        except OSError as error:
-            raise DataError(f"{self._partial} cannot be written: {error.strerror}") from error
+        self._file = self._stack.enter_context(replacing(self.path, needed=0, error=DataError))
         return self
 
     def add(self, name: str, content: bytes) -> None:
-        """Append a file; `name` has at most 100 ASCII letters, and its mode is that of a plain file."""
+        """Append a file; `name` has at most 100 ASCII characters."""
         member = tarfile.TarInfo(name)
         member.size = len(content)
         member.mode = 0o644
         self._write(member.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict"))
-        self._write(content + bytes(-len(content) % _BLOCK))
+        self._write(content + bytes(-len(content) % BLOCK))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        assert self._file is not None
-        try:
-            if kind is None:
-                self._write(bytes(2 * _BLOCK))
-                self._write(bytes(-self.bytes % RECORD))
-                self.sha256 = self._sum.hexdigest()
-                os.fsync(self._file.fileno())
-                self._partial.replace(self.path)
-                sync_folder(self.path.parent)
-        except OSError as fault:
-            raise unwritable(self.path, fault) from fault
-        finally:
-            self._file.close()
-            self._partial.unlink(missing_ok=True)
+        if kind is not None:
+            self._stack.__exit__(kind, error, trace)
+            return
+        with self._stack:
+            self._write(bytes(2 * BLOCK))
+            self._write(bytes(-self.bytes % RECORD))
+            self.sha256 = self._sum.hexdigest()
 
     def _write(self, data: bytes) -> None:
         assert self._file is not None
-        try:
-            write_all(self._file, data)
-        except OSError as fault:
-            raise unwritable(self.path, fault) from fault
+        self._file.write(data)
         self._sum.update(data)
         self.bytes += len(data)

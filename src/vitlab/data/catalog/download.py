@@ -15,7 +15,6 @@ import re
 import shutil
 import socket
 import ssl
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -31,7 +30,8 @@ from urllib.parse import urlsplit
 from vitlab import __version__
 from vitlab.data.catalog.sets import RemoteFile
 from vitlab.errors import DataError, at_least
-from vitlab.io.atomic import FULL, sync_folder, write_all
+from vitlab.io.atomic import DISK_FULL, sync_folder
+from vitlab.io.lock import try_lock
 from vitlab.io.progress import ProgressCallback, silent
 
 # One question to an http server: the bytes of a file from some place on, and what the server says of the file.
@@ -258,10 +258,6 @@ def _note(target: Path) -> Path:
     return target.with_name(f"{target.name}.sha256")
 
 
-if sys.platform != "win32":
-    import fcntl
-
-
 _OFFLINE_ATTEMPTS = 2
 _MOST_ATTEMPTS = 100  # in all: an end even to a connection that breaks after every few bytes
 
@@ -324,7 +320,7 @@ def take(given: Path, file: RemoteFile, target: Path, *, tell: ProgressCallback 
         out.truncate(0)
         with _room(target, os.fstat(dataset.fileno()).st_size):
             while chunk := dataset.read(_CHUNK):
-                write_all(out, chunk)
+                _write_all(out, chunk)
         fault = job.fault(out)
         if fault is not None:
             out.truncate(0)
@@ -461,8 +457,15 @@ class _Job:
                 have += len(chunk)
                 if total is not None and have > total:
                     raise RefusedError(f"{answer.address} gives more than the {total:,} bytes it should")
-                write_all(out, chunk)
+                _write_all(out, chunk)
                 self.tell(f"downloading {self.file.name}", have, total)
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    """Write all of it. The file has no buffer, so a full disk is noticed here and not again when the file is closed."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
 
 
 def _length(out: FileIO) -> int:
@@ -498,12 +501,8 @@ def _partial(target: Path) -> Iterator[FileIO]:
 
 
 def _lock(out: FileIO, target: Path) -> None:
-    if sys.platform == "win32":
-        return
-    try:
-        fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise DataError(f"another process is fetching {target.name} to {target.parent}", hint="wait for it") from None
+    if not try_lock(out.fileno()):
+        raise DataError(f"another process is downloading {target.name} to {target.parent}", hint="wait for it")
 
 
 @contextmanager
@@ -515,7 +514,7 @@ def _room(target: Path, needed: int | None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL:
             raise DataError(f"{target} cannot be written: {error.strerror or error}") from error
         raise _full(target, needed, shutil.disk_usage(target.parent).free) from error
 

@@ -29,7 +29,7 @@ from vitlab.data.readers.recognise import parse_spec
 from vitlab.data.split import assign_parts
 from vitlab.errors import DataError
 from vitlab.io.digests import digest
-from vitlab.io.prefetch import chunks, done_ahead
+from vitlab.io.prefetch import chunks, prefetched
 from vitlab.io.progress import ProgressCallback, silent
 
 # What a look through a data set found: plain values, to be printed or written as JSON.
@@ -492,7 +492,9 @@ def _looks(dataset: Dataset, limits: DecodeLimits) -> Generator[tuple[str, Look 
     def look(indices: range) -> list[tuple[str, Look | str]]:
         return [_look(dataset, index, limits) for index in indices]
 
-    return done_ahead(look, chunks(len(dataset), _CHUNK))  # decoding releases the interpreter's lock
+    with closing(prefetched(look, chunks(len(dataset), _CHUNK))) as ready:  # decoding releases the interpreter's lock
+        for looks in ready:
+            yield from looks
 
 
 def _look(dataset: Dataset, index: int, limits: DecodeLimits) -> tuple[str, Look | str]:

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 from vitlab.data.dataset import Dataset
 from vitlab.data.decode import decode
 from vitlab.errors import ConfigError, DataError
-from vitlab.io.atomic import sync_folder, unwritable
+from vitlab.io.atomic import cannot_write, write_bytes
 from vitlab.io.progress import ProgressCallback, silent
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
@@ -219,12 +219,8 @@ def _save(sheet: Image.Image, path: Path) -> None:
     grey = np.array_equal(np.asarray(red), np.asarray(green)) and np.array_equal(np.asarray(green), np.asarray(blue))
     made = io.BytesIO()
     (red if grey else sheet).save(made, "PNG", optimize=True)
-    partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(made.getvalue())
-        partial.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise unwritable(path, error) from error
+    except OSError as fault:
+        raise cannot_write(path, fault, error=DataError) from fault
+    write_bytes(path, made.getvalue())

@@ -13,15 +13,11 @@ from numpy.typing import NDArray
 
 from vitlab.data.dataset import LabelTable, ListedDataset
 from vitlab.errors import DataError
-from vitlab.io.cache import stamp_of
 from vitlab.io.digests import DIGEST_BYTES, Content, Digests, digest_all
 from vitlab.io.names import printable
 
 Layout = Literal["HW", "HWC", "CHW", "CWH"]
 Pixels = NDArray[np.uint8]
-
-LARGEST_IN_MEMORY = 8 * 2**30
-"""Bytes that one compressed array may have once unpacked, since it is held in memory as a whole."""
 
 _TO_HWC = {"HWC": (0, 1, 2), "CHW": (1, 2, 0), "CWH": (2, 1, 0)}
 
@@ -164,16 +160,6 @@ def check_codes(codes: NDArray[np.integer], images: int, classes: int, where: st
             f"{printable(where)}: {len(wrong):,} labels are outside 0 to {classes - 1};"
             f" the first is {codes[wrong[0]]}, of image {wrong[0]:,}"
         )
-
-
-def map_bytes(path: Path, stamp: tuple[int, int, int], offset: int, length: int) -> Pixels:
-    """Bytes of a file as memory, paged in as they are read; DataError where the file has changed since it was listed."""
-    status = path.stat()
-    if stamp_of(status)[:2] != stamp[:2] or offset + length > status.st_size:
-        raise DataError(f"{printable(str(path))} has changed since it was opened", hint="start again")
-    if length == 0:
-        return np.zeros(0, np.uint8)
-    return np.memmap(path, np.uint8, mode="r", offset=offset, shape=(length,))
 
 
 def find_file(root: Path, names: Sequence[str]) -> Path | None:

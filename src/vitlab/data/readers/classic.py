@@ -13,14 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.dataset import ListedDataset
-from vitlab.data.readers.blocks import LARGEST_IN_MEMORY, PixelBlock, Pixels, find_file, from_blocks, map_bytes
+from vitlab.data.readers.blocks import PixelBlock, Pixels, find_file, from_blocks
 from vitlab.data.readers.manifest import read_bytes, read_classes
 from vitlab.data.readers.matfile import MatArray, list_arrays, read_array
 from vitlab.data.split import TEST, TRAIN
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import GZIP, MOST_INFLATED, inflated
 from vitlab.io.cache import stamp_of
+from vitlab.io.files import map_bytes
 from vitlab.io.names import printable
+from vitlab.io.npz import LARGEST_IN_MEMORY
 
 CifarKind = Literal["cifar10", "cifar100", "cifar100-coarse"]
 

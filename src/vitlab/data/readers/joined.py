@@ -31,11 +31,11 @@ from vitlab.config.serialize import from_json, to_json
 from vitlab.data.dataset import PARTS, Contents, LabelTable, ListedDataset, SoftLabels, align_labels
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.blocks import check_codes
-from vitlab.data.readers.npz_pack import open_npz
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.atomic import write_bytes, write_text
 from vitlab.io.digests import DIGEST_BYTES, Content, Digests
 from vitlab.io.names import printable
+from vitlab.io.npz import open_npz
 
 _VERSION = 1
 

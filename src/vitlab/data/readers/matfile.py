@@ -17,10 +17,10 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.readers.blocks import LARGEST_IN_MEMORY
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import MOST_INFLATED, ZLIB, inflated
 from vitlab.io.names import printable
+from vitlab.io.npz import LARGEST_IN_MEMORY
 
 _MATRIX, _COMPRESSED = 14, 15
 _STORED_AS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from vitlab.data.dataset import UNDECLARED, LabelTable, ListedDataset
 from vitlab.data.readers.blocks import LARGEST_IN_MEMORY, PixelBlock, Pixels, check_codes, find_file, from_blocks
 from vitlab.data.readers.folder import FileRow, from_files
-from vitlab.data.readers.npz_pack import NpzArray, open_npz
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import GZIP, MOST_INFLATED, ArchiveLimits, inflated
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests
 from vitlab.io.names import printable
+from vitlab.io.npz import NpzArray, open_npz
 
 LISTS = (("train800.txt", TRAIN), ("val200.txt", VAL), ("test.txt", TEST))
 

@@ -13,11 +13,10 @@ import mmap
 import os
 import shutil
 import struct
-import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -32,7 +31,9 @@ from vitlab.data.dataset import UNKNOWN, Dataset, Label, LabelTable, Sample
 from vitlab.data.sampler import rng_of
 from vitlab.data.workers.memory import memory_available, nameless_file
 from vitlab.errors import ConfigError, DataError
+from vitlab.io.atomic import sync_folder
 from vitlab.io.cache import cache_folder
+from vitlab.io.lock import locked
 from vitlab.io.names import Names
 
 # Images decoded once: a file of pixels, in memory or on disk, that all workers map and none copies.
@@ -42,7 +43,7 @@ from vitlab.io.names import Names
 #
 # Axes: N images, H height, W width, C channels.
 
-_MARK = b"vitlab images1"
+_MARK = b"vitlab-images-v1"
 _TRAILER = struct.Struct("<16sQQ32s")
 _BLOCK = 64  # images decoded ahead of the writing
 
@@ -204,9 +205,6 @@ def _label_table(labels: Sequence[Label], *, multi_label: bool) -> LabelTable:
     return LabelTable(codes=np.array([UNKNOWN if label is None else label for label in labels], np.int32))
 
 
-if sys.platform != "win32":
-    import fcntl
-
 _SAMPLES = 16
 _GIB = 2**30
 _MOST_MEMORY = 4 * _GIB  # that `auto` takes, and not more than a quarter of what is available
@@ -306,7 +304,7 @@ def _existing(folder: Path) -> Path:
 def _on_disk(path: Path, dataset: Dataset, decode: Decode, threads: int) -> str:
     """See that the file is there and sound, making it where it is not; what to add to the note."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path):
+    with locked(path.with_name(f".{path.name}.lock")):  # a second rank waits, and then finds the file
         if is_sound(path):
             return ", found and verified"
         damaged = path.exists()
@@ -318,32 +316,11 @@ def _on_disk(path: Path, dataset: Dataset, decode: Decode, threads: int) -> str:
                 write_decoded(dataset, decode, file, key=path.stem, threads=threads)
                 os.fsync(file.fileno())
             unfinished.replace(path)
-            _sync(path.parent)
+            sync_folder(path.parent)
         finally:
             with suppress(OSError):
                 unfinished.unlink(missing_ok=True)
         return ", made again because it was damaged" if damaged else ""
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold others off while the file is checked and made: the second rank waits and then finds it."""
-    if sys.platform == "win32":
-        yield
-        return
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the file, also by the death of the process
-        yield
-
-
-def _sync(folder: Path) -> None:
-    if sys.platform == "win32":  # a folder cannot be opened there
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _bytes(count: float) -> str:
