@@ -107,8 +107,11 @@ def test_a_timm_folder_says_the_same_to_who_does_not_see_the_header(tmp_path: Pa
         (small_config(representation_width=48), "no hidden layer before the head since 0.8"),
         (small_config(stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1)), "no model with this ResNet"),
         (ResNetConfig(blocks=(1, 1), stage_widths=(128, 256), num_classes=3), "no model with this ResNet"),
+        (OPTIONS["swin, no head, rectangle"], "reads a Swin without a head as a file of Swin's authors"),
+        (OPTIONS["convnext"], "no convnext of this shape"),
+        (OPTIONS["efficientnet"], "no efficientnet of this shape"),
     ],
-    ids=["hidden layer", "hybrid", "resnet"],
+    ids=["hidden layer", "hybrid", "resnet", "swin", "convnext", "efficientnet"],
 )
 def test_a_folder_that_timm_could_not_open_is_refused_and_a_file_is_not(tmp_path: Path, config: ModelConfig, word: str) -> None:
     path = tmp_path / "native.safetensors"

@@ -16,11 +16,13 @@ from vitlab.checkpoints.formats.infer import WIDE_HEADS, cropped, described, mak
 from vitlab.checkpoints.formats.resnet import bit_config, bit_rows, resnet_notes
 from vitlab.checkpoints.formats.sidecar import Sidecar
 from vitlab.checkpoints.formats.timm_families import find_rival, holds_rival, rival_notes, rival_rows
-from vitlab.checkpoints.formats.timm_sidecar import is_timm, labels_of, preprocess_of, said_of, sidecar_of
+from vitlab.checkpoints.formats.timm_sidecar import CONVNEXT_EPS, is_timm, labels_of, preprocess_of, said_of, sidecar_of
 from vitlab.checkpoints.formats.timm_vit import Said, vit_config, vit_rows
 from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
+from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitlab.config.model import PROFILES, ModelConfig, ResNetConfig, ViTConfig
+from vitlab.config.swin import SwinConfig
 
 FORMAT = "timm"
 CAN = Expressible(
@@ -92,6 +94,8 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
         notes, alone = _vit_notes(config), _tensors_alone(config)
     else:
         notes = rival_notes(config)
+        if isinstance(config, ConvNeXtConfig) and config.norm_eps != CONVNEXT_EPS:
+            alone = [f"the tensors do not say that norm_eps is {config.norm_eps:g}: timm needs norm_eps={config.norm_eps:g}"]
     tensors = to_theirs(state, _rows(config), native_shapes(config))
     beside = sidecar_of(config, preprocess, labels)
     return Written(
@@ -168,6 +172,8 @@ def _unbuilt(config: ModelConfig) -> str:
         return "timm has had no hidden layer before the head since 0.8"
     if isinstance(config, ViTConfig | ResNetConfig):
         return "timm has no model with this ResNet under a name"
+    if isinstance(config, SwinConfig) and not config.num_classes:
+        return "timm reads a Swin without a head as a file of Swin's authors"
     return f"timm has no {config.kind} of this shape under a name"
 
 

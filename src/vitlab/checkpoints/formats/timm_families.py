@@ -11,7 +11,7 @@ from vitlab.checkpoints.formats import convnext_layout, swin_layout
 from vitlab.checkpoints.formats.contract import Told, not_of
 from vitlab.checkpoints.formats.convnext_layout import convnext_config, convnext_rows
 from vitlab.checkpoints.formats.efficientnet import efficientnet_config, efficientnet_rows, is_efficientnet, without_counters
-from vitlab.checkpoints.formats.infer import numerics_of
+from vitlab.checkpoints.formats.infer import making, numerics_of
 from vitlab.checkpoints.formats.sidecar import Sidecar, number, size, text, within
 from vitlab.checkpoints.formats.swin_layout import swin_config, swin_rows, without_computed
 from vitlab.checkpoints.formats.timm_sidecar import image_size_of, refuse_unseen
@@ -64,7 +64,8 @@ def find_rival(tensors: Tensors, told: Told, stated: ModelConfig | None, beside:
         if beside is not None:
             refuse_unseen(beside, "convnext")
             eps = number(within(beside, "model_args"), "norm_eps") or eps
-        return Found(config=replace(convnext, norm_eps=eps), tensors=tensors, notes=tuple(notes))
+        with making(where):
+            return Found(config=replace(convnext, norm_eps=eps), tensors=tensors, notes=tuple(notes))
     stages = tuple(stage.stride for stage in stated.plan) if isinstance(stated, EfficientNetConfig) else None
     padding: Padding | None = stated.padding if isinstance(stated, EfficientNetConfig) else None
     if beside is not None:
@@ -95,14 +96,12 @@ def rival_notes(config: RivalConfig) -> list[str]:
     """In what timm computes another model than this one."""
     match config:
         case SwinConfig():
-            implied, notes = 1e-5, _swin_notes(config)
-        case ConvNeXtConfig():
-            implied, notes = 1e-6, []
+            notes = _swin_notes(config)
+            if config.norm_eps != 1e-5:
+                notes.append(f"this model's norm_eps is {config.norm_eps:g} and timm uses 1e-05: its logits will differ slightly")
+            return notes
         case _:
             return []
-    if config.norm_eps != implied:
-        notes.append(f"this model's norm_eps is {config.norm_eps:g} and timm uses {implied:g}: its logits will differ slightly")
-    return notes
 
 
 def _swin_notes(config: SwinConfig) -> list[str]:

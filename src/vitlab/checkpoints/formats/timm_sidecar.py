@@ -29,9 +29,10 @@ def architecture_of(config: RivalConfig) -> str | None:
     """A name under which timm builds a model whose shape can be given by arguments, or None."""
     match config:
         case SwinConfig():
-            # Of a window that is not square timm 1.0 takes the table for that of another, and fails to resize it.
+            # timm 1.0 fails to resize the table of a window that is not square, and reads a file without a head as the authors'.
             square = all(down == across for down, across in (config.patch_size, *config.windows))
-            return "swin_base_patch4_window7_224" if square and _timms_windows(config) == config.windows else None
+            builds = square and config.num_classes and _timms_windows(config) == config.windows
+            return "swin_base_patch4_window7_224" if builds else None
         case ConvNeXtConfig():
             return "convnext_base" if len(config.depths) == 4 else None
         case EfficientNetConfig():
@@ -66,6 +67,7 @@ def arguments_of(config: RivalConfig) -> dict[str, Json]:
                 "kernel_sizes": config.kernel,
                 "patch_size": config.patch_size,
                 "ls_init_value": config.layer_scale or None,
+                **({} if config.norm_eps == CONVNEXT_EPS else {"norm_eps": config.norm_eps}),
             }
         case _:
             return {"in_chans": config.channels}
@@ -91,6 +93,7 @@ TANH = re.compile(
 HEADS = {"vit_base_patch16_gap_224": 16, "test_vit": 2, "test_vit2": 2}
 # Arguments of a timm model that change its numbers and leave no trace in its tensors: name -> the value vitlab has.
 UNSEEN = {"pool_include_prefix": False, "padding_same": True}
+CONVNEXT_EPS = 1e-6  # of timm's ConvNeXts that are not told another
 # The same for its Swins, ConvNeXts and EfficientNets: name -> the values vitlab has (None where the argument is not given).
 UNSEEN_IN_FAMILY: dict[str, dict[str, tuple[str | None, ...]]] = {
     "swin": {"act_layer": (None, "gelu")},
