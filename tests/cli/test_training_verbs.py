@@ -287,7 +287,7 @@ def test_a_command_line_not_understood_exits_2(words: tuple[str, ...], message: 
         (("finetune", "nowhere/"), "nowhere/ does not exist"),
         (("finetune", "digits", "--recipe", "finetune-pets"), "finetune-pets fine-tunes a checkpoint, and none is given"),
         (("finetune", "digits", "--steps", "4", "--epochs", "2"), "steps=4 and epochs=2.0 both say how long"),
-        (("finetune", "digits", "--model", "ViT-X/16"), "no variant called 'ViT-X/16'"),
+        (("finetune", "digits", "--model", "ViT-X/16"), "no model called 'ViT-X/16'"),
         (("pretrain", "--recipe", "imagenet-scratch", "--data", "digits", "--preset", "light1"), "imagenet-scratch has its own"),
     ],
 )

@@ -101,5 +101,5 @@ def test_weights_that_vitlab_does_not_load_yet_say_what_is_missing() -> None:
 def test_an_unknown_name_is_answered() -> None:
     with pytest.raises(ConfigError, match="vit_base_patch16_224"):
         find_weights("vit_base_patch16_224.nothing")
-    with pytest.raises(ConfigError, match="no variant called"):
+    with pytest.raises(ConfigError, match="no model called"):
         find_weights("nothing-like-it")

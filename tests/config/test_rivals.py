@@ -71,7 +71,7 @@ def test_a_recurrent_network_takes_any_patch() -> None:
     ],
 )
 def test_a_name_nearly_right_is_answered_with_the_right_one(name: str, hint: str) -> None:
-    with pytest.raises(ConfigError, match="no variant called") as caught:
+    with pytest.raises(ConfigError, match="no model called") as caught:
         variant(name)
     assert caught.value.hint is not None
     assert hint in caught.value.hint

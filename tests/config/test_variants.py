@@ -54,7 +54,7 @@ def test_a_spelling_that_fits_two_models_is_refused_and_both_are_named(spelling:
 def test_an_unknown_name_is_answered_with_the_nearest_known_one(name: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         variant(name)
-    assert f"no variant called {name!r}" in caught.value.message
+    assert f"no model called {name!r}" in caught.value.message
     assert caught.value.hint is not None
     assert hint in caught.value.hint
 

@@ -365,4 +365,4 @@ def _unknown(name: str) -> ConfigError:
     known = (*NAMES, *architectures())
     alike = [other for other in known if other in _VIT_NAMES or other[:2].casefold() == name[:2].casefold()]
     hint = did_you_mean(name, alike, count=2) or f"one of {', '.join(NAMES)}, or a name of timm's"
-    return ConfigError(f"no variant called {name!r}", hint=hint)
+    return ConfigError(f"no model called {name!r}", hint=hint)
