@@ -11,7 +11,6 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 from vitlab.config import timm_names
-from vitlab.config.model import ModelConfig
 from vitlab.config.timm_names import Shape
 from vitlab.config.variants import name_of, variant
 from vitlab.errors import ConfigError, did_you_mean
@@ -611,9 +610,7 @@ _TRANSFORMERS: tuple[_Group, ...] = (
 @cache
 def public_weights() -> tuple[PublicWeights, ...]:
     """The whole table."""
-    timm = [_timm_row(group, line.split()) for group in _TIMM for line in group.rows.strip().splitlines()]
-    hub = [_hub_row(group, line.split()) for group in _TRANSFORMERS for line in group.rows.strip().splitlines()]
-    return (*timm, *hub)
+    return tuple(_row(group, fields) for group, fields in _lines())
 
 
 def weights_for(name: str) -> tuple[PublicWeights, ...]:
@@ -622,8 +619,10 @@ def weights_for(name: str) -> tuple[PublicWeights, ...]:
     Of timm's architecture: those under its name. Of vitlab's name: those of the very architecture and image size, then those
     of other image sizes, then those whose pooling, registers or layer scale differ.
     """
-    if name in _by_architecture() or name in timm_names.architectures():
-        return _by_architecture().get(name, ())
+    if rows := _rows_of(name):
+        return rows
+    if name in timm_names.architectures():
+        return ()
     config = variant(name)
     wanted, size = timm_names.shape_of(config), name_of(config)
     near = [(distance, row) for row in public_weights() if (distance := _distance(row, wanted, size)) is not None]
@@ -645,7 +644,7 @@ def find_weights(name: str) -> PublicWeights:
 
 def tagged(architecture: str, tag: str) -> PublicWeights | None:
     """The weights of timm's architecture under that tag, without a tag the default ones; None where it has no public weights."""
-    rows = _by_architecture().get(architecture, ())
+    rows = _rows_of(architecture)
     if not tag:
         return rows[0] if rows else None
     found = next((row for row in rows if row.name == f"{architecture}.{tag}"), None)
@@ -657,38 +656,23 @@ def tagged(architecture: str, tag: str) -> PublicWeights | None:
 
 
 @cache
-def _by_architecture() -> dict[str, tuple[PublicWeights, ...]]:
-    found: dict[str, list[PublicWeights]] = {}
-    for row in public_weights():
-        if "_" in row.model:
-            found.setdefault(row.model, []).append(row)
-    return {architecture: tuple(rows) for architecture, rows in found.items()}
+def _lines() -> tuple[tuple[_Group, list[str]], ...]:
+    """The lines of the table, each as name, model, score and, where it is told, image size."""
+    timm = [(group, line.split()) for group in _TIMM for line in group.rows.strip().splitlines()]
+    hub = [(group, line.split()) for group in _TRANSFORMERS for line in group.rows.strip().splitlines()]
+    return (*((group, [name, name.partition(".")[0], *rest]) for group, (name, *rest) in timm), *hub)
 
 
-def _timm_row(group: _Group, fields: list[str]) -> PublicWeights:
-    name, score, *side = fields
-    architecture = name.partition(".")[0]
-    config = timm_names.architecture_config(architecture)
-    return _row(
-        group,
-        name=name,
-        model=architecture,
-        config=config,
-        repository="timm/" + name.replace("_quickgelu", ""),  # timm keeps weights for both GELUs in one repository
-        score=score,
-        image_size=int(side[0]) if side or config is None else config.image_size[0],
-    )
+@cache
+def _rows_of(architecture: str) -> tuple[PublicWeights, ...]:
+    """The rows of an architecture of timm."""
+    return tuple(_row(group, fields) for group, fields in _lines() if fields[1] == architecture and "_" in architecture)
 
 
-def _hub_row(group: _Group, fields: list[str]) -> PublicWeights:
-    name, model, score, side = fields
-    config = timm_names.architecture_config(model) or variant(model)
-    return _row(group, name=name, model=model, config=config, repository=name, score=score, image_size=int(side))
-
-
-def _row(
-    group: _Group, *, name: str, model: str, config: ModelConfig | None, repository: str, score: str, image_size: int
-) -> PublicWeights:
+def _row(group: _Group, fields: list[str]) -> PublicWeights:
+    name, model, score, *side = fields
+    config = timm_names.architecture_config(model) or (None if "_" in model else variant(model))
+    repository = name if "/" in name else "timm/" + name.replace("_quickgelu", "")  # timm has one repository for both GELUs
     scored = score != "-"
     return PublicWeights(
         name=name,
@@ -697,7 +681,7 @@ def _row(
         address=f"hub:{repository}",
         family=group.family,
         data=group.data,
-        image_size=image_size,
+        image_size=int(side[0]) if side or config is None else config.image_size[0],
         num_classes=group.num_classes,
         score=float(score) if scored else None,
         metric=group.metric if scored else None,
