@@ -26,6 +26,10 @@ class ConfigError(VitlabError):
     """A setting that is unknown, of the wrong type, or impossible beside the others."""
 
 
+class UsageError(ConfigError):
+    """Arguments that contradict each other or are missing: of a function, or of a command line, which then ends with exit code 2."""
+
+
 class DataError(VitlabError):
     """A image, folder, archive or label that cannot be used as it is."""
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from vitlab.errors import VitlabError
+from vitlab.errors import UsageError, VitlabError
 
-
-class UsageError(VitlabError):
-    """A command line that cannot be understood."""
+__all__ = ["UsageError", "error", "note", "printable"]
 
 
 def error(fault: VitlabError) -> None:

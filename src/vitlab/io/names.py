@@ -8,12 +8,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.io.text import printable
 
-def printable(name: str) -> str:
-    """A name on one line: control characters, line ends and undecodable bytes as escapes, every other letter as it is."""
-    if name.isprintable():
-        return name
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
+__all__ = ["Names", "printable"]
 
 
 class Names:
