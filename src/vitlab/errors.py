@@ -27,7 +27,7 @@ class ConfigError(VitlabError):
 
 
 class UsageError(ConfigError):
-    """Arguments that contradict each other or are missing: of a function, or of a command line, which then ends with exit code 2."""
+    """Arguments that contradict each other or are missing: of a function or a command line (exit code 2)."""
 
 
 class DataError(VitlabError):

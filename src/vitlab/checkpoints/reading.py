@@ -56,9 +56,19 @@ def read_source(path: str | Path, told: Told, *, values: bool = True) -> Source:
     if is_hub(path):
         folder, fetched = fetch(str(path))
         path = folder
-    place = Path(path)
+    place = model_in(Path(path))
     source = _read_native(place, told, values) or _read_foreign(place, told, values)
     return replace(source, reading=replace(source.reading, notes=(*fetched, *source.reading.notes)))
+
+
+def model_in(place: Path) -> Path:
+    """The model in the folder of a training run: the finished one, else the last checkpoint's. Any other path is returned as is."""
+    if not (place / "run.json").is_file():
+        return place
+    for model in (place / "model.safetensors", place / "last" / "model.safetensors", place / "last"):  # the last may be in parts
+        if model.exists():
+            return model
+    raise CheckpointError(f"the run in {place} has no checkpoint yet", hint="run its command again to resume it")
 
 
 def _read_native(place: Path, told: Told, values: bool) -> Source | None:

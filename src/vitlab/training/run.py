@@ -1,0 +1,323 @@
+"""`Run`, the result of training, and `EventStream`, a run as it happens.
+
+`vitlab.train` returns an `EventStream`; `vitlab.finetune` and `vitlab.pretrain` consume one with `run_to_end` and return the `Run`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitlab.checkpoints.reading import model_in
+from vitlab.config.data import Split
+from vitlab.config.run import RunConfig
+from vitlab.config.serialize import to_json
+from vitlab.errors import TrainingError
+from vitlab.io.display import Block, Displayed
+from vitlab.recipes.reasons import model_said
+from vitlab.training.events import Finished, Reason
+from vitlab.training.run_folder import RunDirectory
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from vitlab.checkpoints import Checkpoint
+    from vitlab.config.overrides import DataFacts
+    from vitlab.training.callbacks import Listener
+    from vitlab.training.plan import Plan
+    from vitlab.training.sweep import SweepEvent, Trial
+
+RUN_JSON = "run.json"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run(Displayed):
+    """A training run. `path` is its folder; every function that takes a model takes a run.
+
+    `metrics` are those of the last evaluation, on the split `evaluated_on`: loss, top1, ... `reason` says why the run ended after
+    `step` steps: finished, terminated, interrupted, max-time or patience. `plan` is set, and nothing is trained, after `dry_run`.
+    `trials` are the learning rates that a sweep tried; `notes` say what was chosen and why.
+    """
+
+    path: Path
+    config: RunConfig
+    reason: Reason | None = None
+    step: int = 0
+    seconds: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    evaluated_on: Split | None = None
+    notes: tuple[str, ...] = ()
+    plan: Plan | None = None
+    trials: tuple[Trial, ...] = ()
+    runs: int = 1
+
+    @classmethod
+    def load(cls, path: str | Path) -> Run:
+        """The run in a folder, as far as it came."""
+        directory = RunDirectory(Path(path))
+        config = directory.config() if Path(path).is_dir() else None
+        if config is None:
+            raise TrainingError(
+                f"{path} is not the folder of a run: it has no {RUN_JSON}", hint="pretrain, finetune and train make such folders"
+            )
+        last: dict[str, Any] = next((event for event in reversed(directory.events()) if event.get("event") == Finished.event), {})
+        return cls(
+            path=Path(path),
+            config=config,
+            reason=last.get("reason"),
+            step=last.get("step", 0),
+            seconds=last.get("seconds", 0.0),
+            metrics=last.get("metrics", {}),
+            evaluated_on=config.data.evaluate_split,
+        )
+
+    @property
+    def file(self) -> Path:
+        """The model to use: `model.safetensors` of a finished run, else the last checkpoint."""
+        return model_in(self.path)
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The trained checkpoint, loaded on first use."""
+        from vitlab.checkpoints import load
+
+        return load(self.file)
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained model."""
+        return self.checkpoint.model
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The names of the classes."""
+        return self.checkpoint.labels
+
+    def __fspath__(self) -> str:
+        return str(self.file)
+
+    def tables(self) -> Iterable[Block]:
+        """The plan, or the trials of a sweep and how the run ended."""
+        if self.plan is not None:
+            return [self._planned(self.plan) | {"total_seconds": _said(self._total(self.plan))}]
+        if not self.trials:
+            return [self._ended() | self.metrics]
+        return [self._trials(), self._ended() | self.metrics | {"sweep": str(self.path.parent / "sweep.json")}]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values; of a plan also the config, which `train` takes."""
+        if self.plan is not None:
+            told = self._planned(self.plan) | {"total_seconds": self._total(self.plan)}
+            return {**told, "notes": list(self.plan.notes), "run": to_json(self.config)}
+        ended = self._ended() | {"metrics": dict(self.metrics), "notes": list(self.notes)}
+        if not self.trials:
+            return ended
+        return {
+            "trials": self._trials(),
+            "lr": self.config.train.optimizer.lr,
+            **ended,
+            "sweep": str(self.path.parent / "sweep.json"),
+        }
+
+    def _ended(self) -> dict[str, Any]:
+        stopped = self.reason not in ("finished", "patience")
+        return {
+            "recipe": self.config.name,
+            "ended": self.reason,
+            "steps": self.step,
+            "evaluated_on": self.evaluated_on,
+            "seconds": round(self.seconds, 1),
+            "model": None if stopped and not _has_model(self.path) else str(self.file),
+            "config": str(self.path / RUN_JSON),
+            "events": str(self.path / "events.jsonl"),
+            "report": f"vitlab report {self.path}",
+        }
+
+    def _trials(self) -> list[dict[str, Any]]:
+        names = list(next((trial.metrics for trial in self.trials if trial.metrics), {}))
+        chosen = self.config.train.optimizer.lr
+        return [
+            {"lr": trial.rate, **{name: trial.metrics.get(name) for name in names}, "chosen": trial.rate == chosen}
+            for trial in self.trials
+        ]
+
+    def _planned(self, plan: Plan) -> dict[str, Any]:
+        counted = to_json(plan)
+        assert isinstance(counted, dict)
+        return {
+            "recipe": self.config.name,
+            "model": model_said(self.config.model),
+            "start": self.config.start,
+            "out": str(self.path),
+            "image_size": list(self.config.model.image_size),
+            **{name: value for name, value in counted.items() if name != "notes"},
+            "runs": self.runs,
+        }
+
+    def _total(self, plan: Plan) -> float | None:
+        return None if plan.seconds is None else plan.seconds * self.runs
+
+
+def _said(seconds: float | None) -> str | None:
+    from vitlab.training.callbacks import duration
+
+    return None if seconds is None else f"{seconds:,.0f} ({duration(seconds)})"
+
+
+def _has_model(folder: Path) -> bool:
+    return (folder / "model.safetensors").exists() or (folder / "last").exists()
+
+
+class EventStream(Iterator["SweepEvent"]):
+    """A run as it happens: iterate it to train. `run_to_end` iterates it for you and returns the `Run`.
+
+    Nothing happens before the first event is asked for. A stream that nobody iterates warns when it is thrown away.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        out: str | Path,
+        rates: Sequence[float] = (),
+        data: DataFacts | None = None,
+        override: bool = False,
+        dry_run: bool = False,
+        tensorboard: bool = False,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        from vitlab.training.control import Control
+
+        self.config = config
+        self.path = Path(out)
+        self.control = Control()
+        self._rates = tuple(rates)
+        self._data = data
+        self._override = override
+        self._dry_run = dry_run
+        self._tensorboard = tensorboard
+        self._notes = notes
+        self._events: Iterator[SweepEvent] | None = None
+
+    def __next__(self) -> SweepEvent:
+        if self._events is None:
+            self._events = self._begin()
+        return next(self._events)
+
+    def __del__(self) -> None:
+        if self._events is None:
+            warnings.warn(
+                f"the events of train(..., out={str(self.path)!r}) were never iterated, so nothing was trained:"
+                " write `for event in vitlab.train(...)`, or call .run_to_end()",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def run_to_end(self, *, quiet: bool = False) -> Run:
+        """Train to the end, or to a signal, with a progress display on stderr unless `quiet`; the `Run`.
+
+        Ctrl-C and SIGTERM end the run with a checkpoint: the same call resumes it.
+        """
+        from vitlab.training.control import signals
+        from vitlab.training.sweep import Swept
+
+        if self._dry_run:
+            return self._planned()
+        here: AbstractContextManager[None] = (
+            signals(self.control) if threading.current_thread() is threading.main_thread() else nullcontext()
+        )
+        last: SweepEvent | None = None
+        listeners = _display(quiet)
+        try:
+            with here:
+                for last in self:
+                    for listener in listeners:
+                        listener.hear(last)
+        finally:
+            for listener in listeners:
+                listener.close()
+        if isinstance(last, Swept):
+            return self._swept(last)
+        assert isinstance(last, Finished)
+        return self._run(last, self.path, self.config)
+
+    def _begin(self) -> Iterator[SweepEvent]:
+        if self._dry_run:
+            return iter(())
+        from vitlab.training.cpu import keep_memory
+        from vitlab.training.plan import this_machine
+        from vitlab.training.sweep import sweep
+        from vitlab.training.trainer import train
+
+        if not this_machine().accelerator:
+            keep_memory()
+        if self._rates:
+            events: Iterator[SweepEvent] = sweep(
+                self.config, self._rates, out=self.path, judge=self._final_split, control=self.control, override=self._override
+            )
+        else:
+            events = train(self.config, out=self.path, control=self.control, override=self._override)
+        return _logged(events) if self._tensorboard else events
+
+    @property
+    def _final_split(self) -> Split | None:
+        """What the last run of a sweep is evaluated on: images that had no part in the choice."""
+        return "test" if self._data is not None and "test" in self._data.splits else None
+
+    def _run(self, ended: Finished, path: Path, config: RunConfig, trials: tuple[Trial, ...] = ()) -> Run:
+        return Run(
+            path=path,
+            config=config,
+            reason=ended.reason,
+            step=ended.step,
+            seconds=ended.seconds,
+            metrics=dict(ended.metrics),
+            evaluated_on=self._final_split if trials else config.data.evaluate_split,
+            notes=self._notes,
+            trials=trials,
+        )
+
+    def _swept(self, swept: Any) -> Run:
+        from vitlab.training.sweep import final_of
+
+        config = final_of(self.config, swept.rate, self._final_split)
+        return self._run(swept.finished, self.path / "final", config, swept.trials)
+
+    def _planned(self) -> Run:
+        from vitlab.training.plan import plan
+
+        self._events = iter(())
+        made = plan(self.config, data=self._data)
+        return Run(path=self.path, config=self.config, plan=made, notes=(*self._notes, *made.notes), runs=len(self._rates) + 1)
+
+
+def _display(quiet: bool) -> list[Listener]:
+    """Who hears of the run; under torchrun the leading process displays it for all."""
+    from vitlab.training.callbacks import listener_for
+    from vitlab.training.distributed import leads
+
+    return [] if quiet or not leads() else [listener_for(sys.stderr)]
+
+
+def _logged(events: Iterator[SweepEvent]) -> Iterator[SweepEvent]:
+    """The events, each also given to TensorBoard."""
+    from vitlab.training.callbacks import TensorBoard
+    from vitlab.training.distributed import leads
+
+    if not leads():
+        yield from events
+        return
+    board = TensorBoard()
+    try:
+        for event in events:
+            board.hear(event)
+            yield event
+    finally:
+        board.close()
