@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from vitlab.io.names import printable
+from vitlab.io.text import printable
 
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 
@@ -38,11 +38,8 @@ def rows_text(rows: Sequence[Mapping[str, Value]]) -> str:
 
 def facts_html(facts: Mapping[str, Value]) -> str:
     """The same as an HTML table."""
-    body = "".join(
-        f"<tr><th style='text-align:left'>{escape(key.replace('_', ' '))}</th><td style='text-align:left'>{escape(cell(value))}</td></tr>"
-        for key, value in facts.items()
-    )
-    return f"<table>{body}</table>"
+    rows = (f"<tr><th>{escape(key.replace('_', ' '))}</th><td>{escape(cell(value))}</td></tr>" for key, value in facts.items())
+    return f"<table>{''.join(rows)}</table>"
 
 
 def rows_html(rows: Sequence[Mapping[str, Value]]) -> str:

@@ -62,7 +62,8 @@ class ZipIndex:
 def read_zip_index(path: Path, limits: ArchiveLimits = READ_IN_PLACE, *, paths: bool = True) -> ZipIndex:
     """Read and check the table of contents; DataError if the archive is damaged, hostile or exceeds `limits`.
 
-    With `paths`, names must be relative paths inside the archive; without, any name is accepted (the arrays of an .npz).
+    With `paths`, members are files and folders, and names must be relative paths inside the archive. Without, members are
+    named data, such as the arrays of an .npz, whatever their names and modes.
     """
     try:
         with open(path, "rb") as file:  # noqa: PTH123
@@ -80,12 +81,14 @@ def read_zip_index(path: Path, limits: ArchiveLimits = READ_IN_PLACE, *, paths: 
     numbers = array("q")
     ignored: Counter[str] = Counter()
     for name, mode, entry in _entries(directory, count, path):
-        plain = checked_name(name, path) if paths else name
-        if name.endswith("/") or not plain:
-            continue
-        if mode and not stat.S_ISREG(mode):
-            ignored["link" if stat.S_ISLNK(mode) else "device"] += 1
-            continue
+        plain = name
+        if paths:
+            plain = checked_name(name, path)
+            if name.endswith("/") or not plain:
+                continue
+            if mode and not stat.S_ISREG(mode):
+                ignored["link" if stat.S_ISLNK(mode) else "device"] += 1
+                continue
         names.append(plain)
         numbers.extend(entry)
     table = np.frombuffer(numbers, np.int64).reshape(-1, 5)

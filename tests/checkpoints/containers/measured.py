@@ -13,7 +13,7 @@ from tests import processes
 _CHILD = """
 import json, sys
 from pathlib import Path
-from vitlab.checkpoint.files import read_file
+from vitlab.checkpoints.containers import read_file
 from vitlab.errors import VitlabError
 
 def peak():

@@ -53,8 +53,8 @@ MISTAKES: dict[str, tuple[bytes, str, str]] = {
     "a image": (b"\x89PNG\r\n\x1a\n" + b"\x00" * 40, "image", "weights"),
     "a config": (json.dumps({"hidden_size": 768}).encode(), "without a weight_map", "folder"),
     "a JSON text that is broken": (b'{"weight_map": ', "is not JSON", ""),
-    "noise": (bytes(range(7, 207)), "no weights file vitlab knows", ".safetensors"),
-    "words": (b"hello, here are the weights you asked for", "no weights file vitlab knows", ".safetensors"),
+    "noise": (bytes(range(7, 207)), "not a weights file", ".safetensors"),
+    "words": (b"hello, here are the weights you asked for", "not a weights file", ".safetensors"),
 }
 
 

@@ -177,7 +177,7 @@ CORPUS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a payload alone": (_saves(lambda path: _Payload(path.parent / "marker")), "asks for posix.system"),
     "a payload in the old format": (_saves(lambda path: {"x": _Payload(path.parent / "marker")}, legacy=True), "posix.system"),
     "a bare pickle": (_bare(lambda path: _Payload(path.parent / "marker")), "Python pickle"),
-    "a bare pickle of protocol 0": (_bare(lambda path: _Payload(path.parent / "marker"), protocol=0), "no weights file"),
+    "a bare pickle of protocol 0": (_bare(lambda path: _Payload(path.parent / "marker"), protocol=0), "not a weights file"),
     "a torch.export archive": (_exported, "zip archive of"),
     "a distributed checkpoint's .metadata": (_bare(lambda path: {"metadata": _Payload(path.parent / "marker")}), "Python pickle"),
     "a TorchScript program": (_program, "TorchScript"),

@@ -10,13 +10,15 @@ from typing import BinaryIO
 
 import torch
 
-from vitlab.checkpoints.containers.npz import is_npz, read_npz
+from vitlab.checkpoints.containers.npz import read_npz
 from vitlab.checkpoints.containers.safetensors_file import OpenFile, open_safetensors, read_header
-from vitlab.checkpoints.containers.torch_file import check_torch_zip, is_torch_zip, read_torch
+from vitlab.checkpoints.containers.torch_file import MAX_RATIO, check_torch_zip, is_torch_zip, read_torch
 from vitlab.config.serialize import Json
-from vitlab.errors import CheckpointError
+from vitlab.errors import CheckpointError, DataError
+from vitlab.io.archive_limits import ArchiveLimits
 from vitlab.io.files import READABLE, is_folder, kind_of, open_regular, size_of
-from vitlab.io.zip_guard import open_zip
+from vitlab.io.npz import is_npz
+from vitlab.io.zip import ZipContents, read_zip_index
 
 # What a weights file holds, whatever its container: named tensors and the texts beside them. Nothing here knows a model.
 
@@ -41,6 +43,7 @@ class RawFile:
 # A folder of weights as Hugging Face lays it out: config.json, preprocessor_config.json, one weights file or several shards.
 
 MAX_TEXT = 8 << 20  # bytes of a JSON file
+_ZIP_LIMITS = ArchiveLimits(entries=20_000, entry_bytes=1 << 40, ratio=MAX_RATIO)
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
 _PREFERRED = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
@@ -166,12 +169,15 @@ def _read(path: Path, values: bool, notes: tuple[str, ...]) -> RawFile:
 
 
 def _read_zip(file: BufferedReader, path: Path, values: bool, notes: tuple[str, ...]) -> RawFile:
-    with open_zip(file, path) as archive:
-        if is_npz(archive):
-            return RawFile(path=path, tensors=read_npz(archive, path, values=values), metadata={}, notes=notes)
-        if is_torch_zip(archive):
-            check_torch_zip(archive, path)
-            tensors, chosen = read_torch(file, path, values=values)
-            return RawFile(path=path, tensors=tensors, metadata={}, notes=(*notes, *chosen))
-        first = ", ".join(repr(name[:40]) for name in archive.namelist()[:3]) or "nothing"
+    try:
+        index = read_zip_index(path, _ZIP_LIMITS, paths=False)
+        if is_npz(index):
+            return RawFile(path=path, tensors=read_npz(ZipContents(index), values=values), metadata={}, notes=notes)
+    except DataError as error:
+        raise CheckpointError(error.message, hint=error.hint or "download the file again") from error
+    if is_torch_zip(index):
+        check_torch_zip(index)
+        tensors, chosen = read_torch(file, path, values=values)
+        return RawFile(path=path, tensors=tensors, metadata={}, notes=(*notes, *chosen))
+    first = ", ".join(repr(name[:40]) for name in list(index.names)[:3]) or "nothing"
     raise CheckpointError(f"{path} is a zip archive of {first}, not weights", hint=READABLE)

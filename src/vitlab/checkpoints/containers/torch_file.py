@@ -9,7 +9,6 @@ import pickle
 import re
 import struct
 import warnings
-import zipfile
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
@@ -19,10 +18,12 @@ import torch
 
 from vitlab.errors import CheckpointError
 from vitlab.io.files import size_of
-from vitlab.io.zip_guard import allowed_bytes, damaged
+from vitlab.io.zip import STORED, ZipIndex
 
 MAX_PICKLE = 1 << 19  # bytes; the largest model with its optimiser has a third of that
 MAX_READS = 1 << 19  # calls of the old format's reader, one or two for each word of the pickle
+MAX_RATIO = 20  # bytes of tensors over bytes of the file: trained weights reach 1.1
+ALLOWANCE = 16 << 20  # bytes of tensors that any file may hold, for small files of zeros
 _SAFE_WAY = (
     "where it came from, run safetensors.torch.save_file(model.state_dict(), 'model.safetensors'); "
     "then load that, or `vitlab convert` it"
@@ -48,21 +49,26 @@ _STUMBLES = (
 Tensors = dict[str, torch.Tensor]
 
 
-def check_torch_zip(archive: zipfile.ZipFile, path: Path) -> None:
+def check_torch_zip(index: ZipIndex) -> None:
     """Refuse a zip that `torch.save` did not write as a state dict: TorchScript, an exported program, packed members."""
-    names = archive.namelist()
+    names = list(index.names)
     if any(name.endswith("/constants.pkl") for name in names):
-        raise CheckpointError(f"{path} is a TorchScript program, not weights: it is not opened", hint=_SAFE_WAY)
-    for member in archive.infolist():
-        if member.compress_type != zipfile.ZIP_STORED:
-            raise damaged(path, f"member {member.filename[:60]!r} is compressed, which torch never does")
-        if member.filename.endswith("/data.pkl") and member.file_size > MAX_PICKLE:
-            raise damaged(path, f"its pickle has {member.file_size:,} bytes, more than the {MAX_PICKLE:,} allowed")
+        raise CheckpointError(f"{index.path} is a TorchScript program, not weights: it is not opened", hint=_SAFE_WAY)
+    for name, method, size in zip(names, index.methods.tolist(), index.sizes.tolist(), strict=True):
+        if method != STORED:
+            raise damaged(index.path, f"member {name[:60]!r} is compressed, which torch never does")
+        if name.endswith("/data.pkl") and size > MAX_PICKLE:
+            raise damaged(index.path, f"its pickle has {size:,} bytes, more than the {MAX_PICKLE:,} allowed")
 
 
-def is_torch_zip(archive: zipfile.ZipFile) -> bool:
+def is_torch_zip(index: ZipIndex) -> bool:
     """Whether the archive is laid out as `torch.save` does: one folder with a data.pkl."""
-    return sum(name.count("/") == 1 and name.endswith("/data.pkl") for name in archive.namelist()) == 1
+    return sum(name.count("/") == 1 and name.endswith("/data.pkl") for name in index.names) == 1
+
+
+def damaged(path: Path, why: str) -> CheckpointError:
+    """The error for an archive of weights that is damaged or hostile."""
+    return CheckpointError(f"{path} is a damaged or hostile archive: {why}", hint="download the file again")
 
 
 class _Counted:
@@ -151,7 +157,7 @@ def _own_memory(tensors: Tensors, size: int, path: Path, values: bool) -> Tensor
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
             raise CheckpointError(f"{path}: {name[:60]!r} is not a plain tensor", hint=_SAFE_WAY)
-    if sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) > allowed_bytes(size):
+    if sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) > MAX_RATIO * size + ALLOWANCE:
         raise damaged(path, f"its tensors claim far more than the {size:,} bytes of the file")
     if not values:
         return {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for name, tensor in tensors.items()}
