@@ -13,17 +13,17 @@ from tests.interpretation.small import VITS, images, vit_of
 from vitlab.errors import ConfigError
 from vitlab.interpretation.attention import AT_ONCE, blocks, class_attention, query_attention
 from vitlab.models import Record
-from vitlab.models.vit import AttentionCapture, AttentionContext, weights
+from vitlab.models.attention_variants import AttentionCapture, AttentionContext, attention_weights
 
 each = pytest.mark.parametrize("name", VITS)
 
 
 @each
 def test_rows_sum_to_one_and_any_block_of_them_is_that_part_of_the_whole(name: str) -> None:
-    model, record = vit_of(name), Record(gazes=True)
+    model, record = vit_of(name), Record(captures=True)
     with torch.inference_mode():
-        model.encoded(images(model.config), record)
-        for capture, whole_BHNN in zip(record.gazes, record.attention_BHNN, strict=True):
+        model.encode_images(images(model.config), record)
+        for capture, whole_BHNN in zip(record.captures, record.attention_BHNN, strict=True):
             tokens = whole_BHNN.shape[-1]
             torch.testing.assert_close(capture.rows(0, tokens).sum(-1), torch.ones(whole_BHNN.shape[:3]), atol=1e-6, rtol=0)
             for first, last in ((0, 1), (0, tokens), (1, 5), (2, tokens), (tokens - 1, tokens)):
@@ -35,25 +35,27 @@ def test_recording_changes_no_output(name: str) -> None:
     model = vit_of(name)
     images_BCHW = images(model.config)
     with torch.inference_mode():
-        assert torch.equal(model(images_BCHW), model(images_BCHW, Record(gazes=True, tokens=True)))
+        assert torch.equal(model(images_BCHW), model(images_BCHW, Record(captures=True, tokens=True)))
 
 
 def test_blocks_are_the_rows_asked_for_in_order_and_no_more_than_a_few_at_once() -> None:
     q_BHNK, k_BHNK = torch.randn(2, 3, AT_ONCE * 2 + 7, 4), torch.randn(2, 3, AT_ONCE * 2 + 7, 4)
-    scene = AttentionContext(layer=0, grid=(1, AT_ONCE * 2 + 7), prefix=0)
-    capture = AttentionCapture(queries_BHNK=q_BHNK, keys_BHNK=k_BHNK, values_BHNK=k_BHNK, mixed_BHNK=k_BHNK, scene=scene, axis=None)
+    context = AttentionContext(layer=0, grid=(1, AT_ONCE * 2 + 7), prefix=0)
+    capture = AttentionCapture(
+        queries_BHNK=q_BHNK, keys_BHNK=k_BHNK, values_BHNK=k_BHNK, mixed_BHNK=k_BHNK, context=context, axis=None
+    )
     found = list(blocks(capture, 3, AT_ONCE * 2 + 7))
     assert max(rows.shape[2] for _, rows in found) == AT_ONCE
     torch.testing.assert_close(
-        torch.cat([rows for _, rows in found], 2), weights(q_BHNK, k_BHNK, None)[:, :, 3:], atol=1e-6, rtol=0
+        torch.cat([rows for _, rows in found], 2), attention_weights(q_BHNK, k_BHNK, None)[:, :, 3:], atol=1e-6, rtol=0
     )
 
 
 def test_half_precision_rows_sum_to_one_in_float32() -> None:
     half_BHNK = torch.randn(1, 2, 50, 8).bfloat16()
-    scene = AttentionContext(layer=0, grid=(5, 10), prefix=0)
+    context = AttentionContext(layer=0, grid=(5, 10), prefix=0)
     capture = AttentionCapture(
-        queries_BHNK=half_BHNK, keys_BHNK=half_BHNK, values_BHNK=half_BHNK, mixed_BHNK=half_BHNK, scene=scene, axis=None
+        queries_BHNK=half_BHNK, keys_BHNK=half_BHNK, values_BHNK=half_BHNK, mixed_BHNK=half_BHNK, context=context, axis=None
     )
     assert capture.rows(0, 50).dtype == torch.float32
     torch.testing.assert_close(capture.rows(0, 50).sum(-1), torch.ones(1, 2, 50), atol=1e-5, rtol=0)
@@ -62,7 +64,7 @@ def test_half_precision_rows_sum_to_one_in_float32() -> None:
 def test_the_map_of_a_patch_is_its_row_of_the_recorded_attention() -> None:
     model, record = vit_of("rectangular"), Record(layers=[1])
     images_BCHW = images(model.config)
-    model.encoded(images_BCHW, record)
+    model.encode_images(images_BCHW, record)
     found = query_attention(model, images_BCHW, (2, 3), layers=[1])
     grid = model.config.grid
     assert found.shape == (1, 2, model.config.heads, *grid) == (1, 2, model.config.heads, 3, 10)

@@ -8,7 +8,7 @@ import torch
 
 from tests.conftest import real_data
 from vitlab.checkpoints import Checkpoint, load
-from vitlab.inference.find import find_images
+from vitlab.inference.images import find_images
 from vitlab.interpretation.attention import attention_distance, relevance, rollout
 from vitlab.interpretation.images import Seen, see, spread
 from vitlab.interpretation.occlusion import occlusion

@@ -14,7 +14,7 @@ from tests.interpretation.small import OTHERS, VITS, images, mini, model_of, vit
 from vitlab.errors import ConfigError
 from vitlab.interpretation.attention import pool_reads, relevance
 from vitlab.interpretation.occlusion import occlusion
-from vitlab.models.vit import weights
+from vitlab.models.attention_variants import attention_weights
 
 GLOBAL = ("token", "mean", "mean-with-class", "distilled", "registers", "representation", "rectangular", "hybrid", "padded")
 
@@ -27,14 +27,14 @@ def test_relevance_is_what_attention_made_in_the_open_and_autograd_give(name: st
     seen: list[Tensor] = []
 
     def in_the_open(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None) -> Tensor:
-        attention = weights(q, k, attn_mask)
+        attention = attention_weights(q, k, attn_mask)
         attention.retain_grad()
         seen.append(attention)
         return attention @ v
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", in_the_open)
-    z_BND = model.encoded(images_BCHW)
-    logits_BC = model.answered(z_BND)
+    z_BND = model.encode_images(images_BCHW)
+    logits_BC = model.logits_from(z_BND)
     torch.autograd.backward(logits_BC[0, 1] + logits_BC[1, 3])
     row_BN = start_BN = pool_reads(model, z_BND.detach())[:, 0]
     for attention in reversed(seen):
@@ -122,13 +122,13 @@ def test_a_removed_token_is_one_that_nobody_attends_to(name: str) -> None:
     found = occlusion(model, images_BCHW, 1, how="remove")
     place = 6
     with torch.inference_mode():
-        z_BND = torch.cat([*model.prefix(1), model.embedded(images_BCHW)], 1)
+        z_BND = torch.cat([*model.prefix(1), model.embed(images_BCHW)], 1)
         added_1ND = model.position.added(0, model.config.grid)
         assert added_1ND is not None
         z_BND = z_BND + added_1ND
         token = model.config.prefix_tokens + place
         left_BND = torch.cat([z_BND[:, :token], z_BND[:, token + 1 :]], 1)
-        logits_BC = model.answered(model.encoder(left_BND, model.position, model.config.grid))
+        logits_BC = model.logits_from(model.encoder(left_BND, model.position, model.config.grid))
         lost = model(images_BCHW).log_softmax(1)[0, 1] - logits_BC.log_softmax(1)[0, 1]
     assert found[0].ravel()[place] == pytest.approx(lost.item(), abs=1e-5)
 

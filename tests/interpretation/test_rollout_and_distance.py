@@ -46,7 +46,7 @@ def test_the_rollout_of_a_model_is_that_of_its_recorded_attention(name: str) -> 
     model, record = vit_of(name), Record()
     images_BCHW = images(model.config)
     with torch.inference_mode():
-        z_BND = model.encoded(images_BCHW, record)
+        z_BND = model.encode_images(images_BCHW, record)
         row_B1N = pool_reads(model, z_BND)
         for attention_BHNN in reversed(record.attention_BHNN):
             row_B1N = (row_B1N + row_B1N @ attention_BHNN.mean(1)) / 2
@@ -59,7 +59,7 @@ def test_what_the_pool_reads_and_what_patches_get_are_shares_of_one(name: str) -
     model = vit_of(name)
     images_BCHW = images(model.config)
     with torch.inference_mode():
-        torch.testing.assert_close(pool_reads(model, model.encoded(images_BCHW)).sum(-1), torch.ones(2, 1))
+        torch.testing.assert_close(pool_reads(model, model.encode_images(images_BCHW)).sum(-1), torch.ones(2, 1))
     shares = rollout(model, images_BCHW).sum((1, 2))
     assert (shares > 0).all()
     assert (shares <= 1 + 1e-5).all()
@@ -105,7 +105,7 @@ def test_the_distance_of_a_model_is_that_of_its_recorded_attention(name: str) ->
     model, record = vit_of(name), Record()
     images_BCHW = images(model.config, 3)
     with torch.inference_mode():
-        model.encoded(images_BCHW, record)
+        model.encode_images(images_BCHW, record)
     prefix, grid = model.config.prefix_tokens, model.config.grid
     far_NN = apart(torch.arange(grid[0] * grid[1]), grid, model.config.step)
     direct = [(seen[:, :, prefix:, prefix:] * far_NN).sum(-1).mean((0, 2)) for seen in record.attention_BHNN]

@@ -122,7 +122,7 @@ def test_features_are_the_tokens_themselves() -> None:
     model = vit_of("registers")
     images_BCHW = images(model.config)
     with torch.inference_mode():
-        expected = model.encoded(images_BCHW)[:, 4:].reshape(2, 4, 4, -1)
+        expected = model.encode_images(images_BCHW)[:, 4:].reshape(2, 4, 4, -1)
     assert torch.equal(place_features(model, images_BCHW), expected)
     assert not torch.allclose(place_features(model, images_BCHW, layer=0), expected)
 

@@ -14,13 +14,13 @@ from vitlab.config.serialize import from_json, to_json
 from vitlab.config.variants import name_of
 from vitlab.errors import ConfigError
 from vitlab.models.init import initialise
-from vitlab.models.stems import Early
+from vitlab.models.stems import ConvolutionalStem
 
 CONFIG = ConvStem(widths=(16, 24), units=(1, 3))
 
 
-def made(config: ConvStem, channels: int = 3) -> Early:
-    early = Early(config, channels, gelu="tanh")
+def made(config: ConvStem, channels: int = 3) -> ConvolutionalStem:
+    early = ConvolutionalStem(config, channels, gelu="tanh")
     initialise(early, 0)
     return early.eval()
 

@@ -13,15 +13,15 @@ from torch import Tensor
 from vitlab.config.model import PROFILES, ResNetStem, ViTConfig
 from vitlab.models import build
 from vitlab.models.init import initialise
-from vitlab.models.stems import Stem
+from vitlab.models.stems import ResNetBody
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def made(config: ResNetStem, channels: int = 3) -> Stem:
-    stem = Stem(config, channels)
+def made(config: ResNetStem, channels: int = 3) -> ResNetBody:
+    stem = ResNetBody(config, channels)
     initialise(stem, 0)
     return stem.eval()
 

@@ -18,7 +18,7 @@ from vitlab.models import Record, build
 from vitlab.models.cost import cost
 from vitlab.models.efficientnet import BatchNorm
 from vitlab.models.swin import FAR, WindowAttention, far_apart, offset_index, shift_of, unwindowed, windowed
-from vitlab.models.vit import rising
+from vitlab.models.vit import drop_path_rates
 
 MINIS = ("Swin-Mini", "ConvNeXt-Mini", "EfficientNet-Mini", "LSTM-Mini/8", "RNN-Mini/8")
 
@@ -143,8 +143,8 @@ def test_stochastic_depth_rises_evenly_to_its_rate(name: str) -> None:
 
 
 def test_rates_of_stochastic_depth_are_given_stage_by_stage() -> None:
-    assert rising(0.4, (2, 3)) == [pytest.approx([0.0, 0.1]), pytest.approx([0.2, 0.3, 0.4])]
-    assert rising(0.4, (1,)) == [[0.0]]
+    assert drop_path_rates(0.4, (2, 3)) == [pytest.approx([0.0, 0.1]), pytest.approx([0.2, 0.3, 0.4])]
+    assert drop_path_rates(0.4, (1,)) == [[0.0]]
 
 
 @pytest.mark.parametrize("name", ["Swin-Mini", "ConvNeXt-Mini", "EfficientNet-Mini"])

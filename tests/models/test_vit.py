@@ -14,7 +14,8 @@ from vitlab.config import Position, ViTConfig, variant
 from vitlab.config.model import AttentionKind, Pool, PositionKind, PositionPlace
 from vitlab.errors import ConfigError
 from vitlab.models import Record, build, vit
-from vitlab.models.vit import Axis, Block, Patches, ViT, cut, neighbours, same_line, weights
+from vitlab.models.attention_variants import Axis, attention_weights, axial_mask, local_mask
+from vitlab.models.vit import Block, PatchEmbedding, ViT, patchify
 
 
 def mini(config: ViTConfig | None = None, seed: int = 0) -> ViT:
@@ -70,7 +71,7 @@ def test_equations_one_to_four_stand_within_one_screen() -> None:
 
 
 def test_cutting_patches_and_a_matrix_product_equal_a_strided_convolution() -> None:
-    patches = Patches(3, 10, (4, 8), pad=False)
+    patches = PatchEmbedding(3, 10, (4, 8), pad=False)
     nn.init.normal_(patches.weight)
     nn.init.normal_(patches.bias)
     images_BCHW = torch.randn(2, 3, 12, 16)
@@ -80,7 +81,7 @@ def test_cutting_patches_and_a_matrix_product_equal_a_strided_convolution() -> N
 
 def test_cut_patches_hold_every_pixel_once() -> None:
     images_BCHW = torch.arange(2 * 3 * 8 * 12).view(2, 3, 8, 12)
-    assert torch.equal(cut(images_BCHW, (4, 6)).flatten().sort().values, images_BCHW.flatten())
+    assert torch.equal(patchify(images_BCHW, (4, 6)).flatten().sort().values, images_BCHW.flatten())
 
 
 def test_padding_equals_a_image_with_a_margin_of_zeros() -> None:
@@ -144,8 +145,8 @@ def test_axial_attention_equals_attention_under_a_mask(axis: Axis) -> None:
     block = model.encoder.blocks[layer]
     assert isinstance(block, Block)
     q, k = record.queries_BHNK[layer], record.keys_BHNK[layer]
-    mask = same_line(axis, (3, 5), 2, q.device)
-    assert torch.equal(record.attention_BHNN[layer], weights(q, k, mask))
+    mask = axial_mask(axis, (3, 5), 2, q.device)
+    assert torch.equal(record.attention_BHNN[layer], attention_weights(q, k, mask))
     before = record.tokens_BND[0] if layer else None
     if before is not None:
         v = block.attention.qkv(block.norm1(before)).unflatten(-1, (3, 4, 16))[:, :, 2].transpose(1, 2)
@@ -171,7 +172,7 @@ def test_attention_rows_sum_to_one(attention: AttentionKind) -> None:
 
 
 def test_local_attention_sees_its_neighbours_and_the_class_token_alone() -> None:
-    mask_NN = neighbours(3, (4, 4), 1, torch.device("cpu"))
+    mask_NN = local_mask(3, (4, 4), 1, torch.device("cpu"))
     assert mask_NN[0].all()
     assert mask_NN[:, 0].all()
     seen_by_corner = mask_NN[1, 1:].nonzero().flatten().tolist()
@@ -231,8 +232,8 @@ def test_stochastic_depth_leaves_out_whole_branches_and_keeps_the_mean() -> None
 def test_patch_dropout_keeps_the_asked_share_in_training_and_all_in_evaluation() -> None:
     model = mini(replace(mini_config(), patch_dropout=0.5))
     images_BCHW = images(mini_config())
-    assert model.encoded(images_BCHW).shape[1] == 17
-    assert model.train().encoded(images_BCHW).shape[1] == 9
+    assert model.encode_images(images_BCHW).shape[1] == 17
+    assert model.train().encode_images(images_BCHW).shape[1] == 9
 
 
 def test_a_distilled_model_gives_the_mean_of_its_two_heads() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from vitlab.config.model import ViTConfig
 from vitlab.errors import ConfigError
+from vitlab.models.attention_variants import AttentionCapture, attention_weights
 from vitlab.models.convnext import ConvNeXt
 from vitlab.models.efficientnet import EfficientNet
 from vitlab.models.families import Model
@@ -24,7 +25,7 @@ from vitlab.models.record import Record
 from vitlab.models.recurrent import Recurrent
 from vitlab.models.resnet import ResNet
 from vitlab.models.swin import Swin
-from vitlab.models.vit import AttentionCapture, ViT, weights
+from vitlab.models.vit import ViT
 
 # How a model is asked for its inside: at rest, a few images at a time, and refused where it has no such inside.
 #
@@ -191,9 +192,9 @@ def query_attention(model: nn.Module, images_BCHW: Tensor, query: Query, *, laye
         for part_BCHW in batches(vit, images_BCHW, bytes_each=bytes_kept(vit, images_BCHW, len(chosen))):
             grid = vit.config.grid_of((part_BCHW.shape[2], part_BCHW.shape[3]))
             token = place_of(query, vit.config, grid)
-            record = Record(layers=chosen, attention=False, gazes=True)
-            vit.encoded(part_BCHW, record)
-            seen = dict(zip(record.recorded, record.gazes, strict=True))
+            record = Record(layers=chosen, attention=False, captures=True)
+            vit.encode_images(part_BCHW, record)
+            seen = dict(zip(record.recorded, record.captures, strict=True))
             rows_LBHN = torch.stack([seen[layer].rows(token, token + 1)[:, :, 0] for layer in chosen])
             parts.append(on_grid(rows_LBHN[..., vit.config.prefix_tokens :], grid).cpu())
     return as_floats(torch.cat(parts, dim=1))
@@ -221,10 +222,10 @@ def _probe_attention(vit: ViT, images_BCHW: Tensor) -> Floats:
     parts = []
     with at_rest(vit), torch.inference_mode():
         for part_BCHW in batches(vit, images_BCHW, bytes_each=bytes_kept(vit, images_BCHW, 1)):
-            z_BND = vit.encoded(part_BCHW)
-            q_BH1K, k_BHNK, _ = vit.pool.asked(z_BND[:, vit.config.prefix_tokens :])
+            z_BND = vit.encode_images(part_BCHW)
+            q_BH1K, k_BHNK, _ = vit.pool.query_key_value(z_BND[:, vit.config.prefix_tokens :])
             grid = vit.config.grid_of((part_BCHW.shape[2], part_BCHW.shape[3]))
-            parts.append(on_grid(weights(q_BH1K, k_BHNK, None)[:, :, 0], grid).float().cpu())
+            parts.append(on_grid(attention_weights(q_BH1K, k_BHNK, None)[:, :, 0], grid).float().cpu())
     return as_floats(torch.cat(parts)[None])
 
 
@@ -244,11 +245,11 @@ def attention_distance(model: nn.Module, images_BCHW: Tensor, *, layers: Sequenc
     total_LH = torch.zeros(len(chosen), vit.config.heads, dtype=torch.float64)
     with at_rest(vit), torch.inference_mode():
         for part_BCHW in batches(vit, images_BCHW, bytes_each=bytes_kept(vit, images_BCHW, len(chosen))):
-            record = Record(layers=chosen, attention=False, gazes=True)
-            vit.encoded(part_BCHW, record)
+            record = Record(layers=chosen, attention=False, captures=True)
+            vit.encode_images(part_BCHW, record)
             grid, seen = (
                 vit.config.grid_of((part_BCHW.shape[2], part_BCHW.shape[3])),
-                dict(zip(record.recorded, record.gazes, strict=True)),
+                dict(zip(record.recorded, record.captures, strict=True)),
             )
             for place, layer in enumerate(chosen):
                 total_LH[place] += distance(seen[layer], grid, vit.config.step, vit.config.prefix_tokens).sum(0).cpu()
@@ -291,9 +292,9 @@ def rollout(model: nn.Module, images_BCHW: Tensor) -> Floats:
     maps = []
     with at_rest(vit), torch.inference_mode():
         for part_BCHW in batches(vit, images_BCHW, bytes_each=bytes_kept(vit, images_BCHW, len(vit.encoder.blocks))):
-            record = Record(attention=False, gazes=True)
-            z_BND = vit.encoded(part_BCHW, record)
-            row_B1N = roll(pool_reads(vit, z_BND), record.gazes)
+            record = Record(attention=False, captures=True)
+            z_BND = vit.encode_images(part_BCHW, record)
+            row_B1N = roll(pool_reads(vit, z_BND), record.captures)
             grid = vit.config.grid_of((part_BCHW.shape[2], part_BCHW.shape[3]))
             maps.append(on_grid(row_B1N[:, 0, vit.config.prefix_tokens :], grid).cpu())
     return as_floats(torch.cat(maps))
@@ -326,8 +327,8 @@ def pool_reads(model: ViT, z_BND: Tensor) -> Tensor:
     batch, tokens = z_BND.shape[:2]
     row_B1N = torch.zeros(batch, 1, tokens, device=z_BND.device)
     if model.pool is not None:
-        q_BH1K, k_BHNK, _ = model.pool.asked(z_BND[:, config.prefix_tokens :])
-        row_B1N[:, :, config.prefix_tokens :] = weights(q_BH1K, k_BHNK, None).mean(1).float()
+        q_BH1K, k_BHNK, _ = model.pool.query_key_value(z_BND[:, config.prefix_tokens :])
+        row_B1N[:, :, config.prefix_tokens :] = attention_weights(q_BH1K, k_BHNK, None).mean(1).float()
     elif config.pool == "mean":
         row_B1N[:, :, config.prefix_tokens :] = 1 / (tokens - config.prefix_tokens)
     else:
@@ -380,24 +381,24 @@ def relevance(model: nn.Module, images_BCHW: Tensor, classes: int | Sequence[int
 
 
 def _relevance(vit: ViT, images_BCHW: Tensor, classes: Sequence[int] | None) -> Tensor:
-    record = Record(attention=False, gazes=True)
+    record = Record(attention=False, captures=True)
     with torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller is in
-        z_BND = vit.encoded(images_BCHW.clone().detach().requires_grad_(), record)
+        z_BND = vit.encode_images(images_BCHW.clone().detach().requires_grad_(), record)
         if vit.pool is None:
-            probe_BH1N, logits_BC = None, vit.answered(z_BND)
+            probe_BH1N, logits_BC = None, vit.logits_from(z_BND)
         else:
-            q_BH1K, k_BHNK, v_BHNK = vit.pool.asked(z_BND[:, vit.config.prefix_tokens :])
-            probe_BH1N = weights(q_BH1K, k_BHNK, None)
-            features_BD = vit.represented(vit.pool.answered(probe_BH1N @ v_BHNK))
+            q_BH1K, k_BHNK, v_BHNK = vit.pool.query_key_value(z_BND[:, vit.config.prefix_tokens :])
+            probe_BH1N = attention_weights(q_BH1K, k_BHNK, None)
+            features_BD = vit.represent(vit.pool.project(probe_BH1N @ v_BHNK))
             assert vit.head is not None, "needs_head was asked"
             logits_BC = vit.head(features_BD)
         chosen_B = chosen_classes(logits_BC, classes)
         told = logits_BC.gather(1, chosen_B[:, None]).sum()
-        mixed = [capture.mixed_BHNK for capture in record.gazes if capture.mixed_BHNK is not None]
-        values = [capture.values_BHNK for capture in record.gazes if capture.values_BHNK is not None]
+        mixed = [capture.mixed_BHNK for capture in record.captures if capture.mixed_BHNK is not None]
+        values = [capture.values_BHNK for capture in record.captures if capture.values_BHNK is not None]
         gradients = torch.autograd.grad(told, mixed if probe_BH1N is None else [*mixed, probe_BH1N])
     with torch.inference_mode():
-        parts = zip(record.gazes, values, gradients[: len(mixed)], strict=True)
+        parts = zip(record.captures, values, gradients[: len(mixed)], strict=True)
         layers = [Weighted(capture=capture, values_BHNK=value, gradient_BHNK=own) for capture, value, own in parts]
         if probe_BH1N is None:
             start_B1N = row_B1N = pool_reads(vit, z_BND)

@@ -58,7 +58,7 @@ def _features(model: nn.Module, images_BCHW: Tensor, layer: int | None) -> Tenso
         case ViT():
             chosen = chosen_layers(len(model.encoder.blocks), [asked])
             record = Record(layers=chosen, attention=False, tokens=layer is not None)
-            z_BND = model.encoded(images_BCHW, record)
+            z_BND = model.encode_images(images_BCHW, record)
             z_BND = z_BND if layer is None else record.tokens_BND[0]
             grid = model.config.grid_of((images_BCHW.shape[2], images_BCHW.shape[3]))
             return z_BND[:, model.config.prefix_tokens :].reshape(len(z_BND), *grid, -1)

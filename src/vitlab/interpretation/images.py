@@ -17,7 +17,7 @@ from vitlab.checkpoints import Checkpoint
 from vitlab.config.data import DecodeLimits
 from vitlab.data.transforms import EvaluationTransform, normalise
 from vitlab.errors import DataError
-from vitlab.inference.predictor import ImageLike, Reader, name_of
+from vitlab.inference.images import ImageLike, ImageReader, image_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,10 +31,10 @@ class Seen:
 
 def see(checkpoint: Checkpoint, images: Iterable[ImageLike]) -> Seen:
     """Images of any kind that `Predictor` takes, as the checkpoint's model sees them; DataError names one that cannot be read."""
-    reader = Reader(EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits()))
+    reader = ImageReader(EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits()))
     names, views = [], []
     for place, image in enumerate(images):
-        names.append(name_of(image, place))
+        names.append(image_name(image, place))
         views.append(reader(image, names[-1]))
     if not views:
         raise DataError("no image to look at")

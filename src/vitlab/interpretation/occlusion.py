@@ -93,12 +93,12 @@ def _removed(vit: ViT, image_1CHW: Tensor, at_once: int) -> Iterator[Tensor]:
         )
     if config.grid_of((image_1CHW.shape[2], image_1CHW.shape[3])) == (1, 1):
         raise ConfigError("the model sees one patch: without it nothing is left", hint="how='fill' works")
-    grid = vit.checked_grid(image_1CHW, None)
-    z_1ND = torch.cat([*vit.prefix(1), vit.embedded(image_1CHW)], dim=1)
+    grid = vit.check_images(image_1CHW, None)
+    z_1ND = torch.cat([*vit.prefix(1), vit.embed(image_1CHW)], dim=1)
     if (E_pos_1ND := vit.position.added(0, grid)) is not None:
         z_1ND = z_1ND + E_pos_1ND  # eq. 1; each patch keeps its position when another goes
     tokens = z_1ND.shape[1]
     for some in torch.split(torch.arange(config.prefix_tokens, tokens, device=z_1ND.device), at_once):
         kept_N = torch.arange(tokens - 1, device=z_1ND.device)
         kept_BN = kept_N + (kept_N >= some[:, None])
-        yield vit.answered(vit.encoder(z_1ND[0][kept_BN], vit.position, grid))
+        yield vit.logits_from(vit.encoder(z_1ND[0][kept_BN], vit.position, grid))

@@ -15,7 +15,7 @@ from vitlab.models.convnext import ConvNeXt
 from vitlab.models.efficientnet import EfficientNet
 from vitlab.models.recurrent import Recurrent
 from vitlab.models.resnet import ResNet, StandardisedConv, standardise
-from vitlab.models.stems import Early, EarlyConv, Stem
+from vitlab.models.stems import ConvolutionalStem, ResNetBody, StemConvolution
 from vitlab.models.swin import Swin
 from vitlab.models.vit import ViT
 
@@ -69,10 +69,10 @@ def meets_pixels_by(model: nn.Module) -> str:
 
 def _first_OCPQ(model: nn.Module) -> Tensor:
     match model:
-        case ViT(stem=Stem() as stem):
+        case ViT(stem=ResNetBody() as stem):
             return _used(stem.root)
-        case ViT(early=Early() as early):
-            return next(module.weight for module in early.modules() if isinstance(module, EarlyConv)).detach()
+        case ViT(early=ConvolutionalStem() as early):
+            return next(module.weight for module in early.modules() if isinstance(module, StemConvolution)).detach()
         case ViT() | Swin() | ConvNeXt() | Recurrent():
             return model.patches.weight.detach()
         case ResNet():

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.errors import ConfigError
 from vitlab.models.record import Record
-from vitlab.models.vit import Mlp, branch, rising
+from vitlab.models.vit import Mlp, drop_path_rates, residual_branch
 
 
 class Block(nn.Module):
@@ -29,7 +29,7 @@ class Block(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         y_BHWC: Tensor = self.mlp(self.norm(self.depthwise(x_BCHW).permute(0, 2, 3, 1)))
-        y_BHWC = branch(y_BHWC, self.scale, self.drop if self.training else 0.0)
+        y_BHWC = residual_branch(y_BHWC, self.scale, self.drop if self.training else 0.0)
         return x_BCHW + y_BHWC.permute(0, 3, 1, 2)
 
 
@@ -72,7 +72,7 @@ class ConvNeXt(nn.Module):
         self.recompute = False
         self.patches = nn.Conv2d(config.channels, config.widths[0], config.patch_size, stride=config.patch_size)
         self.patch_norm = nn.LayerNorm(config.widths[0], eps=config.norm_eps)
-        drops = rising(config.drop_path, config.depths)
+        drops = drop_path_rates(config.drop_path, config.depths)
         self.stages = nn.ModuleList(Stage(config, stage, rates) for stage, rates in enumerate(drops))
         self.norm = nn.LayerNorm(config.feature_width, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)

@@ -18,7 +18,7 @@ from vitlab.config.efficientnet import EfficientNetConfig, MbStage, Padding
 from vitlab.errors import ConfigError
 from vitlab.models.record import Record
 from vitlab.models.resnet import conv_same
-from vitlab.models.vit import branch
+from vitlab.models.vit import residual_branch
 
 # BatchNorm whose running statistics are part of the state dict, and nothing else is: no counter of batches, which nobody reads.
 #
@@ -131,7 +131,7 @@ class Unit(nn.Module):
             y_BCHW = F.silu(self.expand_norm(self.expand(y_BCHW)), inplace=True)
         y_BCHW = F.silu(self.depthwise_norm(self.depthwise(y_BCHW)), inplace=True)
         y_BCHW = self.project_norm(self.project(self.squeeze(y_BCHW)))
-        return x_BCHW + branch(y_BCHW, None, self.drop if self.training else 0.0) if self.adds else y_BCHW
+        return x_BCHW + residual_branch(y_BCHW, None, self.drop if self.training else 0.0) if self.adds else y_BCHW
 
 
 class EfficientNet(nn.Module):

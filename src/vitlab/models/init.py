@@ -18,9 +18,9 @@ from vitlab.models.efficientnet import BatchNorm, Conv, EfficientNet
 from vitlab.models.position import Positions
 from vitlab.models.recurrent import Layer, Recurrent
 from vitlab.models.resnet import ResNet, StandardisedConv
-from vitlab.models.stems import EarlyConv, Unit
+from vitlab.models.stems import StemConvolution, Unit
 from vitlab.models.swin import Swin, WindowAttention
-from vitlab.models.vit import Attention, Block, MapPool, Mlp, Patches, ViT
+from vitlab.models.vit import Attention, AttentionPool, Block, Mlp, PatchEmbedding, ViT
 
 # Random values from a seed, for initial weights.
 
@@ -89,7 +89,7 @@ def _initialise(module: nn.Module, draw: Draw, std: float | None) -> None:
         case ConvNeXtBlock():
             if module.scale is not None:
                 module.scale.fill_(module.layer_scale)
-        case Patches():
+        case PatchEmbedding():
             _as_torch_does(module.weight, module.bias, draw)  # the authors of Swin leave it to torch
         case Conv():
             outputs, kernel = module.weight.shape[0] // module.groups, module.weight[0, 0].numel()
@@ -164,7 +164,7 @@ def _initialise_vit(module: nn.Module, draw: Draw) -> None:
                 draw.xavier_uniform(matrix)
             draw.xavier_uniform(module.out.weight)
             _zero_module(module.qkv.bias, module.out.bias)
-        case MapPool():
+        case AttentionPool():
             draw.xavier_uniform(module.probe[0])
             for matrix in (module.query.weight, *module.key_value.weight.chunk(2), module.out.weight):
                 draw.xavier_uniform(matrix)
@@ -173,13 +173,13 @@ def _initialise_vit(module: nn.Module, draw: Draw) -> None:
             for dense in (module.up, module.down):
                 draw.xavier_uniform(dense.weight)
                 draw.normal(dense.bias, 1e-6)
-        case Patches():
+        case PatchEmbedding():
             draw.lecun_normal(module.weight)
             _zero_module(module.bias)
         case Positions():
             for parameter in module.parameters():
                 draw.normal(parameter, 0.02)
-        case StandardisedConv() | EarlyConv():
+        case StandardisedConv() | StemConvolution():
             draw.lecun_normal(module.weight)
         case nn.LayerNorm() | nn.GroupNorm():
             module.weight.fill_(1)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitlab.errors import ConfigError
-from vitlab.models.vit import ViT, cut
+from vitlab.models.vit import ViT, patchify
 
 COLOURS = 512  # 3 bits for each of three channels
 CELLS = 4  # a small patch is 4 x 4
@@ -45,8 +45,8 @@ class MaskedViT(nn.Module):
         patch `source_BN`, which is the patch itself where it is left as it is.
         """
         vit = self.vit
-        grid = vit.checked_grid(images_BCHW, None)
-        x_BND = vit.embedded(images_BCHW)
+        grid = vit.check_images(images_BCHW, None)
+        x_BND = vit.embed(images_BCHW)
         from_BND = x_BND.gather(1, source_BN[:, :, None].expand(-1, -1, x_BND.shape[-1]))
         from_BND = torch.where(masked_BN[:, :, None], self.mask_token.to(x_BND.dtype), from_BND)
         x_BND = torch.where(corrupted_BN[:, :, None], from_BND, x_BND)
@@ -85,13 +85,13 @@ def targets(images_BCHW: Tensor, step: tuple[int, int], target: str) -> Tensor:
     """What is to be predicted of each patch of images with values in [0, 1]: codes (B, N, T), or pixels (B, N, V)."""
     p, q = step
     channels = images_BCHW.shape[1]
-    patches_BNCV = cut(images_BCHW, step).unflatten(-1, (channels, p * q))  # type: ignore[no-untyped-call]
+    patches_BNCV = patchify(images_BCHW, step).unflatten(-1, (channels, p * q))  # type: ignore[no-untyped-call]
     if target == "pixels":
         pixels: Tensor = patches_BNCV.flatten(2)
         return pixels
     if target == "mean-colour":
         return colour_codes(patches_BNCV)[:, :, None]
-    small = cut(images_BCHW, (p // CELLS, q // CELLS))  # cells in reading order over the whole image
+    small = patchify(images_BCHW, (p // CELLS, q // CELLS))  # cells in reading order over the whole image
     rows, columns = images_BCHW.shape[2] // p, images_BCHW.shape[3] // q
     codes = colour_codes(small.unflatten(-1, (channels, -1)))  # type: ignore[no-untyped-call]
     return codes.view(-1, rows, CELLS, columns, CELLS).permute(0, 1, 3, 2, 4).reshape(-1, rows * columns, CELLS**2)

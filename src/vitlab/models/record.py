@@ -1,4 +1,4 @@
-"""What a caller wants to see of a model's inside. Passed to the model as an argument; no hooks.
+"""What a caller wants to see of a model's inside, passed to the model as an argument: no hooks.
 
 Axes: B batch, H heads, N tokens (class, distillation and register tokens first), K width of a head, D width, C channels.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 from vitlab.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitlab.models.vit import AttentionCapture
+    from vitlab.models.attention_variants import AttentionCapture
 
 
 class Record:
@@ -21,8 +21,8 @@ class Record:
 
     `layers` chooses layers, or a ResNet's stages, by number, negative from the end; None means all. The lists hold one tensor a
     chosen layer, in order, and `recorded` their numbers. Attention is computed beside the fused kernel, whose output is used as
-    always: recording changes no output bit. A record may be used again; each pass starts it afresh.
-    `gazes` are for long sequences: of each layer what gives any rows of its attention, and never the whole of it at once.
+    always: recording changes no output bit. A record can be used again: each pass clears it first.
+    `captures` are for long sequences: they give any rows of a layer's attention without ever holding all of it.
     """
 
     def __init__(
@@ -32,14 +32,14 @@ class Record:
         attention: bool = True,
         tokens: bool = False,
         queries_keys: bool = False,
-        gazes: bool = False,
+        captures: bool = False,
         maps: bool = False,
     ) -> None:
         self.layers = None if layers is None else tuple(layers)
         self.wants_attention = attention
         self.wants_tokens = tokens
         self.wants_queries_keys = queries_keys
-        self.wants_gazes = gazes
+        self.wants_captures = captures
         self.wants_maps = maps
         self._clear(set())
 
@@ -50,7 +50,7 @@ class Record:
         self.tokens_BND: list[Tensor] = []
         self.queries_BHNK: list[Tensor] = []
         self.keys_BHNK: list[Tensor] = []
-        self.gazes: list[AttentionCapture] = []
+        self.captures: list[AttentionCapture] = []
         self.maps_BCHW: list[Tensor] = []
 
     def start(self, layers: int) -> None:
@@ -70,7 +70,7 @@ class Record:
         return layer in self._chosen and (self._wants_attention_in_some_form() or self.wants_tokens)
 
     def _wants_attention_in_some_form(self) -> bool:
-        return self.wants_attention or self.wants_queries_keys or self.wants_gazes
+        return self.wants_attention or self.wants_queries_keys or self.wants_captures
 
     def keep_tokens(self, layer: int, z_BND: Tensor) -> None:
         """Called by the encoder after each layer."""

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.errors import ConfigError
 from vitlab.models.record import Record
-from vitlab.models.vit import Patches
+from vitlab.models.vit import PatchEmbedding
 
 
 class Layer(nn.Module):
@@ -43,7 +43,7 @@ class Recurrent(nn.Module):
         super().__init__()
         self.config = config
         self.recompute = False
-        self.patches = Patches(config.channels, config.width, config.patch_size, pad=True)
+        self.patches = PatchEmbedding(config.channels, config.width, config.patch_size, pad=True)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.depth))
         self.dropout = nn.Dropout(config.dropout)
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)

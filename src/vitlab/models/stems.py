@@ -1,6 +1,6 @@
-"""Plain convolutions before the patches (Xiao et al. 2021): detail that a patch's linear projection would have to learn.
+"""What may stand before the patches: plain convolutions (Xiao et al. 2021), or the ResNet of a hybrid (section 3.1).
 
-B batch, C channels, H height, W width.
+Axes: B batch, C channels, H height, W width.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from vitlab.config.model import ConvStem, Gelu, ResNetStem
 from vitlab.models.resnet import StandardisedConv, max_pool, pad_same
 
 
-class EarlyConv(nn.Module):
-    """A 3x3 convolution without bias, GroupNorm and GELU; a part of a stride at the edge counts as a whole one."""
+class StemConvolution(nn.Module):
+    """A 3x3 convolution without bias, GroupNorm and GELU; a rest of pixels at the edge makes one more cell."""
 
     def __init__(self, config: ConvStem, inputs: int, outputs: int, *, stride: int, gelu: Gelu) -> None:
         super().__init__()
@@ -29,20 +29,20 @@ class EarlyConv(nn.Module):
         return F.gelu(x_BCHW, approximate=self.approximate)
 
 
-class Early(nn.Module):
-    """Images to feature maps of `config.out_width` channels, one cell for each `config.stride` pixels, a part counting as one."""
+class ConvolutionalStem(nn.Module):
+    """Images to feature maps of `config.out_width` channels, one cell for each `config.stride` pixels, rounded up."""
 
     def __init__(self, config: ConvStem, channels: int, *, gelu: Gelu) -> None:
         super().__init__()
         self.stages = nn.ModuleList()
         for width, units in zip(config.widths, config.units, strict=True):
-            first = EarlyConv(config, channels, width, stride=2, gelu=gelu)
-            rest = (EarlyConv(config, width, width, stride=1, gelu=gelu) for _ in range(units - 1))
+            first = StemConvolution(config, channels, width, stride=2, gelu=gelu)
+            rest = (StemConvolution(config, width, width, stride=1, gelu=gelu) for _ in range(units - 1))
             self.stages.append(nn.ModuleList([first, *rest]))
             channels = width
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
-        # Channels last: on a processor the convolutions of narrow maps are up to 1.6 times as fast.
+        # Channels last: on a CPU the convolutions of narrow maps are up to 1.6 times as fast.
         x_BCHW = images_BCHW.contiguous(memory_format=torch.channels_last)
         for stage in self.stages:
             assert isinstance(stage, nn.ModuleList)
@@ -51,12 +51,6 @@ class Early(nn.Module):
             for unit in rest:
                 x_BCHW = x_BCHW + unit(x_BCHW)
         return x_BCHW
-
-
-# The ResNet before a hybrid's patches: post-activation, GroupNorm after each convolution (section 3.1, "Hybrid Architecture").
-#
-# It is the authors' Flax network: XLA "SAME" padding throughout, the stride on the 3x3 convolution, and a projected shortcut in the
-# first unit of each stage. B batch, C channels, H height, W width.
 
 
 class Unit(nn.Module):
@@ -86,10 +80,12 @@ class Unit(nn.Module):
         return F.relu(shortcut_BCHW + x_BCHW, inplace=True)
 
 
-class Stem(nn.Module):
-    """Images to feature maps of `config.out_width` channels, one cell for each `config.stride` pixels, a part counting as one.
+class ResNetBody(nn.Module):
+    """The ResNet of a hybrid: images to feature maps of `config.out_width` channels, one cell for each `config.stride` pixels.
 
-    `channels` is the images'. A whole image is seen whatever its size: "SAME" padding rounds up.
+    It is the authors' Flax network: post-activation, a GroupNorm after each convolution, the stride on the 3x3 convolution, and a
+    projected shortcut in the first unit of each stage. XLA's "SAME" padding rounds up, so that no edge of an image is lost.
+    `channels` is the number of channels of the images.
     """
 
     def __init__(self, config: ResNetStem, channels: int) -> None:

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from vitlab.config.swin import SwinConfig
 from vitlab.errors import ConfigError
 from vitlab.models.record import Record
-from vitlab.models.vit import Mlp, Patches, branch, rising
+from vitlab.models.vit import Mlp, PatchEmbedding, drop_path_rates, residual_branch
 
 Pair = tuple[int, int]
 FAR = -100.0  # added to the logit of two cells that shifting alone made neighbours: the authors' number
@@ -67,8 +67,8 @@ class Block(nn.Module):
 
     def forward(self, z_BGJD: Tensor) -> Tensor:
         drop = self.drop if self.training else 0.0
-        z_BGJD = z_BGJD + branch(self._attended(self.norm1(z_BGJD)), None, drop)
-        return z_BGJD + branch(self.mlp(self.norm2(z_BGJD)), None, drop)
+        z_BGJD = z_BGJD + residual_branch(self._attended(self.norm1(z_BGJD)), None, drop)
+        return z_BGJD + residual_branch(self.mlp(self.norm2(z_BGJD)), None, drop)
 
     def _attended(self, x_BGJD: Tensor) -> Tensor:
         _, g, j, _ = x_BGJD.shape
@@ -127,10 +127,10 @@ class Swin(nn.Module):
         super().__init__()
         self.config = config
         self.recompute = False
-        self.patches = Patches(config.channels, config.width, config.patch_size, pad=True)
+        self.patches = PatchEmbedding(config.channels, config.width, config.patch_size, pad=True)
         self.patch_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
-        drops = rising(config.drop_path, config.depths)
+        drops = drop_path_rates(config.drop_path, config.depths)
         self.stages = nn.ModuleList(Stage(config, stage, rates) for stage, rates in enumerate(drops))
         self.norm = nn.LayerNorm(config.feature_width, eps=config.norm_eps)
         self.head = nn.Linear(config.feature_width, config.num_classes) if config.num_classes else None
