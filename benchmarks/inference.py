@@ -51,7 +51,7 @@ Run = Callable[[int], Any]
 
 @dataclass
 class Line:
-    """A runtime and what it took: seconds a image by batch. `ours`: vitlab's. `same`: it has the weights of the others."""
+    """A runtime and what it took: seconds an image by batch. `ours`: vitlab's. `same`: it has the weights of the others."""
 
     name: str
     run: Run
@@ -88,7 +88,7 @@ class Case:
 
     def _ours(self) -> list[Line]:
         names = ["torch", "onnxruntime", "openvino"] + ([] if self.options.quick else ["compile"])
-        lines = [Line("vitlab plain", self._of_backend(TorchBackend(self.checkpoint)), ours=True)]
+        lines = [Line("vitlab plain", self._of_backend(TorchBackend(self.checkpoint.model, self.checkpoint.preprocess)), ours=True)]
         for name in names:
             predictor = Predictor(self.checkpoint, backend=name)  # type: ignore[arg-type]
             lines.append(Line(f"vitlab {name}", self._of_backend(predictor.backend), ours=True))
@@ -99,7 +99,7 @@ class Case:
                 lines.append(Line(line, self._of_backend(merging.backend), ours=True, same=False))
         auto = Predictor(self.checkpoint).backend
         assert isinstance(auto, AutoBackend)
-        print(f"  auto: {auto.measured().told()}", flush=True)
+        print(f"  auto: {auto.measure_now().summary()}", flush=True)
         return [*lines, Line("vitlab auto", self._of_backend(auto), ours=True)]
 
     def _in_eight_bits(self) -> list[Line]:
@@ -201,7 +201,10 @@ class Case:
 
     def measure(self) -> None:
         """Round after round through all runtimes, at all batches."""
-        clock, expected = CLOCKS[self.options.clock], TorchBackend(self.checkpoint).run(self.pixels_BHWC).logits_BK
+        clock, expected = (
+            CLOCKS[self.options.clock],
+            TorchBackend(self.checkpoint.model, self.checkpoint.preprocess).run(self.pixels_BHWC).logits_BK,
+        )
         for line in self.lines:
             for batch in self.batches:
                 found = line.run(batch)

@@ -2,7 +2,7 @@
 
     python benchmarks/plain_timm.py WEIGHTS FOLDER|IMAGE [--workers 2] [--batch 32]
 
-WEIGHTS is a DeiT-Ti/16 under timm's names, .npz or .safetensors. Prints one line a image: its path and the number of its class.
+WEIGHTS is a DeiT-Ti/16 under timm's names, .npz or .safetensors. Prints one line an image: its path and the number of its class.
 """
 
 from __future__ import annotations

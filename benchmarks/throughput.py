@@ -4,7 +4,7 @@
 
 The images are those of imagenet_val_1000.zip in the data folder ($VITLAB_DATA, else ../shared/data beside the checkout), unpacked
 into a folder of files; without it, generated ones of the same size. Both have the same weights and must give the same labels (they
-may differ for a image whose best two are equal to rounding). vitlab runs with backend=torch, and with auto where a measurement
+may differ for an image whose best two are equal to rounding). vitlab runs with backend=torch, and with auto where a measurement
 was made before. Times are of the wall, start-up included; the least of the repeats counts.
 """
 

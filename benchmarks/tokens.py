@@ -78,7 +78,7 @@ def main() -> None:
 
         figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
         left.loglog(patches, [1e3 * row["seconds"] for row in rows], marker="o")
-        left.set(xlabel="patches", ylabel="milliseconds a image")
+        left.set(xlabel="patches", ylabel="milliseconds an image")
         right.plot(patches, grown / 1e6, marker="o")
         right.plot(patches, (start + slope * patches) / 1e6, linestyle="--")
         right.set(xlabel="patches", ylabel="megabytes")

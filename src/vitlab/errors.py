@@ -31,7 +31,7 @@ class UsageError(ConfigError):
 
 
 class DataError(VitlabError):
-    """A image, folder, archive or label that cannot be used as it is."""
+    """An image, folder, archive or label that cannot be used as it is."""
 
 
 class CheckpointError(VitlabError):

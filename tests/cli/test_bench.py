@@ -42,7 +42,9 @@ def test_a_checkpoint_is_measured_as_a_table(tmp_path: Path, capsys: pytest.Capt
 
 def test_the_rate_told_is_that_of_the_best_batch() -> None:
     checkpoint = small.checkpoint()
-    (speed,) = bench({"plain": lambda: TorchBackend(checkpoint).run}, checkpoint, seconds=0.01, batches=(1, 4))
+    (speed,) = bench(
+        {"plain": lambda: TorchBackend(checkpoint.model, checkpoint.preprocess).run}, checkpoint, seconds=0.01, batches=(1, 4)
+    )
     assert speed.rate == max(speed.rates.values()) == speed.rates[speed.batch]
 
 

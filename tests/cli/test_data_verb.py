@@ -169,7 +169,7 @@ def test_no_more_findings_are_printed_than_asked_for(capsys: pytest.CaptureFixtu
         (images / "test" / "cat" / f"broken{number}.jpg").write_bytes(b"nonsense")
     page = printed(capsys, "check", str(images), "--shown", "2")
     assert page.count("nonsense") == 0
-    assert sum("is not a image vitlab reads" in line for line in page.splitlines()) == 2
+    assert sum("is not an image vitlab reads" in line for line in page.splitlines()) == 2
     assert "and 4 more (--shown 6, or --json)" in page
 
 

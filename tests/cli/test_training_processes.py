@@ -49,7 +49,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_worker_and_no_shared_memory(tmp_path: 
 
 
 def test_when_one_rank_fails_all_end_and_its_reason_comes_first(tmp_path: Path) -> None:
-    """A image that only one of two ranks reads is broken."""
+    """An image that only one of two ranks reads is broken."""
     rng = np.random.default_rng(0)
     for name in ("a", "b", "c", "d"):
         (tmp_path / "data" / name).mkdir(parents=True)

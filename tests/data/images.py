@@ -29,7 +29,7 @@ def scene(height: int = 48, width: int = 64, *, seed: int = 0, finest: int = 5) 
 
 
 def encode(pixels: Pixels | Image.Image, kind: str, /, **options: object) -> bytes:
-    """A image as a file of Pillow's format `kind`."""
+    """An image as a file of Pillow's format `kind`."""
     image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
     stream = io.BytesIO()
     image.save(stream, kind, **options)
@@ -37,7 +37,7 @@ def encode(pixels: Pixels | Image.Image, kind: str, /, **options: object) -> byt
 
 
 def jpeg(pixels: Pixels | Image.Image, **options: object) -> bytes:
-    """A image as a JPEG file."""
+    """An image as a JPEG file."""
     return encode(pixels, "JPEG", **{"quality": 90, **options})
 
 

@@ -1,4 +1,4 @@
-"""Small piles of images in every container, for tests of sources: what is in a image does not matter to them."""
+"""Small piles of images in every container, for tests of sources: what is in an image does not matter to them."""
 
 from __future__ import annotations
 

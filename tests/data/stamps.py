@@ -158,7 +158,7 @@ class MistakeAt:
 
 @dataclass(frozen=True)
 class Slow:
-    """A view that takes some seconds a image."""
+    """A view that takes some seconds an image."""
 
     seconds: float
 

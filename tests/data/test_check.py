@@ -237,7 +237,7 @@ def test_a_folder_that_training_refuses_is_looked_at_all_the_same(tmp_path: Path
     assert kinds(report) == {"layout": 3, "leak": 1, "missing class": 1}
     reasons = {fault.place: fault.reason for fault in report.faults}
     assert "no image in this part" in reasons["test/class-2"]
-    assert "without a image" in reasons["train/class-3"]
+    assert "without an image" in reasons["train/class-3"]
     assert "outside any class folder" in reasons["train/stray.jpg"]
 
 

@@ -55,7 +55,7 @@ def test_pets_are_read_in_the_official_parts_and_order_of_classes(tmp_path: Path
             lists["test.txt" if image > 30 else "trainval.txt"] += f"{breed}_{image} {number} 1 1\n"
     given = tmp_path / "given"
     given.mkdir()
-    as_tar(given / "images.tar.gz", {**cats, **dogs, **bombays, "images/Abyssinian_1.mat": b"not a image"}, mode="w:gz")
+    as_tar(given / "images.tar.gz", {**cats, **dogs, **bombays, "images/Abyssinian_1.mat": b"not an image"}, mode="w:gz")
     as_tar(given / "annotations.tar.gz", {f"annotations/{name}": text.encode() for name, text in lists.items()}, mode="w:gz")
     fetched = fetch(scaled_down("pets", given), tmp_path / "pets", given=[given])
     assert fetched.data == f"{tmp_path / 'pets'}/labels.csv"

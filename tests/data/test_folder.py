@@ -158,7 +158,7 @@ def test_everything_that_is_wrong_is_in_one_error(tmp_path: Path) -> None:
         ("train/class-1/round", "already read (train)"),
         ("train/class-2/pipe.jpg", "no ordinary file"),
         ("val/class-2", "this class has no image in this part"),
-        ("val/class-9", "a class folder without a image"),
+        ("val/class-9", "a class folder without an image"),
     ):
         assert f"{place}: " in message
         assert reason in message

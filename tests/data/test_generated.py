@@ -1,4 +1,4 @@
-"""The generated set: a image is (class, index) and nothing else."""
+"""The generated set: an image is (class, index) and nothing else."""
 
 from __future__ import annotations
 

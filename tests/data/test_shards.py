@@ -330,7 +330,7 @@ def test_a_compressed_shard_is_refused_with_the_way_out(tmp_path: Path, mode: st
 def test_a_sample_that_is_not_a_image_and_a_label_is_named(tmp_path: Path, change: dict[str, bytes], reason: str | None) -> None:
     path = as_tar(tmp_path / "it.tar", dict(sorted((samples() | change).items())))
     if reason is None:
-        assert "labels without a image" in opened(path).notes[0]
+        assert "labels without an image" in opened(path).notes[0]
         return
     with pytest.raises(DataError, match=reason):
         opened(path)

@@ -178,6 +178,6 @@ def test_a_part_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path
 
 def test_everything_is_opened_without_reading_a_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = as_folder(tmp_path, pile(start="train/") | pile(start="val/"))
-    monkeypatch.setattr("vitlab.data.readers.folder.DiskContents.read", lambda *_: pytest.fail("a image was read"))
+    monkeypatch.setattr("vitlab.data.readers.folder.DiskContents.read", lambda *_: pytest.fail("an image was read"))
     splits: list[Split] = ["train", "val", "train+val", "all"]
     assert [len(open_dataset(folder, split=split)) for split in splits] == [60, 60, 120, 120]

@@ -94,7 +94,7 @@ def test_the_headline_is_scikit_learns() -> None:
 def test_the_headline_of_several_labels_is_scikit_learns() -> None:
     rng = np.random.default_rng(1)
     labels_NC = (rng.random((60, 5)) < 0.3).astype(np.float32)
-    labels_NC[:, 4] = 0  # a class without a image is left out of the mean
+    labels_NC[:, 4] = 0  # a class without an image is left out of the mean
     logits_NC = (rng.normal(size=(60, 5)) + labels_NC).astype(np.float32)
     answers = Answers(logits_NC=logits_NC, labels=labels_NC, indices_N=np.arange(60))
     found = headline(answers)

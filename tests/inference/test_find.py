@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vitlab.errors import DataError
-from vitlab.inference.find import find_images
+from vitlab.inference.images import find_images
 
 
 @pytest.fixture

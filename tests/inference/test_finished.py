@@ -18,8 +18,7 @@ from vitlab.exporters.files import Graph, traced
 from vitlab.inference import Predictor
 from vitlab.inference import backends as converted
 from vitlab.inference.backends import TorchBackend
-from vitlab.inference.eager import FusedViT
-from vitlab.inference.folded import FinishedConv, finished
+from vitlab.inference.folded import FinishedConv, FoldedGraph, finished
 from vitlab.models import build
 from vitlab.models.resnet import StandardisedConv, max_pool
 
@@ -60,8 +59,8 @@ def test_finished_kernels_give_the_same_bits_and_leave_the_model_as_it_was(made:
     images_BHWC = noise(checkpoint)
     before = {name: tensor.clone() for name, tensor in checkpoint.model.state_dict().items()}
     modules = {name: type(module) for name, module in checkpoint.model.named_modules()}
-    expected = TorchBackend(checkpoint).run(images_BHWC, features=True)
-    found = TorchBackend(checkpoint, finish=True).run(images_BHWC, features=True)
+    expected = TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC, features=True)
+    found = TorchBackend(finished(checkpoint.model), checkpoint.preprocess).run(images_BHWC, features=True)
     assert np.ptp(expected.logits_BK) > 0
     np.testing.assert_array_equal(found.logits_BK, expected.logits_BK)
     assert expected.features_BD is not None
@@ -93,14 +92,14 @@ def test_a_predictor_computes_with_finished_kernels() -> None:
     with torch.inference_mode():
         before = Predictor(checkpoint, backend="torch")
         images_BHWC = noise(checkpoint)
-        expected = TorchBackend(checkpoint).run(images_BHWC).logits_BK
+        expected = TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC).logits_BK
         np.testing.assert_array_equal(before.backend.run(images_BHWC).logits_BK, expected)
     with torch.no_grad():  # what is changed later is another model
         for module in checkpoint.model.modules():
             if isinstance(module, StandardisedConv):
                 module.weight.square_()
     np.testing.assert_array_equal(before.backend.run(images_BHWC).logits_BK, expected)
-    folded = FusedViT(hybrid().model, hybrid().preprocess)  # type: ignore[arg-type]
+    folded = FoldedGraph(hybrid().model, hybrid().preprocess, pixels=True)  # type: ignore[arg-type]
     assert not any(isinstance(module, StandardisedConv) for module in folded.model.modules())
 
 
@@ -118,7 +117,7 @@ def test_an_exported_graph_holds_the_finished_kernels_and_nothing_that_makes_the
     images = torch.from_numpy(noise(checkpoint))
     taken = Graph(checkpoint, config).taken(images)
     with torch.inference_mode():
-        close(program.module()(taken).numpy(), TorchBackend(checkpoint).run(images.numpy()).logits_BK)
+        close(program.module()(taken).numpy(), TorchBackend(checkpoint.model, checkpoint.preprocess).run(images.numpy()).logits_BK)
 
 
 def test_graphs_of_other_runtimes_hold_no_standardisation() -> None:

@@ -17,7 +17,7 @@ from vitlab.errors import ConfigError
 from vitlab.inference import Predictor
 from vitlab.inference import backends as fused_backend
 from vitlab.inference import eager as workspace
-from vitlab.inference.backends import FusedBackend, TorchBackend, torch_backend
+from vitlab.inference.backends import FoldedBackend, TorchBackend, torch_backend
 from vitlab.inference.eager import FusedViT
 from vitlab.inference.folded import exportable, fold, why_not_folded
 from vitlab.models import build
@@ -79,8 +79,8 @@ def close(found: NDArray[np.float32] | None, expected: NDArray[np.float32] | Non
 def test_folded_weights_give_the_models_own_logits_and_features(made_of: str) -> None:
     checkpoint = vit(MADE_OF[made_of])
     images_BHWC = noise(checkpoint)
-    expected = TorchBackend(checkpoint).run(images_BHWC, features=True)
-    found = FusedBackend(checkpoint, images=2).run(images_BHWC, features=True)
+    expected = TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC, features=True)
+    found = FoldedBackend(checkpoint, images=2).run(images_BHWC, features=True)
     close(found.logits_BK, expected.logits_BK)
     close(found.features_BD, expected.features_BD)
 
@@ -92,7 +92,7 @@ def test_the_graph_for_other_runtimes_gives_the_same(made_of: str, takes: str) -
 
     checkpoint = vit(MADE_OF[made_of])
     images_BHWC = noise(checkpoint)
-    expected = TorchBackend(checkpoint).run(images_BHWC, features=True)
+    expected = TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC, features=True)
     images = torch.from_numpy(images_BHWC)
     with torch.inference_mode():
         graph = exportable(checkpoint, takes=takes, gives="both")  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_the_graph_for_other_runtimes_gives_the_same(made_of: str, takes: str) -
 def test_folding_leaves_the_model_as_it_was() -> None:
     checkpoint = vit({"layer_scale": 0.1})
     before = {name: tensor.clone() for name, tensor in checkpoint.model.state_dict().items()}
-    FusedBackend(checkpoint).run(noise(checkpoint))
+    FoldedBackend(checkpoint).run(noise(checkpoint))
     for name, tensor in checkpoint.model.state_dict().items():
         assert torch.equal(tensor, before[name])
     assert all(parameter.requires_grad for parameter in checkpoint.model.parameters())
@@ -115,8 +115,8 @@ def test_folding_leaves_the_model_as_it_was() -> None:
 def test_slices_and_batches_of_any_size_give_the_same() -> None:
     checkpoint = vit()
     images_BHWC = noise(checkpoint, 9)
-    expected = TorchBackend(checkpoint).run(images_BHWC)
-    first = FusedBackend(checkpoint)
+    expected = TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC)
+    first = FoldedBackend(checkpoint)
     for images in (1, 2, 4, 16):
         close(first.sliced(images).run(images_BHWC).logits_BK, expected.logits_BK)
     for count in (1, 2, 5, 9):  # the same buffers again and again
@@ -129,9 +129,9 @@ def test_attention_in_blocks_of_maps_or_rows_gives_the_same_in_linear_memory(hel
     checkpoint = vit()
     images_BHWC = noise(checkpoint)
     for merge in (0, 2):
-        found = FusedBackend(checkpoint, merge=merge).run(images_BHWC).logits_BK
+        found = FoldedBackend(checkpoint, merge=merge).run(images_BHWC).logits_BK
         monkeypatch.undo()
-        close(found, FusedBackend(checkpoint, merge=merge).run(images_BHWC).logits_BK)
+        close(found, FoldedBackend(checkpoint, merge=merge).run(images_BHWC).logits_BK)
         monkeypatch.setattr(workspace, "_CACHED_MAPS", held)
     for tokens in (10, 1_000, 10_000):
         heads, lines = workspace.blocks(tokens, 12)
@@ -143,8 +143,8 @@ def test_attention_in_blocks_of_maps_or_rows_gives_the_same_in_linear_memory(hel
 def test_short_and_long_sequences_give_the_models_own_numbers(side: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = vit({"image_size": (side, side)})
     images_BHWC = noise(checkpoint, 1)
-    expected = TorchBackend(checkpoint).run(images_BHWC).logits_BK
-    backend, watched = FusedBackend(checkpoint), list[bool]()
+    expected = TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC).logits_BK
+    backend, watched = FoldedBackend(checkpoint), list[bool]()
     encoded = FusedViT._encoded
 
     def seen(self: FusedViT, images: torch.Tensor, work: workspace.Workspace, *, watch: bool) -> object:

@@ -10,7 +10,7 @@ from tests.inference.test_fused import close, noise, vit
 from vitlab.config.model import Position
 from vitlab.errors import ConfigError
 from vitlab.inference import Predictor
-from vitlab.inference.backends import FusedBackend, TorchBackend
+from vitlab.inference.backends import FoldedBackend, TorchBackend
 from vitlab.inference.folded import exportable, merge, merged_count, schedule
 
 
@@ -53,31 +53,34 @@ def test_the_most_alike_are_merged() -> None:
 def test_merging_nothing_changes_nothing_and_merging_twins_neither(pool: str) -> None:
     checkpoint = vit({"pool": pool, "position": Position(kind="none")})
     images_BHWC = noise(checkpoint)
-    exact = FusedBackend(checkpoint).run(images_BHWC)
-    np.testing.assert_array_equal(FusedBackend(checkpoint, merge=0).run(images_BHWC).logits_BK, exact.logits_BK)
+    exact = FoldedBackend(checkpoint).run(images_BHWC)
+    np.testing.assert_array_equal(FoldedBackend(checkpoint, merge=0).run(images_BHWC).logits_BK, exact.logits_BK)
     # Without positions, patches that look the same are the same token: to merge them is exact.
     side = checkpoint.preprocess.image_size
     flat = np.broadcast_to(images_BHWC[:, :8, :8], (3, 8, 8, 3))
     same_BHWC = np.tile(flat, (1, side[0] // 8, side[1] // 8, 1)).copy()
-    close(FusedBackend(checkpoint, merge=2).run(same_BHWC).logits_BK, TorchBackend(checkpoint).run(same_BHWC).logits_BK)
+    close(
+        FoldedBackend(checkpoint, merge=2).run(same_BHWC).logits_BK,
+        TorchBackend(checkpoint.model, checkpoint.preprocess).run(same_BHWC).logits_BK,
+    )
 
 
 @pytest.mark.parametrize("most", [1, 4, 1000])
 def test_merging_gives_an_answer_near_the_models_own_however_many_are_merged(most: int) -> None:
     checkpoint = vit()
     images_BHWC = noise(checkpoint, 5)
-    exact = FusedBackend(checkpoint).run(images_BHWC).logits_BK
-    merged = FusedBackend(checkpoint, merge=most).run(images_BHWC).logits_BK
+    exact = FoldedBackend(checkpoint).run(images_BHWC).logits_BK
+    merged = FoldedBackend(checkpoint, merge=most).run(images_BHWC).logits_BK
     assert np.isfinite(merged).all()
     assert not np.array_equal(merged, exact)
     assert np.abs(merged - exact).max() < 2 * np.abs(exact).max()
-    one_by_one = np.concatenate([FusedBackend(checkpoint, merge=most).run(image[None]).logits_BK for image in images_BHWC])
+    one_by_one = np.concatenate([FoldedBackend(checkpoint, merge=most).run(image[None]).logits_BK for image in images_BHWC])
     close(merged, one_by_one)
 
 
 def test_the_safe_kernel_merges_alike() -> None:
     checkpoint = vit()
-    fused = FusedBackend(checkpoint, merge=3)._fused
+    fused = FoldedBackend(checkpoint, merge=3)._fused
     images, work = torch.from_numpy(noise(checkpoint)), fused.workspace(4)
     with torch.inference_mode():
         quick, safe = fused._encoded(images, work, watch=True), fused._encoded(images, work, watch=False)
@@ -113,7 +116,7 @@ def test_the_graph_for_other_runtimes_merges_alike(pool: str) -> None:
     images_BHWC = noise(checkpoint)
     with torch.inference_mode():
         found = exportable(checkpoint, merge=2)(torch.from_numpy(images_BHWC))
-    close(found.numpy(), FusedBackend(checkpoint, merge=2).run(images_BHWC).logits_BK)
+    close(found.numpy(), FoldedBackend(checkpoint, merge=2).run(images_BHWC).logits_BK)
 
 
 def test_the_schedule_merges_so_many_a_layer_on_average_and_none_in_the_last() -> None:

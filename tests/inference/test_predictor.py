@@ -24,7 +24,7 @@ from vitlab.data.transforms import normalise, preprocess
 from vitlab.errors import ConfigError, DataError, VitlabError
 from vitlab.inference import Prediction, Predictor, Unreadable
 from vitlab.inference.backends import Outputs
-from vitlab.inference.predictor import ImageLike, Named
+from vitlab.inference.images import ImageLike, NamedImage
 from vitlab.models import build
 
 
@@ -63,7 +63,7 @@ def test_every_way_to_give_a_image_gives_the_same_answer(predictor: Predictor, t
         pixels_HWC,
         torch.from_numpy(pixels_HWC).permute(2, 0, 1),
         torch.from_numpy(pixels_HWC).permute(2, 0, 1) / 255,
-        Named(name="mine", read=lambda: pixels_HWC),
+        NamedImage(name="mine", read=lambda: pixels_HWC),
         f"{archive}/in/scene.png",
     ]
     found = predictor(ways)
@@ -125,7 +125,7 @@ def test_probabilities_of_a_sigmoid_training_are_sigmoids() -> None:
     (found,) = predictor([scene(40, 40)])
     np.testing.assert_allclose(found.probabilities, torch.from_numpy(found.logits).sigmoid().numpy(), rtol=1e-6)
     assert any("sigmoid" in note for note in predictor.notes)
-    huge = Prediction(name="a", logits=np.array([-1000, 1000], np.float32), chance="sigmoid")
+    huge = Prediction(name="a", logits=np.array([-1000, 1000], np.float32), activation="sigmoid")
     assert huge.probabilities.tolist() == [0, 1]
 
 
@@ -272,7 +272,7 @@ def test_images_are_read_while_the_model_works() -> None:
         return scene(40, 40, seed=seed)
 
     predictor.backend = Waiting()
-    images = [Named(name=str(seed), read=lambda seed=seed: slow(seed)) for seed in range(4)]  # type: ignore[misc]
+    images = [NamedImage(name=str(seed), read=lambda seed=seed: slow(seed)) for seed in range(4)]  # type: ignore[misc]
     stream = predictor.stream(images)
     assert next(stream).name == "0"
     stream.close()  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import pytest
 
 from vitlab.errors import DataError
 from vitlab.inference import Prediction, Unreadable
-from vitlab.inference.results import Csv, Finished, JsonLines, continued_file, new_file, parquet_file
+from vitlab.inference.results import Csv, Finished, JsonLines, resumed_file, new_file, parquet_file
 
 MARK = "0123456789abcdef"
 NAMES = ["a.jpg", "b,c.jpg", 'quo"te.jpg', "new\nline.jpg", "ünïcode 猫.jpg", "\udcff.jpg", "z.jpg"]
@@ -41,7 +41,7 @@ def written(path: Path, *, top: int = 2) -> list[dict[str, Any]]:
 def continue_to_the_end(path: Path) -> int:
     """Do what `predict --resume` does; how many images were left to do."""
     done_now = 0
-    with continued_file(path, top=2, mark=MARK) as (file, done):
+    with resumed_file(path, top=2, mark=MARK) as (file, done):
         sink = JsonLines(file, top=2, mark=MARK)
         for result in results():
             if result.name not in done:
@@ -125,7 +125,7 @@ def test_what_was_written_before_an_interrupt_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
 
     def interrupted() -> None:
-        with continued_file(path, top=2, mark=MARK) as (file, _):
+        with resumed_file(path, top=2, mark=MARK) as (file, _):
             JsonLines(file, top=2, mark=MARK).write(results()[0])
             raise KeyboardInterrupt
 

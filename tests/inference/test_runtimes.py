@@ -18,8 +18,8 @@ from vitlab.errors import ConfigError, ExportError
 from vitlab.inference import Predictor
 from vitlab.inference import auto as auto_backend
 from vitlab.inference import backends as converted
-from vitlab.inference.auto import AutoBackend, Choice, measure, recalled, singles
-from vitlab.inference.backends import Backend, FusedBackend, OpenVINOBackend, Outputs, TorchBackend, fewer, narrowed, verify
+from vitlab.inference.auto import AutoBackend, Choice, fewer_threads, for_one_image, measure, saved_choice
+from vitlab.inference.backends import Backend, FoldedBackend, OpenVINOBackend, Outputs, TorchBackend, verify, with_threads
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_another_runtime_gives_the_same_numbers_and_its_graph_is_made_once(
     pytest.importorskip(backend)
     checkpoint = vit({"depth": 1, "register_tokens": 1})
     images_BHWC = noise(checkpoint, 7)
-    expected = TorchBackend(checkpoint).run(images_BHWC, features=True)
+    expected = TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC, features=True)
     predictor = Predictor(checkpoint, backend=backend)  # type: ignore[arg-type]
     assert predictor.backend.name == backend
     for count in (1, 2, 7):
@@ -80,7 +80,7 @@ def test_torch_compile_gives_the_same_numbers() -> None:
         pytest.skip("no C++ compiler")
     checkpoint = vit({"depth": 1})
     images_BHWC = noise(checkpoint, 7)
-    expected = TorchBackend(checkpoint).run(images_BHWC, features=True)
+    expected = TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC, features=True)
     found = Predictor(checkpoint, backend="compile").backend.run(images_BHWC, features=True)
     close(found.logits_BK, expected.logits_BK)
     close(found.features_BD, expected.features_BD)
@@ -118,7 +118,7 @@ def test_the_fastest_is_chosen_and_none_for_a_hair(clock: list[float]) -> None:
     assert (choice.one, choice.many) == ("quick", "quick")
     choice, _ = measure(makers(clock, {"torch": 1.0, "quick": 0.99}), vit())
     assert choice.many == "torch"
-    assert "torch" in choice.told()
+    assert "torch" in choice.summary()
 
 
 def test_what_was_faster_by_luck_alone_is_not_chosen(clock: list[float]) -> None:
@@ -153,7 +153,7 @@ def test_auto_runs_torch_until_measuring_pays_then_says_and_remembers_what_it_fo
         "candidates",
         lambda checkpoint, first, digest, merge: {"torch": lambda: first} | makers(clock, {"quick": 1.0}),
     )
-    auto = AutoBackend(checkpoint, first, lambda: "digest", say=said.append)
+    auto = AutoBackend(checkpoint, first, lambda: "digest", notify=said.append)
     for _ in range(7):
         assert auto.name == "torch"
         auto.run(images_BHWC)
@@ -163,14 +163,14 @@ def test_auto_runs_torch_until_measuring_pays_then_says_and_remembers_what_it_fo
     (file,) = (cache / "backends").iterdir()
     assert json.loads(file.read_text())["many"] == "quick"
     runs = first.runs
-    later = AutoBackend(checkpoint, first, lambda: "digest", say=said.append)
+    later = AutoBackend(checkpoint, first, lambda: "digest", notify=said.append)
     for _ in range(3):  # 30 s of work: another runtime takes a while to start, so what is remembered is not used at once
         later.run(images_BHWC)
         assert later.name == "torch"
     later.run(images_BHWC)
     assert later.name == "quick"
     assert first.runs == runs + 3  # nothing is measured again
-    other = AutoBackend(checkpoint, first, lambda: "another digest", say=said.append)
+    other = AutoBackend(checkpoint, first, lambda: "another digest", notify=said.append)
     for _ in range(4):
         other.run(images_BHWC)
     assert other.name == "torch"
@@ -181,7 +181,7 @@ def test_a_few_images_never_wait_for_a_lookup(clock: list[float]) -> None:
         raise AssertionError("the digest reads all weights")
 
     checkpoint = vit()
-    auto = AutoBackend(checkpoint, Fake("torch", 1.0, clock), digest, say=print)
+    auto = AutoBackend(checkpoint, Fake("torch", 1.0, clock), digest, notify=print)
     auto.run(noise(checkpoint, 1))
     auto.run(noise(checkpoint, 3))
 
@@ -192,11 +192,11 @@ def test_what_is_remembered_and_cannot_be_had_or_read_leaves_torch(cache: Path, 
     place.parent.mkdir(parents=True)
     for content in ("not JSON", "{}", '{"one": 1}', "[]"):
         place.write_text(content)
-        assert recalled(place) is None
+        assert saved_choice(place) is None
     gone = Choice(one="gone", many="gone", seconds_one={"gone": 1.0}, seconds_many={"gone": 1.0}, absent={})
-    auto_backend._remember(place, gone)
-    assert recalled(place) == gone
-    auto = AutoBackend(checkpoint, Fake("torch", 30.0, clock), lambda: "digest", say=said.append)
+    auto_backend._save(place, gone)
+    assert saved_choice(place) == gone
+    auto = AutoBackend(checkpoint, Fake("torch", 30.0, clock), lambda: "digest", notify=said.append)
     auto.run(noise(checkpoint))
     auto.run(noise(checkpoint))
     assert auto.name == "torch"
@@ -205,12 +205,12 @@ def test_what_is_remembered_and_cannot_be_had_or_read_leaves_torch(cache: Path, 
 
 def test_a_cache_that_cannot_be_written_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    auto_backend._remember(tmp_path / "file" / "x.json", Choice(one="a", many="a", seconds_one={}, seconds_many={}, absent={}))
+    auto_backend._save(tmp_path / "file" / "x.json", Choice(one="a", many="a", seconds_one={}, seconds_many={}, absent={}))
 
 
 def test_the_candidates_are_torch_in_several_slices_and_what_is_installed() -> None:
     checkpoint = vit()
-    backend = FusedBackend(checkpoint, images=4)
+    backend = FoldedBackend(checkpoint, images=4)
     names = set(auto_backend.candidates(checkpoint, backend, "digest"))
     assert {"torch", "torch/2", "torch/8"} <= names
     assert "torch/1" not in set(auto_backend.candidates(checkpoint, backend.sliced(1), "digest"))
@@ -220,19 +220,19 @@ def test_the_candidates_are_torch_in_several_slices_and_what_is_installed() -> N
 
 def test_one_image_is_tried_once_a_backend_with_all_threads_and_with_fewer() -> None:
     names = ["torch", "torch/2", "openvino/2", "openvino/4", "openvino/4 unpinned"]
-    assert singles(names, 1) == {
+    assert for_one_image(names, 1) == {
         "torch": ("torch", 1),
         "openvino": ("openvino/2", 1),
         "openvino unpinned": ("openvino/4 unpinned", 1),
     }
-    assert singles(names, 2) == {
+    assert for_one_image(names, 2) == {
         "torch": ("torch", 2),
         "torch with 1 thread": ("torch", 1),
         "openvino": ("openvino/2", 2),
         "openvino with 1 thread": ("openvino/2", 1),
         "openvino unpinned": ("openvino/4 unpinned", 2),
     }
-    assert fewer(12) == [6, 3, 1]
+    assert fewer_threads(12) == [6, 3, 1]
 
 
 class Crowded(Fake):
@@ -254,14 +254,14 @@ def two_threads() -> Iterator[None]:
 @pytest.mark.usefixtures("two_threads")
 def test_fewer_threads_for_one_image_are_found_told_remembered_and_used_again(clock: list[float]) -> None:
     checkpoint, said = vit(), list[str]()
-    auto = AutoBackend(checkpoint, Crowded("torch", 0.0, clock), lambda: "digest", say=said.append)
+    auto = AutoBackend(checkpoint, Crowded("torch", 0.0, clock), lambda: "digest", notify=said.append)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(auto_backend, "candidates", lambda checkpoint, first, digest, merge: {"torch": lambda: first})
-        choice = auto.measured()
+        choice = auto.measure_now()
         assert (choice.one, choice.many) == ("torch with 1 thread", "torch")
         assert choice.seconds_one == {"torch": 2.0, "torch with 1 thread": 1.0}
         assert "for one image torch with 1 thread" in said[-1]
-        later = AutoBackend(checkpoint, Crowded("torch", 0.0, clock), lambda: "digest", say=said.append)
+        later = AutoBackend(checkpoint, Crowded("torch", 0.0, clock), lambda: "digest", notify=said.append)
         for _ in range(12):
             later.run(noise(checkpoint, 2))
         for backend in (auto, later):
@@ -270,7 +270,7 @@ def test_fewer_threads_for_one_image_are_found_told_remembered_and_used_again(cl
             assert clock[0] - began == 1.0
             assert torch.get_num_threads() == 2
     torch.set_num_threads(1)  # of another number of threads nothing is known
-    assert recalled(auto_backend._file("digest")) is None
+    assert saved_choice(auto_backend._file("digest")) is None
 
 
 def test_more_threads_are_kept_where_they_are_the_faster(clock: list[float], two_threads: None) -> None:
@@ -281,8 +281,8 @@ def test_more_threads_are_kept_where_they_are_the_faster(clock: list[float], two
 def test_single_images_alone_come_to_what_is_remembered_too(clock: list[float]) -> None:
     checkpoint, said = vit(), list[str]()
     known = Choice(one="torch", many="torch", seconds_one={"torch": 1.0}, seconds_many={"torch": 1.0}, absent={})
-    auto_backend._remember(auto_backend._file("digest"), known)
-    auto = AutoBackend(checkpoint, Fake("torch", 2.0, clock), lambda: "digest", say=said.append)
+    auto_backend._save(auto_backend._file("digest"), known)
+    auto = AutoBackend(checkpoint, Fake("torch", 2.0, clock), lambda: "digest", notify=said.append)
     for _ in range(11):
         auto.run(noise(checkpoint, 1))
         assert not said
@@ -303,8 +303,8 @@ def test_a_backend_with_fewer_threads_gives_the_same_numbers(backend: str) -> No
         pytest.importorskip(backend)
     checkpoint = vit({"depth": 1})
     images_BHWC = noise(checkpoint, 1)
-    expected = TorchBackend(checkpoint).run(images_BHWC, features=True)
-    found = narrowed(Predictor(checkpoint, backend=backend).backend, 1)  # type: ignore[arg-type]
+    expected = TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC, features=True)
+    found = with_threads(Predictor(checkpoint, backend=backend).backend, 1)  # type: ignore[arg-type]
     assert found.name == backend
     out = found.run(images_BHWC, features=True)
     close(out.logits_BK, expected.logits_BK)
@@ -317,8 +317,8 @@ def test_openvino_gives_the_same_numbers_pinned_or_not() -> None:
     checkpoint = vit({"depth": 1})
     images_BHWC = noise(checkpoint, 5)
     found = OpenVINOBackend(checkpoint, "digest", pinned=False)
-    close(found.run(images_BHWC).logits_BK, TorchBackend(checkpoint).run(images_BHWC).logits_BK)
-    assert found._alone.get_compiled_model().get_property("ENABLE_CPU_PINNING") is False
+    close(found.run(images_BHWC).logits_BK, TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC).logits_BK)
+    assert found._request_for_one.get_compiled_model().get_property("ENABLE_CPU_PINNING") is False
 
 
 def test_other_runtimes_are_for_the_processor() -> None:

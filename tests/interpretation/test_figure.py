@@ -151,7 +151,7 @@ def test_heat_that_is_no_map_is_refused(heat: np.ndarray[tuple[int, ...], np.dty
 
 
 def test_a_image_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a image is uint8"):
+    with pytest.raises(ConfigError, match="an image is uint8"):
         as_rgb(np.zeros((2, 2, 3)))  # type: ignore[arg-type]
 
 

@@ -71,7 +71,7 @@ def strike_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def strike_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a image is read that never comes."""
+    """While an image is read that never comes."""
     real, calls = InCaller.start, iter(range(10**6))
 
     def start(self: InCaller, number: int, picks: Picks) -> None:
@@ -84,7 +84,7 @@ def strike_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def strike_in_a_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a image is made, by code that takes every error for the image's fault."""
+    """While an image is made, by code that takes every error for the image's fault."""
     real, real_loss, parts = SyntheticDataset.images, Classify.loss, list[Work]()
 
     def loss(self: Classify, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:

@@ -88,7 +88,7 @@ def run(words: Sequence[str]) -> None:
         raise UsageError("--threads: at least 1")
     import torch
 
-    from vitlab.inference.auto import AutoBackend, processor
+    from vitlab.inference.auto import AutoBackend, cpu_name
     from vitlab.inference.bench import bench, sgemm_peak
     from vitlab.inference.predictor import Predictor
     from vitlab.models.cost import cost
@@ -103,7 +103,7 @@ def run(words: Sequence[str]) -> None:
         "image_size": list(checkpoint.preprocess.image_size),
         "macs": spent.macs,
         "parameters": spent.parameters,
-        "processor": processor(),
+        "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "sgemm_gflops": round(sgemm_peak() / 1e9, 1),
@@ -112,7 +112,7 @@ def run(words: Sequence[str]) -> None:
     if is_checkpoint(arguments.model) and arguments.backend is None:
         auto = Predictor(checkpoint).backend
         if isinstance(auto, AutoBackend):
-            chosen = auto.measured().told()
+            chosen = auto.measure_now().summary()
     if arguments.json:
         print_json(facts | {"speeds": [_row(speed) for speed in speeds], "auto": chosen})
         return
@@ -179,7 +179,7 @@ def _maker(name: str, checkpoint: Checkpoint, merge: int) -> Callable[[], Run]:
                 raise ConfigError("timm is measured beside a ViT only", hint="leave timm out of --backend")
             return timm_run(checkpoint)
         if name == "plain":
-            return TorchBackend(checkpoint).run
+            return TorchBackend(checkpoint.model, checkpoint.preprocess).run
         return Predictor(checkpoint, backend=name, merge=merge).backend.run  # type: ignore[arg-type]  # checked when parsed
 
     return make

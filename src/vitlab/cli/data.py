@@ -99,7 +99,7 @@ class PackArguments:
     """seed of a shuffled order, for readers that cannot shuffle"""
 
     broken: OnBroken = "fail"
-    """what a image that cannot be read does"""
+    """what an image that cannot be read does"""
 
     json: bool = False
     """print one JSON object"""
@@ -122,7 +122,7 @@ class ShowArguments:
     """of the choice of images"""
 
     side: Number = 96
-    """pixels of the square a image is fitted into"""
+    """pixels of the square an image is fitted into"""
 
     split: Split = "all"
     """the part of the data to choose from"""
@@ -135,7 +135,7 @@ def _list(arguments: ListArguments) -> None:
     from vitlab.data.catalog.sets import SETS, find_set
 
     if arguments.name is not None:
-        from vitlab.cli.set_facts import set_facts
+        from vitlab.data.catalog.facts import set_facts
 
         print_facts(set_facts(find_set(arguments.name), json=arguments.json), json=arguments.json)
         return

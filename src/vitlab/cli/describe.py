@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from vitlab.cli.facts import model_facts
+from vitlab.models.facts import model_facts
 from vitlab.cli.parse import Count, HeightWidth, Profile, is_checkpoint, parse, positional, unset
 from vitlab.cli.table import print_facts
 from vitlab.cli.talk import UsageError, note
@@ -34,7 +34,7 @@ class Arguments:
     """of a variant: classes of the head, 0 for no head"""
 
     channels: Annotated[Count, unset("3")] = None
-    """of a variant: channels of a image"""
+    """of a variant: channels of an image"""
 
     heads: Annotated[Count, unset("what the file says, else width / 64")] = None
     """of a file that does not say: attention heads"""

@@ -14,6 +14,7 @@ from vitlab.cli.progress import bar
 from vitlab.cli.table import print_facts
 from vitlab.cli.talk import UsageError, note
 from vitlab.config.data import Split
+from vitlab.config.evaluation import EvaluateConfig
 from vitlab.errors import DataError
 
 
@@ -34,7 +35,7 @@ class Arguments(Opening):
     """replace OUT where it exists"""
 
     strict: bool = False
-    """end with exit code 1 if a image could not be read"""
+    """end with exit code 1 if an image could not be read"""
 
     batch_size: Annotated[int, one("N", count)] = 32
     """images at once"""
@@ -65,7 +66,14 @@ def run(words: Sequence[str]) -> None:
     dataset = open_dataset(arguments.data, split=arguments.split)
     predictor = Predictor(arguments.open(), batch_size=arguments.batch_size, workers=arguments.workers, device=arguments.device)
     with bar() as tell:
-        unreadable = embed(predictor, dataset, out, made_by=arguments.checkpoint, tell=tell)
+        unreadable = embed(
+            predictor.engine,
+            dataset,
+            out,
+            made_by=arguments.checkpoint,
+            config=EvaluateConfig(batch_size=arguments.batch_size, workers=arguments.workers, corrupt="skip"),
+            progress=tell,
+        )
     for failure in unreadable:
         note(f"unreadable: {failure}")
     written = len(dataset) - len(unreadable)

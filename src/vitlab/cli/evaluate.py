@@ -69,7 +69,7 @@ class Arguments(TransferOptions):
     """CSV or JSON file of the really right classes of each image, also inside a zip: data.zip/labels.csv"""
 
     corrupt: CorruptPolicy = "fail"
-    """what a image that cannot be read does: fail stops, skip counts it as wrong and reports it"""
+    """what an image that cannot be read does: fail stops, skip counts it as wrong and reports it"""
 
     corruptions: Annotated[Names, unset("none")] = None
     """evaluate also with images corrupted in these ways (fog,jpeg) or in all fifteen"""

@@ -30,7 +30,7 @@ def print_evaluation(found: Evaluation) -> None:
     if result.unreadable:
         facts["unreadable"] = f"{result.unreadable:,}, ranked last"
     facts["mean_average_precision"] = _percent(result.mean_average_precision) + _between(result.interval)
-    facts["loss"] = f"{result.loss:.4f} nats a image, over all classes"
+    facts["loss"] = f"{result.loss:.4f} nats an image, over all classes"
     print_facts(facts, json=False)
     rows: list[dict[str, Json]] = [
         {"class": label, "images": count, "average_precision": _percent(value)}
@@ -104,7 +104,7 @@ def _facts(result: Classification) -> dict[str, Json]:
     }
     facts |= {name: _share(share) for name, share in shares.items() if share is not None}
     facts["mean of classes"] = _percent(result.mean_class_accuracy)
-    facts["loss"] = f"{result.loss:.4f} nats a image{_between(result.loss_interval, percent=False)}"
+    facts["loss"] = f"{result.loss:.4f} nats an image{_between(result.loss_interval, percent=False)}"
     facts["calibration error"] = _percent(result.calibration.error)
     if result.temperature is not None:
         facts["best temperature"] = f"{result.temperature:.3f}"

@@ -163,7 +163,7 @@ def _refuse_present(arguments: Arguments, out: Path, wanted: Sequence[FigureName
 
 def _seen(arguments: Arguments, wanted: Sequence[FigureName], checkpoint: Checkpoint) -> tuple[Seen | None, Seen | None]:
     """The images of sheets, and those of the mean distance: more, because it is a mean."""
-    from vitlab.inference.find import find_images
+    from vitlab.inference.images import find_images
     from vitlab.interpretation.images import see, spread
 
     if not arguments.images:

@@ -77,7 +77,7 @@ class Arguments:
     """soft: the teacher's probabilities; hard: its choice"""
 
     threshold: Share = 0.3
-    """how sure a teacher must be of a image for its label to be taken, 0 to 1"""
+    """how sure a teacher must be of an image for its label to be taken, 0 to 1"""
 
     per_class: Annotated[Count, unset("all")] = None
     """the most images a class that are taken, the surest first"""

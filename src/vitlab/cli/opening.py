@@ -45,7 +45,7 @@ class Feeding:
     """pixels the model sees, 384 or 160x224; its positions are fitted to another size"""
 
     resize: Annotated[ResizeWord, unset("the checkpoint's own")] = None
-    """how a image comes to that size: short side scaled and the centre cut out, squashed, or padded"""
+    """how an image comes to that size: short side scaled and the centre cut out, squashed, or padded"""
 
     resize_to: Annotated[Count, unset("the checkpoint's own")] = None
     """pixels of the short side before the cut"""

@@ -33,7 +33,7 @@ class Arguments(Opening):
     """images, folders of them, quoted patterns, zip archives or files inside them, or - for a list of paths on stdin"""
 
     top: Annotated[int, one("N", count)] = 5
-    """labels a image"""
+    """labels an image"""
 
     json: bool = False
     """print one JSON object a line"""
@@ -54,7 +54,7 @@ class Arguments(Opening):
     """replace the file of --out or --parquet where it exists"""
 
     strict: bool = False
-    """end with exit code 1 if a image could not be read"""
+    """end with exit code 1 if an image could not be read"""
 
     backend: BackendWord = "auto"
     """what runs the model; auto is torch until a measurement on this machine found another one faster"""
@@ -77,7 +77,7 @@ def run(words: Sequence[str]) -> None:
     if not stdin:
         _refuse_nothing(arguments.images)
     from vitlab.inference import Predictor
-    from vitlab.inference.find import find_images
+    from vitlab.inference.images import find_images
 
     predictor = Predictor(
         arguments.open(),
@@ -86,7 +86,7 @@ def run(words: Sequence[str]) -> None:
         workers=arguments.workers,
         device=arguments.device,
         merge=arguments.merge,
-        say=lambda sentence: note(f"note: {sentence}"),
+        notify=lambda sentence: note(f"note: {sentence}"),
     )
     for line in predictor.notes[len(predictor.checkpoint.notes) :]:
         note(f"note: {line}")
@@ -116,12 +116,12 @@ def _refuse_contradictions(arguments: Arguments) -> None:
     if arguments.resume and arguments.overwrite:
         raise UsageError("--resume keeps what is there and --overwrite does not", hint="leave one out")
     if not arguments.top:
-        raise UsageError("--top: at least 1 label a image")
+        raise UsageError("--top: at least 1 label an image")
 
 
 def _refuse_nothing(words: Sequence[str]) -> None:
-    """Before a model is loaded: every word must name something, and there must be a image."""
-    from vitlab.inference.find import find_images
+    """Before a model is loaded: every word must name something, and there must be an image."""
+    from vitlab.inference.images import find_images
 
     try:
         first = [next(find_images([word]), None) for word in words]
@@ -136,7 +136,7 @@ def _sink(arguments: Arguments, predictor: Predictor, top: int) -> Iterator[tupl
     """Where results go, and the names that are there already."""
     from pathlib import Path
 
-    from vitlab.inference.results import MARK_LENGTH, Csv, JsonLines, continued_file, new_file, nothing_finished, parquet_file
+    from vitlab.inference.results import MARK_LENGTH, Csv, JsonLines, resumed_file, new_file, nothing_finished, parquet_file
 
     mark = predictor.digest[:MARK_LENGTH]
     if arguments.parquet is not None:
@@ -145,7 +145,7 @@ def _sink(arguments: Arguments, predictor: Predictor, top: int) -> Iterator[tupl
         with parquet_file(Path(arguments.parquet), top=top, mark=mark) as sink:
             yield sink, nothing_finished()
     elif arguments.resume and arguments.out is not None:
-        with continued_file(Path(arguments.out), top=top, mark=mark) as (file, done):
+        with resumed_file(Path(arguments.out), top=top, mark=mark) as (file, done):
             if len(done):
                 note(f"note: {len(done):,} images are in {arguments.out} already")
             yield JsonLines(file, top=top, mark=mark), done

@@ -18,10 +18,10 @@ from vitlab.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments(Feeding):
-    """Find the images of an index (vitlab embed writes one) that are most like a image, by the cosine of their features."""
+    """Find the images of an index (vitlab embed writes one) that are most like an image, by the cosine of their features."""
 
     query: Annotated[tyro.conf.Positional[str], positional("QUERY")]
-    """a image, also inside a zip: photos.zip/cat.jpg"""
+    """an image, also inside a zip: photos.zip/cat.jpg"""
 
     index: Annotated[tyro.conf.Positional[Existing], positional("INDEX")]
     """an .npz or .parquet file of features"""

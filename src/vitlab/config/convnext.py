@@ -59,7 +59,7 @@ class ConvNeXtConfig:
 
     @property
     def step(self) -> int:
-        """Pixels from one cell of the last stage to the next; no side of a image may be smaller."""
+        """Pixels from one cell of the last stage to the next; no side of an image may be smaller."""
         return self.patch_size << len(self.depths) - 1
 
     @property

@@ -71,7 +71,7 @@ JpegDecoder = Literal["auto", "pillow", "simplejpeg"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeLimits:
-    """The limits a image must keep before a single pixel of it is decoded.
+    """The limits an image must keep before a single pixel of it is decoded.
 
     `formats` are the ones accepted, told by the file's content and never by its name; `tiff` is known and off by default.
     `max_pixels` is height x width as the header states it.
@@ -108,8 +108,8 @@ class SplitRule:
     share held out as `test` where the data declares no part at all. Both are at least 0 and below 1 and leave something to
     train on; at 0 the part does not exist, so `val=0` trains on every training image.
 
-    A image's part depends on the hash of its own content: the hash as a number in [0, 1) is below `test`, below
-    `test + val`, or above. Adding images moves no other, and copies of a image stay together. Every class has at least one
+    An image's part depends on the hash of its own content: the hash as a number in [0, 1) is below `test`, below
+    `test + val`, or above. Adding images moves no other, and copies of an image stay together. Every class has at least one
     image in each part: where chance gave it none, the image with the next lowest hash is taken, so that in such a
     small class one image a part may move when images are added.
     """
@@ -124,7 +124,7 @@ class SplitRule:
             raise ConfigError(f"val={self.val} and test={self.test} leave nothing to train on: together they must be below 1")
 
 
-# What training does to a image: crop, flip, distortions, the mixing of two; and AugReg's presets by name.
+# What training does to an image: crop, flip, distortions, the mixing of two; and AugReg's presets by name.
 
 Crop = Literal["inception", "random", "pad", "squash"]
 EraseFill = Literal["grey", "noise"]
@@ -132,7 +132,7 @@ EraseFill = Literal["grey", "noise"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augment:
-    """From a image to one training view of it; every random choice comes from the sample's own generator.
+    """From an image to one training view of it; every random choice comes from the sample's own generator.
 
     `image_size` is (height, width) in pixels of the view.
     `crop`: `inception` cuts a box of `area` (share of the image) and `aspect` (width / height) and scales it to `image_size`;
@@ -304,7 +304,7 @@ class LoaderConfig:
         if self.batch_size % self.repeats:
             raise ConfigError(
                 f"batch_size={self.batch_size} is not a multiple of repeats={self.repeats}",
-                hint="the repeats of a image stand in one batch",
+                hint="the repeats of an image stand in one batch",
             )
         if not 0 <= self.balance <= 1:
             raise ConfigError(f"balance={self.balance} must be from 0 (every image once) to 1 (every class equally often)")
@@ -446,7 +446,7 @@ class PackConfig:
     `max_side`: images whose longer side has more pixels are made smaller and encoded again, JPEG and WebP at `quality` (1 to
     100), others as PNG; None, and every smaller image, keeps the bytes it has.
     `shuffle` is the seed of the order within each part, for readers that cannot shuffle well; None keeps the order.
-    `broken`: at a image that cannot be read, `fail`, or `skip` it and say so.
+    `broken`: at an image that cannot be read, `fail`, or `skip` it and say so.
     """
 
     name: str | None = None

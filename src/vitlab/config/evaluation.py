@@ -1,4 +1,4 @@
-"""How a model is judged: batches, workers, and how sure the numbers are."""
+"""Settings of evaluation: of a classifier, and of frozen features by few-shot, k-NN, linear probe and VTAB."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Literal
 
 from vitlab.config.data import CorruptPolicy, LoaderConfig, WorkerKind
 from vitlab.errors import ConfigError, at_least, choice
 
 
+BackendName = Literal["auto", "torch", "compile", "onnxruntime", "openvino"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateConfig:
-    """Evaluation. `batch_size`, `workers` and `worker_kind` change its speed and, but for the last bits of logits, nothing else.
+    """Evaluation. `batch_size`, `workers`, `worker_kind` and `backend` change its speed and, except for the last bits of the logits,
+    nothing else.
 
     `corrupt` is for images that cannot be read: `fail` stops at the first, `skip` counts each as wrong and reports it.
     `bins` are those of the calibration error. `resamples` are drawn, from `seed`, for each 95 % interval; 0 for no intervals.
+    `backend`, `device` and `merge` are those of the inference engine.
     """
 
     batch_size: int = 64
@@ -26,6 +32,9 @@ class EvaluateConfig:
     bins: int = 15
     resamples: int = 1000
     seed: int = 0
+    backend: BackendName = "auto"
+    device: str = "auto"
+    merge: int = 0
 
     def __post_init__(self) -> None:
         at_least("batch_size", self.batch_size, 1)
@@ -33,30 +42,29 @@ class EvaluateConfig:
         at_least("bins", self.bins, 1)
         at_least("resamples", self.resamples, 0)
         at_least("seed", self.seed, 0)
+        at_least("merge", self.merge, 0)
+        choice("backend", self.backend, BackendName)
         choice("corrupt", self.corrupt, CorruptPolicy)
         choice("worker_kind", self.worker_kind, WorkerKind)
 
     def loader(self, *, seed: int = 0) -> LoaderConfig:
-        """The loader's part of it; `seed` is for views that are random."""
+        """The loader's settings; `seed` is for random transforms."""
         return LoaderConfig(
             batch_size=self.batch_size,
             workers=self.workers,
             worker_kind=self.worker_kind,
             corrupt=self.corrupt,
-            corrupt_budget=0.999999,  # each is counted as wrong: what too many are shows in the result
+            corrupt_budget=0.999999,  # each counts as wrong, so too many show in the result
             seed=seed,
             cache="none",
         )
 
 
-# How features are judged by what a linear rule, or a look at the neighbours, makes of them: few-shot, k-NN, probe, VTAB.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewShotConfig:
-    """Linear classification from a few images of each class, in closed form; the defaults are the paper's and big_vision's.
+    """Linear classification from a few images per class, in closed form; the defaults are those of the paper and big_vision.
 
-    `shots` are images of each class; `seeds` say which ones; `l2` is the weight of the squared coefficients, bias included.
+    `shots` are images per class; each of `seeds` draws others; `l2` is the weight of the squared coefficients, bias included.
     """
 
     shots: tuple[int, ...] = (1, 5, 10, 25)
@@ -72,8 +80,8 @@ class FewShotConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NeighboursConfig:
-    """Classification by the nearest training images: `k` of them, by cosine, each weighed by exp(cosine / `temperature`)."""
+class KnnConfig:
+    """Classification by the `k` nearest training images, by cosine similarity, each weighted by exp(cosine / `temperature`)."""
 
     k: tuple[int, ...] = (1, 5, 10, 20, 100)
     temperature: float = 0.07  # Wu et al. 2018, and DINO
@@ -85,11 +93,11 @@ class NeighboursConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeConfig:
-    """Multinomial logistic regression to convergence, its regularisation chosen on held-out images as CLIP does.
+    """Multinomial logistic regression to convergence; its regularisation is chosen on held-out images, as in CLIP.
 
-    The strength is searched from `l2_low` to `l2_high` on a grid of `per_decade` points a decade: first every second decade,
-    then around the best by halving. It is converged when no entry of the gradient of the mean loss exceeds `tolerance`;
-    `most_steps` of L-BFGS are taken before it is reported as not converged.
+    The strength is searched from `l2_low` to `l2_high` on a grid of `per_decade` points per decade: first every second decade,
+    then around the best by halving. A fit has converged when no entry of the gradient of the mean loss exceeds `tolerance`;
+    after `most_steps` of L-BFGS it is reported as not converged.
     """
 
     l2_low: float = 1e-6
@@ -108,7 +116,7 @@ class ProbeConfig:
         at_least("most_steps", self.most_steps, 1)
 
     def grid(self) -> tuple[float, ...]:
-        """Every strength that can be chosen, weakest first."""
+        """Every strength of the search, weakest first."""
         low, high = math.log10(self.l2_low), math.log10(self.l2_high)
         steps = max(0, round((high - low) * self.per_decade))
         return tuple(10 ** (low + (high - low) * step / max(1, steps)) for step in range(steps + 1))
@@ -116,7 +124,7 @@ class ProbeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VtabConfig:
-    """VTAB-1k: `train` and `val` images of each task, and all of its test part, or the first `test` of it."""
+    """VTAB-1k: `train` and `val` images of each task, and its whole test split, or the first `test` images of it."""
 
     train: int = 800
     val: int = 200

@@ -263,7 +263,7 @@ class ViTConfig:
         return self.grid_of(self.image_size)
 
     def grid_of(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Patches (down, across) of a image of that size, a part of a patch counting as one."""
+        """Patches (down, across) of an image of that size, a part of a patch counting as one."""
         return -(-image_size[0] // self.step[0]), -(-image_size[1] // self.step[1])
 
     @property

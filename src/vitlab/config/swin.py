@@ -68,7 +68,7 @@ class SwinConfig:
         return self.grids_of(self.image_size)
 
     def grids_of(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-        """Each stage's map (down, across) of a image of that size: a part of a patch, or of a pair of them, counts as one."""
+        """Each stage's map (down, across) of an image of that size: a part of a patch, or of a pair of them, counts as one."""
         steps = [(self.patch_size[0] << stage, self.patch_size[1] << stage) for stage in range(len(self.depths))]
         return tuple((-(-image_size[0] // down), -(-image_size[1] // across)) for down, across in steps)
 

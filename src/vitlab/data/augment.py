@@ -134,7 +134,7 @@ def randaugment(image_HWC: Pixels, layers: int, magnitude: float, rng: np.random
 
 
 def argument_of(operation: Operation, magnitude: float, size: tuple[int, int], *, negative: bool = False) -> float:
-    """What a magnitude means to an operation on a image of (width, height) `size`, in the units of the table above.
+    """What a magnitude means to an operation on an image of (width, height) `size`, in the units of the table above.
 
     `negative` turns rotation, shear and translation the other way. Translation and cutout come in pixels.
     """

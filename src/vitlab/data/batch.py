@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 Pixels = NDArray[np.uint8]
 View = Callable[["Sample", np.random.Generator], Pixels]
-"""From a image as its source gives it, and the image's own randomness, to uint8 pixels of the loader's shape."""
+"""From an image as its source gives it, and the image's own randomness, to uint8 pixels of the loader's shape."""
 
 Decode = Callable[["Sample"], Pixels]
-"""From a image as its source gives it to all its pixels, uint8 (H, W, C)."""
+"""From an image as its source gives it to all its pixels, uint8 (H, W, C)."""
 
 
 @runtime_checkable
@@ -42,15 +42,15 @@ class InBulk(Protocol):
 Telling = Callable[[int, str], None]
 """Told the index of each image before it is read, and again with its name once that is known."""
 
-_SUBSTITUTES = 8  # that fail one after the other before something larger than a image must be broken
+_SUBSTITUTES = 8  # that fail one after the other before something larger than an image must be broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """How a image becomes pixels.
+    """How an image becomes pixels.
 
     `view` makes pixels of `shape` (height, width, channels). `decode`, where decoded images may be kept, gives all pixels of
-    a image, to be viewed in its place; `settings` is text that changes whenever what it gives does.
+    an image, to be viewed in its place; `settings` is text that changes whenever what it gives does.
     """
 
     view: View
@@ -65,7 +65,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A image that could not be read, and why; `replaced_by` is the index of the one in its place, None where it is left out."""
+    """An image that could not be read, and why; `replaced_by` is the index of the one in its place, None where it is left out."""
 
     index: int
     name: str
@@ -80,7 +80,7 @@ class Failure:
 class Batch:
     """Images ready for the device, this rank's part of a step.
 
-    `labels` is int64 (B,), -1 where unknown, or float32 (B, K): of zeros and ones where a image may have several classes, of
+    `labels` is int64 (B,), -1 where unknown, or float32 (B, K): of zeros and ones where an image may have several classes, of
     shares that add up to 1 where labels are soft.
     `index_B` is each row's index in the source. `epoch` is that of the step's first image; `position` is where the step
     ends: the number of images that all ranks together have then consumed, and the number to resume from.
@@ -115,7 +115,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What no policy can skip: a mistake in a view or a source, or nothing left to put in a image's place."""
+    """What no policy can skip: a mistake in a view or a source, or nothing left to put in an image's place."""
 
     message: str
     hint: str | None = None
@@ -151,7 +151,7 @@ class Filler:
     """Reads and views images into rows. Picklable where its source and view are.
 
     `shape` is (height, width, channels) of every view. `replace` puts another image in the place of one that cannot be
-    read; without it the row is left as it is. `patient` goes on after such a image, else the first ends the report.
+    read; without it the row is left as it is. `patient` goes on after such an image, else the first ends the report.
     """
 
     dataset: Dataset

@@ -48,7 +48,7 @@ class Dataset(Protocol):
     def __getitem__(self, index: int) -> Sample: ...
 
     def label(self, index: int) -> int | tuple[int, ...] | None:
-        """The label of a image, without reading the image."""
+        """The label of an image, without reading the image."""
         ...
 
     def fingerprint(self) -> str:
@@ -65,7 +65,7 @@ Label = int | tuple[int, ...] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelTable:
-    """The label of each image: `codes` alone (one class each, -1 for unknown), or several codes a image.
+    """The label of each image: `codes` alone (one class each, -1 for unknown), or several codes an image.
 
     `starts`, where labels are several, has one number more than there are images: the codes of image i are
     `codes[starts[i]:starts[i + 1]]`.
@@ -88,7 +88,7 @@ class LabelTable:
 
     @property
     def multi_label(self) -> bool:
-        """Whether a image may have several classes."""
+        """Whether an image may have several classes."""
         return self.starts is not None
 
     def __len__(self) -> int:
@@ -178,7 +178,7 @@ def _listed(names: Sequence[str]) -> str:
     return text + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
-# Soft labels: several classes of a image, each with its share.
+# Soft labels: several classes of an image, each with its share.
 #
 # Axes: N images, K classes kept of each, B rows of a batch, C classes.
 
@@ -217,7 +217,7 @@ class Contents(Protocol):
     """Anything that holds images by number: a folder, an archive, an array. Picklable; opens its files when first read."""
 
     def name(self, row: int) -> str:
-        """Where a image comes from, for messages."""
+        """Where an image comes from, for messages."""
         ...
 
     def read(self, row: int) -> Content:
@@ -252,7 +252,7 @@ class ListedDataset:
 
     @property
     def multi_label(self) -> bool:
-        """Whether a image may have several classes."""
+        """Whether an image may have several classes."""
         return self.table.multi_label
 
     def __len__(self) -> int:

@@ -36,7 +36,7 @@ from vitlab.data.jpeg import (
 )
 from vitlab.errors import ConfigError, DataError
 
-# What a image's first bytes say of it: its format and its size, before any decoder sees it.
+# What an image's first bytes say of it: its format and its size, before any decoder sees it.
 
 # What a file that is no image we read most often is, by its first bytes: only to say so in the error.
 _STRANGERS: tuple[tuple[bytes, str], ...] = (
@@ -57,7 +57,7 @@ _STRANGERS: tuple[tuple[bytes, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The format of a image and its size in pixels as stored, before any EXIF orientation; `jpeg` says more of a JPEG."""
+    """The format of an image and its size in pixels as stored, before any EXIF orientation; `jpeg` says more of a JPEG."""
 
     format: ImageFormat
     height: int
@@ -190,7 +190,7 @@ def decode(
     at_least: tuple[int, int] | None = None,
     channels: int = 3,
 ) -> Pixels:
-    """A image as uint8 [H, W, C], upright (its EXIF orientation applied), the first frame where it moves.
+    """An image as uint8 [H, W, C], upright (its EXIF orientation applied), the first frame where it moves.
 
     `channels` is 3 (RGB), 1 (grey) or 4 (RGB and opacity); for 1 and 3 whatever is transparent is laid on white.
     16-bit grey is scaled to 8 bits; CMYK is converted; floating-point and 32-bit images are refused.
@@ -215,7 +215,7 @@ def decode(
 
 
 def check(content: bytes, *, name: str, limits: DecodeLimits) -> Header:
-    """The header of a image that may be decoded; DataError where its format, size or end breaks `limits`."""
+    """The header of an image that may be decoded; DataError where its format, size or end breaks `limits`."""
     if not content:
         raise DataError(f"{name} is empty", hint="copy or download it again, or remove it")
     try:
@@ -223,7 +223,7 @@ def check(content: bytes, *, name: str, limits: DecodeLimits) -> Header:
     except ValueError as error:
         raise DataError(f"{name} is a broken image: {error}", hint="copy or download it again, or remove it") from error
     if header is None:
-        raise DataError(f"{name} is not a image vitlab reads: it is {stranger(content)}", hint=_accepted(limits))
+        raise DataError(f"{name} is not an image vitlab reads: it is {stranger(content)}", hint=_accepted(limits))
     if header.format not in limits.formats:
         raise DataError(f"{name} is {_a(header.format)} image, which is switched off", hint=_accepted(limits))
     if header.format != "tiff":
@@ -252,7 +252,7 @@ def _a(word: str) -> str:
 
 
 def broken(name: str, kind: ImageFormat, error: Exception) -> DataError:
-    """What to say of a image that its decoder gave up on."""
+    """What to say of an image that its decoder gave up on."""
     reason = str(error).strip() or type(error).__name__
     return DataError(f"{name} is a broken {kind.upper()}: {reason}", hint="copy or download it again, or remove it")
 
@@ -276,7 +276,7 @@ def from_pillow(
     limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
     channels: int = 3,
 ) -> Pixels:
-    """A image that Pillow has opened, as `decode` gives its file: upright, transparency laid on white, uint8 [H, W, C]."""
+    """An image that Pillow has opened, as `decode` gives its file: upright, transparency laid on white, uint8 [H, W, C]."""
     if channels not in CHANNELS:
         raise ConfigError(f"channels={channels} must be 1 (grey), 3 (RGB) or 4 (RGB and opacity)")
     _check_size(image.height, image.width, name=name, limits=limits)

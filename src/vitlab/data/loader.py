@@ -27,7 +27,7 @@ _LISTED = 10
 class Loader:
     """Batches of a source, starting anywhere.
 
-    `feed` says how a image becomes pixels; where workers are processes, its view and the source must be picklable.
+    `feed` says how an image becomes pixels; where workers are processes, its view and the source must be picklable.
     In training the stream never ends, takes every image once an epoch, and a batch may hold the end of one epoch and the
     beginning of the next; in evaluation it takes every image once, in the source's order, and the last batch may be smaller.
     `share` is this rank's part of each batch.

@@ -32,7 +32,7 @@ from vitlab.io.prefetch import chunks, prefetched
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.io.tar import RECORD, ShardWriter, member_bytes
 
-# A image as it goes into a shard: the bytes it has, or made smaller and encoded again.
+# An image as it goes into a shard: the bytes it has, or made smaller and encoded again.
 
 _ENDINGS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp", "bmp": "bmp", "gif": "gif", "tiff": "tif"}
 _LIMITS = DecodeLimits()
@@ -41,7 +41,7 @@ _GREY_PNG = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A image ready to be written: its file's bytes and ending."""
+    """An image ready to be written: its file's bytes and ending."""
 
     content: bytes
     ending: str
@@ -323,7 +323,7 @@ def _sample(dataset: Dataset, index: int, position: int, config: PackConfig, lab
 
 
 def _label_members(dataset: Dataset) -> Callable[[int], Member | None]:
-    """How a image's label is written: `.cls` with its number, `.json` with its numbers, or nothing where none has one.
+    """How an image's label is written: `.cls` with its number, `.json` with its numbers, or nothing where none has one.
 
     Where a class is itself called by a number, names are written: a reader would take the number for the name.
     """

@@ -34,7 +34,7 @@ _ROUNDS = 12  # a test holds that 5 images then come in each of their 120 orders
 class Picks:
     """Rows of a batch, each as the image's index in its source, the epoch, and which showing in that epoch it is.
 
-    `repeat_B` is 0 wherever an epoch shows a image once; it keeps the augmentations of several showings apart.
+    `repeat_B` is 0 wherever an epoch shows an image once; it keeps the augmentations of several showings apart.
     """
 
     index_B: Indices
@@ -132,7 +132,7 @@ class Weighted:
         return None
 
     def picks(self, start: int, stop: int) -> Picks:
-        """`repeat_B` counts the showings of the epoch, so that a image drawn twice is augmented in two ways."""
+        """`repeat_B` counts the showings of the epoch, so that an image drawn twice is augmented in two ways."""
         slot_B, epoch_B, repeat_B = _places(start, stop, len(self.reach_N), self.repeats)
         drawn_B = uniforms(keys(self.seed, _WEIGHTED_STREAM, epoch_B, slot_B), 1)[:, 0]
         # Rounding may lift the product to the sum itself, which is past the last image.
@@ -192,9 +192,9 @@ def substitute(seed: int, epoch: int, index: int, attempt: int, *, length: int) 
 def running_weights(
     labels: Iterable[Label], classes: int, *, balance: float, class_weights: tuple[float, ...] | None
 ) -> NDArray[np.float64]:
-    """The running sum of the images' weights: for a image of a class of n images, its class weight times n^-balance.
+    """The running sum of the images' weights: for an image of a class of n images, its class weight times n^-balance.
 
-    A image of several classes weighs as much as its heaviest; one of no class at all, where labels are several, counts as of
+    An image of several classes weighs as much as its heaviest; one of no class at all, where labels are several, counts as of
     a class of its own with weight 1.
     """
     if class_weights is not None and len(class_weights) != classes:

@@ -98,7 +98,7 @@ def assign_parts(digests: Digests, table: LabelTable, rule: SplitRule, *, labels
         test, held = np.searchsorted(numbers[ids], [rule.test, rule.test + rule.val]).tolist()
         test = _between(test, bool(rule.test), len(ids) - 1 - bool(rule.val))
         held = test + _between(held - test, bool(rule.val), len(ids) - 1 - test)
-        # A image that stands in two classes goes where either sends it, test before val before train: no part knows another.
+        # An image that stands in two classes goes where either sends it, test before val before train: no part knows another.
         part_of_content[ids[:test]] = TEST
         part_of_content[ids[test:held]] = np.maximum(part_of_content[ids[test:held]], VAL)
 

@@ -1,4 +1,4 @@
-"""The training view of a image: where to cut is decided from the header, then only that is decoded and scaled.
+"""The training view of an image: where to cut is decided from the header, then only that is decoded and scaled.
 
 Every function is pure: the image, a generator and a config in, pixels out.
 Axes: H height, W width, C channels.
@@ -61,7 +61,7 @@ def check_pixels(image_HWC: Pixels, channels: int) -> None:
     """Refuse an array that is not a uint8 image of so many channels."""
     if image_HWC.dtype != np.uint8 or image_HWC.ndim != 3 or 0 in image_HWC.shape:
         raise DataError(
-            f"a image must be a uint8 array [height, width, channels], not {image_HWC.dtype} {list(image_HWC.shape)}",
+            f"an image must be a uint8 array [height, width, channels], not {image_HWC.dtype} {list(image_HWC.shape)}",
             hint="a grey image has one channel: array[:, :, None]",
         )
     if image_HWC.shape[2] != channels:
@@ -86,7 +86,7 @@ def fitted_size(height: int, width: int, into: tuple[int, int]) -> tuple[int, in
 
 
 def centre_box(size: tuple[int, int], crop: tuple[int, int]) -> Box:
-    """The central (height, width) `crop` of a image of `size`; an odd pixel is left over at the bottom or right."""
+    """The central (height, width) `crop` of an image of `size`; an odd pixel is left over at the bottom or right."""
     return (size[0] - crop[0]) // 2, (size[1] - crop[1]) // 2, *crop
 
 
@@ -159,7 +159,7 @@ def training_transform(
     limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
     channels: int = 3,
 ) -> Pixels:
-    """One augmented view, uint8 [H, W, C] of `config.image_size`, of a image file's bytes or of decoded pixels.
+    """One augmented view, uint8 [H, W, C] of `config.image_size`, of an image file's bytes or of decoded pixels.
 
     A JPEG is decoded no further down than the crop reaches. Where the image is at least twice the view on both sides and the
     crop covers the view, it is also decoded by libjpeg's quicker arithmetic, and at 1/2, 1/4 or 1/8 of its size as long as the
@@ -199,7 +199,7 @@ def _box(height: int, width: int, rng: np.random.Generator, config: Augment, hea
 
 
 def _economical(size: tuple[int, int], config: Augment) -> bool:
-    """Whether a image of (height, width) `size` is at least twice the view, so that a JPEG need not be decoded in full.
+    """Whether an image of (height, width) `size` is at least twice the view, so that a JPEG need not be decoded in full.
 
     It goes by the image and not by the crop: of a set of small images every view is exact, and may be made from a cache.
     The lack of antialiasing is what tf-bilinear is asked for, and a reduction would bring it back.
@@ -257,7 +257,7 @@ def inception_box(height: int, width: int, rng: np.random.Generator, config: Aug
 
 
 def random_box(height: int, width: int, size: tuple[int, int], rng: np.random.Generator) -> Box:
-    """A box of (height, width) `size` anywhere inside a image, every place alike."""
+    """A box of (height, width) `size` anywhere inside an image, every place alike."""
     down, across = rng.random(2)
     return int(down * (height - size[0] + 1)), int(across * (width - size[1] + 1)), *size
 
@@ -300,7 +300,7 @@ def _pixels(image_1CHW: torch.Tensor) -> Pixels:
     return np.ascontiguousarray(pixels_HWC)
 
 
-# From a image of any origin to the pixels the model is fed with: decoded, brought to its channels, resized and cut.
+# From an image of any origin to the pixels the model is fed with: decoded, brought to its channels, resized and cut.
 #
 # Needs no torch, so that worker processes of a loader start at once.
 # Axes: H height, W width, C channels.
@@ -308,7 +308,7 @@ def _pixels(image_1CHW: torch.Tensor) -> Pixels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationTransform:
-    """The view of a image in evaluation: no randomness, the whole image decoded at full size. A loader's view."""
+    """The view of an image in evaluation: no randomness, the whole image decoded at full size. A loader's view."""
 
     preprocess: Preprocess
     limits: DecodeLimits
@@ -388,7 +388,7 @@ def normalise(images_BHWC: torch.Tensor, config: Preprocess, dtype: torch.dtype 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingTransform:
-    """One augmented view of a image."""
+    """One augmented view of an image."""
 
     augment: Augment
     channels: int
@@ -403,7 +403,7 @@ class TrainingTransform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeImage:
-    """All pixels of a image, for who keeps decoded images."""
+    """All pixels of an image, for who keeps decoded images."""
 
     channels: int
     limits: DecodeLimits

@@ -278,7 +278,7 @@ _ICE = np.array([0.82, 0.91, 1.0], np.float32)
 
 
 def snow(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """Falling flakes, blurred by their fall, before a image that the snow has whitened."""
+    """Falling flakes, blurred by their fall, before an image that the snow has whitened."""
     mean, spread, zoom, least, radius, sigma, kept = (
         (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
         (0.2, 0.3, 2, 0.5, 12, 4, 0.7),

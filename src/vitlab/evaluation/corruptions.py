@@ -26,7 +26,7 @@ from vitlab.evaluation import corruption_kinds as corrupt_weather
 
 Pixels = NDArray[np.uint8]
 Corrupt = Callable[[Pixels, int, np.random.Generator], Pixels]
-"""From a image, uint8 [H, W, C], a severity from 0 to 4 and randomness to another image of the same shape."""
+"""From an image, uint8 [H, W, C], a severity from 0 to 4 and randomness to another image of the same shape."""
 
 CORRUPTIONS: dict[str, Corrupt] = {
     "gaussian-noise": corrupt_noise.gaussian_noise,

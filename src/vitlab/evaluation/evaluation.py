@@ -34,7 +34,7 @@ from vitlab.objective.metrics import top_classes
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluation:
-    """What was asked, answered and found. `judged` is None where a image may have several classes.
+    """What was asked, answered and found. `judged` is None where an image may have several classes.
 
     `real` are the right classes by image of the source, where they were given.
     """
@@ -60,7 +60,7 @@ def evaluate(
 
     `targets` says which classes of the model are right for which of the data. `real` holds, for each image of the source, the
     classes that are really right, perhaps none. Images of a class that is mapped to nothing are not asked about.
-    `view` is what the model sees of a image, where that is not the checkpoint's preprocessing of it.
+    `view` is what the model sees of an image, where that is not the checkpoint's preprocessing of it.
     """
     refuse_unlabelled(checkpoint, dataset, targets)
     view = EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits()) if view is None else view
@@ -121,7 +121,7 @@ def refuse_unlabelled(checkpoint: Checkpoint, dataset: Dataset, targets: Targets
 
 
 def name_in(dataset: Dataset, index: int) -> str:
-    """What a image is called, without reading it where the source can say."""
+    """What an image is called, without reading it where the source can say."""
     return dataset.name(index) if isinstance(dataset, ListedDataset) else dataset[index].name
 
 
@@ -234,7 +234,7 @@ def write_per_image(path: Path, evaluation: Evaluation, dataset: Dataset) -> Non
 
     Columns: name, label, chosen, confidence, right (1 or 0), rank (how many classes the model held for likelier than the right
     one), loss, real (whether the choice is one of the ReaL labels; empty without any), error (why the image could not be
-    read; the rest is then empty). Where a image may have several classes: name, labels (parted by |), best, logit, error.
+    read; the rest is then empty). Where an image may have several classes: name, labels (parted by |), best, logit, error.
     """
     answers, targets = evaluation.answers, evaluation.targets
     rows = (
@@ -323,7 +323,7 @@ def robustness(
 ) -> Robustness:
     """Evaluate once more for every corruption and severity; `clean` is the evaluation of the images as they are.
 
-    A image's corruption depends on its index in the source, the corruption and the severity alone.
+    An image's corruption depends on its index in the source, the corruption and the severity alone.
     """
     if not corruptions or not severities:
         raise ConfigError("there is no corruption or no severity to evaluate")

@@ -180,7 +180,7 @@ def features_of(
     """The features of every image of a source with one class each.
 
     `store` (`FeatureStore(model_key(checkpoint))`) gives those it knows and is given the others; None keeps nothing. Images
-    are read in batches; what stays in memory is 4 D bytes a image. `what` is told as the name of the work.
+    are read in batches; what stays in memory is 4 D bytes an image. `what` is told as the name of the work.
     """
     labels_N = labels_of(dataset)
     digests_N16 = None if store is None else digests_of(dataset)

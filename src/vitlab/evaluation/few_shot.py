@@ -35,7 +35,7 @@ class Ridge:
     weights_EK: Floats
 
     def scores(self, x_MD: NDArray[np.floating]) -> Floats:
-        """(M, K), near 1 for the class of a image and near -1 for the others."""
+        """(M, K), near 1 for the class of an image and near -1 for the others."""
         scores_MK: Floats = _with_constant((x_MD - self.mean_D) / self.deviation_D) @ self.weights_EK
         return scores_MK
 

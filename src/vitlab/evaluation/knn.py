@@ -76,7 +76,7 @@ def _votes(
         cosine_BN = test_MD[start : start + step] @ train_ND.T
         nearest_Bk = _nearest(cosine_BN, max(config.k))
         cosine_Bk = np.take_along_axis(cosine_BN, nearest_Bk, 1).astype(np.float64)
-        # Against the nearest: the factor is the same for all of a image's neighbours, and nothing overflows.
+        # Against the nearest: the factor is the same for all of an image's neighbours, and nothing overflows.
         weight_Bk = np.exp((cosine_Bk - cosine_Bk[:, :1]) / config.temperature)
         yield slice(start, start + len(cosine_BN)), _counted(labels_N[nearest_Bk], weight_Bk, classes, config.k)
 

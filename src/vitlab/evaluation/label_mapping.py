@@ -151,10 +151,10 @@ _NUMBER = re.compile(r"_(\d{8})\.\w+$")  # ILSVRC2012_val_00000293.JPEG
 
 
 def read_real(path: str, images: Sequence[str], names: Sequence[str] | None, *, classes: int) -> tuple[tuple[int, ...], ...]:
-    """The classes that are right for each of the images, in their order; empty for a image that has none.
+    """The classes that are right for each of the images, in their order; empty for an image that has none.
 
     `path` may also name a file inside a zip: `data.zip/labels.csv`. Images are found by the end of their paths. Classes are
-    numbers of the model's, or names among `names`. A image that the file does not know is refused.
+    numbers of the model's, or names among `names`. An image that the file does not know is refused.
     """
     content = _content(path)
     text = as_text(content, path)
@@ -239,7 +239,7 @@ def _by_name(table: Mapping[str, object], images: Sequence[str], path: str) -> I
     if unknown:
         raise DataError(
             f"{printable(path)} does not know {len(unknown):,} of {len(images):,} images, the first {printable(unknown[0])}",
-            hint="a image without a right class is in it with no class",
+            hint="an image without a right class is in it with no class",
         )
     for image in images:
         yield table[_key(table, image) or ""]

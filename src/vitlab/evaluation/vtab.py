@@ -147,7 +147,7 @@ def divide_by_lists(dataset: ListedDataset, config: VtabConfig) -> Divided:
 def read_splits(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Entries]]:
     """The parts of each task from a JSON file: {"Pets": {"train800": [...], "val200": [...], "test": [...]}, ...}.
 
-    A image is its number in the set as it is published, or the end of its path. `names` gives, for each name by which a task
+    An image is its number in the set as it is published, or the end of its path. `names` gives, for each name by which a task
     may be called, in lower case, its own.
     """
     try:
@@ -175,7 +175,7 @@ def read_splits(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Ent
 
 
 def divide_by_file(dataset: ListedDataset, division: Division, parts: Mapping[str, Entries], config: VtabConfig) -> Divided:
-    """The parts that a split file lists; the test part by VTAB's rule where it lists none. Parts may not share a image."""
+    """The parts that a split file lists; the test part by VTAB's rule where it lists none. Parts may not share an image."""
     finder = _Finder(dataset)
     train, val = finder.find(parts["train800"], "train800"), finder.find(parts["val200"], "val200")
     how = "split file"
@@ -196,7 +196,7 @@ def divide_by_file(dataset: ListedDataset, division: Division, parts: Mapping[st
 
 
 def hash_order(dataset: ListedDataset) -> Indices:
-    """The images' numbers in the order of the hash of their content; copies of a image stay in the order they have."""
+    """The images' numbers in the order of the hash of their content; copies of an image stay in the order they have."""
     digests = np.ascontiguousarray(dataset.digests())
     return np.argsort(digests.view(f"S{digests.shape[1]}")[:, 0], kind="stable").astype(np.int64)
 

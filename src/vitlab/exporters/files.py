@@ -33,8 +33,7 @@ from vitlab.errors import ConfigError, DataError, ExportError
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.exporters.config import ExportConfig
 from vitlab.inference.backends import INPUT, onnx_proto, quiet
-from vitlab.inference.folded import Answer, Input, Output, PlainGraph, exportable
-from vitlab.inference.predictor import chance_of
+from vitlab.inference.folded import Input, Output, OutputGraph, PlainGraph, activation_of, exportable
 from vitlab.io.trial import trouble_with
 from vitlab.models.families import Model
 from vitlab.models.position import Grid, Positions
@@ -182,14 +181,14 @@ class Graph(nn.Module):
     def __init__(self, checkpoint: Checkpoint, config: ExportConfig) -> None:
         super().__init__()
         self.config, self.preprocess, self.inside = checkpoint.config, checkpoint.preprocess, config.inside
-        chance, _ = chance_of(checkpoint)
+        activation = activation_of(checkpoint)
         gives: Output = "probabilities" if config.inside else "logits"
         if config.dynamic_size:
             inner = PlainGraph(_fittable(checkpoint.model), checkpoint.preprocess, pixels=config.inside)
-            self.answer: nn.Module = Answer(inner, gives=gives, chance=chance).eval()
+            self.answer: nn.Module = OutputGraph(inner, gives=gives, activation=activation).eval()
         else:
             takes: Input = "pixels" if config.inside else "normalised"
-            self.answer = exportable(checkpoint, takes=takes, gives=gives, chance=chance)
+            self.answer = exportable(checkpoint, takes=takes, gives=gives, activation=activation)
 
     def forward(self, images: Tensor) -> Tensor:
         scores_BK: Tensor = self.answer(images)
@@ -202,8 +201,8 @@ class Graph(nn.Module):
 
 def scored(logits_BK: Tensor, checkpoint: Checkpoint) -> Tensor:
     """Logits as probabilities, the way the checkpoint was trained."""
-    chance, _ = chance_of(checkpoint)
-    return logits_BK.sigmoid() if chance == "sigmoid" else logits_BK.softmax(-1)
+    activation = activation_of(checkpoint)
+    return logits_BK.sigmoid() if activation == "sigmoid" else logits_BK.softmax(-1)
 
 
 def traced(graph: Graph, config: ExportConfig) -> ExportedProgram:

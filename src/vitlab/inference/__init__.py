@@ -1,4 +1,4 @@
-"""Images in, labels out. Names are loaded when first asked for, so that importing this package costs nothing."""
+"""Inference: images in, predictions out. Names are imported when they are first used, so that importing this package is cheap."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitlab.inference.prediction import Prediction, Unreadable
+    from vitlab.inference.engine import Engine
     from vitlab.inference.predictor import Predictor
+    from vitlab.inference.results import Prediction, Predictions, Unreadable
 
-__all__ = ["Prediction", "Predictor", "Unreadable"]
+__all__ = ["Engine", "Prediction", "Predictions", "Predictor", "Unreadable"]
 
 _HOMES = {
-    "Prediction": "vitlab.inference.prediction",
+    "Engine": "vitlab.inference.engine",
+    "Prediction": "vitlab.inference.results",
+    "Predictions": "vitlab.inference.results",
     "Predictor": "vitlab.inference.predictor",
-    "Unreadable": "vitlab.inference.prediction",
+    "Unreadable": "vitlab.inference.results",
 }
 
 

@@ -1,11 +1,12 @@
-"""`auto`: the fastest of the runtimes that are installed, found by measuring them on this machine, once for each model and size.
+"""The choice of a backend: by name, or `auto`, the fastest of those installed, measured on this machine.
 
-How many threads serve one image alone, how many images are in a slice of a batch, and whether OpenVINO's threads stay on their
-cores is measured too. A measurement costs a minute or so, as graphs are made for the other runtimes. It is made when the model has
-already worked for longer than that in this process (or when `measured` is called, as `vitlab bench` does), and kept in the cache
-folder. Until then, and wherever nothing was faster, the model runs in torch.
+`auto` measures once for each model and image size: which runtime is fastest for batches, which for one image alone and with how
+many threads, how many images OpenVINO takes per slice, and whether its threads stay on their cores. A measurement takes about a
+minute, since the other runtimes must build their graphs. It starts when the model has already worked longer than that in this
+process (or when `measure_now` is called, as `vitlab bench` does), and its result is kept in the cache folder. Until then, and
+wherever nothing is faster, the model runs in PyTorch.
 
-Axes: B batch, H height, W width, C channels of a image.
+Axes: B batch, H height, W width, C channels of an image.
 """
 
 from __future__ import annotations
@@ -26,41 +27,42 @@ from numpy.typing import NDArray
 
 from vitlab import __version__
 from vitlab.checkpoints.checkpoint import Checkpoint
-from vitlab.errors import ConfigError, ExportError, VitlabError
+from vitlab.config.evaluation import BackendName
+from vitlab.errors import ConfigError, ExportError, VitlabError, choice
 from vitlab.inference.backends import (
     Backend,
-    FusedBackend,
+    CompiledBackend,
     OnnxRuntimeBackend,
     OpenVINOBackend,
     Outputs,
-    fewer,
     installed,
-    narrowed,
+    torch_backend,
+    with_threads,
 )
 from vitlab.io.atomic import replacing
 from vitlab.io.cache import cache_folder
 
-WORTH_IT = 60.0  # seconds of the model's work after which measuring pays
-LOOK_AFTER = 20.0  # seconds of work after which what is remembered is used: another runtime takes seconds to start and to check
-_FORMAT = 2  # of what is remembered; another one is measured anew
-_BETTER = 1.03  # times torch's images a second, so that noise alone moves nobody away from it
+MEASURE_AFTER = 60.0  # seconds of the model's work after which measuring pays
+LOOK_UP_AFTER = 20.0  # seconds of work after which a kept result is used: another runtime takes seconds to start and to check
+_FORMAT = 3  # of a kept result; change it to measure again
+_BETTER = 1.03  # times the images/s of PyTorch, so that noise alone changes nothing
 _BATCH = 16
 _UNPINNED = " unpinned"
 _ROUNDS = 4
-_ALONE = 3  # single images in each round
+_SINGLE_RUNS = 3  # runs of one image in each round
 _LIBRARIES = ("torch", "onnxruntime", "openvino", "onnx", "onnxscript")
 
-Say = Callable[[str], None]
-Make = Callable[[], Backend]
+Notify = Callable[[str], None]
+Factory = Callable[[], Backend]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which backend for one image alone, and which, with how many images in a slice, for batches; and what was measured.
+    """The chosen backends, for one image alone (`one`) and for batches (`many`), and what was measured.
 
-    `many` is the name of a candidate such as `torch/4`, backend and images in a slice, `one` of `singles`, such as
-    `torch with 1 thread`. `seconds_one` and `seconds_many` are seconds a image, alone and in batches of 16, of all that were
-    measured. `absent` says why others were not.
+    `many` is the name of a candidate such as `openvino/4`, a backend and the images per slice; `one` is a name of `for_one_image`,
+    such as `torch with 1 thread`. `seconds_one` and `seconds_many` are seconds per image, alone and in batches of 16, of every
+    candidate that was measured. `absent` says why others were not.
     """
 
     one: str
@@ -69,85 +71,108 @@ class Choice:
     seconds_many: dict[str, float]
     absent: dict[str, str]
 
-    def told(self) -> str:
-        """One sentence."""
-        best = sorted(self.seconds_many.items(), key=lambda item: item[1])
-        rates = ", ".join(f"{name} {1 / seconds:.1f}" for name, seconds in best)
-        alone = ", ".join(
-            f"{name} {1e3 * seconds:.1f}" for name, seconds in sorted(self.seconds_one.items(), key=lambda item: item[1])
-        )
+    def summary(self) -> str:
+        """One sentence: what was chosen, and every measurement."""
+        rates = ", ".join(f"{name} {1 / seconds:.1f}" for name, seconds in _sorted(self.seconds_many))
+        latencies = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in _sorted(self.seconds_one))
         chosen = f"the backend is {self.many} (for one image {self.one})"
-        return f"{chosen}, measured in images/s: {rates}; one image in ms: {alone}"
+        return f"{chosen}, measured in images/s: {rates}; one image in ms: {latencies}"
+
+
+def create_backend(
+    checkpoint: Checkpoint, name: BackendName, device: torch.device, digest: Callable[[], str], *, merge: int, notify: Notify
+) -> tuple[Backend, tuple[str, ...]]:
+    """The backend called `name` for a checkpoint, and notes on it. `digest` is that of the weights, computed only when needed."""
+    choice("backend", name, BackendName)
+    if name not in ("auto", "torch"):
+        if device.type != "cpu":
+            raise ConfigError(f"backend={name!r} runs on the CPU, not on {device.type}", hint="backend='torch'")
+        checkpoint.model.eval()
+    notes: tuple[str, ...] = ()
+    if merge:
+        notes = (f"{merge} pairs of patches are merged per layer: the results are not exactly the model's own",)
+    match name:
+        case "compile":
+            return CompiledBackend(checkpoint, merge=merge), notes
+        case "onnxruntime":
+            return OnnxRuntimeBackend(checkpoint, digest(), merge=merge), notes
+        case "openvino":
+            return OpenVINOBackend(checkpoint, digest(), merge=merge), notes
+    first, why = torch_backend(checkpoint, device=device, merge=merge)
+    if why is not None and device.type == "cpu":
+        notes = (f"the model runs without folded weights: {why}", *notes)
+    if name == "torch" or device.type != "cpu":
+        return first, notes
+    return AutoBackend(checkpoint, first, digest, notify=notify, merge=merge), notes
 
 
 class AutoBackend:
-    """Torch until something is known to be faster. `first` is torch's backend, `say` is told what is chosen."""
+    """PyTorch (`first`) until another backend is known to be faster; `notify` is called with a sentence when one is chosen."""
 
-    def __init__(self, checkpoint: Checkpoint, first: Backend, digest: Callable[[], str], *, say: Say, merge: int = 0) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, first: Backend, digest: Callable[[], str], *, notify: Notify, merge: int = 0
+    ) -> None:
         self._checkpoint = checkpoint
         self._first = first
         self._digest = digest
-        self._say = say
+        self._notify = notify
         self._merge = merge
         self._one: Backend = first
         self._many: Backend = first
-        self._looked = self._settled = False
-        self._worked = 0.0
+        self._looked_up = self._settled = False
+        self._seconds = 0.0
 
     @property
     def name(self) -> str:
-        """The name of what runs batches now."""
+        """The name of the backend that runs batches now."""
         return self._many.name
 
     def run(self, images_BHWC: NDArray[np.uint8], *, features: bool = False) -> Outputs:
-        """Logits and, where asked for, features."""
-        if not self._settled and self._worked > LOOK_AFTER:
-            self._consider()
+        """Logits and, if asked for, features."""
+        if not self._settled and self._seconds > LOOK_UP_AFTER:
+            self._reconsider()
         began = time.perf_counter()
         out = (self._one if len(images_BHWC) == 1 else self._many).run(images_BHWC, features=features)
-        self._worked += time.perf_counter() - began
+        self._seconds += time.perf_counter() - began
         return out
 
-    def measured(self) -> Choice:
-        """Measure all candidates now, keep the answer, and use it from now on."""
-        makers = candidates(self._checkpoint, self._first, self._digest(), merge=self._merge)
-        choice, made = measure(makers, self._checkpoint)
-        _remember(_file(self._digest()), choice)
-        self._use(choice, made)
-        return choice
+    def measure_now(self) -> Choice:
+        """Measure all candidates, keep the result, and use it from now on."""
+        factories = candidates(self._checkpoint, self._first, self._digest(), merge=self._merge)
+        chosen, made = measure(factories, self._checkpoint)
+        _save(_file(self._digest()), chosen)
+        self._use(chosen, made)
+        return chosen
 
-    def _consider(self) -> None:
-        if not self._looked:
-            self._looked = True
-            if (known := recalled(_file(self._digest()))) is not None:
+    def _reconsider(self) -> None:
+        if not self._looked_up:
+            self._looked_up = True
+            if (known := saved_choice(_file(self._digest()))) is not None:
                 self._use(known, {})
-        elif self._worked > WORTH_IT and not self._settled:
-            self._say("measuring which backend is the fastest for this model, once")
-            self.measured()
+        elif self._seconds > MEASURE_AFTER and not self._settled:
+            self._notify("measuring once which backend is fastest for this model")
+            self.measure_now()
 
-    def _use(self, choice: Choice, made: dict[str, Backend]) -> None:
-        makers = candidates(self._checkpoint, self._first, self._digest(), merge=self._merge)
+    def _use(self, chosen: Choice, made: dict[str, Backend]) -> None:
+        factories = candidates(self._checkpoint, self._first, self._digest(), merge=self._merge)
         self._settled = True
         try:
-            if choice.many not in made:
-                made[choice.many] = makers[choice.many]()
-            if choice.one not in made:
-                base, threads = singles([choice.many, *makers], torch.get_num_threads())[choice.one]
-                made[base] = made[base] if base in made else makers[base]()
-                made[choice.one] = _alone(made[base], threads)
+            if chosen.many not in made:
+                made[chosen.many] = factories[chosen.many]()
+            if chosen.one not in made:
+                base, threads = for_one_image([chosen.many, *factories], torch.get_num_threads())[chosen.one]
+                made[base] = made[base] if base in made else factories[base]()
+                made[chosen.one] = _limited(made[base], threads)
         except (KeyError, ConfigError, ExportError) as error:
-            self._say(f"the backend is torch: {choice.many} was faster here before, and cannot be had now ({error})")
+            self._notify(f"the backend is torch: {chosen.many} was faster before, but cannot be made now ({error})")
             return
-        self._one, self._many = made[choice.one], made[choice.many]
-        self._say(choice.told())
+        self._one, self._many = made[chosen.one], made[chosen.many]
+        self._notify(chosen.summary())
 
 
-def candidates(checkpoint: Checkpoint, first: Backend, digest: str, *, merge: int = 0) -> dict[str, Make]:
-    """What can be measured, by name. torch.compile is left out: it takes minutes to make, and was never the fastest."""
-    found: dict[str, Make] = {"torch": lambda: first}
-    if isinstance(first, FusedBackend):
-        for images in {max(1, first.images // 2), 2 * first.images} - {first.images}:
-            found[f"torch/{images}"] = partial(first.sliced, images)
+def candidates(checkpoint: Checkpoint, first: Backend, digest: str, *, merge: int = 0) -> dict[str, Factory]:
+    """What can be measured, by name. torch.compile is left out: it takes minutes to build, and was never the fastest."""
+    found: dict[str, Factory] = {"torch": lambda: first}
     if installed("onnxruntime") and installed("onnx") and installed("onnxscript"):
         found["onnxruntime/4"] = partial(OnnxRuntimeBackend, checkpoint, digest, images=4, merge=merge)
     if installed("openvino"):
@@ -157,56 +182,62 @@ def candidates(checkpoint: Checkpoint, first: Backend, digest: str, *, merge: in
     return found
 
 
-def singles(names: Iterable[str], threads: int) -> dict[str, tuple[str, int]]:
-    """What can run one image alone with up to so many threads: a name, and of which candidate it is and with how many threads.
+def for_one_image(names: Iterable[str], threads: int) -> dict[str, tuple[str, int]]:
+    """Ways to run one image alone with up to `threads` threads: a name -> (its candidate, number of threads).
 
-    Slices make no difference there, so each backend is in it once, with all threads under its plain name and with fewer.
+    The slice makes no difference there, so each backend appears once with all threads, under its plain name, and with fewer.
     """
     found: dict[str, tuple[str, int]] = {}
     for name in names:
-        kind = re.sub(r"/\d+", "", name)
-        if kind in found:
+        backend = re.sub(r"/\d+", "", name)
+        if backend in found:
             continue
-        found[kind] = (name, threads)
-        for count in () if kind.endswith(_UNPINNED) else fewer(threads):  # a trial of it is enough: each has to be compiled
-            found[f"{kind} with {count} {'thread' if count == 1 else 'threads'}"] = (name, count)
+        found[backend] = (name, threads)
+        for count in () if backend.endswith(_UNPINNED) else fewer_threads(threads):  # each has to be compiled: one is enough
+            found[f"{backend} with {count} {'thread' if count == 1 else 'threads'}"] = (name, count)
     return found
 
 
-def measure(makers: dict[str, Make], checkpoint: Checkpoint) -> tuple[Choice, dict[str, Backend]]:
-    """Time every candidate on noise; the winner meets torch a second time."""
+def fewer_threads(threads: int) -> list[int]:
+    """Smaller numbers of threads worth trying: half, half of that, down to 1."""
+    found = []
+    while threads > 1:
+        threads //= 2
+        found.append(threads)
+    return found
+
+
+def measure(factories: dict[str, Factory], checkpoint: Checkpoint) -> tuple[Choice, dict[str, Backend]]:
+    """Time every candidate on noise; the winner is compared with PyTorch a second time."""
     made: dict[str, Backend] = {}
     absent: dict[str, str] = {}
-    for name, make in makers.items():
+    for name, factory in factories.items():
         try:
-            made[name] = make()
+            made[name] = factory()
         except (ConfigError, ExportError) as error:
             absent[name] = str(error)
-    threads = torch.get_num_threads()
-    alone: dict[str, Backend] = {}
-    for name, (base, count) in singles(made, threads).items():
-        alone[name] = _alone(made[base], count)
+    single = {name: _limited(made[base], count) for name, (base, count) in for_one_image(made, torch.get_num_threads()).items()}
     shape = (*checkpoint.preprocess.image_size, checkpoint.preprocess.channels)
     images_BHWC = np.random.default_rng(0).integers(0, 256, (_BATCH, *shape), np.uint8)
-    least_one, least_many = _least(alone, images_BHWC[:1]), _least(made, images_BHWC)
-    choice = Choice(
-        one=_confirmed(alone, least_one, images_BHWC[:1]),
+    least_one, least_many = _least(single, images_BHWC[:1]), _least(made, images_BHWC)
+    chosen = Choice(
+        one=_confirmed(single, least_one, images_BHWC[:1]),
         many=_confirmed(made, least_many, images_BHWC),
         seconds_one=least_one,
         seconds_many=least_many,
         absent=absent,
     )
-    return choice, alone | made
+    return chosen, single | made
 
 
 def _least(backends: Mapping[str, Backend], images_BHWC: NDArray[np.uint8]) -> dict[str, float]:
-    """The least seconds a image of each, in turn and several times over, after one run that fills caches and compiles."""
+    """The least seconds per image of each backend, over several interleaved rounds, after one run to warm up."""
     least = dict.fromkeys(backends, float("inf"))
     for backend in backends.values():
         backend.run(images_BHWC)
     for _ in range(_ROUNDS):
         for name, backend in backends.items():
-            for _ in range(_ALONE if len(images_BHWC) == 1 else 1):
+            for _ in range(_SINGLE_RUNS if len(images_BHWC) == 1 else 1):
                 began = time.perf_counter()
                 backend.run(images_BHWC)
                 least[name] = min(least[name], (time.perf_counter() - began) / len(images_BHWC))
@@ -214,17 +245,17 @@ def _least(backends: Mapping[str, Backend], images_BHWC: NDArray[np.uint8]) -> d
 
 
 def _confirmed(backends: Mapping[str, Backend], least: dict[str, float], images_BHWC: NDArray[np.uint8]) -> str:
-    """The fastest, if it wins over torch a second time; of many that are alike, one looks faster by luck alone."""
+    """The fastest, if it beats PyTorch a second time: of many equal ones, one looks faster by luck."""
     best = _fastest(least)
     return best if best == "torch" else _fastest(_least({name: backends[name] for name in ("torch", best)}, images_BHWC))
 
 
-def _alone(backend: Backend, threads: int) -> Backend:
-    return backend if threads == torch.get_num_threads() else narrowed(backend, threads)
+def _limited(backend: Backend, threads: int) -> Backend:
+    return backend if threads == torch.get_num_threads() else with_threads(backend, threads)
 
 
-def recalled(file: Path) -> Choice | None:
-    """What was measured before, or None where nothing was or it cannot be read."""
+def saved_choice(file: Path) -> Choice | None:
+    """The kept result of an earlier measurement, or None if there is none or it cannot be read."""
     try:
         return Choice(**json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -236,30 +267,34 @@ def _fastest(seconds: dict[str, float]) -> str:
     return best if seconds[best] * _BETTER < seconds["torch"] else "torch"
 
 
-def _remember(file: Path, choice: Choice) -> None:
+def _sorted(seconds: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(seconds.items(), key=lambda item: item[1])
+
+
+def _save(file: Path, chosen: Choice) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file, needed=0) as out:
-            out.write(json.dumps(asdict(choice), indent=2).encode())
+            out.write(json.dumps(asdict(chosen), indent=2).encode())
     except (OSError, VitlabError):
-        return  # a cache that cannot be written: measured again the next time
+        return  # a cache that cannot be written: the next process measures again
 
 
 def _file(digest: str) -> Path:
-    """Named by everything the answer depends on: model and size, versions, processor, threads."""
+    """Named by everything the choice depends on: model and image size, versions, CPU, threads."""
     parts = [
         str(_FORMAT),
         digest,
         __version__,
         *(f"{name}={installed(name)}" for name in _LIBRARIES),
-        processor(),
+        cpu_name(),
         str(torch.get_num_threads()),
     ]
     return cache_folder() / "backends" / f"{sha256(' '.join(parts).encode()).hexdigest()[:32]}.json"
 
 
-def processor() -> str:
-    """The processor's name as the system gives it."""
+def cpu_name() -> str:
+    """The CPU's name as the operating system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -2,7 +2,7 @@
 
 All are measured in turn, round after round, so that a busy moment of the machine falls on all of them.
 
-Axes: B batch, H height, W width, C channels of a image.
+Axes: B batch, H height, W width, C channels of an image.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Predictions on their way to a file: JSON lines that can be continued, CSV, Parquet.
+"""Predictions, and the files they are written to: JSON lines (which can be resumed), CSV, Parquet.
 
-A JSON line is {"name": ..., "top": [{"label": ..., "probability": ...}, ...], "checkpoint": ...}, or {"name": ..., "error": ...,
-"checkpoint": ...} for a image that could not be read. `checkpoint` begins the predictor's digest, so that a file can be told
-from one of another model.
+`Predictor` makes a `Prediction` per image; a call returns them as `Predictions`. A JSON line is {"name": ..., "top": [{"label":
+..., "probability": ...}, ...], "checkpoint": ...}, or {"name": ..., "error": ..., "checkpoint": ...} for an image that could not
+be read. `checkpoint` is the beginning of the predictor's digest: it shows which model wrote the line.
+
+Axes: C classes, D width of the features.
 """
 
 from __future__ import annotations
@@ -11,38 +13,159 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Protocol, TextIO
+from typing import IO, Any, BinaryIO, Protocol, TextIO, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.errors import ConfigError, DataError
-from vitlab.inference.prediction import Prediction, Unreadable
+from vitlab.inference.folded import Activation
 from vitlab.io.atomic import replacing
 from vitlab.io.names import printable
+from vitlab.io.optional import optional_import
+from vitlab.io.table import rows_html, rows_text
 
 MARK_LENGTH = 16
-_ROWS = 4096  # of a Parquet file's group
+_GROUP_ROWS = 4096  # of a Parquet file
+_CHUNK = 1 << 20
+_SHOWN = 20  # images that Predictions shows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prediction:
+    """The model's output for one image.
+
+    `name` is the image's path, or `image 3` (from 0) for an image without one. `logits` (C,) are the model's own numbers;
+    `features` (D,) is the input of its head, if it was asked for. `labels` are the names of the classes, or None if they have
+    none. `activation` says how logits become probabilities: `softmax` for one class per image, `sigmoid` for several.
+    """
+
+    name: str
+    logits: NDArray[np.float32]
+    features: NDArray[np.float32] | None = None
+    labels: tuple[str, ...] | None = None
+    activation: Activation = "softmax"
+
+    @property
+    def probabilities(self) -> NDArray[np.float32]:
+        """The probability of each class, (C,), from 0 to 1; they sum to 1 for `softmax`."""
+        wide_C = self.logits.astype(np.float64)
+        if self.activation == "sigmoid":
+            probability_C: NDArray[np.float64] = np.exp(-np.logaddexp(0, -wide_C))
+        else:
+            probability_C = np.exp(wide_C - wide_C.max(initial=-np.inf))
+            probability_C /= probability_C.sum()
+        return probability_C.astype(np.float32)
+
+    def top(self, k: int = 5) -> list[tuple[str, float]]:
+        """The k most probable classes as (label, probability), best first; of equal ones the first in class order.
+
+        A class without a label is named by its number.
+        """
+        if k < 1:
+            raise ConfigError(f"k={k} must be at least 1")
+        if not len(self.logits):
+            raise ConfigError("this model has no head and predicts no classes", hint="use features=True")
+        best = np.argsort(-self.logits, kind="stable")[:k].tolist()
+        probabilities_C = self.probabilities
+        return [(str(place) if self.labels is None else self.labels[place], float(probabilities_C[place])) for place in best]
+
+    @property
+    def label(self) -> str:
+        """The most probable class."""
+        return self.top(1)[0][0]
+
+    def to_json(self, k: int = 5) -> dict[str, Any]:
+        """Name and the k most probable classes as plain values."""
+        return {"name": self.name, "top": [{"label": label, "probability": round(value, 6)} for label, value in self.top(k)]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """An image that could not be read, and why."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason if self.name in self.reason else f"{self.name}: {self.reason}"
+
+    def to_json(self, k: int = 5) -> dict[str, Any]:
+        """Name and reason as plain values."""
+        return {"name": self.name, "error": self.reason}
+
+
+class Predictions(Sequence[Prediction]):
+    """The predictions of several images, in order: a sequence that prints as a table, in a terminal and in a notebook."""
+
+    def __init__(self, predictions: Sequence[Prediction]) -> None:
+        self._predictions = tuple(predictions)
+
+    def __len__(self) -> int:
+        return len(self._predictions)
+
+    @overload
+    def __getitem__(self, index: int) -> Prediction: ...
+    @overload
+    def __getitem__(self, index: slice) -> Predictions: ...
+    def __getitem__(self, index: int | slice) -> Prediction | Predictions:
+        return Predictions(self._predictions[index]) if isinstance(index, slice) else self._predictions[index]
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """The logits of all images, (images, C)."""
+        return np.stack([found.logits for found in self])
+
+    @property
+    def labels(self) -> list[str]:
+        """The most probable class of each image."""
+        return [found.label for found in self]
+
+    def top(self, k: int = 5) -> list[Any]:
+        """The k most probable classes of each image as (label, probability), best first; of one image alone, that list itself."""
+        found = [prediction.top(k) for prediction in self]
+        return found[0] if len(found) == 1 else found
+
+    def to_json(self, k: int = 5) -> list[dict[str, Any]]:
+        """A list of plain values, one object per image."""
+        return [found.to_json(k) for found in self]
+
+    def _rows(self) -> list[dict[str, str]]:
+        rows = []
+        for found in self._predictions[:_SHOWN]:
+            best = found.top(3) if len(found.logits) else []
+            classes = ", ".join(f"{label} {100 * probability:.2f} %" for label, probability in best)
+            rows.append({"image": found.name, "predictions": classes or f"{len(found.features or ())} features"})
+        if len(self) > _SHOWN:
+            rows.append({"image": f"... {len(self) - _SHOWN:,} more", "predictions": ""})
+        return rows
+
+    def __repr__(self) -> str:
+        return rows_text(self._rows()) if len(self) else "no predictions"
+
+    def _repr_html_(self) -> str:
+        return rows_html(self._rows())
 
 
 class Sink(Protocol):
-    """Takes results one by one."""
+    """A destination for results, one by one."""
 
     def write(self, result: Prediction | Unreadable) -> None:
         """Add one."""
         ...
 
     def flush(self) -> None:
-        """Let what was added be seen by others, where that is possible before the end."""
+        """Make everything written so far visible to other programs, where the format allows that before the end."""
         ...
 
 
 class JsonLines:
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def __init__(self, file: TextIO, *, top: int, mark: str) -> None:
         self._file = file
@@ -50,16 +173,16 @@ class JsonLines:
         self._mark = mark
 
     def write(self, result: Prediction | Unreadable) -> None:
-        """Add one line. ASCII, so that any name survives, also one that UTF-8 cannot hold."""
-        self._file.write(json.dumps(record(result, self._top) | {"checkpoint": self._mark}) + "\n")
+        """Add one line. It is ASCII, so that any file name survives, even one that UTF-8 cannot hold."""
+        self._file.write(json.dumps(result.to_json(self._top) | {"checkpoint": self._mark}) + "\n")
 
     def flush(self) -> None:
-        """What was added is in the hands of the system."""
+        """Hand everything written so far to the operating system."""
         self._file.flush()
 
 
 class Csv:
-    """A header, then name, error and the best labels with their probabilities."""
+    """A header, then a line per image: name, error and the best labels with their probabilities."""
 
     def __init__(self, file: TextIO, *, top: int) -> None:
         self._file = file
@@ -77,12 +200,12 @@ class Csv:
         self._writer.writerow([result.name, "", *best, *[""] * (2 * self._top - len(best))])
 
     def flush(self) -> None:
-        """What was added is in the hands of the system."""
+        """Hand everything written so far to the operating system."""
         self._file.flush()
 
 
 class Parquet:
-    """Columns name, labels, probabilities and error; written in groups of rows, so of any length in little memory."""
+    """Columns name, labels, probabilities and error; written in groups of rows, so that memory stays small."""
 
     def __init__(self, file: BinaryIO, *, top: int, mark: str) -> None:
         arrow, parquet = load_pyarrow()
@@ -102,24 +225,24 @@ class Parquet:
 
     def write(self, result: Prediction | Unreadable) -> None:
         """Add one row."""
-        name = printable(result.name)  # Parquet's text is UTF-8
+        name = printable(result.name)  # text in Parquet is UTF-8
         if isinstance(result, Unreadable):
             self._rows.append({"name": name, "labels": None, "probabilities": None, "error": printable(result.reason)})
         else:
             labels, probabilities = zip(*result.top(self._top), strict=True)
             self._rows.append({"name": name, "labels": list(labels), "probabilities": list(probabilities), "error": None})
-        if len(self._rows) >= _ROWS:
+        if len(self._rows) >= _GROUP_ROWS:
             self._group()
 
     def flush(self) -> None:
-        """Nothing can be seen before the end."""
+        """A Parquet file is readable only at its end."""
 
     def finish(self) -> None:
         """Write the last rows."""
         self._group()
 
     def close(self) -> None:
-        """Write the end of the file, which must still be open, also where it will not be kept."""
+        """Write the end of the file, which must still be open, even if it will not be kept."""
         self._writer.close()
 
     def _group(self) -> None:
@@ -128,17 +251,9 @@ class Parquet:
             self._rows.clear()
 
 
-def record(result: Prediction | Unreadable, top: int) -> dict[str, Any]:
-    """A result as plain values."""
-    if isinstance(result, Unreadable):
-        return {"name": result.name, "error": result.reason}
-    best = [{"label": label, "probability": round(probability, 6)} for label, probability in result.top(top)]
-    return {"name": result.name, "top": best}
-
-
 @contextmanager
 def parquet_file(path: Path, *, top: int, mark: str) -> Iterator[Parquet]:
-    """A Parquet file that appears whole when the block ends, or not at all."""
+    """A Parquet file that appears complete when the block ends, or not at all."""
     load_pyarrow()
     with replacing(path, needed=0) as file:
         sink = Parquet(file, top=top, mark=mark)
@@ -151,13 +266,11 @@ def parquet_file(path: Path, *, top: int, mark: str) -> Iterator[Parquet]:
 
 @contextmanager
 def new_file(path: Path, *, overwrite: bool) -> Iterator[TextIO]:
-    """A text file to be filled line by line; refuses one that is there, unless it may be replaced."""
+    """A text file to be filled line by line; an existing file is an error unless it may be replaced."""
     try:
         file = path.open("w" if overwrite else "x", encoding="utf-8", errors="surrogateescape", newline="")
     except FileExistsError:
-        raise DataError(
-            f"{printable(str(path))} is there already", hint="--resume goes on with it, --overwrite begins anew"
-        ) from None
+        raise DataError(f"{printable(str(path))} exists already", hint="--resume continues it, --overwrite replaces it") from None
     except OSError as error:
         raise DataError(f"cannot write {printable(str(path))}: {error.strerror}") from error
     with file:
@@ -165,26 +278,16 @@ def new_file(path: Path, *, overwrite: bool) -> Iterator[TextIO]:
 
 
 def load_pyarrow() -> tuple[Any, Any]:
-    """pyarrow and its Parquet part, or how to get them."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ConfigError("Parquet needs pyarrow, which is not installed", hint="pip install 'vitlab[parquet]'") from error
-    return pyarrow, pyarrow.parquet
-
-
-# A file of JSON lines that an earlier run began: what is finished in it, and its end made whole.
-
-_CHUNK = 1 << 20
+    """pyarrow and pyarrow.parquet; ConfigError with the extra to install if they are missing."""
+    return optional_import("pyarrow", purpose="Parquet files"), optional_import("pyarrow.parquet", purpose="Parquet files")
 
 
 @contextmanager
-def continued_file(path: Path, *, top: int, mark: str) -> Iterator[tuple[TextIO, Finished]]:
-    """A file of JSON lines to be continued, with what is finished; begun anew where it is not there.
+def resumed_file(path: Path, *, top: int, mark: str) -> Iterator[tuple[TextIO, Finished]]:
+    """A file of JSON lines to be continued, and the images that are finished in it; a new file if there is none.
 
-    A last line that was cut off in the middle is removed. Refused are a file of another model or of another number of labels a
-    image, and one that holds something else.
+    A last line that was cut off is removed. A file of another model, with another number of labels per image, or with other content
+    is an error.
     """
     try:
         file = path.open("r+b" if path.exists() else "x+b")
@@ -201,7 +304,7 @@ def continued_file(path: Path, *, top: int, mark: str) -> Iterator[tuple[TextIO,
 
 
 class Finished:
-    """The names that are done, each as a hash of 8 bytes: a million of them take 8 MB. `unreadable` of them could not be read."""
+    """The names of finished images, each as a hash of 8 bytes: a million take 8 MB. `unreadable` of them could not be read."""
 
     def __init__(self, hashes: NDArray[np.uint64], *, unreadable: int = 0) -> None:
         self._hashes = np.unique(hashes)
@@ -218,12 +321,12 @@ class Finished:
 
 
 def nothing_finished() -> Finished:
-    """Where a file is begun."""
+    """For a new file."""
     return Finished(np.zeros(0, np.uint64))
 
 
 def _finished(file: IO[bytes], path: Path, *, top: int, mark: str) -> Finished:
-    """Read what is there, cut off a half line at the end, and leave the file at its end."""
+    """Read the finished names, cut off an incomplete last line, and leave the file positioned at its end."""
     whole = _whole_length(file)
     hashes = np.zeros(0, np.uint64)
     chunk: list[int] = []
@@ -244,7 +347,7 @@ def _finished(file: IO[bytes], path: Path, *, top: int, mark: str) -> Finished:
 
 
 def _whole_length(file: IO[bytes]) -> int:
-    """Bytes up to and with the last line end."""
+    """Bytes up to and including the last line end."""
     place = file.seek(0, os.SEEK_END)
     while place > 0:
         start = max(0, place - _CHUNK)
@@ -257,22 +360,22 @@ def _whole_length(file: IO[bytes]) -> int:
 
 
 def _checked(line: bytes, number: int, path: Path, *, top: int, mark: str) -> tuple[str, bool]:
-    """The name in a line that this run could have written, and whether its image could be read."""
+    """The name in a line that this run could have written, and whether the image could be read."""
     where = f"{printable(str(path))}, line {number:,}"
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where} is no JSON: this is not a file to be continued", hint="give another name") from error
+        raise DataError(f"{where} is not JSON: this file cannot be resumed", hint="give another name") from error
     if not isinstance(found, dict) or not isinstance(found.get("name"), str):
-        raise DataError(f"{where} is no prediction: this is not a file to be continued", hint="give another name")
+        raise DataError(f"{where} is not a prediction: this file cannot be resumed", hint="give another name")
     if found.get("checkpoint") != mark:
         raise DataError(
-            f"{where} is of another model ({printable(str(found.get('checkpoint')))}, and this one is {mark})",
-            hint="weights, config, preprocessing and labels must be the same; give another name to begin anew",
+            f"{where} was written by another model ({printable(str(found.get('checkpoint')))}; this one is {mark})",
+            hint="weights, config, preprocessing and labels must be the same; give another name to start a new file",
         )
     best = found.get("top")
     if isinstance(best, list) and len(best) != top:
-        raise DataError(f"{where} has {len(best)} labels, and {top} are asked for", hint=f"say --top {len(best)}")
+        raise DataError(f"{where} has {len(best)} labels, but top={top}", hint=f"use --top {len(best)}")
     return str(found["name"]), "error" not in found
 
 

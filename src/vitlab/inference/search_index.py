@@ -1,8 +1,8 @@
-"""Features of many images in one file, for search and clustering, and the images in it that are most like another.
+"""Search index: the features of many images in one file, for search and clustering, and the images most similar to another.
 
-    .npz      features (N, D) float32, names (N,), labels (N,) numbers in classes or -1 (or (N, K) zeros and ones where a image
-              has several), classes (K,), checkpoint and made_by: the digest and the path of what made the features
-    .parquet  columns name, label (text; several parted by |), feature; checkpoint and made_by in the schema's metadata
+    .npz      features (N, D) float32, names (N,), labels (N,) class numbers or -1 (or (N, K) zeros and ones if an image may have
+              several classes), classes (K,), checkpoint and made_by: the digest and the path of the model
+    .parquet  columns name, label (text; several joined by |), feature; checkpoint and made_by in the schema's metadata
 
 Axes: N images, D width of the features, K classes.
 """
@@ -12,19 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.config.evaluation import EvaluateConfig
 from vitlab.data.dataset import Dataset, Label, ListedDataset
-from vitlab.data.transforms import Pixels
 from vitlab.errors import DataError
-from vitlab.inference.prediction import Unreadable
-from vitlab.inference.predictor import Named, Predictor
-from vitlab.inference.results import load_pyarrow
+from vitlab.inference.engine import Engine
+from vitlab.inference.results import Unreadable, load_pyarrow
 from vitlab.io.atomic import replacing
 from vitlab.io.names import printable
 from vitlab.io.npz import open_npz
@@ -36,20 +34,18 @@ _BLOCK = 8192  # images compared or written at a time
 
 
 class IndexWriter(Protocol):
-    """Takes images one by one."""
+    """An index that is being written."""
 
     def add(self, name: str, label: Label, features_D: Features) -> None:
-        """Add one."""
+        """Add one image."""
         ...
 
 
 @contextmanager
 def new_index(path: Path, *, classes: tuple[str, ...], multi_label: bool, digest: str, made_by: str) -> Iterator[IndexWriter]:
-    """An index to be filled; the file appears whole when the block ends, or not at all."""
+    """A new index; the file appears complete when the block ends, or not at all."""
     if path.suffix not in ENDINGS:
-        raise DataError(
-            f"{printable(str(path))} ends in neither .npz nor .parquet", hint="the ending says which of the two to write"
-        )
+        raise DataError(f"{printable(str(path))} ends in neither .npz nor .parquet", hint="the extension chooses the format")
     if path.suffix == ".parquet":
         load_pyarrow()
     with replacing(path, needed=0) as file:
@@ -79,7 +75,7 @@ class _NpzRows:
 
     def save(self, file: Any, *, classes: tuple[str, ...], multi_label: bool, digest: str, made_by: str) -> None:
         if not self._features:
-            raise DataError("no image could be read: there is nothing to write")
+            raise DataError("no image could be read, so there is no index to write")
         if multi_label:
             labels: NDArray[np.generic] = np.zeros((len(self._labels), len(classes)), np.uint8)
             for row, several in enumerate(self._labels):
@@ -116,7 +112,7 @@ class _ParquetRows:
     def finish(self) -> None:
         self._group()
         if self._writer is None:
-            raise DataError("no image could be read: there is nothing to write")
+            raise DataError("no image could be read, so there is no index to write")
 
     def close(self) -> None:
         if self._writer is not None:
@@ -141,8 +137,8 @@ class _ParquetRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Likeness:
-    """A image of an index, its label where known, and the cosine of the angle between features: 1 for the same, -1 at most."""
+class Match:
+    """An image of an index, its label if known, and the cosine similarity of its features, from -1 to 1."""
 
     name: str
     label: str | None
@@ -150,7 +146,7 @@ class Likeness:
 
 
 class Index:
-    """An index on disk. `digest` and `made_by` say what made its features; `width` is how long each is."""
+    """An index on disk. `digest` and `made_by` say which model made its features; `width` is the length of a feature vector."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -163,10 +159,10 @@ class Index:
     def __len__(self) -> int:
         return self._length
 
-    def nearest(self, features_D: Features, k: int) -> list[Likeness]:
-        """The k images most like the one with these features, best first; of equals the first in the index."""
+    def nearest(self, features_D: Features, k: int) -> list[Match]:
+        """The k images most similar to these features, best first; of equal ones the first in the index."""
         if features_D.shape != (self.width,):
-            raise DataError(f"{printable(str(self.path))} holds features of {self.width} numbers, not {len(features_D)}")
+            raise DataError(f"{printable(str(self.path))} holds features of width {self.width}, not {len(features_D)}")
         own_D = _unit(features_D[None].astype(np.float32))[0]
         best = np.zeros(0, np.float32), np.zeros(0, np.int64)
         start = 0
@@ -176,24 +172,24 @@ class Index:
             rows = np.concatenate([best[1], np.arange(start, start + len(close_N))])
             kept = np.argsort(-close, kind="stable")[:k]
             best, start = (close[kept], rows[kept]), start + len(close_N)
-        told = self._told(best[1])
+        entries = self._entries(best[1])
         return [
-            Likeness(name=name, label=label, similarity=float(close)) for (name, label), close in zip(told, best[0], strict=True)
+            Match(name=name, label=label, similarity=float(close)) for (name, label), close in zip(entries, best[0], strict=True)
         ]
 
     def _open_npz(self) -> None:
         try:
             arrays = open_npz(self.path)
         except DataError as error:
-            raise _no_index(self.path, error.message) from error
+            raise _not_an_index(self.path, error.message) from error
         kinds = {"features": "f", "names": "U", "labels": "iu", "classes": "U", "checkpoint": "U", "made_by": "U"}
         for name, kind in kinds.items():
             if name not in arrays or np.dtype(arrays[name].dtype).kind not in kind:
-                raise _no_index(self.path, f"it has no array {name} of the right type")
+                raise _not_an_index(self.path, f"it has no array {name} of the right type")
         loaded = {name: arrays[name].load() for name in kinds}
         features, names, labels = loaded["features"], loaded["names"], loaded["labels"]
         if features.ndim != 2 or names.shape != (len(features),) or len(labels) != len(features):
-            raise _no_index(self.path, "its arrays are not of one length")
+            raise _not_an_index(self.path, "its arrays differ in length")
         self._features = features
         self._names, self._labels, self._classes = names, labels, loaded["classes"]
         self.digest, self.made_by = str(loaded["checkpoint"]), str(loaded["made_by"])
@@ -203,12 +199,12 @@ class Index:
         _, parquet = load_pyarrow()
         try:
             self._parquet = parquet.ParquetFile(self.path)
-        except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
-            raise _no_index(self.path, str(error).splitlines()[0]) from error
+        except (OSError, ValueError) as error:  # pyarrow's errors derive from these
+            raise _not_an_index(self.path, str(error).splitlines()[0]) from error
         schema = self._parquet.schema_arrow
         metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items() if key.startswith(b"vitlab_")}
         if schema.names != ["name", "label", "feature"] or "vitlab_checkpoint" not in metadata:
-            raise _no_index(self.path, f"its columns are {', '.join(map(printable, schema.names[:8]))}")
+            raise _not_an_index(self.path, f"its columns are {', '.join(map(printable, schema.names[:8]))}")
         self.digest, self.made_by = metadata["vitlab_checkpoint"], metadata.get("vitlab_made_by", "")
         self._length, self.width = int(self._parquet.metadata.num_rows), int(schema.field("feature").type.list_size)
 
@@ -220,7 +216,7 @@ class Index:
         for batch in self._parquet.iter_batches(batch_size=_BLOCK, columns=["feature"]):
             yield batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, self.width)
 
-    def _told(self, rows: NDArray[np.int64]) -> list[tuple[str, str | None]]:
+    def _entries(self, rows: NDArray[np.int64]) -> list[tuple[str, str | None]]:
         """Name and label of these images."""
         if self._parquet is None:
             return [(str(self._names[row]), self._label(row)) for row in rows.tolist()]
@@ -244,39 +240,35 @@ def _unit(features_ND: Features) -> Features:
     return np.asarray(features_ND / length_N1, np.float32)
 
 
-def _no_index(path: Path, why: str) -> DataError:
-    return DataError(f"{printable(str(path))} is no index of features: {printable(why)}", hint="vitlab embed writes one")
-
-
-# The features of every image of a source, into an index.
+def _not_an_index(path: Path, why: str) -> DataError:
+    return DataError(f"{printable(str(path))} is not a search index: {printable(why)}", hint="vitlab embed writes one")
 
 
 def embed(
-    predictor: Predictor, dataset: Dataset, path: Path, *, made_by: str, tell: ProgressCallback = silent
+    engine: Engine,
+    dataset: Dataset,
+    path: Path,
+    *,
+    made_by: str,
+    config: EvaluateConfig = EvaluateConfig(batch_size=32, corrupt="skip"),  # noqa: B008 (a frozen value)
+    progress: ProgressCallback = silent,
 ) -> tuple[Unreadable, ...]:
-    """Write the features of a source's images to an .npz or .parquet index; returns those that could not be read.
+    """Write the features of a dataset's images to an .npz or .parquet index; returns the images that could not be read.
 
-    `made_by` is the checkpoint's path, kept in the index so that a search finds the model again.
+    `made_by` is the checkpoint's path, kept in the index so that a search can load the model again.
     """
     unreadable: list[Unreadable] = []
-    images = (_named(dataset, index) for index in range(len(dataset)))
-    with new_index(
-        path, classes=dataset.labels, multi_label=dataset.multi_label, digest=predictor.features_digest, made_by=made_by
-    ) as index:
-        for place, result in enumerate(predictor.stream(images, features=True)):
-            if isinstance(result, Unreadable):
-                unreadable.append(result)
-            else:
-                assert result.features is not None, "features were asked for"
-                index.add(result.name, dataset.label(place), result.features)
-            tell("embedding", place + 1, len(dataset))
+    with new_index(path, classes=dataset.labels, multi_label=dataset.multi_label, digest=engine.digest, made_by=made_by) as index:
+        batches = engine.run_dataset(dataset, loader=config.loader(), features=True, description="embedding", progress=progress)
+        for batch, outputs in batches:
+            unreadable += (Unreadable(name=failure.name, reason=failure.reason) for failure in batch.failed)
+            if outputs is None:
+                continue
+            assert outputs.features_BD is not None, "features were asked for"
+            for place, features_D in zip(batch.index_B.tolist(), outputs.features_BD, strict=True):
+                index.add(_name(dataset, place), dataset.label(place), features_D)
     return tuple(unreadable)
 
 
-def _named(dataset: Dataset, index: int) -> Named:
-    name = dataset.name(index) if isinstance(dataset, ListedDataset) else f"image {index}"
-    return Named(name=name, read=partial(_content, dataset, index))
-
-
-def _content(dataset: Dataset, index: int) -> bytes | Pixels:
-    return dataset[index].content
+def _name(dataset: Dataset, index: int) -> str:
+    return dataset.name(index) if isinstance(dataset, ListedDataset) else f"image {index}"

@@ -1,4 +1,4 @@
-"""Arrays to pixels, with numpy and Pillow alone: heat over a image, tiles of filters and positions, features as colours.
+"""Arrays to pixels, with numpy and Pillow alone: heat over an image, tiles of filters and positions, features as colours.
 
 Colours keep their order in lightness, and their second axis is blue to yellow, which nearly everybody tells apart.
 Axes: H height, W width, C channels, G x J patches down and across, M filters or components, P x Q pixels of a filter.
@@ -32,7 +32,7 @@ GAP = 3  # pixels between tiles
 def overlay(
     image_HWC: Pixels, heat_GJ: Values, how: How = "shade", *, smooth: bool = True, step: tuple[int, int] | None = None
 ) -> Pixels:
-    """A image (uint8, any number of channels) with a map of patches laid over it, (H, W, 3).
+    """An image (uint8, any number of channels) with a map of patches laid over it, (H, W, 3).
 
     `shade` darkens what has little heat, as in the paper's Fig. 6; `colour` lays colours from blue (least) to yellow (most) over
     the grey image; `signed` lays vermilion where heat is above 0 and blue where it is below. Heat is scaled to its own range.
@@ -46,7 +46,7 @@ def overlay(
     height, width = rgb_HWC.shape[:2]
     size = (height, width) if step is None else (heat_GJ.shape[0] * step[0], heat_GJ.shape[1] * step[1])
     if size[0] < height or size[1] < width:
-        raise ConfigError(f"a map of {size[0]}x{size[1]} pixels does not cover a image of {height}x{width}")
+        raise ConfigError(f"a map of {size[0]}x{size[1]} pixels does not cover an image of {height}x{width}")
     if how == "signed":
         share_HW = scaled(heat_GJ / max(float(np.abs(heat_GJ).max()), 1e-12), size, smooth=smooth).clip(-1, 1)
         share_HW1 = share_HW[:height, :width, None]
@@ -90,7 +90,7 @@ def position_tiles(similarity_GJGJ: Values, *, scale: int | None = None, paper: 
 
 
 def feature_maps(scores_BGJM: Values, size: tuple[int, int], *, smooth: bool = False) -> list[Pixels]:
-    """Components of features as colours, a image (height, width) each, on one scale for all of them.
+    """Components of features as colours, an image (height, width) each, on one scale for all of them.
 
     The first is lightness, the second goes from blue to yellow, the third from green to red.
     """
@@ -106,9 +106,9 @@ def feature_maps(scores_BGJM: Values, size: tuple[int, int], *, smooth: bool = F
 
 
 def as_rgb(image_HWC: Pixels) -> Pixels:
-    """A image of any number of channels as three: grey repeated, of more than three the first three."""
+    """An image of any number of channels as three: grey repeated, of more than three the first three."""
     if image_HWC.dtype != np.uint8 or image_HWC.ndim != 3:
-        raise ConfigError(f"a image is uint8 [height, width, channels], not {image_HWC.dtype} {list(image_HWC.shape)}")
+        raise ConfigError(f"an image is uint8 [height, width, channels], not {image_HWC.dtype} {list(image_HWC.shape)}")
     channels = image_HWC.shape[2]
     if channels == 1:
         return np.repeat(image_HWC, 3, axis=2)

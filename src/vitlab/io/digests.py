@@ -1,4 +1,4 @@
-"""The hash of a image's content: what splits, duplicates and fingerprints go by, the same in every container."""
+"""The hash of an image's content: what splits, duplicates and fingerprints go by, the same in every container."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def as_numbers(digests: Digests) -> NDArray[np.float64]:
     return (heads >> np.uint64(11)).astype(np.float64) / 2.0**53
 
 
-# CRC-32C (Castagnoli), the checksum of TensorFlow's record files, a image in a fraction of a millisecond.
+# CRC-32C (Castagnoli), the checksum of TensorFlow's record files, an image in a fraction of a millisecond.
 #
 # The checksum is linear: that of a message is the exclusive or of what each of its bytes gives at its place. So a message is cut
 # into rows, all bytes of all rows are looked up at once, and rows are joined in pairs, each left one moved over its right one.

@@ -1,6 +1,6 @@
 """Losses: the paper's softmax and sigmoid cross-entropies, and distillation.
 
-Axes: B batch, C classes. Every function takes logits (B, C) and gives one number a image, (B,), so that a batch may be taken in
+Axes: B batch, C classes. Every function takes logits (B, C) and gives one number an image, (B,), so that a batch may be taken in
 parts of any size.
 """
 
@@ -23,7 +23,7 @@ def soft_targets(labels: Tensor, classes: int, *, smoothing: float = 0.0) -> Ten
 
 
 def softmax_cross_entropy(logits_BC: Tensor, labels: Tensor, *, smoothing: float = 0.0, weight_C: Tensor | None = None) -> Tensor:
-    """Cross-entropy of one class a image, or of soft targets such as mixup's; with `weight_C` times the weight of its class."""
+    """Cross-entropy of one class an image, or of soft targets such as mixup's; with `weight_C` times the weight of its class."""
     targets_BC = soft_targets(labels, logits_BC.shape[-1], smoothing=smoothing)
     loss_B = -(targets_BC * logits_BC.float().log_softmax(-1)).sum(-1)
     return loss_B if weight_C is None else loss_B * (soft_targets(labels, logits_BC.shape[-1]) @ weight_C.float())

@@ -195,7 +195,7 @@ def average_precision(scores_N: NDArray[np.floating], right_N: Bools) -> float:
 
 
 def mean_average_precision(scores_NC: NDArray[np.floating], right_NC: Bools) -> float:
-    """The mean of `average_precision` over the classes that have a image; nan where none has."""
+    """The mean of `average_precision` over the classes that have an image; nan where none has."""
     each = [average_precision(scores_N, right_N) for scores_N, right_N in zip(scores_NC.T, np.asarray(right_NC).T, strict=True)]
     known = [value for value in each if not np.isnan(value)]
     return float(np.mean(known)) if known else float("nan")

@@ -56,7 +56,7 @@ def whole_patches(model: ModelConfig, side: int) -> tuple[int, int]:
 
 
 def plain_preprocess(model: ModelConfig, *, margin: float, interpolation: Interpolation) -> Preprocess:
-    """The centre of a image whose short side is `margin` times the model's, to [-1, 1]."""
+    """The centre of an image whose short side is `margin` times the model's, to [-1, 1]."""
     middle = (0.5,) * model.channels
     return Preprocess(
         image_size=model.image_size,

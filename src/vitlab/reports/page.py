@@ -28,7 +28,7 @@ from vitlab.io.names import printable
 # A plain str is text and is escaped; only what `tag`, `joined` and `raw` made is markup.
 
 _VOID = frozenset({"img", "br", "meta", "link", "hr"})
-_MOST_PNG = 24_000  # bytes: a image that takes more is a photograph, which JPEG keeps smaller
+_MOST_PNG = 24_000  # bytes: an image that takes more is a photograph, which JPEG keeps smaller
 
 
 class Markup(str):
@@ -69,7 +69,7 @@ def raw(trusted: str) -> Markup:
 
 
 def image(pixels_HWC: Pixels, *, alt: str, kind: str = "") -> Markup:
-    """A image inside the page itself: PNG, or JPEG where that is much smaller."""
+    """An image inside the page itself: PNG, or JPEG where that is much smaller."""
     data, form = png(pixels_HWC), "png"
     if len(data) > _MOST_PNG and not kind:
         file = io.BytesIO()

@@ -164,7 +164,7 @@ _MOST_READ = 50_000  # images that are read for a fingerprint
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shot:
-    """A image as the model saw it, what it is and what it was taken for, with what confidence."""
+    """An image as the model saw it, what it is and what it was taken for, with what confidence."""
 
     index: int
     name: str

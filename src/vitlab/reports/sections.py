@@ -71,13 +71,13 @@ def summary(record: RunRecord, judgement: Judgement | None) -> Section:
         if result.top5 is not None and len(judgement.found.targets.names) > 5:
             told["among the first five"] = percent(result.top5.value)
         told["mean over classes"] = percent(result.mean_class_accuracy)
-        told["loss, nats a image"] = f"{result.loss:.3f}"
+        told["loss, nats an image"] = f"{result.loss:.3f}"
         told["calibration error"] = percent(result.calibration.error)
     elif isinstance(result, MultiLabel):
         assert judgement is not None
         words = f"mean average precision over {result.images:,} images of the {judgement.part} part"
         left = _headline(result.mean_average_precision, result.interval, words)
-        told["loss, nats a image"] = f"{result.loss:.3f}"
+        told["loss, nats an image"] = f"{result.loss:.3f}"
     else:
         left = tag("p", {}, "This run learned no classes, so there is no accuracy to tell: its curves and its inside are below.")
     made = cost(run.model)
@@ -156,7 +156,7 @@ def curves(record: RunRecord) -> Section:
     course = record.course
     steps = course.step.tolist()
     drawn = [
-        chart(_curve(steps, course.loss, course.looks, "loss"), Axes(x="updates", y="loss"), title="Loss, nats a image"),
+        chart(_curve(steps, course.loss, course.looks, "loss"), Axes(x="updates", y="loss"), title="Loss, nats an image"),
         chart(
             _curve(steps, course.accuracy, course.looks, "top1"),
             Axes(x="updates", y="share right", low=0.0, high=1.0, percent=True),
@@ -357,7 +357,7 @@ def calibration(judgement: Judgement) -> Section | None:
 _MISTAKES = 12
 _RIGHT = 6
 _LOOKED_AT = 32  # images over which attention distance is a mean
-_MOST_SIDE = 200  # pixels of a image in the page
+_MOST_SIDE = 200  # pixels of an image in the page
 _MOST_CLASSES = 60  # whose sizes are drawn
 
 
@@ -393,7 +393,7 @@ def _cards(shots: Sequence[Shot], maps: NDArray[np.float32] | None) -> Markup:
     cards = []
     for place, shot in enumerate(shots):
         own = shrunk(as_rgb(shot.pixels_HWC))
-        images = [image(own, alt=f"a image of {shot.label}")]
+        images = [image(own, alt=f"an image of {shot.label}")]
         if maps is not None:
             images.append(image(overlay(own, maps[place], "shade"), alt="what reached the answer"))
         truth, said = tag("span", {"class": "truth"}, shot.label), tag("span", {"class": "said"}, shot.said)
@@ -520,7 +520,7 @@ def costs(spent: Spent) -> Section:
     """What the run took."""
     facts = {
         "images seen": f"{spent.images:,}" + ("" if spent.epochs is None else f", each {spent.epochs:.1f} times on average"),
-        "multiply-adds a image": f"{spent.macs:,} ({short(spent.macs)})",
+        "multiply-adds an image": f"{spent.macs:,} ({short(spent.macs)})",
         "multiply-adds of training": f"about {short(spent.training_macs)}, a backward pass counted as two forward passes",
         "time of updates": f"{spent.seconds:,.1f} s on {spent.cores} core{'s' if spent.cores != 1 else ''}",
         "core-hours": f"{spent.core_hours:.4g}",

@@ -60,7 +60,7 @@ def peaks(configs: Sequence[ModelConfig], *, tell: ProgressCallback = silent) ->
 
 
 def tell_peak() -> None:
-    """The child: build the model of stdin, if there is one, run a image, and print how many kB the process had at most."""
+    """The child: build the model of stdin, if there is one, run an image, and print how many kB the process had at most."""
     text = sys.stdin.read()
     import torch
 

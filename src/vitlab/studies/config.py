@@ -16,7 +16,7 @@ class NoisyStudentConfig:
     """A teacher labels images, a student learns from them with noise, and becomes the next teacher.
 
     `rounds` counts students. `labels`: `soft` takes the teacher's probabilities, `hard` the class it thinks likeliest.
-    `threshold`: a image is taken where the teacher gives its likeliest class at least that much, 0 to 1 (the paper's 0.3).
+    `threshold`: an image is taken where the teacher gives its likeliest class at least that much, 0 to 1 (the paper's 0.3).
     `per_class` is the most images taken of a class, those the teacher is surest of first; None takes all.
     `balanced` shows every class equally often, which repeats the images of classes that have few.
     `labelled_share` is what the images with true labels make up of an epoch, at least: they are repeated up to it.

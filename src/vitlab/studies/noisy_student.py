@@ -91,7 +91,7 @@ class Score:
 
     It learned from `labelled` images with true labels and from `pseudo` of `pool` without, whose labels are right to a share of
     `pseudo_right` where that is known. `top1` is the share of `images` told right, `right` their number, `interval` the 95 %
-    one by bootstrap; `loss` is in nats a image.
+    one by bootstrap; `loss` is in nats an image.
     """
 
     round: int

@@ -1,8 +1,13 @@
-"""Wishes from outside while a run goes on: stop, save now. Set by signals or by a listener, read between two updates."""
+"""Control of a running training process: requests to stop or to write a checkpoint, the signals that make them, and its allocator.
+
+The trainer reads the requests between two steps.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,72 +16,88 @@ from types import FrameType
 
 from vitlab.training.events import Reason
 
-TERMINATED = 143  # the exit code of a run that SIGTERM ended with a checkpoint
-INTERRUPTED = 130  # and of one that Ctrl-C ended
+TERMINATED = 143  # exit code of a run that SIGTERM stopped with a checkpoint
+INTERRUPTED = 130  # exit code of a run that Ctrl-C stopped with a checkpoint
+
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of mallopt, from malloc.h
+_NEVER, _NONE = -1, 0
 
 
-class Stopped(BaseException):
-    """A stop was asked for while the run waited for images: they will not be waited for.
+class StopRequested(BaseException):
+    """A stop was requested while the run waited for images, so it waits no longer.
 
-    As KeyboardInterrupt it is no Exception: it may strike in the middle of a view, which is not to be blamed for it.
+    Like KeyboardInterrupt it is no Exception: it may strike inside a transform, whose error handling must not swallow it.
     """
 
 
 class Control:
-    """What the loop is asked to do at the next opportunity."""
+    """Requests to a running trainer: `stop` is the reason to stop, or None; `save` asks for a checkpoint."""
 
     def __init__(self) -> None:
         self.stop: Reason | None = None
         self.save = False
-        self.waits = False
+        self.interruptible = False
 
-    def ask_stop(self, reason: Reason) -> None:
-        """End after the current update, with a checkpoint."""
+    def request_stop(self, reason: Reason) -> None:
+        """Stop after the current step, with a checkpoint."""
         self.stop = reason
 
-    def ask_save(self) -> None:
-        """Write a checkpoint after the current update and go on."""
+    def request_checkpoint(self) -> None:
+        """Write a checkpoint after the current step, and continue."""
         self.save = True
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """A signal that asks for a stop within the block leaves it at once, by `Stopped`; so does one that asked before."""
+        """Inside the block, a signal that requests a stop raises StopRequested at once; so does a request made before it."""
         if self.stop is not None:
-            raise Stopped
-        self.waits = True
+            raise StopRequested
+        self.interruptible = True
         try:
             yield
         finally:
-            self.waits = False
+            self.interruptible = False
 
 
 @contextmanager
 def signals(control: Control) -> Iterator[None]:
-    """SIGTERM and Ctrl-C end the run with a checkpoint, a second one ends it at once; SIGUSR1 asks for a checkpoint.
+    """SIGTERM and Ctrl-C stop the run with a checkpoint, a second one ends it at once; SIGUSR1 writes a checkpoint.
 
-    The update under way is finished first; waiting for images, to learn from or to be judged by, is not. Ctrl-C that is ignored,
-    as under `nohup` and in a background job, stays ignored.
+    The current step is finished first, but the run does not wait for images. A Ctrl-C that is ignored, as under `nohup` and in
+    a background job, stays ignored.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
         reason: Reason = "terminated" if number == signal.SIGTERM else "interrupted"
         if control.stop is not None:
             os._exit(TERMINATED if number == signal.SIGTERM else INTERRUPTED)
-        control.ask_stop(reason)
-        if control.waits:  # what is waited for may never come
-            raise Stopped
+        control.request_stop(reason)
+        if control.interruptible:  # the images may never arrive
+            raise StopRequested
 
     def save(number: int, frame: FrameType | None) -> None:
-        control.ask_save()
+        control.request_checkpoint()
 
-    wanted = {signal.SIGTERM: stop}
+    handlers = {signal.SIGTERM: stop}
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        wanted[signal.SIGINT] = stop
+        handlers[signal.SIGINT] = stop
     if sys.platform != "win32":
-        wanted[signal.SIGUSR1] = save
-    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+        handlers[signal.SIGUSR1] = save
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def keep_memory() -> bool:
+    """Let this process keep the memory it frees for its next allocation; returns whether the C library was asked to.
+
+    A training step frees hundreds of megabytes, and the next step allocates them again. glibc returns large blocks to the
+    system each time, which then clears every page: 11 to 15 % of a step of ViT-Ti/16 (64 images, 224 px, CPU). The setting
+    lasts as long as the process and changes no result. Other C libraries are left alone.
+    """
+    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+        return False
+    library = ctypes.CDLL(None)
+    return bool(library.mallopt(_TRIM_THRESHOLD, _NEVER) and library.mallopt(_MMAP_MAX, _NONE))

@@ -1,4 +1,4 @@
-"""One process or many: who we are under torchrun, and how the model's work is shared."""
+"""Distributed training under torchrun: this process among all, and how ranks share one model (DDP or FSDP2)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.train import Precision, Strategy
 from vitlab.errors import ConfigError
 from vitlab.models.convnext import Block as ConvNeXtBlock
+from vitlab.models.device import resolve_device
 from vitlab.models.efficientnet import Unit as EfficientNetUnit
 from vitlab.models.families import skeleton
 from vitlab.models.recurrent import Layer as RecurrentLayer
@@ -31,35 +32,36 @@ from vitlab.models.vit import Block
 
 T = TypeVar("T")
 
-_PATIENCE = timedelta(seconds=60)  # a rank that died is noticed within this time
-_WRITING = timedelta(minutes=20)  # a rank that writes or reads gigabytes may take so long
+_TIMEOUT = timedelta(seconds=60)  # after which a rank that died is noticed
+_DISK_TIMEOUT = timedelta(minutes=20)  # a rank that writes or reads gigabytes may take this long
+_SHARDED = (Block, StemUnit, ResNetUnit, SwinBlock, ConvNeXtBlock, EfficientNetUnit, RecurrentLayer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """This process among all: `rank` of `ranks`, and the device it computes on."""
+    """This process among all: number `rank` of `ranks`, and the device it computes on."""
 
     rank: int = 0
     ranks: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @property
-    def leads(self) -> bool:
-        """Whether this is the process that writes and speaks."""
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all ranks, known to each."""
+        """The sum over all ranks, on every rank."""
         if self.ranks > 1:
             dist.all_reduce(values)
         return values
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true on any rank."""
+        """Whether the flag is set on any rank."""
         return bool(self.sum(torch.tensor(float(flag), device=self.device)).item())
 
     def gather(self, value: T) -> list[T]:
-        """The value of every rank, in their order, known to each."""
+        """The values of all ranks, in rank order, on every rank."""
         if self.ranks == 1:
             return [value]
         found: list[T | None] = [None] * self.ranks
@@ -67,163 +69,167 @@ class World:
         return [item for item in found if item is not None]
 
     def barrier(self) -> None:
-        """Wait for every rank."""
+        """Wait for every rank, at most a minute."""
         if self.ranks > 1:
             dist.barrier()
 
-    def meet(self) -> None:
-        """Wait for every rank, also for one that writes a large file: not for 60 seconds only, as `barrier` does."""
+    def disk_barrier(self) -> None:
+        """Wait for every rank, as long as a rank may need to write a large file."""
         if self.ranks > 1:
-            group = patient_group()
+            group = disk_group()
             dist.barrier(group)
             dist.destroy_process_group(group)
 
 
-def patient_group() -> dist.ProcessGroup:
-    """A second way for the ranks to speak, beside that of training and not as soon out of patience; all must ask for it."""
-    group = dist.new_group(backend="gloo", timeout=_WRITING)
+def disk_group() -> dist.ProcessGroup:
+    """A second process group, beside that of training, with a timeout for slow disks; every rank must call this."""
+    group = dist.new_group(backend="gloo", timeout=_DISK_TIMEOUT)
     assert isinstance(group, dist.ProcessGroup)
     return group
 
 
-def leads() -> bool:
-    """Whether this process is the one that writes and speaks, known before and after there is a world too."""
+def is_main_process() -> bool:
+    """Whether this process is rank 0; also before and after the process group exists."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def ranks_around() -> int:
-    """How many processes torchrun started, 1 without it."""
+def world_size() -> int:
+    """How many processes torchrun started; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @contextmanager
-def world() -> Iterator[World]:
-    """The world that torchrun set up, or a world of one; process groups end with the block."""
-    ranks = ranks_around()
-    cuda = torch.cuda.is_available()
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cuda", local) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    if ranks == 1 or dist.is_initialized():
-        rank = dist.get_rank() if dist.is_initialized() else 0
-        yield World(rank=rank, ranks=dist.get_world_size() if dist.is_initialized() else 1, device=device)
+def world(device: str | torch.device = "auto") -> Iterator[World]:
+    """The world that torchrun set up, or a world of one process; the process group ends with the block.
+
+    Under torchrun each rank takes the CUDA device of its local rank; without CUDA, ranks compute on the CPU.
+    """
+    ranks = world_size()
+    place = resolve_device(device)
+    if ranks > 1 and place.type != "cuda":
+        place = torch.device("cpu")  # gloo exchanges tensors of the CPU only
+    if place.type == "cuda":
+        if ranks > 1:
+            place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(place)
+    if dist.is_initialized():
+        yield World(rank=dist.get_rank(), ranks=dist.get_world_size(), device=place)
         return
-    dist.init_process_group("nccl" if cuda else "gloo", timeout=_PATIENCE)
+    if ranks == 1:
+        yield World(device=place)
+        return
+    dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=_TIMEOUT)
     try:
-        yield World(rank=dist.get_rank(), ranks=dist.get_world_size(), device=device)
+        yield World(rank=dist.get_rank(), ranks=dist.get_world_size(), device=place)
     finally:
         dist.destroy_process_group()
 
 
-# How ranks share the work on one model: each a whole copy (DDP), or each a part of every layer (FSDP2).
+def parallelise(model: nn.Module, strategy: Strategy, precision: Precision, world: World) -> nn.Module:
+    """The model as training calls it: itself, wrapped by DDP, or sharded by FSDP; `auto` is DDP if there are several ranks.
 
-_SHARDED = (Block, StemUnit, ResNetUnit, SwinBlock, ConvNeXtBlock, EfficientNetUnit, RecurrentLayer)
-
-
-def shared_out(model: nn.Module, strategy: Strategy, precision: Precision, here: World) -> nn.Module:
-    """The model as the step calls it, its work shared as `strategy` says; `auto` is DDP where there are several ranks.
-
-    FSDP changes the model in place: its parameters become parts of themselves, gathered layer by layer, and its products are
-    made in bfloat16 where `precision` says so, gradients being summed in float32.
+    FSDP changes the model in place: each rank keeps some rows of every parameter and gathers the others layer by layer. It
+    computes in bfloat16 if `precision` says so, and sums gradients in float32.
     """
-    chosen = ("ddp" if here.ranks > 1 else "single") if strategy == "auto" else strategy
+    chosen = ("ddp" if world.ranks > 1 else "single") if strategy == "auto" else strategy
     if chosen == "single":
-        if here.ranks > 1:
-            raise ConfigError(f"strategy='single' under torchrun with {here.ranks} processes", hint="strategy='ddp' or 'fsdp'")
+        if world.ranks > 1:
+            raise ConfigError(
+                f"strategy='single' needs one process, and torchrun started {world.ranks}", hint="use strategy='ddp' or 'fsdp'"
+            )
         return model
-    if here.ranks == 1 and not torch.distributed.is_initialized():
-        raise ConfigError(f"strategy={chosen!r} needs torchrun", hint="torchrun --nproc-per-node 2 -m vitlab ...")
+    if world.ranks == 1 and not dist.is_initialized():
+        raise ConfigError(
+            f"strategy={chosen!r} needs more than one process", hint="launch with torchrun --nproc-per-node 2 -m vitlab ..."
+        )
     if chosen == "ddp":
-        devices = [here.device] if here.device.type == "cuda" else None
+        devices = [world.device] if world.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
-    return shard(model, precision, here)
+    return shard(model, precision, world)
 
 
-def shard(model: nn.Module, precision: Precision, here: World) -> nn.Module:
-    """FSDP2: each layer by itself, and what is left with the whole."""
-    mesh = init_device_mesh(here.device.type, (here.ranks,))
+def shard(model: nn.Module, precision: Precision, world: World) -> nn.Module:
+    """Apply FSDP2 to each layer, and to the rest of the model."""
+    mesh = init_device_mesh(world.device.type, (world.ranks,))
     half = torch.bfloat16 if precision == "bfloat16" else None
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
-    for layer in layers_of(model):
+    for layer in sharded_layers(model):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     return model
 
 
-def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The layers that are gathered one at a time."""
+def sharded_layers(model: nn.Module) -> list[nn.Module]:
+    """The layers that FSDP gathers one at a time."""
     return [module for module in model.modules() if isinstance(module, _SHARDED)]
 
 
-def without_talk(model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-    """Ranks exchange gradients once an update, with the last part of the batch."""
+def gradient_sync(model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
+    """Whether backward passes in the block exchange gradients between ranks; once per step is enough."""
     if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(last)
-    elif isinstance(model, DistributedDataParallel) and not last:
+        model.set_requires_gradient_sync(enabled)
+    elif isinstance(model, DistributedDataParallel) and not enabled:
         return model.no_sync()
     return nullcontext()
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether ranks hold parts of its tensors."""
+    """Whether each rank holds only some rows of its parameters."""
     return isinstance(model, FSDPModule)
 
 
-def own_rows(state: Mapping[str, Tensor], here: World) -> dict[str, Tensor]:
-    """What this rank has to write of each tensor so that nothing is written twice: its rows, or on rank 0 what all ranks hold."""
+def rows_to_write(state: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
+    """This rank's part of a checkpoint: its rows of sharded tensors, and on rank 0 all other tensors. Nothing is written twice."""
     found = dict[str, Tensor]()
     for name, tensor in state.items():
         if isinstance(tensor, DTensor) and tensor.placements == (Shard(0),):
             rows = tensor.to_local()
             if rows.numel():
                 found[name] = rows
-        elif here.leads:
+        elif world.is_main:
             assert not isinstance(tensor, DTensor) or all(isinstance(place, Replicate) for place in tensor.placements)
             found[name] = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return found
 
 
-def resharded(model: nn.Module) -> None:
-    """Let go of layers that a forward pass gathered and that no backward pass will release."""
+def reshard(model: nn.Module) -> None:
+    """Free the layers that a forward pass gathered and that no backward pass will free."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
-# What each rank holds of a model that is shared out, found by sharing it out: on the meta device, among ranks that are not there.
-#
-# The model is wrapped with `fully_shard` as in training, by a process group that talks to nobody, so the count is torch's own, uneven
-# rows included. Nothing is allocated: ViT-G/14 takes two seconds.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """In numbers, for the rank that has most: `parameters` it holds, and `gathered`, what it has whole at the busiest moment.
+class ShardSize:
+    """Numbers that the largest rank holds under FSDP: its own `parameters`, and at most so many `gathered` from other ranks.
 
-    That is what belongs to no layer, and two layers: the one at work and the next, which is fetched meanwhile.
+    Gathered are the parameters outside all layers, and two layers: the current one, and the next one, fetched meanwhile.
     """
 
     parameters: int
     gathered: int
 
 
-def shares(config: ModelConfig, precision: Precision, *, ranks: int) -> Shares:
-    """What a rank of that many holds of the model under FSDP."""
+def shard_size(config: ModelConfig, precision: Precision, *, ranks: int) -> ShardSize:
+    """What one of `ranks` ranks holds of the model under FSDP.
+
+    The model is sharded by `fully_shard` itself, on the meta device and in a process group that sends nothing, so the count is
+    torch's own, and nothing is allocated.
+    """
     model = skeleton(config)
-    layers = [sum(parameter.numel() for parameter in layer.parameters()) for layer in layers_of(model)]
+    layers = [sum(parameter.numel() for parameter in layer.parameters()) for layer in sharded_layers(model)]
     rest = sum(parameter.numel() for parameter in model.parameters()) - sum(layers)
-    with _pretended(ranks):
+    with _simulated_ranks(ranks):
         shard(model, precision, World(ranks=ranks))
         held = sum(parameter.to_local().numel() for parameter in model.parameters() if isinstance(parameter, DTensor))
-    return Shares(parameters=held, gathered=rest + 2 * max(layers, default=0))
+    return ShardSize(parameters=held, gathered=rest + 2 * max(layers, default=0))
 
 
 @contextmanager
-def _pretended(ranks: int) -> Iterator[None]:
-    """Rank 0 of a world in which every message is taken for delivered; the first rank has the most rows."""
+def _simulated_ranks(ranks: int) -> Iterator[None]:
+    """Rank 0, which has the most rows, of a process group that sends nothing."""
     if dist.is_initialized():
-        raise ConfigError("a plan is made by one process, before ranks are joined")
+        raise ConfigError("the size of a shard is computed by one process, before the process group exists")
     dist.init_process_group("fake", rank=0, world_size=ranks)
     try:
         yield

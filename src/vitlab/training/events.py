@@ -1,17 +1,21 @@
-"""What a training run tells while it goes on: the loop yields these, and whoever listens prints, plots or stops."""
+"""The events of a training run: `train` yields them, and callbacks print, plot or stop on them.
+
+`events.jsonl` in the run folder has one line for each, written by `event_to_json`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 Reason = Literal["finished", "terminated", "interrupted", "max-time", "patience"]
+"""Why a run ended: all steps done, SIGTERM, Ctrl-C, `max_minutes`, or `patience` (early stopping)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The run begins, or goes on after `step` updates. `notes` says what was decided or guessed."""
+    """The run starts, or resumes after `step` steps. `images` is the size of the training split; `notes` lists what was decided."""
 
     event: ClassVar[str] = "started"
     step: int
@@ -26,23 +30,28 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """One update was made: after it, `step` of them have been. Loss and accuracy are means over the batch."""
+    """Step number `step` (counted from 1) updated the weights. `loss` and `accuracy` are means over the global batch of `images`."""
 
     event: ClassVar[str] = "stepped"
     step: int
     epoch: float
     loss: float
     accuracy: float | None
-    rate: float
+    lr: float
     gradient_norm: float
     images: int
     seconds: float
     micro_batch: int
 
+    @property
+    def images_per_sec(self) -> float | None:
+        """Speed of this step without data loading; None if the clock did not move."""
+        return self.images / self.seconds if self.seconds > 0 else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """No update was made: the loss or the gradient was not a finite number. `samples` names the images of the batch."""
+    """The step left the weights as they were: its loss or gradient was not finite. `samples` are the batch's dataset indices."""
 
     event: ClassVar[str] = "skipped"
     step: int
@@ -52,17 +61,17 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shrunk:
-    """Memory ran out: from now on the batch goes through the model in smaller parts, with the same update."""
+class MicroBatchReduced:
+    """Memory ran out: from now on each device processes `micro_batch` images at a time. The updates stay the same."""
 
-    event: ClassVar[str] = "shrunk"
+    event: ClassVar[str] = "micro-batch-reduced"
     step: int
     micro_batch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """The held-out images were looked at: names and values, `best` where they beat all before."""
+    """Metrics on the evaluation split. `averaged`: with the averaged weights. `best`: better than every evaluation before."""
 
     event: ClassVar[str] = "evaluated"
     step: int
@@ -73,7 +82,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint is on the disk."""
+    """A checkpoint is on disk."""
 
     event: ClassVar[str] = "saved"
     step: int
@@ -83,7 +92,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned:
-    """Something went wrong that the run survives."""
+    """A problem that does not end the run."""
 
     event: ClassVar[str] = "warned"
     step: int
@@ -92,7 +101,7 @@ class Warned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The run is over; `model` is the file to keep."""
+    """The run ended. `model` is the file to keep, None if the run can be resumed."""
 
     event: ClassVar[str] = "finished"
     step: int
@@ -101,5 +110,16 @@ class Finished:
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
 
+    @property
+    def complete(self) -> bool:
+        """Whether the run is over; otherwise the same command resumes it."""
+        return self.reason in ("finished", "patience")
 
-Event = Started | Stepped | Skipped | Shrunk | Evaluated | Saved | Warned | Finished
+
+Event = Started | Stepped | Skipped | MicroBatchReduced | Evaluated | Saved | Warned | Finished
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """One line of `events.jsonl`."""
+    values = {name: getattr(event, name) for name in event.__dataclass_fields__ if name != "event"}
+    return {"event": event.event} | {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}

@@ -104,7 +104,7 @@ def _has_colour(image_HWC: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> b
 
 
 def _imbalance(dataset: Dataset) -> float:
-    """The largest class over the smallest that has a image at all."""
+    """The largest class over the smallest that has an image at all."""
     if isinstance(dataset, SyntheticDataset) or not dataset.labels:
         return 1.0
     counts = np.bincount([code for index in range(len(dataset)) for code in _codes(dataset.label(index))])

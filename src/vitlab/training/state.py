@@ -1,9 +1,13 @@
-"""From a run's config to everything that takes part in it: images, model, optimisers, task."""
+"""The state of a training run: the model, its optimizers, the averaged weights, and how far the run is.
+
+`create_state` makes it from a config, from scratch, from a start checkpoint or from a snapshot of the same run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -19,10 +23,11 @@ from vitlab.config.run import RunConfig
 from vitlab.config.serialize import Json, to_json
 from vitlab.config.swin import SwinConfig
 from vitlab.config.train import Average
-from vitlab.data.dataset import Dataset
+from vitlab.data.dataset import Dataset, ListedDataset
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
 from vitlab.data.sampler import Share
+from vitlab.data.split import take_split
 from vitlab.data.transforms import evaluation_feed, training_feed
 from vitlab.errors import ConfigError, TrainingError
 from vitlab.io.trial import REMEDY
@@ -31,18 +36,128 @@ from vitlab.models.efficientnet import BatchNorm
 from vitlab.models.families import Model, build, skeleton
 from vitlab.models.masked import MaskedViT
 from vitlab.models.vit import ViT
-from vitlab.training.distributed import World, shared_out
-from vitlab.training.optim import averaging_decay, freeze, optimizers, restore_optimizer
-from vitlab.training.run_folder import Snapshot
-from vitlab.training.tasks import BothHeads, Classify, PredictMasked, Task
-
-# Polyak averaging: a moving average of the weights, kept in float32 beside the model.
-#
-# BatchNorm's running statistics are averaged too, as the authors of EfficientNet do: they belong to the averaged weights.
+from vitlab.training.distributed import World, parallelise, rows_to_write
+from vitlab.training.optim import averaging_decay, create_optimizers, freeze, optimizer_state, restore_optimizers
+from vitlab.training.tasks import BothHeads, Classify, PredictMasked, Task, training_only_state
 
 
-class Averaged:
-    """The running average of all that a model's state dict holds, by name; `update` after each step, `state` to read or save it."""
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far a run is: after `step` steps and `position` images. With `seed`, this is the state of every random choice.
+
+    `best` is the best value of the watched metric, `stale` the number of evaluations since. `skipped` counts steps without an
+    update, `skipped_in_a_row` the latest of them. `micro_batch` is what fits into memory, 0 as long as nothing was too large.
+    `seconds` is the training time so far. `evaluation_due`: the run stopped before an evaluation that was due.
+    """
+
+    step: int = 0
+    position: int = 0
+    seed: int = 0
+    best: float | None = None
+    stale: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    micro_batch: int = 0
+    seconds: float = 0.0
+    evaluation_due: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything needed to resume a run, as copies: training continues while this is written.
+
+    Under FSDP `model`, `optimizer`, `average` and `extra` are this rank's rows when written, and whole when read. `extra` holds
+    the weights that only training needs.
+    """
+
+    progress: Progress
+    model: Mapping[str, Tensor]
+    facts: Facts
+    optimizer: Mapping[str, Tensor]
+    average: Mapping[str, Tensor] | None = None
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all tensors."""
+        parts = (self.model, self.optimizer, self.extra, self.average or {})
+        return sum(tensor.nbytes for part in parts for tensor in part.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainState:
+    """The state of a run, changed by every step.
+
+    `model` is what training calls: wrapped by DDP or sharded by FSDP if there are several ranks. `unwrapped` is the same without
+    DDP, with the weights that only training needs. `core` inside it is the model that is saved and evaluated.
+    """
+
+    run: RunConfig
+    world: World
+    model: nn.Module
+    unwrapped: nn.Module
+    core: Model
+    task: Task
+    optimizers: list[torch.optim.Optimizer]
+    average: AveragedWeights | None
+    statistics: RunningStatistics
+    facts: Facts
+    progress: Progress
+
+    @property
+    def step(self) -> int:
+        """Steps done so far."""
+        return self.progress.step
+
+    @property
+    def micro_batch(self) -> int:
+        """Images per forward pass: as configured, or fewer if memory ran out; 0 for a rank's whole batch."""
+        return min((size for size in (self.run.train.micro_batch, self.progress.micro_batch) if size), default=0)
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def snapshot(self, metrics: dict[str, float]) -> Snapshot:
+        """A copy of the state in CPU memory; under FSDP, of this rank's rows."""
+        return Snapshot(
+            progress=replace(self.progress),
+            model=self._copied(self.core.state_dict()),
+            facts=replace(self.facts, metrics=metrics or None),
+            optimizer=self._copied(optimizer_state(self.unwrapped, self.optimizers)),
+            average=None if self.average is None else self._copied(self.average.state),
+            extra=self._copied(training_only_state(self.unwrapped)),
+        )
+
+    def _copied(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        rows = rows_to_write(state, self.world)
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in rows.items()}
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Inside the block the model has the averaged weights, if the run averages."""
+        if self.average is None:
+            yield
+            return
+        own = {name: tensor.detach().clone() for name, tensor in self.core.state_dict().items()}
+        try:
+            self._load(self.average.state)
+            yield
+        finally:
+            self._load(own)
+
+    @torch.no_grad()
+    def _load(self, state: Mapping[str, Tensor]) -> None:
+        for name, tensor in self.core.state_dict().items():  # in place, running statistics too
+            tensor.copy_(state[name])
+
+
+class AveragedWeights:
+    """Polyak averaging: a moving average, in float32, of everything in a model's state dict.
+
+    BatchNorm's running statistics are averaged too, as in the authors' EfficientNet: they belong to the averaged weights.
+    """
 
     def __init__(self, model: nn.Module, config: Average) -> None:
         self.config = config
@@ -52,95 +167,129 @@ class Averaged:
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a saved average."""
+        """Continue from a saved average."""
         for name, average in self.state.items():
             saved = state[name].to(average.device)
-            if isinstance(average, DTensor):  # each rank takes its rows of what all have read
+            if isinstance(average, DTensor):  # each rank takes its rows of the whole tensor
                 saved = distribute_tensor(saved, average.device_mesh, average.placements, src_data_rank=None)
             average.copy_(saved)
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Move the average towards the weights after update number `step`, counted from 0."""
+        """Move the average towards the weights after step number `step`, counted from 0."""
         weight = 1 - averaging_decay(step, self.config)
         now = model.state_dict()
-        for in_parts in (True, False):  # torch moves tensors of one kind together
-            names = [name for name, average in self.state.items() if isinstance(average, DTensor) == in_parts]
+        for sharded in (True, False):  # a foreach operation takes tensors of one class
+            names = [name for name, average in self.state.items() if isinstance(average, DTensor) == sharded]
             if names:
                 current: list[Tensor] = [now[name].detach().to(torch.float32) for name in names]
                 torch._foreach_lerp_([self.state[name] for name in names], current, weight)
 
 
-@dataclass(slots=True, kw_only=True)
-class TrainState:
-    """All that takes part in a run. `bare` is the model that is kept, `whole` has what only training needs beside it, and `model`
-    is what the step calls, its work shared among ranks."""
+class RunningStatistics:
+    """BatchNorm's running means and variances, none for most models: only applied updates change them, on all ranks alike.
 
-    bare: Model
-    whole: nn.Module
-    model: nn.Module
-    optimizers: list[torch.optim.Optimizer]
-    task: Task
-    average: Averaged | None
-    facts: Facts
-    notes: tuple[str, ...]
+    A forward pass in training changes them as a side effect. A pass that ran out of memory, or a step that was skipped, must leave
+    no trace: `keep` before a step, then `restore`, or `synchronise`, which gives every rank the mean over ranks.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
+        self.kept: Sequence[Tensor] = []
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The means and variances."""
+        return [buffer for norm in self.norms for buffer in (norm.running_mean, norm.running_var)]
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """Remember the present values."""
+        self.kept = [buffer.clone() for buffer in self.buffers]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Return to the values that `keep` remembered."""
+        for buffer, kept in zip(self.buffers, self.kept, strict=True):
+            buffer.copy_(kept)
+
+    @torch.no_grad()
+    def synchronise(self, world: World) -> None:
+        """Replace each rank's values by the mean over ranks, in one exchange."""
+        if not self.norms or world.ranks == 1:
+            return
+        buffers = self.buffers
+        mean = world.sum(torch.cat(buffers)) / world.ranks
+        for buffer, part in zip(buffers, torch.split(mean, [len(buffer) for buffer in buffers]), strict=True):
+            buffer.copy_(part)
+
+
+def open_split(run: RunConfig, split: Split, dataset: Dataset | None = None) -> Dataset:
+    """A split of the run's dataset; `dataset` is all of it (split `all`), if it is open already."""
+    if isinstance(dataset, ListedDataset):
+        return take_split(dataset, split, run.data.rule, where=run.data.dataset)
+    return open_dataset(run.data.dataset, split=split, rule=run.data.rule)
 
 
 def training_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
-    """The endless stream of training batches, this rank's share of them."""
+    """The endless stream of this rank's training batches."""
     feed = training_feed(run.data.augment, channels=run.model.channels, limits=run.data.limits)
     return Loader(dataset, feed, config=run.data.loader, train=True, share=Share(rank=world.rank, ranks=world.ranks))
 
 
 def evaluation_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
-    """The held-out images once, this rank's share of them."""
+    """This rank's part of the evaluation split, once."""
     feed = evaluation_feed(run.preprocess, limits=run.data.limits)
     batch = max(run.data.loader.batch_size, world.ranks)
-    while 0 < len(dataset) % batch < world.ranks:  # a rank without images would leave the others waiting for its layers
+    while 0 < len(dataset) % batch < world.ranks:  # under FSDP every rank needs images in every batch, or the others wait for it
         batch += 1
     config = replace(run.data.loader, batch_size=batch, repeats=1, balance=0.0, class_weights=None)
     return Loader(dataset, feed, config=config, train=False, share=Share(rank=world.rank, ranks=world.ranks))
 
 
-def open_part(run: RunConfig, split: Split) -> Dataset:
-    """One part of the run's images."""
-    return open_dataset(run.data.dataset, split=split, rule=run.data.rule)
-
-
-def assemble(run: RunConfig, dataset: Dataset, world: World, restored: Snapshot | None) -> TrainState:
-    """Model, optimisers and task, as they were in `restored` or as the run begins."""
+def create_state(run: RunConfig, dataset: Dataset, world: World, snapshot: Snapshot | None = None) -> TrainState:
+    """The state at the start of a run, or as it was in `snapshot`; `dataset` is the training split."""
     _check_classes(run, dataset)
     if run.train.precision == "bfloat16" and world.device.type == "cpu" and (trouble := bfloat16_trouble()):
-        raise TrainingError(f"precision='bfloat16' cannot be used here: {trouble}", hint=f"{REMEDY}, or precision='float32'")
-    bare, notes = _model(run, dataset, restored)
-    # FSDP brings one layer after the other to the device as it cuts it up: the whole may be too large for it.
+        raise TrainingError(f"precision='bfloat16' does not work here: {trouble}", hint=f"{REMEDY}, or precision='float32'")
+    core, notes = _create_model(run, dataset, snapshot)
+    # FSDP moves one layer after the other to the device as it shards it: the whole model may be too large for the device.
     place = torch.device("cpu") if run.train.strategy == "fsdp" else world.device
-    bare.to(place)
-    if isinstance(bare, ViT):
-        bare.lean = True  # what no one reads needs no gradient either
-        bare.any_size = bare.any_size or bool(run.train.growth)
-    (bare.encoder if isinstance(bare, ViT) else bare).recompute = run.train.recompute
-    whole = _for_training(bare, run, restored).to(place)
-    freeze(whole, run.train)
-    whole.train()
+    core.to(place)
+    if isinstance(core, ViT):
+        core.lean = True  # outputs that nobody reads need no gradient
+        core.any_size = core.any_size or bool(run.train.growth)
+    (core.encoder if isinstance(core, ViT) else core).recompute = run.train.recompute
+    unwrapped = _with_training_weights(core, run, snapshot).to(place)
+    freeze(unwrapped, run.train)
+    unwrapped.train()
     if run.train.compile:
-        whole.compile()
-    shared = shared_out(whole, run.train.strategy, run.train.precision, world)
-    made = optimizers(whole, run.train.optimizer)
-    average = Averaged(bare, run.train.average) if run.train.average.decay else None
-    if restored is not None:
-        restore_optimizer(whole, made, restored.optimizer)
-        if average is not None and restored.average is not None:
-            average.restore(restored.average)
-    facts = Facts(
-        config=run.model,
-        preprocess=run.preprocess,
-        labels=dataset.labels if run.train.masked is None and dataset.labels else None,
-        recipe=_recipe(run),
-        notes=notes,
+        unwrapped.compile()
+    model = parallelise(unwrapped, run.train.strategy, run.train.precision, world)
+    state = TrainState(
+        run=run,
+        world=world,
+        model=model,
+        unwrapped=unwrapped,
+        core=core,
+        task=_create_task(run, dataset, world),
+        optimizers=create_optimizers(unwrapped, run.train.optimizer),
+        average=AveragedWeights(core, run.train.average) if run.train.average.decay else None,
+        statistics=RunningStatistics(unwrapped),
+        facts=Facts(
+            config=run.model,
+            preprocess=run.preprocess,
+            labels=dataset.labels if run.train.masked is None and dataset.labels else None,
+            recipe=_recipe(run),
+            notes=notes,
+        ),
+        progress=Progress(seed=run.train.seed) if snapshot is None else snapshot.progress,
     )
-    task = _task(run, dataset, world)
-    return TrainState(bare=bare, whole=whole, model=shared, optimizers=made, task=task, average=average, facts=facts, notes=notes)
+    if snapshot is not None:
+        restore_optimizers(unwrapped, state.optimizers, snapshot.optimizer)
+        if state.average is not None and snapshot.average is not None:
+            state.average.restore(snapshot.average)
+    return state
 
 
 def _recipe(run: RunConfig) -> dict[str, Json]:
@@ -153,19 +302,19 @@ def _check_classes(run: RunConfig, dataset: Dataset) -> None:
     if run.train.masked is not None:
         return
     if not dataset.labels:
-        raise ConfigError(f"{run.data.dataset} has no labels to learn", hint="masked patch prediction learns without labels")
+        raise ConfigError(f"{run.data.dataset} has no labels", hint="masked patch prediction needs none: vitlab pretrain")
     if len(dataset.labels) != run.model.num_classes:
-        raise ConfigError(f"the data has {len(dataset.labels)} classes and the model {run.model.num_classes}")
+        raise ConfigError(f"the dataset has {len(dataset.labels)} classes, but the model has {run.model.num_classes}")
     if dataset.multi_label and run.train.loss != "sigmoid":
         raise ConfigError("images with several labels need loss='sigmoid'")
 
 
-def _model(run: RunConfig, dataset: Dataset, restored: Snapshot | None) -> tuple[Model, tuple[str, ...]]:
-    if restored is not None:
-        check_state(restored.model, run.model, where="the run's last checkpoint")
+def _create_model(run: RunConfig, dataset: Dataset, snapshot: Snapshot | None) -> tuple[Model, tuple[str, ...]]:
+    if snapshot is not None:
+        check_state(snapshot.model, run.model, where="the run's last checkpoint")
         model = skeleton(run.model)
-        model.load_state_dict(restored.model, strict=True, assign=True)
-        return model, restored.facts.notes
+        model.load_state_dict(snapshot.model, strict=True, assign=True)
+        return model, snapshot.facts.notes
     if run.start is None:
         return build(run.model, seed=run.train.seed), ()
     start = load(
@@ -181,42 +330,42 @@ def _model(run: RunConfig, dataset: Dataset, restored: Snapshot | None) -> tuple
     )
     model = skeleton(run.model)
     model.load_state_dict(start.model.state_dict(), strict=True, assign=True)
-    return model, (f"begins with {run.start}", *start.notes)
+    return model, (f"starts from {run.start}", *start.notes)
 
 
 def _needs_new_head(run: RunConfig, dataset: Dataset) -> bool:
-    """A head of the same number of classes stays only where it is of the same classes, and has no layer that the run leaves out."""
+    """A head stays only if its classes are the dataset's, and the run has the same layer before it."""
     assert run.start is not None
-    said = describe(run.start)
-    hidden = {config.representation_width for config in (said.config, run.model) if isinstance(config, ViTConfig)}
-    return run.train.masked is None and (len(hidden) > 1 or said.labels != dataset.labels)
+    described = describe(run.start)
+    hidden = {config.representation_width for config in (described.config, run.model) if isinstance(config, ViTConfig)}
+    return run.train.masked is None and (len(hidden) > 1 or described.labels != dataset.labels)
 
 
-def _for_training(bare: Model, run: RunConfig, restored: Snapshot | None) -> nn.Module:
-    """The model with what only this task needs around it."""
+def _with_training_weights(core: Model, run: RunConfig, snapshot: Snapshot | None) -> nn.Module:
+    """The model inside what only this task needs."""
     if run.train.masked is not None:
-        return _with_masked_head(bare, run, restored)
-    if run.train.distill is not None and isinstance(bare, ViT) and bare.distill_head is not None:
-        return BothHeads(bare)
-    return bare
+        return _with_masked_head(core, run, snapshot)
+    if run.train.distill is not None and isinstance(core, ViT) and core.distill_head is not None:
+        return BothHeads(core)
+    return core
 
 
-def _with_masked_head(bare: Model, run: RunConfig, restored: Snapshot | None) -> MaskedViT:
-    if not isinstance(bare, ViT):
+def _with_masked_head(core: Model, run: RunConfig, snapshot: Snapshot | None) -> MaskedViT:
+    if not isinstance(core, ViT):
         raise ConfigError("masked patch prediction needs a ViT")
     assert run.train.masked is not None
-    whole = MaskedViT(bare, run.train.masked.target)
+    model = MaskedViT(core, run.train.masked.target)
     generator = torch.Generator().manual_seed(run.train.seed)
     with torch.no_grad():
-        whole.mask_token.normal_(0, 0.02, generator=generator)
-        whole.predict.weight.normal_(0, 0.02, generator=generator)
-        whole.predict.bias.zero_()
-        for name, tensor in (restored.extra if restored is not None else {}).items():
-            whole.get_parameter(name).copy_(tensor)
-    return whole
+        model.mask_token.normal_(0, 0.02, generator=generator)
+        model.predict.weight.normal_(0, 0.02, generator=generator)
+        model.predict.bias.zero_()
+        for name, tensor in (snapshot.extra if snapshot is not None else {}).items():
+            model.get_parameter(name).copy_(tensor)
+    return model
 
 
-def _task(run: RunConfig, dataset: Dataset, world: World) -> Task:
+def _create_task(run: RunConfig, dataset: Dataset, world: World) -> Task:
     config = run.train
     if config.masked is not None:
         assert isinstance(run.model, ViTConfig)
@@ -232,9 +381,9 @@ def _task(run: RunConfig, dataset: Dataset, world: World) -> Task:
         )
     teacher = None if config.distill is None else load(config.distill.teacher, image_size=run.model.image_size)
     if teacher is not None and teacher.config.num_classes != run.model.num_classes:
-        raise ConfigError(f"the teacher has {teacher.config.num_classes} classes and the student {run.model.num_classes}")
+        raise ConfigError(f"the teacher has {teacher.config.num_classes} classes, but the student has {run.model.num_classes}")
     if teacher is not None and teacher.labels is not None and teacher.labels != dataset.labels:
-        raise ConfigError("the teacher's classes are not the data's, in name or order")
+        raise ConfigError("the teacher's classes differ from the dataset's, in name or order")
     return Classify(
         config=config,
         augment=run.data.augment,
@@ -248,7 +397,7 @@ def _task(run: RunConfig, dataset: Dataset, world: World) -> Task:
 
 
 def _class_weights(dataset: Dataset) -> Tensor:
-    """Inverse frequencies, such that the mean weight of a image is 1."""
+    """Inverse class frequencies, scaled so that the mean weight of an image is 1."""
     counts = np.zeros(len(dataset.labels))
     for index in range(len(dataset)):
         label = dataset.label(index)
@@ -256,43 +405,3 @@ def _class_weights(dataset: Dataset) -> Tensor:
     present = counts > 0
     weights = np.where(present, counts.sum() / np.maximum(counts, 1) / max(present.sum(), 1), 0.0)
     return torch.from_numpy(weights).float()
-
-
-# BatchNorm's running statistics in training: they follow only updates that are applied, and are the same on every rank.
-#
-# A training pass moves them as a side effect. A pass that memory cut short, or an update that was not finite and so not applied, must
-# leave no trace; and ranks, each of which normalises by its own part of the batch, share what they saw by taking the mean.
-
-
-class Statistics:
-    """The running statistics of a model, none for most; `keep` before an update, then `restore` or `share`."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
-        self.kept: Sequence[Tensor] = []
-
-    @property
-    def buffers(self) -> list[Tensor]:
-        """Means and variances as they are now."""
-        return [buffer for norm in self.norms for buffer in (norm.running_mean, norm.running_var)]
-
-    @torch.no_grad()
-    def keep(self) -> None:
-        """Remember them as they are."""
-        self.kept = [buffer.clone() for buffer in self.buffers]
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        """Put back what `keep` remembered."""
-        for buffer, kept in zip(self.buffers, self.kept, strict=True):
-            buffer.copy_(kept)
-
-    @torch.no_grad()
-    def share(self, world: World) -> None:
-        """Give every rank the mean of all ranks', in one exchange."""
-        if not self.norms or world.ranks == 1:
-            return
-        buffers = self.buffers
-        together = world.sum(torch.cat(buffers)) / world.ranks
-        for buffer, part in zip(buffers, torch.split(together, [len(buffer) for buffer in buffers]), strict=True):
-            buffer.copy_(part)

@@ -1,11 +1,13 @@
-"""What a batch is asked: classify it, learn from a teacher, or predict its masked patches.
+"""Training tasks: classify images, learn from a teacher too, or predict masked patches.
 
-A task turns uint8 images and labels into one loss a image. All its randomness comes from the step's own generator.
+A task turns a batch of uint8 images and labels into one loss per image. `prepare` makes all random choices, from the step's own
+generator, before the batch is split into micro-batches.
 Axes: B batch, C classes, H W pixels, N patches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,28 +26,41 @@ from vitlab.objective.losses import hard_distillation, sigmoid_cross_entropy, so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """A rank's share of a batch, ready for the model: images as uint8, and what is wanted of them, row by row."""
+class Inputs:
+    """A rank's part of a batch, ready for the model: uint8 images, and the task's targets, a row per image."""
 
     images_BHWC: Tensor
-    wanted: tuple[Tensor, ...]
+    targets: tuple[Tensor, ...]
+
+    def __len__(self) -> int:
+        return len(self.images_BHWC)
+
+    def to(self, device: torch.device) -> Inputs:
+        """The same on a device."""
+        return Inputs(images_BHWC=self.images_BHWC.to(device), targets=tuple(tensor.to(device) for tensor in self.targets))
+
+    def split(self, size: int) -> Iterator[tuple[int, Inputs]]:
+        """Micro-batches of at most `size` rows, each with the number of its first row."""
+        for start in range(0, len(self), size):
+            rows = slice(start, start + size)
+            yield start, Inputs(images_BHWC=self.images_BHWC[rows], targets=tuple(tensor[rows] for tensor in self.targets))
 
 
 class Task(Protocol):
-    """One way of learning from images."""
+    """What a model is trained to do."""
 
-    def prepare(self, images_BHWC: Tensor, labels: Tensor, rng: np.random.Generator) -> Work:
-        """Everything random about the batch, done before it is cut into parts."""
+    def prepare(self, images_BHWC: Tensor, labels: Tensor, rng: np.random.Generator) -> Inputs:
+        """Make every random choice of the batch: mixing, masking."""
         ...
 
-    def loss(self, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
-        """Loss (B,) and whether the model was right (B,), nan where that is not a question."""
+    def loss(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Loss (B,), and whether the prediction is correct (B,), nan if the task has no correct class."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Classify:
-    """Labels in, cross-entropy out; with mixing, label smoothing, class weights and a teacher as the config says."""
+    """Classification by cross-entropy; with mixup, label smoothing, class weights and a teacher, as configured."""
 
     config: TrainConfig
     augment: Augment
@@ -56,34 +71,29 @@ class Classify:
     teacher: nn.Module | None = None
     teacher_preprocess: Preprocess | None = None
 
-    def prepare(self, images_BHWC: Tensor, labels: Tensor, rng: np.random.Generator) -> Work:
-        """Soft targets, mixed if the augmentation mixes."""
+    def prepare(self, images_BHWC: Tensor, labels: Tensor, rng: np.random.Generator) -> Inputs:
+        """Labels as soft targets, and mixup or CutMix if configured."""
         if labels.ndim == 1 and labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
-            raise DataError(f"labels run from {int(labels.min())} to {int(labels.max())}, and the model has {self.classes} classes")
+            raise DataError(f"labels run from {int(labels.min())} to {int(labels.max())}, but the model has {self.classes} classes")
         targets_BC = soft_targets(labels, self.classes)
         images_BHWC, targets_BC = mix(images_BHWC, targets_BC, rng, self.augment)
-        return Work(images_BHWC=images_BHWC, wanted=(targets_BC,))
+        return Inputs(images_BHWC=images_BHWC, targets=(targets_BC,))
 
-    def loss(self, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
-        """Cross-entropy with the labels, and the teacher's part of it."""
-        (targets_BC,) = work.wanted
-        images_BCHW = normalise(work.images_BHWC, self.preprocess, self.dtype)
-        loss_of = sigmoid_cross_entropy if self.config.loss == "sigmoid" else softmax_cross_entropy
+    def loss(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Cross-entropy with the labels, and with a teacher the distillation loss."""
+        (targets_BC,) = inputs.targets
+        images_BCHW = normalise(inputs.images_BHWC, self.preprocess, self.dtype)
+        cross_entropy = sigmoid_cross_entropy if self.config.loss == "sigmoid" else softmax_cross_entropy
         weight_C = None if self.weight_C is None else self.weight_C.to(targets_BC.device)
-        distill = self.config.distill
-        if distill is None:
-            logits_BC = model(images_BCHW)
-            loss_B = loss_of(logits_BC, targets_BC, smoothing=self.config.smoothing, weight_C=weight_C)
-        else:
-            answer = model(images_BCHW)
-            logits_BC, student_BC = answer if isinstance(answer, tuple) else (answer, answer)
-            labelled_B = loss_of(logits_BC, targets_BC, smoothing=self.config.smoothing, weight_C=weight_C)
-            taught_B = self._taught(student_BC, work.images_BHWC, distill)
-            loss_B = (1 - distill.share) * labelled_B + distill.share * taught_B
-        right_B = (logits_BC.argmax(-1) == targets_BC.argmax(-1)).float()
-        return loss_B, right_B
+        outputs = model(images_BCHW)
+        logits_BC, distill_BC = outputs if isinstance(outputs, tuple) else (outputs, outputs)
+        loss_B = cross_entropy(logits_BC, targets_BC, smoothing=self.config.smoothing, weight_C=weight_C)
+        if (distill := self.config.distill) is not None:
+            loss_B = (1 - distill.share) * loss_B + distill.share * self._distillation(distill_BC, inputs.images_BHWC, distill)
+        correct_B = (logits_BC.argmax(-1) == targets_BC.argmax(-1)).float()
+        return loss_B, correct_B
 
-    def _taught(self, student_BC: Tensor, images_BHWC: Tensor, distill: Distill) -> Tensor:
+    def _distillation(self, student_BC: Tensor, images_BHWC: Tensor, distill: Distill) -> Tensor:
         assert self.teacher is not None
         with torch.no_grad():
             teacher_BC = self.teacher(normalise(images_BHWC, self.teacher_preprocess or self.preprocess, self.dtype))
@@ -93,9 +103,9 @@ class Classify:
 
 
 class BothHeads(nn.Module):
-    """A distilled ViT that answers with both heads in training: what the labels judge, and what the teacher judges.
+    """A distilled ViT that returns the logits of both heads in training: one learns from the labels, one from the teacher.
 
-    In evaluation it answers as the ViT does. Under FSDP it is this module, not the ViT inside, that gathers the weights.
+    In evaluation it returns what the ViT returns. Under FSDP it is this module, not the ViT inside, that gathers the weights.
     """
 
     def __init__(self, vit: ViT) -> None:
@@ -103,16 +113,16 @@ class BothHeads(nn.Module):
         self.vit = vit
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        answer: Tensor | tuple[Tensor, Tensor]
-        answer = self.vit.class_and_distill_logits(images_BCHW) if self.training else self.vit(images_BCHW)
-        return answer
+        outputs: Tensor | tuple[Tensor, Tensor]
+        outputs = self.vit.class_and_distill_logits(images_BCHW) if self.training else self.vit(images_BCHW)
+        return outputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PredictMasked:
-    """Images in, the loss of their corrupted patches out (app. B.1.2); labels are not looked at.
+    """Masked patch prediction (app. B.1.2): corrupt some patches and predict what they showed. Labels are not used.
 
-    Which patches are corrupted is drawn for the rows of all `ranks`, of which these are those of `rank`: as one process would.
+    The corrupted patches are drawn for the batch of all `ranks`, and rank `rank` takes its rows: the same as in one process.
     """
 
     config: Masked
@@ -123,29 +133,27 @@ class PredictMasked:
     rank: int = 0
     ranks: int = 1
 
-    def prepare(self, images_BHWC: Tensor, labels: Tensor, rng: np.random.Generator) -> Work:
-        """Which patches are corrupted and how."""
+    def prepare(self, images_BHWC: Tensor, labels: Tensor, rng: np.random.Generator) -> Inputs:
+        """Choose the corrupted patches."""
         generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
-        masked = self.config
-        rows = len(images_BHWC)
+        masked, rows = self.config, len(images_BHWC)
         drawn = corruption(
             rows * self.ranks, self.patches, share=masked.share, masked=masked.masked, swapped=masked.swapped, generator=generator
         )
         own = slice(rows * self.rank, rows * (self.rank + 1))
-        return Work(images_BHWC=images_BHWC, wanted=tuple(tensor[own] for tensor in drawn))
+        return Inputs(images_BHWC=images_BHWC, targets=tuple(tensor[own] for tensor in drawn))
 
-    def loss(self, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
-        """The mean loss of each image's corrupted patches."""
-        corrupted_BN, masked_BN, source_BN = work.wanted
-        predicted_BNV = model(normalise(work.images_BHWC, self.preprocess, self.dtype), corrupted_BN, masked_BN, source_BN)
-        seen_BCHW = work.images_BHWC.permute(0, 3, 1, 2).float() / 255
-        wanted = targets(seen_BCHW, self.step, self.config.target)
-        loss_B = masked_loss(predicted_BNV, wanted, corrupted_BN, self.config.target)
+    def loss(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """The mean loss over each image's corrupted patches."""
+        corrupted_BN, masked_BN, source_BN = inputs.targets
+        predicted_BNV = model(normalise(inputs.images_BHWC, self.preprocess, self.dtype), corrupted_BN, masked_BN, source_BN)
+        pixels_BCHW = inputs.images_BHWC.permute(0, 3, 1, 2).float() / 255
+        loss_B = masked_loss(predicted_BNV, targets(pixels_BCHW, self.step, self.config.target), corrupted_BN, self.config.target)
         return loss_B, torch.full_like(loss_B, torch.nan)
 
 
-def extra_state(model: nn.Module) -> dict[str, Tensor]:
-    """The weights that serve training alone."""
+def training_only_state(model: nn.Module) -> dict[str, Tensor]:
+    """The weights that only training needs, such as the mask token."""
     if not isinstance(model, MaskedViT):
         return {}
     return {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("vit.")}

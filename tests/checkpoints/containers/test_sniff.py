@@ -50,7 +50,7 @@ MISTAKES: dict[str, tuple[bytes, str, str]] = {
     "Keras weights": (b"\x89HDF\r\n\x1a\n" + b"\x00" * 40, "HDF5", ".safetensors"),
     "one array": (_npy(), "single NumPy array", ".npz"),
     "GGUF": (b"GGUF\x03\x00\x00\x00" + b"\x00" * 40, "GGUF", ".safetensors"),
-    "a image": (b"\x89PNG\r\n\x1a\n" + b"\x00" * 40, "image", "weights"),
+    "an image": (b"\x89PNG\r\n\x1a\n" + b"\x00" * 40, "image", "weights"),
     "a config": (json.dumps({"hidden_size": 768}).encode(), "without a weight_map", "folder"),
     "a JSON text that is broken": (b'{"weight_map": ', "is not JSON", ""),
     "noise": (bytes(range(7, 207)), "not a weights file", ".safetensors"),

@@ -140,7 +140,7 @@ def stem_of(told: Told, blocks: tuple[int, ...], width: int, *, official: bool) 
 
 
 def image_size_of(grid: tuple[int, int], patch_size: tuple[int, int], stem: ResNetStem | None) -> tuple[int, int]:
-    """Pixels (height, width) of a image with that grid of patches."""
+    """Pixels (height, width) of an image with that grid of patches."""
     stride = 1 if stem is None else stem.stride
     return grid[0] * patch_size[0] * stride, grid[1] * patch_size[1] * stride
 

@@ -74,7 +74,7 @@ def arguments_of(config: RivalConfig) -> dict[str, Json]:
 
 
 def _timms_windows(config: SwinConfig) -> tuple[tuple[int, int], ...] | None:
-    """The windows that timm makes, which counts odd maps without their last row; None for a image that patches do not divide."""
+    """The windows that timm makes, which counts odd maps without their last row; None for an image that patches do not divide."""
     (height, width), (down, across) = config.image_size, config.patch_size
     if height % down or width % across:
         return None

@@ -41,7 +41,7 @@ _UNBALANCED = 10.0  # times as many images in the largest class as in the smalle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A image by its name, the part it belongs to, and its label or labels in words; None where there is none."""
+    """An image by its name, the part it belongs to, and its label or labels in words; None where there is none."""
 
     name: str
     part: str | None
@@ -58,7 +58,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """A image that cannot be decoded, and why."""
+    """An image that cannot be decoded, and why."""
 
     image: Image
     reason: str
@@ -107,7 +107,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Odd:
-    """A image that is sound and unusual, and in which way."""
+    """An image that is sound and unusual, and in which way."""
 
     image: Image
     what: str
@@ -193,7 +193,7 @@ _JPEG_COLOURS = {1: "grey", 3: "colour", 4: "CMYK"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A image that could be decoded as a whole.
+    """An image that could be decoded as a whole.
 
     `digest` is that of its content; `height` and `width` are in pixels, upright; `stored` is its format and colours
     (`jpeg, colour`); `odd` says what is unusual about it, in words; `thumb` is its grey thumbnail, None where it is too small.
@@ -208,7 +208,7 @@ class Look:
 
 
 def look_at(sample: Sample, limits: DecodeLimits) -> Look:
-    """Decode a image as a whole and say what it is; DataError where it is broken."""
+    """Decode an image as a whole and say what it is; DataError where it is broken."""
     content = sample.content
     if isinstance(content, bytes):
         header = check(content, name=sample.name, limits=limits)

@@ -2,7 +2,7 @@
 
 Each image becomes a grey thumbnail of 32 x 32. Its 64-bit hash is the signs of the 64 lowest frequencies of the thumbnail
 (the DCT without its mean), which brightness and contrast do not change. Hashes are compared by bands of bits, so that no
-image is compared with all others; a image is also looked up with those of its bits flipped whose frequencies are weakest,
+image is compared with all others; an image is also looked up with those of its bits flipped whose frequencies are weakest,
 since these are the ones that a small change flips. Whoever meets in a band is then compared thumbnail by thumbnail.
 
 Axes: N images, P pairs, F frequencies, H height, W width of a thumbnail.
@@ -21,7 +21,7 @@ from PIL import Image
 from vitlab.io.progress import ProgressCallback, silent
 
 SIDE = 32
-"""Pixels of a thumbnail's side; a image with fewer has too little in it to be told from another of its kind."""
+"""Pixels of a thumbnail's side; an image with fewer has too little in it to be told from another of its kind."""
 
 # On 7,349 Pets and 60,000 CIFAR-10 images, pairs past these three were looked at: all but a few are the same photograph.
 LEAST_LIKENESS = 0.9  # correlation of the thumbnails
@@ -57,7 +57,7 @@ class NearPair:
 
 
 def thumbnail(image_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A image as 32 x 32 grey pixels, each the mean of what it covers, whatever the aspect ratio."""
+    """An image as 32 x 32 grey pixels, each the mean of what it covers, whatever the aspect ratio."""
     pixels = image_HWC[:, :, 0] if image_HWC.shape[2] == 1 else image_HWC[:, :, :3]
     grey = Image.fromarray(np.ascontiguousarray(pixels)).convert("L")
     return np.asarray(grey.resize((SIDE, SIDE), Image.Resampling.BOX))
@@ -99,7 +99,7 @@ def _cosines(count: int) -> NDArray[np.float32]:
 _LOWEST = sorted(((down, across) for down in range(12) for across in range(12)), key=lambda pair: (sum(pair), pair))[1:65]
 _DOWN, _ACROSS = np.array(_LOWEST).T
 _COSINES = _cosines(12)
-# Mirrored, a image's odd frequencies across change their sign, and nothing else does.
+# Mirrored, an image's odd frequencies across change their sign, and nothing else does.
 _MIRROR_F = np.where(_ACROSS % 2 == 1, -1, 1).astype(np.float32)
 
 
@@ -113,7 +113,7 @@ def _frequencies(thumb_NHW: Thumbnails) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Band:
-    """Some of the 64 bits, and in which of its weakest ones a image may differ to be met: up to `flips` of `weak`."""
+    """Some of the 64 bits, and in which of its weakest ones an image may differ to be met: up to `flips` of `weak`."""
 
     bits: NDArray[np.int64]
     weak: int
@@ -125,7 +125,7 @@ class _Band:
 
 
 def _bands(count: int) -> list[_Band]:
-    """Bands that are long enough for a image to meet few strangers among `count`: four of 16 bits, or three of 21."""
+    """Bands that are long enough for an image to meet few strangers among `count`: four of 16 bits, or three of 21."""
     number, weak, flips = (4, 6, 2) if count < _MANY else (3, 8, 3)
     return [_Band(bits=np.arange(start, 64 // number * number, number), weak=weak, flips=flips) for start in range(number)]
 

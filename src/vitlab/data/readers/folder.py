@@ -41,7 +41,7 @@ _HIDDEN = re.compile(r"(?:^|/)(?:\.|(?:thumbs\.db|desktop\.ini|__macosx)(?:/|$))
 
 
 def is_image(name: str) -> bool:
-    """Whether the name's ending is a image's, in either case."""
+    """Whether the name's ending is an image's, in either case."""
     dot = name.rfind(".")
     return dot > 0 and name[dot:].lower() in PICTURE_SUFFIXES
 
@@ -87,7 +87,7 @@ def image_rows(names: Iterable[str], left_out: LeftOut) -> list[int]:
 def walk_images(root: Path, offenders: Offenders, left_out: LeftOut) -> tuple[Names, list[str]]:
     """The paths, relative to `root` and sorted, of every image under it, and of every folder; links are followed.
 
-    A image that cannot be read, is no ordinary file or leads nowhere is an offender; so is a folder that is reached twice,
+    An image that cannot be read, is no ordinary file or leads nowhere is an offender; so is a folder that is reached twice,
     whether a link leads in a circle or to a folder of its own.
     """
     found: list[str] = []
@@ -145,14 +145,14 @@ class DiskContents:
         return os.path.join(self._root, self._names[row])  # noqa: PTH118 (a Path costs ten times as much)
 
     def read(self, row: int) -> bytes:
-        """The file's bytes; DataError where it has gone, cannot be read or is larger than a image may be."""
+        """The file's bytes; DataError where it has gone, cannot be read or is larger than an image may be."""
         path = self.name(row)
         try:
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123
                 size = os.fstat(file.fileno()).st_size
                 if size > READ_IN_PLACE.entry_bytes:
                     limit = READ_IN_PLACE.entry_bytes
-                    raise DataError(f"{printable(path)} has {size:,} bytes; a image may have {limit:,} (entry_bytes)")
+                    raise DataError(f"{printable(path)} has {size:,} bytes; an image may have {limit:,} (entry_bytes)")
                 return file.read()
         except OSError as error:
             raise DataError(f"{printable(path)} cannot be read: {error.strerror}") from error
@@ -252,7 +252,7 @@ def class_folders(
             kept.append((_NO_CLASS, "/".join(path), row, TEST))
             continue
         if len(path) < depth + 2:
-            offenders.add("/".join(around + path), "a image outside any class folder")
+            offenders.add("/".join(around + path), "an image outside any class folder")
             continue
         kept.append((path[depth], "/".join(path), row, part_of[path[0]] if declared else UNDECLARED))
     kept.sort()
@@ -342,7 +342,7 @@ def _check_empty(
         if folder.startswith(start) and inside.count("/") == depth and inside not in kept_folders:
             if depth and part_called(inside.split("/")[0]) is None:
                 continue  # beside the parts, not in one
-            offenders.add(folder, "a class folder without a image")
+            offenders.add(folder, "a class folder without an image")
 
 
 def _nothing(where: str, left_out: LeftOut) -> DataError:
@@ -358,7 +358,7 @@ def _nothing(where: str, left_out: LeftOut) -> DataError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRow:
-    """A image's path relative to its set's folder, its class, and the part it is declared to be of."""
+    """An image's path relative to its set's folder, its class, and the part it is declared to be of."""
 
     path: str
     code: int

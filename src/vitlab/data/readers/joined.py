@@ -203,7 +203,7 @@ def _taken(path: Path, images: int, classes: int) -> Taken:
 
 
 def _widened(dataset: ListedDataset, width: int) -> SoftLabels:
-    """A source's labels as soft ones of that many classes each: its own one is all of a image."""
+    """A source's labels as soft ones of that many classes each: its own one is all of an image."""
     count, width = len(dataset), max(width, 1)
     codes_NK, shares_NK = np.zeros((count, width), np.int32), np.zeros((count, width), np.float32)
     if dataset.soft is None:

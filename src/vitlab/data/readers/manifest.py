@@ -34,7 +34,7 @@ from vitlab.errors import DataError
 from vitlab.io.names import Names, printable
 from vitlab.io.zip import ZipContents
 
-# From what a file says of a image's class (a name, a number, several) to labels: indices in a list of class names.
+# From what a file says of an image's class (a name, a number, several) to labels: indices in a list of class names.
 
 Cell = str | int | Sequence[str | int] | None
 """One class, several, or None where nothing is said."""

@@ -112,7 +112,7 @@ def _whole(array: NpzArray) -> NDArray[np.integer]:
 
 
 def _table(blocks: list[Block], labels: list[NpzArray]) -> LabelTable:
-    """(N,) or (N, 1) is one class a image; (N, K) of 0 and 1 is K classes, of which a image may have several."""
+    """(N,) or (N, 1) is one class an image; (N, K) of 0 and 1 is K classes, of which an image may have several."""
     rows = []
     for block, array in zip(blocks, labels, strict=True):
         values = _whole(array)

@@ -1,6 +1,6 @@
 """Parquet files with images in them, as the Hugging Face hub stores data sets; needs pyarrow (`vitlab[parquet]`).
 
-A image is a struct {bytes, path} or bytes; the names of the classes stand in the schema's metadata.
+An image is a struct {bytes, path} or bytes; the names of the classes stand in the schema's metadata.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ParquetContents:
             value = value["bytes"]  # its path is not looked at
         data = value.as_py()
         if not isinstance(data, bytes):
-            raise DataError(f"{printable(self.name(row))} holds no bytes of a image", hint="its file is somewhere else")
+            raise DataError(f"{printable(self.name(row))} holds no bytes of an image", hint="its file is somewhere else")
         return data
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:

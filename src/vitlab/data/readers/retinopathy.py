@@ -48,7 +48,7 @@ _QUALITY = 72
 
 
 def comparable_fundus(image_HWC: Pixels, *, radius: int = RADIUS) -> Pixels:
-    """A photograph (uint8 RGB) as a image of at most 1.8 x `radius` a side, grey outside its disc."""
+    """A photograph (uint8 RGB) as an image of at most 1.8 x `radius` a side, grey outside its disc."""
     height, width, _ = image_HWC.shape
     scale = radius / estimated_radius(image_HWC)
     size = max(1, round(height * scale)), max(1, round(width * scale))

@@ -1,4 +1,4 @@
-"""What the files in shards mean: samples of a image and its label, or class folders, or images without labels."""
+"""What the files in shards mean: samples of an image and its label, or class folders, or images without labels."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def open_shards(pattern: str, *, label_column: str | None = None) -> ListedDatas
         classes=classes_beside(paths[0]),
         parts=parts,
     )
-    offenders.refuse(hint="a sample is a image and a label that have the same name before the first dot")
+    offenders.refuse(hint="a sample is an image and a label that have the same name before the first dot")
     texts = sum(label is not None and contents.name(label).endswith(".txt") for _, label in samples)
     if len(labels) == len(samples) == texts > 2:
         raise DataError(
@@ -367,7 +367,7 @@ def _sample(
     elif plain:
         yield members[plain[0]], members[label] if label else None
     elif label:
-        left_out.add(label, "labels without a image")
+        left_out.add(label, "labels without an image")
 
 
 def _cell(contents: ShardContents, row: int | None, field: str | None, offenders: Offenders) -> Cell:

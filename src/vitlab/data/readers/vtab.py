@@ -142,7 +142,7 @@ def read_scenes(path: Path) -> Iterator[tuple[str, list[float]]]:
 #
 # Its 3 GB of pixels are zeros and ones; eight of them are kept in a byte.
 #
-# Axes: N images, H height, W width, B bytes of a image; L latent factors: colour, shape, scale, orientation, x, y.
+# Axes: N images, H height, W width, B bytes of an image; L latent factors: colour, shape, scale, orientation, x, y.
 
 SpritesTask = Literal["x", "orientation"]
 
@@ -311,7 +311,7 @@ def _parts(folder: Path) -> list[int]:
 # A matrix is a word that says the type of its values, the number of its axes, the length of each (at least three are written),
 # and the values, all little-endian. https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/
 #
-# Axes: N images, 2 cameras, H height, W width; F facts of a image: instance, elevation, azimuth, lighting.
+# Axes: N images, 2 cameras, H height, W width; F facts of an image: instance, elevation, azimuth, lighting.
 
 NorbTask = Literal["azimuth", "elevation"]
 

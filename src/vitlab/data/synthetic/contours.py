@@ -19,7 +19,7 @@ from vitlab.data.synthetic.drawing import CHANCE, TURN, Choice, Choices, Floats,
 Pixels = NDArray[np.float32]
 
 COARSEST = 0.4
-"""Share of its pixels that a image of this kind can do with and still show its class."""
+"""Share of its pixels that an image of this kind can do with and still show its class."""
 
 _FORMULA_STREAM = 11
 _HIGHEST_FREQUENCY = 12

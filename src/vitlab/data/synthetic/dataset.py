@@ -1,4 +1,4 @@
-"""The built-in pre-training set: endless labelled images out of formulas. A image is (class, index) and nothing else.
+"""The built-in pre-training set: endless labelled images out of formulas. An image is (class, index) and nothing else.
 
     image(GeneratedConfig(kind="strokes"), label=7, index=0)    # uint8 [H, W, C], the same bits everywhere
 
@@ -54,7 +54,7 @@ def images(
     """Many images at once, uint8 [B, H, W, C]: the same bits as one by one, several times faster."""
     label_B, index_B = _whole("labels", labels), _whole("indices", indices)
     if len(label_B) != len(index_B):
-        raise DataError(f"{len(label_B)} labels but {len(index_B)} indices: a image is one of each")
+        raise DataError(f"{len(label_B)} labels but {len(index_B)} indices: an image is one of each")
     if label_B.size and not 0 <= label_B.min() <= label_B.max() < config.classes:
         wrong = label_B[(label_B < 0) | (label_B >= config.classes)][0]
         raise DataError(f"label {wrong} is not a class of this set: they are 0 to {config.classes - 1}")

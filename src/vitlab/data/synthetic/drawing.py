@@ -1,4 +1,4 @@
-"""From the coverage of a shape to a image of it: sharpness, ink and paper, light and noise, none of which tells the class.
+"""From the coverage of a shape to an image of it: sharpness, ink and paper, light and noise, none of which tells the class.
 
 Axes: B images, C channels, H height, W width.
 """
@@ -16,7 +16,7 @@ from PIL import Image
 
 # Random numbers and sines that are the same bits in every process, on every platform, in any batch.
 #
-# A number is a function of (key, position) and nothing else, so a image depends on its own key only. Everything here is
+# A number is a function of (key, position) and nothing else, so an image depends on its own key only. Everything here is
 # integer arithmetic, table look-up, or one correctly rounded operation; nothing goes through a vendor's sine or sum.
 #
 # Axes: B images of a batch, K numbers of one image.
@@ -103,7 +103,7 @@ CHANCE = Choice(0, 1, 1)
 
 
 class Choices:
-    """All the choices of a image, by name; chosen for a whole batch in one stroke, since calls are what costs."""
+    """All the choices of an image, by name; chosen for a whole batch in one stroke, since calls are what costs."""
 
     __slots__ = ("_high_K", "_low_K", "_middle_K", "_places")
 
@@ -143,7 +143,7 @@ _SAMPLE = Choices(
     }
 )
 _FINEST = 0.9  # beyond, blurring does not show
-# Where, in a image's stream of random words, those of this stage begin; the shape's own come before.
+# Where, in an image's stream of random words, those of this stage begin; the shape's own come before.
 _CHOICES_AFTER = 1 << 16
 _NOISE_AFTER = 1 << 32
 

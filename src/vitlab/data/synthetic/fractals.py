@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vitlab.data.synthetic.drawing import Choice, Choices, Floats, Keys, cosine, keys, sine, turns, uniforms
 
 COARSEST = 0.4
-"""Share of its pixels that a image of this kind can do with and still show its class."""
+"""Share of its pixels that an image of this kind can do with and still show its class."""
 
 _MOST_MAPS = 4
 _CHAINS = 64

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 from vitlab.data.synthetic.drawing import TURN, Choice, Choices, Floats, Keys, cosine, keys, sine, turns, uniforms
 
 COARSEST = 0.22
-"""Share of its pixels that a image of this kind can do with and still show its class: 7 of 32."""
+"""Share of its pixels that an image of this kind can do with and still show its class: 7 of 32."""
 
 _STROKES = 3
 _PIECES = 4

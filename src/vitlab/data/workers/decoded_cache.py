@@ -87,7 +87,7 @@ class DecodedDataset:
 
     @property
     def multi_label(self) -> bool:
-        """Whether a image may have several classes."""
+        """Whether an image may have several classes."""
         return self._table.multi_label
 
     def __len__(self) -> int:
@@ -103,7 +103,7 @@ class DecodedDataset:
         return Sample(name=self._names[index], content=pixels.reshape(height, width, channels), label=self._table[index])
 
     def label(self, index: int) -> Label:
-        """The label of a image."""
+        """The label of an image."""
         return self._table[index]
 
     def name(self, index: int) -> str:
@@ -282,7 +282,7 @@ def _choice(sample: _Sample, config: LoaderConfig, ranks: int) -> tuple[CachePol
     if sample.pixels:
         return "none", "the source has them decoded"
     if sample.differs:
-        return "none", "the view decodes only what it needs of a image, so keeping all of it would change its pixels"
+        return "none", "the view decodes only what it needs of an image, so keeping all of it would change its pixels"
     # Ranks of one machine each keep their own in memory, and share one file on disk.
     memory = min(_MOST_MEMORY, memory_available() // 4) / ranks
     if sample.total <= memory:

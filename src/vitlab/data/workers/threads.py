@@ -236,7 +236,7 @@ class Watch:
             if owed and (idle := self._idle(worker)) >= timeout:
                 raise DataError(
                     f"worker {worker} ({self._kind}) hangs {self._progress.doing(worker)}: no sign of life for {idle:.1f} s",
-                    hint=f"is the disk still there? a image may take timeout={timeout:g} seconds",
+                    hint=f"is the disk still there? an image may take timeout={timeout:g} seconds",
                 )
 
     def _idle(self, worker: int) -> float:

@@ -165,7 +165,7 @@ def _serve(number: int, connection: Connection, filler: Filler, shared: Shared) 
 
 
 def _listen(connection: Connection, tasks: SimpleQueue[Task]) -> None:
-    """Take tasks as they come; end the process when the caller is gone, even if a image hangs at that moment."""
+    """Take tasks as they come; end the process when the caller is gone, even if an image hangs at that moment."""
     while True:
         try:
             tasks.put(connection.recv())

@@ -1,0 +1,218 @@
+"""The inference engine: the one loop that runs a model over images.
+
+    engine = Engine(checkpoint)                             # backend="auto", device="auto"
+    for batch, outputs in engine.run_images(paths):         # any images, as `vitlab predict` takes them
+    for batch, outputs in engine.run_dataset(dataset, ...): # every sample of a dataset, as `vitlab evaluate` reads them
+    for batch, outputs in run_batches(backend, batches):    # the loop itself, for any backend and batches
+
+Threads (or the loader's worker processes) read and decode the next images while the model runs. Batches come in the order of the
+images and are freed as the consumer goes on, so memory stays constant. An image that cannot be read is reported in its batch.
+Prediction, evaluation, features, pseudo-labels and validation during training all run here.
+
+Axes: B batch, H height, W width, C channels of an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from itertools import islice
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitlab.checkpoints.checkpoint import Checkpoint
+from vitlab.checkpoints.native import tensors_digest
+from vitlab.config.data import DecodeLimits, LoaderConfig
+from vitlab.config.evaluation import BackendName
+from vitlab.config.serialize import to_text
+from vitlab.data.batch import Batch, Failure, Feed
+from vitlab.data.dataset import Dataset
+from vitlab.data.loader import Loader
+from vitlab.data.transforms import EvaluationTransform, Pixels
+from vitlab.errors import DataError, at_least
+from vitlab.inference.auto import create_backend
+from vitlab.inference.backends import Backend, Outputs
+from vitlab.inference.images import ImageLike, ImageReader, image_name, load_pil
+from vitlab.io.prefetch import prefetched
+from vitlab.io.progress import ProgressCallback, silent
+from vitlab.models.device import resolve_device
+
+
+class InputBatch(Protocol):
+    """Images ready for a backend. The loader's `Batch` and `ImageBatch` are such batches."""
+
+    @property
+    def images_BHWC(self) -> NDArray[np.uint8]:
+        """The images that could be read."""
+        ...
+
+    @property
+    def n_asked(self) -> int:
+        """How many images the batch stands for, unreadable ones included."""
+        ...
+
+
+B = TypeVar("B", bound=InputBatch)
+
+
+def run_batches(
+    backend: Backend,
+    batches: Iterable[B],
+    *,
+    features: bool = False,
+    total: int | None = None,
+    description: str = "predicting",
+    progress: ProgressCallback = silent,
+) -> Iterator[tuple[B, Outputs | None]]:
+    """Run the backend on each batch: (batch, outputs), in order; outputs are None for a batch without a readable image.
+
+    This is the only loop in vitlab that runs a model over images. `progress` is called after each batch has been consumed.
+    """
+    done = 0
+    progress(description, done, total)
+    for batch in batches:
+        images_BHWC = batch.images_BHWC
+        yield batch, backend.run(images_BHWC, features=features) if len(images_BHWC) else None
+        done += batch.n_asked
+        progress(description, done, total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ImageBatch:
+    """A batch of images that a user gave: the names of all, the pixels of those that could be read, and why others could not.
+
+    `failed` gives the place of an unreadable image within the batch as its `index`.
+    """
+
+    names: tuple[str, ...]
+    images_BHWC: Pixels
+    failed: tuple[Failure, ...]
+
+    @property
+    def n_asked(self) -> int:
+        """Images in the batch, unreadable ones included."""
+        return len(self.names)
+
+
+class Engine:
+    """A checkpoint's model, ready to run over images.
+
+    `backend`: `torch`, `compile`, `onnxruntime`, `openvino`, or `auto`: torch until a measurement on this machine finds another one
+    faster. All give the same numbers to rounding. `device`: `auto` takes the GPU if there is one. `merge` above 0 merges this many
+    pairs of similar patches per layer, on average, in a ViT: faster, but not exactly the model's numbers. `notify` is called with a
+    sentence when something is chosen later. `notes` says what was chosen, a sentence each.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        backend: BackendName = "auto",
+        device: str | torch.device = "auto",
+        merge: int = 0,
+        limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
+        notify: Callable[[str], None] | None = None,
+    ) -> None:
+        at_least("merge", merge, 0)
+        self.checkpoint = checkpoint
+        self.merge = merge
+        self.device = resolve_device(device)
+        self.transform = EvaluationTransform(preprocess=checkpoint.preprocess, limits=limits)
+        self.backend, notes = create_backend(
+            checkpoint, backend, self.device, lambda: self.digest, merge=merge, notify=notify or _ignore
+        )
+        on_gpu = device == "auto" and self.device.type != "cpu"
+        self.notes: tuple[str, ...] = (f"runs on {self.device.type}", *notes) if on_gpu else notes
+        self._reader = ImageReader(self.transform)
+
+    @cached_property
+    def digest(self) -> str:
+        """64 hexadecimal digits of the weights, the config and the preprocessing: equal digests mean equal features."""
+        made = sha256(tensors_digest(self.checkpoint.model.state_dict()).encode())
+        for part in (self.checkpoint.config, self.checkpoint.preprocess):
+            made.update(to_text(part).encode())
+        if self.merge:
+            made.update(f"merge {self.merge}".encode())
+        return made.hexdigest()
+
+    def run_dataset(
+        self,
+        dataset: Dataset,
+        *,
+        loader: LoaderConfig,
+        feed: Feed | None = None,
+        features: bool = False,
+        description: str = "predicting",
+        progress: ProgressCallback = silent,
+    ) -> Iterator[tuple[Batch, Outputs | None]]:
+        """Run over every sample of a dataset, in its order: (batch, outputs).
+
+        `loader` sets batch size, workers, and whether an unreadable image is skipped or an error. `feed` is the transform, where it
+        is not the checkpoint's own preprocessing.
+        """
+        feed = self.transform.feed() if feed is None else feed
+        with Loader(dataset, feed, config=loader, train=False) as images, images.batches() as batches:
+            yield from run_batches(
+                self.backend, batches, features=features, total=len(dataset), description=description, progress=progress
+            )
+
+    def run_images(
+        self,
+        images: Iterable[ImageLike],
+        *,
+        batch_size: int = 32,
+        workers: int = 2,
+        features: bool = False,
+        total: int | None = None,
+        progress: ProgressCallback = silent,
+    ) -> Iterator[tuple[ImageBatch, Outputs | None]]:
+        """Run over images in any form, in their order: (batch, outputs).
+
+        The iterable is consumed in the caller's thread, at most two batches ahead.
+        """
+        with closing(self._read_batches(images, batch_size=batch_size, workers=workers)) as batches:
+            yield from run_batches(self.backend, batches, features=features, total=total, progress=progress)
+
+    def _read_batches(self, images: Iterable[ImageLike], *, batch_size: int, workers: int) -> Generator[ImageBatch, None, None]:
+        at_least("batch_size", batch_size, 1)
+        at_least("workers", workers, 0)
+        named = _named(images)
+        if not workers:
+            yield from _batched(map(self._read, named), batch_size)
+            return
+        with closing(prefetched(self._read, named, threads=workers, depth=2 * batch_size)) as read:
+            yield from _batched(read, batch_size)
+
+    def _read(self, item: tuple[str, ImageLike]) -> tuple[str, Pixels | str]:
+        """A name with the pixels, or with the reason why the image cannot be read."""
+        name, image = item
+        try:
+            return name, self._reader(image, name)
+        except DataError as error:
+            return name, error.message
+
+
+def _named(images: Iterable[ImageLike]) -> Iterator[tuple[str, ImageLike]]:
+    for index, image in enumerate(images):
+        load_pil(image)
+        yield image_name(image, index), image
+
+
+def _batched(read: Iterator[tuple[str, Pixels | str]], batch_size: int) -> Iterator[ImageBatch]:
+    while items := list(islice(read, batch_size)):
+        pixels = [found for _, found in items if not isinstance(found, str)]
+        failed = tuple(
+            Failure(index=place, name=name, reason=found) for place, (name, found) in enumerate(items) if isinstance(found, str)
+        )
+        images_BHWC = np.stack(pixels) if pixels else np.zeros((0, 1, 1, 1), np.uint8)
+        yield ImageBatch(names=tuple(name for name, _ in items), images_BHWC=images_BHWC, failed=failed)
+
+
+def _ignore(sentence: str) -> None:
+    """The default `notify`."""

@@ -1,0 +1,218 @@
+"""Predictions of any number of images, kept or written to a file or stream as they come.
+
+`predict_images` is `vitlab.predict` behind its options: it finds the images, resumes a file, writes results and counts failures.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, TextIO
+
+from vitlab.errors import DataError, UsageError
+from vitlab.inference.images import ImageLike, ImagesLike, as_list_of_images, find_images
+from vitlab.inference.predictor import Predictor
+from vitlab.inference.results import (
+    MARK_LENGTH,
+    Csv,
+    Finished,
+    JsonLines,
+    Prediction,
+    Predictions,
+    Sink,
+    Unreadable,
+    new_file,
+    nothing_finished,
+    parquet_file,
+    resumed_file,
+)
+from vitlab.io.progress import ProgressCallback
+from vitlab.io.text import printable
+
+ResultFormat = Literal["text", "jsonl", "csv", "parquet"]
+_FLUSH = 32  # results between two flushes, and between two reports of progress
+
+
+class Text:
+    """Results for people: the image, and under it its classes."""
+
+    def __init__(self, file: TextIO, *, top: int) -> None:
+        self._file = file
+        self._top = top
+
+    def write(self, result: Prediction | Unreadable) -> None:
+        """Print one result; images that could not be read are reported elsewhere."""
+        if isinstance(result, Unreadable):
+            return
+        lines = [printable(result.name), *(f"  {100 * share:6.2f} %  {printable(label)}" for label, share in result.top(self._top))]
+        self._file.write("\n".join(lines) + "\n")
+
+    def flush(self) -> None:
+        """Show everything printed so far."""
+        self._file.flush()
+
+
+class Kept:
+    """Results in memory."""
+
+    def __init__(self) -> None:
+        self.predictions: list[Prediction] = []
+
+    def write(self, result: Prediction | Unreadable) -> None:
+        """Keep one result."""
+        if isinstance(result, Prediction):
+            self.predictions.append(result)
+
+    def flush(self) -> None:
+        """Nothing to do."""
+
+
+def format_of(out: str | os.PathLike[str] | TextIO, format: ResultFormat | None) -> ResultFormat:  # noqa: A002
+    """The format asked for, else that of the file's ending; a stream gets text, a file without a known ending JSON lines."""
+    if format is not None:
+        return format
+    if not isinstance(out, str | os.PathLike):
+        return "text"
+    endings: dict[str, ResultFormat] = {".csv": "csv", ".parquet": "parquet", ".txt": "text"}
+    return endings.get(Path(out).suffix.lower(), "jsonl")
+
+
+def all_images(images: ImagesLike) -> tuple[Iterable[ImageLike], bool]:
+    """The images, with folders, patterns and archives expanded; and whether they can be counted beforehand."""
+    given = as_list_of_images(images)
+    if not isinstance(given, list | tuple):
+        return given, False
+    if not given:
+        raise UsageError("there is no image", hint="give a path, a folder, an array, ... or several")
+    paths = [os.fspath(image) for image in given if isinstance(image, str | os.PathLike)]
+    _check_found(paths)
+    return (_expanded(given) if paths else given), True
+
+
+def _check_found(paths: list[str]) -> None:
+    """Refuse, before a model runs, a path that names nothing and paths without any image."""
+    try:
+        first = [next(find_images([path]), None) for path in paths]
+    except DataError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+    if paths and not any(first):
+        raise DataError(f"{', '.join(paths)}: no image in it", hint="endings of images are .jpg, .png, .webp, ...")
+
+
+def _expanded(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
+    for image in images:
+        if isinstance(image, str | os.PathLike):
+            yield from find_images([os.fspath(image)])
+        else:
+            yield image
+
+
+def predict_images(
+    predictor: Predictor,
+    images: ImagesLike,
+    *,
+    top: int,
+    out: str | os.PathLike[str] | TextIO | None,
+    format: ResultFormat | None,  # noqa: A002
+    resume: bool,
+    overwrite: bool,
+    strict: bool,
+    progress: ProgressCallback,
+    unreadable: list[Unreadable],
+) -> Predictions:
+    """The predictions, or an empty list if they were written to `out`; appends to `unreadable` as images fail."""
+    top = min(top, predictor.checkpoint.config.num_classes)
+    if not top:
+        raise DataError("the checkpoint has no head: it gives features and no classes", hint="vitlab embed writes features")
+    kept = Kept()
+    with _sink(predictor, out, kept, top=top, format=format, resume=resume, overwrite=overwrite) as (sink, done):
+        found, countable = all_images(images)
+        total = sum(1 for _ in all_images(images)[0]) - len(done) if countable else None
+        failed, seen = _pour(
+            predictor.stream(found, done=done if len(done) else None), sink, progress, total=total, unreadable=unreadable
+        )
+    failed, seen = failed + done.unreadable, seen + len(done)  # of the whole file, also what an earlier call wrote
+    if failed and strict:
+        raise DataError(f"{failed:,} of {seen:,} images could not be read")
+    return Predictions(kept.predictions)
+
+
+def _pour(
+    results: Iterator[Prediction | Unreadable],
+    sink: Sink,
+    progress: ProgressCallback,
+    *,
+    total: int | None,
+    unreadable: list[Unreadable],
+) -> tuple[int, int]:
+    """Write results as they come; how many images could not be read, and how many there were."""
+    failed = seen = 0
+    progress("predicting", 0, total)
+    for result in results:
+        sink.write(result)
+        seen += 1
+        if isinstance(result, Unreadable):
+            failed += 1
+            unreadable.append(result)
+        if seen % _FLUSH == 0:
+            sink.flush()
+            progress("predicting", seen, total)
+    sink.flush()
+    return failed, seen
+
+
+@contextmanager
+def _sink(
+    predictor: Predictor,
+    out: str | os.PathLike[str] | TextIO | None,
+    kept: Kept,
+    *,
+    top: int,
+    format: ResultFormat | None,  # noqa: A002
+    resume: bool,
+    overwrite: bool,
+) -> Iterator[tuple[Sink, Finished]]:
+    """Where results go, and the images whose results are there already."""
+    if out is None:
+        if resume:
+            raise UsageError("resume continues the JSON lines of out", hint="give out='results.jsonl' too")
+        yield kept, nothing_finished()
+        return
+    chosen, mark = format_of(out, format), predictor.digest[:MARK_LENGTH]
+    if resume and overwrite:
+        raise UsageError("resume keeps what is there and overwrite does not", hint="leave one out")
+    if resume and (chosen != "jsonl" or not isinstance(out, str | os.PathLike)):
+        raise UsageError("resume continues the JSON lines of out", hint="give out='results.jsonl' too")
+    if not isinstance(out, str | os.PathLike):
+        if chosen == "parquet":
+            raise UsageError("Parquet needs a file", hint="out='results.parquet'")
+        yield _lines(chosen, out, top, mark), nothing_finished()
+        return
+    path = Path(out)
+    if chosen == "parquet":
+        if path.exists() and not overwrite:
+            raise DataError(f"{path} exists already", hint="--overwrite replaces it")
+        with parquet_file(path, top=top, mark=mark) as sink:
+            yield sink, nothing_finished()
+    elif resume:
+        with resumed_file(path, top=top, mark=mark) as (file, done):
+            yield JsonLines(file, top=top, mark=mark), done
+    else:
+        with new_file(path, overwrite=overwrite) as file:
+            yield _lines(chosen, file, top, mark), nothing_finished()
+
+
+def _lines(format: ResultFormat, file: TextIO, top: int, mark: str) -> Sink:  # noqa: A002
+    if format == "csv":
+        return Csv(file, top=top)
+    return Text(file, top=top) if format == "text" else JsonLines(file, top=top, mark=mark)
+
+
+def lines_of(stream: TextIO | None = None) -> Iterator[str]:
+    """Paths on a stream (stdin unless given), one a line, as they come."""
+    for line in stream or sys.stdin:
+        if path := line.rstrip("\r\n"):
+            yield path
