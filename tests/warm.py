@@ -23,7 +23,10 @@ from pathlib import Path
 
 from tests import processes
 
-_IMPORTED = ("torch", "vitlab.cli.main", "vitlab.training", "vitlab.inference", "vitlab.evaluation", "matplotlib.figure")
+_IMPORTED = (
+    *("torch", "torch._dynamo"),  # the second is imported by torch's optimisers, and takes as long as the first
+    *("vitlab.cli.main", "vitlab.training", "vitlab.inference", "vitlab.evaluation", "matplotlib.figure"),
+)
 _COMMAND = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:

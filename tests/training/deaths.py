@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch._dynamo  # noqa: F401 - torch.optim imports it at its first use: here, so that no fork has to
+
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_json
 from vitlab.training import train
