@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from vitlab.errors import DataError, UsageError
-from vitlab.inference.images import ImageLike, ImagesLike, as_list_of_images, find_images
+from vitlab.inference.images import ImageLike, ImagesLike, as_list_of_images, find_images, image_name
 from vitlab.inference.predictor import Predictor
 from vitlab.inference.results import (
     MARK_LENGTH,
@@ -130,7 +130,9 @@ def predict_images(
     kept = Kept()
     with _sink(predictor, out, kept, top=top, format=format, resume=resume, overwrite=overwrite) as (sink, done):
         found, countable = all_images(images)
-        total = sum(1 for _ in all_images(images)[0]) - len(done) if countable else None
+        total = None
+        if countable:
+            total = sum(image_name(image, place) not in done for place, image in enumerate(all_images(images)[0]))
         failed, seen = _pour(
             predictor.stream(found, done=done if len(done) else None), sink, progress, total=total, unreadable=unreadable
         )
