@@ -15,8 +15,11 @@ from safetensors.torch import load_file
 from tests.checkpoints.formats.samples import CAN, OPTIONS
 from tests.peer.compare import TOLERANCE, distance, images, randomised, saved
 from vitlab.checkpoints import convert, load
+from vitlab.checkpoints.formats.timm_vit import vit_rows
+from vitlab.checkpoints.table import native_shapes, their_shapes
 from vitlab.config import ViTConfig
 from vitlab.config.model import PROFILES
+from vitlab.inference import bench
 
 HEADS = 4
 SIZE = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": HEADS, "num_classes": 5}
@@ -136,3 +139,12 @@ def test_eps_that_timm_cannot_be_given_is_said_and_makes_the_difference_that_is_
     assert "LayerNorm eps is 1e-12 and timm uses 1e-06" in notes
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
     assert 0 < distance(ours.model, theirs, images(config)) < 1e-3
+
+
+@pytest.mark.parametrize("option", ["plain", "four registers", "mean, norm after", "other grid", "one channel"])
+@pytest.mark.usefixtures("timm")
+def test_the_timm_model_that_bench_measures_beside_ours_has_our_sizes(option: str) -> None:
+    config = OPTIONS[option]
+    assert isinstance(config, ViTConfig)
+    theirs = {key: tuple(tensor.shape) for key, tensor in bench.timm_model(config).state_dict().items()}
+    assert theirs == their_shapes(list(vit_rows(config)), native_shapes(config))
