@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 import signal
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import processes
+from tests.warm import warm_commands
 
 # Before torch is imported anywhere: tests run in several processes, and threads beside them would only contend.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -71,6 +73,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         for pid, command in left.items():
             print(f"\nerror: the tests left a process behind: {pid} {command}")
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Path]:
+    """The folder of a `python` and a `vitlab` that need not import torch at every start; see warm.py."""
+    with warm_commands() as path:
+        yield path
 
 
 @pytest.fixture(scope="session", autouse=True)

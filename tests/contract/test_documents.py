@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import CHECKOUT
 from tests.contract.documents import DocumentError, Reader, blocks_of
-from tests.warm import warm_vitlab
 
 DOCUMENTS = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 
 
-@pytest.fixture(scope="module")
-def commands() -> Iterator[Path]:
-    """The folder of a `vitlab` that need not import torch at every call."""
-    with warm_vitlab() as path:
-        yield path
-
-
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: str(file.relative_to(CHECKOUT)))
-def test_every_block_of_a_document_runs(document: Path, tmp_path: Path, commands: Path) -> None:
-    reader = Reader(checkout=CHECKOUT, folder=tmp_path, path=[commands])
+def test_every_block_of_a_document_runs(document: Path, tmp_path: Path, warm: Path) -> None:
+    reader = Reader(checkout=CHECKOUT, folder=tmp_path, path=[warm])
     for block in blocks_of(document):
         reader.run(block)
 
