@@ -34,7 +34,7 @@ _COMMAND = """#!{python} -IS
 import json, os, signal, socket, sys
 server = socket.socket(socket.AF_UNIX)
 server.connect({address!r})
-request = json.dumps({{"words": {words!r} + sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ)}}) + "\\n"
+request = json.dumps({{"words": [*{words!r}, *sys.argv[1:]], "folder": os.getcwd(), "environment": dict(os.environ)}}) + "\\n"
 socket.send_fds(server, [request[:1].encode()], [0, 1, 2])
 server.sendall(request[1:].encode())
 heard = server.makefile()
@@ -59,10 +59,10 @@ def warm_commands() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="vitlab-") as folder:  # a short path: that of a socket has at most some 100 letters
         address, path = Path(folder, "socket"), Path(folder, "bin")
         path.mkdir()
-        for name, words in (("python", []), ("vitlab", ["-m", "vitlab"])):
+        for name, words in (("python", ()), ("vitlab", ("-m", "vitlab"))):
             (path / name).write_text(_COMMAND.format(python=sys.executable, address=str(address), words=words))
             (path / name).chmod(0o755)
-        server = [sys.executable, "-m", "tests.warm", address]
+        server = [sys.executable, "-m", "tests.warm", str(address)]
         with processes.started(server, cwd=Path(__file__).parents[1], stdin=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n", process.communicate(timeout=processes.LIMIT)[1]
