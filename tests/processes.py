@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -112,7 +113,7 @@ def shared_memory() -> set[str]:
 def with_environment(name: str, value: str) -> dict[int, str]:
     """The command lines of the running processes that were started with that environment variable.
 
-    But for this process, and the resource trackers of multiprocessing, which end when the processes that they serve do.
+    But for this process, and the helper processes of multiprocessing, which end when the processes that they serve do.
     """
     wanted = f"{name}={value}".encode()
     found = {}
@@ -121,6 +122,6 @@ def with_environment(name: str, value: str) -> dict[int, str]:
         with contextlib.suppress(OSError):  # ended meanwhile, or somebody else's
             if pid != os.getpid() and wanted in (folder / "environ").read_bytes().split(b"\0") and is_running(pid):
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                if "from multiprocessing.resource_tracker " not in command:
+                if not re.search(r"from multiprocessing\.(resource_tracker|forkserver) ", command):
                     found[pid] = command
     return found

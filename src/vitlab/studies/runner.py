@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import multiprocessing
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Literal
 
@@ -92,7 +94,7 @@ class _Stopped:
 
 @dataclass(slots=True, kw_only=True)
 class _Lane:
-    process: SpawnProcess
+    process: BaseProcess
     pipe: Connection
     job: Job | None = None
 
@@ -131,7 +133,15 @@ def side_by_side(jobs: Sequence[Job], *, lanes: int, control: Control) -> Iterat
 
 
 def _start() -> _Lane:
-    context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half
+    """A process that is no fork of this one, which would copy torch's threads half.
+
+    Where there are forks it is one of a helper process that imports torch once for all of them and starts no thread.
+    """
+    if sys.platform == "win32":
+        context: BaseContext = multiprocessing.get_context("spawn")
+    else:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["vitlab.training", "torch._dynamo"])  # torch.optim imports the second
     ours, theirs = context.Pipe()
     process = context.Process(target=_lane, args=(theirs,), daemon=True)
     process.start()
@@ -218,7 +228,7 @@ def _make(job: Job, pipe: Connection) -> None:
     (job.out / _RESULT).unlink(missing_ok=True)
     for event in train(job.run, out=job.out, control=control):
         if control.stop is None and pipe.poll():
-            control.ask_stop("terminated")
+            control.request_stop("terminated")
         if isinstance(event, Stepped) and (time.monotonic() - last >= _TOLD_EVERY or event.step == steps):
             last = time.monotonic()
             told = "" if event.accuracy is None else f"{event.accuracy:.0%} of the batch right"
