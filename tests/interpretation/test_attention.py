@@ -143,8 +143,8 @@ def test_a_model_in_training_is_looked_at_as_in_use_and_goes_on_training() -> No
 LARGE = """
 import torch
 from vitlab.config import ViTConfig
-from vitlab.inspect.distance import attention_distance
-from vitlab.model import build
+from vitlab.interpretation.attention import attention_distance
+from vitlab.models import build
 config = ViTConfig(width=32, depth=1, heads=8, mlp_width=32, patch_size=(8, 8), image_size=(768, 768), num_classes=2)
 attention_distance(build(config), torch.zeros(1, 3, 768, 768))
 print(int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]))

@@ -71,7 +71,7 @@ def test_a_wish_to_stop_ends_it_with_a_checkpoint_and_it_goes_on(tmp_path: Path)
     control = Control()
     for event in side_by_side(made, lanes=1, control=control):
         if event.step if isinstance(event, Went) else True:
-            control.ask_stop("interrupted")
+            control.request_stop("interrupted")
     assert (tmp_path / "a" / "last").exists()
     assert made[0].result() is None
 
@@ -92,8 +92,8 @@ PARENT = """
 import sys
 from pathlib import Path
 from tests.studies.test_lanes import jobs
-from vitlab.study.lanes import Went, side_by_side
-from vitlab.train.control import Control
+from vitlab.studies.runner import Went, side_by_side
+from vitlab.training.control import Control
 
 if __name__ == "__main__":
     for event in side_by_side(jobs(Path(sys.argv[1]), steps=1_000_000)[1:], lanes=1, control=Control()):
@@ -108,7 +108,7 @@ def test_a_child_whose_parent_is_killed_ends_by_itself(tmp_path: Path, checkout:
     command = [sys.executable, str(script), str(tmp_path / "runs")]
     with processes.started(command, env={"PYTHONPATH": str(checkout)}) as parent:
         assert parent.stdout is not None
-        parent.stdout.readline()
+        assert parent.stdout.readline(), parent.communicate(timeout=processes.LIMIT)[1]
         holder = (tmp_path / "runs" / "b" / "lock").read_text()
         child = int(holder.split()[1])
         parent.kill()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,9 @@ from vitlab.training import train
 from vitlab.training.control import Control
 from vitlab.training.events import Event, Finished, Started, Stepped
 from vitlab.training.run_folder import RunDirectory
-from vitlab.training.sweep import SweepEvent, Swept, Trial, TrialBegan, TrialEnded, final_of, sweep, trial_of
+from vitlab.training.sweep import SweepEvent, SweepFinished, Trial, TrialFinished, TrialStarted, final_config, sweep, trial_config
 
-RATES = (1e-4, 1e-2)
+LRS = (1e-4, 1e-2)
 
 
 def tiny_run() -> RunConfig:
@@ -33,9 +34,9 @@ def tiny_run() -> RunConfig:
 
 
 def swept(
-    out: Path, *, rates: Sequence[float] = RATES, run: RunConfig | None = None, control: Control | None = None
+    out: Path, *, lrs: Sequence[float] = LRS, run: RunConfig | None = None, control: Control | None = None
 ) -> list[SweepEvent]:
-    return list(sweep(run or tiny_run(), rates, out=out, judge="test", control=control))
+    return list(sweep(run or tiny_run(), lrs, out=out, evaluate_split="test", control=control))
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +48,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[SweepEve
 def test_every_rate_is_tried_on_val_and_the_best_learns_from_all(whole: tuple[Path, list[SweepEvent]]) -> None:
     out, events = whole
     ended = events[-1]
-    assert isinstance(ended, Swept)
-    assert [trial.rate for trial in ended.trials] == list(RATES)
-    assert ended.rate == max(ended.trials, key=lambda trial: (trial.metrics["top1"], -trial.metrics["loss"])).rate
-    trials = [RunDirectory(out / "trials" / f"lr-{rate:g}").config() for rate in RATES]
+    assert isinstance(ended, SweepFinished)
+    assert [trial.lr for trial in ended.trials] == list(LRS)
+    assert ended.lr == max(ended.trials, key=lambda trial: (trial.metrics["top1"], -trial.metrics["loss"])).lr
+    trials = [RunDirectory(out / "trials" / f"lr-{lr:g}").config() for lr in LRS]
     assert [(run.data.train_split, run.data.evaluate_split) for run in trials if run is not None] == [("train", "val")] * 2
-    assert [run.train.optimizer.lr for run in trials if run is not None] == list(RATES)
+    assert [run.train.optimizer.lr for run in trials if run is not None] == list(LRS)
     final = RunDirectory(out / "final").config()
     assert final is not None
     assert (final.data.train_split, final.data.evaluate_split) == ("train+val", "test")
-    assert final.train.optimizer.lr == ended.rate
+    assert final.train.optimizer.lr == ended.lr
     counts = [event.images for event in events if isinstance(event, Started)]
     assert counts == [64, 64, 80]  # the generated set's train, and with its val
     assert ended.finished.model == out / "final" / "model.safetensors"
@@ -66,15 +67,15 @@ def test_every_rate_is_tried_on_val_and_the_best_learns_from_all(whole: tuple[Pa
 def test_what_came_out_is_also_a_file(whole: tuple[Path, list[SweepEvent]]) -> None:
     out, events = whole
     ended = events[-1]
-    assert isinstance(ended, Swept)
+    assert isinstance(ended, SweepFinished)
     told = json.loads((out / "sweep.json").read_text())
-    assert told["chosen"] == ended.rate
-    assert [(row["rate"], row["metrics"]) for row in told["trials"]] == [(trial.rate, trial.metrics) for trial in ended.trials]
+    assert told["chosen"] == ended.lr
+    assert [(row["lr"], row["metrics"]) for row in told["trials"]] == [(trial.lr, trial.metrics) for trial in ended.trials]
 
 
 def test_a_trial_is_a_run_like_any_other(whole: tuple[Path, list[SweepEvent]], tmp_path: Path) -> None:
     out, _ = whole
-    run_to(trial_of(tiny_run(), RATES[1]), tmp_path / "alone")
+    run_to(trial_config(tiny_run(), LRS[1]), tmp_path / "alone")
     assert same(last(tmp_path / "alone"), last(out / "trials" / "lr-0.01"))
 
 
@@ -82,11 +83,11 @@ def test_a_sweep_that_is_done_is_not_done_again(whole: tuple[Path, list[SweepEve
     out, events = whole
     again = swept(out)
     assert not [event for event in again if isinstance(event, Stepped)]
-    assert [event.before for event in again if isinstance(event, TrialEnded)] == [True, True]
+    assert [event.cached for event in again if isinstance(event, TrialFinished)] == [True, True]
     one, other = events[-1], again[-1]
-    assert isinstance(one, Swept)
-    assert isinstance(other, Swept)
-    assert (one.trials, one.rate, one.finished.metrics) == (other.trials, other.rate, other.finished.metrics)
+    assert isinstance(one, SweepFinished)
+    assert isinstance(other, SweepFinished)
+    assert (one.trials, one.lr, one.finished.metrics) == (other.trials, other.lr, other.finished.metrics)
 
 
 def test_an_interrupted_sweep_goes_on_to_the_same_end(whole: tuple[Path, list[SweepEvent]], tmp_path: Path) -> None:
@@ -94,14 +95,14 @@ def test_an_interrupted_sweep_goes_on_to_the_same_end(whole: tuple[Path, list[Sw
     for stop_after in (2, 3, 3):  # in the first trial, the second, the final run
         control = Control()
         seen = 0
-        for event in sweep(tiny_run(), RATES, out=tmp_path / "s", judge="test", control=control):
+        for event in sweep(tiny_run(), LRS, out=tmp_path / "s", evaluate_split="test", control=control):
             seen += isinstance(event, Stepped)
             if seen == stop_after:
-                control.ask_stop("interrupted")
+                control.request_stop("interrupted")
         assert isinstance(event, Finished)
         assert event.reason == "interrupted"
     final = swept(tmp_path / "s")[-1]
-    assert isinstance(final, Swept)
+    assert isinstance(final, SweepFinished)
     for place in ("trials/lr-0.0001", "trials/lr-0.01", "final"):
         assert same(last(out / place), last(tmp_path / "s" / place))
 
@@ -112,58 +113,59 @@ def test_the_time_is_for_the_whole_sweep_and_running_again_goes_on(tmp_path: Pat
     assert isinstance(events[-1], Finished)
     assert events[-1].reason == "max-time"
     assert events[-1].step < 5
-    assert isinstance(swept(tmp_path)[-1], Swept)  # without the limit, which is not part of a trial
+    assert isinstance(swept(tmp_path)[-1], SweepFinished)  # without the limit, which is not part of a trial
 
 
 def test_a_rate_at_which_training_breaks_down_has_lost_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def breaking(run: RunConfig, *, out: Path, control: Control, override: bool) -> Iterator[Event]:
+    def breaking(run: RunConfig, *, out: Path, control: Control, **options: Any) -> Iterator[Event]:
         if run.train.optimizer.lr == 1e-2:
             raise DivergedError("the loss is nan for the 3rd time in a row")
-        return train(run, out=out, control=control, override=override)
+        return train(run, out=out, control=control, **options)
 
     monkeypatch.setattr("vitlab.training.sweep.train", breaking)
     ended = swept(tmp_path)[-1]
-    assert isinstance(ended, Swept)
-    assert ended.rate == 1e-4
-    assert ended.trials[1] == Trial(rate=1e-2, trouble="the loss is nan for the 3rd time in a row")
-    with pytest.raises(TrainingError, match="every rate: the loss is nan"):
-        swept(tmp_path / "other", rates=(1e-2,))
+    assert isinstance(ended, SweepFinished)
+    assert ended.lr == 1e-4
+    assert ended.trials[1] == Trial(lr=1e-2, error="the loss is nan for the 3rd time in a row")
+    with pytest.raises(TrainingError, match="every learning rate: the loss is nan"):
+        swept(tmp_path / "other", lrs=(1e-2,))
 
 
 def test_a_folder_in_use_is_no_lost_trial(tmp_path: Path) -> None:
-    with RunDirectory(tmp_path / "trials" / "lr-0.0001").locked(), pytest.raises(TrainingError, match="is being written"):
+    with RunDirectory(tmp_path / "trials" / "lr-0.0001").locked(), pytest.raises(TrainingError, match="is in use"):
         swept(tmp_path)
 
 
 def test_of_equal_accuracies_the_lower_loss_wins_and_a_failure_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = {0.1: (0.5, 1.0), 0.2: (0.5, 0.9), 0.3: (0.5, 0.9), 0.4: (0.4, 0.1)}
 
-    def quick(run: RunConfig, *, out: Path, control: Control, override: bool) -> Iterator[Event]:
+    def quick(run: RunConfig, *, out: Path, control: Control, **options: Any) -> Iterator[Event]:
         top1, loss = scores[run.train.optimizer.lr]
         yield Finished(step=1, reason="finished", model=None, metrics={"top1": top1, "loss": loss})
 
     monkeypatch.setattr("vitlab.training.sweep.train", quick)
-    ended = swept(tmp_path / "s", rates=tuple(scores))[-1]
-    assert isinstance(ended, Swept)
-    assert ended.rate == 0.2
+    ended = swept(tmp_path / "s", lrs=tuple(scores))[-1]
+    assert isinstance(ended, SweepFinished)
+    assert ended.lr == 0.2
 
 
 def test_other_rates_are_tried_beside_those_already_done(whole: tuple[Path, list[SweepEvent]]) -> None:
     out, _ = whole
-    events = swept(out, rates=(*RATES, 1e-3))
-    began = [event for event in events if isinstance(event, TrialBegan) and not event.final]
-    assert [event.rate for event in began] == [1e-3]
+    events = swept(out, lrs=(*LRS, 1e-3))
+    began = [event for event in events if isinstance(event, TrialStarted) and not event.final]
+    assert [event.lr for event in began] == [1e-3]
     assert (began[0].number, began[0].runs) == (3, 4)
 
 
 @pytest.mark.parametrize(
-    ("rates", "message"), [((), "needs rates"), ((0.1, -1.0), "positive"), ((0.1, float("nan")), "positive"), ((0.1, 0.1), "twice")]
+    ("lrs", "message"),
+    [((), "needs learning rates"), ((0.1, -1.0), "positive"), ((0.1, float("nan")), "positive"), ((0.1, 0.1), "twice")],
 )
-def test_rates_that_make_no_sense_are_refused(rates: tuple[float, ...], message: str, tmp_path: Path) -> None:
+def test_rates_that_make_no_sense_are_refused(lrs: tuple[float, ...], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
-        swept(tmp_path, rates=rates)
+        swept(tmp_path, lrs=lrs)
 
 
 def test_masked_prediction_has_nothing_to_choose_by(tmp_path: Path) -> None:
@@ -173,7 +175,7 @@ def test_masked_prediction_has_nothing_to_choose_by(tmp_path: Path) -> None:
 
 
 def test_a_final_run_without_a_test_part_is_judged_by_nothing() -> None:
-    run = final_of(tiny_run(), 0.1, None)
+    run = final_config(tiny_run(), 0.1, None)
     assert run.data.evaluate_split is None
     assert run.name == tiny_run().name
 
@@ -182,9 +184,9 @@ RANK = """
 import sys
 from pathlib import Path
 from vitlab.config.run import RunConfig
-from vitlab.config.text import from_text
-from vitlab.train.sweep import sweep
-for event in sweep(from_text(RunConfig, Path(sys.argv[1]).read_text()), (1e-4, 1e-2), out=sys.argv[2], judge="test"):
+from vitlab.config.serialize import from_text
+from vitlab.training.sweep import sweep
+for event in sweep(from_text(RunConfig, Path(sys.argv[1]).read_text()), (1e-4, 1e-2), out=sys.argv[2], evaluate_split="test"):
     pass
 """
 
