@@ -37,19 +37,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitlab.checkpoints import Checkpoint, convert, load, save
+from vitlab.checkpoints.native import Facts
 from vitlab.config import Preprocess, ViTConfig, variant
-from vitlab.config.data import Augment
+from vitlab.config.data import Augment, LoaderConfig
 from vitlab.config.model import with_profile
-from vitlab.config.train import Optimizer, TrainConfig
+from vitlab.config.run import RunConfig, RunData
+from vitlab.config.train import Optimizer, Schedule, TrainConfig
 from vitlab.data.batch import Batch
 from vitlab.data.transforms import normalise
 from vitlab.models import build
 from vitlab.models.vit import ViT
-from vitlab.training.cpu import keep_memory
+from vitlab.training.control import keep_memory
 from vitlab.training.distributed import World
-from vitlab.training.optim import optimizers
+from vitlab.training.events import Stepped
+from vitlab.training.optim import create_optimizers
+from vitlab.training.state import Progress, RunningStatistics, TrainState
 from vitlab.training.tasks import Classify
-from vitlab.training.trainer import Stepper
+from vitlab.training.trainer import update
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))  # run as a script, its own folder is all that Python looks in
@@ -104,18 +108,37 @@ def library(folder: Path, config: ViTConfig, rows: int) -> Step:
     assert isinstance(model, ViT)
     model.lean = True
     images, labels = batch_of(config, rows)
-    optimizer = Optimizer(lr=RATE, clip=CLIP)
-    settings = TrainConfig(steps=1, optimizer=optimizer)
-    task = Classify(
-        config=settings,
-        augment=Augment(image_size=config.image_size),
+    augment = Augment(image_size=config.image_size)
+    run = RunConfig(
+        name="benchmark",
+        model=config,
         preprocess=fed(config),
-        classes=config.num_classes,
-        dtype=torch.float32,
+        data=RunData(dataset="digits", augment=augment, loader=LoaderConfig(batch_size=rows)),
+        train=TrainConfig(steps=1_000_000, optimizer=Optimizer(lr=RATE, clip=CLIP), schedule=Schedule(kind="constant")),
     )
-    stepper = Stepper(model.train(), optimizers(model, optimizer), task, settings, World(device=torch.device("cpu")))
+    state = TrainState(
+        run=run,
+        world=World(device=torch.device("cpu")),
+        model=model.train(),
+        unwrapped=model,
+        core=model,
+        task=Classify(
+            config=run.train, augment=augment, preprocess=run.preprocess, classes=config.num_classes, dtype=torch.float32
+        ),
+        optimizers=create_optimizers(model, run.train.optimizer),
+        average=None,
+        statistics=RunningStatistics(model),
+        facts=Facts(config=config, preprocess=run.preprocess),
+        progress=Progress(),
+    )
     batch = Batch(images_BHWC=images, labels=labels, index_B=np.arange(rows), epoch=0, position=rows, failed=())
-    return lambda: stepper.update(batch, step=0, batch_size=rows, rate=RATE).loss
+
+    def step() -> float:
+        event = update(state, batch, epoch_length=rows)
+        assert isinstance(event, Stepped)
+        return event.loss
+
+    return step
 
 
 def plain(model: nn.Module, logits_of: Callable[[Tensor], Tensor], config: ViTConfig, rows: int) -> Step:

@@ -21,7 +21,8 @@ from vitlab.cli.main import main
 from vitlab.cli.training import default_out
 from vitlab.config import RunConfig, ViTConfig
 from vitlab.config.serialize import from_text
-from vitlab.training.run_folder import RunDirectory, read
+from vitlab.training.checkpointing import read_snapshot
+from vitlab.training.run_folder import RunDirectory
 
 LETTERS = "generated:kind=strokes,classes=4,examples=32,image_size=32"
 QUICK = ("--batch-size", "16", "--workers", "0")
@@ -142,7 +143,7 @@ def test_the_run_of_a_dry_run_is_a_config_that_train_takes(
     (tmp_path / "run.json").write_text(json.dumps(run))
     told(capsys, *words, "--out", tmp_path / "one")
     told(capsys, "train", "--config", tmp_path / "run.json", "--out", tmp_path / "other")
-    one, other = read(tmp_path / "one" / "last"), read(tmp_path / "other" / "last")
+    one, other = read_snapshot(tmp_path / "one" / "last"), read_snapshot(tmp_path / "other" / "last")
     assert all(bool((one.model[name] == other.model[name]).all()) for name in one.model)
 
 
@@ -355,7 +356,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_one_line_and_its_code(
     last = err.splitlines()[-1]
     assert last.startswith(words)
     assert "the same command goes on" in last
-    kept = read(tmp_path / "run" / "last").progress.step
+    kept = read_snapshot(tmp_path / "run" / "last").progress.step
     assert kept == steps(tmp_path / "run")
 
 
@@ -364,7 +365,7 @@ def test_sigusr1_asks_for_a_checkpoint_and_the_run_goes_on(tmp_path: Path) -> No
         assert not (tmp_path / "run" / "last").exists()
         process.send_signal(signal.SIGUSR1)
         processes.eventually((tmp_path / "run" / "last").exists, process)
-        kept, before = read(tmp_path / "run" / "last").progress.step, steps(tmp_path / "run")
+        kept, before = read_snapshot(tmp_path / "run" / "last").progress.step, steps(tmp_path / "run")
         processes.eventually(lambda: steps(tmp_path / "run") > before, process)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=processes.LIMIT)

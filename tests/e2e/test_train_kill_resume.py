@@ -16,7 +16,8 @@ from PIL import Image
 from tests import processes
 from vitlab.checkpoints import load
 from vitlab.cli.main import main
-from vitlab.training.run_folder import RunDirectory, read
+from vitlab.training.checkpointing import read_snapshot
+from vitlab.training.run_folder import RunDirectory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(os.name != "posix", reason="SIGKILL")]
 
@@ -51,7 +52,7 @@ def test_train_kill_resume_evaluate_convert_predict(tmp_path: Path, capsys: pyte
     whole = tmp_path / "whole"
     said(capsys, *TRAIN, *OFTEN, "--out", whole)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    assert all(torch.equal(tensor, read(whole / "last").optimizer[name]) for name, tensor in read(run / "last").optimizer.items())
+    assert all(torch.equal(tensor, read_snapshot(whole / "last").optimizer[name]) for name, tensor in read_snapshot(run / "last").optimizer.items())
 
     judged = said(capsys, "evaluate", run / "model.safetensors", LETTERS)
     for to, name in (("timm", "timm.safetensors"), ("jax-npz", "weights.npz")):

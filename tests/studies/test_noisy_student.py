@@ -133,7 +133,7 @@ class Stopping(Control):
             seen.append(event)
             rounds += isinstance(event, Chosen)
             if rounds and isinstance(event, Stepped) and event.step == self.at:
-                self.ask_stop("terminated")
+                self.request_stop("terminated")
         return seen
 
 

@@ -83,7 +83,8 @@ def attempt(plan: dict[str, Any], moment: dict[str, Any]) -> dict[str, int]:
 
 
 def main(plan: dict[str, Any]) -> None:
-    from vitlab.training.run_folder import RunDirectory, read_progress
+    from vitlab.training.checkpointing import read_progress
+    from vitlab.training.run_folder import RunDirectory
 
     directory = RunDirectory(plan["out"])
     found = []

@@ -58,7 +58,7 @@ def main(jobs: list[dict[str, Any]]) -> None:
                 if event.event == "stepped":
                     say("stepped", event.step)
                     if event.step == job["stop"]:
-                        control.ask_stop("terminated")
+                        control.request_stop("terminated")
                 if job["fault"] is not None and event.event == "stepped" and event.step == job["at"] and not broken:
                     broken = True
                     break_down(job["fault"])

@@ -13,9 +13,10 @@ from vitlab.config.data import Augment, LoaderConfig, SplitRule
 from vitlab.config.run import RunConfig, RunData
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
 from vitlab.training import train
+from vitlab.training.checkpointing import read_snapshot
 from vitlab.training.control import Control
 from vitlab.training.events import Event, Stepped
-from vitlab.training.run_folder import Snapshot, read
+from vitlab.training.state import Snapshot
 
 SIZE = (16, 16)
 
@@ -55,7 +56,7 @@ def run_to(
     for event in train(run, out=out, control=control, override=override):
         seen.append(event)
         if isinstance(event, Stepped) and event.step == stop:
-            control.ask_stop("terminated")
+            control.request_stop("terminated")
     return seen
 
 
@@ -66,7 +67,7 @@ def losses(events: Iterator[Event] | list[Event]) -> list[tuple[int, float]]:
 
 def last(out: Path) -> Snapshot:
     """The run's last checkpoint."""
-    return read(out / "last")
+    return read_snapshot(out / "last")
 
 
 def same(one: Snapshot, other: Snapshot) -> bool:

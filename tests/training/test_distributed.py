@@ -28,8 +28,10 @@ from vitlab.config.serialize import to_json
 from vitlab.config.train import Distill, Masked, Optimizer, Precision, Strategy
 from vitlab.errors import CheckpointError, ConfigError
 from vitlab.models import build
-from vitlab.training.distributed import World, shares
-from vitlab.training.run_folder import RunDirectory, Snapshot, read
+from vitlab.training.checkpointing import read_snapshot
+from vitlab.training.distributed import World, shard_size
+from vitlab.training.run_folder import RunDirectory
+from vitlab.training.state import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +168,7 @@ def test_each_rank_writes_its_rows_and_nothing_is_written_twice(session: Session
     names = {entry.name for entry in folder.iterdir()}
     kinds = ("model", "average", "optimizer")
     assert names == {"progress.json"} | {f"{kind}-part-{rank}-of-2.safetensors" for kind in kinds for rank in range(2)}
-    whole = read(folder)
+    whole = read_snapshot(folder)
     sizes = [describe_bytes(folder / f"model-part-{rank}-of-2.safetensors") for rank in range(2)]
     assert sum(sizes) == sum(tensor.nbytes for tensor in whole.model.values())
     assert min(sizes) > 0.4 * sum(sizes)
@@ -181,14 +183,14 @@ def describe_bytes(path: Path) -> int:
 
 def test_what_is_kept_at_the_end_is_one_ordinary_file(session: Session) -> None:
     kept = load(session.folder / "fsdp" / "model.safetensors")
-    average = read(session.folder / "fsdp" / "last").average
+    average = read_snapshot(session.folder / "fsdp" / "last").average
     assert average is not None
     assert all(torch.equal(tensor, average[name]) for name, tensor in kept.model.state_dict().items())
 
 
 def test_every_command_takes_the_folder_of_parts_as_a_checkpoint(session: Session, tmp_path: Path) -> None:
     folder = session.folder / "fsdp" / "last"
-    loaded, whole = load(folder), read(folder)
+    loaded, whole = load(folder), read_snapshot(folder)
     assert all(torch.equal(tensor, whole.model[name]) for name, tensor in loaded.model.state_dict().items())
     assert loaded.labels == whole.facts.labels
     assert "put together from the parts of 2 processes" in loaded.notes
@@ -206,7 +208,7 @@ def test_a_single_part_or_too_few_of_them_are_refused_with_the_way_out(session: 
     with pytest.raises(CheckpointError, match="of 2 parts of model, 1 missing"):
         load(tmp_path)
     with pytest.raises(CheckpointError, match=r"not as written"):
-        read(tmp_path)
+        read_snapshot(tmp_path)
     (tmp_path / "model-part-1-of-2.safetensors").write_bytes((folder / "model-part-0-of-2.safetensors").read_bytes())
     with pytest.raises(CheckpointError, match=r"is part 0 of 2"):
         load(tmp_path)
@@ -221,7 +223,7 @@ def test_a_damaged_part_is_refused_and_the_checkpoint_before_is_used(damage: str
             content = content[:-5] if damage == "cut" else content[:-5] + bytes([content[-5] ^ 4]) + content[-4:]
         (tmp_path / path.name).write_bytes(content)
     with pytest.raises(CheckpointError, match=r"optimizer-part-1-of-2\.safetensors not as written"):
-        read(tmp_path)
+        read_snapshot(tmp_path)
 
 
 def test_parts_are_gone_on_with_by_two_ranks_and_by_one(session: Session, tmp_path: Path) -> None:
@@ -311,7 +313,7 @@ def test_a_killed_rank_ends_the_job_and_nothing_is_lost(tmp_path: Path) -> None:
 def test_the_largest_vit_is_shared_out_on_the_meta_device() -> None:
     """`fully_shard` itself gives each of 8 ranks an eighth of every layer of a ViT-G/14; nothing is allocated."""
     config = variant("ViT-G/14")
-    parts = shares(config, "bfloat16", ranks=8)
+    parts = shard_size(config, "bfloat16", ranks=8)
     whole = 1_844_440_680
     assert whole / 8 <= parts.parameters < 1.002 * whole / 8
     assert parts.gathered < whole / 20  # two layers of 48 and what belongs to none
@@ -320,8 +322,8 @@ def test_the_largest_vit_is_shared_out_on_the_meta_device() -> None:
 
 def test_rows_that_ranks_cannot_share_equally_are_counted_as_torch_shares_them() -> None:
     config = small_run().model
-    assert shares(config, "float32", ranks=1).parameters == sum(parameter.numel() for parameter in build(config).parameters())
-    eight = shares(config, "float32", ranks=8)
+    assert shard_size(config, "float32", ranks=1).parameters == sum(parameter.numel() for parameter in build(config).parameters())
+    eight = shard_size(config, "float32", ranks=8)
     rows = sum(-(-len(parameter) // 8) * parameter[0].numel() for parameter in build(config).parameters())
     assert eight.parameters == rows
 
@@ -329,15 +331,15 @@ def test_rows_that_ranks_cannot_share_equally_are_counted_as_torch_shares_them()
 def test_a_plan_is_made_before_ranks_are_joined() -> None:
     torch.distributed.init_process_group("fake", rank=0, world_size=2)
     try:
-        with pytest.raises(ConfigError, match="before ranks are joined"):
-            shares(small_run().model, "float32", ranks=2)
+        with pytest.raises(ConfigError, match="before the process group"):
+            shard_size(small_run().model, "float32", ranks=2)
     finally:
         torch.distributed.destroy_process_group()
 
 
 def test_a_world_of_one_sums_and_gathers_itself() -> None:
     alone = World()
-    assert alone.leads
+    assert alone.is_main
     assert alone.sum(torch.tensor([2.0])).tolist() == [2.0]
     assert alone.gather("a") == ["a"]
     assert alone.any(True)

@@ -24,10 +24,11 @@ from vitlab.config.run import RunConfig
 from vitlab.config.serialize import to_text
 from vitlab.errors import TrainingError
 from vitlab.training import train
+from vitlab.training.checkpointing import BackgroundWriter, read_snapshot
 from vitlab.training.control import Control
-from vitlab.training.events import Finished, Saved, Shrunk, Skipped, Stepped, Warned
-from vitlab.training.run_folder import RunDirectory, Writer, read
-from vitlab.training.tasks import Classify, Work
+from vitlab.training.events import Finished, MicroBatchReduced, Saved, Skipped, Stepped, Warned
+from vitlab.training.run_folder import RunDirectory
+from vitlab.training.tasks import Classify, Inputs
 
 Loss = tuple[Tensor, Tensor]
 
@@ -36,7 +37,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, calls: set[int]) -> None:
     """Make the loss not a number in the given calls, counted from 0."""
     real, count = Classify.loss, iter(range(10**6))
 
-    def loss(self: Classify, model: nn.Module, work: Work) -> Loss:
+    def loss(self: Classify, model: nn.Module, work: Inputs) -> Loss:
         loss_B, right_B = real(self, model, work)
         return (loss_B * torch.nan if next(count) in calls else loss_B), right_B
 
@@ -95,14 +96,14 @@ def test_memory_that_runs_out_halves_the_parts_and_keeps_the_update(
     expected = losses(run_to(run, tmp_path / "whole"))
     real = Classify.loss
 
-    def loss(self: Classify, model: nn.Module, work: Work) -> Loss:
+    def loss(self: Classify, model: nn.Module, work: Inputs) -> Loss:
         if len(work.images_BHWC) > 3:
             raise RuntimeError(words)
         return real(self, model, work)
 
     monkeypatch.setattr(Classify, "loss", loss)
     events = run_to(run, tmp_path / "parts")
-    (shrunk,) = [event for event in events if isinstance(event, Shrunk)]
+    (shrunk,) = [event for event in events if isinstance(event, MicroBatchReduced)]
     assert shrunk.micro_batch == 3
     for (_, one), (_, other) in zip(losses(events), expected, strict=True):
         assert one == pytest.approx(other, abs=1e-6)
@@ -111,7 +112,7 @@ def test_memory_that_runs_out_halves_the_parts_and_keeps_the_update(
 
 
 def test_memory_that_does_not_suffice_for_one_image_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def loss(self: Classify, model: nn.Module, work: Work) -> Loss:
+    def loss(self: Classify, model: nn.Module, work: Inputs) -> Loss:
         raise MemoryError
 
     monkeypatch.setattr(Classify, "loss", loss)
@@ -120,7 +121,7 @@ def test_memory_that_does_not_suffice_for_one_image_is_a_clear_error(monkeypatch
 
 
 def test_another_error_of_the_model_is_not_taken_for_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def loss(self: Classify, model: nn.Module, work: Work) -> Loss:
+    def loss(self: Classify, model: nn.Module, work: Inputs) -> Loss:
         raise RuntimeError("shapes cannot be multiplied")
 
     monkeypatch.setattr(Classify, "loss", loss)
@@ -145,12 +146,12 @@ def test_retention_keeps_the_best_and_the_last_and_survives_what_cannot_be_delet
     run_to(replace(run, train=replace(run.train, keep=5)), tmp_path / "run")
     steps = directory.steps()
     assert {16, 17, 18, 19, 20} <= set(steps)
-    directory.point("best", 17)
+    directory.set_link("best", 17)
     monkeypatch.setattr("shutil.rmtree", _refuse)
-    troubles = directory.retain(1)
+    troubles = directory.delete_old(1)
     assert len(troubles) == len(steps) - 2
     monkeypatch.undo()
-    directory.retain(1)
+    directory.delete_old(1)
     assert directory.steps() == [17, 20]
 
 
@@ -169,28 +170,27 @@ def test_what_a_killed_writer_left_behind_is_gone_after_the_next_start(tmp_path:
 
 
 def test_weights_changed_right_after_a_save_do_not_leak_into_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = Writer.start
+    slow = BackgroundWriter.start
 
-    def start(self: Writer, *arguments: object) -> None:
+    def start(self: BackgroundWriter, *arguments: object) -> None:
         slow(self, *arguments)  # type: ignore[arg-type]
         time.sleep(0.02)
 
     run = small_run(steps=5)
     kept = replace(run, train=replace(run.train, keep=5))
     run_to(kept, tmp_path / "one")
-    monkeypatch.setattr(Writer, "start", start)
+    monkeypatch.setattr(BackgroundWriter, "start", start)
     run_to(kept, tmp_path / "other")
     for step in range(1, 6):
-        assert same(
-            read(tmp_path / "one" / "checkpoints" / f"step-{step}"), read(tmp_path / "other" / "checkpoints" / f"step-{step}")
-        )
+        one, other = (tmp_path / name / "checkpoints" / f"step-{step}" for name in ("one", "other"))
+        assert same(read_snapshot(one), read_snapshot(other))
 
 
 def test_what_goes_wrong_in_the_writer_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def write(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vitlab.training.run_folder.write", write)
+    monkeypatch.setattr("vitlab.training.checkpointing.write_snapshot", write)
     with pytest.raises(OSError, match="No space"):
         run_to(small_run(), tmp_path / "run")
 
@@ -204,7 +204,7 @@ def test_asking_for_a_save_changes_no_result(tmp_path: Path) -> None:
     for event in train(rare, out=tmp_path / "asked", control=control):
         seen.append(event)
         if isinstance(event, Stepped) and event.step == 3:
-            control.ask_save()
+            control.request_checkpoint()
     assert next(event.step for event in seen if isinstance(event, Saved)) == 3
     assert same(last(tmp_path / "plain"), last(tmp_path / "asked"))
 
@@ -237,9 +237,9 @@ CHILD = """
 import sys
 from pathlib import Path
 from vitlab.config.run import RunConfig
-from vitlab.config.text import from_text
-from vitlab.train import train
-from vitlab.train.control import Control, signals
+from vitlab.config.serialize import from_text
+from vitlab.training import train
+from vitlab.training.control import Control, signals
 control = Control()
 with signals(control):
     for event in train(from_text(RunConfig, Path(sys.argv[1]).read_text()), out=sys.argv[2], control=control):
@@ -318,5 +318,5 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_says_what_is_missing(tmp_pat
         _, said = process.communicate(timeout=processes.LIMIT)
     assert process.returncode != 0
     assert "bytes are needed" in said
-    assert same(read(tmp_path / "run" / "last"), before)
+    assert same(read_snapshot(tmp_path / "run" / "last"), before)
     assert not list((tmp_path / "run").rglob("*.vitlab-tmp"))

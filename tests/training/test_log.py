@@ -18,16 +18,16 @@ from vitlab.training.callbacks import (
     Lines,
     Pace,
     TensorBoard,
+    console_callback,
     duration,
-    listener_for,
+    event_lines,
+    format_metrics,
     peak_memory,
+    run_callbacks,
     scalars,
-    sentences,
-    spoken,
-    tell,
 )
-from vitlab.training.events import Evaluated, Finished, Saved, Shrunk, Skipped, Started, Stepped, Warned
-from vitlab.training.sweep import SweepEvent, Swept, Trial, TrialBegan, TrialEnded
+from vitlab.training.events import Evaluated, Finished, MicroBatchReduced, Saved, Skipped, Started, Stepped, Warned
+from vitlab.training.sweep import SweepEvent, SweepFinished, Trial, TrialFinished, TrialStarted
 
 
 class Clock:
@@ -52,7 +52,7 @@ def stepped(step: int, *, loss: float = 1.0, accuracy: float | None = 0.5) -> St
         epoch=step / 10,
         loss=loss,
         accuracy=accuracy,
-        rate=1e-3,
+        lr=1e-3,
         gradient_norm=2.0,
         images=64,
         seconds=0.5,
@@ -61,9 +61,9 @@ def stepped(step: int, *, loss: float = 1.0, accuracy: float | None = 0.5) -> St
 
 
 EVENTS: list[SweepEvent] = [
-    started(notes=("begins with a.npz",)),
+    started(notes=("starts from a.npz",)),
     stepped(1),
-    Shrunk(step=2, micro_batch=32),
+    MicroBatchReduced(step=2, micro_batch=32),
     Skipped(step=2, reason="the loss is nan", in_a_row=1),
     Warned(step=2, message="cats/3.jpg: cannot be read"),
     Evaluated(step=2, metrics={"loss": 0.5, "top1": 0.8125}, best=True),
@@ -73,51 +73,51 @@ EVENTS: list[SweepEvent] = [
 
 
 def test_everything_but_updates_and_checkpoints_is_a_sentence() -> None:
-    said = [line for event in EVENTS for line in sentences(event)]
+    said = [line for event in EVENTS for line in event_lines(event)]
     for words in (
-        "begins",
-        "note: begins with a.npz",
+        "starts",
+        "note: starts from a.npz",
         "32 images at a time",
         "loss is nan",
         "warning: cats/3.jpg",
         "top1 81.25%",
     ):
         assert any(words in line for line in said), words
-    assert said[-1] == "finished after step 2 and 3.0 s"
-    assert not list(sentences(stepped(1)))
+    assert said[-1] == "finished at step 2 after 3.0 s"
+    assert not list(event_lines(stepped(1)))
 
 
 @pytest.mark.parametrize("reason", ["finished", "terminated", "interrupted", "max-time", "patience"])
 def test_every_end_is_one_line_and_a_stopped_run_is_told_how_to_go_on(reason: str) -> None:
-    (line,) = sentences(Finished(step=5, reason=reason, model=None))  # type: ignore[arg-type]
-    assert ("the same command goes on" in line) == (reason in ("terminated", "interrupted", "max-time"))
+    (line,) = event_lines(Finished(step=5, reason=reason, model=None))  # type: ignore[arg-type]
+    assert ("run the same command to resume" in line) == (reason in ("terminated", "interrupted", "max-time"))
 
 
 def test_a_sweep_is_told_rate_by_rate() -> None:
     ended = Finished(step=1, reason="finished", model=None)
     events: list[SweepEvent] = [
-        TrialBegan(number=1, runs=3, rate=0.01, final=False, out=Path("a")),
-        TrialEnded(trial=Trial(rate=0.01, metrics={"top1": 0.5}), before=True),
-        TrialEnded(trial=Trial(rate=0.1, trouble="the loss is nan"), before=False),
-        TrialBegan(number=3, runs=3, rate=0.01, final=True, out=Path("b")),
-        Swept(trials=(), rate=0.01, finished=ended),
+        TrialStarted(number=1, runs=3, lr=0.01, final=False, out=Path("a")),
+        TrialFinished(trial=Trial(lr=0.01, metrics={"top1": 0.5}), cached=True),
+        TrialFinished(trial=Trial(lr=0.1, error="the loss is nan"), cached=False),
+        TrialStarted(number=3, runs=3, lr=0.01, final=True, out=Path("b")),
+        SweepFinished(trials=(), lr=0.01, finished=ended),
     ]
-    assert [line for event in events for line in sentences(event)] == [
-        "run 1 of 3: rate 0.01",
-        "rate 0.01: top1 50.00%, done before",
-        "rate 0.1: the loss is nan",
-        "run 3 of 3: rate 0.01, on all training images",
-        "the best rate is 0.01",
+    assert [line for event in events for line in event_lines(event)] == [
+        "run 1 of 3: lr 0.01",
+        "lr 0.01: top1 50.00%, from an earlier call",
+        "lr 0.1: the loss is nan",
+        "run 3 of 3: lr 0.01, on all training images",
+        "the best lr is 0.01",
     ]
 
 
 def test_lines_come_at_once_for_what_matters_and_every_ten_seconds_for_updates() -> None:
     clock, stream = Clock(), io.StringIO()
     lines = Lines(stream, clock=clock)
-    lines.hear(started())
+    lines.on_event(started())
     for step in range(1, 41):
         clock.now += 1
-        lines.hear(stepped(step))
+        lines.on_event(stepped(step))
     told = [line for line in stream.getvalue().splitlines() if line.startswith("step")]
     assert [line.split("  ")[0] for line in told] == [f"step {step} of 100" for step in (1, 11, 21, 31)]
 
@@ -127,10 +127,10 @@ def test_a_line_says_step_epoch_loss_accuracy_rate_speed_memory_checkpoint_and_t
     pace = Pace(started(), clock=clock)
     for step in range(1, 51):
         clock.now += 0.5
-        pace.hear(stepped(step))
-    pace.hear(Saved(step=40, path=Path("p"), seconds=0.0))
+        pace.on_event(stepped(step))
+    pace.on_event(Saved(step=40, path=Path("p"), seconds=0.0))
     parts = pace.line().split("  ")
-    assert parts[:5] == ["step 50 of 100", "epoch 5.00", "loss 1", "accuracy 50.0%", "rate 1.00e-03"]
+    assert parts[:5] == ["step 50 of 100", "epoch 5.00", "loss 1", "accuracy 50.0%", "lr 1.00e-03"]
     assert parts[5] == "128 images/s"
     assert parts[6].endswith("MiB")
     assert parts[7:] == ["checkpoint 40", "25 s left"]
@@ -140,27 +140,27 @@ def test_the_pace_follows_the_last_updates_and_ignores_what_came_before_the_firs
     clock = Clock()
     pace = Pace(started(steps=1000), clock=clock)
     clock.now += 100  # workers start
-    pace.hear(stepped(1))
+    pace.on_event(stepped(1))
     assert pace.seconds == 0.5
     for step in range(2, 300):
         clock.now += 2.0
-        pace.hear(stepped(step, loss=step / 100))
+        pace.on_event(stepped(step, loss=step / 100))
     assert pace.seconds == pytest.approx(2.0, rel=0.01)
     assert pace.left == pytest.approx((1000 - 299) * 2.0, rel=0.01)
     assert 2.5 < pace.loss < 2.99
-    assert pace.share == 0.299
+    assert pace.done == 0.299
 
 
 def test_a_run_that_goes_on_counts_from_where_it_is() -> None:
     pace = Pace(started(step=60), clock=Clock())
-    assert pace.share == 0.6
+    assert pace.done == 0.6
     assert pace.saved == 60
     assert math.isnan(pace.left)
 
 
 def test_no_accuracy_is_told_where_there_is_none() -> None:
     pace = Pace(started(), clock=Clock())
-    pace.hear(stepped(1, accuracy=None))
+    pace.on_event(stepped(1, accuracy=None))
     assert "accuracy" not in pace.line()
 
 
@@ -174,7 +174,7 @@ def test_a_duration_is_told_in_its_two_largest_units(seconds: float, said: str) 
 
 
 def test_shares_are_percentages_and_other_numbers_are_not() -> None:
-    assert spoken({"loss": 0.41234, "top1": 0.5, "mean_average_precision": 0.25}) == (
+    assert format_metrics({"loss": 0.41234, "top1": 0.5, "mean_average_precision": 0.25}) == (
         "loss 0.4123, top1 50.00%, mean_average_precision 25.00%"
     )
 
@@ -188,10 +188,10 @@ def test_the_peak_of_memory_never_falls() -> None:
 def test_control_characters_of_strangers_do_not_reach_the_terminal() -> None:
     event = Warned(step=1, message="cats/\x1b[31m\nred.jpg: cannot be read")
     stream = io.StringIO()
-    Lines(stream).hear(event)
+    Lines(stream).on_event(event)
     assert stream.getvalue() == "warning: cats/\\x1b[31m\\nred.jpg: cannot be read\n"
     shown = io.StringIO()
-    Display(shown, console=Console(file=shown, width=200)).hear(event)
+    Display(shown, console=Console(file=shown, width=200)).on_event(event)
     assert "\x1b[31m" not in shown.getvalue()
 
 
@@ -199,44 +199,44 @@ def test_the_display_draws_the_run_and_keeps_names_as_they_are() -> None:
     clock, stream = Clock(), io.StringIO()
     console = Console(file=stream, force_terminal=True, width=120, color_system=None, highlight=False)
     display = Display(stream, clock=clock, console=console)
-    display.hear(started(notes=("data [bold]odd[/bold]/x",)))
+    display.on_event(started(notes=("data [bold]odd[/bold]/x",)))
     for step in range(1, 101):
         clock.now += 1
-        display.hear(stepped(step))
-    display.hear(Finished(step=100, reason="finished", model=None))
+        display.on_event(stepped(step))
+    display.on_event(Finished(step=100, reason="finished", model=None))
     display.close()
     text = stream.getvalue()
     assert "data [bold]odd[/bold]/x" in text  # no markup
     assert "step 100 of 100" in text
     assert "accuracy 50.0%" in text
     assert "50 s left" in text
-    assert text.rstrip().endswith("finished after step 100 and 0.0 s")  # below the bar
+    assert text.rstrip().endswith("finished at step 100 after 0.0 s")  # below the bar
 
 
 def test_the_display_draws_at_most_five_times_a_second() -> None:
     clock, stream = Clock(), io.StringIO()
     console = Console(file=stream, force_terminal=True, width=120, color_system=None)
     display = Display(stream, clock=clock, console=console)
-    display.hear(started())
+    display.on_event(started())
     before = stream.getvalue().count("step ")
     for step in range(1, 101):
         clock.now += 0.01
-        display.hear(stepped(step))
+        display.on_event(stepped(step))
     assert stream.getvalue().count("step ") - before <= 6
     display.close()
 
 
 def test_a_stream_that_is_no_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(listener_for(io.StringIO()), Lines)
+    assert isinstance(console_callback(io.StringIO()), Lines)
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     monkeypatch.setenv("TERM", "xterm")
-    assert isinstance(listener_for(Terminal()), Display)
+    assert isinstance(console_callback(Terminal()), Display)
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(listener_for(Terminal()), Lines)
+    assert isinstance(console_callback(Terminal()), Lines)
 
 
 class Heard:
@@ -244,7 +244,7 @@ class Heard:
         self.events: list[SweepEvent] = []
         self.closed = False
 
-    def hear(self, event: SweepEvent) -> None:
+    def on_event(self, event: SweepEvent) -> None:
         self.events.append(event)
 
     def close(self) -> None:
@@ -253,7 +253,7 @@ class Heard:
 
 def test_every_listener_hears_every_event_and_is_closed_whatever_happens() -> None:
     one, other = Heard(), Heard()
-    assert tell(EVENTS, [one, other]) == EVENTS[-1]
+    assert run_callbacks(EVENTS, [one, other]) == EVENTS[-1]
     assert one.events == other.events == EVENTS
     assert one.closed
 
@@ -263,15 +263,15 @@ def test_every_listener_hears_every_event_and_is_closed_whatever_happens() -> No
 
     third = Heard()
     with pytest.raises(ConfigError):
-        tell(broken(), [third])
+        run_callbacks(broken(), [third])
     assert third.closed
 
 
 def test_curves_are_of_updates_and_evaluations() -> None:
     told = {name: (value, step) for event in EVENTS for name, value, step in scalars(event)}
     assert told["train/loss"] == (1.0, 1)
-    assert told["train/images_a_second"] == (128.0, 1)
-    assert told["held_out/top1"] == (0.8125, 2)
+    assert told["train/images_per_sec"] == (128.0, 1)
+    assert told["val/top1"] == (0.8125, 2)
     assert not list(scalars(EVENTS[-1]))
 
 
@@ -297,18 +297,18 @@ def test_each_run_has_curves_of_its_own_which_begin_where_it_goes_on() -> None:
         return made[-1]
 
     board = TensorBoard(open_writer=opened)
-    board.hear(TrialBegan(number=1, runs=2, rate=0.1, final=False, out=Path("a")))
+    board.on_event(TrialStarted(number=1, runs=2, lr=0.1, final=False, out=Path("a")))
     for event in EVENTS:
-        board.hear(event)
-    board.hear(started(step=40))
-    board.hear(stepped(41))
+        board.on_event(event)
+    board.on_event(started(step=40))
+    board.on_event(stepped(41))
     board.close()
     board.close()
     assert [(writer.folder, writer.step, writer.closed) for writer in made] == [
         (Path("runs/x/tensorboard"), 0, True),
         (Path("runs/x/tensorboard"), 40, True),
     ]
-    assert ("held_out/top1", 0.8125, 2) in made[0].points
+    assert ("val/top1", 0.8125, 2) in made[0].points
     assert {step for _, _, step in made[1].points} == {41}
 
 
@@ -325,11 +325,11 @@ def test_tensorboard_reads_back_what_was_told(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     board = TensorBoard()
-    board.hear(Started(step=0, steps=9, parameters=1, trainable=1, images=1, out=tmp_path, resumed=False))
+    board.on_event(Started(step=0, steps=9, parameters=1, trainable=1, images=1, out=tmp_path, resumed=False))
     for event in EVENTS[1:]:
-        board.hear(event)
+        board.on_event(event)
     board.close()
     found = EventAccumulator(str(tmp_path / "tensorboard"))
     found.Reload()
     assert found.Scalars("train/loss")[0].value == 1.0
-    assert found.Scalars("held_out/top1")[0].step == 2
+    assert found.Scalars("val/top1")[0].step == 2

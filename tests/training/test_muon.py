@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitlab.config import ConvStem, ViTConfig, variant
 from vitlab.config.train import Optimizer
 from vitlab.models import build
-from vitlab.training.optim import Muon, optimizers, orthogonal
+from vitlab.training.optim import Muon, create_optimizers, orthogonal
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -78,7 +78,7 @@ def test_muon_has_the_hidden_matrices_and_kernels_and_adamw_all_else() -> None:
     assert isinstance(config, ViTConfig)
     early = ConvStem(widths=(16, 32), units=(2, 1))
     model = build(replace(config, early=early, patch_size=(2, 2)))
-    adamw, muon = optimizers(model, Optimizer(kind="muon", weight_decay=0.1))
+    adamw, muon = create_optimizers(model, Optimizer(kind="muon", weight_decay=0.1))
     names = {parameter: name for name, parameter in model.named_parameters()}
     own = {names[parameter]: group["parts"] for group in muon.param_groups for parameter in group["params"]}
     assert own["encoder.blocks.1.attention.qkv.weight"] == 3

@@ -12,8 +12,8 @@ from vitlab.config.train import Average, Optimizer, TrainConfig
 from vitlab.errors import ConfigError
 from vitlab.models import build
 from vitlab.models.families import Model
-from vitlab.training.optim import freeze, layers_of, optimizer_state, optimizers, restore_optimizer, set_rates
-from vitlab.training.state import Averaged
+from vitlab.training.optim import create_optimizers, freeze, layer_ids, optimizer_state, restore_optimizers, set_learning_rates
+from vitlab.training.state import AveragedWeights
 
 
 def mini() -> Model:
@@ -31,7 +31,7 @@ def step(model: Model, made: list[torch.optim.Optimizer], seed: int) -> None:
 
 def test_matrices_and_kernels_are_decayed_and_nothing_else() -> None:
     model = mini()
-    (made,) = optimizers(model, Optimizer(weight_decay=0.1))
+    (made,) = create_optimizers(model, Optimizer(weight_decay=0.1))
     names = {parameter: name for name, parameter in model.named_parameters()}
     decayed = {names[parameter] for group in made.param_groups if group["weight_decay"] for parameter in group["params"]}
     assert "encoder.blocks.0.mlp.up.weight" in decayed
@@ -42,8 +42,8 @@ def test_matrices_and_kernels_are_decayed_and_nothing_else() -> None:
 def test_layers_further_from_the_head_learn_more_slowly() -> None:
     model = mini()
     config = Optimizer(lr=1.0, layer_decay=0.5)
-    (made,) = optimizers(model, config)
-    set_rates([made], 0.8, config)
+    (made,) = create_optimizers(model, config)
+    set_learning_rates([made], 0.8, config)
     names = {parameter: name for name, parameter in model.named_parameters()}
     rate = {names[parameter]: group["lr"] for group in made.param_groups for parameter in group["params"]}
     assert rate["head.weight"] == pytest.approx(0.8)
@@ -55,7 +55,7 @@ def test_layers_further_from_the_head_learn_more_slowly() -> None:
 
 def test_a_resnets_layers_are_its_stages() -> None:
     model = build(ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=5))
-    found, layers = layers_of(model)
+    found, layers = layer_ids(model)
     assert layers == 2
     assert [found[name] for name in ("root.weight", "stages.1.0.conv1.weight", "norm.weight", "head.bias")] == [0, 2, 3, 3]
 
@@ -79,14 +79,14 @@ def test_freezing_a_model_without_a_head_leaves_nothing_to_learn() -> None:
 def test_a_restored_optimiser_makes_the_same_steps(kind: str) -> None:
     config = Optimizer(kind=kind, lr=0.01, weight_decay=0.1)  # type: ignore[arg-type]
     first = mini()
-    made = optimizers(first, config)
+    made = create_optimizers(first, config)
     for seed in range(3):
         step(first, made, seed)
     saved = {name: tensor.clone() for name, tensor in optimizer_state(first, made).items()}
     second = mini()
     second.load_state_dict(first.state_dict())
-    again = optimizers(second, config)
-    restore_optimizer(second, again, saved)
+    again = create_optimizers(second, config)
+    restore_optimizers(second, again, saved)
     for seed in range(3, 6):
         step(first, made, seed)
         step(second, again, seed)
@@ -95,12 +95,12 @@ def test_a_restored_optimiser_makes_the_same_steps(kind: str) -> None:
 
 def test_an_optimiser_of_another_model_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"rnn\.weight"):
-        restore_optimizer(mini(), [], {"rnn.weight/exp_avg": torch.zeros(1)})
+        restore_optimizers(mini(), [], {"rnn.weight/exp_avg": torch.zeros(1)})
 
 
 def test_an_average_of_constant_weights_is_the_weights_and_follows_slowly() -> None:
     model = mini()
-    average = Averaged(model, Average(decay=0.9, warmup=False))
+    average = AveragedWeights(model, Average(decay=0.9, warmup=False))
     average.update(model, 0)
     state = model.state_dict()
     assert all(torch.equal(average.state[name], state[name]) for name in average.state)

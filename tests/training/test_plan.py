@@ -15,7 +15,7 @@ from vitlab.models.cost import cost
 from vitlab.recipes import recipe
 from vitlab.training import plan as planning
 from vitlab.training.plan import plan
-from vitlab.training.trainer import Stepper
+from vitlab.training.state import TrainState
 
 
 def test_a_plan_is_the_run_in_numbers() -> None:
@@ -42,10 +42,10 @@ def updates_take(seconds: float, *, each: float, monkeypatch: pytest.MonkeyPatch
     """A clock that stands still but for updates, which take `seconds` and `each` for every image."""
     now = [0.0]
 
-    def update(self: Stepper, batch: Batch, **more: object) -> None:
+    def update(state: TrainState, batch: Batch, *, epoch_length: int) -> None:
         now[0] += seconds + each * len(batch)
 
-    monkeypatch.setattr(Stepper, "update", update)
+    monkeypatch.setattr(planning, "update", update)
     monkeypatch.setattr(planning, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
 
@@ -66,11 +66,11 @@ def test_a_batch_that_would_take_too_long_is_measured_by_fewer_images_and_scaled
 
 
 def test_a_model_slower_than_all_patience_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "_PATIENCE", 1e-9)
+    monkeypatch.setattr(planning, "_SECONDS", 1e-9)
     made = plan(small_run())
     assert made.measured_images == 1
     assert made.step_seconds is not None
-    assert "rather too long" in made.notes[0]
+    assert "a single image" in made.notes[0]
 
 
 def test_memory_that_does_not_suffice_is_said_with_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,11 +78,11 @@ def test_memory_that_does_not_suffice_is_said_with_what_would_fit(monkeypatch: p
     four = cost(run.model).training_bytes(batch=4) + cost(run.model).weight_bytes()
     monkeypatch.setattr(planning, "_free", lambda here: four)
     made = plan(run)
-    assert "a micro-batch of 3 would fit" in made.notes[0]
+    assert "micro_batch=3 fits" in made.notes[0]
     assert made.step_seconds is not None
     monkeypatch.setattr(planning, "_free", lambda here: 1000)
     hopeless = plan(run)
-    assert "not even one image" in hopeless.notes[0]
+    assert "even one image" in hopeless.notes[0]
     assert hopeless.step_seconds is None
     assert hopeless.seconds is None
 

@@ -17,8 +17,8 @@ from vitlab.models import build
 from vitlab.models.families import layers_by_name
 from vitlab.training.distributed import World
 from vitlab.training.events import Finished, Stepped
-from vitlab.training.optim import freeze, layers_of
-from vitlab.training.state import Averaged, Statistics
+from vitlab.training.optim import freeze, layer_ids
+from vitlab.training.state import AveragedWeights, RunningStatistics
 
 MINIS = ("Swin-Mini", "ConvNeXt-Mini", "EfficientNet-Mini", "LSTM-Mini/8")
 
@@ -46,7 +46,7 @@ def test_a_run_stopped_in_the_middle_ends_with_the_same_file_as_one_that_was_not
 
 def test_the_average_holds_the_running_statistics_and_moves_them_as_the_weights() -> None:
     model = build(variant("EfficientNet-Mini", num_classes=4))
-    average = Averaged(model, Average(decay=0.5))
+    average = AveragedWeights(model, Average(decay=0.5))
     key = "stages.1.0.expand_norm.running_mean"
     with torch.no_grad():
         model.get_buffer(key).fill_(8)
@@ -58,7 +58,7 @@ def test_the_average_holds_the_running_statistics_and_moves_them_as_the_weights(
 
 def test_statistics_of_an_update_that_is_not_applied_are_put_back() -> None:
     model = build(variant("EfficientNet-Mini", num_classes=4)).train()
-    statistics = Statistics(model)
+    statistics = RunningStatistics(model)
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     statistics.keep()
     model(torch.full((4, 3, 32, 32), float("nan")))
@@ -78,12 +78,12 @@ def test_ranks_share_the_mean_of_their_statistics() -> None:
     model = build(variant("EfficientNet-Mini", num_classes=4)).train()
     model(torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
     own = model.get_buffer("stem_norm.running_mean").clone()
-    Statistics(model).share(Pair(rank=0, ranks=2))
+    RunningStatistics(model).synchronise(Pair(rank=0, ranks=2))
     assert torch.allclose(model.get_buffer("stem_norm.running_mean"), own / 2)
 
 
 def test_a_swins_layers_are_its_blocks_and_merging_learns_with_the_next_one() -> None:
-    found, layers = layers_of(build(variant("Swin-Mini"), device="meta"))
+    found, layers = layer_ids(build(variant("Swin-Mini"), device="meta"))
     assert layers == 4
     names = ("patches.weight", "patch_norm.bias", "stages.0.blocks.1.mlp.up.weight", "stages.1.merge.reduction.weight")
     assert [found[name] for name in names] == [0, 0, 2, 3]

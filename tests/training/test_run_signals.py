@@ -23,14 +23,14 @@ from vitlab.data.sampler import Picks
 from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.data.workers.threads import InCaller
 from vitlab.errors import DataError, TrainingError
-from vitlab.evaluation import classify as answers
-from vitlab.training import run_folder as snapshot
-from vitlab.training import train
-from vitlab.training import trainer as validate
+from vitlab.inference.backends import Backend, Outputs
+from vitlab.inference.engine import run_batches
+from vitlab.training import checkpointing, train, trainer
 from vitlab.training.control import Control, signals
 from vitlab.training.events import Evaluated, Event, Finished, Saved, Stepped
-from vitlab.training.run_folder import RunDirectory, Snapshot
-from vitlab.training.tasks import Classify, Work
+from vitlab.training.run_folder import RunDirectory
+from vitlab.training.state import Snapshot
+from vitlab.training.tasks import Classify, Inputs
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
@@ -62,7 +62,7 @@ def strike_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the parts of one update's batch."""
     real, calls = Classify.loss, iter(range(10**6))
 
-    def loss(self: Classify, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
+    def loss(self: Classify, model: nn.Module, work: Inputs) -> tuple[Tensor, Tensor]:
         if next(calls) == 3 * 4 + 1:  # three parts an update; in the middle of the fifth
             terminate()
         return real(self, model, work)
@@ -85,9 +85,9 @@ def strike_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def strike_in_a_image(monkeypatch: pytest.MonkeyPatch) -> None:
     """While an image is made, by code that takes every error for the image's fault."""
-    real, real_loss, parts = SyntheticDataset.images, Classify.loss, list[Work]()
+    real, real_loss, parts = SyntheticDataset.images, Classify.loss, list[Inputs]()
 
-    def loss(self: Classify, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
+    def loss(self: Classify, model: nn.Module, work: Inputs) -> tuple[Tensor, Tensor]:
         parts.append(work)
         return real_loss(self, model, work)
 
@@ -102,9 +102,9 @@ def strike_in_a_image(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def strike_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the held-out images are looked at, with the averaged weights in the model."""
-    real, calls = answers.answer, iter(range(10**6))
+    calls = iter(range(10**6))
 
-    def answer(model: nn.Module, batches: Iterable[Batch], *rest: object, **more: object) -> object:
+    def run(backend: Backend, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Outputs | None]]:
         def struck() -> Iterator[Batch]:
             for number, batch in enumerate(batches):
                 if number == 0 and first:
@@ -112,21 +112,21 @@ def strike_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
                 yield batch
 
         first = next(calls) == 0
-        return real(model, struck(), *rest, **more)  # type: ignore[arg-type]
+        return run_batches(backend, struck())
 
-    monkeypatch.setattr(validate, "answer", answer)
+    monkeypatch.setattr(trainer, "run_batches", run)
 
 
 def strike_in_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a checkpoint is on its way to the disk."""
-    real, calls = snapshot.write, iter(range(10**6))
+    real, calls = checkpointing.write_snapshot, iter(range(10**6))
 
     def write(folder: Path, taken: Snapshot) -> None:
         if next(calls) == 0:
             terminate()
         real(folder, taken)
 
-    monkeypatch.setattr(snapshot, "write", write)
+    monkeypatch.setattr(checkpointing, "write_snapshot", write)
 
 
 STRIKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
@@ -170,7 +170,7 @@ def test_sigterm_ends_the_run_wherever_it_strikes_and_going_on_changes_no_bit(
 def test_sigusr1_writes_a_checkpoint_and_changes_nothing(whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real, calls = Classify.loss, iter(range(10**6))
 
-    def loss(self: Classify, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
+    def loss(self: Classify, model: nn.Module, work: Inputs) -> tuple[Tensor, Tensor]:
         if next(calls) == 3 * 2:
             os.kill(os.getpid(), signal.SIGUSR1)
         return real(self, model, work)
@@ -186,18 +186,18 @@ def test_sigusr1_writes_a_checkpoint_and_changes_nothing(whole: Path, monkeypatc
 
 
 STUCK = """
-from vitlab.train.control import Control
-from vitlab.train.task import Classify
+from vitlab.training.control import Control
+from vitlab.training.tasks import Classify
 import time
 def loss(self, model, work):
     print("stepped 0", flush=True)
     while True:
         time.sleep(600)
-def ask_stop(self, reason):
+def request_stop(self, reason):
     self.stop = reason
     print("asked", flush=True)
 Classify.loss = loss
-Control.ask_stop = ask_stop
+Control.request_stop = request_stop
 """
 
 
@@ -266,7 +266,7 @@ def test_a_worker_that_dies_or_hangs_ends_the_run_with_its_name_and_a_checkpoint
 def test_memory_that_does_not_suffice_for_one_image_keeps_what_was_learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real, calls = Classify.loss, iter(range(10**6))
 
-    def loss(self: Classify, model: nn.Module, work: Work) -> tuple[Tensor, Tensor]:
+    def loss(self: Classify, model: nn.Module, work: Inputs) -> tuple[Tensor, Tensor]:
         if next(calls) >= 3 * 6:
             raise MemoryError
         return real(self, model, work)
@@ -300,7 +300,7 @@ def test_weights_that_are_no_numbers_never_become_the_last_or_the_best(monkeypat
         seen.extend(poisoned(run, tmp_path / "run", monkeypatch))
     assert [event.step for event in seen if isinstance(event, Evaluated)] == [2, 4]
     for name in ("last", "best"):
-        kept = snapshot.read(tmp_path / "run" / name)
+        kept = checkpointing.read_snapshot(tmp_path / "run" / name)
         assert kept.progress.step <= 4
         assert all(tensor.isfinite().all() for tensor in kept.model.values())
 

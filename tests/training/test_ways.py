@@ -18,7 +18,7 @@ from vitlab.config.overrides import Overrides, with_overrides
 from vitlab.config.run import RunConfig
 from vitlab.config.train import Average, Distill, DistillKind, Optimizer
 from vitlab.data.opening import open_dataset
-from vitlab.evaluation.classify import Classification
+from vitlab.evaluation.classification import Classification
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.models import build

@@ -30,13 +30,13 @@ class Choice:
 
 def chosen_run(choice: Choice, changes: Changes) -> RunConfig:
     """The run, after saying on stderr what was chosen and why."""
-    from vitlab.training.distributed import leads
+    from vitlab.training.distributed import is_main_process
     from vitlab.training.plan import this_machine
 
     facts = RunFacts(data=choice.data, start=choice.start, machine=this_machine())
     overrides = changes.overrides(model=choice.model, epochs=choice.epochs, preset=choice.preset, rule=choice.rule)
     run = recipe(choice.name, overrides, data=facts.data, start=facts.start, machine=facts.machine)
-    if leads():
+    if is_main_process():
         note(f"recipe: {choice.name}, {choice.why}")
         for sentence in reasons(run, facts, overrides):
             note(sentence)

@@ -77,7 +77,7 @@ def run(words: Sequence[str]) -> int:
     """Fine-tune, and print where the model is and how good."""
     arguments = parse(Arguments, words, verb="finetune")
     _refuse(arguments)
-    from vitlab.training.distributed import leads
+    from vitlab.training.distributed import is_main_process
     from vitlab.training.plan import start_facts, survey
 
     rule = rule_of(arguments.val_share, arguments.test_share)
@@ -101,7 +101,7 @@ def run(words: Sequence[str]) -> int:
     )
     made = chosen_run(choice, arguments.changes)
     tried = _rates(arguments, made) if arguments.sweep else ()
-    if tried and leads():
+    if tried and is_main_process():
         shown = ", ".join(f"{rate:.3g}" for rate in tried)
         note(f"sweep: rates {shown}, each judged by val; then the best of them on train and val together (app. B.1.1)")
     out = arguments.out or default_out(arguments.data, after="-sweep" if tried else "")

@@ -174,9 +174,9 @@ def run(words: Sequence[str]) -> int:
 def _told(events: Iterator[NoisyEvent | Event], control: Control) -> str | None:
     """Say on stderr what happens; why it was stopped, or None where it came to its end."""
     from vitlab.studies.noisy_student import Asking, Chosen, Judged, Stage, Stopped
-    from vitlab.training.callbacks import listener_for
+    from vitlab.training.callbacks import console_callback
 
-    listener = listener_for(sys.stderr)
+    listener = console_callback(sys.stderr)
     reason: str | None = None
     try:
         with bar(lines=True) as tell:
@@ -197,7 +197,7 @@ def _told(events: Iterator[NoisyEvent | Event], control: Control) -> str | None:
                         reason = event.reason
                         note(f"{event.reason}: the same command goes on")
                     case _:
-                        listener.hear(event)
+                        listener.on_event(event)
     finally:
         listener.close()
     return reason

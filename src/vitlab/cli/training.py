@@ -19,10 +19,10 @@ from vitlab.config.serialize import Json, to_json
 from vitlab.recipes.reasons import model_said
 
 if TYPE_CHECKING:
-    from vitlab.training.callbacks import Listener
+    from vitlab.training.callbacks import Callback
     from vitlab.training.control import Control
     from vitlab.training.events import Finished
-    from vitlab.training.sweep import SweepEvent, Swept
+    from vitlab.training.sweep import SweepEvent, SweepFinished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Job:
 
 def perform(job: Job) -> int:
     """Make the run, or with --dry-run its plan; the exit code."""
-    from vitlab.training.cpu import keep_memory
+    from vitlab.training.control import keep_memory
     from vitlab.training.plan import this_machine
 
     if not this_machine().accelerator:
@@ -52,22 +52,22 @@ def perform(job: Job) -> int:
     if job.changes.dry_run:
         _print_plan(job)
         return 0
-    from vitlab.training.callbacks import tell
+    from vitlab.training.callbacks import run_callbacks
     from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals
-    from vitlab.training.distributed import leads
-    from vitlab.training.sweep import Swept
+    from vitlab.training.distributed import is_main_process
+    from vitlab.training.sweep import SweepFinished
 
     control = Control()
     listeners = _listeners(job)
     with signals(control):
-        last = tell(_events(job, control), listeners)
-    if isinstance(last, Swept):
+        last = run_callbacks(_events(job, control), listeners)
+    if isinstance(last, SweepFinished):
         _print_sweep(job, last)
         return 0
     ended = _finished(last)
     if ended.reason in ("terminated", "interrupted"):
         return TERMINATED if ended.reason == "terminated" else INTERRUPTED
-    if not leads():
+    if not is_main_process():
         return 0
     if job.rates:
         print_facts({"recipe": job.run.name, "ended": ended.reason, "sweep": job.out}, json=job.json)
@@ -80,20 +80,20 @@ def _events(job: Job, control: Control) -> Iterator[SweepEvent]:
     if job.rates:
         from vitlab.training.sweep import sweep
 
-        return sweep(job.run, job.rates, out=job.out, judge=job.judge, control=control, override=job.changes.override)
+        return sweep(job.run, job.rates, out=job.out, evaluate_split=job.judge, control=control, override=job.changes.override)
     from vitlab.training import train
 
     return train(job.run, out=job.out, control=control, override=job.changes.override)
 
 
-def _listeners(job: Job) -> list[Listener]:
+def _listeners(job: Job) -> list[Callback]:
     """Who hears of the run: under torchrun the process that leads speaks for all."""
-    from vitlab.training.callbacks import TensorBoard, listener_for
-    from vitlab.training.distributed import leads
+    from vitlab.training.callbacks import TensorBoard, console_callback
+    from vitlab.training.distributed import is_main_process
 
-    if not leads():
+    if not is_main_process():
         return []
-    told: list[Listener] = [listener_for(sys.stderr)]
+    told: list[Callback] = [console_callback(sys.stderr)]
     if job.changes.tensorboard:
         told.append(TensorBoard())
     return told
@@ -128,19 +128,19 @@ def _last(folder: Path) -> Path:
     return whole if whole.exists() else folder / "last"
 
 
-def _print_sweep(job: Job, swept: Swept) -> None:
-    from vitlab.training.distributed import leads
+def _print_sweep(job: Job, swept: SweepFinished) -> None:
+    from vitlab.training.distributed import is_main_process
 
-    if not leads():
+    if not is_main_process():
         return
     names = list(next(trial.metrics for trial in swept.trials if trial.metrics))
     rows: list[dict[str, Json]] = [
-        {"rate": trial.rate, **{name: trial.metrics.get(name) for name in names}, "chosen": trial.rate == swept.rate}
+        {"lr": trial.lr, **{name: trial.metrics.get(name) for name in names}, "chosen": trial.lr == swept.lr}
         for trial in swept.trials
     ]
     ending = _ending(job, swept.finished, Path(job.out) / "final")
     if job.json:
-        print_json({"trials": list(rows), "rate": swept.rate, **ending, "sweep": str(Path(job.out) / "sweep.json")})
+        print_json({"trials": list(rows), "lr": swept.lr, **ending, "sweep": str(Path(job.out) / "sweep.json")})
         return
     print_rows(rows, json=False)
     print()
@@ -149,10 +149,10 @@ def _print_sweep(job: Job, swept: Swept) -> None:
 
 def _print_plan(job: Job) -> None:
     from vitlab.training.callbacks import duration
-    from vitlab.training.distributed import leads
+    from vitlab.training.distributed import is_main_process
     from vitlab.training.plan import plan
 
-    if not leads():
+    if not is_main_process():
         return
     made = plan(job.run, data=job.data)
     for line in made.notes:

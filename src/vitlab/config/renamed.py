@@ -12,18 +12,22 @@ from typing import Any
 from vitlab.errors import ConfigError
 
 FIELDS: dict[str, dict[str, str]] = {
-    "JoinedEntry": {"source": "dataset"},
+    "JoinedEntry": {"source": "dataset", "part": "as_split"},
+    "Progress": {"unseen": "evaluation_due", "in_a_row": "skipped_in_a_row"},
     "RunData": {"source": "dataset"},
     "Score": {"pictures": "images"},
     "Shard": {"pictures": "images"},
 }
 """Name of a dataclass that is stored as JSON -> its old keys -> its keys of today."""
 
-EVENTS: dict[str, str] = {"pictures": "images"}
+EVENTS: dict[str, str] = {"pictures": "images", "rate": "lr"}
 """Old keys of the lines of events.jsonl -> keys of today."""
 
-READERS: dict[str, str] = {"pictures": "images"}
-"""Old prefixes of a dataset (`pictures:photos/`) -> prefixes of today."""
+EVENT_NAMES: dict[str, str] = {"shrunk": "micro-batch-reduced"}
+"""Old names of events in events.jsonl -> names of today."""
+
+READERS: dict[str, str] = {"pictures": "images", "generated": "synthetic"}
+"""Old prefixes or names of a dataset (`pictures:photos/`, `generated`) -> those of today."""
 
 OPTIONS: dict[str, dict[str, str]] = {
     "study positions": {"--pictures": "--images"},
@@ -37,8 +41,10 @@ def current(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_event(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of events.jsonl with the keys of today."""
-    return _translated(EVENTS, data)
+    """A line of events.jsonl with the names of today."""
+    line = _translated(EVENTS, data)
+    name = line.get("event")
+    return {**line, "event": EVENT_NAMES.get(name, name)} if isinstance(name, str) else line
 
 
 def current_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,9 +54,9 @@ def current_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_dataset(spec: str) -> str:
-    """A dataset as the command line spells it, with the prefix of today."""
+    """A dataset as the command line spells it, with the prefix or name of today."""
     prefix, colon, rest = spec.partition(":")
-    return f"{READERS[prefix]}:{rest}" if colon and prefix in READERS else spec
+    return f"{READERS[prefix]}{colon}{rest}" if prefix in READERS and (colon or prefix == "generated") else spec
 
 
 def _translated(table: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Training as an iterator of events: `for event in train(run, out="runs/a"): ...`."""
+"""Training as a stream of events: `for event in train(run, out="runs/a"): ...`."""
 
 from vitlab.training.trainer import train
 

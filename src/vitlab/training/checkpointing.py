@@ -1,11 +1,28 @@
-"""Keeps what a run has learned: checkpoints written in the background, told of when they are on the disk, and the final model."""
+"""Checkpoints of a run: the files of a snapshot, written in the background by one rank or by all, and which one to resume from.
+
+    model.safetensors, average.safetensors      the weights and the averaged weights, each a complete native checkpoint
+    optimizer.safetensors, extra.safetensors    the optimizer's tensors, and the weights that only training needs
+    progress.json                               how far the run is, and the SHA-256 of every other file
+
+Under FSDP each rank writes its rows, `model-part-0-of-2.safetensors` and so on, and any number of ranks can read them:
+
+1. every rank writes its parts into one unfinished folder
+2. the ranks exchange the digests of their files, or what went wrong: no rank continues before all have written
+3. rank 0 writes progress.json with all digests and gives the folder its name
+4. the ranks learn whether that worked, so that a full disk on one ends the run on all
+
+If a rank is killed before the rename, the previous checkpoint stays as it was, and the next start removes the unfinished folder.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -13,83 +30,303 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vitlab.checkpoints.containers import write_safetensors
-from vitlab.checkpoints.native import write_native
-from vitlab.checkpoints.parts import part_name, write_weights_part
-from vitlab.config.run import RunConfig
-from vitlab.errors import CheckpointError, DivergedError, TrainingError
-from vitlab.io.atomic import put_in_place, unfinished_folder
-from vitlab.training.distributed import World, is_sharded, own_rows, patient_group
+from vitlab.checkpoints.containers.safetensors_file import open_safetensors
+from vitlab.checkpoints.native import read_native, write_native
+from vitlab.checkpoints.parts import Pieces, is_part, part_name, parts_in, read_weights, write_weights_part
+from vitlab.config.serialize import from_json, to_json
+from vitlab.errors import CheckpointError, ConfigError, DivergedError, TrainingError
+from vitlab.io.atomic import put_in_place, replacing, replacing_folder, unfinished_folder
+from vitlab.training.distributed import World, disk_group, is_sharded
 from vitlab.training.events import Event, Saved, Warned
-from vitlab.training.optim import optimizer_state
-from vitlab.training.run_folder import (
-    Progress,
-    RunDirectory,
-    Snapshot,
-    Writer,
-    copied,
-    file_digest,
-    read,
-    replaceable,
-    write_progress,
-)
-from vitlab.training.state import TrainState
-from vitlab.training.tasks import extra_state
+from vitlab.training.run_folder import RunDirectory
+from vitlab.training.state import Progress, Snapshot, TrainState
 
-# A checkpoint that several ranks write together: each its own rows of every tensor, in the background, and then one rename.
-#
-# 1. each rank writes its parts into one unfinished folder, every file complete and on the disk before the next
-# 2. the ranks tell each other the SHA-256 of what they wrote, or what went wrong: nobody passes before all have written
-# 3. rank 0 writes progress.json with all digests, and gives the folder its name
-# 4. the ranks hear whether it has it, so that a full disk on one ends the run on all
-#
-# A rank that is killed before the rename leaves the checkpoint before as it was; the unfinished folder is removed at the next start.
-# The ranks speak over a group of their own, so that this does not get in the way of the training that goes on meanwhile.
+MODEL, AVERAGE, EXTRA, OPTIMIZER, PROGRESS = (
+    "model.safetensors", "average.safetensors", "extra.safetensors", "optimizer.safetensors", "progress.json"
+)  # fmt: skip
+_FILES = (MODEL, AVERAGE, EXTRA, OPTIMIZER, PROGRESS)
+_VISIBLE = 30.0  # seconds after which a network disk must show a file that another machine wrote
 
-_SEEN = 30.0  # seconds after which a file of another machine must be visible on a shared disk
+
+class Checkpointer:
+    """Writes the checkpoints of one run.
+
+    `saved` is the step of the latest checkpoint, -1 before the first; `failed` says that one could not be written. Under FSDP
+    every rank writes its part; otherwise rank 0 writes alone.
+    """
+
+    def __init__(self, directory: RunDirectory, state: TrainState) -> None:
+        self.directory = directory
+        self.state = state
+        self.world = state.world
+        self.saved = -1
+        self.failed = False
+        self._group = disk_group() if self.world.ranks > 1 else None
+        sharded = self._group is not None and is_sharded(state.model)
+        self._parts = PartWriter(self.world, self._group) if self._group is not None and sharded else None
+        self._writer = BackgroundWriter()
+        self._pending: _Pending | None = None
+
+    def save(self, metrics: dict[str, float], *, best: bool = False) -> Iterator[Event]:
+        """Start to write a checkpoint in the background; the links `last` and `best` move once it is on disk."""
+        step = self.state.step
+        if step == self.saved and not best:
+            return
+        began = time.monotonic()
+        yield from self.wait()
+        self.saved = step
+        self._pending = pending = _Pending(step=step, began=began)
+        if self._parts is None and not self.world.is_main:
+            return
+        snapshot = self.state.snapshot(metrics)
+        self._refuse_non_finite(snapshot.model)
+
+        def finish() -> None:
+            if not self.world.is_main:
+                return
+            self.directory.set_link("last", step)
+            if best:
+                self.directory.set_link("best", step)
+            pending.warnings.extend(self.directory.delete_old(self.state.run.train.keep))
+
+        self._writer.start(self.directory.step_path(step), snapshot, finish, None if self._parts is None else self._parts.write)
+
+    def wait(self) -> Iterator[Event]:
+        """Wait for the pending checkpoint and report it. Every rank waits, also if only one writes."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        self.failed = True
+        self._wait_for_writer()
+        self.failed = False
+        yield Saved(step=pending.step, path=self.directory.step_path(pending.step), seconds=time.monotonic() - pending.began)
+        for warning in pending.warnings:
+            yield Warned(step=pending.step, message=warning)
+
+    def _wait_for_writer(self) -> None:
+        if self._group is None or self._parts is not None:  # ranks that write together already know how it ended
+            self._writer.wait()
+            return
+        outcome: list[tuple[str, str | None] | None] = [None]
+        try:
+            self._writer.wait()
+        except TrainingError as error:
+            outcome = [(error.message, error.hint)]
+        dist.broadcast_object_list(outcome, src=0, group=self._group)
+        if outcome[0] is not None:
+            raise TrainingError(outcome[0][0], hint=outcome[0][1])
+
+    def close(self) -> None:
+        """Wait for the pending checkpoint; raises what went wrong with it."""
+        self._writer.wait()
+
+    def export_model(self) -> Path:
+        """Write the model to keep: the best weights if the run has early stopping, else the last; averaged if the run averages."""
+        step = self.directory.linked_step("best" if self.state.run.train.patience else "last")
+        assert step is not None
+        snapshot = read_snapshot(self.directory.step_path(step), lazy=True)
+        weights = snapshot.model if snapshot.average is None else dict(snapshot.average)
+        write_native(self.directory.model_path, weights, snapshot.facts)
+        return self.directory.model_path
+
+    def _refuse_non_finite(self, state: Mapping[str, Tensor]) -> None:
+        """Under FSDP all ranks refuse what one of them finds."""
+        odd = [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]
+        if bool(odd) if self._parts is None else self.world.any(bool(odd)):
+            where = f" ({odd[0]})" if odd else ""
+            raise DivergedError(
+                f"weights are infinite or not a number{where}; no checkpoint of them is written",
+                hint="use a lower learning rate or a longer warm-up",
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pending:
+    """A checkpoint that is being written, and what went wrong when old ones were deleted after it."""
+
+    step: int
+    began: float
+    warnings: list[str] = field(default_factory=list)
+
+
+def latest_snapshot(directory: RunDirectory, *, lazy: bool = False) -> tuple[Snapshot | None, list[str]]:
+    """The newest undamaged checkpoint, and a warning for each newer one that is damaged."""
+    warnings = list[str]()
+    for step in reversed(directory.steps()):
+        try:
+            return read_snapshot(directory.step_path(step), lazy=lazy), warnings
+        except CheckpointError as error:
+            warnings.append(f"ignored the checkpoint of step {step}: {error.message}")
+    if warnings:
+        raise TrainingError(
+            f"no checkpoint in {directory.checkpoints} can be read: {warnings[0]}", hint="start again in another folder"
+        )
+    return None, warnings
+
+
+def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
+    """Write a snapshot as that folder: it appears complete and durable, or not at all."""
+    with replacing_folder(folder, needed=snapshot.bytes, names=_replaceable(folder)) as new:
+        write_native(new / MODEL, snapshot.model, snapshot.facts)
+        if snapshot.average is not None:
+            write_native(new / AVERAGE, snapshot.average, snapshot.facts)
+        write_safetensors(new / OPTIMIZER, snapshot.optimizer, {"format": "pt"})
+        if snapshot.extra:
+            write_safetensors(new / EXTRA, snapshot.extra, {"format": "pt"})
+        _write_progress(new, snapshot.progress, {entry.name: file_digest(entry) for entry in sorted(new.iterdir())})
+
+
+def read_snapshot(folder: Path, *, lazy: bool = False) -> Snapshot:
+    """A snapshot, every byte checked; CheckpointError says what is damaged. Parts of ranks are joined.
+
+    With `lazy` the optimizer's and the averaged tensors stay on disk until each is asked for, as long as the folder exists.
+    """
+    progress = read_progress(folder)
+    if parts := parts_in(folder, _stem(MODEL)):
+        model, facts = read_weights(parts)
+    else:
+        with open_safetensors(folder / MODEL) as opened:
+            model, facts = read_native(opened)
+    optimizer, average, extra = (_tensors(folder, name) for name in (OPTIMIZER, AVERAGE, EXTRA))
+    if optimizer is None:
+        raise CheckpointError(f"{folder} has no {OPTIMIZER}")
+    return Snapshot(
+        progress=progress,
+        model=model,
+        facts=facts,
+        optimizer=optimizer if lazy else optimizer.all(),
+        average=average if lazy or average is None else average.all(),
+        extra={} if extra is None else extra.all(),
+    )
+
+
+def read_progress(folder: Path) -> Progress:
+    """How far the run is, after checking the digests of all files of the snapshot."""
+    path = folder / PROGRESS
+    try:
+        data = json.loads(path.read_text())
+        digest, expected = data.pop("sha256"), dict(data["files"])
+        progress: Progress = from_json(Progress, data["progress"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+    if _digest_of(data) != digest:
+        raise CheckpointError(f"{path} is damaged: its SHA-256 differs")
+    found = {entry.name: file_digest(entry) for entry in folder.iterdir() if entry.name != PROGRESS}
+    odd = sorted({name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)})
+    if odd:
+        raise CheckpointError(f"{folder} is damaged: {', '.join(odd)} changed after writing")
+    return progress
+
+
+def _write_progress(folder: Path, progress: Progress, files: Mapping[str, str]) -> None:
+    data = {"version": 1, "progress": to_json(progress), "files": dict(files), "torch": torch.__version__}
+    text = (json.dumps(data | {"sha256": _digest_of(data)}, indent=2) + "\n").encode()
+    with replacing(folder / PROGRESS, needed=len(text)) as file:
+        file.write(text)
+
+
+def _replaceable(folder: Path) -> tuple[str, ...]:
+    """The files that a new snapshot of the same step may replace, whole or in parts."""
+    parts = (entry.name for entry in folder.iterdir() if is_part(entry.name)) if folder.is_dir() else ()
+    return (*_FILES, *parts)
+
+
+def _tensors(folder: Path, name: str) -> Pieces | None:
+    paths = parts_in(folder, _stem(name)) or ((folder / name,) if (folder / name).exists() else ())
+    return Pieces(paths) if paths else None
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(".safetensors")
+
+
+def _digest_of(data: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class BackgroundWriter:
+    """Writes snapshots in a thread, one at a time; an error is raised by the next call."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(
+        self, folder: Path, snapshot: Snapshot, finish: Callable[[], None], write: Callable[[Path, Snapshot], None] | None = None
+    ) -> None:
+        """Start to write, by `write_snapshot` unless another way is given, and call `finish` once the folder is on disk."""
+        self.wait()
+
+        def work() -> None:
+            try:
+                (write or write_snapshot)(folder, snapshot)
+                finish()
+            except BaseException as error:  # noqa: BLE001 (the training thread raises it)
+                self._error = error
+
+        self._thread = threading.Thread(target=work, name="vitlab-writer", daemon=False)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the snapshot is on disk; raises what went wrong."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if isinstance(error, CheckpointError):
+            raise TrainingError(f"cannot write the checkpoint: {error.message}", hint=error.hint) from error
+        if error is not None:
+            raise error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """What a rank says of its parts: their digests by name and their bytes, or what went wrong."""
+class _Written:
+    """What one rank wrote: the digests of its files and their bytes, or what went wrong."""
 
     files: dict[str, str]
     bytes: int
     fault: str | None = None
 
 
-class Together:
-    """The ranks as writers of one checkpoint, over a group that is as patient as their disks are slow."""
+class PartWriter:
+    """Writes one checkpoint together with all other ranks, over a process group of its own, so that training continues."""
 
-    def __init__(self, here: World, group: dist.ProcessGroup) -> None:
-        self.here = here
+    def __init__(self, world: World, group: dist.ProcessGroup) -> None:
+        self.world = world
         self._group = group
 
     def write(self, folder: Path, snapshot: Snapshot) -> None:
-        """Write this rank's part of the snapshot; returns on every rank when the whole folder is on the disk under its name.
+        """Write this rank's parts; returns on every rank once the whole folder is on disk under its name.
 
-        CheckpointError on every rank if one of them could not write.
+        CheckpointError on every rank if one of them cannot write.
         """
         new = unfinished_folder(folder)
-        told: list[_Told | None] = [None] * self.here.ranks
-        dist.all_gather_object(told, self._own(new, snapshot), group=self._group)
+        written: list[_Written | None] = [None] * self.world.ranks
+        dist.all_gather_object(written, self._write_own(new, snapshot), group=self._group)
         outcome: list[str | None] = [None]
-        if self.here.leads:
-            outcome = [self._finish(new, folder, snapshot, [said for said in told if said is not None])]
+        if self.world.is_main:
+            outcome = [self._finish(new, folder, snapshot, [part for part in written if part is not None])]
         dist.broadcast_object_list(outcome, src=0, group=self._group)
         if outcome[0] is not None:
-            raise CheckpointError(outcome[0], hint="what was there before is untouched")
+            raise CheckpointError(outcome[0], hint="the previous checkpoint is unchanged")
 
-    def _own(self, new: Path, snapshot: Snapshot) -> _Told:
+    def _write_own(self, new: Path, snapshot: Snapshot) -> _Written:
         try:
             new.mkdir(exist_ok=True)
-            written = self._write_parts(new, snapshot)
-            return _Told(files={path.name: file_digest(path) for path in written}, bytes=snapshot.bytes)
+            paths = self._write_parts(new, snapshot)
+            return _Written(files={path.name: file_digest(path) for path in paths}, bytes=snapshot.bytes)
         except (OSError, CheckpointError) as error:
             reason = error.message if isinstance(error, CheckpointError) else str(error)
-            return _Told(files={}, bytes=snapshot.bytes, fault=f"rank {self.here.rank}: {reason}")
+            return _Written(files={}, bytes=snapshot.bytes, fault=f"rank {self.world.rank}: {reason}")
 
     def _write_parts(self, new: Path, snapshot: Snapshot) -> list[Path]:
-        rank, ranks = self.here.rank, self.here.ranks
+        rank, ranks = self.world.rank, self.world.ranks
         paths = []
         for stem, weights in (("model", snapshot.model), ("average", snapshot.average)):
             if weights is not None:
@@ -101,17 +338,17 @@ class Together:
                 write_safetensors(paths[-1], state, {"format": "pt"})
         return paths
 
-    def _finish(self, new: Path, folder: Path, snapshot: Snapshot, told: list[_Told]) -> str | None:
-        """Give the folder its name; what went wrong, or None."""
-        faults = [said.fault for said in told if said.fault is not None]
+    def _finish(self, new: Path, folder: Path, snapshot: Snapshot, written: list[_Written]) -> str | None:
+        """Give the folder its name; returns what went wrong, or None."""
+        faults = [part.fault for part in written if part.fault is not None]
         try:
             if faults:
                 return "; ".join(faults)
-            files = {name: digest for said in told for name, digest in said.files.items()}
-            if unseen := _unseen(new, files):
-                return f"{new.parent} is not one folder for all ranks: {unseen[0]}, which another rank wrote, is not in it"
-            write_progress(new, snapshot.progress, files)
-            put_in_place(new, folder, needed=sum(said.bytes for said in told), names=replaceable(folder))
+            files = {name: digest for part in written for name, digest in part.files.items()}
+            if missing := _missing(new, files):
+                return f"{new.parent} is not one folder for all ranks: another rank wrote {missing[0]}, which is not in it"
+            _write_progress(new, snapshot.progress, files)
+            put_in_place(new, folder, needed=sum(part.bytes for part in written), names=_replaceable(folder))
         except CheckpointError as error:
             return error.message
         finally:
@@ -119,122 +356,11 @@ class Together:
         return None
 
 
-def _unseen(folder: Path, names: dict[str, str]) -> list[str]:
-    """Which of the files are not there; a network disk may take a moment to show what another machine wrote."""
-    deadline = time.monotonic() + _SEEN
+def _missing(folder: Path, names: Mapping[str, str]) -> list[str]:
+    """The files that are not there; a network disk may take a moment to show what another machine wrote."""
+    deadline = time.monotonic() + _VISIBLE
     while missing := sorted(names.keys() - {entry.name for entry in folder.iterdir()}):
         if time.monotonic() > deadline:
             return missing
         time.sleep(0.2)
     return []
-
-
-@dataclass(slots=True, kw_only=True)
-class _Saving:
-    """A checkpoint that is being written, since the moment `began`, and what could not be tidied up after it."""
-
-    step: int
-    began: float
-    troubles: list[str] = field(default_factory=list)
-
-
-class Checkpointer:
-    """Writes one run's checkpoints.
-
-    `saved` is the step of the last that was begun, -1 before the first; `broken` says that one could not be written.
-
-    Where ranks hold parts of the model, each has a keeper and they write together; else the one that leads writes alone.
-    """
-
-    def __init__(self, run: RunConfig, directory: RunDirectory, here: World, players: TrainState) -> None:
-        self.run = run
-        self.directory = directory
-        self.here = here
-        self.players = players
-        self._group = patient_group() if here.ranks > 1 else None
-        self.together = Together(here, self._group) if self._group is not None and is_sharded(players.model) else None
-        self.saved = -1
-        self.broken = False
-        self._writer = Writer()
-        self._saving: _Saving | None = None
-
-    def save(self, progress: Progress, metrics: dict[str, float], *, best: bool = False) -> Iterator[Event]:
-        """Begin to write a checkpoint in the background; `last`, and `best` where it is, follow when it is on the disk."""
-        step = progress.step
-        if step == self.saved and not best:
-            return
-        began = time.monotonic()
-        yield from self.written()
-        self.saved = step
-        self._saving = saving = _Saving(step=step, began=began)
-        if self.together is None and not self.here.leads:
-            return
-        snapshot = self._snapshot(progress, metrics)
-        self._refuse_non_finite(snapshot.model)
-        directory, keep = self.directory, self.run.train.keep
-
-        def then() -> None:
-            if not self.here.leads:
-                return
-            directory.point("last", step)
-            if best:
-                directory.point("best", step)
-            saving.troubles.extend(directory.retain(keep))
-
-        self._writer.start(directory.step_path(step), snapshot, then, None if self.together is None else self.together.write)
-
-    def written(self) -> Iterator[Event]:
-        """Wait for the checkpoint that was begun, and tell of it. Every rank waits, also where only one writes."""
-        saving, self._saving = self._saving, None
-        if saving is None:
-            return
-        self.broken = True
-        self._wait()
-        self.broken = False
-        yield Saved(step=saving.step, path=self.directory.step_path(saving.step), seconds=time.monotonic() - saving.began)
-        for trouble in saving.troubles:
-            yield Warned(step=saving.step, message=trouble)
-
-    def _wait(self) -> None:
-        if self._group is None or self.together is not None:  # who write together have told each other how it ended
-            self._writer.wait()
-            return
-        told: list[tuple[str, str | None] | None] = [None]
-        try:
-            self._writer.wait()
-        except TrainingError as error:
-            told = [(error.message, error.hint)]
-        dist.broadcast_object_list(told, src=0, group=self._group)
-        if told[0] is not None:
-            raise TrainingError(told[0][0], hint=told[0][1])
-
-    def close(self) -> None:
-        """What was begun is on the disk; raises what went wrong with it."""
-        self._writer.wait()
-
-    def keep_model(self) -> Path:
-        """The file to keep: the best weights where the run stops early, else the last; averaged where the run averages."""
-        path = self.directory.root / "model.safetensors"
-        step = self.directory.pointed("best" if self.run.train.patience else "last")
-        assert step is not None
-        snapshot = read(self.directory.step_path(step), lean=True)
-        write_native(path, snapshot.model if snapshot.average is None else dict(snapshot.average), snapshot.facts)
-        return path
-
-    def _snapshot(self, progress: Progress, metrics: dict[str, float]) -> Snapshot:
-        players, here = self.players, self.here
-        return Snapshot(
-            progress=progress,
-            model=copied(own_rows(players.bare.state_dict(), here)),
-            facts=replace(players.facts, metrics=metrics or None),
-            optimizer=copied(own_rows(optimizer_state(players.whole, players.optimizers), here)),
-            average=None if players.average is None else copied(own_rows(players.average.state, here)),
-            extra=copied(own_rows(extra_state(players.whole), here)),
-        )
-
-    def _refuse_non_finite(self, state: Mapping[str, Tensor]) -> None:
-        """Where ranks hold parts, all refuse what one of them finds."""
-        odd = [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]
-        if bool(odd) if self.together is None else self.here.any(bool(odd)):
-            where = f" ({odd[0]})" if odd else ""
-            raise DivergedError(f"weights became infinite or not a number{where}, so no checkpoint of them is kept")

@@ -30,7 +30,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """Step number `step` (counted from 1) updated the weights. `loss` and `accuracy` are means over the global batch of `images`."""
+    """Step number `step`, counted from 1, updated the weights. `loss` and `accuracy` are means over the batch of `images`."""
 
     event: ClassVar[str] = "stepped"
     step: int

@@ -1,7 +1,6 @@
-"""What a run will take, before it is begun: counted where it can be counted, measured where it must be.
+"""Before a run: facts about the dataset, the start checkpoint and the machine, and a plan of what the run will take.
 
-The time of an update is measured on random images of the run's size, by a few real updates of the real model with random
-values; where a whole batch would take too long, by fewer images, and scaled. Reading the data is timed on the data itself.
+What can be counted is counted; time is measured, by a few real steps on random images and by reading a few images of the dataset.
 """
 
 from __future__ import annotations
@@ -22,37 +21,40 @@ from vitlab.config.overrides import DataFacts, Machine, StartFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.train import mean_area
 from vitlab.data.batch import Batch
-from vitlab.data.dataset import PARTS, Dataset, ListedDataset
+from vitlab.data.dataset import SPLITS, Dataset, ImageDataset
 from vitlab.data.decode import decode
 from vitlab.data.opening import open_dataset
 from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.data.workers.memory import memory_available
 from vitlab.errors import DataError
 from vitlab.models.cost import Cost, cost
-from vitlab.training.distributed import World, ranks_around, shares
-from vitlab.training.state import assemble, training_loader
-from vitlab.training.trainer import Stepper
+from vitlab.models.device import resolve_device
+from vitlab.training.distributed import World, shard_size, world_size
+from vitlab.training.state import create_state, training_loader
+from vitlab.training.trainer import update
 
-# What a recipe needs to know before a run begins: of the images, of the checkpoint, of this machine. Nothing is decided here.
+_INSPECTED = 16  # images read to learn their size and color
+_SECONDS = 6.0  # that measuring may take, about
+_REPEATS = 3
+_FIRST = 1  # images of the first step, which counts only if there is no time for more
+_READ = 16  # images read from the dataset to measure the time of reading
 
-_LOOKED_AT = 16  # images, for their size and colour
 
+def survey(spec: str, *, rule: SplitRule | None = None, dataset: Dataset | None = None) -> DataFacts:
+    """The facts of the dataset that `spec` names; `dataset` is the whole of it (split `all`), if it is open already.
 
-def survey(spec: str, *, rule: SplitRule | None = None) -> DataFacts:
-    """The facts of the data that `spec` names.
-
-    The number of images to learn from is exact where the data declares its parts; where they are made by `rule`, it is what
-    the shares come to, since to divide them every image would have to be read.
+    The number of training images is exact if the data declares its splits. If `rule` makes them, it is an estimate: the exact
+    number would need every image to be read.
     """
     rule = rule or SplitRule()
-    whole = open_dataset(spec, split="all", rule=rule)
+    whole = open_dataset(spec, split="all", rule=rule) if dataset is None else dataset
     if isinstance(whole, SyntheticDataset):
         train = len(open_dataset(spec, split="train", rule=rule))
-        parts: tuple[str, ...] = ("train", *(["val"] if rule.val else []), *(["test"] if rule.test else []))
+        splits: tuple[str, ...] = ("train", *(["val"] if rule.val else []), *(["test"] if rule.test else []))
     else:
-        assert isinstance(whole, ListedDataset)
-        train, parts = _divided(whole, rule, spec)
-    channels, side = _looks(whole)
+        assert isinstance(whole, ImageDataset)
+        train, splits = _count_splits(whole, rule, spec)
+    channels, side = _channels_and_side(whole)
     return DataFacts(
         dataset=spec,
         images=max(train, 1),
@@ -61,42 +63,42 @@ def survey(spec: str, *, rule: SplitRule | None = None) -> DataFacts:
         side=side,
         multi_label=whole.multi_label,
         imbalance=_imbalance(whole),
-        splits=parts,
+        splits=splits,
     )
 
 
-def _divided(whole: ListedDataset, rule: SplitRule, spec: str) -> tuple[int, tuple[str, ...]]:
-    """How many images are for training, and which parts there are."""
-    counts = {part: int(np.count_nonzero(whole.parts == number)) for number, part in enumerate(PARTS)}
-    declared = {part for part, count in counts.items() if count}
+def _count_splits(whole: ImageDataset, rule: SplitRule, spec: str) -> tuple[int, tuple[str, ...]]:
+    """The number of training images, and the splits that exist."""
+    counts = {split: int(np.count_nonzero(whole.splits == number)) for number, split in enumerate(SPLITS)}
+    declared = {split for split, count in counts.items() if count}
     if declared and "train" not in declared:
-        raise DataError(f"{spec} has no train part: it declares {' and '.join(sorted(declared))}")
+        raise DataError(f"{spec} has no train split, only {' and '.join(sorted(declared))}")
     made = {"val"} if declared and "val" not in declared else set() if declared else {"val", "test"}
-    shares = {"val": rule.val, "test": rule.test}
+    fractions = {"val": rule.val, "test": rule.test}
     pool = counts["train"] if declared else len(whole)
-    held = sum(shares[part] for part in made)
-    present = {"train"} | declared | {part for part in made if shares[part]}
-    return round(pool * (1 - held)), tuple(part for part in PARTS if part in present)
+    held_out = sum(fractions[split] for split in made)
+    present = {"train"} | declared | {split for split in made if fractions[split]}
+    return round(pool * (1 - held_out)), tuple(split for split in SPLITS if split in present)
 
 
-def _looks(dataset: Dataset) -> tuple[int, int]:
-    """Channels (1 where all images looked at are grey, else 3) and the median of their shorter sides in pixels."""
-    colours, sides = [], []
-    for index in np.unique(np.linspace(0, len(dataset) - 1, _LOOKED_AT).astype(int)).tolist():
-        sample = dataset[index]
+def _channels_and_side(dataset: Dataset) -> tuple[int, int]:
+    """Channels (1 if all inspected images are grey, else 3) and the median shorter side in pixels."""
+    colors, sides = [], []
+    for index in np.unique(np.linspace(0, len(dataset) - 1, _INSPECTED).astype(int)).tolist():
+        raw = dataset.read(index)
         try:
-            image_HWC = decode(sample.content, name=sample.name) if isinstance(sample.content, bytes) else sample.content
+            image_HWC = decode(raw.content, name=raw.name) if isinstance(raw.content, bytes) else raw.content
         except DataError:
-            continue  # one that cannot be read is told when its turn comes
+            continue  # the loader reports it when its turn comes
         sides.append(min(image_HWC.shape[:2]))
-        colours.append(_has_colour(image_HWC))
+        colors.append(_has_color(image_HWC))
     if not sides:
-        raise DataError(f"none of {_LOOKED_AT} images could be read", hint="`vitlab data check` lists what is wrong")
-    return (3 if any(colours) else 1), round(statistics.median(sides))
+        raise DataError(f"none of {_INSPECTED} images can be read", hint="run `vitlab data check` to list what is wrong")
+    return (3 if any(colors) else 1), round(statistics.median(sides))
 
 
-def _has_colour(image_HWC: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bool:
-    """Whether channels differ anywhere by more than what compression does."""
+def _has_color(image_HWC: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bool:
+    """Whether channels differ anywhere by more than compression explains."""
     if image_HWC.shape[2] < 3:
         return False
     rgb = image_HWC[..., :3].astype(np.int16)
@@ -104,47 +106,44 @@ def _has_colour(image_HWC: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> b
 
 
 def _imbalance(dataset: Dataset) -> float:
-    """The largest class over the smallest that has an image at all."""
+    """The size of the largest class divided by that of the smallest class that is not empty."""
     if isinstance(dataset, SyntheticDataset) or not dataset.labels:
         return 1.0
-    counts = np.bincount([code for index in range(len(dataset)) for code in _codes(dataset.label(index))])
+    counts = np.bincount([number for index in range(len(dataset)) for number in _classes(dataset.label(index))])
     present = counts[counts > 0]
     return float(present.max() / present.min()) if present.size else 1.0
 
 
-def _codes(label: int | tuple[int, ...] | None) -> Iterable[int]:
+def _classes(label: int | tuple[int, ...] | None) -> Iterable[int]:
     return () if label is None else label if isinstance(label, tuple) else (label,)
 
 
 def start_facts(path: str) -> StartFacts:
-    """What the checkpoint at a path, or at `hub:owner/name`, holds, from its headers."""
-    said = describe(path)
-    return StartFacts(path=path, model=said.config, preprocess=said.preprocess)
+    """The facts of the checkpoint at a path, or at `hub:owner/name`, from its header."""
+    described = describe(path)
+    return StartFacts(path=path, model=described.config, preprocess=described.preprocess)
 
 
 def this_machine() -> Machine:
-    """The cores this process may use, and whether there is an accelerator."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return Machine(cores=cores, accelerator=torch.cuda.is_available())
+    """The cores this process may use, and whether there is a GPU."""
+    return Machine(cores=_cores(), accelerator=torch.cuda.is_available())
 
 
-_PATIENCE = 6.0  # seconds that measuring may take, about
-_UPDATES = 3
-_FIRST = 1  # images of the first update, which counts only where there is no time for more
-_READ = 16  # images read from the data
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A run in numbers. Times in seconds, None where it was not measured, for the reason in `notes`.
+    """What a run takes. Times in seconds, None if they were not measured; `notes` says why.
 
-    `macs` are multiply-adds of one image forward; `exaflops` of the whole run by the paper's rule of 6 operations for each
-    (Table 6). `ranks` processes share the work; `rank_parameters` is how many numbers each holds of the model: all of them unless
-    the strategy is `fsdp`. `memory_bytes` is the estimate for one process: weights, gradients, optimiser, average and activations
-    for `micro_batch` images, `memory_free` what there is. `checkpoint_bytes` is what one checkpoint takes on the disk.
-    `step_seconds` is one update, measured with `measured_images` and scaled, on average where images grow; `read_seconds` a
-    process's share of a batch, read by one process. Times are without the exchange between processes.
-    `seconds` is all updates with reading beside them; looking at held-out images is not counted.
+    `macs` are the multiply-adds of one image forward; `exaflops` those of the whole run, by the paper's rule of 6 operations for
+    each (Table 6). `ranks` processes share the work; each holds `rank_parameters` of the model, all of them unless the strategy
+    is `fsdp`. `memory_bytes` is the estimate for one process: weights, gradients, optimizer, average, and the activations of
+    `micro_batch` images; `memory_free` is what the machine has. `checkpoint_bytes` is the size of one checkpoint on disk.
+    `step_seconds` is the time of one step, measured with `measured_images` and scaled; with progressive resizing, the mean.
+    `read_seconds` is the time in which one process reads its part of a batch. Communication between processes is not included.
+    `seconds` is the time of all steps with data loading, without evaluation.
     """
 
     steps: int
@@ -167,53 +166,59 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-def plan(run: RunConfig, *, data: DataFacts | None = None, ranks: int | None = None) -> Plan:
-    """What the run will take on this machine; `data` are its images' facts where they are known already.
+def plan(
+    run: RunConfig,
+    *,
+    data: DataFacts | None = None,
+    dataset: Dataset | None = None,
+    device: str | torch.device = "auto",
+    ranks: int | None = None,
+) -> Plan:
+    """What the run takes on this machine.
 
-    `ranks` is among how many processes it will be shared out: under torchrun, without being told, as many as it started.
+    `data` are the facts of its dataset and `dataset` is the whole dataset (split `all`), if they are known already. `ranks` is the
+    number of processes; by default, as many as torchrun started.
     """
-    facts = data or survey(run.data.dataset, rule=run.data.rule)
-    ranks = ranks or ranks_around()
-    counted = _Needs(run, cost(run.model), ranks)
+    whole = open_dataset(run.data.dataset, split="all", rule=run.data.rule) if dataset is None else dataset
+    facts = data or survey(run.data.dataset, rule=run.data.rule, dataset=whole)
+    ranks = ranks or world_size()
+    here = World(device=resolve_device(device))
     batch = run.data.loader.batch_size
     own = -(-batch // ranks)
     rows = min(run.train.micro_batch or own, own)
-    here = World(device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    free = _free(here)
-    whole = open_dataset(run.data.dataset, split="all", rule=run.data.rule)
-    notes = list[str]()
+    memory, free, notes = _Memory(run, cost(run.model), ranks), _free(here), list[str]()
     if run.train.strategy == "fsdp" and ranks == 1:
-        notes.append("strategy='fsdp' shares the model out among the processes of torchrun, and here is one")
-    needed = counted.memory(rows)
+        notes.append("strategy='fsdp' needs more than one process; launch with torchrun")
+    needed = memory.needed(rows)
     if needed > free:
-        fits = counted.fitting(own, free)
-        advice = f"a micro-batch of {fits} would fit" if fits else "not even one image at a time fits"
-        notes.append(f"about {needed / 2**30:.1f} GiB are needed and {free / 2**30:.1f} are free: {advice}")
+        fits = memory.largest(own, free)
+        advice = f"micro_batch={fits} fits" if fits else "even one image at a time is too much"
+        notes.append(f"the run needs about {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: {advice}")
     step_seconds, measured = None, 0
-    alone = _Needs(run, counted.cost, 1)  # the measuring is done by one process, with the whole model
-    if alone.memory(min(rows, _FIRST)) > free:
-        notes.append("the time of an update was not measured, since the model does not fit into memory")
+    alone = _Memory(run, memory.cost, 1)  # one process measures, with the whole model
+    if alone.needed(min(rows, _FIRST)) > free:
+        notes.append("the time of a step was not measured: the model does not fit into memory")
     else:
-        step_seconds, measured = _measure(run, whole, here, batch=own, most=max(1, min(rows, alone.fitting(own, free))))
+        step_seconds, measured = _measure_step(run, whole, here, batch=own, most=max(1, min(rows, alone.largest(own, free))))
         step_seconds *= mean_area(run.train.growth)
         if measured < own and measured <= _FIRST:
-            notes.append("the time of an update is that of a single image times the batch: rather too long")
-    read_seconds = _read(run, whole, here, batch=own)
-    seconds = None if step_seconds is None else run.train.steps * _together(run, here, step_seconds, read_seconds)
+            notes.append("the time of a step was measured with a single image and scaled: the real one is shorter")
+    read_seconds = _measure_reading(run, whole, here, batch=own)
+    seconds = None if step_seconds is None else run.train.steps * _step_with_reading(run, here, step_seconds, read_seconds)
     return Plan(
         steps=run.train.steps,
         epochs=run.train.steps * batch / facts.images,
         images=facts.images,
         batch_size=batch,
         micro_batch=rows,
-        parameters=counted.cost.parameters,
+        parameters=memory.cost.parameters,
         ranks=ranks,
-        rank_parameters=counted.held,
-        macs=counted.cost.macs,
-        exaflops=6 * counted.cost.macs * mean_area(run.train.growth) * run.train.steps * batch / 1e18,
+        rank_parameters=memory.held,
+        macs=memory.cost.macs,
+        exaflops=6 * memory.cost.macs * mean_area(run.train.growth) * run.train.steps * batch / 1e18,
         memory_bytes=needed,
         memory_free=free,
-        checkpoint_bytes=counted.cost.weight_bytes() * (1 + _slots(run) + bool(run.train.average.decay)),
+        checkpoint_bytes=memory.cost.weight_bytes() * (1 + _slots(run) + bool(run.train.average.decay)),
         step_seconds=step_seconds,
         read_seconds=read_seconds,
         seconds=seconds,
@@ -223,29 +228,30 @@ def plan(run: RunConfig, *, data: DataFacts | None = None, ranks: int | None = N
 
 
 def _slots(run: RunConfig) -> int:
+    """Tensors that the optimizer keeps per parameter."""
     return 2 if run.train.optimizer.kind == "adamw" else 1
 
 
-class _Needs:
-    """The memory of one process: its own part of the model where there are parts, and the activations of its images."""
+class _Memory:
+    """Estimates the memory of one process: its part of the model, and the activations of its images."""
 
-    def __init__(self, run: RunConfig, counted: Cost, ranks: int) -> None:
+    def __init__(self, run: RunConfig, cost: Cost, ranks: int) -> None:
         self.run = run
-        self.cost = counted
-        self.held, self.gathered = counted.parameters, 0
+        self.cost = cost
+        self.held, self.gathered = cost.parameters, 0
         if run.train.strategy == "fsdp" and ranks > 1:
-            parts = shares(run.model, run.train.precision, ranks=ranks)
-            self.held, self.gathered = parts.parameters, parts.gathered
+            size = shard_size(run.model, run.train.precision, ranks=ranks)
+            self.held, self.gathered = size.parameters, size.gathered
 
-    def memory(self, rows: int) -> int:
+    def needed(self, rows: int) -> int:
         """Bytes to train with that many images at a time."""
         wide = 2 if self.run.train.precision == "bfloat16" else 4
         copies = 2 + _slots(self.run) + bool(self.run.train.average.decay)  # weights, gradients, slots, average
         return self.held * copies * 4 + (self.gathered + self.cost.training_copies + rows * self.cost.training_kept) * wide
 
-    def fitting(self, rows: int, free: int) -> int:
-        """The largest number of images at a time, halving from `rows`, that the estimate says fits, 0 for none."""
-        while rows and self.memory(rows) > free:
+    def largest(self, rows: int, free: int) -> int:
+        """The largest number of images at a time that fits, halving from `rows`; 0 for none."""
+        while rows and self.needed(rows) > free:
             rows //= 2
         return rows
 
@@ -254,35 +260,34 @@ def _free(here: World) -> int:
     return int(torch.cuda.mem_get_info(here.device)[0]) if here.device.type == "cuda" else memory_available()
 
 
-def _measure(run: RunConfig, dataset: Dataset, here: World, *, batch: int, most: int) -> tuple[float, int]:
-    """Seconds of a whole batch's update, and by how many images that was measured."""
+def _measure_step(run: RunConfig, dataset: Dataset, here: World, *, batch: int, most: int) -> tuple[float, int]:
+    """Seconds of a step with a whole batch, and the number of images that it was measured with."""
     alone = replace(run, start=None, train=replace(run.train, strategy="single", micro_batch=0, growth=()))
-    players = assemble(alone, dataset, here, None)
-    stepper = Stepper(players.model, players.optimizers, players.task, alone.train, here)
+    state = create_state(alone, dataset, here)
 
-    def update(rows: int, step: int) -> float:
-        batch = _images(run, dataset, rows, step)
+    def timed(rows: int) -> float:
+        images = _random_batch(run, dataset, rows, seed=state.step)
         began = time.perf_counter()
-        stepper.update(batch, step=step, batch_size=rows, rate=1e-6)
+        update(state, images, epoch_length=rows)
         return time.perf_counter() - began
 
     first = min(_FIRST, most)
-    cold = update(first, 0)
-    if cold > _PATIENCE:
+    cold = timed(first)
+    if cold > _SECONDS:
         return cold * batch / first, first
-    small = update(first, 1)
+    small = timed(first)
     # Several images at once are never slower than one by one, so this keeps to the time.
-    rows = max(first, min(most, int(_PATIENCE / _UPDATES / max(small, 1e-6) * first)))
-    large = statistics.median(update(rows, 2 + turn) for turn in range(_UPDATES))
+    rows = max(first, min(most, int(_SECONDS / _REPEATS / max(small, 1e-6) * first)))
+    large = statistics.median(timed(rows) for _ in range(_REPEATS))
     if rows == first:
         return large * batch / rows, rows
-    # An update costs something once, whatever the batch, and something for each image.
+    # A step has a fixed cost and a cost per image.
     each = max(0.0, (large - small) / (rows - first))
     return large + each * (batch - rows), rows
 
 
-def _images(run: RunConfig, dataset: Dataset, rows: int, seed: int) -> Batch:
-    """Random images of the run's size, with labels of its kind."""
+def _random_batch(run: RunConfig, dataset: Dataset, rows: int, *, seed: int) -> Batch:
+    """Random images of the run's size, with random labels."""
     rng = np.random.default_rng(seed)
     images_BHWC = rng.integers(0, 256, (rows, *run.model.image_size, run.model.channels), np.uint8)
     classes = max(len(dataset.labels), 1)
@@ -291,8 +296,8 @@ def _images(run: RunConfig, dataset: Dataset, rows: int, seed: int) -> Batch:
     return Batch(images_BHWC=images_BHWC, labels=labels, index_B=np.arange(rows), epoch=0, position=rows, failed=())
 
 
-def _read(run: RunConfig, dataset: Dataset, here: World, *, batch: int) -> float:
-    """Seconds for one process to read and augment a batch, by a few images of the data itself."""
+def _measure_reading(run: RunConfig, dataset: Dataset, here: World, *, batch: int) -> float:
+    """Seconds in which one process reads and augments a batch, measured with a few images of the dataset."""
     rows = min(batch, _READ)
     few = replace(run.data.loader, batch_size=rows, workers=0, repeats=1, cache="none", corrupt="skip", corrupt_budget=0.99)
     loader = training_loader(replace(run, data=replace(run.data, loader=few)), dataset, here)
@@ -303,12 +308,11 @@ def _read(run: RunConfig, dataset: Dataset, here: World, *, batch: int) -> float
         return (time.perf_counter() - began) * batch / rows
 
 
-def _together(run: RunConfig, here: World, step: float, read: float) -> float:
-    """Seconds from one update to the next: beside an accelerator the slower of both; on a processor both want the same cores."""
+def _step_with_reading(run: RunConfig, here: World, step: float, read: float) -> float:
+    """Seconds from one step to the next: on a GPU the slower of step and reading; on a CPU both need the same cores."""
     workers = run.data.loader.workers
     if workers == 0:
         return step + read
     if here.device.type != "cpu":
         return max(step, read / workers)
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return step + read / min(workers, cores)
+    return step + read / min(workers, _cores())

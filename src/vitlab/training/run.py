@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from vitlab.checkpoints import Checkpoint
     from vitlab.config.overrides import DataFacts
-    from vitlab.training.callbacks import Listener
+    from vitlab.training.callbacks import Callback
     from vitlab.training.plan import Plan
     from vitlab.training.sweep import SweepEvent, Trial
 
@@ -144,7 +144,7 @@ class Run(Displayed):
         names = list(next((trial.metrics for trial in self.trials if trial.metrics), {}))
         chosen = self.config.train.optimizer.lr
         return [
-            {"lr": trial.rate, **{name: trial.metrics.get(name) for name in names}, "chosen": trial.rate == chosen}
+            {"lr": trial.lr, **{name: trial.metrics.get(name) for name in names}, "chosen": trial.lr == chosen}
             for trial in self.trials
         ]
 
@@ -188,6 +188,7 @@ class EventStream(Iterator["SweepEvent"]):
         out: str | Path,
         rates: Sequence[float] = (),
         data: DataFacts | None = None,
+        device: str = "auto",
         override: bool = False,
         dry_run: bool = False,
         tensorboard: bool = False,
@@ -200,6 +201,7 @@ class EventStream(Iterator["SweepEvent"]):
         self.control = Control()
         self._rates = tuple(rates)
         self._data = data
+        self._device = device
         self._override = override
         self._dry_run = dry_run
         self._tensorboard = tensorboard
@@ -226,7 +228,7 @@ class EventStream(Iterator["SweepEvent"]):
         Ctrl-C and SIGTERM end the run with a checkpoint: the same call resumes it.
         """
         from vitlab.training.control import signals
-        from vitlab.training.sweep import Swept
+        from vitlab.training.sweep import SweepFinished
 
         if self._dry_run:
             return self._planned()
@@ -239,11 +241,11 @@ class EventStream(Iterator["SweepEvent"]):
             with here:
                 for last in self:
                     for listener in listeners:
-                        listener.hear(last)
+                        listener.on_event(last)
         finally:
             for listener in listeners:
                 listener.close()
-        if isinstance(last, Swept):
+        if isinstance(last, SweepFinished):
             return self._swept(last)
         assert isinstance(last, Finished)
         return self._run(last, self.path, self.config)
@@ -251,7 +253,7 @@ class EventStream(Iterator["SweepEvent"]):
     def _begin(self) -> Iterator[SweepEvent]:
         if self._dry_run:
             return iter(())
-        from vitlab.training.cpu import keep_memory
+        from vitlab.training.control import keep_memory
         from vitlab.training.plan import this_machine
         from vitlab.training.sweep import sweep
         from vitlab.training.trainer import train
@@ -260,10 +262,16 @@ class EventStream(Iterator["SweepEvent"]):
             keep_memory()
         if self._rates:
             events: Iterator[SweepEvent] = sweep(
-                self.config, self._rates, out=self.path, judge=self._final_split, control=self.control, override=self._override
+                self.config,
+                self._rates,
+                out=self.path,
+                evaluate_split=self._final_split,
+                device=self._device,
+                control=self.control,
+                override=self._override,
             )
         else:
-            events = train(self.config, out=self.path, control=self.control, override=self._override)
+            events = train(self.config, out=self.path, device=self._device, control=self.control, override=self._override)
         return _logged(events) if self._tensorboard else events
 
     @property
@@ -285,39 +293,39 @@ class EventStream(Iterator["SweepEvent"]):
         )
 
     def _swept(self, swept: Any) -> Run:
-        from vitlab.training.sweep import final_of
+        from vitlab.training.sweep import final_config
 
-        config = final_of(self.config, swept.rate, self._final_split)
+        config = final_config(self.config, swept.lr, self._final_split)
         return self._run(swept.finished, self.path / "final", config, swept.trials)
 
     def _planned(self) -> Run:
         from vitlab.training.plan import plan
 
         self._events = iter(())
-        made = plan(self.config, data=self._data)
+        made = plan(self.config, data=self._data, device=self._device)
         return Run(path=self.path, config=self.config, plan=made, notes=(*self._notes, *made.notes), runs=len(self._rates) + 1)
 
 
-def _display(quiet: bool) -> list[Listener]:
+def _display(quiet: bool) -> list[Callback]:
     """Who hears of the run; under torchrun the leading process displays it for all."""
-    from vitlab.training.callbacks import listener_for
-    from vitlab.training.distributed import leads
+    from vitlab.training.callbacks import console_callback
+    from vitlab.training.distributed import is_main_process
 
-    return [] if quiet or not leads() else [listener_for(sys.stderr)]
+    return [] if quiet or not is_main_process() else [console_callback(sys.stderr)]
 
 
 def _logged(events: Iterator[SweepEvent]) -> Iterator[SweepEvent]:
     """The events, each also given to TensorBoard."""
     from vitlab.training.callbacks import TensorBoard
-    from vitlab.training.distributed import leads
+    from vitlab.training.distributed import is_main_process
 
-    if not leads():
+    if not is_main_process():
         yield from events
         return
     board = TensorBoard()
     try:
         for event in events:
-            board.hear(event)
+            board.on_event(event)
             yield event
     finally:
         board.close()

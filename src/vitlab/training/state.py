@@ -23,12 +23,12 @@ from vitlab.config.run import RunConfig
 from vitlab.config.serialize import Json, to_json
 from vitlab.config.swin import SwinConfig
 from vitlab.config.train import Average
-from vitlab.data.dataset import Dataset, ListedDataset
+from vitlab.data.dataset import Dataset, ImageDataset
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
 from vitlab.data.sampler import Share
 from vitlab.data.split import take_split
-from vitlab.data.transforms import evaluation_feed, training_feed
+from vitlab.data.transforms import evaluation_pipeline, training_pipeline
 from vitlab.errors import ConfigError, TrainingError
 from vitlab.io.trial import REMEDY
 from vitlab.models.bfloat16 import bfloat16_trouble
@@ -226,25 +226,25 @@ class RunningStatistics:
 
 def open_split(run: RunConfig, split: Split, dataset: Dataset | None = None) -> Dataset:
     """A split of the run's dataset; `dataset` is all of it (split `all`), if it is open already."""
-    if isinstance(dataset, ListedDataset):
+    if isinstance(dataset, ImageDataset):
         return take_split(dataset, split, run.data.rule, where=run.data.dataset)
     return open_dataset(run.data.dataset, split=split, rule=run.data.rule)
 
 
 def training_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     """The endless stream of this rank's training batches."""
-    feed = training_feed(run.data.augment, channels=run.model.channels, limits=run.data.limits)
-    return Loader(dataset, feed, config=run.data.loader, train=True, share=Share(rank=world.rank, ranks=world.ranks))
+    pipeline = training_pipeline(run.data.augment, channels=run.model.channels, limits=run.data.limits)
+    return Loader(dataset, pipeline, config=run.data.loader, train=True, share=Share(rank=world.rank, ranks=world.ranks))
 
 
 def evaluation_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     """This rank's part of the evaluation split, once."""
-    feed = evaluation_feed(run.preprocess, limits=run.data.limits)
+    pipeline = evaluation_pipeline(run.preprocess, limits=run.data.limits)
     batch = max(run.data.loader.batch_size, world.ranks)
     while 0 < len(dataset) % batch < world.ranks:  # under FSDP every rank needs images in every batch, or the others wait for it
         batch += 1
     config = replace(run.data.loader, batch_size=batch, repeats=1, balance=0.0, class_weights=None)
-    return Loader(dataset, feed, config=config, train=False, share=Share(rank=world.rank, ranks=world.ranks))
+    return Loader(dataset, pipeline, config=config, train=False, share=Share(rank=world.rank, ranks=world.ranks))
 
 
 def create_state(run: RunConfig, dataset: Dataset, world: World, snapshot: Snapshot | None = None) -> TrainState:

@@ -1,8 +1,8 @@
-"""The paper's way to a learning rate (app. B.1.1): try each on a held-out part, then train once more on all training images.
+"""A sweep over learning rates (app. B.1.1): try each on the validation split, then train once more on train and val together.
 
-trials/lr-0.01/    a run of its own for each rate, gone on with where it was left
-final/             the run with the best rate on train and val together
-sweep.json         what each rate came to, and which was chosen
+trials/lr-0.01/    a run for each learning rate; an interrupted sweep resumes there
+final/             the run with the best learning rate, on train+val
+sweep.json         the metrics of each learning rate, and the chosen one
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
+import torch
+
 from vitlab.config.data import Split
 from vitlab.config.overrides import differences
 from vitlab.config.run import RunConfig
+from vitlab.data.dataset import Dataset
 from vitlab.errors import ConfigError, DivergedError, TrainingError
 from vitlab.io.atomic import replacing
 from vitlab.training.control import Control
-from vitlab.training.distributed import leads, world
+from vitlab.training.distributed import is_main_process, world
 from vitlab.training.events import Event, Finished
 from vitlab.training.run_folder import RunDirectory
 from vitlab.training.trainer import score, train
@@ -29,184 +32,195 @@ from vitlab.training.trainer import score, train
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What one rate came to on the held-out part; `trouble` says why it has no metrics."""
+    """The metrics of one learning rate on the validation split; `error` says why it has none."""
 
-    rate: float
+    lr: float
     metrics: dict[str, float] = field(default_factory=dict)
-    trouble: str | None = None
+    error: str | None = None
 
     @property
     def score(self) -> float:
-        """By which trials are compared; minus infinity for one that failed."""
+        """The number by which trials are compared; minus infinity for one that failed."""
         return score(self.metrics) if self.metrics else -math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialBegan:
-    """Run `number` of `runs` begins, or goes on; the last of them is the final one."""
+class TrialStarted:
+    """Run `number` of `runs` starts or resumes; the last one is the final run."""
 
-    event: ClassVar[str] = "trial-began"
+    event: ClassVar[str] = "trial-started"
     number: int
     runs: int
-    rate: float
+    lr: float
     final: bool
     out: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialEnded:
-    """A rate was tried to its end; `before` where an earlier call of the sweep did it."""
+class TrialFinished:
+    """A learning rate was tried to the end; `cached` if by an earlier call of the sweep."""
 
-    event: ClassVar[str] = "trial-ended"
+    event: ClassVar[str] = "trial-finished"
     trial: Trial
-    before: bool
+    cached: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
-    """The sweep is over: all trials, the rate that was chosen, and how the final run ended."""
+class SweepFinished:
+    """The sweep is over: all trials, the chosen learning rate, and how the final run ended."""
 
-    event: ClassVar[str] = "swept"
+    event: ClassVar[str] = "sweep-finished"
     trials: tuple[Trial, ...]
-    rate: float
+    lr: float
     finished: Finished
 
 
-SweepEvent = Event | TrialBegan | TrialEnded | Swept
+SweepEvent = Event | TrialStarted | TrialFinished | SweepFinished
 
 
-def trial_of(run: RunConfig, rate: float) -> RunConfig:
-    """The run that tries a rate: it learns from `train` and is judged by `val`."""
-    optimizer = replace(run.train.optimizer, lr=rate, adam_lr=run.train.optimizer.adam_lr * rate / run.train.optimizer.lr)
+def trial_config(run: RunConfig, lr: float) -> RunConfig:
+    """The run that tries a learning rate: it trains on `train` and is evaluated on `val`."""
+    optimizer = replace(run.train.optimizer, lr=lr, adam_lr=run.train.optimizer.adam_lr * lr / run.train.optimizer.lr)
     return replace(
         run,
-        name=f"{run.name}-lr-{rate:g}",
+        name=f"{run.name}-lr-{lr:g}",
         data=replace(run.data, train_split="train", evaluate_split="val"),
-        train=replace(run.train, optimizer=optimizer, max_minutes=0.0),  # the sweep as a whole keeps to the time
+        train=replace(run.train, optimizer=optimizer, max_minutes=0.0),  # the time limit is that of the whole sweep
     )
 
 
-def final_of(run: RunConfig, rate: float, judge: Split | None) -> RunConfig:
-    """The run with the chosen rate: it learns from `train` and `val`, and is judged by `judge` once, at its end."""
-    trial = trial_of(run, rate)
+def final_config(run: RunConfig, lr: float, evaluate_split: Split | None) -> RunConfig:
+    """The run with the chosen learning rate: it trains on `train+val`, and is evaluated once, at its end."""
+    trial = trial_config(run, lr)
     return replace(
         trial,
         name=run.name,
-        data=replace(trial.data, train_split="train+val", evaluate_split=judge),
+        data=replace(trial.data, train_split="train+val", evaluate_split=evaluate_split),
         train=replace(trial.train, evaluate_every=0, patience=0),
     )
 
 
 def sweep(
     run: RunConfig,
-    rates: Sequence[float],
+    lrs: Sequence[float],
     *,
     out: str | Path,
-    judge: Split | None = None,
+    evaluate_split: Split | None = None,
+    dataset: Dataset | None = None,
+    device: str | torch.device = "auto",
     control: Control | None = None,
     override: bool = False,
 ) -> Iterator[SweepEvent]:
-    """Try every rate, choose the best on `val`, train on `train+val`; tell everything, and go on where an earlier call stopped.
+    """Try every learning rate, choose the best on `val`, and train on `train+val`; an interrupted sweep resumes.
 
-    Of equal accuracies the lower loss wins, then the lower rate. A rate at which training breaks down has lost. Where `control`
-    or `run.train.max_minutes` stops a run, the sweep stops with it, its last event being that run's `Finished`.
+    With equal accuracy the lower loss wins, then the lower learning rate. A learning rate at which training diverges loses. If
+    `control` or `run.train.max_minutes` stops a run, the sweep stops too, and its last event is that run's `Finished`.
+    `evaluate_split` is for the final run. `dataset` is the whole dataset (split `all`), if it is open already.
     """
-    _check(run, rates)
-    with world():  # one for all runs: what torchrun gave cannot be joined a second time
-        yield from _swept(run, rates, Path(out), judge=judge, control=control or Control(), override=override)
+    _check(run, lrs)
+    options = _Options(dataset=dataset, device=device, control=control or Control(), override=override)
+    with world(device):  # one process group for all runs: torchrun's cannot be joined twice
+        yield from _sweep(run, lrs, Path(out), evaluate_split, options)
 
 
-def _swept(
-    run: RunConfig, rates: Sequence[float], root: Path, *, judge: Split | None, control: Control, override: bool
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """The arguments of `train` that all runs of a sweep share."""
+
+    dataset: Dataset | None
+    device: str | torch.device
+    control: Control
+    override: bool
+
+    def train(self, run: RunConfig, out: Path) -> Iterator[Event]:
+        return train(run, out=out, dataset=self.dataset, device=self.device, control=self.control, override=self.override)
+
+
+def _sweep(
+    run: RunConfig, lrs: Sequence[float], root: Path, evaluate_split: Split | None, options: _Options
 ) -> Iterator[SweepEvent]:
     deadline = time.monotonic() + run.train.max_minutes * 60 if run.train.max_minutes else math.inf
     trials = list[Trial]()
-    for number, rate in enumerate(rates, 1):
-        place = root / "trials" / f"lr-{rate:g}"
-        wanted = trial_of(run, rate)
-        if (done := _done(wanted, place)) is not None:
-            trials.append(Trial(rate=rate, metrics=done.metrics))
-            yield TrialEnded(trial=trials[-1], before=True)
+    for number, lr in enumerate(lrs, 1):
+        place = root / "trials" / f"lr-{lr:g}"
+        config = trial_config(run, lr)
+        if (done := _complete(config, place)) is not None:
+            trials.append(Trial(lr=lr, metrics=done.metrics))
+            yield TrialFinished(trial=trials[-1], cached=True)
             continue
-        yield TrialBegan(number=number, runs=len(rates) + 1, rate=rate, final=False, out=place)
+        yield TrialStarted(number=number, runs=len(lrs) + 1, lr=lr, final=False, out=place)
         try:
-            ended = yield from _watched(train(wanted, out=place, control=control, override=override), control, deadline)
+            ended = yield from _until(options.train(config, place), options.control, deadline)
         except DivergedError as error:
-            trials.append(Trial(rate=rate, trouble=error.message))
+            trials.append(Trial(lr=lr, error=error.message))
         else:
-            if ended.reason not in ("finished", "patience"):
+            if not ended.complete:
                 return
-            trials.append(Trial(rate=rate, metrics=ended.metrics))
-        yield TrialEnded(trial=trials[-1], before=False)
+            trials.append(Trial(lr=lr, metrics=ended.metrics))
+        yield TrialFinished(trial=trials[-1], cached=False)
         _write(root, trials, None)
-    best = max(trials, key=lambda trial: (trial.score, -trial.metrics.get("loss", math.inf), -trial.rate))
+    best = max(trials, key=lambda trial: (trial.score, -trial.metrics.get("loss", math.inf), -trial.lr))
     if not best.metrics:
-        raise TrainingError(f"training broke down at every rate: {best.trouble}", hint="lower rates, or a longer warm-up")
-    place, wanted = root / "final", final_of(run, best.rate, judge)
-    _write(root, trials, best.rate)
-    final = _done(wanted, place)
+        raise TrainingError(f"training diverged at every learning rate: {best.error}", hint="use lower ones, or a longer warm-up")
+    place, config = root / "final", final_config(run, best.lr, evaluate_split)
+    _write(root, trials, best.lr)
+    final = _complete(config, place)
     if final is None:
-        yield TrialBegan(number=len(rates) + 1, runs=len(rates) + 1, rate=best.rate, final=True, out=place)
-        final = yield from _watched(train(wanted, out=place, control=control, override=override), control, deadline)
-        if final.reason not in ("finished", "patience"):
+        yield TrialStarted(number=len(lrs) + 1, runs=len(lrs) + 1, lr=best.lr, final=True, out=place)
+        final = yield from _until(options.train(config, place), options.control, deadline)
+        if not final.complete:
             return
-    yield Swept(trials=tuple(trials), rate=best.rate, finished=final)
+    yield SweepFinished(trials=tuple(trials), lr=best.lr, finished=final)
 
 
-def _check(run: RunConfig, rates: Sequence[float]) -> None:
-    if not rates:
-        raise ConfigError("a sweep needs rates to try")
-    for rate in rates:
-        if not 0 < rate < math.inf:
-            raise ConfigError(f"rates={tuple(rates)} must be positive numbers")
-    names = [f"{rate:g}" for rate in rates]
+def _check(run: RunConfig, lrs: Sequence[float]) -> None:
+    if not lrs:
+        raise ConfigError("a sweep needs learning rates to try")
+    for lr in lrs:
+        if not 0 < lr < math.inf:
+            raise ConfigError(f"learning rates {tuple(lrs)} must be positive numbers")
+    names = [f"{lr:g}" for lr in lrs]
     if len(set(names)) < len(names):
-        raise ConfigError(f"rates={tuple(rates)} name one of them twice")
+        raise ConfigError(f"learning rates {tuple(lrs)} contain one twice")
     if run.train.masked is not None:
-        raise ConfigError("a sweep chooses by accuracy on labels, which masked patch prediction does not have")
+        raise ConfigError("a sweep compares accuracies, and masked patch prediction has none")
 
 
-def _watched(events: Iterator[Event], control: Control, deadline: float) -> Generator[Event, None, Finished]:
-    """The events of one run, ended with a checkpoint when the time of the whole sweep is up; returns its last."""
+def _until(events: Iterator[Event], control: Control, deadline: float) -> Generator[Event, None, Finished]:
+    """The events of one run, stopped with a checkpoint when the time of the whole sweep is up; returns the last one."""
     for event in events:
         if time.monotonic() >= deadline and control.stop is None:
-            control.ask_stop("max-time")
+            control.request_stop("max-time")
         yield event
         if isinstance(event, Finished):
             return event
     raise AssertionError("a run ends with Finished")
 
 
-def _done(run: RunConfig, place: Path) -> Finished | None:
-    """How the run at a place ended, if it is this run and came to its end."""
+def _complete(run: RunConfig, place: Path) -> Finished | None:
+    """How the run in a folder ended, if it is this run and is complete."""
     directory = RunDirectory(place)
     before = directory.config()
     if before is None or differences(before, run, course=True):
         return None
-    for event in reversed(directory.events()):
-        if event.get("event") == Finished.event and event.get("reason") in ("finished", "patience"):
-            return _finished(event)
+    for line in reversed(directory.events()):
+        if line.get("event") == Finished.event and line.get("reason") in ("finished", "patience"):
+            model = line["model"]
+            return Finished(
+                step=line["step"],
+                reason=line["reason"],
+                model=None if model is None else Path(model),
+                metrics={name: float(value) for name, value in line["metrics"].items()},
+                seconds=float(line["seconds"]),
+            )
     return None
 
 
-def _finished(line: dict[str, object]) -> Finished:
-    step, model, metrics, seconds = line.get("step"), line.get("model"), line.get("metrics"), line.get("seconds")
-    assert isinstance(step, int)
-    assert isinstance(metrics, dict)
-    return Finished(
-        step=step,
-        reason="finished" if line.get("reason") == "finished" else "patience",
-        model=Path(model) if isinstance(model, str) else None,
-        metrics={str(name): float(value) for name, value in metrics.items()},
-        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
-    )
-
-
 def _write(root: Path, trials: Sequence[Trial], chosen: float | None) -> None:
-    if not leads():
+    if not is_main_process():
         return
-    rows = [{"rate": trial.rate, "metrics": trial.metrics, "trouble": trial.trouble} for trial in trials]
-    text = (json.dumps({"version": 1, "trials": rows, "chosen": chosen}, indent=2) + "\n").encode()
+    rows = [{"lr": trial.lr, "metrics": trial.metrics, "error": trial.error} for trial in trials]
+    text = (json.dumps({"version": 2, "trials": rows, "chosen": chosen}, indent=2) + "\n").encode()
     root.mkdir(parents=True, exist_ok=True)
     with replacing(root / "sweep.json", needed=len(text)) as file:
         file.write(text)

@@ -1,12 +1,18 @@
-"""The training loop: an iterator of events. It tells; whoever listens acts."""
+"""Training: `train` is a stream of events, `Trainer` the story of a run, `update` one step.
+
+    for event in train(run, out="runs/a"):
+        ...
+
+To understand a step from the batch to `optimizer.step()`, read `update` here, then tasks.py, optim.py, objective/losses.py and
+models/vit.py. Every random choice depends on the seed and the step only, so a resumed run repeats an uninterrupted one bit by bit.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -16,205 +22,356 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from vitlab.config.run import RunConfig
-from vitlab.config.train import TrainConfig, scale_at, scaled
+from vitlab.config.train import scale_at, scaled
 from vitlab.data.batch import Batch
+from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader, Stream
+from vitlab.data.opening import open_dataset
 from vitlab.errors import DivergedError, TrainingError, VitlabError
-from vitlab.evaluation.classify import Answers, answer, headline
-from vitlab.training.checkpointing import Checkpointer
-from vitlab.training.control import Control, Stopped
-from vitlab.training.distributed import World, resharded, without_talk, world
-from vitlab.training.events import Evaluated, Event, Finished, Reason, Shrunk, Skipped, Started, Stepped, Warned
-from vitlab.training.optim import learning_rate, set_rates
-from vitlab.training.run_folder import Progress, RunDirectory, last_good
-from vitlab.training.state import Statistics, TrainState, assemble, evaluation_loader, open_part, training_loader
-from vitlab.training.tasks import PredictMasked, Task, Work
+from vitlab.evaluation.classification import Logits, collect_logits, headline
+from vitlab.inference.backends import TorchBackend
+from vitlab.inference.engine import run_batches
+from vitlab.training.checkpointing import Checkpointer, latest_snapshot
+from vitlab.training.control import Control, StopRequested
+from vitlab.training.distributed import World, gradient_sync, reshard, world
+from vitlab.training.events import (
+    Evaluated,
+    Event,
+    Finished,
+    MicroBatchReduced,
+    Reason,
+    Skipped,
+    Started,
+    Stepped,
+    Warned,
+    event_to_json,
+)
+from vitlab.training.optim import learning_rate, set_learning_rates
+from vitlab.training.run_folder import RunDirectory
+from vitlab.training.state import TrainState, create_state, evaluation_loader, open_split, training_loader
+from vitlab.training.tasks import Inputs, PredictMasked
 
-# One update: a batch in parts that fit into memory, gradients added up, clipped, checked, applied.
-#
-# The update does not depend on the size of the parts, but with BatchNorm, which normalises each by itself; and what is not finite
-# is never applied.
-
+_MAX_SKIPPED_IN_A_ROW = 3
+_REASONS: tuple[Reason, ...] = ("terminated", "interrupted", "max-time", "patience", "finished")
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-_MIX_STREAM, _NOISE_STREAM = 201, 202
+_MIX_STREAM, _NOISE_STREAM, _EVALUATION_STREAM = 201, 202, 203  # independent random streams of one seed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What an update came to: means over the whole batch. `fault` says why nothing was applied, or is None."""
+def train(
+    run: RunConfig,
+    *,
+    out: str | Path,
+    dataset: Dataset | None = None,
+    device: str | torch.device = "auto",
+    control: Control | None = None,
+    override: bool = False,
+) -> Generator[Event, None, None]:
+    """Train, and yield what happens. A run that was stopped resumes from its last checkpoint in the folder `out`.
 
-    loss: float
-    accuracy: float | None
-    gradient_norm: float
-    fault: str | None
-    micro_batch: int
-    shrunk: bool
+    `dataset` is the run's whole dataset (split `all`), if it is open already. `control` requests a stop or a checkpoint from
+    outside. `override` resumes with a changed config. Under torchrun, the same call distributes the work over its processes.
+    """
+    directory = RunDirectory(out)
+    with world(device) as here, directory.locked() if here.is_main else nullcontext():
+        if here.is_main:
+            directory.begin(run, override=override)
+        here.barrier()
+        yield from Trainer(run, directory, here, control or Control(), dataset).events()
 
 
-class Stepper:
-    """Makes updates of one model; `micro_batch` shrinks when memory runs out and stays so."""
+class Trainer:
+    """One run, from where it is to where it ends."""
+
+    state: TrainState
+    checkpointer: Checkpointer | None = None  # None until there is a state to save
 
     def __init__(
-        self, model: nn.Module, optimizers: list[torch.optim.Optimizer], task: Task, config: TrainConfig, world: World
+        self, run: RunConfig, directory: RunDirectory, world: World, control: Control, dataset: Dataset | None = None
     ) -> None:
-        self.model = model
-        self.optimizers = optimizers
-        self.task = task
-        self.config = config
+        self.run = run
+        self.directory = directory
         self.world = world
-        self.micro_batch = config.micro_batch
-        self.statistics = Statistics(model)
+        self.control = control
+        self.began = time.monotonic()
+        self.metrics: dict[str, float] = {}
+        self.evaluated_at = -1
+        whole = open_dataset(run.data.dataset, split="all", rule=run.data.rule) if dataset is None else dataset
+        self.dataset = open_split(run, run.data.train_split, whole)
+        self.train_loader = training_loader(run, self.dataset, world)
+        self.eval_loader: Loader | None = None
+        if run.data.evaluate_split is not None:
+            self.eval_loader = evaluation_loader(run, open_split(run, run.data.evaluate_split, whole), world)
 
-    def update(self, batch: Batch, *, step: int, batch_size: int, rate: float) -> Outcome:
-        """Update number `step`, counted from 0, with that learning rate; `batch_size` is the global one."""
-        set_rates(self.optimizers, rate, self.config.optimizer)
-        work = self._prepare(batch, step)
-        rows = len(work.images_BHWC)
-        size = min(self.micro_batch or rows, rows)
-        shrunk = False
-        self.statistics.keep()
-        while True:
+    def events(self) -> Iterator[Event]:
+        """Every event of the run; rank 0 also writes them to `events.jsonl`."""
+        try:
+            for event in self._events():
+                if self.world.is_main:
+                    self.directory.append_event(event_to_json(event))
+                yield event
+        finally:
+            if self.checkpointer is not None:
+                self.checkpointer.close()
+
+    def _events(self) -> Iterator[Event]:
+        """The story of a run."""
+        config = self.run.train
+        snapshot, warnings = latest_snapshot(self.directory, lazy=self.world.ranks > 1)
+        if self.world.is_main:
+            self.directory.drop_events_after(0 if snapshot is None else snapshot.progress.step)
+        with self.train_loader.batches(0 if snapshot is None else snapshot.progress.position) as batches:
+            # The workers of the loader start before the model takes memory.
+            self.state = state = create_state(self.run, self.dataset, self.world, snapshot)
+            self.checkpointer = checkpointer = Checkpointer(self.directory, state)
+            checkpointer.saved = -1 if snapshot is None else state.step
+            yield self._started(resumed=snapshot is not None)
+            yield from (Warned(step=state.step, message=warning) for warning in warnings)
             try:
-                loss, right = self._gradients(work, size, step=step, batch_size=batch_size)
-                break
-            except (RuntimeError, MemoryError) as error:
-                if not _out_of_memory(error):
-                    raise
-                self._forget()
-                self.statistics.restore()
-                if size == 1:
-                    raise TrainingError(
-                        "memory ran out with a single image at a time",
-                        hint="a smaller model or image size, recompute=True, or bfloat16",
-                    ) from error
-                size, shrunk = -(-size // 2), True
-        self.micro_batch = size if shrunk or self.micro_batch else 0
-        return self._apply(loss, right, size=size, shrunk=shrunk)
+                if state.progress.evaluation_due:  # the run was stopped before it
+                    yield from self.evaluate()
+                while (reason := self._end_reason()) is None:
+                    yield from self.train_step(batches)
+                    if _due(state.step, config.evaluate_every):
+                        yield from self.evaluate()
+                    if self._checkpoint_requested() or _due(state.step, config.save_every):
+                        yield from checkpointer.save(self.metrics)
+            except StopRequested:
+                reason = self._agreed(self.control.stop)
+            except DivergedError:
+                raise
+            except VitlabError:  # keep what was learned; other ranks do not know of the error, so they cannot help to save
+                if self.world.ranks == 1 and not checkpointer.failed:
+                    yield from checkpointer.save(self.metrics)
+                    yield from checkpointer.wait()
+                raise
+        yield from self._finish(reason or "finished", checkpointer)
 
-    def _prepare(self, batch: Batch, step: int) -> Work:
-        rng = np.random.default_rng([self.config.seed, _MIX_STREAM, step])
-        images_BHWC = torch.from_numpy(np.asarray(batch.images_BHWC))
-        scale = scale_at(step, steps=self.config.steps, growth=self.config.growth)
-        if scale != 1:
-            images_BHWC = _shrunk(images_BHWC, scale)
-        work = self.task.prepare(images_BHWC, torch.from_numpy(np.asarray(batch.labels)), rng)
-        device = self.world.device
-        return Work(images_BHWC=work.images_BHWC.to(device), wanted=tuple(tensor.to(device) for tensor in work.wanted))
+    def train_step(self, batches: Stream) -> Iterator[Event]:
+        """Take the next batch and make one update."""
+        state, checkpointer = self.state, self.checkpointer
+        assert checkpointer is not None
+        known = len(batches.failures)
+        with nullcontext() if self.world.ranks > 1 else self.control.waiting():  # ranks stop after the same step
+            batch = next(batches)
+        yield from (Warned(step=state.step, message=str(failure)) for failure in batches.failures[known:])
+        micro_batch = state.micro_batch
+        event = update(state, batch, epoch_length=self.train_loader.sampler.epoch_length)
+        yield from checkpointer.wait()  # a checkpoint is written during one step; a crash loses one interval at most
+        if state.micro_batch != micro_batch:
+            yield MicroBatchReduced(step=state.step, micro_batch=state.micro_batch)
+        yield event
+        if isinstance(event, Skipped) and event.in_a_row >= _MAX_SKIPPED_IN_A_ROW:
+            raise DivergedError(
+                f"training diverged at step {event.step}: {event.reason}, {event.in_a_row} times in a row; none was applied",
+                hint="use a lower learning rate, a longer warm-up, gradient clipping or float32",
+            )
 
-    def _gradients(self, work: Work, size: int, *, step: int, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Add up the gradients of all parts; the sums over our rows of loss / batch and of right / batch."""
-        rows = len(work.images_BHWC)
-        loss = torch.zeros((), device=self.world.device)
-        right = torch.zeros((), device=self.world.device)
-        for start in range(0, rows, size):
-            stop = min(start + size, rows)
-            part = Work(images_BHWC=work.images_BHWC[start:stop], wanted=tuple(tensor[start:stop] for tensor in work.wanted))
-            with without_talk(self.model, last=stop == rows), self._noise(step, start):
-                with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-                    loss_B, right_B = self.task.loss(self.model, part)
-                share = loss_B.sum() / batch_size
-                # Gradients are averaged over ranks, each of which has only its part of the batch.
-                torch.autograd.backward(share * self.world.ranks)
-            loss += share.detach()
-            right += right_B.detach().sum() / batch_size
-        return loss, right
+    def evaluate(self) -> Iterator[Event]:
+        """Compute the metrics of the evaluation split, and save a checkpoint if they are the best so far."""
+        progress, checkpointer = self.state.progress, self.checkpointer
+        if self.eval_loader is None or self.evaluated_at == progress.step:
+            return
+        assert checkpointer is not None
+        progress.evaluation_due = True  # as long as it is not complete
+        self.metrics = evaluate(self.state, self.eval_loader, self.control)
+        progress.evaluation_due = False
+        self.evaluated_at = progress.step
+        value = score(self.metrics)
+        best = math.isfinite(value) and (progress.best is None or value > progress.best)
+        progress.best, progress.stale = (value, 0) if best else (progress.best, progress.stale + 1)
+        yield Evaluated(step=progress.step, metrics=self.metrics, averaged=self.state.average is not None, best=best)
+        if best:
+            yield from checkpointer.save(self.metrics, best=True)
 
-    def _apply(self, loss: Tensor, right: Tensor, *, size: int, shrunk: bool) -> Outcome:
-        totals = self.world.sum(torch.stack([loss, right]))
-        mean_loss, accuracy = totals.tolist()
-        norm = self._clip()
-        fault = None
-        if not np.isfinite(mean_loss):
-            fault = f"the loss is {mean_loss}"
-        elif not np.isfinite(norm):
-            fault = f"the gradient's norm is {norm}"
-        if fault is None:
-            for optimizer in self.optimizers:
-                optimizer.step()
-            self.statistics.share(self.world)
-        else:
-            self.statistics.restore()
-        self._forget()
-        return Outcome(
-            loss=mean_loss,
-            accuracy=None if np.isnan(accuracy) else accuracy,
-            gradient_norm=norm,
-            fault=fault,
-            micro_batch=size,
-            shrunk=shrunk,
+    def _started(self, *, resumed: bool) -> Started:
+        parameters = list(self.state.model.parameters())
+        device = () if self.world.device.type == "cpu" else (f"trains on {self.world.device}",)
+        return Started(
+            step=self.state.step,
+            steps=self.run.train.steps,
+            parameters=sum(parameter.numel() for parameter in parameters),
+            trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+            images=len(self.dataset),
+            out=self.directory.root,
+            resumed=resumed,
+            notes=(*device, *self.train_loader.notes, *self.state.facts.notes),
         )
 
-    def _clip(self) -> float:
-        learning = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
-        limit = self.config.optimizer.clip or float("inf")
-        norm = nn.utils.clip_grad_norm_(learning, limit, foreach=True)
-        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    def _end_reason(self) -> Reason | None:
+        """Why the run ends here, or None."""
+        config, progress = self.run.train, self.state.progress
+        if progress.step >= config.steps:
+            return "finished"
+        if 0 < config.patience <= progress.stale:
+            return "patience"
+        step_seconds = progress.seconds / progress.step if progress.step else 0.0
+        late = config.max_minutes > 0 and time.monotonic() - self.began + 2 * step_seconds >= config.max_minutes * 60
+        return self._agreed(self.control.stop or ("max-time" if late else None))
 
-    def _forget(self) -> None:
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
+    def _agreed(self, reason: Reason | None) -> Reason | None:
+        """The same reason on every rank if one of them has one: a signal may reach only some of them."""
+        if self.world.ranks == 1:
+            return reason
+        votes = self.world.sum(torch.tensor([float(reason == known) for known in _REASONS], device=self.world.device))
+        return next((known for known, count in zip(_REASONS, votes.tolist(), strict=True) if count), None)
 
-    def _noise(self, step: int, row: int) -> AbstractContextManager[None]:
-        """Dropout and stochastic depth drawn from (seed, step, rank, row), whatever happened before; the caller's state stays."""
-        seed = np.random.SeedSequence([self.config.seed, _NOISE_STREAM, step, self.world.rank, row]).generate_state(1, np.uint64)
-        return _seeded(int(seed[0]) >> 1, self.world.device)
+    def _checkpoint_requested(self) -> bool:
+        requested = self.world.any(self.control.save) if self.world.ranks > 1 else self.control.save
+        self.control.save = False
+        return requested
 
-
-class _seeded(AbstractContextManager[None]):  # noqa: N801 (used like a function)
-    """Torch's global generators seeded within the block, and as they were after it."""
-
-    def __init__(self, seed: int, device: torch.device) -> None:
-        devices = [device.index or 0] if device.type == "cuda" else []
-        self.fork = torch.random.fork_rng(devices=devices)
-        self.seed = seed
-
-    def __enter__(self) -> None:
-        self.fork.__enter__()
-        torch.manual_seed(self.seed)
-
-    def __exit__(self, *reason: object) -> None:
-        self.fork.__exit__(None, None, None)
-
-
-def _shrunk(images_BHWC: Tensor, scale: float) -> Tensor:
-    """Images of uint8 at a scale below 1, antialiased."""
-    _, height, width, _ = images_BHWC.shape
-    size = scaled((height, width), scale)
-    small_BCHW = F.interpolate(images_BHWC.permute(0, 3, 1, 2), size=size, mode="bilinear", antialias=True)
-    return small_BCHW.permute(0, 2, 3, 1)
+    def _finish(self, reason: Reason, checkpointer: Checkpointer) -> Iterator[Event]:
+        if reason in ("finished", "patience", "max-time"):
+            try:
+                yield from self.evaluate()
+            except StopRequested:
+                reason = self._agreed(self.control.stop) or reason
+        yield from checkpointer.save(self.metrics)
+        yield from checkpointer.wait()
+        complete = reason in ("finished", "patience")
+        model = checkpointer.export_model() if complete and self.world.is_main else None
+        self.world.disk_barrier()
+        seconds = time.monotonic() - self.began
+        yield Finished(step=self.state.step, reason=reason, model=model, metrics=self.metrics, seconds=seconds)
 
 
-def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+def update(state: TrainState, batch: Batch, *, epoch_length: int) -> Stepped | Skipped:
+    """One step: gradients of the whole batch, clipped and applied. A loss or gradient that is not finite is never applied.
+
+    The update does not depend on the micro-batch size, except with BatchNorm, which normalises each micro-batch by itself.
+    """
+    began = time.monotonic()
+    config, progress, images = state.run.train, state.progress, state.run.data.loader.batch_size
+    lr = learning_rate(state.step, peak=config.optimizer.lr, steps=config.steps, schedule=config.schedule)
+    set_learning_rates(state.optimizers, lr, config.optimizer)
+    inputs = prepare_inputs(state, batch)
+    loss, accuracy, micro_batch = accumulate_gradients(state, inputs)
+    gradient_norm = clip_gradients(state.model, config.optimizer.clip)
+    problem = _not_finite(loss, gradient_norm)
+    if problem is None:
+        for optimizer in state.optimizers:
+            optimizer.step()
+        state.statistics.synchronise(state.world)
+        if state.average is not None:
+            state.average.update(state.core, state.step)
+    else:
+        state.statistics.restore()
+    state.zero_grad()
+    seconds = time.monotonic() - began
+    progress.step += 1
+    progress.position = progress.step * images
+    progress.seconds += seconds
+    progress.skipped += problem is not None
+    progress.skipped_in_a_row = 0 if problem is None else progress.skipped_in_a_row + 1
+    if problem is not None:
+        samples = tuple(int(index) for index in batch.index_B)
+        return Skipped(step=state.step, reason=problem, in_a_row=progress.skipped_in_a_row, samples=samples)
+    return Stepped(
+        step=state.step,
+        epoch=progress.position / epoch_length,
+        loss=loss,
+        accuracy=None if math.isnan(accuracy) else accuracy,
+        lr=lr,
+        gradient_norm=gradient_norm,
+        images=images,
+        seconds=seconds,
+        micro_batch=micro_batch,
+    )
 
 
-# A look at the held-out images during training, with the averaged weights where the run averages.
-
-_VALIDATION_STREAM = 203
-
-
-def validate(players: TrainState, judge: Loader, run: RunConfig, here: World, control: Control) -> dict[str, float]:
-    """Names and values: loss, top1, ... over every held-out image of all ranks. `Stopped` where a stop is asked for meanwhile."""
-    with swapped(players):
-        players.model.eval()
-        try:
-            with judge.batches() as stream:
-                batches = _until_stopped(stream, here, control)
-                if isinstance(players.task, PredictMasked):
-                    return {"loss": _masked_loss(players, batches, run, here)}
-                own = answer(players.whole, batches, run.preprocess, device=here.device)
-            return {name: float(value) for name, value in headline(_merged(here.gather(own))).items()}
-        finally:
-            resharded(players.model)
-            players.model.train()
+def prepare_inputs(state: TrainState, batch: Batch) -> Inputs:
+    """The batch on the device, with every random choice made: resized (progressive resizing), mixed or masked."""
+    config = state.run.train
+    rng = np.random.default_rng([config.seed, _MIX_STREAM, state.step])
+    images_BHWC = torch.from_numpy(np.asarray(batch.images_BHWC))
+    scale = scale_at(state.step, steps=config.steps, growth=config.growth)
+    if scale != 1:
+        images_BHWC = _resized(images_BHWC, scale)
+    inputs = state.task.prepare(images_BHWC, torch.from_numpy(np.asarray(batch.labels)), rng)
+    return inputs.to(state.world.device)
 
 
-def _until_stopped(stream: Stream, here: World, control: Control) -> Iterator[Batch]:
-    """The batches, as long as nobody asks for a stop; ranks, which need each other for every layer, stop before the same batch."""
+def accumulate_gradients(state: TrainState, inputs: Inputs) -> tuple[float, float, int]:
+    """Forward and backward in micro-batches, halved when memory runs out: mean loss and accuracy, and the micro-batch size."""
+    size = min(state.micro_batch or len(inputs), len(inputs))
+    state.statistics.keep()
     while True:
-        if here.ranks > 1:
-            if here.any(control.stop is not None):
-                raise Stopped
+        try:
+            loss, accuracy = _gradients(state, inputs, size)
+            return loss, accuracy, size
+        except (RuntimeError, MemoryError) as error:
+            if not _out_of_memory(error):
+                raise
+            state.zero_grad()
+            state.statistics.restore()
+            if size == 1:
+                raise TrainingError(
+                    "out of memory with a single image at a time",
+                    hint="use a smaller model or image size, recompute=True, or bfloat16",
+                ) from error
+            state.progress.micro_batch = size = -(-size // 2)
+
+
+def _gradients(state: TrainState, inputs: Inputs, size: int) -> tuple[float, float]:
+    """Add up the gradients of all micro-batches; the mean loss and accuracy over the global batch."""
+    here, batch_size = state.world, state.run.data.loader.batch_size
+    bfloat16 = state.run.train.precision == "bfloat16"
+    loss, correct = torch.zeros((), device=here.device), torch.zeros((), device=here.device)
+    for start, part in inputs.split(size):
+        last = start + len(part) == len(inputs)
+        with gradient_sync(state.model, enabled=last), _noise(state, start):
+            with torch.autocast(here.device.type, torch.bfloat16, enabled=bfloat16):
+                loss_B, correct_B = state.task.loss(state.model, part)
+            part_loss = loss_B.sum() / batch_size
+            # DDP and FSDP average gradients over ranks, each of which has only its part of the batch.
+            torch.autograd.backward(part_loss * here.ranks)
+        loss += part_loss.detach()
+        correct += correct_B.detach().sum() / batch_size
+    mean_loss, accuracy = here.sum(torch.stack([loss, correct])).tolist()
+    return mean_loss, accuracy
+
+
+def clip_gradients(model: nn.Module, limit: float) -> float:
+    """Clip the global gradient norm to `limit`, 0 for no limit; returns the norm before."""
+    with_gradient = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    norm = nn.utils.clip_grad_norm_(with_gradient, limit or float("inf"), foreach=True)
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+
+def evaluate(state: TrainState, loader: Loader, control: Control) -> dict[str, float]:
+    """Metrics (loss, top1, ...) over the images of all ranks, with the averaged weights if the run averages.
+
+    StopRequested if a stop is requested meanwhile.
+    """
+    with state.averaged_weights():
+        state.model.eval()
+        try:
+            with loader.batches() as stream:
+                batches = _until_stopped(stream, state.world, control)
+                if isinstance(state.task, PredictMasked):
+                    return {"loss": _masked_loss(state, batches)}
+                backend = TorchBackend(state.unwrapped, state.run.preprocess, device=state.world.device)
+                logits = collect_logits(run_batches(backend, batches))
+            return {name: float(value) for name, value in headline(_joined(state.world.gather(logits))).items()}
+        finally:
+            reshard(state.model)
+            state.model.train()
+
+
+def score(metrics: dict[str, float]) -> float:
+    """The number by which checkpoints are compared, higher is better: accuracy, or minus the loss."""
+    for name in ("top1", "mean_average_precision"):
+        if name in metrics:
+            return metrics[name]
+    return -metrics["loss"]
+
+
+def _until_stopped(stream: Stream, world: World, control: Control) -> Iterator[Batch]:
+    """The batches until a stop is requested; ranks, which need each other for every layer, stop before the same batch."""
+    while True:
+        if world.ranks > 1:
+            if world.any(control.stop is not None):
+                raise StopRequested
             batch = next(stream, None)
         else:
             with control.waiting():
@@ -224,8 +381,8 @@ def _until_stopped(stream: Stream, here: World, control: Control) -> Iterator[Ba
         yield batch
 
 
-def _merged(parts: list[Answers]) -> Answers:
-    return Answers(
+def _joined(parts: list[Logits]) -> Logits:
+    return Logits(
         logits_NC=np.concatenate([part.logits_NC for part in parts]),
         labels=np.concatenate([part.labels for part in parts]),
         indices_N=np.concatenate([part.indices_N for part in parts]),
@@ -233,272 +390,48 @@ def _merged(parts: list[Answers]) -> Answers:
     )
 
 
-def score(metrics: dict[str, float]) -> float:
-    """The one number by which a checkpoint is better than another: accuracy where there is one, else minus the loss."""
-    for name in ("top1", "mean_average_precision"):
-        if name in metrics:
-            return metrics[name]
-    return -metrics["loss"]
-
-
-@contextmanager
-def swapped(players: TrainState) -> Iterator[None]:
-    """The averaged weights in the model's place within the block."""
-    if players.average is None:
-        yield
-        return
-    own = {name: tensor.detach().clone() for name, tensor in players.bare.state_dict().items()}
-    try:
-        _put(players, players.average.state)
-        yield
-    finally:
-        _put(players, own)
-
-
-@torch.no_grad()
-def _put(players: TrainState, state: dict[str, torch.Tensor]) -> None:
-    for name, tensor in players.bare.state_dict().items():  # the model's own memory, running statistics in it too
-        tensor.copy_(state[name])
-
-
 @torch.inference_mode()
-def _masked_loss(players: TrainState, batches: Iterable[Batch], run: RunConfig, here: World) -> float:
-    totals = torch.zeros(2, dtype=torch.float64, device=here.device)
+def _masked_loss(state: TrainState, batches: Iterable[Batch]) -> float:
+    here, loss, images = state.world, 0.0, 0
     for number, batch in enumerate(batches):
-        rng = np.random.default_rng([run.train.seed, _VALIDATION_STREAM, number])
-        work = players.task.prepare(torch.from_numpy(batch.images_BHWC), torch.from_numpy(batch.labels), rng)
-        placed = Work(images_BHWC=work.images_BHWC.to(here.device), wanted=tuple(part.to(here.device) for part in work.wanted))
-        loss_B, _ = players.task.loss(players.model, placed)
-        totals += torch.tensor([float(loss_B.sum()), float(len(loss_B))], dtype=torch.float64, device=here.device)
+        rng = np.random.default_rng([state.run.train.seed, _EVALUATION_STREAM, number])
+        inputs = state.task.prepare(torch.from_numpy(batch.images_BHWC), torch.from_numpy(batch.labels), rng).to(here.device)
+        loss_B, _ = state.task.loss(state.model, inputs)
+        loss, images = loss + float(loss_B.sum()), images + len(loss_B)
+    totals = torch.tensor([loss, images], dtype=torch.float64, device=here.device if here.ranks > 1 else "cpu")
     summed = here.sum(totals)
     return float(summed[0] / summed[1])
 
 
-_PATIENCE_WITH_NANS = 3
-_REASONS: tuple[Reason, ...] = ("terminated", "interrupted", "max-time", "patience", "finished")
+@contextmanager
+def _noise(state: TrainState, row: int) -> Iterator[None]:
+    """Seed dropout and stochastic depth by (seed, step, rank, row) inside the block; torch's generators are unchanged after it."""
+    here = state.world
+    key = [state.run.train.seed, _NOISE_STREAM, state.step, here.rank, row]
+    seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]) >> 1
+    with torch.random.fork_rng(devices=[here.device.index or 0] if here.device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
-def train(
-    run: RunConfig, *, out: str | Path, control: Control | None = None, override: bool = False
-) -> Generator[Event, None, None]:
-    """Train, telling what happens; the folder `out` is begun, or gone on with where it was left.
-
-    The same command under torchrun shares the work among its processes. `control` asks for a stop or a checkpoint from outside.
-    `override` goes on with a changed config.
-    """
-    control = control or Control()
-    directory = RunDirectory(out)
-    with world() as here, directory.locked() if here.leads else nullcontext():
-        if here.leads:
-            directory.begin(run, override=override)
-        here.barrier()
-        yield from Loop(run, directory, here, control).events()
+def _resized(images_BHWC: Tensor, scale: float) -> Tensor:
+    """uint8 images at a scale below 1, antialiased."""
+    _, height, width, _ = images_BHWC.shape
+    size = scaled((height, width), scale)
+    small_BCHW = F.interpolate(images_BHWC.permute(0, 3, 1, 2), size=size, mode="bilinear", antialias=True)
+    return small_BCHW.permute(0, 2, 3, 1)
 
 
-class Loop:
-    """One run from where it is to where it ends."""
-
-    def __init__(self, run: RunConfig, directory: RunDirectory, here: World, control: Control) -> None:
-        self.run = run
-        self.directory = directory
-        self.here = here
-        self.control = control
-        self.progress = Progress(seed=run.train.seed)
-        self.metrics: dict[str, float] = {}
-        self.checkpointer: Checkpointer | None = None  # once there is something to keep
-
-    def events(self) -> Iterator[Event]:
-        """Everything that happens, also written to the run's events where this process leads."""
-        try:
-            for event in self._events():
-                if self.here.leads:
-                    self.directory.append_event(_as_line(event))
-                yield event
-        finally:
-            if self.checkpointer is not None:
-                self.checkpointer.close()
-
-    def _events(self) -> Iterator[Event]:
-        began = time.monotonic()
-        run, directory = self.run, self.directory
-        restored, troubles = last_good(directory, lean=self.here.ranks > 1)
-        if restored is not None:
-            self.progress = restored.progress
-        if self.here.leads:
-            directory.forget_events_after(self.progress.step)
-        dataset = open_part(run, run.data.train_split)
-        held_out = None if run.data.evaluate_split is None else open_part(run, run.data.evaluate_split)
-        loader = training_loader(run, dataset, self.here)
-        judge = None if held_out is None else evaluation_loader(run, held_out, self.here)
-        with loader.batches(self.progress.position) as stream:  # its workers start before the model takes memory
-            self.players = assemble(run, dataset, self.here, restored)
-            self.checkpointer = checkpointer = Checkpointer(run, directory, self.here, self.players)
-            checkpointer.saved = self.progress.step if restored is not None else -1
-            self.stepper = Stepper(self.players.model, self.players.optimizers, self.players.task, run.train, self.here)
-            self.stepper.micro_batch = self.progress.micro_batch or run.train.micro_batch
-            yield self._started(len(dataset), (*loader.notes, *self.players.notes), resumed=restored is not None)
-            for trouble in troubles:
-                yield Warned(step=self.progress.step, message=trouble)
-            reason: Reason = "finished"
-            unread = 0
-            try:
-                if self.progress.unseen:  # a stop came in between
-                    yield from self._look(judge, last=True)
-                while self.progress.step < run.train.steps:
-                    stop = self._asked_to_stop(began)
-                    if stop is not None:
-                        reason = stop
-                        break
-                    with nullcontext() if self.here.ranks > 1 else self.control.waiting():  # ranks stop after the same update
-                        batch = next(stream)
-                    for failure in stream.failures[unread:]:  # each once, though every epoch meets it again
-                        yield Warned(step=self.progress.step, message=str(failure))
-                    unread = len(stream.failures)
-                    yield from self._step(batch, loader)
-                    yield from self._look(judge)
-                    if self._patience_is_over():
-                        reason = "patience"
-                        break
-                    if self._wants_save():
-                        yield from self._save()
-            except Stopped:
-                reason = self._agreed(self.control.stop) or reason
-            except DivergedError:
-                raise
-            except VitlabError:
-                # With several ranks the others would have to know of it: what is on the disk already stands.
-                if self.here.ranks == 1 and not checkpointer.broken:
-                    yield from self._save()  # what was learned so far is not lost with a worker
-                    yield from checkpointer.written()
-                raise
-        yield from self._end(checkpointer, judge, reason, began)
-
-    def _started(self, images: int, notes: tuple[str, ...], *, resumed: bool) -> Started:
-        parameters = list(self.players.model.parameters())
-        return Started(
-            step=self.progress.step,
-            steps=self.run.train.steps,
-            parameters=sum(parameter.numel() for parameter in parameters),
-            trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-            images=images,
-            out=self.directory.root,
-            resumed=resumed,
-            notes=notes,
-        )
-
-    def _step(self, batch: Batch, loader: Loader) -> Iterator[Event]:
-        config, progress = self.run.train, self.progress
-        size = self.run.data.loader.batch_size
-        rate = learning_rate(progress.step, peak=config.optimizer.lr, steps=config.steps, schedule=config.schedule)
-        began = time.monotonic()
-        outcome = self.stepper.update(batch, step=progress.step, batch_size=size, rate=rate)
-        seconds = time.monotonic() - began
-        assert self.checkpointer is not None
-        yield from self.checkpointer.written()  # beside this one update: of those that were told, one interval is lost at most
-        step = progress.step + 1
-        self.progress = progress = replace(
-            progress,
-            step=step,
-            position=step * size,
-            seconds=progress.seconds + seconds,
-            micro_batch=self.stepper.micro_batch,
-            skipped=progress.skipped + (outcome.fault is not None),
-            in_a_row=progress.in_a_row + 1 if outcome.fault is not None else 0,
-        )
-        if outcome.shrunk:
-            yield Shrunk(step=step, micro_batch=outcome.micro_batch)
-        if outcome.fault is not None:
-            samples = tuple(int(index) for index in batch.index_B)
-            yield Skipped(step=step, reason=outcome.fault, in_a_row=progress.in_a_row, samples=samples)
-            if progress.in_a_row >= _PATIENCE_WITH_NANS:
-                raise DivergedError(
-                    f"{outcome.fault} for the {progress.in_a_row}rd time in a row, at step {step}: nothing of it was applied",
-                    hint="a lower learning rate, a longer warm-up, clipping, or float32 usually helps",
-                )
-            return
-        if self.players.average is not None:
-            self.players.average.update(self.players.bare, progress.step - 1)
-        yield Stepped(
-            step=step,
-            epoch=progress.position / loader.order.epoch_length,
-            loss=outcome.loss,
-            accuracy=outcome.accuracy,
-            rate=rate,
-            gradient_norm=outcome.gradient_norm,
-            images=size,
-            seconds=seconds,
-            micro_batch=outcome.micro_batch,
-        )
-
-    def _look(self, judge: Loader | None, *, last: bool = False) -> Iterator[Event]:
-        """Evaluate where it is due, and keep what is best."""
-        every = self.run.train.evaluate_every
-        due = last or (every > 0 and self.progress.step % every == 0)
-        if judge is None or not due or self.metrics.get("step") == self.progress.step:
-            return
-        self.progress = replace(self.progress, unseen=True)
-        metrics = validate(self.players, judge, self.run, self.here, self.control)
-        self.progress = replace(self.progress, unseen=False)
-        self.metrics = {**metrics, "step": self.progress.step}
-        value = score(metrics)
-        best = math.isfinite(value) and (self.progress.best is None or value > self.progress.best)
-        self.progress = replace(
-            self.progress, best=value if best else self.progress.best, stale=0 if best else self.progress.stale + 1
-        )
-        averaged = self.players.average is not None
-        yield Evaluated(step=self.progress.step, metrics=metrics, averaged=averaged, best=best)
-        if best:
-            yield from self._save(best=True)
-
-    def _patience_is_over(self) -> bool:
-        patience = self.run.train.patience
-        return patience > 0 and self.progress.stale >= patience
-
-    def _wants_save(self) -> bool:
-        every = self.run.train.save_every
-        asked = self.here.any(self.control.save) if self.here.ranks > 1 else self.control.save
-        self.control.save = False
-        return asked or (every > 0 and self.progress.step % every == 0)
-
-    def _asked_to_stop(self, began: float) -> Reason | None:
-        limit = self.run.train.max_minutes * 60
-        late = limit > 0 and time.monotonic() - began + 2 * _step_seconds(self.progress) >= limit
-        return self._agreed(self.control.stop or ("max-time" if late else None))
-
-    def _agreed(self, wish: Reason | None) -> Reason | None:
-        """The same reason on every rank to stop now, if one of them has one: a signal may reach only some of them in time."""
-        if self.here.ranks == 1:
-            return wish
-        votes = self.here.sum(torch.tensor([float(wish == reason) for reason in _REASONS], device=self.here.device))
-        return next((reason for reason, count in zip(_REASONS, votes.tolist(), strict=True) if count), None)
-
-    def _save(self, *, best: bool = False) -> Iterator[Event]:
-        assert self.checkpointer is not None
-        return self.checkpointer.save(self.progress, self._measured(), best=best)
-
-    def _measured(self) -> dict[str, float]:
-        return {name: value for name, value in self.metrics.items() if name != "step"}
-
-    def _end(self, checkpointer: Checkpointer, judge: Loader | None, reason: Reason, began: float) -> Iterator[Event]:
-        if reason in ("finished", "patience", "max-time"):
-            try:
-                yield from self._look(judge, last=True)
-            except Stopped:
-                reason = self._agreed(self.control.stop) or reason
-        yield from self._save()
-        yield from checkpointer.written()
-        model = None
-        if self.here.leads and reason in ("finished", "patience"):
-            model = checkpointer.keep_model()
-        self.here.meet()
-        seconds = time.monotonic() - began
-        yield Finished(step=self.progress.step, reason=reason, model=model, metrics=self._measured(), seconds=seconds)
+def _not_finite(loss: float, gradient_norm: float) -> str | None:
+    if not math.isfinite(loss):
+        return f"the loss is {loss}"
+    return None if math.isfinite(gradient_norm) else f"the gradient norm is {gradient_norm}"
 
 
-def _step_seconds(progress: Progress) -> float:
-    return progress.seconds / progress.step if progress.step else 0.0
+def _out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
-def _as_line(event: Event) -> dict[str, object]:
-    values = {name: getattr(event, name) for name in event.__dataclass_fields__ if name != "event"}
-    return {"event": event.event} | {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+def _due(step: int, every: int) -> bool:
+    """Whether step number `step` is one of every `every`; 0 for never."""
+    return every > 0 and step % every == 0
