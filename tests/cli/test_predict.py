@@ -7,7 +7,6 @@ import io
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -149,13 +148,12 @@ def test_another_models_file_is_not_continued(
     assert out.read_bytes() == before
 
 
-def test_an_interrupt_keeps_what_is_done_and_the_rest_follows(model: Path, tmp_path: Path) -> None:
+def test_an_interrupt_keeps_what_is_done_and_the_rest_follows(model: Path, warm: Path, tmp_path: Path) -> None:
     small.photos(tmp_path / "photos", 40)
     out = tmp_path / "out.jsonl"
     words = ["predict", str(model), "-", "--out", str(out), "--resume", "--batch-size", "1"]
-    start = [sys.executable, "-c", "from vitlab.cli.main import main; import sys; raise SystemExit(main(sys.argv[1:]))"]
     paths = [str(path) for path in sorted((tmp_path / "photos").iterdir())]
-    with processes.started([*start, *words], stdin=subprocess.PIPE) as process:
+    with processes.started([warm / "vitlab", *words], stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write("\n".join(paths[:36]) + "\n")

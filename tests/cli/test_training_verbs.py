@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -171,11 +170,11 @@ def test_a_sweep_prints_its_trials_and_the_final_run(pretrained: Path, tmp_path:
         *QUICK,
     )
     table, err = told(capsys, *words)
-    assert table.splitlines()[0].split() == ["rate", "loss", "top1", "top5", "chosen"]
+    assert table.splitlines()[0].split() == ["lr", "loss", "top1", "top5", "chosen"]
     assert any(line.startswith("sweep: rates 0.001, 0.01, each judged by val") for line in err)
     said = json.loads(told(capsys, *words, "--json")[0])
-    assert [trial["rate"] for trial in said["trials"]] == [0.001, 0.01]
-    assert said["rate"] in (0.001, 0.01)
+    assert [trial["lr"] for trial in said["trials"]] == [0.001, 0.01]
+    assert said["lr"] in (0.001, 0.01)
     assert said["judged_by"] == "test"
     assert Path(said["model"]) == tmp_path / "final" / "model.safetensors"
 
@@ -329,11 +328,10 @@ def test_a_run_is_kept_under_the_datas_name(dataset: str, out: str) -> None:
 
 
 @contextmanager
-def started(out: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+def started(out: Path, warm: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A long run in a process of its own, after its tenth update."""
-    start = "import sys; from vitlab.cli.main import main; sys.exit(main(sys.argv[1:]))"
     options = ("--recipe", "quickstart", "--data", LETTERS, "--out", str(out), "--steps", "100000", *QUICK)
-    with processes.started([sys.executable, "-c", start, "pretrain", *options, *words]) as process:
+    with processes.started([warm / "vitlab", "pretrain", *options, *words]) as process:
         processes.eventually(lambda: steps(out) >= 10, process)
         yield process
 
@@ -345,9 +343,9 @@ def steps(out: Path) -> int:
 
 @pytest.mark.parametrize(("number", "code", "words"), [(signal.SIGTERM, 143, "asked to end"), (signal.SIGINT, 130, "interrupted")])
 def test_a_signal_ends_a_run_with_a_checkpoint_one_line_and_its_code(
-    number: signal.Signals, code: int, words: str, tmp_path: Path
+    number: signal.Signals, code: int, words: str, warm: Path, tmp_path: Path
 ) -> None:
-    with started(tmp_path / "run") as process:
+    with started(tmp_path / "run", warm) as process:
         process.send_signal(number)
         out, err = process.communicate(timeout=processes.LIMIT)
     assert process.returncode == code
@@ -360,8 +358,8 @@ def test_a_signal_ends_a_run_with_a_checkpoint_one_line_and_its_code(
     assert kept == steps(tmp_path / "run")
 
 
-def test_sigusr1_asks_for_a_checkpoint_and_the_run_goes_on(tmp_path: Path) -> None:
-    with started(tmp_path / "run", "--save-every", "0", "--evaluate-every", "0") as process:
+def test_sigusr1_asks_for_a_checkpoint_and_the_run_goes_on(warm: Path, tmp_path: Path) -> None:
+    with started(tmp_path / "run", warm, "--save-every", "0", "--evaluate-every", "0") as process:
         assert not (tmp_path / "run" / "last").exists()
         process.send_signal(signal.SIGUSR1)
         processes.eventually((tmp_path / "run" / "last").exists, process)
@@ -391,4 +389,4 @@ def test_a_sweep_out_of_time_says_where_it_is_and_goes_on(
     words = ("finetune", LETTERS, "--from", pretrained, "--sweep", "--rates", "0.001", "--steps", "3", "--out", tmp_path, *QUICK)
     out, _ = told(capsys, *words, "--max-minutes", "1e-6", "--json")
     assert json.loads(out) == {"recipe": "finetune-folder", "ended": "max-time", "sweep": str(tmp_path)}
-    assert json.loads(told(capsys, *words, "--json")[0])["rate"] == 0.001
+    assert json.loads(told(capsys, *words, "--json")[0])["lr"] == 0.001

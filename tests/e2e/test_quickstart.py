@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,13 @@ RUNS = {"letters"} | {
 }
 
 
-def command(out: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "vitlab", "quickstart", "--budget", "tiny", "--out", str(out), *words]
+def command(warm: Path, out: Path, *words: str) -> list[str | Path]:
+    return [warm / "vitlab", "quickstart", "--budget", "tiny", "--out", out, *words]
 
 
-def test_it_makes_every_run_a_table_and_a_report_and_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+def test_it_makes_every_run_a_table_and_a_report_and_goes_on_where_it_was_stopped(warm: Path, tmp_path: Path) -> None:
     out = tmp_path / "quick"
-    with processes.started(command(out)) as began:
+    with processes.started(command(warm, out)) as began:
         processes.eventually(lambda: any(out.glob("*/result.json")), began)
         began.send_signal(signal.SIGTERM)
         _, said = began.communicate(timeout=processes.LIMIT)
@@ -34,7 +33,7 @@ def test_it_makes_every_run_a_table_and_a_report_and_goes_on_where_it_was_stoppe
     assert done
     assert not (out / "report.html").exists()
 
-    ended = processes.run(command(out, "--json"), check=False)
+    ended = processes.run(command(warm, out, "--json"), check=False)
     assert ended.returncode == 0, ended.stderr
     assert "done before" in ended.stderr
     told = json.loads(ended.stdout)
@@ -47,13 +46,13 @@ def test_it_makes_every_run_a_table_and_a_report_and_goes_on_where_it_was_stoppe
     assert all(row["name"] in page for row in told["rows"])
     assert Path(told["model"]).exists()
 
-    again = processes.run(command(out), check=False)
+    again = processes.run(command(warm, out), check=False)
     assert again.returncode == 0, again.stderr
     assert again.stderr.count("done before") == len(RUNS)
     assert again.stdout.splitlines()[1].startswith("ViT, pre-trained on letters")
 
 
-def test_a_wrong_budget_is_a_usage_error(tmp_path: Path) -> None:
-    ended = processes.run([*command(tmp_path)[:4], "--budget", "huge"], check=False)
+def test_a_wrong_budget_is_a_usage_error(warm: Path, tmp_path: Path) -> None:
+    ended = processes.run([warm / "vitlab", "quickstart", "--budget", "huge", "--out", tmp_path], check=False)
     assert ended.returncode == 2
     assert "'huge' is not one of full, tiny" in ended.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,18 +32,18 @@ def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, ob
     return answer
 
 
-def kill_after(out: Path, checkpoint: int) -> None:
+def kill_after(out: Path, checkpoint: int, warm: Path) -> None:
     """Start the training in a process of its own, and kill it once it has that checkpoint."""
-    words = [sys.executable, "-m", "vitlab", *TRAIN, *OFTEN, "--out", str(out)]
+    words = [warm / "vitlab", *TRAIN, *OFTEN, "--out", out]
     with processes.started(words) as process:
         processes.eventually(lambda: max(RunDirectory(out).steps(), default=0) >= checkpoint, process)
         process.kill()
         assert process.wait(processes.LIMIT) == -signal.SIGKILL
 
 
-def test_train_kill_resume_evaluate_convert_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_kill_resume_evaluate_convert_predict(warm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    kill_after(run, 10)
+    kill_after(run, 10, warm)
     assert not (run / "model.safetensors").exists()
     ended = said(capsys, *TRAIN, *OFTEN, "--out", run)
     assert (ended["ended"], ended["steps"]) == ("finished", 40)
@@ -52,7 +51,10 @@ def test_train_kill_resume_evaluate_convert_predict(tmp_path: Path, capsys: pyte
     whole = tmp_path / "whole"
     said(capsys, *TRAIN, *OFTEN, "--out", whole)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    assert all(torch.equal(tensor, read_snapshot(whole / "last").optimizer[name]) for name, tensor in read_snapshot(run / "last").optimizer.items())
+    assert all(
+        torch.equal(tensor, read_snapshot(whole / "last").optimizer[name])
+        for name, tensor in read_snapshot(run / "last").optimizer.items()
+    )
 
     judged = said(capsys, "evaluate", run / "model.safetensors", LETTERS)
     for to, name in (("timm", "timm.safetensors"), ("jax-npz", "weights.npz")):

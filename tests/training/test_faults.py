@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -249,10 +247,11 @@ with signals(control):
 
 
 @contextmanager
-def child(run: RunConfig, folder: Path, *, before: Callable[[], None] | None = None) -> Iterator[subprocess.Popen[str]]:
+def child(run: RunConfig, folder: Path, warm: Path, *, before: str = "") -> Iterator[subprocess.Popen[str]]:
+    """The run in a process of its own, which first does what `before` says."""
     (folder / "wanted.json").write_text(to_text(run))
-    words = [sys.executable, "-c", CHILD, str(folder / "wanted.json"), str(folder / "run")]
-    with processes.started(words, before=before) as process:
+    words: list[str | Path] = [warm / "python", "-c", before + CHILD, folder / "wanted.json", folder / "run"]
+    with processes.started(words) as process:
         yield process
 
 
@@ -264,10 +263,10 @@ def wait_for(process: subprocess.Popen[str], step: int) -> None:
     raise AssertionError(process.communicate(timeout=processes.LIMIT)[1])
 
 
-def test_sigterm_saves_and_the_next_run_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_sigterm_saves_and_the_next_run_ends_as_if_nothing_had_happened(warm: Path, tmp_path: Path) -> None:
     run = small_run(steps=60)
     run = replace(run, train=replace(run.train, save_every=0, evaluate_every=0))
-    with child(run, tmp_path) as process:
+    with child(run, tmp_path, warm) as process:
         wait_for(process, 5)
         process.send_signal(signal.SIGUSR1)
         process.send_signal(signal.SIGTERM)
@@ -280,11 +279,11 @@ def test_sigterm_saves_and_the_next_run_ends_as_if_nothing_had_happened(tmp_path
     assert same(last(tmp_path / "run"), last(tmp_path / "whole"))
 
 
-def test_a_killed_run_goes_on_and_ends_bit_identical_with_nothing_left_over(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_and_ends_bit_identical_with_nothing_left_over(warm: Path, tmp_path: Path) -> None:
     run = small_run(steps=30)
     run_to(run, tmp_path / "whole")
     for step in (1, 4, 9, 17):
-        with child(run, tmp_path) as process:
+        with child(run, tmp_path, warm) as process:
             wait_for(process, max(step, _reached(tmp_path / "run") + 1))
             process.kill()
             process.wait(processes.LIMIT)
@@ -305,16 +304,14 @@ def losses_of(out: Path) -> list[tuple[object, object]]:
     return [(event["step"], event["loss"]) for event in map(json.loads, lines) if event["event"] == "stepped"]
 
 
-def test_a_full_disk_leaves_the_last_checkpoint_and_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_last_checkpoint_and_says_what_is_missing(warm: Path, tmp_path: Path) -> None:
     run = small_run(steps=30)
     run_to(run, tmp_path / "run", stop=3)
     before = last(tmp_path / "run")
 
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-    with child(run, tmp_path, before=limit) as process:
+    limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
+    with child(run, tmp_path, warm, before=limit) as process:
         _, said = process.communicate(timeout=processes.LIMIT)
     assert process.returncode != 0
     assert "bytes are needed" in said

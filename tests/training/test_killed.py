@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +24,10 @@ def long_run(*, steps: int, save_every: int = 1) -> RunConfig:
     return replace(run, train=replace(run.train, save_every=save_every, evaluate_every=4))
 
 
-def killed(run: RunConfig, folder: Path, moments: list[dict[str, Any]]) -> list[dict[str, int]]:
+def killed(run: RunConfig, folder: Path, warm: Path, moments: list[dict[str, Any]]) -> list[dict[str, int]]:
     """What came of each attempt, the run killed at those moments one after the other."""
     (folder / "plan.json").write_text(json.dumps({"run": to_json(run), "out": str(folder / "run"), "moments": moments}))
-    words = [sys.executable, str(Path(__file__).with_name("deaths.py")), str(folder / "plan.json")]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = processes.run(words, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
+    done = processes.run([warm / "python", Path(__file__).with_name("deaths.py"), folder / "plan.json"])
     return list(json.loads(done.stdout))
 
 
@@ -62,12 +58,12 @@ def nothing_is_lost(attempts: list[dict[str, int]], *, every: int) -> None:
         before = attempt["kept"]
 
 
-def test_fifty_deaths_swept_over_a_run_and_over_the_writing_of_its_checkpoints_change_no_bit(tmp_path: Path) -> None:
+def test_fifty_deaths_swept_over_a_run_and_over_the_writing_of_its_checkpoints_change_no_bit(warm: Path, tmp_path: Path) -> None:
     """38 before calls that touch a file, from the first of an attempt to the 200th, and 12 by SIGKILL at swept times."""
     run = long_run(steps=90)
     moments: list[dict[str, Any]] = [{"call": 1 + (37 * number) % 199} for number in range(38)]
     moments += [{"seconds": 0.03 * number} for number in range(12)]
-    attempts = killed(run, tmp_path, moments)
+    attempts = killed(run, tmp_path, warm, moments)
     assert len(attempts) == 50
     assert {attempt["code"] for attempt in attempts[:38]} == {137}
     assert all(attempt["code"] in (-9, 0) for attempt in attempts[38:])
@@ -76,18 +72,18 @@ def test_fifty_deaths_swept_over_a_run_and_over_the_writing_of_its_checkpoints_c
     ends_like(run, tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_crash_between_the_writing_and_the_rename_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+def test_a_crash_between_the_writing_and_the_rename_leaves_the_checkpoint_before(warm: Path, tmp_path: Path) -> None:
     run = long_run(steps=6)
     names = ("run.json", "step-3", "step-3", "last", "progress.json", "events.jsonl", "step-5")
-    attempts = killed(run, tmp_path, [{"rename_to": name} for name in names])
+    attempts = killed(run, tmp_path, warm, [{"rename_to": name} for name in names])
     assert {attempt["code"] for attempt in attempts} == {137}
     assert [attempt["kept"] for attempt in attempts] == [0, 2, 2, 3, 3, 3, 4]  # a folder counts also while no link leads to it
     nothing_is_lost(attempts, every=1)
     ends_like(run, tmp_path / "run", tmp_path / "whole")
 
 
-def test_of_what_was_told_at_most_one_interval_is_made_again(tmp_path: Path) -> None:
+def test_of_what_was_told_at_most_one_interval_is_made_again(warm: Path, tmp_path: Path) -> None:
     run = long_run(steps=24, save_every=3)
-    attempts = killed(run, tmp_path, [{"call": 23 + 31 * number} for number in range(6)])
+    attempts = killed(run, tmp_path, warm, [{"call": 23 + 31 * number} for number in range(6)])
     nothing_is_lost(attempts, every=3)
     ends_like(run, tmp_path / "run", tmp_path / "whole")

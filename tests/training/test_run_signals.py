@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -201,9 +200,9 @@ Control.request_stop = request_stop
 """
 
 
-def test_a_second_sigterm_ends_the_run_at_once_where_the_first_cannot(tmp_path: Path) -> None:
+def test_a_second_sigterm_ends_the_run_at_once_where_the_first_cannot(warm: Path, tmp_path: Path) -> None:
     (tmp_path / "wanted.json").write_text(to_text(ten()))
-    words = [sys.executable, "-c", STUCK + CHILD, str(tmp_path / "wanted.json"), str(tmp_path / "run")]
+    words = [warm / "python", "-c", STUCK + CHILD, tmp_path / "wanted.json", tmp_path / "run"]
     with processes.started(words) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "stepped 0\n"

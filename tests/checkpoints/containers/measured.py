@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +46,9 @@ class Ending:
     megabytes: float
 
 
-def endings(paths: Sequence[Path]) -> list[Ending]:
+def endings(paths: Sequence[Path], warm: Path) -> list[Ending]:
     """How reading each of the files ended, one after another in one child process."""
-    done = processes.run([sys.executable, "-c", _CHILD, *map(str, paths)], check=False)
+    done = processes.run([warm / "python", "-c", _CHILD, *paths], check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(lines) == len(paths), done.stderr[-2000:]
@@ -59,7 +58,7 @@ def endings(paths: Sequence[Path]) -> list[Ending]:
     ]
 
 
-def assert_refused_flat(paths: Sequence[Path]) -> None:
+def assert_refused_flat(paths: Sequence[Path], warm: Path) -> None:
     """Each file gives one CheckpointError with less than 50 MB of memory."""
-    bad = [ending for ending in endings(paths) if ending.kind != "CheckpointError" or ending.megabytes >= 50]
+    bad = [ending for ending in endings(paths, warm) if ending.kind != "CheckpointError" or ending.megabytes >= 50]
     assert not bad, "\n".join(map(str, bad))

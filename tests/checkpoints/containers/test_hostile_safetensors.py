@@ -103,7 +103,7 @@ def test_a_hostile_header_is_refused_by_its_fault(tmp_path: Path, attack: str) -
         read_file(path, values=False)
 
 
-def test_the_whole_corpus_is_refused_with_flat_memory(tmp_path: Path) -> None:
+def test_the_whole_corpus_is_refused_with_flat_memory(warm: Path, tmp_path: Path) -> None:
     paths = []
     for number, (content, _) in enumerate(CORPUS.values()):
         path = tmp_path / f"{number}.safetensors"
@@ -118,7 +118,7 @@ def test_the_whole_corpus_is_refused_with_flat_memory(tmp_path: Path) -> None:
             file.truncate(len(header) + 4 * elements)
         except OSError:
             sparse.unlink()
-    assert_refused_flat(paths + [sparse] * sparse.exists())
+    assert_refused_flat(paths + [sparse] * sparse.exists(), warm)
 
 
 def test_a_zip_named_safetensors_is_known_for_what_it_is(tmp_path: Path) -> None:

@@ -251,11 +251,11 @@ def test_a_hostile_npz_is_refused_by_its_fault(tmp_path: Path, attack: str) -> N
     assert not (tmp_path / "marker").exists()
 
 
-def test_the_whole_corpus_is_refused_with_flat_memory(tmp_path: Path) -> None:
+def test_the_whole_corpus_is_refused_with_flat_memory(warm: Path, tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.npz" for number in range(len(CORPUS))]
     for path, attack in zip(paths, CORPUS, strict=True):
         _makes(path, attack)
-    assert_refused_flat(paths)
+    assert_refused_flat(paths, warm)
 
 
 def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -236,11 +236,11 @@ def test_a_refused_pickle_names_the_safe_way(tmp_path: Path) -> None:
     assert "convert" in refused.value.hint
 
 
-def test_the_whole_corpus_is_refused_with_flat_memory(tmp_path: Path) -> None:
+def test_the_whole_corpus_is_refused_with_flat_memory(warm: Path, tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.pt" for number in range(len(CORPUS))]
     for path, (make, _) in zip(paths, CORPUS.values(), strict=True):
         make(path)
-    assert_refused_flat(paths)
+    assert_refused_flat(paths, warm)
     assert not (tmp_path / "marker").exists()
 
 
