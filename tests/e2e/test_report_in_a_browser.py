@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.devtools import Page, browser, find_browser
-from tests.interpretation.small_report import HOSTILE, made_run, run_of, write_pack
+from tests.reports.small import HOSTILE, made_run, run_of, write_pack
 from vitlab.reports.report import write_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e]
@@ -52,11 +52,11 @@ def test_the_browser_does_tell_of_complaints_and_requests(page: Page, tmp_path: 
 
 
 def test_every_part_is_reached_by_its_link(page: Page) -> None:
-    anchors = page.value("[...document.querySelectorAll('nav.parts a')].map(link => link.getAttribute('href'))")
+    anchors = page.value("[...document.querySelectorAll('nav.sections a')].map(link => link.getAttribute('href'))")
     assert {"#summary", "#curves", "#classes", "#mistakes", "#inside", "#calibration", "#data", "#cost", "#again"} == set(anchors)
     page.value("document.documentElement.style.scrollBehavior = 'auto'")
     for anchor in anchors:
-        page.value(f"document.querySelector('nav.parts a[href=\"{anchor}\"]').click()")
+        page.value(f"document.querySelector('nav.sections a[href=\"{anchor}\"]').click()")
         assert page.value("location.hash") == anchor
         top = page.value(f"document.querySelector('{anchor}').getBoundingClientRect().top")
         at_end = page.value("innerHeight + scrollY >= document.documentElement.scrollHeight - 2")
@@ -115,4 +115,4 @@ def test_everything_is_there_without_script(page: Page, report: Path) -> None:
         plain.call("Emulation.setScriptExecutionDisabled", value=True)
         plain.open(report)
         text = plain.call("DOMSnapshot.captureSnapshot", computedStyles=[])["strings"]
-    assert {"Summary", "Class by class", "A look inside", "Make it again"} <= set(text)
+    assert {"Summary", "Class by class", "A look inside", "Run it again"} <= set(text)

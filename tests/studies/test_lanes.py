@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import processes
-from tests.interpretation.small_report import run_of, write_pack
+from tests.reports.small import run_of, write_pack
 from vitlab.config.serialize import Json
 from vitlab.errors import TrainingError
 from vitlab.studies.runner import Done, Job, Went, side_by_side

@@ -1,39 +1,64 @@
-"""`write_report(run)`: all that is known of a run as one HTML file, which opens from disk and asks nothing of the outside."""
+"""`write_report(run folder)`: everything known about a run as one HTML file that opens from disk and asks nothing of the network.
+
+Without JavaScript everything is there; with it, tables sort and the theme can be chosen. The page's Content-Security-Policy forbids
+every request, and every script but its own.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import shlex
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from vitlab.checkpoints import load
 from vitlab.config.data import Split
+from vitlab.config.serialize import to_text
 from vitlab.config.variants import name_of
 from vitlab.errors import DataError
-from vitlab.evaluation.classify import Classification, MultiLabel
+from vitlab.evaluation.classification import Classification, MultiLabel
 from vitlab.io.atomic import write_text
+from vitlab.io.names import printable
 from vitlab.io.progress import ProgressCallback, silent
-from vitlab.reports.page import page
-from vitlab.reports.run import data_card, judged_run, read_run, spent
-from vitlab.reports.sections import (
+from vitlab.reports.content import (
     Comparison,
-    again,
     calibration,
     classes,
-    compared,
-    costs,
+    comparison_charts,
+    cost_facts,
     curves,
-    data,
+    data_section,
     inside,
     mistakes,
+    percent,
     summary,
 )
+from vitlab.reports.run import data_card, evaluate_run, read_run, run_cost, versions
+
+_NAMES = {
+    "summary": "Summary",
+    "comparison": "Comparison",
+    "curves": "Curves",
+    "classes": "Classes",
+    "mistakes": "Mistakes",
+    "inside": "Inside",
+    "calibration": "Calibration",
+    "data": "Data",
+    "cost": "Cost",
+    "again": "Config",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A report on the disk: where, how many bytes, and the accuracy it leads with, None where it has none."""
+    """A report on disk: its path, its size in bytes, and the accuracy it leads with, None where it has none."""
 
     path: Path
     bytes: int
@@ -50,47 +75,86 @@ def write_report(
     comparison: Comparison | None = None,
     title: str | None = None,
     cores: int | None = None,
-    tell: ProgressCallback = silent,
+    progress: ProgressCallback = silent,
 ) -> Written:
-    """Judge the run in `folder` by images it has not learned from, and write the report as `out`, else `folder/report.html`.
+    """Evaluate the run in `folder` on images it was not trained on, and write the report to `out`, else `folder/report.html`.
 
-    `split` is the part judged by: test where the data has one, else val. `comparison` is a table of other runs to stand beside.
-    `cores` is on how many the run was made, for its cost; as many as torch uses here unless given.
+    `split` is the split to evaluate on: test where the data has one, else val. `comparison` is a table of other runs. `cores` is
+    the number of cores the run used, for its cost; by default as many as torch uses here.
     """
-    record = read_run(folder)
-    checkpoint = load(record.model)
-    judgement = None
-    if checkpoint.config.num_classes and record.run.train.masked is None:
-        judgement = judged_run(record, checkpoint, split=split, tell=tell)
-    card = data_card(record)
-    told = judgement is not None and judgement.found.judged is not None
-    learned_from = None if card is None or record.run.data.dataset.startswith("generated") else sum(card.counts) or None
-    price = spent(record, learned_from=learned_from, cores=cores or torch.get_num_threads())
-    sections = [
-        summary(record, judgement),
-        None if comparison is None else compared(comparison),
-        curves(record),
-        None if judgement is None else classes(judgement),
-        mistakes(judgement, checkpoint) if judgement is not None and told else None,
-        inside(judgement, checkpoint, tell),
-        None if judgement is None else calibration(judgement),
-        data(card, record),
-        costs(price),
-        again(record),
-    ]
-    name = name_of(record.run.model) or "a model"
-    subtitle = f"{name}, recipe {record.run.name}, {record.made}"
-    text = page(title or record.folder.name, subtitle, [section for section in sections if section is not None])
     path = out or folder / "report.html"
+    record = read_run(folder)
     if not path.parent.is_dir():
-        raise DataError(f"{path.parent} is no folder to write {path.name} into")
+        raise DataError(f"{path.parent} is not a folder, so {path.name} cannot be written into it")
+    checkpoint = load(record.model)
+    evaluation = None
+    if checkpoint.config.num_classes and record.run.train.masked is None:
+        evaluation = evaluate_run(record, checkpoint, split=split, progress=progress)
+    card = data_card(record)
+    endless = record.run.data.dataset.startswith(("generated", "synthetic"))
+    cost = run_cost(
+        record,
+        epoch_images=None if card is None or endless else sum(card.counts) or None,
+        cores=cores or torch.get_num_threads(),
+    )
+    with_images = evaluation is not None and evaluation.result.per_image is not None
+    config = record.folder / "run.json"
+    found: dict[str, object] = {
+        "summary": summary(record, evaluation),
+        "comparison": comparison,
+        "comparison_charts": [] if comparison is None else comparison_charts(comparison),
+        "curves": curves(record),
+        "skipped": record.history.skipped,
+        "classes": None if evaluation is None else classes(evaluation),
+        "mistakes": mistakes(evaluation, checkpoint) if evaluation is not None and with_images else None,
+        "inside": inside(evaluation, checkpoint, progress),
+        "calibration": None if evaluation is None else calibration(evaluation),
+        "data": None if card is None else data_section(card),
+        "dataset": record.run.data.dataset,
+        "cost": cost_facts(cost),
+        "command": f"vitlab train --config {shlex.quote(str(config))} --out {shlex.quote(str(record.folder))}-again",
+        "versions": versions(),
+        "config_lines": json.dumps(json.loads(to_text(record.run)), indent=2).splitlines(),
+    }
+    always = ("summary", "curves", "inside", "data", "cost", "again")
+    text = render(
+        title=title or record.folder.name,
+        subtitle=f"{name_of(record.run.model) or 'a custom model'}, recipe {record.run.name}, {record.made}",
+        sections=[(anchor, name) for anchor, name in _NAMES.items() if anchor in always or found[anchor] is not None],
+        **found,
+    )
     write_text(path, text)
-    accuracy, interval, images = _led_with(None if judgement is None else judgement.found.result)
+    accuracy, interval, images = _headline(None if evaluation is None else evaluation.result.result)
     return Written(path=path, bytes=len(text.encode()), accuracy=accuracy, interval=interval, images=images)
 
 
-def _led_with(result: Classification | MultiLabel | None) -> tuple[float | None, tuple[float, float] | None, int]:
-    """The first number of a report, its interval, and of how many images it is."""
+def render(**values: object) -> str:
+    """The whole page. Every value is escaped, and what a browser or terminal would act on is made visible."""
+    environment = Environment(
+        loader=PackageLoader("vitlab.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+        trim_blocks=True,
+    )
+    environment.filters["percent"] = percent
+    script, style = _asset("script.js"), _asset("style.css")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+    return environment.get_template("report.html").render(
+        policy=policy,
+        script=Markup(script),
+        style=Markup(style),
+        **values,
+    )
+
+
+def _asset(name: str) -> str:
+    return resources.files("vitlab.reports").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _headline(result: Classification | MultiLabel | None) -> tuple[float | None, tuple[float, float] | None, int]:
+    """The first number of a report, its interval, and the number of images it is over."""
     match result:
         case None:
             return None, None, 0

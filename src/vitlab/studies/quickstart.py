@@ -22,13 +22,13 @@ from vitlab.config.run import RunConfig
 from vitlab.config.serialize import Json
 from vitlab.data.dataset import Dataset
 from vitlab.data.opening import open_dataset
-from vitlab.evaluation.few_shot import draw
+from vitlab.evaluation.frozen import draw
 from vitlab.io.atomic import write_bytes
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.recipes.own import STROKES
 from vitlab.recipes.table import recipe
 from vitlab.reports.report import Written, write_report
-from vitlab.reports.sections import Comparison, percent
+from vitlab.reports.content import Comparison, percent
 from vitlab.studies.runner import Done, Job, Went, on_one_core, side_by_side
 from vitlab.studies.verdict import accuracy_of, judge_run
 from vitlab.training.control import Control
@@ -46,8 +46,8 @@ def write_few(path: Path, *, shots: int, seed: int) -> Path:
     train, test = open_dataset("digits", split="train+val"), open_dataset("digits", split="test")
     labels_N = np.array([train.label(index) for index in range(len(train))], np.int64)
     chosen = np.sort(np.concatenate([order[:shots] for order in draw(labels_N, classes=len(train.labels), seed=seed)]))
-    images, labels = zip(*((train[int(index)].content, train.label(int(index))) for index in chosen), strict=True)
-    test_images, test_labels = zip(*((test[index].content, test.label(index)) for index in range(len(test))), strict=True)
+    images, labels = zip(*((train.read(int(index)).content, train.label(int(index))) for index in chosen), strict=True)
+    test_images, test_labels = zip(*((test.read(index).content, test.label(index)) for index in range(len(test))), strict=True)
     file = io.BytesIO()
     np.savez(
         file,
@@ -72,7 +72,7 @@ def nearest(spec: str) -> float:
 
 
 def _pixels(dataset: Dataset) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    rows = [np.asarray(dataset[index].content, np.float64).reshape(-1) for index in range(len(dataset))]
+    rows = [np.asarray(dataset.read(index).content, np.float64).reshape(-1) for index in range(len(dataset))]
     return np.stack(rows), np.array([dataset.label(index) for index in range(len(dataset))], np.int64)
 
 
@@ -248,7 +248,7 @@ def write_quickstart_report(outcome: Outcome, path: Path, *, tell: ProgressCallb
         comparison=_comparison(outcome),
         title="Quickstart: what pre-training is worth",
         cores=1,
-        tell=tell,
+        progress=tell,
     )
 
 
@@ -258,7 +258,7 @@ def _comparison(outcome: Outcome) -> Comparison:
         heads=("", f"{SHOTS} labels a digit", "all 1,347 labels"),
         rows=tuple(_cells(row) for row in outcome.rows),
         sentences=_sentences(outcome),
-        courses=(("pre-trained", outcome.pretrained), ("from random values", outcome.random)),
+        curves=(("pre-trained", outcome.pretrained), ("from random values", outcome.random)),
     )
 
 
