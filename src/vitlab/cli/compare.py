@@ -121,20 +121,20 @@ def _configs(arguments: Arguments) -> list[ModelConfig]:
 def _judged(paths: Sequence[str], data: str) -> list[Compared]:
     """Checkpoints as rows, their accuracy measured on every image of the data."""
     from vitlab.checkpoints import load
-    from vitlab.evaluation.classify import Classification
-    from vitlab.evaluation.evaluation import evaluate, open_part
+    from vitlab.evaluation.classification import Classification
+    from vitlab.evaluation.evaluation import evaluate, open_split
     from vitlab.evaluation.label_mapping import match_by_name
     from vitlab.studies.compare import compared
 
     rows = []
     for path in paths:
         checkpoint = load(path)
-        source, said = open_part(data, None, checkpoint)
+        source, said = open_split(data, None, checkpoint)
         for line in said:
             note(f"note: {line}")
         targets = match_by_name(source.labels, checkpoint.labels, classes=checkpoint.config.num_classes, subset=True)
         with bar() as tell:
-            result = evaluate(checkpoint, source, targets, tell=tell).result
+            result = evaluate(checkpoint, source, targets, progress=tell).result
         if not isinstance(result, Classification):
             raise UsageError("--data: images of one class each are compared by")
         row = compared([checkpoint.config])[0]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Union
 
 import tyro
 
-from vitlab.cli.evaluation_table import json_of, print_evaluation, print_robustness, robustness_json
 from vitlab.cli.opening import File, among
 from vitlab.cli.parse import count, one, parse, positional, unset
 from vitlab.cli.progress import bar
@@ -98,7 +97,13 @@ def run(words: Sequence[str]) -> None:
     arguments = parse(Arguments, words, verb="evaluate")
     if arguments.subset and arguments.mapping is not None:
         raise UsageError("--subset and --mapping are two ways to match classes", hint="leave one out")
-    config = EvaluateConfig(batch_size=arguments.batch_size, workers=arguments.workers, corrupt=arguments.corrupt)
+    config = EvaluateConfig(
+        batch_size=arguments.batch_size,
+        workers=arguments.workers,
+        corrupt=arguments.corrupt,
+        device=arguments.device,
+        merge=arguments.merge,
+    )
     if arguments.learns:
         _refuse_with_learning(arguments)
         run_transfer(
@@ -118,38 +123,40 @@ def run(words: Sequence[str]) -> None:
     from pathlib import Path
 
     from vitlab.evaluation.corruptions import chosen_corruptions
-    from vitlab.evaluation.evaluation import evaluate, open_part, robustness, write_per_image
+    from vitlab.evaluation.evaluation import evaluate, open_split, robustness, write_per_image
 
     chosen = chosen_corruptions(arguments.corruptions or ())
-    checkpoint = _merging(arguments.open(), arguments.merge)
-    dataset, said = open_part(arguments.data, arguments.split, checkpoint, label_column=arguments.label_column)
+    checkpoint = arguments.open()
+    dataset, said = open_split(arguments.data, arguments.split, checkpoint, label_column=arguments.label_column)
     targets = _targets(arguments, checkpoint, dataset)
     for line in (*said, *targets.notes):
         note(f"note: {line}")
     with bar() as tell:
         found = evaluate(
-            checkpoint, dataset, targets, real=_real(arguments, checkpoint, dataset, targets), config=config, tell=tell
+            checkpoint, dataset, targets, real=_real(arguments, checkpoint, dataset, targets), config=config, progress=tell
         )
         if arguments.per_image is not None:
             write_per_image(Path(arguments.per_image), found, dataset)
         harder = (
-            robustness(checkpoint, dataset, found, corruptions=chosen, severities=arguments.severities, config=config, tell=tell)
+            robustness(
+                checkpoint, dataset, found, corruptions=chosen, severities=arguments.severities, config=config, progress=tell
+            )
             if chosen
             else None
         )
-    for failure in found.answers.failures:
+    for failure in found.logits.failures:
         note(f"unreadable: {failure}")
     if arguments.json:
-        told: dict[str, Json] = {"checkpoint": arguments.checkpoint, "data": arguments.data, **json_of(found)}
+        told: dict[str, Json] = {"checkpoint": arguments.checkpoint, "data": arguments.data, **found.to_json()}
         if harder is not None:
-            told["robustness"] = robustness_json(harder)
+            told["robustness"] = harder.to_json()
         notes = (*checkpoint.notes, *said, *targets.notes)
         print_json(told | {"preprocess": to_json(checkpoint.preprocess), "notes": list(notes)})
         return
-    print_evaluation(found)
+    print(found)
     if harder is not None:
         print()
-        print_robustness(harder)
+        print(harder)
 
 
 def _refuse_with_learning(arguments: Arguments) -> None:
@@ -165,14 +172,6 @@ def _refuse_with_learning(arguments: Arguments) -> None:
     for option, value in given.items():
         if value:
             raise UsageError(f"{option} is about the checkpoint's own classes, and others are learned here")
-
-
-def _merging(checkpoint: Checkpoint, merge: int) -> Checkpoint:
-    if not merge:
-        return checkpoint
-    from vitlab.inference.eager import MergedViT
-
-    return replace(checkpoint, model=MergedViT(checkpoint, merge))
 
 
 def _targets(arguments: Arguments, checkpoint: Checkpoint, dataset: Dataset) -> Targets:

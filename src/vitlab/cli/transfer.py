@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Union
 
 from vitlab.cli.opening import File, Opening
 from vitlab.cli.parse import Count, one, unset
 from vitlab.cli.progress import bar
-from vitlab.cli.table import print_json, print_rows
+from vitlab.cli.table import print_json
 from vitlab.cli.talk import UsageError, note
 from vitlab.config.data import Split
-from vitlab.config.evaluation import EvaluateConfig, FewShotConfig, NeighboursConfig, ProbeConfig
-from vitlab.config.serialize import Json, to_json
+from vitlab.config.evaluation import EvaluateConfig, FewShotConfig, KnnConfig, ProbeConfig
+from vitlab.config.serialize import to_json
 
 if TYPE_CHECKING:
-    from vitlab.checkpoints import Checkpoint
-    from vitlab.evaluation.frozen import Transfer
-    from vitlab.evaluation.probe import Probe
+    from vitlab.evaluation.frozen import FrozenEvaluation
 
 
 def counts(word: str) -> tuple[int, ...]:
@@ -102,102 +99,40 @@ def run_transfer(arguments: TransferOptions, judging: Judging) -> None:
         return
     if judging.data is None:
         raise UsageError("missing DATA", hint="vitlab evaluate CHECKPOINT DATA --fewshot")
-    from vitlab.evaluation.frozen import Asked, open_pair, transfer
+    from vitlab.evaluation.frozen import FrozenConfig, evaluate_frozen, open_train_test
 
     checkpoint = arguments.open()
-    pair = open_pair(judging.data, judging.split, checkpoint, label_column=judging.label_column)
-    several = arguments.neighbours or tuple(k for k in NeighboursConfig().k if k <= len(pair.learn))
-    asked = Asked(
-        fewshot=FewShotConfig(shots=arguments.shots, seeds=tuple(range(arguments.seeds))) if arguments.fewshot else None,
-        knn=NeighboursConfig(k=several) if arguments.knn else None,
+    splits = open_train_test(judging.data, judging.split, checkpoint, label_column=judging.label_column)
+    several = arguments.neighbours or tuple(k for k in KnnConfig().k if k <= len(splits.train))
+    methods = FrozenConfig(
+        few_shot=FewShotConfig(shots=arguments.shots, seeds=tuple(range(arguments.seeds))) if arguments.fewshot else None,
+        knn=KnnConfig(k=several) if arguments.knn else None,
         probe=ProbeConfig() if arguments.probe else None,
     )
     with bar() as tell:
-        found = transfer(checkpoint, pair, asked, config=judging.config, cache=not arguments.no_cache, tell=tell)
+        found = evaluate_frozen(checkpoint, splits, methods, config=judging.config, cache=not arguments.no_cache, progress=tell)
     for line in found.notes:
         note(f"note: {line}")
     for failure in found.failures:
         note(f"unreadable: {failure}")
     if judging.json:
-        print_json(_json(arguments, judging.data, checkpoint, found))
+        print_json(
+            {
+                "checkpoint": arguments.checkpoint,
+                "data": judging.data,
+                **found.to_json(),
+                "preprocess": to_json(checkpoint.preprocess),
+                "notes": [*checkpoint.notes, *found.notes],
+            }
+        )
         return
     _print(found)
 
 
-def _print(found: Transfer) -> None:
+def _print(found: FrozenEvaluation) -> None:
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in found.seconds.items() if name == "features" or seconds > 1e-4)
     note(
-        f"{found.classes:,} classes; {found.learned:,} images to learn from, {found.judged:,} to judge by;"
-        f" {found.recalled:,} features known, {found.read:,} made; {spent}"
+        f"{found.classes:,} classes; {found.train_images:,} training images, {found.test_images:,} test images;"
+        f" {found.cached:,} features cached, {found.read:,} extracted; {spent}"
     )
-    print_rows(list(_rows(found)), json=False)
-
-
-def _rows(found: Transfer) -> Sequence[dict[str, Json]]:
-    rows: list[dict[str, Json]] = [
-        {
-            "method": f"{shot.shots}-shot",
-            "accuracy": percent(shot.mean),
-            "deviation": f"{100 * shot.deviation:.2f}",
-            "each": " ".join(f"{100 * value:.2f}" for value in shot.accuracies),
-        }
-        for shot in found.fewshot
-    ]
-    rows += [
-        {"method": f"{near.k}-NN", "accuracy": percent(near.accuracy), "deviation": None, "each": f"{near.right:,} of {near.of:,}"}
-        for near in found.knn
-    ]
-    if found.probe is not None:
-        rule = found.probe.rule
-        how = "converged" if rule.converged else "NOT converged"
-        told = f"{found.probe.right:,} of {found.probe.of:,}; l2 {rule.l2:.3g}, {how} (gradient {rule.slope:.1e})"
-        rows.append({"method": "linear probe", "accuracy": percent(found.probe.accuracy), "deviation": None, "each": told})
-    return rows
-
-
-def percent(value: float) -> str:
-    """A share as it is printed."""
-    return f"{100 * value:.2f} %"
-
-
-def _json(arguments: TransferOptions, data: str, checkpoint: Checkpoint, found: Transfer) -> dict[str, Json]:
-    return {
-        "checkpoint": arguments.checkpoint,
-        "data": data,
-        "classes": found.classes,
-        "learned_from": found.learned,
-        "judged_by": found.judged,
-        "unreadable": [{"name": failure.name, "reason": failure.reason} for failure in found.failures],
-        "features_made": found.read,
-        "features_known": found.recalled,
-        "fewshot": [
-            {
-                "shots": shot.shots,
-                "accuracy": shot.mean,
-                "deviation": shot.deviation,
-                "accuracies": list(shot.accuracies),
-                "classes_with_fewer": list(shot.short),
-            }
-            for shot in found.fewshot
-        ],
-        "knn": [{"k": near.k, "accuracy": near.accuracy, "right": near.right, "of": near.of} for near in found.knn],
-        "probe": None if found.probe is None else probe_json(found.probe),
-        "seconds": dict(found.seconds),
-        "preprocess": to_json(checkpoint.preprocess),
-        "notes": [*checkpoint.notes, *found.notes],
-    }
-
-
-def probe_json(fitted: Probe) -> dict[str, Json]:
-    """All of a probe but its weights."""
-    rule = fitted.rule
-    return {
-        "accuracy": fitted.accuracy,
-        "right": fitted.right,
-        "of": fitted.of,
-        "l2": rule.l2,
-        "converged": rule.converged,
-        "gradient": rule.slope,
-        "steps": rule.steps,
-        "tried": [{"l2": l2, "held_out_accuracy": accuracy} for l2, accuracy in fitted.tried],
-    }
+    print(found)

@@ -11,14 +11,12 @@ from typing import Literal
 from vitlab.config.data import CorruptPolicy, LoaderConfig, WorkerKind
 from vitlab.errors import ConfigError, at_least, choice
 
-
 BackendName = Literal["auto", "torch", "compile", "onnxruntime", "openvino"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateConfig:
-    """Evaluation. `batch_size`, `workers`, `worker_kind` and `backend` change its speed and, except for the last bits of the logits,
-    nothing else.
+    """Evaluation. Batch size, workers and backend change its speed and, except for the last bits of the logits, nothing else.
 
     `corrupt` is for images that cannot be read: `fail` stops at the first, `skip` counts each as wrong and reports it.
     `bins` are those of the calibration error. `resamples` are drawn, from `seed`, for each 95 % interval; 0 for no intervals.

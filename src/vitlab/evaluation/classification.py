@@ -172,7 +172,7 @@ class Classification:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PerImage:
-    """Each image compared with its target: the class predicted, the best of the correct ones, and how many classes rank above it."""
+    """Each image and its target: the class predicted, the best of the correct ones, and how many classes rank above that."""
 
     predicted_N: Ints
     target_N: Ints

@@ -1,4 +1,10 @@
-"""A checkpoint judged by a source: run once over every image, then all numbers out of the answers.
+"""Evaluate a checkpoint on a dataset: run the model once over every image, then compute all metrics from the logits.
+
+    found = evaluate(checkpoint, dataset, targets)
+    found.top1, found.metrics, found.to_json()       # printing it shows a table, in a terminal and in a notebook
+
+`open_split` chooses the images: those the model was not trained on, as far as can be known. `robustness` repeats an evaluation on
+corrupted images. `write_per_image` writes a line for each image.
 
 Axes: K classes of the data.
 """
@@ -7,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,36 +21,120 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.checkpoints.checkpoint import Checkpoint
-from vitlab.config.data import DecodeLimits, Split, SplitRule
+from vitlab.config.data import Split, SplitRule
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.config.serialize import Json, from_json
-from vitlab.data.batch import Batch
-from vitlab.data.dataset import PARTS, UNDECLARED, Dataset, Label, ListedDataset
-from vitlab.data.loader import Loader
+from vitlab.data.dataset import SPLITS, UNDECLARED, Dataset, ImageDataset, Label
 from vitlab.data.opening import open_dataset
 from vitlab.data.synthetic.dataset import SyntheticDataset
-from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import ConfigError, DataError
-from vitlab.evaluation.classify import Answers, Classification, Judged, MultiLabel, answer, classify, classify_multi_label, judge
+from vitlab.evaluation.classification import (
+    Accuracy,
+    Classification,
+    Logits,
+    MultiLabel,
+    PerImage,
+    classify,
+    classify_multi_label,
+    collect_logits,
+    compare_with_targets,
+)
 from vitlab.evaluation.corruptions import CorruptedTransform
 from vitlab.evaluation.label_mapping import Targets
+from vitlab.inference.backends import evaluating
+from vitlab.inference.engine import Engine
 from vitlab.io.atomic import replacing
+from vitlab.io.display import Block, Displayed
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.objective.metrics import top_classes
 
+_SHOWN = 10  # rows of a table of classes
+_FEW = 5  # images; the accuracy of a class with fewer says nothing
+_MANY = 500  # images; from here on starting processes for each corruption pays
+_LINE_BYTES = 200  # of the CSV, about; for the message of a full disk
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Evaluation:
-    """What was asked, answered and found. `judged` is None where an image may have several classes.
+Row = Sequence[str | int]
 
-    `real` are the right classes by image of the source, where they were given.
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Evaluation(Displayed):
+    """The result of an evaluation: metrics, and the logits they come from.
+
+    `result` has every metric. `per_image` is None if an image may have several classes. `real` are the ReaL labels by the images'
+    index in the dataset, if they were given.
     """
 
     result: Classification | MultiLabel
-    answers: Answers
-    judged: Judged | None
+    logits: Logits
+    per_image: PerImage | None
     targets: Targets
     real: Sequence[Sequence[int]] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics by name; accuracies are from 0 to 1."""
+        return dict(self.result.measures())
+
+    @property
+    def top1(self) -> float:
+        """Top-1 accuracy, from 0 to 1."""
+        return self._single_label().top1.value
+
+    @property
+    def top5(self) -> float | None:
+        """Top-5 accuracy, from 0 to 1; None for a model with 5 classes or fewer."""
+        top5 = self._single_label().top5
+        return None if top5 is None else top5.value
+
+    @property
+    def loss(self) -> float:
+        """Cross-entropy in nats per image; with several classes per image, the sigmoid loss summed over classes."""
+        return self.result.loss
+
+    @property
+    def mean_average_precision(self) -> float:
+        """The mean over classes of average precision, where an image may have several classes."""
+        if isinstance(self.result, Classification):
+            raise DataError("images have one class each, so there is no mean average precision", hint="see top1")
+        return self.result.mean_average_precision
+
+    @property
+    def headline(self) -> tuple[str, float]:
+        """The name and value of the first metric: `top1` or `mean_average_precision`."""
+        return next(self.result.measures())
+
+    def _single_label(self) -> Classification:
+        if not isinstance(self.result, Classification):
+            raise DataError("images may have several classes, so there is no top-1 accuracy", hint="see mean_average_precision")
+        return self.result
+
+    def to_json(self) -> dict[str, Json]:
+        """Every metric as plain values; what is not a number is null."""
+        result = self.result
+        values = _classification_json(result, self.targets) if isinstance(result, Classification) else _multi_label_json(result)
+        failures: list[Json] = [{"name": failure.name, "reason": failure.reason} for failure in self.logits.failures]
+        return values | {"failures": failures}
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def tables(self) -> Iterator[Block]:
+        """The metrics, the classes with the lowest accuracy, and the most frequent confusions."""
+        yield self._facts()
+        yield from self._tables()
+
+    def _facts(self) -> dict[str, Json]:
+        result = self.result
+        return _classification_facts(result) if isinstance(result, Classification) else _multi_label_facts(result)
+
+    def _tables(self) -> Iterator[list[dict[str, Json]]]:
+        if isinstance(self.result, Classification):
+            found = [_worst_classes(self.result), _worst_confusions(self.result, self.targets)]
+        else:
+            worst = sorted(self.result.per_class, key=lambda row: (row[1] is None, row[1]))[:_SHOWN]
+            found = [[{"class": label, "images": count, "average_precision": _percent(value)} for label, value, count in worst]]
+        yield from (rows for rows in found if rows)
 
 
 def evaluate(
@@ -52,103 +143,100 @@ def evaluate(
     targets: Targets,
     *,
     real: Sequence[Sequence[int]] | None = None,
-    view: EvaluationTransform | CorruptedTransform | None = None,
     config: EvaluateConfig = EvaluateConfig(),  # noqa: B008 (a frozen value)
-    tell: ProgressCallback = silent,
+    engine: Engine | None = None,
+    corruption: CorruptedTransform | None = None,
+    progress: ProgressCallback = silent,
 ) -> Evaluation:
-    """Judge a checkpoint by every image of a source that has a class.
+    """Evaluate a checkpoint on every image of a labelled dataset.
 
-    `targets` says which classes of the model are right for which of the data. `real` holds, for each image of the source, the
-    classes that are really right, perhaps none. Images of a class that is mapped to nothing are not asked about.
-    `view` is what the model sees of an image, where that is not the checkpoint's preprocessing of it.
+    `targets` says which classes of the model are correct for which class of the data; images of a class that maps to nothing are
+    left out. `real` holds the ReaL labels of each image of the dataset, possibly none. `engine` is one for this checkpoint, if
+    there is one already. `corruption` corrupts the images.
     """
     refuse_unlabelled(checkpoint, dataset, targets)
-    view = EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits()) if view is None else view
-    answers = answers_of(checkpoint, dataset, view, config=config, tell=tell)
+    if dataset.multi_label and not targets.one_to_one:
+        raise DataError("a mapping needs one class per image, and these images may have several")
+    if dataset.multi_label and real is not None:
+        raise DataError("ReaL labels need one class per image, and these images may have several")
+    with evaluating(checkpoint.model):
+        engine = engine_for(checkpoint, config) if engine is None else engine
+        found = _run(engine, dataset, config, corruption, progress)
     if dataset.multi_label:
-        if not targets.one_each:
-            raise DataError("a mapping is for images of one class, and these may have several")
-        if real is not None:
-            raise DataError("ReaL labels are for images of one class, and these may have several")
-        failed_AK = np.zeros((len(answers.failures), len(targets.labels)), np.bool_)
-        for row, failure in enumerate(answers.failures):
+        failed_AK = np.zeros((len(found.failures), len(targets.labels)), np.bool_)
+        for row, failure in enumerate(found.failures):
             failed_AK[row, list(_several(dataset.label(failure.index)))] = True
-        found = classify_multi_label(answers, targets, failed_AK=failed_AK, config=config)
-        return Evaluation(result=found, answers=answers, judged=None, targets=targets)
-    answers = _mapped(answers, dataset, targets)
-    judged = judge(answers, targets)
-    indices = [*answers.indices_N.tolist(), *(failure.index for failure in answers.failures)]
-    result = classify(
-        answers,
-        judged,
-        targets,
-        failed_labels=[_one(dataset.label(failure.index)) for failure in answers.failures],
-        real=None if real is None else [real[index] for index in indices],
-        config=config,
+        result = classify_multi_label(found, targets, failed_AK=failed_AK, config=config)
+        return Evaluation(result=result, logits=found, per_image=None, targets=targets, notes=engine.notes)
+    found = _without_unmapped(found, dataset, targets)
+    per_image = compare_with_targets(found, targets)
+    indices = [*found.indices_N.tolist(), *(failure.index for failure in found.failures)]
+    return Evaluation(
+        result=classify(
+            found,
+            per_image,
+            targets,
+            failed_labels=[_one(dataset.label(failure.index)) for failure in found.failures],
+            real=None if real is None else [real[index] for index in indices],
+            config=config,
+        ),
+        logits=found,
+        per_image=per_image,
+        targets=targets,
+        real=real,
+        notes=engine.notes,
     )
-    return Evaluation(result=result, answers=answers, judged=judged, targets=targets, real=real)
 
 
-def answers_of(
-    checkpoint: Checkpoint,
-    dataset: Dataset,
-    view: EvaluationTransform | CorruptedTransform,
-    *,
-    config: EvaluateConfig,
-    tell: ProgressCallback = silent,
-) -> Answers:
-    """The checkpoint's answers to every image of a source."""
-    seed, what = (view.seed, view.called) if isinstance(view, CorruptedTransform) else (0, "evaluating")
-    loader = Loader(dataset, view.feed(), config=config.loader(seed=seed), train=False)
-    device = next(checkpoint.model.parameters()).device
-    with loader.batches() as batches:
-        return answer(checkpoint.model, _told(batches, len(dataset), what, tell), checkpoint.preprocess, device=device)
+def engine_for(checkpoint: Checkpoint, config: EvaluateConfig) -> Engine:
+    """An engine with the backend, device and merge of the config."""
+    return Engine(checkpoint, backend=config.backend, device=config.device, merge=config.merge)
+
+
+def _run(
+    engine: Engine, dataset: Dataset, config: EvaluateConfig, corruption: CorruptedTransform | None, progress: ProgressCallback
+) -> Logits:
+    description, seed, pipeline = "evaluating", 0, None
+    if corruption is not None:
+        description, seed, pipeline = corruption.description, corruption.seed, corruption.pipeline()
+    loader = config.loader(seed=seed)
+    return collect_logits(engine.run_dataset(dataset, loader=loader, pipeline=pipeline, description=description, progress=progress))
 
 
 def refuse_unlabelled(checkpoint: Checkpoint, dataset: Dataset, targets: Targets) -> None:
-    """Refuse, before any image is read, a model without classes and images without a label."""
+    """Refuse a model without classes and images without a label, before any image is read."""
     if not checkpoint.config.num_classes:
-        raise DataError("the checkpoint has no head: it gives features and no classes", hint="fine-tune it, or use vitlab embed")
-    assert dataset.labels == targets.labels, "targets are made for the source's classes"
+        raise DataError("the checkpoint has no head: it gives features, not classes", hint="fine-tune it, or use vitlab embed")
+    assert dataset.labels == targets.labels, "targets are made for the dataset's classes"
     if dataset.multi_label:
         return
     unknown = [index for index in range(len(dataset)) if dataset.label(index) is None]
     if unknown:
         raise DataError(
             f"{len(unknown):,} of {len(dataset):,} images have no label, the first {name_in(dataset, unknown[0])}",
-            hint="evaluate a part of the data that has labels; vitlab predict answers for the others",
+            hint="evaluate on a split that has labels; vitlab predict classifies images without labels",
         )
 
 
 def name_in(dataset: Dataset, index: int) -> str:
-    """What an image is called, without reading it where the source can say."""
-    return dataset.name(index) if isinstance(dataset, ListedDataset) else dataset[index].name
+    """The name of an image, without reading it if the dataset knows it."""
+    return dataset.name(index) if isinstance(dataset, ImageDataset) else dataset.read(index).name
 
 
-def _mapped(answers: Answers, dataset: Dataset, targets: Targets) -> Answers:
-    """Without the images whose class is mapped to nothing."""
-    if all(targets.right):
-        return answers
-    kept_N = np.array([bool(targets.right[label]) for label in answers.labels.tolist()], np.bool_)
+def _without_unmapped(found: Logits, dataset: Dataset, targets: Targets) -> Logits:
+    """Without the images whose class maps to nothing."""
+    if all(targets.correct):
+        return found
+    kept_N = np.array([bool(targets.correct[label]) for label in found.labels.tolist()], np.bool_)
     if not kept_N.any():
-        raise DataError("every image that could be read is of a class that the mapping leaves out")
+        raise DataError("every image that could be read has a class that the mapping leaves out")
     return replace(
-        answers,
-        logits_NC=answers.logits_NC[kept_N],
-        labels=answers.labels[kept_N],
-        indices_N=answers.indices_N[kept_N],
-        failures=tuple(failure for failure in answers.failures if targets.right[_one(dataset.label(failure.index))]),
+        found,
+        logits_NC=found.logits_NC[kept_N],
+        labels=found.labels[kept_N],
+        indices_N=found.indices_N[kept_N],
+        failures=tuple(failure for failure in found.failures if targets.correct[_one(dataset.label(failure.index))]),
     )
-
-
-def _told(batches: Iterator[Batch], total: int, what: str, tell: ProgressCallback) -> Iterator[Batch]:
-    """The batches, telling after each how many images have been answered."""
-    done = 0
-    tell(what, done, total)
-    for batch in batches:
-        yield batch
-        done += batch.n_asked
-        tell(what, done, total)
 
 
 def _one(label: Label) -> int:
@@ -157,20 +245,17 @@ def _one(label: Label) -> int:
 
 
 def _several(label: Label) -> tuple[int, ...]:
-    assert isinstance(label, tuple), "a multi-label source gives tuples"
+    assert isinstance(label, tuple), "a multi-label dataset gives tuples"
     return label
 
 
-# Which images a model is judged by when nobody says: those it was not trained on, as far as can be known.
-
-
-def open_part(
+def open_split(
     spec: str, split: Split | None, checkpoint: Checkpoint, *, label_column: str | None = None
 ) -> tuple[Dataset, tuple[str, ...]]:
-    """The images to evaluate by, and what was decided, a sentence each.
+    """The images to evaluate on, and what was decided, a sentence each.
 
-    Where `split` is None: the declared `test`, else the declared `val`. Data that declares no part is taken whole, unless the
-    checkpoint was trained on it: then its held-out `test` is taken, by the rule of that training.
+    If `split` is None: the declared `test` split, else the declared `val`. Data without declared splits is evaluated whole, unless
+    the checkpoint was trained on it: then its held-out test split is taken, by the rule of that training.
     """
     rule = trained_on(spec, checkpoint)
     if split is not None:
@@ -178,37 +263,38 @@ def open_part(
         return dataset, _notes(dataset)
     whole = open_dataset(spec, split="all", label_column=label_column)
     if isinstance(whole, SyntheticDataset):
-        return open_dataset(spec, split="test", rule=rule), ("evaluated by the test part",)
-    assert isinstance(whole, ListedDataset)
-    declared = {PARTS[part] for part in set(whole.parts.tolist()) - {UNDECLARED}}
+        return open_dataset(spec, split="test", rule=rule), ("evaluated on the test split",)
+    assert isinstance(whole, ImageDataset)
+    declared = {SPLITS[part] for part in set(whole.splits.tolist()) - {UNDECLARED}}
     chosen: Split
     if declared:
         chosen = "test" if "test" in declared else "val" if "val" in declared else "all"
-        note = (
-            f"evaluated by the {chosen} part" if chosen != "all" else "the data declares a train part alone: all of it is evaluated"
-        )
+        note = f"evaluated on the {chosen} split"
+        if chosen == "all":
+            note = "the data declares only a train split: all of it is evaluated"
     elif rule is not None:
-        chosen, note = "test", "the model was trained on this data: evaluated by the test part, which training never sees"
+        chosen, note = "test", "the model was trained on this data: evaluated on the test split, which is never trained on"
     else:
-        chosen, note = "all", f"the data declares no parts: all {len(whole):,} images are evaluated"
-    if chosen == "test" and whole.labels and _unlabelled(whole, chosen) and "val" in declared:
-        chosen, note = "val", "the test part has no labels: evaluated by the val part"
+        chosen, note = "all", f"the data declares no splits: all {len(whole):,} images are evaluated"
+    if chosen == "test" and whole.labels and first_is_unlabelled(whole, chosen) and "val" in declared:
+        chosen, note = "val", "the test split has no labels: evaluated on the val split"
     dataset = whole if chosen == "all" else open_dataset(spec, split=chosen, rule=rule, label_column=label_column)
     return dataset, (*_notes(dataset), note)
 
 
 def _notes(dataset: Dataset) -> tuple[str, ...]:
-    return dataset.notes if isinstance(dataset, ListedDataset) else ()
+    return dataset.notes if isinstance(dataset, ImageDataset) else ()
 
 
-def _unlabelled(whole: ListedDataset, part: str) -> bool:
-    return any(whole.label(int(index)) is None for index in (whole.parts == PARTS.index(part)).nonzero()[0][:1])
+def first_is_unlabelled(whole: ImageDataset, split: str) -> bool:
+    """Whether the first image of a declared split has no label."""
+    return any(whole.label(int(index)) is None for index in np.flatnonzero(whole.splits == SPLITS.index(split))[:1])
 
 
 def trained_on(spec: str, checkpoint: Checkpoint) -> SplitRule | None:
-    """The rule by which the run that made the checkpoint divided this same data, or None where it was other data."""
+    """The rule by which the checkpoint's training split this same data, or None if it was trained on other data."""
     data = (checkpoint.recipe or {}).get("data")
-    if not isinstance(data, dict) or not _same(spec, data.get("dataset")):
+    if not isinstance(data, dict) or not _same_data(spec, data.get("dataset")):
         return None
     try:
         rule = from_json(SplitRule, data.get("rule", {}), where="recipe.data.rule")
@@ -218,87 +304,65 @@ def trained_on(spec: str, checkpoint: Checkpoint) -> SplitRule | None:
     return rule
 
 
-def _same(spec: str, other: Json) -> bool:
+def _same_data(spec: str, other: Json) -> bool:
     return isinstance(other, str) and (spec == other or Path(spec).resolve() == Path(other).resolve())
 
 
-# One line for each image, as CSV: what it is, what the model chose, how sure it was, and what could not be read.
-
-Row = Sequence[str | int]
-
-_LINE_BYTES = 200  # about, for the message of a full disk
-
-
 def write_per_image(path: Path, evaluation: Evaluation, dataset: Dataset) -> None:
-    """Write the CSV; it appears whole or not at all.
+    """Write a CSV with a line for each image; the file appears complete or not at all.
 
-    Columns: name, label, chosen, confidence, right (1 or 0), rank (how many classes the model held for likelier than the right
-    one), loss, real (whether the choice is one of the ReaL labels; empty without any), error (why the image could not be
-    read; the rest is then empty). Where an image may have several classes: name, labels (parted by |), best, logit, error.
+    Columns: name, label, predicted, confidence, correct (1 or 0), rank (how many classes the model ranks above the correct one),
+    loss, real (whether the prediction is one of the ReaL labels; empty without any), error (why the image could not be read; the
+    rest is then empty). If an image may have several classes: name, labels (joined by |), best, logit, error.
     """
-    answers, targets = evaluation.answers, evaluation.targets
-    rows = (
-        _multi_label_row(answers, targets, dataset)
-        if evaluation.judged is None
-        else _one_row(answers, evaluation.judged, targets, dataset, evaluation.real)
-    )
-    with replacing(path, needed=_LINE_BYTES * answers.asked) as file:
+    rows = _multi_label_rows(evaluation, dataset) if evaluation.per_image is None else _single_label_rows(evaluation, dataset)
+    with replacing(path, needed=_LINE_BYTES * evaluation.logits.total) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
         csv.writer(text, lineterminator="\n").writerows(rows)
         text.flush()
         text.detach()  # the file is not the wrapper's to close
 
 
-def _one_row(
-    answers: Answers, judged: Judged, targets: Targets, dataset: Dataset, real: Sequence[Sequence[int]] | None
-) -> Iterator[Row]:
-    yield ["name", "label", "chosen", "confidence", "right", "rank", "loss", "real", "error"]
-    for row, index in enumerate(answers.indices_N.tolist()):
-        chosen, rank = int(judged.chosen_N[row]), int(judged.rank_N[row])
-        classes = None if real is None else real[index]
+def _single_label_rows(evaluation: Evaluation, dataset: Dataset) -> Iterator[Row]:
+    found, targets, per_image = evaluation.logits, evaluation.targets, evaluation.per_image
+    assert per_image is not None
+    yield ["name", "label", "predicted", "confidence", "correct", "rank", "loss", "real", "error"]
+    for row, index in enumerate(found.indices_N.tolist()):
+        predicted, rank = int(per_image.predicted_N[row]), int(per_image.rank_N[row])
+        classes = None if evaluation.real is None else evaluation.real[index]
         yield [
             name_in(dataset, index),
-            targets.labels[int(answers.labels[row])],
-            targets.names[chosen],
-            f"{judged.confidence_N[row]:.6f}",
+            targets.labels[int(found.labels[row])],
+            targets.names[predicted],
+            f"{per_image.confidence_N[row]:.6f}",
             int(rank == 0),
             rank,
-            f"{judged.loss_N[row]:.6f}",
-            int(chosen in classes) if classes else "",
+            f"{per_image.loss_N[row]:.6f}",
+            int(predicted in classes) if classes else "",
             "",
         ]
-    for failure in answers.failures:
-        label = dataset.label(failure.index)
-        assert isinstance(label, int)
-        yield [failure.name, targets.labels[label], "", "", 0, "", "", "", failure.reason]
+    for failure in found.failures:
+        yield [failure.name, targets.labels[_one(dataset.label(failure.index))], "", "", 0, "", "", "", failure.reason]
 
 
-def _multi_label_row(answers: Answers, targets: Targets, dataset: Dataset) -> Iterator[Row]:
+def _multi_label_rows(evaluation: Evaluation, dataset: Dataset) -> Iterator[Row]:
+    found, targets = evaluation.logits, evaluation.targets
     yield ["name", "labels", "best", "logit", "error"]
-    for row, index in enumerate(answers.indices_N.tolist()):
-        best = int(top_classes(answers.logits_NC[row : row + 1], 1)[0, 0])
-        labels = _named(dataset.label(index), targets)
-        yield [name_in(dataset, index), labels, targets.names[best], f"{answers.logits_NC[row, best]:.6f}", ""]
-    for failure in answers.failures:
-        yield [failure.name, _named(dataset.label(failure.index), targets), "", "", failure.reason]
+    for row, index in enumerate(found.indices_N.tolist()):
+        best = int(top_classes(found.logits_NC[row : row + 1], 1)[0, 0])
+        labels = _joined_labels(dataset.label(index), targets)
+        yield [name_in(dataset, index), labels, targets.names[best], f"{found.logits_NC[row, best]:.6f}", ""]
+    for failure in found.failures:
+        yield [failure.name, _joined_labels(dataset.label(failure.index), targets), "", "", failure.reason]
 
 
-def _named(label: object, targets: Targets) -> str:
-    assert isinstance(label, tuple)
-    return "|".join(targets.labels[code] for code in label)
+def _joined_labels(label: Label, targets: Targets) -> str:
+    return "|".join(targets.labels[code] for code in _several(label))
 
 
-# How much of its accuracy a model keeps when images are corrupted.
-
-_MANY = 500  # images, from which starting processes for each corruption pays
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Robustness:
-    """One share for each corruption (row) and severity (column): top-1 accuracy, or mean average precision of several classes.
-
-    `clean` is the same of the images as they are.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Robustness(Displayed):
+    """One metric for each corruption (row) and severity (column): top-1 accuracy, or mean average precision. `clean` is without."""
 
     measure: str
     clean: float
@@ -307,8 +371,46 @@ class Robustness:
 
     @property
     def mean(self) -> float:
-        """Over all corruptions and severities, each counting alike."""
+        """The mean over all corruptions and severities."""
         return float(np.mean([values for _, values in self.rows]))
+
+    def to_json(self) -> dict[str, Json]:
+        """Every value; what is not a number is null."""
+        rows: list[Json] = [
+            {"corruption": name, "values": [number(value) for value in values], "mean": number(sum(values) / len(values))}
+            for name, values in self.rows
+        ]
+        return {
+            "measure": self.measure,
+            "clean": number(self.clean),
+            "mean": number(self.mean),
+            "severities": list(self.severities),
+            "corruptions": rows,
+        }
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def tables(self) -> Iterator[Block]:
+        """A row for each corruption, and the means."""
+        yield self._rows()
+        yield self._facts()
+
+    def _rows(self) -> list[dict[str, Json]]:
+        rows: list[dict[str, Json]] = []
+        for name, values in self.rows:
+            row: dict[str, Json] = {"corruption": name}
+            row |= {f"severity_{severity}": _percent(value) for severity, value in zip(self.severities, values, strict=True)}
+            rows.append(row | {"mean": _percent(sum(values) / len(values))})
+        return rows
+
+    def _facts(self) -> dict[str, Json]:
+        name = self.measure.replace("_", " ")
+        return {
+            f"{name} clean": _percent(self.clean),
+            f"{name} corrupted": _percent(self.mean),
+            "kept": _percent(self.mean / self.clean if self.clean else math.nan),
+        }
 
 
 def robustness(
@@ -319,30 +421,154 @@ def robustness(
     corruptions: Sequence[str],
     severities: Sequence[int],
     config: EvaluateConfig = EvaluateConfig(),  # noqa: B008 (a frozen value)
-    tell: ProgressCallback = silent,
+    progress: ProgressCallback = silent,
 ) -> Robustness:
-    """Evaluate once more for every corruption and severity; `clean` is the evaluation of the images as they are.
+    """Evaluate once for every corruption and severity; `clean` is the evaluation of the images as they are.
 
-    An image's corruption depends on its index in the source, the corruption and the severity alone.
+    The corruption of an image depends only on its index in the dataset, the corruption and the severity.
     """
     if not corruptions or not severities:
         raise ConfigError("there is no corruption or no severity to evaluate")
-    plain = EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits())
-    if config.workers and len(dataset) >= _MANY:
-        config = replace(config, worker_kind="process")  # corrupting is work for the interpreter, which threads share
     config = replace(config, resamples=0)
-    rows = []
-    for name in corruptions:
-        values = []
-        for severity in severities:
-            view = CorruptedTransform(view=plain, corruption=name, severity=severity)
-            found = evaluate(checkpoint, dataset, clean.targets, view=view, config=config, tell=tell)
-            values.append(first_measure(found)[1])
-        rows.append((name, tuple(values)))
-    measure, value = first_measure(clean)
+    if config.workers and len(dataset) >= _MANY:
+        config = replace(config, worker_kind="process")  # corrupting is Python code, which threads cannot run side by side
+    with evaluating(checkpoint.model):
+        engine = engine_for(checkpoint, config)
+        rows = []
+        for name in corruptions:
+            values = []
+            for severity in severities:
+                corruption = CorruptedTransform(transform=engine.transform, corruption=name, severity=severity)
+                found = evaluate(
+                    checkpoint, dataset, clean.targets, config=config, engine=engine, corruption=corruption, progress=progress
+                )
+                values.append(found.headline[1])
+            rows.append((name, tuple(values)))
+    measure, value = clean.headline
     return Robustness(measure=measure, clean=value, severities=tuple(severities), rows=tuple(rows))
 
 
-def first_measure(evaluation: Evaluation) -> tuple[str, float]:
-    """The name and value of the number one looks at first."""
-    return next(evaluation.result.measures())
+def number(value: float | None) -> float | None:
+    """The value for JSON, which has no nan and no infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _classification_facts(result: Classification) -> dict[str, Json]:
+    facts: dict[str, Json] = {"images": result.images}
+    if result.unreadable:
+        facts["unreadable"] = f"{result.unreadable:,}, counted as wrong"
+    accuracies = {
+        "top-1": result.top1,
+        "top-5": result.top5,
+        "ReaL": result.real,
+        "top-1 among the data's classes": result.within_top1,
+        "top-5 among the data's classes": result.within_top5,
+    }
+    for name, accuracy in accuracies.items():
+        if accuracy is not None:
+            counts = f"{accuracy.correct:,} of {accuracy.total:,}"
+            facts[name] = f"{_percent(accuracy.value)}  {counts}{_interval_text(accuracy.interval)}"
+    facts["mean of classes"] = _percent(result.mean_class_accuracy)
+    facts["loss"] = f"{result.loss:.4f} nats per image{_interval_text(result.loss_interval, percent=False)}"
+    facts["calibration error"] = _percent(result.calibration.error)
+    if result.temperature is not None:
+        facts["best temperature"] = f"{result.temperature:.3f}"
+    return facts
+
+
+def _multi_label_facts(result: MultiLabel) -> dict[str, Json]:
+    facts: dict[str, Json] = {"images": result.images}
+    if result.unreadable:
+        facts["unreadable"] = f"{result.unreadable:,}, ranked last"
+    facts["mean_average_precision"] = _percent(result.mean_average_precision) + _interval_text(result.interval)
+    facts["loss"] = f"{result.loss:.4f} nats per image, over all classes"
+    return facts
+
+
+def _worst_classes(result: Classification) -> list[dict[str, Json]]:
+    seen = [score for score in result.per_class if score.total >= _FEW]
+    worst = sorted(seen, key=lambda score: (score.correct / score.total, -score.total, score.label))[:_SHOWN]
+    if not worst or worst[0].correct == worst[0].total:
+        return []
+    return [{"worst_class": score.label, "accuracy": _percent(score.correct / score.total), "of": score.total} for score in worst]
+
+
+def _worst_confusions(result: Classification, targets: Targets) -> list[dict[str, Json]]:
+    labels, names = targets.labels, targets.names
+    wrong = [triple for triple in result.confusion if triple[2] > 1 and labels[triple[0]] != names[triple[1]]]
+    return [
+        {"class": labels[label], "predicted": names[predicted], "times": count}
+        for label, predicted, count in sorted(wrong, key=lambda triple: (-triple[2], triple[0], triple[1]))[:_SHOWN]
+    ]
+
+
+def _classification_json(result: Classification, targets: Targets) -> dict[str, Json]:
+    bins = result.calibration
+    accuracies: dict[str, Json] = {
+        name: _accuracy_json(getattr(result, name)) for name in ("top1", "top5", "real", "within_top1", "within_top5")
+    }
+    return (
+        {"images": result.images, "unreadable": result.unreadable}
+        | accuracies
+        | {
+            "loss": number(result.loss),
+            "loss_interval": _interval_json(result.loss_interval),
+            "mean_class_accuracy": number(result.mean_class_accuracy),
+            "calibration_error": number(bins.error),
+            "calibration": [
+                {"confidence": number(confidence), "accuracy": number(accuracy), "count": count}
+                for confidence, accuracy, count in zip(bins.confidence, bins.accuracy, bins.count, strict=True)
+            ],
+            "temperature": number(result.temperature),
+            "per_class": [
+                {
+                    "label": score.label,
+                    "correct": score.correct,
+                    "total": score.total,
+                    "accuracy": score.correct / score.total if score.total else None,
+                }
+                for score in result.per_class
+            ],
+            "classes": list(targets.names),
+            "confusion": [{"label": label, "predicted": predicted, "count": count} for label, predicted, count in result.confusion],
+        }
+    )
+
+
+def _multi_label_json(result: MultiLabel) -> dict[str, Json]:
+    return {
+        "images": result.images,
+        "unreadable": result.unreadable,
+        "mean_average_precision": number(result.mean_average_precision),
+        "interval": _interval_json(result.interval),
+        "loss": number(result.loss),
+        "per_class": [
+            {"label": label, "average_precision": number(value), "images": count} for label, value, count in result.per_class
+        ],
+    }
+
+
+def _accuracy_json(accuracy: Accuracy | None) -> Json:
+    if accuracy is None:
+        return None
+    return {
+        "value": number(accuracy.value),
+        "correct": accuracy.correct,
+        "total": accuracy.total,
+        "interval": _interval_json(accuracy.interval),
+    }
+
+
+def _interval_json(interval: tuple[float, float] | None) -> Json:
+    return None if interval is None else [number(end) for end in interval]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{100 * value:.2f} %"
+
+
+def _interval_text(interval: tuple[float, float] | None, *, percent: bool = True) -> str:
+    if interval is None:
+        return ""
+    low, high = (f"{100 * end:.2f}" if percent else f"{end:.4f}" for end in interval)
+    return f"  (95 %: {low} to {high})"

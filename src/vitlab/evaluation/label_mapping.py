@@ -1,4 +1,4 @@
-"""Which classes of the model are right for which class of the data: by name, in part, or by a mapping file."""
+"""Which classes of the model are correct for which class of the data: by name, by a mapping file, or per image (ReaL labels)."""
 
 from __future__ import annotations
 
@@ -20,55 +20,55 @@ from vitlab.io.zip import ZipContents, read_zip_index
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What counts as right.
+    """Which prediction counts as correct.
 
-    `labels` are the classes of the data; `right` are, for each of them, the classes of the model that count: one of the same
-    meaning, several where a mapping says so, none where its images are left out. `names` are the model's classes.
+    `labels` are the classes of the data, `names` those of the model. `correct` lists, for each class of the data, the classes of
+    the model that count: one of the same meaning, several if a mapping says so, none if its images are left out.
     """
 
     labels: tuple[str, ...]
-    right: tuple[tuple[int, ...], ...]
+    correct: tuple[tuple[int, ...], ...]
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
     @property
-    def one_each(self) -> bool:
-        """Whether exactly one class of the model is right for each class of the data."""
-        return all(len(classes) == 1 for classes in self.right)
+    def one_to_one(self) -> bool:
+        """Whether exactly one class of the model is correct for each class of the data."""
+        return all(len(classes) == 1 for classes in self.correct)
 
     @property
-    def in_part(self) -> bool:
-        """Whether the data has some of the model's classes only."""
-        return self.one_each and len(self.labels) < len(self.names)
+    def is_subset(self) -> bool:
+        """Whether the data has only some of the model's classes."""
+        return self.one_to_one and len(self.labels) < len(self.names)
 
 
 def match_by_name(data: Sequence[str], model: Sequence[str] | None, *, classes: int, subset: bool = False) -> Targets:
-    """The same class for each class; refuses, with what differs, where data and model do not mean the same.
+    """Match classes by name; refuses, with the differences, if data and model do not have the same classes.
 
-    `model` are the names of its `classes`; where it has none, the data's are taken for them if they are as many, and that is
-    said. `subset` lets the data hold some of the model's classes, in any order.
+    `model` are the names of the model's `classes`. If it has none, the data's names are assumed if their number is right, with a
+    note. `subset` accepts data with only some of the model's classes, in any order.
     """
     if not data:
-        raise DataError("the data has no labels to evaluate by", hint="vitlab predict answers for images without labels")
+        raise DataError("the data has no labels to evaluate by", hint="vitlab predict classifies images without labels")
     if model is None:
         if len(data) != classes:
             raise DataError(
-                f"the data has {len(data):,} classes and the model {classes:,}, and the checkpoint does not say which they are",
-                hint="give it its labels: --labels FILE, one a line",
+                f"the data has {len(data):,} classes and the model {classes:,}, and the checkpoint does not name them",
+                hint="give the labels: --labels FILE, one per line",
             )
-        note = f"the checkpoint has no labels: its {classes:,} classes are taken to be the data's, in the data's order"
-        return Targets(labels=tuple(data), right=tuple((place,) for place in range(classes)), names=tuple(data), notes=(note,))
+        note = f"the checkpoint has no labels: its {classes:,} classes are assumed to be the data's, in the data's order"
+        return Targets(labels=tuple(data), correct=tuple((place,) for place in range(classes)), names=tuple(data), notes=(note,))
     try:
         places = align_labels(data, model, reorder=subset)
     except DataError as error:
         known = set(data) <= set(model)
-        hint = "--subset matches classes by name, in any order and also where the data has a part of them" if known else error.hint
+        hint = "--subset matches classes by name, in any order, also if the data has only some of them" if known else error.hint
         raise DataError(error.message, hint=hint) from error
     note = f"the data has {len(data):,} of the model's {len(model):,} classes" if len(data) < len(model) else ""
     moved = "classes are matched by name: data and model order them differently" if list(places) != sorted(places) else ""
     return Targets(
         labels=tuple(data),
-        right=tuple((place,) for place in places),
+        correct=tuple((place,) for place in places),
         names=tuple(model),
         notes=tuple(text for text in (note, moved) if text),
     )
@@ -77,17 +77,17 @@ def match_by_name(data: Sequence[str], model: Sequence[str] | None, *, classes: 
 def match_by_file(path: Path, data: Sequence[str], model: Sequence[str] | None, *, classes: int) -> Targets:
     """Targets from a JSON object: class of the data -> list of the model's classes, by name or number (as for ObjectNet).
 
-    Every class of the data must be there. An empty list leaves its images out; that is counted and said.
+    It must contain every class of the data. An empty list leaves the images of a class out, with a note.
     """
     try:
         table = json.loads(path.read_bytes())
     except OSError as error:
         raise DataError(f"{printable(str(path))} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{printable(str(path))} is no JSON: {error}") from error
+        raise DataError(f"{printable(str(path))} is not JSON: {error}") from error
     if not isinstance(table, dict):
         raise DataError(
-            f"{printable(str(path))} is no JSON object", hint='a mapping is {"class of the data": ["class of the model", ...]}'
+            f"{printable(str(path))} is not a JSON object", hint='a mapping is {"class of the data": ["class of the model", ...]}'
         )
     if missing := [label for label in data if label not in table]:
         raise DataError(
@@ -96,25 +96,25 @@ def match_by_file(path: Path, data: Sequence[str], model: Sequence[str] | None, 
         )
     place_of = {name: place for place, name in enumerate(model or ())}
     twice = {name for name in model or () if list(model or ()).count(name) > 1} if len(place_of) < len(model or ()) else set()
-    right = tuple(
+    correct = tuple(
         tuple(_place(word, label, place_of, twice, classes, path) for word in _words(table[label], label, path)) for label in data
     )
-    if not any(right):
+    if not any(correct):
         raise DataError(f"{printable(str(path))} maps every class of the data to nothing")
     notes = []
-    if empty := [label for label, places in zip(data, right, strict=True) if not places]:
-        notes.append(f"{len(empty):,} classes are mapped to nothing, and their images left out: {_listed(empty)}")
+    if empty := [label for label, places in zip(data, correct, strict=True) if not places]:
+        notes.append(f"{len(empty):,} classes map to nothing; their images are left out: {_listed(empty)}")
     if unused := [label for label in table if label not in set(data)]:
         notes.append(f"{len(unused):,} classes of the mapping are not in the data: {_listed(unused)}")
     names = tuple(model) if model is not None else tuple(map(str, range(classes)))
-    return Targets(labels=tuple(data), right=right, names=names, notes=tuple(notes))
+    return Targets(labels=tuple(data), correct=correct, names=names, notes=tuple(notes))
 
 
 def _words(value: object, label: str, path: Path) -> list[object]:
     words = value if isinstance(value, list) else [value]
     if not all(isinstance(word, str | int) and not isinstance(word, bool) for word in words):
         raise DataError(
-            f"{printable(str(path))} maps {printable(label)} to {printable(str(value)[:80])}, not to names or numbers of classes"
+            f"{printable(str(path))} maps {printable(label)} to {printable(str(value)[:80])}, not to classes by name or number"
         )
     return words
 
@@ -131,7 +131,7 @@ def _place(word: object, label: str, place_of: dict[str, int], twice: set[str], 
     if name in twice:
         raise DataError(f"{where} {printable(name)}, which is the name of two classes", hint="use the class's number")
     if name not in place_of:
-        raise DataError(f"{where} {printable(name)}, which is no class of the model", hint=did_you_mean(name, list(place_of)))
+        raise DataError(f"{where} {printable(name)}, which is not a class of the model", hint=did_you_mean(name, list(place_of)))
     return place_of[name]
 
 
@@ -140,21 +140,18 @@ def _listed(names: Sequence[str]) -> str:
     return text + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
-# ImageNet-ReaL and its like: files that say of each image which classes are really right, none or several.
-#
-# Read are the authors' `real.json` (a list with one entry for each validation image, in the order of their numbers), a JSON
-# object (image -> classes), and CSV or TSV with a column of files and one of labels, parted by spaces, | or ;.
-
 _FILES = ("path", "file", "file_name", "filename", "image", "image_path", "filepath", "name")
 _LABELS = ("real_labels", "real", "labels", "label")
 _NUMBER = re.compile(r"_(\d{8})\.\w+$")  # ILSVRC2012_val_00000293.JPEG
 
 
 def read_real(path: str, images: Sequence[str], names: Sequence[str] | None, *, classes: int) -> tuple[tuple[int, ...], ...]:
-    """The classes that are right for each of the images, in their order; empty for an image that has none.
+    """ReaL labels: the correct classes of each image, in the order of `images`; empty for an image that has none.
 
-    `path` may also name a file inside a zip: `data.zip/labels.csv`. Images are found by the end of their paths. Classes are
-    numbers of the model's, or names among `names`. An image that the file does not know is refused.
+    Three kinds of file are read: the authors' `real.json` (a list with one entry per validation image, in the order of their
+    numbers), a JSON object (image -> classes), and CSV or TSV with a column of files and one of labels, separated by spaces, | or
+    ;. `path` may also name a file inside a zip: `data.zip/labels.csv`. Images are found by the end of their paths. Classes are
+    numbers of the model's classes, or names among `names`. An image that the file does not know is refused.
     """
     content = _content(path)
     text = as_text(content, path)
@@ -179,7 +176,7 @@ def _content(path: str) -> bytes:
     inside = path[at + 5 :]
     row = next((row for row, name in enumerate(contents.index.names) if name == inside), None)
     if row is None:
-        raise DataError(f"{printable(path[: at + 4])} holds no file {printable(inside)}")
+        raise DataError(f"{printable(path[: at + 4])} has no file {printable(inside)}")
     return contents.read(row)
 
 
@@ -187,9 +184,9 @@ def _json(text: str, path: str) -> dict[str, object] | list[object]:
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{printable(path)} is no JSON: {error}") from error
+        raise DataError(f"{printable(path)} is not JSON: {error}") from error
     if not isinstance(table, dict | list):
-        raise DataError(f"{printable(path)} is neither a JSON object nor a list", hint='{"image": [class, ...]}')
+        raise DataError(f"{printable(path)} is neither a JSON object nor a JSON list", hint='{"image": [class, ...]}')
     return table
 
 
@@ -211,14 +208,14 @@ def _csv(text: str, path: str) -> dict[str, object]:
             name, value = record[file], record[column]
             if name in table:
                 raise DataError(f"{printable(path)}, line {reader.line_num}: {printable(name)} is there twice")
-            table[name] = _parted(value or "")
+            table[name] = _separated(value or "")
     except csv.Error as error:
-        raise DataError(f"{printable(path)}, line {reader.line_num}, is no CSV: {error}") from error
+        raise DataError(f"{printable(path)}, line {reader.line_num}, is not CSV: {error}") from error
     return table
 
 
-def _parted(cell: str) -> list[str]:
-    """Classes parted by | or ;, and by spaces too where they are numbers."""
+def _separated(cell: str) -> list[str]:
+    """Classes separated by | or ;, and also by spaces if they are numbers."""
     mark = r"[\s|;]" if re.fullmatch(r"[\d\s|;]*", cell) else r"[|;]"
     return [word.strip() for word in re.split(mark, cell) if word.strip()]
 
@@ -239,7 +236,7 @@ def _by_name(table: Mapping[str, object], images: Sequence[str], path: str) -> I
     if unknown:
         raise DataError(
             f"{printable(path)} does not know {len(unknown):,} of {len(images):,} images, the first {printable(unknown[0])}",
-            hint="an image without a right class is in it with no class",
+            hint="list an image without a correct class with no class",
         )
     for image in images:
         yield table[_key(table, image) or ""]
@@ -264,7 +261,8 @@ def _real_place(word: object, place_of: Mapping[str, int], classes: int, where: 
         return place_of[name]
     if not re.fullmatch(r"\d{1,9}", name):
         raise DataError(
-            f"{where}: {printable(name)} names no class of the model, or more than one", hint=did_you_mean(name, list(place_of))
+            f"{where}: {printable(name)} is not a class of the model, or the name of more than one",
+            hint=did_you_mean(name, list(place_of)),
         )
     if int(name) >= classes:
         raise DataError(f"{where}: class {name}, and the model has 0 to {classes - 1}")

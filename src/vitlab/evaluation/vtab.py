@@ -1,13 +1,19 @@
-"""VTAB-1k by a linear probe: 19 tasks, 800 images to learn from, 200 to choose by, all of the test part to judge by.
+"""VTAB-1k by a linear probe: 19 tasks, 800 images to train on, 200 to choose by, and the whole test split to evaluate on.
 
-The paper's Table 9 fine-tunes the whole model on those 1,000 images; a probe leaves it as it is and learns a linear rule on
-its features. It takes seconds after the features, and says less about tasks far from what the model was trained on.
+The paper's Table 9 fine-tunes the whole model on those 1,000 images; a probe leaves the model as it is and fits a linear
+classifier to its features. It takes seconds once the features are extracted, and says less about tasks far from the model's
+pre-training.
+
+VTAB takes the first 800 images of its train split, the first 200 of its val split and its whole test split in the order of
+TensorFlow Datasets, which is by a hash of each sample's key and available only from its record files. Here the order is by the hash
+of each image's content: as good a shuffle, the same on every machine and in every container, but other images. The published choice
+comes with lists (`vitlab.data.readers.vtab`) or a file of indices (`read_splits`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +24,10 @@ from numpy.typing import NDArray
 
 from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.evaluation import EvaluateConfig, VtabConfig
+from vitlab.config.serialize import Json
 from vitlab.data.batch import Failure
 from vitlab.data.catalog.sets import find_set
-from vitlab.data.dataset import PARTS, UNDECLARED, ListedDataset
+from vitlab.data.dataset import SPLITS, UNDECLARED, ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.hdf5 import has_camelyon, open_camelyon
 from vitlab.data.readers.retinopathy import has_retinopathy, open_retinopathy
@@ -28,17 +35,14 @@ from vitlab.data.readers.tfrecord import open_dmlab
 from vitlab.data.readers.vtab import has_lists, open_clevr, open_dsprites, open_kitti, open_lists, open_norb
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError, VitlabError
-from vitlab.evaluation.features import Features, FeatureStore, features_of, model_key
-from vitlab.evaluation.probe import Probe, probe
+from vitlab.evaluation.evaluation import engine_for
+from vitlab.evaluation.features import Features, FeatureStore, extract_features, model_key
+from vitlab.evaluation.frozen import Probe, percent, probe
+from vitlab.inference.backends import evaluating
+from vitlab.inference.engine import Engine
+from vitlab.io.display import Block, Displayed
 from vitlab.io.names import printable
 from vitlab.io.progress import ProgressCallback, silent
-
-# Which images of a set VTAB trains on, chooses by and tests on.
-#
-# VTAB takes the first 800 of its train part, the first 200 of its val part and all of its test part in the order of TensorFlow
-# Datasets, which is by a hash of each example's key and can be had from its record files only. Here the order is by the hash of
-# each image's content: as good a shuffle, the same on every machine and in every container, but other images. The published
-# choice comes with lists (`vitlab.data.readers.vtab`) or a file of indices (`read_splits`).
 
 Indices = NDArray[np.int64]
 Entries = Sequence[int | str]
@@ -47,8 +51,8 @@ SPLIT_KEYS = ("train800", "val200", "test")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Divided:
-    """The images of each part, by their numbers in the whole set, and `how` they were chosen."""
+class VtabSplits:
+    """The images of each split, by their indices in the whole dataset, and `how` they were chosen."""
 
     train: Indices
     val: Indices
@@ -57,20 +61,20 @@ class Divided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainShare:
-    """The official train and test parts; `percent` of train stays train and the rest is val, where no val is declared.
+class OfficialSplits:
+    """The official train and test splits; `percent` of train stays train and the rest is val, if no val split is declared.
 
-    `test` names the part that is tested on: CLEVR's own test images have no scenes, and its val is taken. `halve_test` makes
-    val of the first half of the official test part (small NORB, whose train part has other objects than its test part).
+    `test` names the split to test on: CLEVR's own test images have no scenes, so its val split is used. `halve_test` makes val of
+    the first half of the official test split (small NORB, whose train split has other objects than its test split).
     """
 
     percent: int
     test: Literal["test", "val"] = "test"
     halve_test: bool = False
 
-    def parts(self, dataset: ListedDataset, order: Indices) -> tuple[Indices, Indices, Indices]:
+    def split(self, dataset: ImageDataset, order: Indices) -> tuple[Indices, Indices, Indices]:
         """Train, val and test, each in `order`."""
-        train, val, test = (order[dataset.parts[order] == part] for part in (TRAIN, VAL, TEST))
+        train, val, test = (order[dataset.splits[order] == part] for part in (TRAIN, VAL, TEST))
         if self.test == "val" and len(val) and not len(test):
             val, test = val[:0], val
         _declared(train, "train", dataset)
@@ -86,104 +90,104 @@ class TrainShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeShares:
-    """No official parts: `train` percent, then `val` percent, and the rest is test; parts that are declared are taken."""
+class PercentSplits:
+    """No official splits: `train` percent, then `val` percent, and the rest is test; declared splits are used if there are any."""
 
     train: int
     val: int
 
-    def parts(self, dataset: ListedDataset, order: Indices) -> tuple[Indices, Indices, Indices]:
+    def split(self, dataset: ImageDataset, order: Indices) -> tuple[Indices, Indices, Indices]:
         """Train, val and test, each in `order`."""
-        if np.any(dataset.parts != UNDECLARED):
-            return TrainShare(percent=100 * self.train // (self.train + self.val)).parts(dataset, order)
+        if np.any(dataset.splits != UNDECLARED):
+            return OfficialSplits(percent=100 * self.train // (self.train + self.val)).split(dataset, order)
         first = self.train * len(order) // 100
         second = (self.train + self.val) * len(order) // 100
         return order[:first], order[first:second], order[second:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThirtyEach:
-    """Thirty images of each class to train on, as is usual for Caltech-101, `percent` of which stay train; the rest is test."""
+class ThirtyPerClass:
+    """Thirty training images per class, as is usual for Caltech-101, of which `percent` stay train; the rest is test."""
 
     percent: int
     each: int = 30
 
-    def parts(self, dataset: ListedDataset, order: Indices) -> tuple[Indices, Indices, Indices]:
+    def split(self, dataset: ImageDataset, order: Indices) -> tuple[Indices, Indices, Indices]:
         """Train, val and test, each in `order`."""
-        if np.any(dataset.parts != UNDECLARED):
-            return TrainShare(percent=self.percent).parts(dataset, order)
+        if np.any(dataset.splits != UNDECLARED):
+            return OfficialSplits(percent=self.percent).split(dataset, order)
         codes = dataset.table.codes[order]
         taken = np.zeros(len(order), np.bool_)
         for code, name in enumerate(dataset.labels):
             of_class = np.flatnonzero(codes == code)
             if len(of_class) <= self.each:
-                raise DataError(f"{printable(name)} has {len(of_class)} images, which leaves none to test on after {self.each}")
+                raise DataError(f"{printable(name)} has {len(of_class)} images, which leaves none for test after {self.each}")
             taken[of_class[: self.each]] = True
         trained, test = order[taken], order[~taken]
         kept = self.percent * len(trained) // 100
         return trained[:kept], trained[kept:], test
 
 
-Division = TrainShare | WholeShares | ThirtyEach
+Division = OfficialSplits | PercentSplits | ThirtyPerClass
 
 
-def divide(dataset: ListedDataset, division: Division, config: VtabConfig) -> Divided:
-    """The division of a set by VTAB's rule, in the order of the hash of content."""
+def divide(dataset: ImageDataset, division: Division, config: VtabConfig) -> VtabSplits:
+    """Split a dataset by VTAB's rule, in the order of the hash of content."""
     order = hash_order(dataset)
-    train, val, test = division.parts(dataset, order)
+    train, val, test = division.split(dataset, order)
     for name, part, wanted in (("train", train, config.train), ("val", val, config.val), ("test", test, 1)):
         if len(part) < wanted:
-            raise DataError(f"the {name} part has {len(part):,} images, and {wanted:,} are taken of it")
+            raise DataError(f"the {name} split has {len(part):,} images, and VTAB takes {wanted:,} of it")
     kept = len(test) if config.test is None else config.test
-    return Divided(train=train[: config.train], val=val[: config.val], test=np.sort(test[:kept]), how="by the hash of content")
+    return VtabSplits(train=train[: config.train], val=val[: config.val], test=np.sort(test[:kept]), how="by the hash of content")
 
 
-def divide_by_lists(dataset: ListedDataset, config: VtabConfig) -> Divided:
-    """The parts that the lists of VTAB-1k declare, as they are; the test part cut where fewer are asked for."""
-    parts = [np.flatnonzero(dataset.parts == part).astype(np.int64) for part in (TRAIN, VAL, TEST)]
-    return Divided(train=parts[0], val=parts[1], test=_cut(parts[2], dataset, config), how="published lists")
+def divide_by_lists(dataset: ImageDataset, config: VtabConfig) -> VtabSplits:
+    """The splits that the lists of VTAB-1k declare; the test split is cut if fewer images are asked for."""
+    parts = [np.flatnonzero(dataset.splits == part).astype(np.int64) for part in (TRAIN, VAL, TEST)]
+    return VtabSplits(train=parts[0], val=parts[1], test=_cut(parts[2], dataset, config), how="published lists")
 
 
 def read_splits(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Entries]]:
-    """The parts of each task from a JSON file: {"Pets": {"train800": [...], "val200": [...], "test": [...]}, ...}.
+    """The splits of each task from a JSON file: {"Pets": {"train800": [...], "val200": [...], "test": [...]}, ...}.
 
-    An image is its number in the set as it is published, or the end of its path. `names` gives, for each name by which a task
-    may be called, in lower case, its own.
+    An image is its index in the published dataset, or the end of its path. `names` maps every name of a task, in lower case, to the
+    task's own.
     """
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        found_tasks = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{printable(str(path))} is no JSON file that can be read") from error
-    if not isinstance(told, dict):
-        raise DataError(f"{printable(str(path))} holds no object of tasks")
+        raise DataError(f"{printable(str(path))} cannot be read as JSON") from error
+    if not isinstance(found_tasks, dict):
+        raise DataError(f"{printable(str(path))} is not a JSON object of tasks")
     found: dict[str, dict[str, Entries]] = {}
-    for called, parts in told.items():
+    for called, parts in found_tasks.items():
         where = f"{printable(str(path))}, {printable(called)}"
         task = names.get(called.lower())
         if task is None:
             raise DataError(f"{where}: VTAB has no such task", hint=f"tasks are {', '.join(dict.fromkeys(names.values()))}")
         if task in found:
-            raise DataError(f"{where}: the task is there twice, under two names")
+            raise DataError(f"{where}: the task appears twice, under two names")
         if not isinstance(parts, dict) or not {"train800", "val200"} <= set(parts) <= set(SPLIT_KEYS):
-            raise DataError(f"{where} must hold train800, val200 and perhaps test")
+            raise DataError(f"{where} must have train800, val200 and optionally test")
         for key, entries in parts.items():
             plain = isinstance(entries, list) and all(type(entry) in (int, str) for entry in entries)
             if not plain or not entries:
-                raise DataError(f"{where}.{key} must be a list of numbers or of paths of images")
+                raise DataError(f"{where}.{key} must be a list of indices or of paths of images")
         found[task] = parts
     return found
 
 
-def divide_by_file(dataset: ListedDataset, division: Division, parts: Mapping[str, Entries], config: VtabConfig) -> Divided:
-    """The parts that a split file lists; the test part by VTAB's rule where it lists none. Parts may not share an image."""
+def divide_by_file(dataset: ImageDataset, division: Division, parts: Mapping[str, Entries], config: VtabConfig) -> VtabSplits:
+    """The splits that a file lists; the test split by VTAB's rule if it lists none. Splits must not share an image."""
     finder = _Finder(dataset)
     train, val = finder.find(parts["train800"], "train800"), finder.find(parts["val200"], "val200")
     how = "split file"
     if "test" in parts:
         test = finder.find(parts["test"], "test")
     else:
-        test = division.parts(dataset, hash_order(dataset))[2]
-        how = "split file, test by the hash of content" if np.all(dataset.parts == UNDECLARED) else "split file, official test"
+        test = division.split(dataset, hash_order(dataset))[2]
+        how = "split file, test by the hash of content" if np.all(dataset.splits == UNDECLARED) else "split file, official test"
     for one, other, names in (
         (train, val, "train800 and val200"),
         (train, test, "train800 and test"),
@@ -192,33 +196,33 @@ def divide_by_file(dataset: ListedDataset, division: Division, parts: Mapping[st
         shared = np.intersect1d(one, other)
         if len(shared):
             raise DataError(f"{names} share {len(shared):,} images, the first {printable(dataset.name(int(shared[0])))}")
-    return Divided(train=train, val=val, test=_cut(np.sort(test), dataset, config), how=how)
+    return VtabSplits(train=train, val=val, test=_cut(np.sort(test), dataset, config), how=how)
 
 
-def hash_order(dataset: ListedDataset) -> Indices:
-    """The images' numbers in the order of the hash of their content; copies of an image stay in the order they have."""
+def hash_order(dataset: ImageDataset) -> Indices:
+    """The images' indices in the order of the hash of their content; copies of an image keep their order."""
     digests = np.ascontiguousarray(dataset.digests())
     return np.argsort(digests.view(f"S{digests.shape[1]}")[:, 0], kind="stable").astype(np.int64)
 
 
-def _cut(test: Indices, dataset: ListedDataset, config: VtabConfig) -> Indices:
+def _cut(test: Indices, dataset: ImageDataset, config: VtabConfig) -> Indices:
     if config.test is None or config.test >= len(test):
         return test
     return np.sort(test[hash_order(dataset.take(test))[: config.test]])
 
 
-def _declared(part: Indices, name: str, dataset: ListedDataset) -> None:
+def _declared(part: Indices, name: str, dataset: ImageDataset) -> None:
     if not len(part):
-        declared = [PARTS[code] for code in sorted(set(dataset.parts.tolist()) - {UNDECLARED})]
-        has = f"declares {' and '.join(declared)}" if declared else "declares no part"
-        raise DataError(f"the data {has}, and VTAB takes its official {name} part")
+        declared = [SPLITS[code] for code in sorted(set(dataset.splits.tolist()) - {UNDECLARED})]
+        has = f"declares {' and '.join(declared)}" if declared else "declares no split"
+        raise DataError(f"the data {has}, and VTAB takes its official {name} split")
 
 
 class _Finder:
-    """Images by their number or by the end of their path."""
+    """Finds images by their index or by the end of their path."""
 
-    def __init__(self, dataset: ListedDataset) -> None:
-        self._source = dataset
+    def __init__(self, dataset: ImageDataset) -> None:
+        self._dataset = dataset
         self._by_name: dict[str, list[int]] | None = None
 
     def find(self, entries: Entries, part: str) -> Indices:
@@ -230,21 +234,19 @@ class _Finder:
 
     def _one(self, entry: int | str, part: str) -> int:
         if isinstance(entry, int):
-            if not 0 <= entry < len(self._source):
-                raise DataError(f"{part} lists image {entry:,} of {len(self._source):,}")
+            if not 0 <= entry < len(self._dataset):
+                raise DataError(f"{part} lists image {entry:,} of {len(self._dataset):,}")
             return entry
         if self._by_name is None:
             self._by_name = {}
-            for index in range(len(self._source)):
-                self._by_name.setdefault(self._source.name(index).rpartition("/")[2], []).append(index)
+            for index in range(len(self._dataset)):
+                self._by_name.setdefault(self._dataset.name(index).rpartition("/")[2], []).append(index)
         last = entry.rpartition("/")[2]
-        matching = [index for index in self._by_name.get(last, ()) if f"/{self._source.name(index)}".endswith(f"/{entry}")]
+        matching = [index for index in self._by_name.get(last, ()) if f"/{self._dataset.name(index)}".endswith(f"/{entry}")]
         if len(matching) != 1:
-            raise DataError(f"{part} lists {printable(entry)}, which is the path of {len(matching)} images")
+            raise DataError(f"{part} lists {printable(entry)}, which matches {len(matching)} images")
         return matching[0]
 
-
-# The 19 tasks of VTAB: their groups, where their images are found, how they are divided, and what the paper reached.
 
 Group = Literal["natural", "specialized", "structured"]
 GROUPS: tuple[Group, ...] = ("natural", "specialized", "structured")
@@ -257,10 +259,10 @@ _ENDINGS = ("", ".zip", ".npz", ".csv", ".parquet", ".tar", ".tar.gz")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One of the 19.
+    """One of the 19 tasks.
 
-    `set` is the name of its data in the catalogue, and `listed` that of its folder in the VTAB-1k that is passed around; both
-    are looked for. `paper` is Table 9: accuracy in percent of ViT-H/14 and ViT-L/16 pre-trained on JFT, and of ViT-L/16
+    `set` is the name of its dataset in the catalog, and `listed` that of its folder in the published VTAB-1k; both are
+    searched for. `paper` is Table 9: accuracy in percent of ViT-H/14 and ViT-L/16 pre-trained on JFT, and of ViT-L/16
     pre-trained on ImageNet-21k, each fine-tuned.
     """
 
@@ -279,8 +281,8 @@ class Task:
         places = [root / f"{name}{ending}" for name in (self.set, self.listed) for ending in _ENDINGS]
         return next((place for place in places if place.exists()), None)
 
-    def open(self, place: Path) -> ListedDataset:
-        """The whole set, from where it was found; DataError where it has other classes than the task."""
+    def open(self, place: Path) -> ImageDataset:
+        """The whole dataset, from where it was found; DataError if it has other classes than the task."""
         if has_lists(place):
             return open_lists(place, classes=self.classes)
         dataset = _READERS[self.name](place) if self.name in _READERS else _any_form(self.set, place)
@@ -289,8 +291,8 @@ class Task:
         return dataset
 
 
-def _any_form(name: str, place: Path) -> ListedDataset:
-    """A set as the catalogue brings it, or in any form that is read: class folders, a zip, a list, an .npz, Parquet."""
+def _any_form(name: str, place: Path) -> ImageDataset:
+    """A dataset as the catalog downloads it, or in any form vitlab reads: class folders, a zip, a list, an .npz, Parquet."""
     spelling = find_set(name).spelling
     spec = str(place)
     if spelling is not None and place.is_dir():
@@ -299,20 +301,20 @@ def _any_form(name: str, place: Path) -> ListedDataset:
         if Path(rest if colon and "/" not in kind else arranged).exists():
             spec = arranged
     dataset = open_dataset(spec, split="all")
-    assert isinstance(dataset, ListedDataset)
+    assert isinstance(dataset, ImageDataset)
     return dataset
 
 
-def _camelyon(place: Path) -> ListedDataset:
+def _camelyon(place: Path) -> ImageDataset:
     return open_camelyon(place) if place.is_dir() and has_camelyon(place) else _any_form("pcam", place)
 
 
-def _retinopathy(place: Path) -> ListedDataset:
+def _retinopathy(place: Path) -> ImageDataset:
     return open_retinopathy(place) if place.is_dir() and has_retinopathy(place) else _any_form("retinopathy", place)
 
 
-# Tasks whose set is read from its own published files; the others come in any form.
-_READERS: dict[str, Callable[[Path], ListedDataset]] = {
+# Tasks whose published files need their own reader.
+_READERS: dict[str, Callable[[Path], ImageDataset]] = {
     "Camelyon": _camelyon,
     "Retinopathy": _retinopathy,
     "Clevr-Count": partial(open_clevr, task="count"),
@@ -325,21 +327,21 @@ _READERS: dict[str, Callable[[Path], ListedDataset]] = {
     "sNORB-Elev": partial(open_norb, task="elevation"),
 }
 
-_OFFICIAL = TrainShare(percent=100)
-_CLEVR = TrainShare(percent=90, test="val")
-_NORB = TrainShare(percent=100, halve_test=True)
-_SPRITES = WholeShares(train=80, val=10)
-_SATELLITE = WholeShares(train=60, val=20)
+_OFFICIAL = OfficialSplits(percent=100)
+_CLEVR = OfficialSplits(percent=90, test="val")
+_NORB = OfficialSplits(percent=100, halve_test=True)
+_SPRITES = PercentSplits(train=80, val=10)
+_SATELLITE = PercentSplits(train=60, val=20)
 
-# In the order of Table 9. Divisions are those of VTAB's own code; only the order of examples is another.
+# In the order of Table 9. Splits are those of VTAB's code; only the order of samples differs.
 TASKS: tuple[Task, ...] = (
-    Task("Caltech101", "natural", "caltech101", "caltech101", 102, ThirtyEach(percent=90), (95.3, 95.4, 90.8)),
-    Task("CIFAR-100", "natural", "cifar100", "cifar", 100, TrainShare(percent=90), (85.5, 81.9, 84.1)),
+    Task("Caltech101", "natural", "caltech101", "caltech101", 102, ThirtyPerClass(percent=90), (95.3, 95.4, 90.8)),
+    Task("CIFAR-100", "natural", "cifar100", "cifar", 100, OfficialSplits(percent=90), (85.5, 81.9, 84.1)),
     Task("DTD", "natural", "dtd", "dtd", 47, _OFFICIAL, (75.2, 74.3, 74.1)),
     Task("Flowers102", "natural", "flowers102", "oxford_flowers102", 102, _OFFICIAL, (99.7, 99.7, 99.3)),
-    Task("Pets", "natural", "pets", "oxford_iiit_pet", 37, TrainShare(percent=80), (97.2, 96.7, 92.7)),
-    Task("Sun397", "natural", "sun397", "sun397", 397, WholeShares(train=70, val=10), (65.0, 63.5, 61.0)),
-    Task("SVHN", "natural", "svhn", "svhn", 10, TrainShare(percent=90), (88.9, 87.4, 80.9)),
+    Task("Pets", "natural", "pets", "oxford_iiit_pet", 37, OfficialSplits(percent=80), (97.2, 96.7, 92.7)),
+    Task("Sun397", "natural", "sun397", "sun397", 397, PercentSplits(train=70, val=10), (65.0, 63.5, 61.0)),
+    Task("SVHN", "natural", "svhn", "svhn", 10, OfficialSplits(percent=90), (88.9, 87.4, 80.9)),
     Task("Camelyon", "specialized", "pcam", "patch_camelyon", 2, _OFFICIAL, (83.3, 83.6, 82.5)),
     Task("EuroSAT", "specialized", "eurosat", "eurosat", 10, _SATELLITE, (96.7, 96.5, 95.6)),
     Task("Resisc45", "specialized", "resisc45", "resisc45", 45, _SATELLITE, (91.4, 89.7, 85.2)),
@@ -349,18 +351,19 @@ TASKS: tuple[Task, ...] = (
     Task("DMLab", "structured", "dmlab", "dmlab", 6, _OFFICIAL, (53.1, 49.7, 41.9)),
     Task("dSpr-Loc", "structured", "dsprites", "dsprites_loc", 16, _SPRITES, (79.4, 74.5, 74.7)),
     Task("dSpr-Ori", "structured", "dsprites", "dsprites_ori", 16, _SPRITES, (63.3, 60.5, 64.9)),
-    Task("KITTI-Dist", "structured", "kitti", "kitti", 4, WholeShares(train=80, val=10), (84.5, 82.2, 79.9)),
+    Task("KITTI-Dist", "structured", "kitti", "kitti", 4, PercentSplits(train=80, val=10), (84.5, 82.2, 79.9)),
     Task("sNORB-Azim", "structured", "smallnorb", "smallnorb_azi", 18, _NORB, (33.2, 36.2, 30.5)),
     Task("sNORB-Elev", "structured", "smallnorb", "smallnorb_ele", 9, _NORB, (51.2, 51.1, 41.7)),
 )
 
 
 SPLITS_NAME = "vtab-splits.json"
+PROTOCOL = "a linear probe on frozen features from 800 + 200 images of each task; the paper's Table 9 fine-tunes the models on them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What was reached on one task. `counts` are images of train, val and test; `how` says who chose them."""
+    """The result of one task. `counts` are images of train, val and test; `how` says how they were chosen."""
 
     task: Task
     place: Path
@@ -372,32 +375,59 @@ class TaskResult:
 
     @property
     def accuracy(self) -> float:
-        """0 to 1."""
+        """From 0 to 1."""
         return self.probe.accuracy
+
+    def to_json(self) -> dict[str, Json]:
+        """Everything but the weights of the probe."""
+        return {
+            "task": self.task.name,
+            "group": self.task.group,
+            "place": str(self.place),
+            "images_chosen": self.how,
+            "train": self.counts[0],
+            "val": self.counts[1],
+            "test": self.counts[2],
+            "paper": dict(zip(PAPER_COLUMNS, self.task.paper, strict=True)),
+            "unreadable": [{"name": failure.name, "reason": failure.reason} for failure in self.failures],
+            "notes": list(self.notes),
+            **self.probe.to_json(),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mean:
-    """The mean accuracy (0 to 1) over `found` of `of` tasks, and the paper's, in percent, over the same ones.
+    """The mean accuracy (from 0 to 1) over `found` of `total` tasks, and the paper's, in percent, over the same ones.
 
-    It is the benchmark's number only where `complete`.
+    It is the benchmark's number only if it is `complete`.
     """
 
     name: str
     found: int
-    of: int
+    total: int
     accuracy: float | None
     paper: tuple[float, float, float] | None
 
     @property
     def complete(self) -> bool:
-        """Whether every task of the group was done."""
-        return self.found == self.of
+        """Whether every task of the group was evaluated."""
+        return self.found == self.total
+
+    def to_json(self) -> dict[str, Json]:
+        """`complete` says whether this is the benchmark's mean; `paper` is over the same tasks."""
+        return {
+            "group": self.name,
+            "complete": self.complete,
+            "tasks": self.found,
+            "total": self.total,
+            "accuracy": self.accuracy,
+            "paper": None if self.paper is None else dict(zip(PAPER_COLUMNS, self.paper, strict=True)),
+        }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vtab:
-    """The tasks that were done, those whose data is not there with where it was looked for, and those that failed with why."""
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Vtab(Displayed):
+    """The tasks that were evaluated, those whose data is missing (and where it was searched), and those that failed (and why)."""
 
     results: tuple[TaskResult, ...]
     missing: tuple[tuple[Task, str], ...]
@@ -411,15 +441,64 @@ class Vtab:
     def _mean(self, name: str, tasks: list[Task]) -> Mean:
         found = [result for result in self.results if result.task in tasks]
         if not found:
-            return Mean(name=name, found=0, of=len(tasks), accuracy=None, paper=None)
+            return Mean(name=name, found=0, total=len(tasks), accuracy=None, paper=None)
         columns = list(zip(*(result.task.paper for result in found), strict=True))
         return Mean(
             name=name,
             found=len(found),
-            of=len(tasks),
+            total=len(tasks),
             accuracy=sum(result.accuracy for result in found) / len(found),
             paper=(_mean(columns[0]), _mean(columns[1]), _mean(columns[2])),
         )
+
+    def to_json(self) -> dict[str, Json]:
+        """Every result, what is missing, and the means, as plain values."""
+        return {
+            "protocol": PROTOCOL,
+            "tasks": [result.to_json() for result in self.results],
+            "missing": [{"task": task.name, "group": task.group, "why": why} for task, why in self.missing],
+            "failed": [{"task": task.name, "group": task.group, "why": why} for task, why in self.failed],
+            "means": [mean.to_json() for mean in self.means()],
+        }
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def tables(self) -> Iterator[Block]:
+        """A row for each of the 19 tasks, evaluated or not, and for the means, beside the paper's Table 9."""
+        evaluated = {result.task.name: result for result in self.results}
+        failed = {task.name for task, _ in self.failed}
+        rows: list[dict[str, Json]] = []
+        for task in TASKS:
+            result = evaluated.get(task.name)
+            how = "failed" if task.name in failed else "missing" if result is None else result.how
+            accuracy = None if result is None else result.accuracy
+            test = "-" if result is None else f"{result.counts[2]:,}"
+            rows.append(_row(task.name, task.group, accuracy, task.paper, test=test, how=how))
+        for mean in self.means():
+            how = f"all {mean.total} tasks" if mean.complete else f"PARTIAL: {mean.found} of {mean.total} tasks"
+            rows.append(_row("mean", mean.name, mean.accuracy, mean.paper or (None, None, None), test="", how=how))
+        yield rows
+
+    def notes(self) -> Iterator[str]:
+        """What a reader of the table must know, a sentence each."""
+        yield PROTOCOL
+        if any(result.how.startswith("by") for result in self.results):
+            yield "images chosen by the hash of content are not the published ones: give lists or vtab-splits.json"
+        for result in self.results:
+            yield from (f"{result.task.name}: {line}" for line in result.notes)
+            if not result.probe.classifier.converged:
+                gradient = result.probe.classifier.gradient
+                yield f"{result.task.name}: the probe has not converged (gradient {gradient:.1e})"
+        yield from (f"failed: {task.name}: {why}" for task, why in self.failed)
+        if self.missing:
+            yield f"missing: {', '.join(task.name for task, _ in self.missing)} ({len(self.missing)} of {len(TASKS)} tasks)"
+
+
+def _row(name: str, group: str, accuracy: float | None, paper: Sequence[float | None], *, test: str, how: str) -> dict[str, Json]:
+    columns = {column: "-" if value is None else f"{value:.1f}" for column, value in zip(PAPER_COLUMNS, paper, strict=True)}
+    shown = "-" if accuracy is None else percent(accuracy)
+    return {"task": name, "group": group, "accuracy": shown, **columns, "test": test, "images_chosen": how}
 
 
 def vtab(
@@ -430,41 +509,44 @@ def vtab(
     splits: Path | None = None,
     reading: EvaluateConfig = EvaluateConfig(),  # noqa: B008
     cache: bool = True,
-    tell: ProgressCallback = silent,
+    progress: ProgressCallback = silent,
 ) -> Vtab:
-    """Do every task whose data lies under `root`: a folder (or file) for each set, by the catalogue's name or VTAB-1k's.
+    """Evaluate every task whose data is under `root`: a folder (or file) for each dataset, by the catalog's name or VTAB-1k's.
 
-    `splits` is a JSON file of the images of each part, `root/vtab-splits.json` unless given. A task that cannot be done does
-    not stop the others.
+    `splits` is a JSON file of the images of each split, `root/vtab-splits.json` unless given. A task that fails does not stop the
+    others.
     """
     if not root.is_dir():
-        raise DataError(f"there is no folder {root}", hint="it holds a folder for each data set: vitlab data list names them")
+        raise DataError(f"there is no folder {root}", hint="it holds a folder for each dataset, by the names of vitlab data list")
     chosen = _splits(root, splits)
     store = FeatureStore(model_key(checkpoint)) if cache else None
     results, missing, failed = [], [], []
-    for task in TASKS:
-        place = task.find(root)
-        if place is None:
-            missing.append((task, f"{' and '.join(f'no {name}' for name in dict.fromkeys((task.set, task.listed)))} in {root}"))
-            continue
-        try:
-            job = _Job(checkpoint=checkpoint, config=config, reading=reading, store=store, tell=tell)
-            results.append(_done(task, place, chosen.get(task.name), job))
-        except VitlabError as error:
-            failed.append((task, str(error)))
+    with evaluating(checkpoint.model):
+        engine = engine_for(checkpoint, reading)
+        job = _Job(checkpoint=checkpoint, config=config, reading=reading, store=store, engine=engine, progress=progress)
+        for task in TASKS:
+            place = task.find(root)
+            if place is None:
+                absent = " and ".join(f"no {name}" for name in dict.fromkeys((task.set, task.listed)))
+                missing.append((task, f"{absent} in {root}"))
+                continue
+            try:
+                results.append(_evaluate_task(task, place, chosen.get(task.name), job))
+            except VitlabError as error:
+                failed.append((task, str(error)))
     if not results:
         first = f"; {failed[0][0].name}: {failed[0][1]}" if failed else ""
         raise DataError(
-            f"none of the 19 tasks of VTAB can be done from {root}{first}",
-            hint="give the data set in its published form, or as class folders"
+            f"none of the 19 VTAB tasks can be evaluated from {root}{first}",
+            hint="give the dataset in its published form, or as class folders"
             if failed
-            else "name a data set's folder as `vitlab data list` does, or as in VTAB-1k (pets or oxford_iiit_pet)",
+            else "name a dataset's folder as `vitlab data list` does, or as in VTAB-1k (pets or oxford_iiit_pet)",
         )
     return Vtab(results=tuple(results), missing=tuple(missing), failed=tuple(failed))
 
 
-def as_vtab_sees(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint fed with whole images squashed to its size, as in VTAB's own code: what counts may be at the border."""
+def with_vtab_preprocess(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with whole images squashed to its input size, as in VTAB's code: what matters may be at the border."""
     return replace(checkpoint, preprocess=replace(checkpoint.preprocess, resize="squash"))
 
 
@@ -474,13 +556,14 @@ class _Job:
     config: VtabConfig
     reading: EvaluateConfig
     store: FeatureStore | None
-    tell: ProgressCallback
+    engine: Engine
+    progress: ProgressCallback
 
 
-def _done(task: Task, place: Path, chosen: Mapping[str, Entries] | None, job: _Job) -> TaskResult:
-    job.tell(f"{task.name}, opening", 0, None)
+def _evaluate_task(task: Task, place: Path, chosen: Mapping[str, Entries] | None, job: _Job) -> TaskResult:
+    job.progress(f"{task.name}, opening", 0, None)
     dataset = task.open(place)
-    divided: Divided
+    divided: VtabSplits
     if chosen is not None:
         divided = divide_by_file(dataset, task.division, chosen, job.config)
     elif has_lists(place):
@@ -490,21 +573,22 @@ def _done(task: Task, place: Path, chosen: Mapping[str, Entries] | None, job: _J
     parts: list[Features] = []
     for name, indices in (("train", divided.train), ("val", divided.val), ("test", divided.test)):
         parts.append(
-            features_of(
+            extract_features(
                 job.checkpoint,
                 dataset.take(indices),
                 config=job.reading,
                 store=job.store,
-                what=f"{task.name}, {name}",
-                tell=job.tell,
+                engine=job.engine,
+                description=f"{task.name}, {name}",
+                progress=job.progress,
             )
         )
     train, val, test = parts
-    fitted = probe(train, val, test, job.config.probe, told=lambda fits, _: job.tell(f"{task.name}, fits", fits, None))
+    fitted = probe(train, val, test, job.config.probe, progress=lambda fits, _: job.progress(f"{task.name}, fits", fits, None))
     return TaskResult(
         task=task,
         place=place,
-        counts=(train.asked, val.asked, test.asked),
+        counts=(train.total, val.total, test.total),
         how=divided.how,
         probe=fitted,
         failures=tuple(failure for part in parts for failure in part.failures),
@@ -521,7 +605,7 @@ def _splits(root: Path, given: Path | None) -> dict[str, dict[str, Entries]]:
         for called in (task.name, task.listed, task.set):
             names.setdefault(called.lower(), task.name)
     for shared in [task.set for task in TASKS if sum(other.set == task.set for other in TASKS) > 1]:
-        names.pop(shared, None)  # clevr means two tasks
+        names.pop(shared, None)  # clevr is two tasks
     return read_splits(path, names)
 
 

@@ -31,13 +31,13 @@ from vitlab.checkpoints.native import tensors_digest
 from vitlab.config.data import DecodeLimits, LoaderConfig
 from vitlab.config.evaluation import BackendName
 from vitlab.config.serialize import to_text
-from vitlab.data.batch import Batch, Failure, Feed
+from vitlab.data.batch import Batch, Failure, Pipeline
 from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader
-from vitlab.data.transforms import EvaluationTransform, Pixels
+from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import DataError, at_least
 from vitlab.inference.auto import create_backend
-from vitlab.inference.backends import Backend, Outputs
+from vitlab.inference.backends import Backend, Outputs, Pixels
 from vitlab.inference.images import ImageLike, ImageReader, image_name, load_pil
 from vitlab.io.prefetch import prefetched
 from vitlab.io.progress import ProgressCallback, silent
@@ -146,18 +146,18 @@ class Engine:
         dataset: Dataset,
         *,
         loader: LoaderConfig,
-        feed: Feed | None = None,
+        pipeline: Pipeline | None = None,
         features: bool = False,
         description: str = "predicting",
         progress: ProgressCallback = silent,
     ) -> Iterator[tuple[Batch, Outputs | None]]:
         """Run over every sample of a dataset, in its order: (batch, outputs).
 
-        `loader` sets batch size, workers, and whether an unreadable image is skipped or an error. `feed` is the transform, where it
-        is not the checkpoint's own preprocessing.
+        `loader` sets batch size, workers, and whether an unreadable image is skipped or an error. `pipeline` is the transform,
+        where it is not the checkpoint's own preprocessing.
         """
-        feed = self.transform.feed() if feed is None else feed
-        with Loader(dataset, feed, config=loader, train=False) as images, images.batches() as batches:
+        pipeline = self.transform.pipeline() if pipeline is None else pipeline
+        with Loader(dataset, pipeline, config=loader, train=False) as images, images.batches() as batches:
             yield from run_batches(
                 self.backend, batches, features=features, total=len(dataset), description=description, progress=progress
             )

@@ -20,11 +20,13 @@ from PIL import Image
 
 from vitlab.data.decode import from_pillow
 from vitlab.data.readers.folder import is_hidden, is_image
-from vitlab.data.transforms import EvaluationTransform, Pixels
+from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import READ_IN_PLACE
 from vitlab.io.names import printable
 from vitlab.io.zip import ZipContents, read_zip_index
+
+Pixels = NDArray[np.uint8]
 
 _PATTERN = "*?["
 
@@ -88,16 +90,16 @@ class ImageReader:
         transform = self._transform
         match image:
             case str() | os.PathLike():
-                return transform.see(self._read_file(os.fspath(image)), name=printable(name))
+                return transform.apply(self._read_file(os.fspath(image)), name=printable(name))
             case NamedImage():
-                return transform.see(image.read(), name=printable(name))
+                return transform.apply(image.read(), name=printable(name))
             case bytes() | np.ndarray():
-                return transform.see(image, name=name)
+                return transform.apply(image, name=name)
             case Image.Image():
                 pixels_HWC = from_pillow(image, name=name, limits=transform.limits, channels=transform.preprocess.channels)
-                return transform.see(pixels_HWC, name=name)
+                return transform.apply(pixels_HWC, name=name)
             case torch.Tensor():
-                return transform.see(_pixels_of_tensor(image, name), name=name)
+                return transform.apply(_pixels_of_tensor(image, name), name=name)
         raise DataError(
             f"{name} is a {type(image).__name__}, not an image",
             hint="give a path, bytes, a PIL image, a uint8 array [height, width, channels] or a tensor [channels, height, width]",

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from vitlab.errors import ConfigError, DataError
 from vitlab.inference.folded import Activation
 from vitlab.io.atomic import replacing
+from vitlab.io.display import Block, Displayed
 from vitlab.io.names import printable
 from vitlab.io.optional import optional_import
-from vitlab.io.table import rows_html, rows_text
 
 MARK_LENGTH = 16
 _GROUP_ROWS = 4096  # of a Parquet file
@@ -100,7 +100,7 @@ class Unreadable:
         return {"name": self.name, "error": self.reason}
 
 
-class Predictions(Sequence[Prediction]):
+class Predictions(Displayed, Sequence[Prediction]):
     """The predictions of several images, in order: a sequence that prints as a table, in a terminal and in a notebook."""
 
     def __init__(self, predictions: Sequence[Prediction]) -> None:
@@ -135,21 +135,20 @@ class Predictions(Sequence[Prediction]):
         """A list of plain values, one object per image."""
         return [found.to_json(k) for found in self]
 
-    def _rows(self) -> list[dict[str, str]]:
+    def __repr__(self) -> str:
+        return str(self) if len(self) else "no predictions"
+
+    def tables(self) -> Iterator[Block]:
+        """The best classes of the first images."""
         rows = []
         for found in self._predictions[:_SHOWN]:
             best = found.top(3) if len(found.logits) else []
             classes = ", ".join(f"{label} {100 * probability:.2f} %" for label, probability in best)
-            rows.append({"image": found.name, "predictions": classes or f"{len(found.features or ())} features"})
+            rows.append({"image": found.name, "predictions": classes or "no classes"})
+        if rows:
+            yield rows
         if len(self) > _SHOWN:
-            rows.append({"image": f"... {len(self) - _SHOWN:,} more", "predictions": ""})
-        return rows
-
-    def __repr__(self) -> str:
-        return rows_text(self._rows()) if len(self) else "no predictions"
-
-    def _repr_html_(self) -> str:
-        return rows_html(self._rows())
+            yield f"... and {len(self) - _SHOWN:,} more"
 
 
 class Sink(Protocol):

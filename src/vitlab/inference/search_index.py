@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.config.evaluation import EvaluateConfig
-from vitlab.data.dataset import Dataset, Label, ListedDataset
+from vitlab.data.dataset import Dataset, ImageDataset, Label
 from vitlab.errors import DataError
 from vitlab.inference.engine import Engine
 from vitlab.inference.results import Unreadable, load_pyarrow
@@ -271,4 +271,4 @@ def embed(
 
 
 def _name(dataset: Dataset, index: int) -> str:
-    return dataset.name(index) if isinstance(dataset, ListedDataset) else f"image {index}"
+    return dataset.name(index) if isinstance(dataset, ImageDataset) else f"image {index}"
