@@ -326,8 +326,8 @@ def own_images(checkpoint: Checkpoint, dataset: Dataset, *, most: int) -> Images
     images, kept, bad = [], list[int](), list[str]()
     for place in places:
         try:
-            sample = dataset[place]
-            images.append(view.see(sample.content, name=sample.name))
+            sample = dataset.read(place)
+            images.append(view.apply(sample.content, name=sample.name))
             kept.append(place)
         except DataError as error:
             bad.append(error.message)
@@ -366,4 +366,4 @@ def _right(
         return None, (f"the images' classes are not the model's ({error.message}): what is compared is agreement",)
     if not all(isinstance(label, int) for label in found):
         return None, ("not every image has a label: what is compared is agreement with the original",)
-    return tuple(tuple(targets.right[label]) for label in found if isinstance(label, int)), ()
+    return tuple(tuple(targets.correct[label]) for label in found if isinstance(label, int)), ()

@@ -26,12 +26,12 @@ from vitlab.config.overrides import Overrides
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_json, from_text, to_json, to_text
 from vitlab.config.variants import name_of, variant
-from vitlab.data.dataset import ListedDataset
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.readers.joined import JoinedEntry, Taken, names_digest, open_member, write_joined
 from vitlab.errors import ConfigError, DataError
-from vitlab.evaluation.classify import Classification
+from vitlab.evaluation.classification import Classification
 from vitlab.evaluation.evaluation import evaluate
-from vitlab.evaluation.few_shot import draw
+from vitlab.evaluation.frozen import draw
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.io.atomic import write_text
 from vitlab.io.names import printable
@@ -147,10 +147,10 @@ class Images:
     labelled_rows: Taken | None
     count: int
     unlabelled: JoinedEntry
-    pool: ListedDataset
+    pool: ImageDataset
     pool_rows: NDArray[np.int64]
     truth_N: NDArray[np.int32] | None
-    judged: ListedDataset
+    judged: ImageDataset
     judged_by: str
     told: str
 
@@ -206,7 +206,7 @@ def gathered(data: str, unlabelled: str | None, shots: int | None, *, seed: int 
     )
 
 
-def _named(entry: JoinedEntry, dataset: ListedDataset) -> JoinedEntry:
+def _named(entry: JoinedEntry, dataset: ImageDataset) -> JoinedEntry:
     return JoinedEntry(dataset=entry.dataset, split=entry.split, rule=entry.rule, names=names_digest(dataset))
 
 
@@ -215,7 +215,7 @@ def _as_images(spec: str) -> str:
     return f"images:{spec}" if Path(spec).is_dir() else spec
 
 
-def _others(pool: ListedDataset, known: ListedDataset, judged: ListedDataset) -> NDArray[np.int64]:
+def _others(pool: ImageDataset, known: ImageDataset, judged: ImageDataset) -> NDArray[np.int64]:
     """The images of the pool that are, to the byte, in neither of the other two."""
     seen = {row.tobytes() for dataset in (known, judged) for row in dataset.digests()}
     return np.array([index for index, row in enumerate(pool.digests()) if row.tobytes() not in seen], np.int64)
@@ -407,8 +407,8 @@ class _Course:
             checkpoint=path,
             judged_by=images.judged_by,
             top1=found.top1.value,
-            right=found.top1.right,
-            images=found.top1.of,
+            right=found.top1.correct,
+            images=found.top1.total,
             interval=found.top1.interval,
             loss=found.loss,
             calibration_error=found.calibration.error,

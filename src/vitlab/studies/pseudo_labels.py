@@ -16,13 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab.checkpoints.checkpoint import Checkpoint
-from vitlab.config.data import DecodeLimits
 from vitlab.config.evaluation import EvaluateConfig
-from vitlab.data.dataset import ListedDataset, SoftLabels, align_labels
-from vitlab.data.loader import Loader
-from vitlab.data.transforms import EvaluationTransform, normalise
+from vitlab.data.dataset import ImageDataset, SoftLabels, align_labels
 from vitlab.errors import DataError
-from vitlab.evaluation.classify import evaluating
+from vitlab.evaluation.evaluation import engine_for
+from vitlab.inference.engine import Engine
 from vitlab.io.atomic import write_bytes
 from vitlab.studies.config import NoisyStudentConfig
 
@@ -37,7 +35,7 @@ class Opinions:
     """The likeliest classes of each image, the likeliest first, and their probabilities; all 0 where it could not be read."""
 
     codes_NK: NDArray[np.int32]
-    shares_NK: NDArray[np.float32]
+    probabilities_NK: NDArray[np.float32]
 
     def __len__(self) -> int:
         return len(self.codes_NK)
@@ -45,7 +43,7 @@ class Opinions:
     @property
     def confidence_N(self) -> NDArray[np.float32]:
         """The probability of the likeliest class."""
-        return self.shares_NK[:, 0]
+        return self.probabilities_NK[:, 0]
 
     @property
     def unreadable(self) -> int:
@@ -55,13 +53,13 @@ class Opinions:
     def labels(self, rows: NDArray[np.int64], *, hard: bool) -> SoftLabels:
         """As labels of these images: what is kept of the probabilities, to add up to 1 again; or the likeliest class alone."""
         if hard:
-            return SoftLabels(codes_NK=self.codes_NK[rows, :1], shares_NK=np.ones((len(rows), 1), np.float32))
-        shares_NK = self.shares_NK[rows]
-        return SoftLabels(codes_NK=self.codes_NK[rows], shares_NK=shares_NK / shares_NK.sum(1, keepdims=True))
+            return SoftLabels(codes_NK=self.codes_NK[rows, :1], probabilities_NK=np.ones((len(rows), 1), np.float32))
+        probabilities_NK = self.probabilities_NK[rows]
+        return SoftLabels(codes_NK=self.codes_NK[rows], probabilities_NK=probabilities_NK / probabilities_NK.sum(1, keepdims=True))
 
 
 def opinions(
-    teacher: Checkpoint, pool: ListedDataset, classes: tuple[str, ...], folder: Path, *, config: EvaluateConfig
+    teacher: Checkpoint, pool: ImageDataset, classes: tuple[str, ...], folder: Path, *, config: EvaluateConfig
 ) -> Iterator[tuple[int, Opinions | None]]:
     """Ask the teacher about every image, without noise; how many are done, and at the end everything.
 
@@ -69,23 +67,23 @@ def opinions(
     """
     place_C = _places(teacher, classes)
     folder.mkdir(parents=True, exist_ok=True)
-    parts = []
+    parts, engine = [], engine_for(teacher, config)
     for start in range(0, len(pool), _AT_ONCE):
         rows = np.arange(start, min(start + _AT_ONCE, len(pool)))
         path = folder / f"part-{start // _AT_ONCE:05d}.npz"
         part = _kept(path, len(rows))
         if part is None:
             asked = _Asked(len(rows), min(KEPT, len(classes)))
-            for done in asked.ask(teacher, pool.take(rows), place_C, config):
+            for done in asked.ask(engine, pool.take(rows), place_C, config):
                 yield start + done, None
             part = asked.opinions
             file = io.BytesIO()
-            np.savez(file, codes=part.codes_NK, shares=part.shares_NK)
+            np.savez(file, codes=part.codes_NK, shares=part.probabilities_NK)
             write_bytes(path, file.getvalue())
         parts.append(part)
         yield start + len(rows), None
-    codes, shares = (np.concatenate([getattr(part, name) for part in parts]) for name in ("codes_NK", "shares_NK"))
-    yield len(pool), Opinions(codes_NK=codes, shares_NK=shares)
+    codes, shares = (np.concatenate([getattr(part, name) for part in parts]) for name in ("codes_NK", "probabilities_NK"))
+    yield len(pool), Opinions(codes_NK=codes, probabilities_NK=shares)
 
 
 def choose(found: Opinions, config: NoisyStudentConfig) -> NDArray[np.int64]:
@@ -113,7 +111,7 @@ def _kept(path: Path, count: int) -> Opinions | None:
     try:
         with path.open("rb") as file:  # numpy leaves it open where it is damaged
             stored = np.load(file, allow_pickle=False)
-            found = Opinions(codes_NK=stored["codes"], shares_NK=stored["shares"])
+            found = Opinions(codes_NK=stored["codes"], probabilities_NK=stored["shares"])
     except (OSError, ValueError, KeyError, EOFError, BadZipFile):
         return None  # not there, or not whole: it is made again
     return found if len(found) == count else None
@@ -123,23 +121,17 @@ class _Asked:
     """Answers as they come in."""
 
     def __init__(self, count: int, kept: int) -> None:
-        self.opinions = Opinions(codes_NK=np.zeros((count, kept), np.int32), shares_NK=np.zeros((count, kept), np.float32))
+        self.opinions = Opinions(codes_NK=np.zeros((count, kept), np.int32), probabilities_NK=np.zeros((count, kept), np.float32))
 
-    def ask(self, teacher: Checkpoint, pool: ListedDataset, place_C: NDArray[np.int64], config: EvaluateConfig) -> Iterator[int]:
-        """Fill in the opinion of each image that can be read; how many were asked about."""
-        view = EvaluationTransform(preprocess=teacher.preprocess, limits=DecodeLimits())
-        weights = next(teacher.model.parameters())
+    def ask(self, engine: Engine, pool: ImageDataset, place_C: NDArray[np.int64], config: EvaluateConfig) -> Iterator[int]:
+        """Fill in the pseudo-label of each image that can be read; how many images are done."""
         places = torch.from_numpy(place_C)
         kept = self.opinions.codes_NK.shape[1]
         done = 0
-        with Loader(pool, view.feed(), config=config.loader(), train=False) as loader, loader.batches() as batches:
-            for batch in batches:
-                if len(batch):
-                    with torch.inference_mode(), evaluating(teacher.model):
-                        images_BHWC = torch.from_numpy(batch.images_BHWC).to(weights.device)
-                        logits_BC = teacher.model(normalise(images_BHWC, teacher.preprocess, weights.dtype))
-                        shares_BK, codes_BK = logits_BC.float().cpu()[:, places].softmax(-1).topk(kept, dim=-1)
-                    self.opinions.codes_NK[batch.index_B] = codes_BK.numpy()
-                    self.opinions.shares_NK[batch.index_B] = shares_BK.numpy()
-                done += batch.n_asked
-                yield done
+        for batch, outputs in engine.run_dataset(pool, loader=config.loader()):
+            if outputs is not None:
+                shares_BK, codes_BK = torch.from_numpy(outputs.logits_BK)[:, places].softmax(-1).topk(kept, dim=-1)
+                self.opinions.codes_NK[batch.index_B] = codes_BK.numpy()
+                self.opinions.probabilities_NK[batch.index_B] = shares_BK.numpy()
+            done += batch.n_asked
+            yield done

@@ -9,7 +9,7 @@ from vitlab.config.data import Split
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.config.serialize import Json
 from vitlab.data.opening import open_dataset
-from vitlab.evaluation.classify import Classification
+from vitlab.evaluation.classification import Classification
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.evaluation.label_mapping import match_by_name
 
@@ -34,7 +34,7 @@ def judge_run(job: Job) -> dict[str, Json]:
         targets = match_by_name(dataset.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
         result = evaluate(checkpoint, dataset, targets, config=_CONFIG).result
         assert isinstance(result, Classification)
-        told[name] = {"right": result.top1.right, "of": result.top1.of}
+        told[name] = {"right": result.top1.correct, "of": result.top1.total}
     return told
 
 
