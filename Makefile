@@ -5,6 +5,8 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+# As many processes as cores; each gets neighbouring tests, which share fixtures, and takes over from others when it is done.
+PARALLEL := -n logical --dist worksteal
 VENV ?= .venv
 BIN := $(VENV)/bin
 PEER_VENV := $(VENV)-peer
@@ -24,11 +26,11 @@ quickstart: $(VENV)/.installed-quickstart  ## install, then pre-train, fine-tune
 	$(BIN)/vitlab quickstart
 
 test: check  ## install, then check and run every test
-	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 test-peer: $(PEER_VENV)/.installed  ## install timm, torchvision, transformers and Flax into .venv-peer, then run the tests that compare with them
 	$(PEER_BIN)/python -m benchmarks.peers
-	$(PEER_BIN)/python -m pytest -n auto -m peer $(PYTEST_ARGS)
+	$(PEER_BIN)/python -m pytest $(PARALLEL) -m peer $(PYTEST_ARGS)
 
 check: $(VENV)/.installed-test  ## format, lint, types and the documentation, without the tests
 	$(BIN)/ruff format --check .

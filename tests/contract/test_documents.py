@@ -13,6 +13,7 @@ from tests.contract.documents import DocumentError, Reader, blocks_of
 DOCUMENTS = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: str(file.relative_to(CHECKOUT)))
 def test_every_block_of_a_document_runs(document: Path, tmp_path: Path, warm: Path) -> None:
     reader = Reader(checkout=CHECKOUT, folder=tmp_path, path=[warm])

@@ -10,7 +10,7 @@ import pytest
 
 from tests import processes
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 RUNS = {"letters"} | {
     f"{begun}-{what}" for begun in ("pretrained", "random") for what in ("all", *(f"10-labels-{n}" for n in range(3)))
