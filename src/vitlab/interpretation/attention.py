@@ -1,6 +1,9 @@
-"""What one token looks at, in any layer and head: a patch, the class token, or the probe of an attention pool.
+"""What a model attends to: attention maps, attention distance (Fig. 7), attention rollout (Fig. 6) and relevance for a class.
 
-Axes: L layers, B batch, H heads, N tokens, G x J patches down and across.
+The first half runs a model for inspection (evaluation mode, a few images at a time) and refuses models without attention.
+
+Axes: L layers, B batch, C channels or classes, H heads (of images: height), W width, N tokens, R some of the N queries, Q rows that
+are rolled out, G x J patches down and across, K width of a head.
 """
 
 from __future__ import annotations
@@ -27,17 +30,13 @@ from vitlab.models.resnet import ResNet
 from vitlab.models.swin import Swin
 from vitlab.models.vit import ViT
 
-# How a model is asked for its inside: at rest, a few images at a time, and refused where it has no such inside.
-#
-# Axes: B batch, C channels, H heads (of images: height), W width, N tokens, R some of the N queries.
-
 Floats = NDArray[np.float32]
-AT_ONCE = 64  # queries of a block: 12 heads of 4,096 tokens are 13 MB then, and not 805
-_KEPT = 256 << 20  # bytes of queries, keys and values that the images of one pass may leave behind
+AT_ONCE = 64  # queries in a block: 12 heads of 4,096 tokens then take 13 MB instead of 805
+_KEPT = 256 << 20  # bytes of queries, keys and values that one pass may keep
 
 
 class Rows(Protocol):
-    """One layer's attention, asked for by rows: `vitlab.models.vit.AttentionCapture`, or anything that answers as it does."""
+    """The attention of one layer, computed by rows: an `AttentionCapture`, or anything with the same method."""
 
     def rows(self, first: int, last: int) -> Tensor:
         """The attention of the tokens `first` to `last` - 1 to all tokens, (B, H, R, N)."""
@@ -45,42 +44,42 @@ class Rows(Protocol):
 
 
 def blocks(layer: Rows, first: int, last: int) -> Iterator[tuple[slice, Tensor]]:
-    """The rows of the tokens `first` to `last` - 1, a block at a time: which tokens they are, and (B, H, R, N)."""
+    """The rows of the tokens `first` to `last` - 1, a block at a time: which tokens, and (B, H, R, N)."""
     for start in range(first, last, AT_ONCE):
         stop = min(start + AT_ONCE, last)
         yield slice(start, stop), layer.rows(start, stop)
 
 
 def needs_attention(model: nn.Module, what: str) -> ViT:
-    """The model, if it is one whose patches attend to each other; else a refusal that says why and what can be seen."""
+    """The model if its patches attend to each other; else ConfigError that says why, and which figures it has."""
     match model:
         case ViT():
             return model
         case Swin():
-            who, why = "a Swin Transformer", "its tokens attend within windows, and merge on the way"
+            who, why = "a Swin Transformer", "its tokens attend within windows and are merged between stages"
         case ResNet() | ConvNeXt() | EfficientNet():
             who, why = f"a {type(model).__name__}", "it has convolutions and no attention"
         case Recurrent():
-            who, why = "a recurrent network", "it reads patch after patch, and has no attention"
+            who, why = "a recurrent network", "it reads patch after patch and has no attention"
         case _:
             raise ConfigError(f"{what} is for vitlab's own models, not for a {type(model).__name__}")
-    raise ConfigError(f"{what} is not defined for {who}: {why}", hint="its filters, features and occlusion are")
+    raise ConfigError(f"{what} is not defined for {who}: {why}", hint="filters, features and occlusion work for every model")
 
 
 def what_is_read(config: ViTConfig) -> str:
-    """In words, the tokens whose attention counts because the model's pool reads them."""
+    """In words, the tokens that the model's pool reads."""
     match config.pool:
         case "token":
             return "the class and the distillation token" if config.distill_token else "the class token"
         case "mean":
             return "the mean of the patches"
         case "map":
-            return "the probe of the attention pool"
+            return "the query of the attention pool"
 
 
 @contextmanager
 def at_rest(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, and afterwards every part of it in the mode it was in."""
+    """The model in evaluation mode inside the block; afterwards every module is in the mode it was in."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -91,9 +90,9 @@ def at_rest(model: nn.Module) -> Iterator[None]:
 
 
 def batches(model: nn.Module, images_BCHW: Tensor, *, bytes_each: int) -> Iterator[Tensor]:
-    """The images in the model's type and on its device, as many at a time as leave behind `bytes_each` and fit."""
+    """The images in the model's type and on its device, as many at a time as memory allows at `bytes_each` an image."""
     if images_BCHW.ndim != 4 or not len(images_BCHW):
-        raise ConfigError(f"images are (batch, channels, height, width), at least one, not of shape {tuple(images_BCHW.shape)}")
+        raise ConfigError(f"images must be (batch, channels, height, width), not of shape {tuple(images_BCHW.shape)}")
     like = next(model.parameters())
     count = min(max(1, _KEPT // max(bytes_each, 1)), 32)
     for part_BCHW in torch.split(images_BCHW, count):
@@ -101,14 +100,14 @@ def batches(model: nn.Module, images_BCHW: Tensor, *, bytes_each: int) -> Iterat
 
 
 def bytes_kept(model: ViT, images_BCHW: Tensor, layers: int) -> int:
-    """Bytes that queries and keys take for one image, of so many layers."""
+    """Bytes that the queries and keys of one image take in that many layers."""
     grid = model.config.grid_of((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])))
     tokens = model.config.prefix_tokens + grid[0] * grid[1]
     return 2 * layers * tokens * model.config.width * next(model.parameters()).element_size()
 
 
 def chosen_layers(count: int, layers: Sequence[int] | None) -> list[int]:
-    """The numbers of the layers asked for, from 0, in the order asked; None for all; negative from the end."""
+    """The numbers of the chosen layers, from 0, in the given order; None means all, negative counts from the end."""
     asked = range(count) if layers is None else layers
     for layer in asked:
         if not -count <= layer < count:
@@ -117,7 +116,7 @@ def chosen_layers(count: int, layers: Sequence[int] | None) -> list[int]:
 
 
 def a_class_each(classes: int | Sequence[int] | None, images: int) -> list[int] | None:
-    """One class for all images, or one for each, as one for each; None where the model is to choose."""
+    """One class an image, from one for all or one for each; None where the model chooses."""
     if classes is None:
         return None
     asked = [classes] * images if isinstance(classes, int) else list(classes)
@@ -127,7 +126,7 @@ def a_class_each(classes: int | Sequence[int] | None, images: int) -> list[int] 
 
 
 def chosen_classes(logits_BC: Tensor, asked: Sequence[int] | None) -> Tensor:
-    """A class for each image, (B,): the one asked for, or the one the model finds likeliest."""
+    """A class for each image, (B,): the given one, or the one with the highest logit."""
     count = logits_BC.shape[1]
     if asked is None:
         return logits_BC.argmax(1)
@@ -138,12 +137,12 @@ def chosen_classes(logits_BC: Tensor, asked: Sequence[int] | None) -> Tensor:
 
 
 def needs_head(model: nn.Module, what: str) -> None:
-    """Refuse a model whose logits tell no classes apart."""
+    """Refuse a model without classes."""
     if not isinstance(model, Model):
         raise ConfigError(f"{what} is for vitlab's own models, not for a {type(model).__name__}")
     if model.config.num_classes < 2:
-        kind = "no head" if model.config.num_classes == 0 else "one class only"
-        raise ConfigError(f"{what} asks what speaks for a class, and this {type(model).__name__} has {kind}")
+        classes = "no head" if model.config.num_classes == 0 else "one class only"
+        raise ConfigError(f"{what} explains the logit of a class, but this {type(model).__name__} has {classes}")
 
 
 def on_grid(x_BN: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -161,29 +160,29 @@ Query = Literal["class", "distill"] | tuple[int, int]  # a token by its name, or
 
 
 def class_attention(model: nn.Module, images_BCHW: Tensor, *, layers: Sequence[int] | None = None) -> Floats:
-    """What the class token looks at, (L, B, H, G, J); without one, what an attention pool's probe looks at, as the one layer.
+    """The attention of the class token to the patches, (L, B, H, G, J); without one, that of the attention pool, as one layer.
 
-    Attention to class and other prefix tokens is cut and the rest not renormalised: a map sums to at most one.
+    Attention to prefix tokens is left out and the rest is not renormalised, so that a map sums to at most one.
     """
     vit = needs_attention(model, "class-token attention")
     if vit.config.class_token:
         return query_attention(vit, images_BCHW, "class", layers=layers)
     if vit.pool is None:
         raise ConfigError(
-            "the model has no class token: the mean of its patches is what the head sees",
-            hint="rollout follows that mean; query_attention takes a patch",
+            "the model has no class token: its head sees the mean of the patches",
+            hint="use rollout, which starts from that mean, or query_attention for one patch",
         )
     if layers is not None:
         raise ConfigError(
-            "the model has no class token: its pool's probe looks once, after the last layer", hint="leave layers out"
+            "the model has no class token: its attention pool attends once, after the last layer", hint="leave layers out"
         )
     return _probe_attention(vit, images_BCHW)
 
 
 def query_attention(model: nn.Module, images_BCHW: Tensor, query: Query, *, layers: Sequence[int] | None = None) -> Floats:
-    """What one token looks at, (L, B, H, G, J): a patch by (row, column) from 0, or "class" or "distill".
+    """The attention of one token to the patches, (L, B, H, G, J): a patch by (row, column) from 0, or "class" or "distill".
 
-    Attention to class and other prefix tokens is cut and the rest not renormalised: a map sums to at most one.
+    Attention to prefix tokens is left out and the rest is not renormalised, so that a map sums to at most one.
     """
     vit = needs_attention(model, "attention")
     chosen = chosen_layers(len(vit.encoder.blocks), layers)
@@ -201,7 +200,7 @@ def query_attention(model: nn.Module, images_BCHW: Tensor, query: Query, *, laye
 
 
 def place_of(query: Query, config: ViTConfig, grid: tuple[int, int]) -> int:
-    """The token's place in the sequence."""
+    """The index of the token in the sequence."""
     match query:
         case "class":
             if not config.class_token:
@@ -213,7 +212,7 @@ def place_of(query: Query, config: ViTConfig, grid: tuple[int, int]) -> int:
             return int(config.class_token)
         case (row, column):
             if not (0 <= row < grid[0] and 0 <= column < grid[1]):
-                raise ConfigError(f"there is no patch ({row}, {column}): the grid is {grid[0]} x {grid[1]}, counted from 0")
+                raise ConfigError(f"there is no patch ({row}, {column}): the grid is {grid[0]} x {grid[1]}, numbered from 0")
             return config.prefix_tokens + row * grid[1] + column
 
 
@@ -229,16 +228,11 @@ def _probe_attention(vit: ViT, images_BCHW: Tensor) -> Floats:
     return as_floats(torch.cat(parts)[None])
 
 
-# Mean attention distance (section 4.5 and app. D.7, Fig. 7 right and Fig. 11): how far each head looks, in pixels.
-#
-# Axes: L layers, B batch, H heads, N patches, R some of the N queries.
-
-
 def attention_distance(model: nn.Module, images_BCHW: Tensor, *, layers: Sequence[int] | None = None) -> Floats:
-    """How far each head looks, (L, H), in pixels of the model's input, the mean over images and over asking patches.
+    """Mean attention distance of each head, (L, H), in pixels of the input, over images and query patches (Fig. 7 right, Fig. 11).
 
-    The authors' definition: the distance between the centres of two patches, weighted by attention, class and other prefix
-    tokens cut on both sides and the rest not renormalised. Their figure is of 128 images.
+    The authors' definition (app. D.7): the distance between the centres of two patches, weighted by attention. Prefix tokens are
+    left out on both sides and the rest is not renormalised. The paper's figure averages 128 images.
     """
     vit = needs_attention(model, "attention distance")
     chosen = chosen_layers(len(vit.encoder.blocks), layers)
@@ -257,7 +251,7 @@ def attention_distance(model: nn.Module, images_BCHW: Tensor, *, layers: Sequenc
 
 
 def distance(layer: Rows, grid: tuple[int, int], step: tuple[int, int], prefix: int) -> Tensor:
-    """One layer's mean distance, (B, H), `step` pixels lying between neighbours (down, across); a block of queries at a time."""
+    """One layer's mean distance, (B, H); neighbouring patches are `step` pixels apart (down, across)."""
     patches = grid[0] * grid[1]
     total_BH: Tensor | None = None
     for tokens, rows_BHRN in blocks(layer, prefix, prefix + patches):
@@ -269,24 +263,19 @@ def distance(layer: Rows, grid: tuple[int, int], step: tuple[int, int], prefix: 
 
 
 def apart(place_R: Tensor, grid: tuple[int, int], step: tuple[int, int]) -> Tensor:
-    """Pixels between the centres of some patches, by their numbers in reading order, and of all, (R, N)."""
+    """Pixels between the centres of some patches, given by their numbers in reading order, and of all patches, (R, N)."""
     place_N = torch.arange(grid[0] * grid[1], device=place_R.device)
     down_RN = (place_R[:, None] // grid[1] - place_N // grid[1]) * float(step[0])
     across_RN = (place_R[:, None] % grid[1] - place_N % grid[1]) * float(step[1])
     return torch.hypot(down_RN, across_RN)
 
 
-# Attention rollout (Abnar & Zuidema 2020; section 4.5 and app. D.8, Fig. 6 and 14): from which patches the answer comes.
-#
-# Axes: B batch, H heads, N tokens, Q rows that are rolled, G x J patches down and across, K width of a head.
-
-
 def rollout(model: nn.Module, images_BCHW: Tensor) -> Floats:
-    """How much each patch is in what the pool reads, (B, G, J): shares of one whole, of which prefix tokens keep some.
+    """Attention rollout (Abnar & Zuidema 2020; app. D.8, Fig. 6 and 14): the contribution of each patch, (B, G, J).
 
-    Heads averaged, the identity added for the residual connection, and the layers multiplied. It starts from what the pool
-    reads: the class token; with a distillation token, from both; with mean pooling, from all patches alike; with attention
-    pooling, from what the probe looks at.
+    It averages heads, adds the identity for the residual connection, and multiplies the layers. It starts from what the pool reads:
+    the class token; with a distillation token, both; with mean pooling, all patches alike; with attention pooling, what its query
+    attends to. Contributions of patches and prefix tokens sum to one.
     """
     vit = needs_attention(model, "attention rollout")
     maps = []
@@ -301,10 +290,10 @@ def rollout(model: nn.Module, images_BCHW: Tensor) -> Floats:
 
 
 def roll(row_BQN: Tensor, layers: Sequence[Rows]) -> Tensor:
-    """Rows of tokens' shares followed from the last layer back to the first, (B, Q, N).
+    """Rows of contributions, followed from the last layer back to the first, (B, Q, N).
 
-    The identity for `row_BQN` gives the whole matrix; one row costs no memory of N x N. (A + I) / 2 is A + I with its rows
-    brought to sum one: the authors' sum differs by a factor of two a layer, and so not in the image.
+    With the identity as `row_BQN` the result is the whole matrix; one row needs no memory of N x N. The rows of (A + I) / 2 sum to
+    one; the authors' A + I differs by a factor of two a layer, which does not change the image.
     """
     for layer in reversed(layers):
         row_BQN = (row_BQN + through(row_BQN, layer)) / 2
@@ -312,7 +301,7 @@ def roll(row_BQN: Tensor, layers: Sequence[Rows]) -> Tensor:
 
 
 def through(row_BQN: Tensor, layer: Rows) -> Tensor:
-    """The rows times the layer's attention, heads averaged, (B, Q, N): a block at a time, leaving out tokens without a share."""
+    """The rows times the layer's attention, averaged over heads, (B, Q, N); tokens that contribute nothing are skipped."""
     out_BQN = torch.zeros_like(row_BQN)
     asking = row_BQN.ne(0).any(0).any(0).nonzero().flatten().tolist()
     if asking:
@@ -322,7 +311,7 @@ def through(row_BQN: Tensor, layer: Rows) -> Tensor:
 
 
 def pool_reads(model: ViT, z_BND: Tensor) -> Tensor:
-    """The share of each token in the pooled vector, (B, 1, N), of sum one."""
+    """The contribution of each token to the pooled vector, (B, 1, N); it sums to one."""
     config = model.config
     batch, tokens = z_BND.shape[:2]
     row_B1N = torch.zeros(batch, 1, tokens, device=z_BND.device)
@@ -337,17 +326,12 @@ def pool_reads(model: ViT, z_BND: Tensor) -> Tensor:
     return row_B1N
 
 
-# Gradient-weighted attention (Chefer et al. 2021): which patches speak for one class, and not only what was looked at.
-#
-# Axes: B batch, H heads, N tokens, K width of a head, R some of the N queries, C classes, G x J patches down and across.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Weighted:
-    """A layer's attention times what the class's logit gains by more of it; losses count as nothing.
+class GradientWeighted:
+    """A layer's attention times its gradient; negative values count as zero.
 
-    The fused kernel never shows its attention A, but what it makes of it, A V, has a gradient, and that of A is that times V
-    transposed: exact, and any rows of it without the others.
+    The fused kernel never exposes its attention A, but its output A V has a gradient G, and the gradient of A is G times V
+    transposed: exact, for any rows without the others.
     """
 
     capture: AttentionCapture
@@ -355,16 +339,16 @@ class Weighted:
     gradient_BHNK: Tensor
 
     def rows(self, first: int, last: int) -> Tensor:
-        """Gains of the tokens `first` to `last` - 1 by looking at each, (B, H, R, N), none below 0."""
+        """The weighted attention of the tokens `first` to `last` - 1 to all tokens, (B, H, R, N), at least 0."""
         gain_BHRN = self.gradient_BHNK[:, :, first:last].float() @ self.values_BHNK.float().transpose(-2, -1)
         return (gain_BHRN * self.capture.rows(first, last)).relu()
 
 
 def relevance(model: nn.Module, images_BCHW: Tensor, classes: int | Sequence[int] | None = None) -> Floats:
-    """How much each patch speaks for a class, (B, G, J), of no unit and at least 0.
+    """Gradient-weighted attention (Chefer et al. 2021): the evidence of each patch for a class, (B, G, J), at least 0.
 
-    `classes` is one for all images or one for each; None is what the model finds likeliest. Layer by layer, attention times its
-    gradient, negative parts left out and heads averaged, is added to what came before; it is read where the pool reads.
+    `classes` is one for all images or one for each; None takes the predicted class. Each layer adds its attention times its
+    gradient, without negative values and averaged over heads.
     """
     vit = needs_attention(model, "gradient-weighted attention")
     needs_head(vit, "gradient-weighted attention")
@@ -390,16 +374,16 @@ def _relevance(vit: ViT, images_BCHW: Tensor, classes: Sequence[int] | None) -> 
             q_BH1K, k_BHNK, v_BHNK = vit.pool.query_key_value(z_BND[:, vit.config.prefix_tokens :])
             probe_BH1N = attention_weights(q_BH1K, k_BHNK, None)
             features_BD = vit.represent(vit.pool.project(probe_BH1N @ v_BHNK))
-            assert vit.head is not None, "needs_head was asked"
+            assert vit.head is not None, "needs_head has checked it"
             logits_BC = vit.head(features_BD)
         chosen_B = chosen_classes(logits_BC, classes)
-        told = logits_BC.gather(1, chosen_B[:, None]).sum()
+        chosen = logits_BC.gather(1, chosen_B[:, None]).sum()
         mixed = [capture.mixed_BHNK for capture in record.captures if capture.mixed_BHNK is not None]
         values = [capture.values_BHNK for capture in record.captures if capture.values_BHNK is not None]
-        gradients = torch.autograd.grad(told, mixed if probe_BH1N is None else [*mixed, probe_BH1N])
+        gradients = torch.autograd.grad(chosen, mixed if probe_BH1N is None else [*mixed, probe_BH1N])
     with torch.inference_mode():
         parts = zip(record.captures, values, gradients[: len(mixed)], strict=True)
-        layers = [Weighted(capture=capture, values_BHNK=value, gradient_BHNK=own) for capture, value, own in parts]
+        layers = [GradientWeighted(capture=capture, values_BHNK=value, gradient_BHNK=own) for capture, value, own in parts]
         if probe_BH1N is None:
             start_B1N = row_B1N = pool_reads(vit, z_BND)
         else:
@@ -408,4 +392,4 @@ def _relevance(vit: ViT, images_BCHW: Tensor, classes: Sequence[int] | None) -> 
             start_B1N = torch.zeros_like(row_B1N)
         for layer in reversed(layers):
             row_B1N = row_B1N + through(row_B1N, layer)
-        return (row_B1N - start_B1N)[:, 0]  # what the pool reads of itself says nothing of the class
+        return (row_B1N - start_B1N)[:, 0]  # the pool's own reading says nothing about the class

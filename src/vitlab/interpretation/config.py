@@ -1,4 +1,4 @@
-"""What is to be seen of a model's inside, and how it is drawn."""
+"""Which figure shows what, and how it is drawn."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ OF_THE_WEIGHTS: tuple[FigureName, ...] = ("filters", "positions")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectConfig:
-    """What a figure shows where it can show several things; a figure that has no such choice leaves it aside.
+    """Choices of a figure; each figure uses those that apply to it.
 
-    `layer` is counted from 0, or negative from the end; `head` from 0; None is what the figure says. `query` is a patch (row,
-    column) from 0, or the token "class" or "distill"; None is the patch in the middle. `target` is a class by its label, or by its
-    number from 0; None is the class the model finds likeliest in each image. `occluder`: `fill` puts the mean colour over a
-    patch, `remove` takes its token out. `overlay`: `shade` darkens what is not looked at, as the paper does; `colour` lays colours
-    over the image.
+    `layer` counts from 0, or negative from the end; `head` from 0; None leaves it to the figure. `query` is a patch (row, column)
+    from 0, or the token "class" or "distill"; None is the patch in the middle. `target` is a class by label or by number from 0;
+    None is the predicted class of each image. `occluder`: `fill` covers a patch with the mean colour, `remove` takes its token out.
+    `overlay`: `shade` darkens what gets little attention, as the paper does; `colour` lays colours over the image.
     """
 
     layer: int | None = None

@@ -1,4 +1,4 @@
-"""Figures with axes and words, by matplotlib's objects alone: no pyplot, no window, no state left behind.
+"""Figures with axes and text, drawn by matplotlib objects: no pyplot, no window, no global state.
 
 Axes: L layers, H heads (of images: height), W width, C channels, G x J patches down and across, M filters, P x Q pixels of one.
 """
@@ -19,9 +19,6 @@ from vitlab.interpretation.paint import GAP, Colour, Pixels, Values, filter_tile
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-# What figures are drawn on: paper and ink of a theme, by matplotlib's objects alone: no pyplot, no window, no state left.
-
 PAPER: dict[str, str] = {"light": "#ffffff", "dark": "#14171c"}
 INK: dict[str, str] = {"light": "#1f2328", "dark": "#e6e8eb"}
 FAINT: dict[str, str] = {"light": "#c9ced6", "dark": "#3a414b"}
@@ -29,7 +26,7 @@ FAINT: dict[str, str] = {"light": "#c9ced6", "dark": "#3a414b"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """How figures are drawn: on white or on dark paper, as PNG or SVG, `dpi` pixels an inch."""
+    """Light or dark, PNG or SVG, and `dpi` pixels an inch."""
 
     theme: Theme = "light"
     form: Form = "png"
@@ -51,7 +48,7 @@ def new_paper(width: float, height: float, style: Style) -> Figure:
 
 
 def tint(axes: Any, style: Style) -> None:
-    """Words, ticks and edges in the theme's ink."""
+    """Text, ticks and edges in the theme's colours."""
     axes.set_facecolor(PAPER[style.theme])
     axes.tick_params(colors=INK[style.theme], labelsize=8)
     for label in (axes.xaxis.label, axes.yaxis.label):
@@ -62,12 +59,12 @@ def tint(axes: Any, style: Style) -> None:
 
 
 def entitle(axes: Any, title: str, style: Style, *, size: float = 10) -> None:
-    if title:  # parse_math: a file's name may hold a dollar, which is no formula
+    if title:  # parse_math: a dollar in a file name is not a formula
         axes.set_title(drawable(title), color=INK[style.theme], fontsize=size, parse_math=False)
 
 
 def drawable(text: str) -> str:
-    """The text with what the font has no letters for, or a line cannot hold, as replacement signs: names come from strangers."""
+    """The text with a replacement sign for each character that the font or a single line cannot show."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     letters = get_font(findfont(FontProperties())).get_charmap()
@@ -83,10 +80,10 @@ def written(figure: Figure, style: Style) -> bytes:
     return file.getvalue()
 
 
-if TYPE_CHECKING:
-    pass
-
-_DOTS: dict[str, str] = {"light": "#0072b2", "dark": "#56b4e9"}  # Okabe and Ito's colours, told apart by everybody
+_DOTS: dict[str, str] = {
+    "light": "#0072b2",
+    "dark": "#56b4e9",
+}  # Okabe and Ito's colours, which colour-blind readers can tell apart
 _LINE: dict[str, str] = {"light": "#d55e00", "dark": "#e69f00"}
 
 
@@ -170,10 +167,10 @@ def draw_sheet(
     captions: Sequence[Sequence[str]] = (),
     inches: float = 1.7,
 ) -> bytes:
-    """Images in rows, each with its caption above it where there is one; `inches` is the width of one."""
+    """Images in rows, with captions above them; `inches` is the width of one image."""
     columns = max((len(row) for row in rows), default=0)
     if columns == 0:
-        raise ConfigError("a sheet without images")
+        raise ConfigError("no image to draw")
     tallest = [max(pixels.shape[0] / pixels.shape[1] for pixels in row) for row in rows]
     words = 0.24 if captions else 0.06
     height = sum(inches * share + words for share in tallest) + (0.35 if title else 0)
@@ -192,7 +189,7 @@ def draw_sheet(
 
 
 def _fitted(text: str, room: int) -> str:
-    """At most so many letters: names differ at their end as often as at their start, so the middle goes."""
+    """At most `room` letters: the middle is left out, since names differ at their start or end."""
     return text if len(text) <= room else f"{text[: room // 2 - 1]}…{text[-(room - room // 2) :]}"
 
 
@@ -200,9 +197,7 @@ def _rgb(colour: str) -> Colour:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
-# Lines and points over an axis, for studies: each with a name, an own mark, and its spread where that is known.
-
-# Okabe and Ito's colours, told apart by everybody; and marks, for who prints in grey.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, and marks for grey prints.
 COLOURS: dict[str, tuple[str, ...]] = {
     "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#000000", "#e69f00"),
     "dark": ("#56b4e9", "#e69f00", "#3ec79a", "#cc79a7", "#f0e442", "#3d8fd1", "#ffffff", "#d55e00"),
@@ -212,7 +207,7 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Points joined by a line; `spread` is (low, high) of each, `dashed` tells a second kind of the same thing."""
+    """Points joined by a line; `spread` is (low, high) of each; `dashed` marks a second variant of the same thing."""
 
     name: str
     x: Sequence[float]
@@ -224,7 +219,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """What an axis counts; `log`: by equal factors; `at`: where to write numbers, else where it suits."""
+    """The name of an axis; `log` for a logarithmic scale; `at`: where to put ticks, by default matplotlib's choice."""
 
     name: str
     log: bool = False
@@ -234,7 +229,7 @@ class Axis:
 def draw_lines(lines: Sequence[Line], x: Axis, y: Axis, style: Style = Style(), *, title: str = "") -> bytes:  # noqa: B008
     """A chart of several lines with a legend beside it."""
     if not lines:
-        raise ConfigError("there is nothing to draw")
+        raise ConfigError("nothing to draw")
     figure = new_paper(7.0, 4.2, style)
     axes = figure.subplots()
     for place, line in enumerate(lines):
@@ -271,12 +266,9 @@ def draw_lines(lines: Sequence[Line], x: Axis, y: Axis, style: Style = Style(), 
     return written(figure, style)
 
 
-# Things in rows, a dot for each with a bar of its spread; several panels side by side, each with a scale of its own.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What stands in a row: its name, and of which group it is: rows of one group have one colour and mark."""
+    """A row of a dot chart: its name and its group; rows of one group have one colour and mark."""
 
     name: str
     group: int = 0
@@ -296,7 +288,7 @@ class Panel:
 def draw_dots(rows: Sequence[Row], panels: Sequence[Panel], style: Style = Style()) -> bytes:  # noqa: B008
     """A chart of the rows from top to bottom, the panels from left to right."""
     if not rows or not panels:
-        raise ConfigError("there is nothing to draw")
+        raise ConfigError("nothing to draw")
     for panel in panels:
         if len(panel.values) != len(rows) or (panel.spread is not None and len(panel.spread) != len(rows)):
             raise ConfigError(f"the panel {panel.axis!r} has {len(panel.values)} values for {len(rows)} rows")

@@ -1,4 +1,4 @@
-"""What patches have in common: the principal components of their features, as a map of three colours.
+"""Principal components of patch features, as a map of three colours: similar patches get similar colours.
 
 Axes: B batch, G x J places down and across, N = G J, D width, M components.
 """
@@ -24,14 +24,14 @@ from vitlab.models.vit import ViT
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenPca:
-    """`scores_BGJM`: where each place stands along each component; `explained_M`: the share of all variance in each."""
+    """`scores_BGJM`: each place's coordinate along each component; `explained_M`: the fraction of the variance it explains."""
 
     scores_BGJM: Floats
     explained_M: Floats
 
 
 def token_pca(model: nn.Module, images_BCHW: Tensor, *, layer: int | None = None, components: int = 3) -> TokenPca:
-    """The principal components of patches' features over all images together: alike places get alike scores.
+    """The principal components of patch features over all images together: similar places get similar scores.
 
     `layer` is a layer, or a convolutional model's or Swin's stage, from 0 or negative from the end; None is the last, a ViT's
     after its last LayerNorm.
@@ -46,7 +46,7 @@ def token_pca(model: nn.Module, images_BCHW: Tensor, *, layer: int | None = None
 
 
 def place_features(model: nn.Module, images_BCHW: Tensor, *, layer: int | None = None) -> Tensor:
-    """The features of each patch, or of each place of a stage's maps, (B, G, J, D), on the processor."""
+    """The features of each patch, or of each place of a stage's maps, (B, G, J, D), on the CPU."""
     with at_rest(model), torch.inference_mode():
         parts = batches(model, images_BCHW, bytes_each=_bytes(model, images_BCHW))
         return torch.cat([_features(model, part_BCHW, layer).float().cpu() for part_BCHW in parts])
@@ -72,11 +72,11 @@ def _features(model: nn.Module, images_BCHW: Tensor, layer: int | None) -> Tenso
             down, across = model.config.patch_size
             grid = -(-images_BCHW.shape[2] // down), -(-images_BCHW.shape[3] // across)
             return record.tokens_BND[0].reshape(len(images_BCHW), *grid, -1)
-    raise ConfigError(f"features of places are those of vitlab's own models, not of a {type(model).__name__}")
+    raise ConfigError(f"token_pca works for vitlab's own models, not for a {type(model).__name__}")
 
 
 def _bytes(model: nn.Module, images_BCHW: Tensor) -> int:
-    """What one image leaves behind: of a ViT its tokens; of others their largest maps, about 64 bytes a pixel."""
+    """Bytes that one image keeps: a ViT's tokens, or other models' largest maps, about 64 bytes a pixel."""
     if isinstance(model, ViT):
         return bytes_kept(model, images_BCHW, 1)
     return int(images_BCHW.shape[-1] * images_BCHW.shape[-2]) * 64

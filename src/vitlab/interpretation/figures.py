@@ -1,4 +1,4 @@
-"""The figures by name: what is computed for each, and how it is drawn.
+"""The figures of `vitlab inspect`, by name: what each computes, and how it is drawn.
 
 Axes: L layers, B batch, H heads (of images: height), W width, C channels or classes, G x J patches down and across.
 """
@@ -43,7 +43,7 @@ _PAIRS = 3  # images in a row of a sheet, each with its map beside it
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Drawn:
-    """A figure: its file, the array it shows, and what can be said of it in numbers and words."""
+    """A figure: its file, the array it shows, and facts about it."""
 
     name: FigureName
     file: bytes
@@ -53,7 +53,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Subject:
-    """What is looked at: a checkpoint, images for the figures that need some, and what is asked of them."""
+    """What a figure is drawn of: a checkpoint, images where the figure needs some, and its choices."""
 
     checkpoint: Checkpoint
     config: InspectConfig
@@ -66,14 +66,14 @@ class Subject:
     @property
     def images(self) -> Seen:
         if self.seen is None:
-            raise ConfigError("this figure needs images", hint="give some")
+            raise ConfigError("this figure needs images", hint="give an image, a folder or a pattern")
         return self.seen
 
 
 def draw(name: FigureName, subject: Subject) -> Drawn:
-    """One figure; ConfigError, with the reason, where the model has no such inside."""
+    """One figure; ConfigError with the reason where the model cannot show it."""
     if subject.seen is None and name not in OF_THE_WEIGHTS:
-        raise ConfigError(f"the figure {name} needs images", hint="give some")
+        raise ConfigError(f"the figure {name} needs images", hint="give an image, a folder or a pattern")
     return FIGURES[name](subject)
 
 
@@ -146,7 +146,7 @@ def _class(subject: Subject) -> Drawn:
         for place, pixels_HWC in enumerate(seen.pixels_BHWC)
     ]
     captions = [[_short(name), *words] for name in seen.names]
-    who = "class token" if needs_attention(model, "class-token attention").config.class_token else "probe of the attention pool"
+    who = "class token" if needs_attention(model, "class-token attention").config.class_token else "query of the attention pool"
     file = draw_sheet(rows, subject.style, title=f"what the {who} looks at", captions=captions, inches=1.3)
     return Drawn(name="class", file=file, array=array_LBHGJ, facts={"of": who})
 

@@ -22,7 +22,7 @@ from vitlab.inference.images import ImageLike, ImageReader, image_name
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Seen:
-    """Images by name: the pixels of the model's view, resized and cut, and the same normalised, which the model takes."""
+    """Images by name: the pixels after resizing and cropping, and the same normalised, as the model takes them."""
 
     names: tuple[str, ...]
     pixels_BHWC: NDArray[np.uint8]
@@ -37,14 +37,14 @@ def see(checkpoint: Checkpoint, images: Iterable[ImageLike]) -> Seen:
         names.append(image_name(image, place))
         views.append(reader(image, names[-1]))
     if not views:
-        raise DataError("no image to look at")
+        raise DataError("no image given")
     pixels_BHWC = np.stack(views)
     images_BCHW = normalise(torch.from_numpy(pixels_BHWC), checkpoint.preprocess)
     return Seen(names=tuple(names), pixels_BHWC=pixels_BHWC, images_BCHW=images_BCHW)
 
 
 def spread(found: list[str], count: int) -> list[str]:
-    """At most `count` of the paths, evenly over all: the first ones of a folder may all be of one class."""
+    """At most `count` of the paths, evenly spread: the first images of a folder may all be of one class."""
     if len(found) <= count:
         return found
     return [found[place * len(found) // count] for place in range(count)]

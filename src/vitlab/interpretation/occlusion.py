@@ -1,4 +1,4 @@
-"""What changes when a part of the image is gone: the class's loss of log-probability, for each patch in turn.
+"""Occlusion: how much log-probability a class loses when one patch of the image is hidden, for each patch in turn.
 
 Axes: B batch, C channels or classes, G x J windows down and across, N tokens, D width.
 """
@@ -36,12 +36,11 @@ def occlusion(
     window: int | tuple[int, int] | None = None,
     at_once: int = 32,
 ) -> Floats:
-    """What the class's log-probability loses when a window of the image is gone, (B, G, J), in nats; below 0 where it gains.
+    """The loss of the class's log-probability when a window of the image is hidden, (B, G, J), in nats; negative where it gains.
 
-    `how`: `fill` puts the mean colour there, 0 after normalisation, and works for every classifier; `remove` takes the patch's
-    token out of the sequence, so that nothing at all stands there. `classes` as for `relevance`. `window` in pixels (height,
-    width), for `fill`: a ViT's patch unless given, else 16. `at_once` images go through the model together; there is one for
-    each window.
+    `how`: `fill` covers the window with the mean colour, 0 after normalisation, and works for every classifier; `remove` takes the
+    patch's token out of the sequence. `classes` as for `relevance`. `window` is in pixels (height, width), for `fill`: a ViT's
+    patch by default, else 16. There is one image for each window, and `at_once` of them go through the model together.
     """
     choice("how", how, Occluder)
     at_least("at_once", at_once, 1)
@@ -67,7 +66,7 @@ def _without(
     if how == "remove":
         vit = needs_attention(model, "removing a patch's token")
         if window is not None:
-            raise ConfigError("how='remove' takes whole patches out", hint="window is for how='fill'")
+            raise ConfigError("how='remove' removes whole patches", hint="window is for how='fill'")
         return _removed(vit, image_1CHW, at_once), vit.config.grid_of((image_1CHW.shape[2], image_1CHW.shape[3]))
     size = pair("window", window) if window is not None else model.config.step if isinstance(model, ViT) else (WINDOW, WINDOW)
     at_least("window", min(size), 1)
@@ -88,11 +87,9 @@ def _filled(model: nn.Module, image_1CHW: Tensor, size: tuple[int, int], grid: t
 def _removed(vit: ViT, image_1CHW: Tensor, at_once: int) -> Iterator[Tensor]:
     config = vit.config
     if config.attention != "global" or config.position.kind == "relative" or config.position.place != "stem":
-        raise ConfigError(
-            "a patch cannot be taken out of this model's sequence: its layers rely on the whole grid", hint="how='fill' works"
-        )
+        raise ConfigError("this model needs the whole grid, so no patch can be removed from its sequence", hint="use how='fill'")
     if config.grid_of((image_1CHW.shape[2], image_1CHW.shape[3])) == (1, 1):
-        raise ConfigError("the model sees one patch: without it nothing is left", hint="how='fill' works")
+        raise ConfigError("the image is one patch: without it nothing is left", hint="use how='fill'")
     grid = vit.check_images(image_1CHW, None)
     z_1ND = torch.cat([*vit.prefix(1), vit.embed(image_1CHW)], dim=1)
     if (E_pos_1ND := vit.position.added(0, grid)) is not None:

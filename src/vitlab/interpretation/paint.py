@@ -1,6 +1,6 @@
 """Arrays to pixels, with numpy and Pillow alone: heat over an image, tiles of filters and positions, features as colours.
 
-Colours keep their order in lightness, and their second axis is blue to yellow, which nearly everybody tells apart.
+Colours are ordered by lightness, and go from blue to yellow, which nearly everybody can tell apart.
 Axes: H height, W width, C channels, G x J patches down and across, M filters or components, P x Q pixels of a filter.
 """
 
@@ -36,8 +36,8 @@ def overlay(
 
     `shade` darkens what has little heat, as in the paper's Fig. 6; `colour` lays colours from blue (least) to yellow (most) over
     the grey image; `signed` lays vermilion where heat is above 0 and blue where it is below. Heat is scaled to its own range.
-    `smooth` blends neighbouring patches; without, each patch keeps its square. `step` is a patch's (height, width) in pixels, what
-    hangs over the image's edge being cut; without it the map is stretched over the image.
+    `smooth` blends neighbouring patches; without it each patch keeps its square. `step` is a patch's (height, width) in pixels:
+    what reaches past the edge of the image is cut. Without `step` the map is stretched over the image.
     """
     choice("how", how, How)
     rgb_HWC = as_rgb(image_HWC).astype(np.float64)
@@ -76,7 +76,7 @@ def filter_tiles(filters_MPQC: Values, *, columns: int = 7, scale: int | None = 
 
 
 def shown_places(count: int) -> list[int]:
-    """Which rows, or columns, of so many get tiles in `position_tiles`."""
+    """Which of `count` rows or columns get tiles in `position_tiles`."""
     return [round(place) for place in np.linspace(0, count - 1, min(count, _MOST_TILES)).tolist()]
 
 

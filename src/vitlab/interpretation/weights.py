@@ -1,6 +1,7 @@
-"""What the first layer looks for: the filters of the patch embedding or of a root convolution, and their principal components.
+"""What the weights show: filters of the first layer (Fig. 7 left) and the similarity of positions (Fig. 7 centre).
 
-Axes: O filters (outputs), M components, C channels, P x Q pixels of a filter, V = P Q C values of a filter.
+Axes: O filters (outputs), M components, C channels, P x Q pixels of a filter, V = P Q C values of a filter, G x J patches down and
+across, N = G J, D width.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from vitlab.models.vit import ViT
 
 
 def first_filters(model: nn.Module) -> Floats:
-    """The filters that meet the pixels, (O, P, Q, C): the embedding of patches, or the first convolution where there is one.
+    """The filters on the pixels, (O, P, Q, C): the patch embedding, or the first convolution where there is one.
 
-    Where a convolution standardises its weights (hybrids and BiT ResNets), they are so here.
+    Convolutions with weight standardisation (hybrids and BiT ResNets) give their standardised weights.
     """
     return as_floats(_first_OCPQ(model).permute(0, 2, 3, 1))
 
@@ -31,8 +32,8 @@ def first_filters(model: nn.Module) -> Floats:
 def principal_filters(model: nn.Module, count: int = 28) -> Floats:
     """The first principal components of those filters, (M, P, Q, C), orthonormal, the strongest first (Fig. 7 left).
 
-    They are directions in the space of patches along which the filters, their mean taken away, differ most. There are at most as
-    many as a filter has values and one less than there are filters. Of the two signs, the largest value's is positive.
+    They are the directions in which the centred filters vary most. There are at most as many as a filter has values, and one less
+    than there are filters. The sign makes the largest value positive.
     """
     at_least("count", count, 1)
     filters_OCPQ = _first_OCPQ(model)
@@ -42,15 +43,15 @@ def principal_filters(model: nn.Module, count: int = 28) -> Floats:
 
 
 def principal_directions(samples_OV: Tensor) -> tuple[Tensor, Tensor]:
-    """Orthonormal directions, (M, V), in which the samples vary, most first, and the share of the variance in each, (M,).
+    """Orthonormal directions of variance, (M, V), the strongest first, and the fraction of the variance in each, (M,).
 
-    Directions without any variance are left out: rounding alone would choose them.
+    Directions without variance are left out: only rounding would choose them.
     """
     centred_OV = samples_OV.double() - samples_OV.double().mean(0)
     _, strength_M, directions_MV = torch.linalg.svd(centred_OV, full_matrices=False)
     kept = int((strength_M > strength_M[:1] * 1e-7).sum())
     if kept == 0:
-        raise ConfigError("all vectors are the same: they have no principal components", hint="is the model initialised?")
+        raise ConfigError("all filters are the same, so they have no principal components", hint="is the model initialised?")
     directions_MV, strength_M = directions_MV[:kept], strength_M[:kept]
     largest_M1 = directions_MV.gather(1, directions_MV.abs().argmax(1, keepdim=True))
     variance_M = strength_M.square()
@@ -58,7 +59,7 @@ def principal_directions(samples_OV: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def meets_pixels_by(model: nn.Module) -> str:
-    """In words, what the first filters are."""
+    """In words, which layer the first filters are of."""
     match model:
         case ViT(stem=None, early=None) | Swin() | ConvNeXt() | Recurrent():
             return "patch embedding"
@@ -87,30 +88,25 @@ def _used(conv: StandardisedConv) -> Tensor:
 
 
 def _foreign(model: nn.Module) -> ConfigError:
-    return ConfigError(f"filters are those of vitlab's own models, not of a {type(model).__name__}")
-
-
-# Where a patch thinks it is: how alike its position is to every other's (Fig. 7 centre, Fig. 10).
-#
-# Axes: G x J patches down and across, N = G J, D width.
+    return ConfigError(f"first_filters works for vitlab's own models, not for a {type(model).__name__}")
 
 
 def position_similarity(model: nn.Module, *, layer: int = 0) -> Floats:
-    """The cosine of each patch's position with all others', (G, J, G, J), from -1 to 1: `[row, column]` is that patch's tile.
+    """Cosine similarity of each patch's position embedding to all others, (G, J, G, J), from -1 to 1; `[row, column]` is one tile.
 
-    `layer` matters only where each layer has a table of its own.
+    `layer` matters only where each layer has its own positions.
     """
     vit = needs_attention(model, "position similarity")
     position = vit.config.position
     chosen_layers(len(vit.encoder.blocks), [layer])
     if position.kind == "none":
-        raise ConfigError("the model has no positions: its patches are a set")
+        raise ConfigError("the model has no position embeddings")
     if position.kind == "relative":
-        raise ConfigError("the model knows offsets between patches, and no patch has a position of its own to compare")
+        raise ConfigError("the model embeds offsets between patches, so no patch has a position of its own to compare")
     g, j = vit.config.grid
     with torch.inference_mode():
         table_1ND = vit.position.added(layer % len(vit.encoder.blocks), (g, j))
         if table_1ND is None:
-            raise ConfigError(f"positions enter before the first layer only, not at layer {layer}", hint="layer=0")
+            raise ConfigError(f"positions are added before the first layer only, not at layer {layer}", hint="layer=0")
         unit_ND = F.normalize(table_1ND[0, vit.config.prefix_tokens :].double(), dim=1)
         return as_floats((unit_ND @ unit_ND.T).view(g, j, g, j))
