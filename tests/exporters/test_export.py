@@ -264,12 +264,12 @@ class Fragility:
 def test_the_layer_that_costs_answers_is_found_and_left_in_float() -> None:
     images_N = np.arange(10)
     trial = Trial(images=images_N, right=[[number] for number in range(10)], max_drop=10)
-    made = quantised(Fragility(), trial, tell=silent)
+    made = quantised(Fragility(), trial, progress=silent)
     assert made.kept == ("layer a",)
     assert made.fragile[0].layer == "layer a"
     assert [found.error for found in made.fragile[1:]] == [0, 0, 0]
     assert (made.before, made.after) == (100, 100)
-    in_full = quantised(Fragility(), replace(trial, max_drop=50), tell=silent)  # as much as is lost
+    in_full = quantised(Fragility(), replace(trial, max_drop=50), progress=silent)  # as much as is lost
     assert (in_full.kept, in_full.before, in_full.after) == ((), 100, 50)
 
 

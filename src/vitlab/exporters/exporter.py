@@ -65,7 +65,7 @@ def export(
     config: ExportConfig = ExportConfig(),  # noqa: B008 (a frozen value)
     *,
     dataset: Dataset | None = None,
-    tell: ProgressCallback = silent,
+    progress: ProgressCallback = silent,
 ) -> Exported:
     """Write a checkpoint as `path`, whose ending says what: .onnx, .xml (OpenVINO, with .bin beside it) or .pt2 (torch.export).
 
@@ -76,10 +76,10 @@ def export(
     checkpoint = of_any_size(checkpoint) if config.dynamic_size else checkpoint
     graph = Graph(checkpoint, config)
     images = _images(checkpoint, config, dataset)
-    tell("tracing", 0, 1)
+    progress("tracing", 0, 1)
     program = traced(graph, config)
     facts = _facts(checkpoint, config)
-    tell("tracing", 1, 1)
+    progress("tracing", 1, 1)
     found: Quantised | None = None
     if kind == "pt2":
         files: Files = (program_bytes(program, facts),)
@@ -87,7 +87,7 @@ def export(
     elif config.int8:
         taken = graph.taken(torch.from_numpy(images.images_NHWC)).numpy()
         trial = Trial(images=taken, right=images.right, max_drop=config.max_drop)
-        found, run = _in_eight_bits(kind, onnx_bytes(program, facts), facts, trial, tell)
+        found, run = _in_eight_bits(kind, onnx_bytes(program, facts), facts, trial, progress)
         files = found.files
     elif kind == "onnx":
         files = (onnx_bytes(program, facts),)
@@ -140,15 +140,15 @@ def _facts(checkpoint: Checkpoint, config: ExportConfig) -> dict[str, str]:
 
 
 def _in_eight_bits(
-    kind: Kind, content: bytes, facts: dict[str, str], trial: Trial, tell: ProgressCallback
+    kind: Kind, content: bytes, facts: dict[str, str], trial: Trial, progress: ProgressCallback
 ) -> tuple[Quantised, Run]:
     """An ONNX file's graph with products in 8 bits, made by the library that suits the runtime it is for."""
     if kind == "onnx":
-        with onnx_quantiser(content, trial.images, tell) as quantiser:
-            found = quantised(quantiser, trial, tell=tell)
+        with onnx_quantiser(content, trial.images, progress) as quantiser:
+            found = quantised(quantiser, trial, progress=progress)
             return found, quantiser.runner(found.files)
-    maker = OpenVINOQuantiser(content, facts, trial.images, tell)
-    found = quantised(maker, trial, tell=tell)
+    maker = OpenVINOQuantiser(content, facts, trial.images, progress)
+    found = quantised(maker, trial, progress=progress)
     return found, maker.runner(found.files)
 
 

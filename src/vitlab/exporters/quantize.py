@@ -88,20 +88,20 @@ class Trial:
     max_drop: float
 
 
-def quantised(quantiser: Quantiser, trial: Trial, *, tell: ProgressCallback) -> Quantised:
+def quantised(quantiser: Quantiser, trial: Trial, *, progress: ProgressCallback) -> Quantised:
     """Files with products in 8 bits, as many as `max_drop` allows; ExportError where that is too few to be worth it."""
-    wanted = _scores(quantiser.in_float(), trial.images, tell, "answers in float")
+    wanted = _scores(quantiser.in_float(), trial.images, progress, "answers in float")
     names = quantiser.products
-    best = _judged(quantiser, (), wanted, trial, tell)
+    best = _judged(quantiser, (), wanted, trial, progress)
     if best.drop <= trial.max_drop:
         return replace(best, kept=quantiser.left)
-    fragile = _sensitivity(quantiser, wanted, trial, tell)
+    fragile = _sensitivity(quantiser, wanted, trial, progress)
     ranked = sorted(names, key=lambda name: -fragile[name].error)
     told = tuple(fragile[name] for name in ranked)
     kept = 1
     while kept <= len(names) // 2:
         floats = ranked[:kept]
-        found = _judged(quantiser, floats, wanted, trial, tell)
+        found = _judged(quantiser, floats, wanted, trial, progress)
         if found.drop <= trial.max_drop:
             layers = tuple(quantiser.layer_of[name] for name in names if name in floats)
             return replace(found, kept=(*quantiser.left, *layers), fragile=told)
@@ -114,9 +114,9 @@ def quantised(quantiser: Quantiser, trial: Trial, *, tell: ProgressCallback) -> 
     )
 
 
-def _judged(quantiser: Quantiser, floats: Sequence[str], wanted_NK: Scores, trial: Trial, tell: ProgressCallback) -> Quantised:
+def _judged(quantiser: Quantiser, floats: Sequence[str], wanted_NK: Scores, trial: Trial, progress: ProgressCallback) -> Quantised:
     files = quantiser.without(floats)
-    scores_NK = _scores(quantiser.runner(files), trial.images, tell, "answers in 8 bits")
+    scores_NK = _scores(quantiser.runner(files), trial.images, progress, "answers in 8 bits")
     before_N, after_N = wanted_NK.argmax(1), scores_NK.argmax(1)
     if trial.right is None:
         return Quantised(files=files, measure="agreement", before=100.0, after=100 * float((before_N == after_N).mean()))
@@ -127,25 +127,25 @@ def _top1(chosen_N: NDArray[np.intp], right: Sequence[Sequence[int]]) -> float:
     return 100 * sum(int(chosen) in classes for chosen, classes in zip(chosen_N, right, strict=True)) / len(chosen_N)
 
 
-def _scores(run: Run, images: NDArray[Any], tell: ProgressCallback, what: str) -> Scores:
+def _scores(run: Run, images: NDArray[Any], progress: ProgressCallback, what: str) -> Scores:
     found = []
     for start in range(0, len(images), AT_ONCE):
-        tell(what, start, len(images))
+        progress(what, start, len(images))
         found.append(run(images[start : start + AT_ONCE]))
-    tell(what, len(images), len(images))
+    progress(what, len(images), len(images))
     return np.concatenate(found)
 
 
-def _sensitivity(quantiser: Quantiser, wanted_NK: Scores, trial: Trial, tell: ProgressCallback) -> dict[str, Fragile]:
+def _sensitivity(quantiser: Quantiser, wanted_NK: Scores, trial: Trial, progress: ProgressCallback) -> dict[str, Fragile]:
     few, found = trial.images[:FEW], {}
     size = float(np.sqrt(np.mean(np.square(wanted_NK[:FEW])))) or 1.0
     for place, name in enumerate(quantiser.products):
-        tell("8 bits in one layer", place, len(quantiser.products))
+        progress("8 bits in one layer", place, len(quantiser.products))
         run = quantiser.runner(quantiser.only(name))
         scores = np.concatenate([run(few[at : at + AT_ONCE]) for at in range(0, len(few), AT_ONCE)])
         error = float(np.sqrt(np.mean(np.square(scores - wanted_NK[:FEW])))) / size
         found[name] = Fragile(layer=quantiser.layer_of[name], error=error)
-    tell("8 bits in one layer", len(quantiser.products), len(quantiser.products))
+    progress("8 bits in one layer", len(quantiser.products), len(quantiser.products))
     return found
 
 
@@ -203,7 +203,7 @@ class _Quantiser:
 
 
 @contextmanager
-def onnx_quantiser(content: bytes, images: NDArray[Any], tell: ProgressCallback) -> Iterator[Quantiser]:
+def onnx_quantiser(content: bytes, images: NDArray[Any], progress: ProgressCallback) -> Iterator[Quantiser]:
     """A quantiser of an ONNX file, calibrated on these images, as the file takes them."""
     calibrate = needed("onnxruntime.quantization.calibrate")
     with tempfile.TemporaryDirectory() as folder, _quiet_log():
@@ -211,19 +211,19 @@ def onnx_quantiser(content: bytes, images: NDArray[Any], tell: ProgressCallback)
         path.write_bytes(content)
         needed("onnxruntime.quantization.shape_inference").quant_pre_process(path, ready, skip_symbolic_shape=True)
         calibrator = calibrate.create_calibrator(ready, list(_PRODUCTS), augmented_model_path=str(Path(folder, "ranges.onnx")))
-        calibrator.collect_data(_Batches(images, tell))
+        calibrator.collect_data(_Batches(images, progress))
         yield _Quantiser(ready, path, calibrator.compute_data())
 
 
 class _Batches:
     """The images as ONNX Runtime's calibrator wants to read them."""
 
-    def __init__(self, images: NDArray[Any], tell: ProgressCallback) -> None:
-        self._images, self._tell, self._start = images, tell, 0
+    def __init__(self, images: NDArray[Any], progress: ProgressCallback) -> None:
+        self._images, self._progress, self._start = images, progress, 0
 
     def get_next(self) -> dict[str, NDArray[Any]] | None:
         """The next batch, or None at the end."""
-        self._tell("calibrating", min(self._start, len(self._images)), len(self._images))
+        self._progress("calibrating", min(self._start, len(self._images)), len(self._images))
         if self._start >= len(self._images):
             return None
         batch = self._images[self._start : self._start + AT_ONCE]
@@ -271,8 +271,8 @@ _MOST = 300  # images that ranges are taken from: NNCF's own number, more take t
 class OpenVINOQuantiser:
     """One graph, from which files with some layers in 8 bits are made; each time anew, which takes NNCF a minute or less."""
 
-    def __init__(self, content: bytes, facts: Mapping[str, str], images: NDArray[Any], tell: ProgressCallback) -> None:
-        self._content, self._facts, self._images, self._tell = content, facts, images, tell
+    def __init__(self, content: bytes, facts: Mapping[str, str], images: NDArray[Any], progress: ProgressCallback) -> None:
+        self._content, self._facts, self._images, self._progress = content, facts, images, progress
         layers = layers_of(content)
         operations = openvino_model(content, facts).get_ordered_ops()
         names = {op.get_friendly_name(): op.get_type_name() for op in operations}
@@ -306,7 +306,7 @@ class OpenVINOQuantiser:
         with _nncf() as nncf:
             made = nncf.quantize(
                 openvino_model(self._content, self._facts),
-                nncf.Dataset(_Seen(images, self._tell)),
+                nncf.Dataset(_Seen(images, self._progress)),
                 model_type=nncf.ModelType.TRANSFORMER,
                 subset_size=len(images),
                 ignored_scope=nncf.IgnoredScope(names=[*floats, *self._recurrent], validate=False),
@@ -317,14 +317,14 @@ class OpenVINOQuantiser:
 class _Seen:
     """Images one by one; each walk through them is told."""
 
-    def __init__(self, images: NDArray[Any], tell: ProgressCallback) -> None:
-        self._images, self._tell = images, tell
+    def __init__(self, images: NDArray[Any], progress: ProgressCallback) -> None:
+        self._images, self._progress = images, progress
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         for place in range(len(self._images)):
-            self._tell("calibrating", place, len(self._images))
+            self._progress("calibrating", place, len(self._images))
             yield self._images[place : place + 1]
-        self._tell("calibrating", len(self._images), len(self._images))
+        self._progress("calibrating", len(self._images), len(self._images))
 
 
 @contextmanager

@@ -42,20 +42,20 @@ class Peak:
     why: str = ""
 
 
-def peaks(configs: Sequence[ModelConfig], *, tell: ProgressCallback = silent) -> list[Peak]:
+def peaks(configs: Sequence[ModelConfig], *, progress: ProgressCallback = silent) -> list[Peak]:
     """For each model the peak of a process that builds it and runs one image, less that of one that only imports what is needed.
 
     In float32, with random values; what PyTorch keeps for itself besides weights and activations is part of it.
     """
     if not _STATUS.is_file():
         return [Peak(bytes=None, why=f"this system has no {_STATUS}") for _ in configs]
-    tell("memory", 0, len(configs))
+    progress("memory", 0, len(configs))
     empty, found = _asked(""), list[Peak]()
     for place, config in enumerate(configs):
         whole = empty if empty.bytes is None else _asked(to_text(config))
         known = whole.bytes is not None and empty.bytes is not None
         found.append(Peak(bytes=max(0, whole.bytes - empty.bytes)) if known else whole)  # type: ignore[operator]
-        tell("memory", place + 1, len(configs))
+        progress("memory", place + 1, len(configs))
     return found
 
 
@@ -168,7 +168,7 @@ def compared(configs: Sequence[ModelConfig]) -> list[Compared]:
     ]
 
 
-def rates(configs: Sequence[ModelConfig], *, batch: int, rounds: int, tell: ProgressCallback = silent) -> list[Rate]:
+def rates(configs: Sequence[ModelConfig], *, batch: int, rounds: int, progress: ProgressCallback = silent) -> list[Rate]:
     """Each model's speed in PyTorch here, all of them in turn, round after round, after one round that is not counted.
 
     The models have random values and are held at the same time. A ViT leaves out of its last layer what no one reads, as it does
@@ -178,7 +178,7 @@ def rates(configs: Sequence[ModelConfig], *, batch: int, rounds: int, tell: Prog
     at_least("rounds", rounds, 1)
     models, spent = list[torch.nn.Module](), [list[float]() for _ in configs]
     for place, config in enumerate(configs):
-        tell("building", place, len(configs))
+        progress("building", place, len(configs))
         model = build(config)
         model.eval()
         if isinstance(model, ViT):
@@ -189,12 +189,12 @@ def rates(configs: Sequence[ModelConfig], *, batch: int, rounds: int, tell: Prog
     with torch.inference_mode():
         for turn in range(rounds + 1):
             for place, (runner, images_BCHW) in enumerate(zip(models, images, strict=True)):
-                tell("measuring", turn * len(configs) + place, total)
+                progress("measuring", turn * len(configs) + place, total)
                 began = time.perf_counter()
                 runner(images_BCHW)
                 if turn:
                     spent[place].append(time.perf_counter() - began)
-    tell("measuring", total, total)
+    progress("measuring", total, total)
     return [
         Rate(middle=batch / statistics.median(times), low=batch / max(times), high=batch / min(times), batch=batch)
         for times in spent

@@ -240,7 +240,7 @@ def _finetuning(overrides: Overrides, labels: DataFacts, start: StartFacts | Non
 # The quickstart's report: that of the pre-trained run, with all runs compared in it.
 
 
-def write_quickstart_report(outcome: Outcome, path: Path, *, tell: ProgressCallback = silent) -> Written:
+def write_quickstart_report(outcome: Outcome, path: Path, *, progress: ProgressCallback = silent) -> Written:
     """Write the report as `path`."""
     return write_report(
         outcome.pretrained,
@@ -248,7 +248,7 @@ def write_quickstart_report(outcome: Outcome, path: Path, *, tell: ProgressCallb
         comparison=_comparison(outcome),
         title="Quickstart: what pre-training is worth",
         cores=1,
-        progress=tell,
+        progress=progress,
     )
 
 
