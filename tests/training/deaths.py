@@ -1,5 +1,5 @@
-"""A run that is killed again and again, each time at another moment, and started again. One interpreter imports torch, and each
-attempt is a fork of it made before any thread was: hundreds of milliseconds a death rather than seconds.
+"""Kill a run again and again, each time at another moment, and start it again. One interpreter imports torch, and each attempt
+is a fork of it, made before any thread exists: this takes milliseconds per attempt rather than seconds.
 
     deaths.py PLAN.json     {"run": RunConfig, "out": FOLDER, "moments": [MOMENT, ...]}
 
@@ -8,7 +8,7 @@ A moment is
     {"rename_to": "step-3"}          before what is finished gets that name
     {"seconds": S}                   SIGKILL from outside after so long
 
-Printed is one JSON list: for each attempt `step` and `saved`, the last it told of, 0 if none, and `code`, with which it ended.
+Prints one JSON list: for each attempt `step` and `saved`, the last ones it reported, 0 if none, and its exit `code`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DEATH = 137
 
 
 def die_at(moment: dict[str, Any], out: str) -> None:
-    """Let this process end, as if by SIGKILL, at that moment."""
+    """End this process at that moment, as SIGKILL would."""
     count = 0
 
     def touched() -> None:
@@ -58,7 +58,7 @@ def die_at(moment: dict[str, Any], out: str) -> None:
 
 
 def attempt(plan: dict[str, Any], moment: dict[str, Any]) -> dict[str, int]:
-    """Start or go on, and die or end."""
+    """Start or resume the run, and be killed or finish."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -73,13 +73,13 @@ def attempt(plan: dict[str, Any], moment: dict[str, Any]) -> dict[str, int]:
     if "seconds" in moment:
         time.sleep(moment["seconds"])
         os.kill(child, signal.SIGKILL)
-    told = {"stepped": 0, "saved": 0}
+    reported = {"stepped": 0, "saved": 0}
     with os.fdopen(reader) as lines:
         for line in lines:
             what, step = line.split()
-            told[what] = int(step)
+            reported[what] = int(step)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return {"step": told["stepped"], "saved": told["saved"], "code": code}
+    return {"step": reported["stepped"], "saved": reported["saved"], "code": code}
 
 
 def main(plan: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What each rank of a test under torchrun does: the runs of a list, one after the other, and a line for each that is over.
+"""A rank of a test under torchrun: makes the runs of a list, one after the other, and prints a line for each.
 
     rank.py LIST.json     [{"run": RunConfig, "out": FOLDER, "stop": STEP or null, "fault": NAME or null}, ...]
 
@@ -26,18 +26,18 @@ from vitlab.training.distributed import world
 
 
 def say(*words: object) -> None:
-    """One whole line."""
+    """Print one line with a single system call."""
     os.write(1, (" ".join(map(str, (os.getpid(), os.environ["RANK"], *words))) + "\n").encode())
 
 
 def break_down(fault: str | None) -> None:
-    """Let rank 1 fail in a named way; `full-disk` ends with `repair`."""
+    """Make rank 1 fail in a given way; `repair` ends `full-disk`."""
     if fault is None or os.environ["RANK"] != "1":
         return
     if fault == "full-disk":
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.RLIM_INFINITY))
-    elif fault == "dies-before-telling":  # its part is on the disk, and nobody knows
+    elif fault == "dies-before-telling":  # its part is on disk, but the other ranks do not know
 
         def die(*_: object, **__: object) -> None:
             os._exit(137)

@@ -1,4 +1,4 @@
-"""A run small enough for a test: a miniature ViT, a few generated images, a step of milliseconds."""
+"""A run small enough for a test: a miniature ViT, a few synthetic images, a step of milliseconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE = (16, 16)
 
 
 def small_run(*, steps: int = 20) -> RunConfig:
-    """20 updates over 64 generated images in batches of 12: epochs end inside batches; dropout, mixup and averaging are on."""
+    """20 steps over 64 synthetic images in batches of 12: epochs end inside batches; dropout, mixup and averaging are on."""
     model = variant("ViT-Mini/8", num_classes=4, channels=1, image_size=SIZE)
     assert isinstance(model, ViTConfig)
     return RunConfig(
@@ -50,7 +50,7 @@ def small_run(*, steps: int = 20) -> RunConfig:
 def run_to(
     run: RunConfig, out: Path, *, stop: int | None = None, control: Control | None = None, override: bool = False
 ) -> list[Event]:
-    """Train, asking to stop after that many updates."""
+    """Train, and request a stop after step `stop`."""
     control = control or Control()
     seen = []
     for event in train(run, out=out, control=control, override=override):
@@ -61,7 +61,7 @@ def run_to(
 
 
 def losses(events: Iterator[Event] | list[Event]) -> list[tuple[int, float]]:
-    """Step and loss of each update."""
+    """(step, loss) of each step."""
     return [(event.step, event.loss) for event in events if isinstance(event, Stepped)]
 
 
@@ -71,13 +71,13 @@ def last(out: Path) -> Snapshot:
 
 
 def same(one: Snapshot, other: Snapshot) -> bool:
-    """Whether two checkpoints hold the same bits: weights, optimiser, average."""
+    """Whether two checkpoints hold the same bits: weights, optimizer, average."""
     pairs = [(one.model, other.model), (one.optimizer, other.optimizer), (one.average or {}, other.average or {})]
     return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in pairs)
 
 
 def without_noise(run: RunConfig) -> RunConfig:
-    """The same run with SGD and without dropout, whose result depends on nothing but the order of summation."""
+    """The same run with SGD and without dropout, whose result depends only on the order of summation."""
     assert isinstance(run.model, ViTConfig)
     model = replace(run.model, dropout=0.0, drop_path=0.0)
     return replace(run, model=model, train=replace(run.train, optimizer=Optimizer(kind="sgd", lr=0.1)))

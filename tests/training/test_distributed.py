@@ -1,4 +1,4 @@
-"""Two ranks under torchrun: the same run as one, whole or in parts, and it goes on as one.
+"""Two ranks under torchrun make the same run as one process, with DDP and FSDP, and resume it.
 
 One pair of processes makes all the runs that end well: starting them takes longer than the runs.
 """
@@ -36,7 +36,7 @@ from vitlab.training.state import Snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run for the ranks: where, and after which update it is stopped or rank 1 breaks down."""
+    """A run for the ranks: its folder, and after which step it is stopped or rank 1 fails."""
 
     run: RunConfig
     out: Path
@@ -51,7 +51,7 @@ class Job:
 
 @dataclass(kw_only=True)
 class Session:
-    """What a pair of ranks did: the folders of its runs, and the line with which each of them ended, by rank."""
+    """What a pair of ranks did: the folder of its runs, and the last line of each run, by rank."""
 
     folder: Path
     ended: dict[tuple[int, str], str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ def torchrun(jobs: list[Job], folder: Path, *, ranks: int = 2) -> Iterator[subpr
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
-    """The runs of two ranks that end, all made by one pair of processes."""
+    """The complete runs of two ranks, all made by one pair of processes."""
     folder = tmp_path_factory.mktemp("ranks")
     teacher = folder / "teacher.safetensors"
     run = small_run()
@@ -142,7 +142,7 @@ def losses_of(out: Path) -> list[float]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of one process that the others are compared with."""
+    """The run of one process, for comparison."""
     out = tmp_path_factory.mktemp("alone") / "run"
     run_to(even(), out)
     return out
@@ -154,7 +154,7 @@ def test_two_ranks_make_the_same_run_as_one(strategy: str, session: Session, alo
     near(last(session.folder / strategy), last(alone))
 
 
-def test_a_run_goes_from_one_rank_to_two_and_back(session: Session, tmp_path: Path) -> None:
+def test_one_rank_resumes_the_run_of_two_and_two_that_of_one(session: Session, tmp_path: Path) -> None:
     out = session.folder / "there-and-back"
     assert last(out).progress.step == 6
     run_to(even(steps=9), out)
@@ -181,14 +181,14 @@ def describe_bytes(path: Path) -> int:
         return sum(file.get_tensor(name).nbytes for name in file.keys())  # noqa: SIM118 (it is no mapping)
 
 
-def test_what_is_kept_at_the_end_is_one_ordinary_file(session: Session) -> None:
+def test_the_trained_model_is_one_ordinary_file(session: Session) -> None:
     kept = load(session.folder / "fsdp" / "model.safetensors")
     average = read_snapshot(session.folder / "fsdp" / "last").average
     assert average is not None
     assert all(torch.equal(tensor, average[name]) for name, tensor in kept.model.state_dict().items())
 
 
-def test_every_command_takes_the_folder_of_parts_as_a_checkpoint(session: Session, tmp_path: Path) -> None:
+def test_a_folder_of_parts_loads_as_a_checkpoint(session: Session, tmp_path: Path) -> None:
     folder = session.folder / "fsdp" / "last"
     loaded, whole = load(folder), read_snapshot(folder)
     assert all(torch.equal(tensor, whole.model[name]) for name, tensor in loaded.model.state_dict().items())
@@ -199,7 +199,7 @@ def test_every_command_takes_the_folder_of_parts_as_a_checkpoint(session: Sessio
     assert load(tmp_path / "one.safetensors").config == loaded.config
 
 
-def test_a_single_part_or_too_few_of_them_are_refused_with_the_way_out(session: Session, tmp_path: Path) -> None:
+def test_a_single_part_or_too_few_parts_are_refused_with_a_hint(session: Session, tmp_path: Path) -> None:
     folder = RunDirectory(session.folder / "fsdp").step_path(8)
     with pytest.raises(CheckpointError, match=r"is part 1 of 2 of a checkpoint .*give the folder"):
         load(folder / "model-part-1-of-2.safetensors")
@@ -215,7 +215,7 @@ def test_a_single_part_or_too_few_of_them_are_refused_with_the_way_out(session: 
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut"])
-def test_a_damaged_part_is_refused_and_the_checkpoint_before_is_used(damage: str, session: Session, tmp_path: Path) -> None:
+def test_a_damaged_part_is_refused_and_the_previous_checkpoint_is_used(damage: str, session: Session, tmp_path: Path) -> None:
     folder = RunDirectory(session.folder / "fsdp").step_path(8)
     for path in folder.iterdir():
         content = path.read_bytes()
@@ -226,8 +226,8 @@ def test_a_damaged_part_is_refused_and_the_checkpoint_before_is_used(damage: str
         read_snapshot(tmp_path)
 
 
-def test_parts_are_gone_on_with_by_two_ranks_and_by_one(session: Session, tmp_path: Path) -> None:
-    """AdamW's and the average's parts too: one process, then two with parts, then one again, as one that never stopped."""
+def test_two_ranks_and_one_resume_from_parts(session: Session, tmp_path: Path) -> None:
+    """One process, then two with FSDP, then one again: the same as an uninterrupted run, also AdamW's state and the average."""
     run_to(even(steps=6), tmp_path / "alone")
     near(last(session.folder / "stopped"), last(tmp_path / "alone"))  # two ranks, twice
     out = session.folder / "one-to-parts"
@@ -245,7 +245,7 @@ def test_parts_are_gone_on_with_by_two_ranks_and_by_one(session: Session, tmp_pa
     assert float(mine.optimizer["head.weight/step"]) == 6
 
 
-def test_products_in_bfloat16_follow_those_in_float32_and_the_weights_stay_float32(session: Session, alone: Path) -> None:
+def test_bfloat16_follows_float32_and_the_weights_stay_float32(session: Session, alone: Path) -> None:
     out = session.folder / "fsdp-bfloat16"
     assert losses_of(out) == pytest.approx(losses_of(alone), abs=0.03)
     assert losses_of(out) != pytest.approx(losses_of(alone), abs=1e-6)
@@ -255,7 +255,7 @@ def test_products_in_bfloat16_follow_those_in_float32_and_the_weights_stay_float
 
 
 @pytest.mark.parametrize("task", ["masked", "distilled"])
-def test_tasks_with_more_than_the_model_are_shared_out_too(task: str, session: Session, tmp_path: Path) -> None:
+def test_tasks_with_training_only_weights_are_sharded_too(task: str, session: Session, tmp_path: Path) -> None:
     run = masked(even(steps=5)) if task == "masked" else distilled(even(steps=5), session.folder / "teacher.safetensors")
     run_to(run, tmp_path / "alone")
     assert losses_of(session.folder / task) == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-5)
@@ -264,12 +264,12 @@ def test_tasks_with_more_than_the_model_are_shared_out_too(task: str, session: S
     assert mine.extra.keys() == theirs.extra.keys()
 
 
-def test_matrices_are_made_orthogonal_whole_though_ranks_hold_parts_of_them(session: Session, tmp_path: Path) -> None:
+def test_muon_orthogonalises_whole_matrices_though_ranks_hold_parts_of_them(session: Session, tmp_path: Path) -> None:
     run_to(muon(even(steps=5)), tmp_path / "alone")
     assert losses_of(session.folder / "muon") == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-4)
 
 
-def test_a_full_disk_on_one_rank_ends_the_run_on_all_and_leaves_the_checkpoint_before(session: Session) -> None:
+def test_a_full_disk_on_one_rank_ends_the_run_on_all_and_leaves_the_previous_checkpoint(session: Session) -> None:
     for rank in range(2):
         ended = session.ended[rank, "full-disk"]
         assert ended.startswith("failed the checkpoint could not be written: rank 1: cannot write")
@@ -282,7 +282,7 @@ def test_a_full_disk_on_one_rank_ends_the_run_on_all_and_leaves_the_checkpoint_b
     assert last(out).progress.step == 9
 
 
-def test_a_rank_killed_between_its_part_and_the_rename_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+def test_a_rank_killed_between_its_part_and_the_rename_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     job = Job(run=by(even(steps=9), "fsdp"), out=tmp_path / "run", fault="dies-before-telling", at=4)
     with torchrun([job], tmp_path) as process:
         process.communicate(timeout=processes.LIMIT)
@@ -297,7 +297,7 @@ def test_a_rank_killed_between_its_part_and_the_rename_leaves_the_checkpoint_bef
     near(last(tmp_path / "run"), last(tmp_path / "alone"))
 
 
-def test_a_killed_rank_ends_the_job_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_killed_rank_ends_the_job_and_leaves_its_checkpoint(tmp_path: Path) -> None:
     with torchrun([Job(run=even(steps=100_000), out=tmp_path / "run")], tmp_path) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -310,7 +310,7 @@ def test_a_killed_rank_ends_the_job_and_nothing_is_lost(tmp_path: Path) -> None:
     assert last(tmp_path / "run").progress.step >= 2
 
 
-def test_the_largest_vit_is_shared_out_on_the_meta_device() -> None:
+def test_the_largest_vit_is_sharded_on_the_meta_device() -> None:
     """`fully_shard` itself gives each of 8 ranks an eighth of every layer of a ViT-G/14; nothing is allocated."""
     config = variant("ViT-G/14")
     parts = shard_size(config, "bfloat16", ranks=8)
@@ -320,7 +320,7 @@ def test_the_largest_vit_is_shared_out_on_the_meta_device() -> None:
     assert not torch.distributed.is_initialized()
 
 
-def test_rows_that_ranks_cannot_share_equally_are_counted_as_torch_shares_them() -> None:
+def test_uneven_rows_are_counted_as_torch_shards_them() -> None:
     config = small_run().model
     assert shard_size(config, "float32", ranks=1).parameters == sum(parameter.numel() for parameter in build(config).parameters())
     eight = shard_size(config, "float32", ranks=8)
@@ -328,7 +328,7 @@ def test_rows_that_ranks_cannot_share_equally_are_counted_as_torch_shares_them()
     assert eight.parameters == rows
 
 
-def test_a_plan_is_made_before_ranks_are_joined() -> None:
+def test_a_shard_size_is_computed_before_the_process_group_exists() -> None:
     torch.distributed.init_process_group("fake", rank=0, world_size=2)
     try:
         with pytest.raises(ConfigError, match="before the process group"):

@@ -1,4 +1,4 @@
-"""Numbers, memory, disks and processes that fail while a run goes on, each with the answer it should get."""
+"""Faults during a run: numbers that are not finite, memory, disks and processes that fail."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Loss = tuple[Tensor, Tensor]
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, calls: set[int]) -> None:
-    """Make the loss not a number in the given calls, counted from 0."""
+    """Make the loss nan in the given calls, counted from 0."""
     real, count = Classify.loss, iter(range(10**6))
 
     def loss(self: Classify, model: nn.Module, work: Inputs) -> Loss:
@@ -46,7 +46,7 @@ def whole_batches(run: RunConfig) -> RunConfig:
     return replace(run, train=replace(run.train, micro_batch=0))
 
 
-def test_a_loss_that_is_not_a_number_is_not_applied_and_names_its_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_nan_loss_is_not_applied_and_names_its_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     poison(monkeypatch, {4, 6, 7})
     run = whole_batches(small_run(steps=10))
     events = run_to(run, tmp_path / "run")
@@ -59,7 +59,7 @@ def test_a_loss_that_is_not_a_number_is_not_applied_and_names_its_images(monkeyp
     assert all(tensor.isfinite().all() for tensor in last(tmp_path / "run").model.values())
 
 
-def test_the_third_bad_loss_in_a_row_ends_the_run_with_good_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_third_nan_loss_in_a_row_ends_the_run_with_good_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     poison(monkeypatch, {4, 5, 6})
     with pytest.raises(TrainingError, match="at step 7"):
         run_to(whole_batches(small_run()), tmp_path / "run")
@@ -87,7 +87,7 @@ def test_a_gradient_that_is_not_finite_is_not_applied_either(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("words", ["CUDA out of memory", "DefaultCPUAllocator: can't allocate memory: you tried"])
-def test_memory_that_runs_out_halves_the_parts_and_keeps_the_update(
+def test_out_of_memory_halves_the_micro_batch_and_keeps_the_update(
     words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = whole_batches(without_noise(small_run(steps=6)))
@@ -109,7 +109,7 @@ def test_memory_that_runs_out_halves_the_parts_and_keeps_the_update(
         torch.testing.assert_close(tensor, last(tmp_path / "parts").model[name], atol=1e-6, rtol=1e-5)
 
 
-def test_memory_that_does_not_suffice_for_one_image_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_out_of_memory_with_one_image_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def loss(self: Classify, model: nn.Module, work: Inputs) -> Loss:
         raise MemoryError
 
@@ -118,7 +118,7 @@ def test_memory_that_does_not_suffice_for_one_image_is_a_clear_error(monkeypatch
         run_to(small_run(), tmp_path / "run")
 
 
-def test_another_error_of_the_model_is_not_taken_for_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_another_error_of_the_model_is_not_taken_for_out_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def loss(self: Classify, model: nn.Module, work: Inputs) -> Loss:
         raise RuntimeError("shapes cannot be multiplied")
 
@@ -127,7 +127,7 @@ def test_another_error_of_the_model_is_not_taken_for_memory(monkeypatch: pytest.
         run_to(small_run(), tmp_path / "run")
 
 
-def test_a_second_writer_is_refused_by_the_name_of_the_first(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_and_the_first_is_named(tmp_path: Path) -> None:
     first = train(small_run(), out=tmp_path / "run")
     next(first)
     with pytest.raises(TrainingError, match=f"process {os.getpid()} on "):
@@ -136,7 +136,7 @@ def test_a_second_writer_is_refused_by_the_name_of_the_first(tmp_path: Path) -> 
     run_to(small_run(steps=20), tmp_path / "run")
 
 
-def test_retention_keeps_the_best_and_the_last_and_survives_what_cannot_be_deleted(
+def test_the_best_and_the_last_checkpoint_are_kept_and_a_failed_deletion_is_a_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     directory = RunDirectory(tmp_path / "run")
@@ -157,7 +157,7 @@ def _refuse(path: Path, **_: object) -> None:
     raise PermissionError(13, "Permission denied")
 
 
-def test_what_a_killed_writer_left_behind_is_gone_after_the_next_start(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_gone_after_the_next_start(tmp_path: Path) -> None:
     run_to(small_run(), tmp_path / "run", stop=2)
     for name in (".step-9.a1b2c3.vitlab-tmp", ".step-1.deleted"):
         (tmp_path / "run" / "checkpoints" / name).mkdir()
@@ -167,7 +167,7 @@ def test_what_a_killed_writer_left_behind_is_gone_after_the_next_start(tmp_path:
     assert sorted(path.name for path in (tmp_path / "run").rglob("*") if path.name.startswith(".")) == []
 
 
-def test_weights_changed_right_after_a_save_do_not_leak_into_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_change_during_a_save_do_not_leak_into_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = BackgroundWriter.start
 
     def start(self: BackgroundWriter, *arguments: object) -> None:
@@ -184,7 +184,7 @@ def test_weights_changed_right_after_a_save_do_not_leak_into_the_file(tmp_path: 
         assert same(read_snapshot(one), read_snapshot(other))
 
 
-def test_what_goes_wrong_in_the_writer_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_error_of_the_writer_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def write(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -193,7 +193,7 @@ def test_what_goes_wrong_in_the_writer_ends_the_run(monkeypatch: pytest.MonkeyPa
         run_to(small_run(), tmp_path / "run")
 
 
-def test_asking_for_a_save_changes_no_result(tmp_path: Path) -> None:
+def test_a_requested_checkpoint_changes_no_result(tmp_path: Path) -> None:
     run = small_run(steps=8)
     rare = replace(run, train=replace(run.train, save_every=0, evaluate_every=0))
     run_to(rare, tmp_path / "plain")
@@ -215,7 +215,7 @@ def test_a_time_limit_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     assert last(tmp_path / "run").progress.step == events[-1].step > 0
 
 
-def test_patience_ends_a_run_that_no_longer_gets_better(tmp_path: Path) -> None:
+def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
     run = small_run(steps=200)
     frozen = replace(
         run.train,
@@ -248,7 +248,7 @@ with signals(control):
 
 @contextmanager
 def child(run: RunConfig, folder: Path, warm: Path, *, before: str = "") -> Iterator[subprocess.Popen[str]]:
-    """The run in a process of its own, which first does what `before` says."""
+    """The run in its own process, which first calls `before`."""
     (folder / "wanted.json").write_text(to_text(run))
     words: list[str | Path] = [warm / "python", "-c", before + CHILD, folder / "wanted.json", folder / "run"]
     with processes.started(words) as process:
@@ -263,7 +263,7 @@ def wait_for(process: subprocess.Popen[str], step: int) -> None:
     raise AssertionError(process.communicate(timeout=processes.LIMIT)[1])
 
 
-def test_sigterm_saves_and_the_next_run_ends_as_if_nothing_had_happened(warm: Path, tmp_path: Path) -> None:
+def test_a_run_resumed_after_sigterm_equals_an_uninterrupted_one(warm: Path, tmp_path: Path) -> None:
     run = small_run(steps=60)
     run = replace(run, train=replace(run.train, save_every=0, evaluate_every=0))
     with child(run, tmp_path, warm) as process:
@@ -279,7 +279,7 @@ def test_sigterm_saves_and_the_next_run_ends_as_if_nothing_had_happened(warm: Pa
     assert same(last(tmp_path / "run"), last(tmp_path / "whole"))
 
 
-def test_a_killed_run_goes_on_and_ends_bit_identical_with_nothing_left_over(warm: Path, tmp_path: Path) -> None:
+def test_a_run_killed_several_times_ends_bit_identical_without_leftovers(warm: Path, tmp_path: Path) -> None:
     run = small_run(steps=30)
     run_to(run, tmp_path / "whole")
     for step in (1, 4, 9, 17):
@@ -304,7 +304,7 @@ def losses_of(out: Path) -> list[tuple[object, object]]:
     return [(event["step"], event["loss"]) for event in map(json.loads, lines) if event["event"] == "stepped"]
 
 
-def test_a_full_disk_leaves_the_last_checkpoint_and_says_what_is_missing(warm: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_last_checkpoint_and_says_how_much_is_needed(warm: Path, tmp_path: Path) -> None:
     run = small_run(steps=30)
     run_to(run, tmp_path / "run", stop=3)
     before = last(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""A run that is killed at any moment goes on where it was, and ends with the bits of one that never stopped."""
+"""A run that is killed at any moment resumes, and ends with the bits of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def long_run(*, steps: int, save_every: int = 1) -> RunConfig:
 
 
 def killed(run: RunConfig, folder: Path, warm: Path, moments: list[dict[str, Any]]) -> list[dict[str, int]]:
-    """What came of each attempt, the run killed at those moments one after the other."""
+    """The outcome of each attempt, when the run is killed at these moments, one after the other."""
     (folder / "plan.json").write_text(json.dumps({"run": to_json(run), "out": str(folder / "run"), "moments": moments}))
     done = processes.run([warm / "python", Path(__file__).with_name("deaths.py"), folder / "plan.json"])
     return list(json.loads(done.stdout))
 
 
 def ends_like(run: RunConfig, out: Path, whole: Path) -> None:
-    """After one more start the run is as if nothing had happened, and nothing is left over."""
+    """After one more start the run equals an uninterrupted one, and leaves nothing behind."""
     run_to(run, out)
     run_to(run, whole)
     assert same(last(out), last(whole))
@@ -50,7 +50,7 @@ def _what(event: dict[str, object]) -> tuple[object, ...]:
 
 
 def nothing_is_lost(attempts: list[dict[str, int]], *, every: int) -> None:
-    """What was told to be saved is there, no attempt falls back behind another, and of what was told one interval is made again."""
+    """Reported checkpoints exist, no attempt falls behind an earlier one, and at most one interval is repeated."""
     before = 0
     for attempt in attempts:
         assert attempt["kept"] >= max(attempt["saved"], before)
@@ -58,7 +58,7 @@ def nothing_is_lost(attempts: list[dict[str, int]], *, every: int) -> None:
         before = attempt["kept"]
 
 
-def test_fifty_deaths_swept_over_a_run_and_over_the_writing_of_its_checkpoints_change_no_bit(warm: Path, tmp_path: Path) -> None:
+def test_fifty_kills_during_a_run_and_the_writing_of_its_checkpoints_change_no_bit(warm: Path, tmp_path: Path) -> None:
     """38 before calls that touch a file, from the first of an attempt to the 200th, and 12 by SIGKILL at swept times."""
     run = long_run(steps=90)
     moments: list[dict[str, Any]] = [{"call": 1 + (37 * number) % 199} for number in range(38)]
@@ -72,7 +72,7 @@ def test_fifty_deaths_swept_over_a_run_and_over_the_writing_of_its_checkpoints_c
     ends_like(run, tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_crash_between_the_writing_and_the_rename_leaves_the_checkpoint_before(warm: Path, tmp_path: Path) -> None:
+def test_a_crash_between_writing_and_rename_leaves_the_previous_checkpoint(warm: Path, tmp_path: Path) -> None:
     run = long_run(steps=6)
     names = ("run.json", "step-3", "step-3", "last", "progress.json", "events.jsonl", "step-5")
     attempts = killed(run, tmp_path, warm, [{"rename_to": name} for name in names])
@@ -82,7 +82,7 @@ def test_a_crash_between_the_writing_and_the_rename_leaves_the_checkpoint_before
     ends_like(run, tmp_path / "run", tmp_path / "whole")
 
 
-def test_of_what_was_told_at_most_one_interval_is_made_again(warm: Path, tmp_path: Path) -> None:
+def test_at_most_one_interval_of_reported_steps_is_repeated(warm: Path, tmp_path: Path) -> None:
     run = long_run(steps=24, save_every=3)
     attempts = killed(run, tmp_path, warm, [{"call": 23 + 31 * number} for number in range(6)])
     nothing_is_lost(attempts, every=3)

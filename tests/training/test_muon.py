@@ -1,4 +1,4 @@
-"""Muon's steps: the same size in every direction, whatever the matrix is called or shaped like."""
+"""Muon's updates have the same size in every direction, whatever the shape of the matrix."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def stepped(start: Tensor, gradients: list[Tensor], *, parts: int = 1, weight_de
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (6, 20), (20, 6), (1, 5)])
-def test_what_is_made_orthogonal_has_singular_values_near_one(shape: tuple[int, int]) -> None:
+def test_an_orthogonalised_matrix_has_singular_values_near_one(shape: tuple[int, int]) -> None:
     values = torch.linalg.svdvals(orthogonal(drawn(*shape) * 1e-3))
     assert values.min() > 0.3
     assert values.max() < 1.3
 
 
-def test_turning_a_matrix_turns_what_is_made_of_it() -> None:
+def test_orthogonalisation_commutes_with_the_transpose() -> None:
     matrix, turn = drawn(6, 9), torch.linalg.qr(drawn(6, 6, seed=1)).Q
     torch.testing.assert_close(orthogonal(turn @ matrix), turn @ orthogonal(matrix), atol=1e-4, rtol=1e-4)
 
 
-def test_the_size_of_a_gradient_does_not_matter_and_zero_moves_nothing() -> None:
+def test_the_size_of_a_gradient_does_not_matter_and_zero_changes_nothing() -> None:
     start, gradient = drawn(6, 9), drawn(6, 9, seed=1)
     torch.testing.assert_close(stepped(start, [gradient]), stepped(start, [gradient * 1000]), atol=1e-4, rtol=1e-4)
     assert torch.equal(stepped(start, [torch.zeros(6, 9)]), start)
 
 
-def test_a_step_is_about_as_long_as_one_of_adamw() -> None:
+def test_an_update_is_about_as_large_as_one_of_adamw() -> None:
     start = drawn(64, 192)
     moved = stepped(start, [drawn(64, 192, seed=1)]) - start
     assert 0.1 * 0.1 < moved.square().mean().sqrt() < 0.1 * 0.3
@@ -67,13 +67,13 @@ def test_queries_keys_and_values_are_three_matrices() -> None:
     torch.testing.assert_close(stepped(start, gradients, parts=3), torch.cat(apart))
 
 
-def test_weight_decay_shrinks_by_its_share_of_the_rate() -> None:
+def test_weight_decay_is_scaled_by_the_learning_rate() -> None:
     start, gradient = drawn(6, 9), drawn(6, 9, seed=1)
     plain, decayed = stepped(start, [gradient]), stepped(start, [gradient], weight_decay=0.5)
     torch.testing.assert_close(plain - decayed, start * 0.1 * 0.5)
 
 
-def test_muon_has_the_hidden_matrices_and_kernels_and_adamw_all_else() -> None:
+def test_muon_updates_hidden_matrices_and_kernels_and_adamw_the_rest() -> None:
     config = variant("ViT-Mini/8", num_classes=5)
     assert isinstance(config, ViTConfig)
     early = ConvStem(widths=(16, 32), units=(2, 1))

@@ -1,4 +1,4 @@
-"""Who is decayed, who learns more slowly, and that a saved optimiser goes on as if nothing had happened."""
+"""Weight decay, layer decay, frozen parameters, and a restored optimizer that takes the same steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def step(model: Model, made: list[torch.optim.Optimizer], seed: int) -> None:
         optimizer.zero_grad()
 
 
-def test_matrices_and_kernels_are_decayed_and_nothing_else() -> None:
+def test_weight_decay_applies_to_matrices_and_kernels_only() -> None:
     model = mini()
     (made,) = create_optimizers(model, Optimizer(weight_decay=0.1))
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -39,7 +39,7 @@ def test_matrices_and_kernels_are_decayed_and_nothing_else() -> None:
     assert not {name for name in decayed if name.endswith("bias") or "norm" in name or "token" in name or "position" in name}
 
 
-def test_layers_further_from_the_head_learn_more_slowly() -> None:
+def test_layers_further_from_the_head_have_lower_learning_rates() -> None:
     model = mini()
     config = Optimizer(lr=1.0, layer_decay=0.5)
     (made,) = create_optimizers(model, config)
@@ -53,7 +53,7 @@ def test_layers_further_from_the_head_learn_more_slowly() -> None:
     assert rate["patches.weight"] == pytest.approx(0.1)
 
 
-def test_a_resnets_layers_are_its_stages() -> None:
+def test_the_layers_of_a_resnet_are_its_stages() -> None:
     model = build(ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=5))
     found, layers = layer_ids(model)
     assert layers == 2
@@ -61,14 +61,14 @@ def test_a_resnets_layers_are_its_stages() -> None:
 
 
 @pytest.mark.parametrize(("trainable", "blocks", "learning"), [("head", 0, {"head"}), ("last-blocks", 1, {"head", "encoder"})])
-def test_only_what_is_asked_for_learns(trainable: str, blocks: int, learning: set[str]) -> None:
+def test_only_the_requested_parameters_are_trainable(trainable: str, blocks: int, learning: set[str]) -> None:
     model = mini()
     names = freeze(model, TrainConfig(steps=1, trainable=trainable, blocks=blocks))  # type: ignore[arg-type]
     assert {name.partition(".")[0] for name in names} == learning
     assert not any(name.startswith("encoder.blocks.0") for name in names)
 
 
-def test_freezing_a_model_without_a_head_leaves_nothing_to_learn() -> None:
+def test_training_the_head_of_a_model_without_one_is_refused() -> None:
     config = variant("ViT-Mini/8")
     assert isinstance(config, ViTConfig)
     with pytest.raises(ConfigError, match="nothing to learn"):
@@ -76,7 +76,7 @@ def test_freezing_a_model_without_a_head_leaves_nothing_to_learn() -> None:
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
-def test_a_restored_optimiser_makes_the_same_steps(kind: str) -> None:
+def test_a_restored_optimizer_takes_the_same_steps(kind: str) -> None:
     config = Optimizer(kind=kind, lr=0.01, weight_decay=0.1)  # type: ignore[arg-type]
     first = mini()
     made = create_optimizers(first, config)

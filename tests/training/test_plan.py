@@ -65,7 +65,7 @@ def test_a_batch_that_would_take_too_long_is_measured_by_fewer_images_and_scaled
     assert made.step_seconds == pytest.approx(0.25 + 4096 * 0.03125)
 
 
-def test_a_model_slower_than_all_patience_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_very_slow_model_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "_SECONDS", 1e-9)
     made = plan(small_run())
     assert made.measured_images == 1
@@ -73,7 +73,7 @@ def test_a_model_slower_than_all_patience_is_measured_once(monkeypatch: pytest.M
     assert "a single image" in made.notes[0]
 
 
-def test_memory_that_does_not_suffice_is_said_with_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_noted_with_the_micro_batch_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_run()
     four = cost(run.model).training_bytes(batch=4) + cost(run.model).weight_bytes()
     monkeypatch.setattr(planning, "_free", lambda here: four)
@@ -91,20 +91,20 @@ def sgd(run: RunConfig) -> RunConfig:
     return replace(run, train=replace(run.train, optimizer=Optimizer(kind="sgd"), average=replace(run.train.average, decay=0.0)))
 
 
-def test_momentum_needs_one_slot_and_no_average_none() -> None:
+def test_momentum_needs_one_tensor_per_parameter() -> None:
     run = small_run()
     assert plan(sgd(run)).checkpoint_bytes == 2 * cost(run.model).weight_bytes()
     assert plan(sgd(run)).memory_bytes < plan(run).memory_bytes
 
 
-def test_masked_prediction_is_planned_too() -> None:
+def test_masked_prediction_can_be_planned() -> None:
     run = small_run()
     augment = replace(run.data.augment, mixup=0.0)
     masked = replace(run, data=replace(run.data, augment=augment), train=replace(run.train, masked=Masked(target="pixels")))
     assert (plan(masked).step_seconds or 0) > 0
 
 
-def test_a_plan_leaves_nothing_behind_and_needs_no_checkpoint_to_begin_with() -> None:
+def test_a_plan_needs_no_start_checkpoint() -> None:
     run = replace(small_run(), start="not/there.safetensors")
     assert plan(run).steps == 20
 
@@ -113,7 +113,7 @@ def test_the_quickstart_can_be_planned() -> None:
     assert plan(recipe("quickstart")).images == 100_000
 
 
-def test_ranks_share_the_batch_and_under_fsdp_the_model() -> None:
+def test_ranks_divide_the_batch_and_under_fsdp_the_model() -> None:
     run = replace(small_run(), train=replace(small_run().train, micro_batch=0))
     alone, two = plan(run), plan(run, ranks=2)
     assert (alone.ranks, alone.micro_batch, two.ranks, two.micro_batch) == (1, 12, 2, 6)
@@ -124,7 +124,7 @@ def test_ranks_share_the_batch_and_under_fsdp_the_model() -> None:
     assert parts.checkpoint_bytes == two.checkpoint_bytes
 
 
-def test_a_plan_of_parts_for_one_process_says_that_there_is_nobody_to_share_with() -> None:
+def test_a_plan_with_fsdp_for_one_process_notes_that_it_needs_torchrun() -> None:
     run = small_run()
     made = plan(replace(run, train=replace(run.train, strategy="fsdp")))
     assert any("torchrun" in note for note in made.notes)

@@ -1,4 +1,4 @@
-"""A run that is stopped and gone on with ends bit for bit as one that never stopped."""
+"""A run that is stopped and resumed ends bit for bit like an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("stop", [1, 7, 16])  # within the warm-up; in mid-epoch; right after an epoch's end
-def test_a_stopped_run_ends_as_one_that_was_not(stop: int, uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(stop: int, uninterrupted: Path, tmp_path: Path) -> None:
     first = run_to(small_run(), tmp_path / "run", stop=stop)
     assert isinstance(first[-1], Finished)
     assert (first[-1].reason, first[-1].step) == ("terminated", stop)
@@ -49,7 +49,7 @@ def test_the_number_of_workers_changes_no_bit(workers: int, uninterrupted: Path,
     assert same(last(tmp_path / "run"), last(uninterrupted))
 
 
-def test_two_runs_of_one_seed_are_one_run_and_of_two_seeds_two(uninterrupted: Path, tmp_path: Path) -> None:
+def test_runs_of_one_seed_are_equal_and_of_two_seeds_differ(uninterrupted: Path, tmp_path: Path) -> None:
     run_to(small_run(), tmp_path / "again")
     assert same(last(tmp_path / "again"), last(uninterrupted))
     run = small_run()
@@ -57,7 +57,7 @@ def test_two_runs_of_one_seed_are_one_run_and_of_two_seeds_two(uninterrupted: Pa
     assert not same(last(tmp_path / "other"), last(uninterrupted))
 
 
-def test_the_size_of_the_parts_of_a_batch_changes_nothing_but_rounding(tmp_path: Path) -> None:
+def test_the_micro_batch_size_changes_nothing_but_rounding(tmp_path: Path) -> None:
     still = without_noise(small_run(steps=6))
     whole = run_to(replace(still, train=replace(still.train, micro_batch=0)), tmp_path / "whole")
     parts = run_to(replace(still, train=replace(still.train, micro_batch=5)), tmp_path / "parts")
@@ -75,7 +75,7 @@ def masked_run() -> RunConfig:
     )
 
 
-def test_masked_prediction_resumes_exactly_too(tmp_path: Path) -> None:
+def test_masked_prediction_resumes_exactly(tmp_path: Path) -> None:
     run_to(masked_run(), tmp_path / "whole")
     run_to(masked_run(), tmp_path / "parts", stop=3)
     run_to(masked_run(), tmp_path / "parts")
@@ -85,7 +85,7 @@ def test_masked_prediction_resumes_exactly_too(tmp_path: Path) -> None:
     assert all(torch.equal(one.extra[name], other.extra[name]) for name in one.extra)
 
 
-def test_a_changed_config_is_refused_with_a_diff_unless_it_is_meant(tmp_path: Path) -> None:
+def test_a_changed_config_is_refused_with_the_difference_unless_overridden(tmp_path: Path) -> None:
     run = small_run()
     run_to(run, tmp_path / "run", stop=2)
     changed = replace(run, train=replace(run.train, smoothing=0.1))
@@ -96,7 +96,7 @@ def test_a_changed_config_is_refused_with_a_diff_unless_it_is_meant(tmp_path: Pa
     assert RunDirectory(tmp_path / "run").config() == changed
 
 
-def test_what_does_not_change_the_course_of_a_run_may_change_when_it_goes_on(uninterrupted: Path, tmp_path: Path) -> None:
+def test_settings_that_do_not_affect_the_weights_may_change_on_resume(uninterrupted: Path, tmp_path: Path) -> None:
     run = small_run()
     run_to(run, tmp_path / "run", stop=2)
     loader = replace(run.data.loader, workers=1, worker_kind="thread", prefetch=3)
@@ -105,7 +105,7 @@ def test_what_does_not_change_the_course_of_a_run_may_change_when_it_goes_on(uni
     assert same(last(uninterrupted), last(tmp_path / "run"))
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_said(uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_ignored_with_a_warning(uninterrupted: Path, tmp_path: Path) -> None:
     run_to(small_run(), tmp_path / "run", stop=7)
     directory = RunDirectory(tmp_path / "run")
     run = replace(small_run(), train=replace(small_run().train, keep=3))

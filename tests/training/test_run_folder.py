@@ -1,4 +1,4 @@
-"""What a run leaves on the disk: in which order, with which rights, and that no byte of it can change unnoticed."""
+"""The files of a run: the order in which they reach the disk, their permissions, and that every changed byte is noticed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from vitlab.training.state import Snapshot
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that stopped after its fifth update, with the two checkpoints before it."""
+    """A run that stopped after step 5, with its last three checkpoints."""
     out = tmp_path_factory.mktemp("kept") / "run"
     run_to(three(), out, stop=5)
     return out
@@ -39,10 +39,8 @@ def three(*, steps: int = 8) -> RunConfig:
     return replace(run, train=replace(run.train, keep=3, evaluate_every=0))
 
 
-def test_the_bytes_reach_the_disk_before_their_names_and_the_pointer_comes_last(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Each file is synced, then named; their folder is synced, then named; what holds it is synced; only then `last` moves."""
+def test_files_reach_the_disk_before_their_names_and_the_link_moves_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each file is synced, then named; their folder is synced, then named; its parent is synced; only then `last` moves."""
     calls = list[tuple[str, str]]()
     fsync, rename = os.fsync, os.replace
 
@@ -75,7 +73,7 @@ def test_the_bytes_reach_the_disk_before_their_names_and_the_pointer_comes_last(
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
-def test_every_file_has_the_rights_that_the_umask_leaves(umask: int, mode: int, tmp_path: Path) -> None:
+def test_every_file_has_the_permissions_of_the_umask(umask: int, mode: int, tmp_path: Path) -> None:
     before = os.umask(umask)
     try:
         run_to(three(), tmp_path / "run", stop=1)
@@ -88,7 +86,7 @@ def test_every_file_has_the_rights_that_the_umask_leaves(umask: int, mode: int, 
 
 @pytest.fixture
 def folder(kept: Path, tmp_path: Path) -> Path:
-    """A copy of a checkpoint to be damaged."""
+    """A copy of a checkpoint, to damage."""
     copy = tmp_path / "step-5"
     shutil.copytree(RunDirectory(kept).step_path(5), copy)
     return copy
@@ -138,7 +136,7 @@ class Payload:
         return os.mkdir, (str(self.marker),)
 
 
-def test_a_pickle_in_a_runs_folder_is_never_opened(kept: Path, tmp_path: Path) -> None:
+def test_a_pickle_in_a_run_folder_is_never_opened(kept: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(kept, out, symlinks=True)
     for path in RunDirectory(out).step_path(5).iterdir():
@@ -149,7 +147,7 @@ def test_a_pickle_in_a_runs_folder_is_never_opened(kept: Path, tmp_path: Path) -
     assert not (tmp_path / "marker").exists()
 
 
-def test_the_newest_whole_checkpoint_is_gone_on_from_and_the_damaged_are_named(kept: Path, tmp_path: Path) -> None:
+def test_the_run_resumes_from_the_newest_undamaged_checkpoint_and_names_the_damaged(kept: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(kept, out, symlinks=True)
     for step in (4, 5):
@@ -164,7 +162,7 @@ def test_the_newest_whole_checkpoint_is_gone_on_from_and_the_damaged_are_named(k
     assert same(last(out), last(tmp_path / "whole"))
 
 
-def test_a_checkpoint_of_another_model_is_refused_with_what_differs(kept: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model_is_refused_with_the_difference(kept: Path, tmp_path: Path) -> None:
     shutil.copytree(kept, tmp_path / "run", symlinks=True)
     run = three()
     assert isinstance(run.model, ViTConfig)
@@ -177,7 +175,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_what_differs(kept: Path, 
     assert same(last(tmp_path / "run"), last(kept))
 
 
-def test_the_state_of_another_optimiser_is_refused(kept: Path, tmp_path: Path) -> None:
+def test_the_state_of_another_optimizer_is_refused(kept: Path, tmp_path: Path) -> None:
     shutil.copytree(kept, tmp_path / "run", symlinks=True)
     run = three()
     other = replace(run, train=replace(run.train, optimizer=Optimizer(kind="sgd")))
@@ -185,7 +183,7 @@ def test_the_state_of_another_optimiser_is_refused(kept: Path, tmp_path: Path) -
         run_to(other, tmp_path / "run", override=True)
 
 
-def test_a_checkpoint_is_told_of_when_it_is_on_the_disk_and_the_end_waits_for_it(
+def test_a_checkpoint_is_reported_once_it_is_on_disk_and_the_end_waits_for_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     real = checkpointing.write_snapshot
@@ -220,7 +218,7 @@ def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(monkeypatch: pyte
     assert RunDirectory(tmp_path / "run").steps() == [1, 2, 3]
 
 
-def test_a_full_disk_is_told_with_path_and_bytes_and_is_not_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_path_and_bytes_and_not_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run_to(three(), tmp_path / "run", stop=2)
     before = {path: path.read_bytes() for path in RunDirectory(tmp_path / "run").step_path(2).iterdir()}
     tried = list[int]()
@@ -248,7 +246,7 @@ def test_a_full_disk_is_told_with_path_and_bytes_and_is_not_tried_again(monkeypa
     assert not [path for path in (tmp_path / "run").rglob("*") if path.name.endswith(".vitlab-tmp")]
 
 
-def test_what_is_written_of_progress_says_where_the_run_is(kept: Path) -> None:
+def test_progress_json_says_how_far_the_run_is(kept: Path) -> None:
     told = json.loads((kept / "last" / "progress.json").read_text())
     assert (told["progress"]["step"], told["progress"]["position"], told["progress"]["seed"]) == (5, 60, 0)
     assert set(told["files"]) == {"model.safetensors", "average.safetensors", "optimizer.safetensors"}

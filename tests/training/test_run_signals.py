@@ -1,4 +1,4 @@
-"""Signals and workers while a run goes on: wherever they strike, what was learned is kept, and going on changes no bit."""
+"""Signals and dying workers during a run: wherever they strike, a checkpoint is kept, and resuming changes no bit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.training.small import last, losses, run_to, same, small_run
 from tests.training.test_faults import CHILD
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import to_text
-from vitlab.data.batch import Batch, Pixels
+from vitlab.data.batch import Batch
+from vitlab.data.decode import Pixels
 from vitlab.data.sampler import Picks
 from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.data.workers.threads import InCaller
@@ -41,7 +42,7 @@ def ten(*, save_every: int = 0, evaluate_every: int = 4) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that nothing disturbed."""
+    """The uninterrupted run."""
     out = tmp_path_factory.mktemp("whole") / "run"
     run_to(ten(), out)
     return out
@@ -58,7 +59,7 @@ def terminate() -> None:
 
 
 def strike_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the parts of one update's batch."""
+    """Between two micro-batches of a step."""
     real, calls = Classify.loss, iter(range(10**6))
 
     def loss(self: Classify, model: nn.Module, work: Inputs) -> tuple[Tensor, Tensor]:
@@ -70,7 +71,7 @@ def strike_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def strike_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While an image is read that never comes."""
+    """While the run waits for an image that never arrives."""
     real, calls = InCaller.start, iter(range(10**6))
 
     def start(self: InCaller, number: int, picks: Picks) -> None:
@@ -82,8 +83,8 @@ def strike_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InCaller, "start", start)
 
 
-def strike_in_a_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While an image is made, by code that takes every error for the image's fault."""
+def strike_in_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an image is generated, by code that handles every error as a fault of the image."""
     real, real_loss, parts = SyntheticDataset.images, Classify.loss, list[Inputs]()
 
     def loss(self: Classify, model: nn.Module, work: Inputs) -> tuple[Tensor, Tensor]:
@@ -99,8 +100,8 @@ def strike_in_a_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SyntheticDataset, "images", images)
 
 
-def strike_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the held-out images are looked at, with the averaged weights in the model."""
+def strike_in_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """During an evaluation, with the averaged weights in the model."""
     calls = iter(range(10**6))
 
     def run(backend: Backend, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Outputs | None]]:
@@ -117,7 +118,7 @@ def strike_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def strike_in_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a checkpoint is on its way to the disk."""
+    """While a checkpoint is being written."""
     real, calls = checkpointing.write_snapshot, iter(range(10**6))
 
     def write(folder: Path, taken: Snapshot) -> None:
@@ -131,17 +132,17 @@ def strike_in_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
 STRIKES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "step": strike_in_a_step,
     "wait": strike_in_a_wait,
-    "image": strike_in_a_image,
-    "look": strike_in_a_look,
+    "image": strike_in_an_image,
+    "evaluation": strike_in_an_evaluation,
     "save": strike_in_a_save,
 }
 
 
 @pytest.mark.parametrize("where", STRIKES)
-def test_sigterm_ends_the_run_wherever_it_strikes_and_going_on_changes_no_bit(
+def test_sigterm_stops_the_run_wherever_it_strikes_and_resuming_changes_no_bit(
     where: str, whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In a step between two of its parts; waiting for images; in an evaluation; while a checkpoint is written."""
+    """Between two micro-batches; waiting for images; in an evaluation; while a checkpoint is written."""
     STRIKES[where](monkeypatch)
     events = with_signals(ten(), tmp_path / "run")
     monkeypatch.undo()
@@ -150,7 +151,7 @@ def test_sigterm_ends_the_run_wherever_it_strikes_and_going_on_changes_no_bit(
     assert (
         last(tmp_path / "run").progress.step
         == events[-1].step
-        == {"step": 5, "wait": 2, "image": 2, "look": 4}.get(where, events[-1].step)
+        == {"step": 5, "wait": 2, "image": 2, "evaluation": 4}.get(where, events[-1].step)
     )
     run_to(ten(), tmp_path / "run")
     assert same(last(tmp_path / "run"), last(whole))
@@ -200,7 +201,7 @@ Control.request_stop = request_stop
 """
 
 
-def test_a_second_sigterm_ends_the_run_at_once_where_the_first_cannot(warm: Path, tmp_path: Path) -> None:
+def test_a_second_sigterm_ends_the_run_at_once(warm: Path, tmp_path: Path) -> None:
     (tmp_path / "wanted.json").write_text(to_text(ten()))
     words = [warm / "python", "-c", STUCK + CHILD, tmp_path / "wanted.json", tmp_path / "run"]
     with processes.started(words) as process:
@@ -213,7 +214,7 @@ def test_a_second_sigterm_ends_the_run_at_once_where_the_first_cannot(warm: Path
 
 
 def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
-    """`nohup vitlab finetune ... &`: the Ctrl-C that ends something else does not end it, SIGTERM does."""
+    """`nohup vitlab finetune ... &`: a Ctrl-C meant for another program does not stop it, SIGTERM does."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         control = Control()
@@ -229,7 +230,7 @@ def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
 
 
 def workers() -> list[int]:
-    """The processes that were forked for this one's data, by who forked them."""
+    """The data workers of this process."""
     return [worker for child in processes.children(os.getpid()) for worker in processes.children(child)]
 
 
@@ -262,7 +263,7 @@ def test_a_worker_that_dies_or_hangs_ends_the_run_with_its_name_and_a_checkpoint
         assert tensor.equal(last(tmp_path / "run").model[name])
 
 
-def test_memory_that_does_not_suffice_for_one_image_keeps_what_was_learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_out_of_memory_with_one_image_leaves_a_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real, calls = Classify.loss, iter(range(10**6))
 
     def loss(self: Classify, model: nn.Module, work: Inputs) -> tuple[Tensor, Tensor]:
@@ -279,7 +280,7 @@ def test_memory_that_does_not_suffice_for_one_image_keeps_what_was_learned(monke
 def test_a_clock_that_jumps_changes_neither_the_run_nor_its_limit(
     whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The time of day may be set back or forward by years while a run goes on; only the steady clock is asked."""
+    """The time of day may be set back or forward by years during a run; only the monotonic clock is used."""
     hours = iter(range(0, -(10**9), -3600))
     monkeypatch.setattr(time, "time", lambda: float(next(hours)))
     run = ten()
@@ -292,7 +293,7 @@ def test_a_clock_that_jumps_changes_neither_the_run_nor_its_limit(
     assert same(last(tmp_path / "run"), last(whole))
 
 
-def test_weights_that_are_no_numbers_never_become_the_last_or_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nan_weights_never_become_the_last_or_the_best_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = ten(save_every=1, evaluate_every=2)
     seen = list[Event]()
     with pytest.raises(TrainingError, match="not a number"):
@@ -305,7 +306,7 @@ def test_weights_that_are_no_numbers_never_become_the_last_or_the_best(monkeypat
 
 
 def poisoned(run: RunConfig, out: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
-    """A run whose fifth update leaves a weight that is not a number, though loss and gradient were."""
+    """A run whose fifth step leaves a nan weight, though loss and gradient were finite."""
     import torch
 
     real, calls = torch.optim.AdamW.step, iter(range(10**6))

@@ -1,4 +1,4 @@
-"""The learning rate and the averaging factor over the steps."""
+"""The learning rate and the averaging decay over the steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_warm_up_rises_evenly_to_the_peak(kind: str) -> None:
     assert max(found) == pytest.approx(1)
 
 
-def test_the_linear_fall_ends_at_its_floor_and_is_even() -> None:
+def test_the_linear_schedule_falls_evenly_to_its_end() -> None:
     found = rates(Schedule(kind="linear", warmup=20, end=0.2))
     falls = [before - after for before, after in pairwise(found[20:])]
     assert falls == pytest.approx([0.8 / 80] * 79)
@@ -36,7 +36,7 @@ def test_the_cosine_is_half_way_down_in_the_middle() -> None:
     assert found == sorted(found, reverse=True)
 
 
-def test_averaging_warms_up_to_its_factor() -> None:
+def test_the_averaging_decay_warms_up() -> None:
     average = Average(decay=0.99)
     found = [averaging_decay(step, average) for step in range(2000)]
     assert found[0] == pytest.approx(2 / 11)

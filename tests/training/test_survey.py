@@ -1,4 +1,4 @@
-"""What a survey says of data and checkpoints is what they are."""
+"""A survey reports the facts of datasets and checkpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def images(folder: Path, count: int, *, size: tuple[int, int] = (24, 30), grey: 
 
 
 @pytest.mark.parametrize("facts", [STROKES, DIGITS], ids=["strokes", "digits"])
-def test_the_built_in_sets_are_as_the_recipes_say(facts: object) -> None:
+def test_the_built_in_datasets_match_the_recipes(facts: object) -> None:
     assert facts in (STROKES, DIGITS)
     told = STROKES if facts is STROKES else DIGITS
     found = survey(told.dataset)
@@ -36,7 +36,7 @@ def test_the_built_in_sets_are_as_the_recipes_say(facts: object) -> None:
     assert found.splits == ("train", "val", "test")
 
 
-def test_a_folder_without_parts_is_divided_by_the_rule(tmp_path: Path) -> None:
+def test_a_folder_without_splits_is_divided_by_the_rule(tmp_path: Path) -> None:
     images(tmp_path / "cats", 30)
     images(tmp_path / "dogs", 10)
     facts = survey(str(tmp_path))
@@ -47,7 +47,7 @@ def test_a_folder_without_parts_is_divided_by_the_rule(tmp_path: Path) -> None:
     assert (whole.images, whole.splits) == (40, ("train",))
 
 
-def test_declared_parts_are_counted_exactly(tmp_path: Path) -> None:
+def test_declared_splits_are_counted_exactly(tmp_path: Path) -> None:
     for part, count in (("train", 9), ("val", 3), ("test", 2)):
         for name in ("cats", "dogs"):
             images(tmp_path / part / name, count)
@@ -56,11 +56,11 @@ def test_declared_parts_are_counted_exactly(tmp_path: Path) -> None:
     assert facts.splits == ("train", "val", "test")
 
 
-def test_the_estimate_is_near_what_the_division_gives() -> None:
+def test_the_estimate_is_near_the_size_of_the_split() -> None:
     assert survey("digits").images == pytest.approx(len(open_dataset("digits", split="train")), rel=0.05)
 
 
-def test_grey_is_told_from_colour_by_the_pixels(tmp_path: Path) -> None:
+def test_grey_images_are_recognised_by_their_pixels(tmp_path: Path) -> None:
     images(tmp_path / "grey" / "a", 4, grey=True, kind="jpg")
     images(tmp_path / "grey" / "b", 4, grey=True, kind="jpg")
     assert survey(str(tmp_path / "grey")).channels == 1
@@ -73,26 +73,26 @@ def test_images_without_labels_have_no_classes(tmp_path: Path) -> None:
     assert survey(f"images:{tmp_path / 'pile'}").classes == 0
 
 
-def test_a_image_that_cannot_be_read_is_left_to_its_turn_and_nothing_but_such_is_refused(tmp_path: Path) -> None:
+def test_a_few_unreadable_images_are_accepted_but_not_only_unreadable_ones(tmp_path: Path) -> None:
     images(tmp_path / "a", 3)
     images(tmp_path / "b", 3)
     (tmp_path / "a" / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
     assert survey(str(tmp_path)).side == 24
     for file in tmp_path.rglob("*.png"):
         file.write_bytes(b"\x89PNG\r\n\x1a\n broken")
-    with pytest.raises(DataError, match="could be read"):
+    with pytest.raises(DataError, match="can be read"):
         survey(str(tmp_path))
 
 
-def test_data_without_a_part_to_learn_from_is_refused(tmp_path: Path) -> None:
+def test_a_dataset_without_a_train_split_is_refused(tmp_path: Path) -> None:
     for part in ("val", "test"):
         for name in ("cats", "dogs"):
             images(tmp_path / part / name, 2)
-    with pytest.raises(DataError, match="no train part"):
+    with pytest.raises(DataError, match="no train split"):
         survey(str(tmp_path))
 
 
-def test_a_checkpoints_facts_are_its_own(tmp_path: Path) -> None:
+def test_the_facts_of_a_checkpoint_come_from_its_header(tmp_path: Path) -> None:
     config = variant("ViT-Mini/8", num_classes=3)
     fed = Preprocess(image_size=(32, 32), resize_to=36)
     save(tmp_path / "m.safetensors", Checkpoint(model=build(config), config=config, preprocess=fed))

@@ -1,4 +1,4 @@
-"""A sweep tries each rate on held-out images, goes on where it stopped, and ends with one run on all training images."""
+"""A sweep tries each learning rate on the validation split, resumes, and ends with one run on all training images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LRS = (1e-4, 1e-2)
 
 
 def tiny_run() -> RunConfig:
-    """Five updates, looked at once at the end."""
+    """Five steps, evaluated once at the end."""
     run = small_run(steps=5)
     train = replace(run.train, evaluate_every=0, save_every=0, micro_batch=0, schedule=replace(run.train.schedule, warmup=1))
     return replace(run, train=train)
@@ -45,7 +45,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[SweepEve
     return out, swept(out)
 
 
-def test_every_rate_is_tried_on_val_and_the_best_learns_from_all(whole: tuple[Path, list[SweepEvent]]) -> None:
+def test_every_learning_rate_is_tried_on_val_and_the_best_trains_on_all_images(whole: tuple[Path, list[SweepEvent]]) -> None:
     out, events = whole
     ended = events[-1]
     assert isinstance(ended, SweepFinished)
@@ -64,7 +64,7 @@ def test_every_rate_is_tried_on_val_and_the_best_learns_from_all(whole: tuple[Pa
     assert ended.finished.model.is_file()
 
 
-def test_what_came_out_is_also_a_file(whole: tuple[Path, list[SweepEvent]]) -> None:
+def test_the_result_is_also_a_file(whole: tuple[Path, list[SweepEvent]]) -> None:
     out, events = whole
     ended = events[-1]
     assert isinstance(ended, SweepFinished)
@@ -73,13 +73,13 @@ def test_what_came_out_is_also_a_file(whole: tuple[Path, list[SweepEvent]]) -> N
     assert [(row["lr"], row["metrics"]) for row in told["trials"]] == [(trial.lr, trial.metrics) for trial in ended.trials]
 
 
-def test_a_trial_is_a_run_like_any_other(whole: tuple[Path, list[SweepEvent]], tmp_path: Path) -> None:
+def test_a_trial_is_an_ordinary_run(whole: tuple[Path, list[SweepEvent]], tmp_path: Path) -> None:
     out, _ = whole
     run_to(trial_config(tiny_run(), LRS[1]), tmp_path / "alone")
     assert same(last(tmp_path / "alone"), last(out / "trials" / "lr-0.01"))
 
 
-def test_a_sweep_that_is_done_is_not_done_again(whole: tuple[Path, list[SweepEvent]]) -> None:
+def test_a_complete_sweep_is_not_repeated(whole: tuple[Path, list[SweepEvent]]) -> None:
     out, events = whole
     again = swept(out)
     assert not [event for event in again if isinstance(event, Stepped)]
@@ -90,7 +90,7 @@ def test_a_sweep_that_is_done_is_not_done_again(whole: tuple[Path, list[SweepEve
     assert (one.trials, one.lr, one.finished.metrics) == (other.trials, other.lr, other.finished.metrics)
 
 
-def test_an_interrupted_sweep_goes_on_to_the_same_end(whole: tuple[Path, list[SweepEvent]], tmp_path: Path) -> None:
+def test_an_interrupted_sweep_resumes_to_the_same_end(whole: tuple[Path, list[SweepEvent]], tmp_path: Path) -> None:
     out, _ = whole
     for stop_after in (2, 3, 3):  # in the first trial, the second, the final run
         control = Control()
@@ -107,7 +107,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_end(whole: tuple[Path, list[Sw
         assert same(last(out / place), last(tmp_path / "s" / place))
 
 
-def test_the_time_is_for_the_whole_sweep_and_running_again_goes_on(tmp_path: Path) -> None:
+def test_the_time_limit_is_for_the_whole_sweep_which_can_be_resumed(tmp_path: Path) -> None:
     hasty = replace(tiny_run(), train=replace(tiny_run().train, max_minutes=1e-9))
     events = swept(tmp_path, run=hasty)
     assert isinstance(events[-1], Finished)
@@ -116,9 +116,7 @@ def test_the_time_is_for_the_whole_sweep_and_running_again_goes_on(tmp_path: Pat
     assert isinstance(swept(tmp_path)[-1], SweepFinished)  # without the limit, which is not part of a trial
 
 
-def test_a_rate_at_which_training_breaks_down_has_lost_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_learning_rate_at_which_training_diverges_loses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaking(run: RunConfig, *, out: Path, control: Control, **options: Any) -> Iterator[Event]:
         if run.train.optimizer.lr == 1e-2:
             raise DivergedError("the loss is nan for the 3rd time in a row")
@@ -133,12 +131,12 @@ def test_a_rate_at_which_training_breaks_down_has_lost_and_the_others_go_on(
         swept(tmp_path / "other", lrs=(1e-2,))
 
 
-def test_a_folder_in_use_is_no_lost_trial(tmp_path: Path) -> None:
+def test_a_folder_in_use_does_not_count_as_a_failed_trial(tmp_path: Path) -> None:
     with RunDirectory(tmp_path / "trials" / "lr-0.0001").locked(), pytest.raises(TrainingError, match="is in use"):
         swept(tmp_path)
 
 
-def test_of_equal_accuracies_the_lower_loss_wins_and_a_failure_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_equal_accuracy_the_lower_loss_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = {0.1: (0.5, 1.0), 0.2: (0.5, 0.9), 0.3: (0.5, 0.9), 0.4: (0.4, 0.1)}
 
     def quick(run: RunConfig, *, out: Path, control: Control, **options: Any) -> Iterator[Event]:
@@ -151,7 +149,7 @@ def test_of_equal_accuracies_the_lower_loss_wins_and_a_failure_never(tmp_path: P
     assert ended.lr == 0.2
 
 
-def test_other_rates_are_tried_beside_those_already_done(whole: tuple[Path, list[SweepEvent]]) -> None:
+def test_more_learning_rates_can_be_added_to_a_complete_sweep(whole: tuple[Path, list[SweepEvent]]) -> None:
     out, _ = whole
     events = swept(out, lrs=(*LRS, 1e-3))
     began = [event for event in events if isinstance(event, TrialStarted) and not event.final]
@@ -163,18 +161,18 @@ def test_other_rates_are_tried_beside_those_already_done(whole: tuple[Path, list
     ("lrs", "message"),
     [((), "needs learning rates"), ((0.1, -1.0), "positive"), ((0.1, float("nan")), "positive"), ((0.1, 0.1), "twice")],
 )
-def test_rates_that_make_no_sense_are_refused(lrs: tuple[float, ...], message: str, tmp_path: Path) -> None:
+def test_impossible_learning_rates_are_refused(lrs: tuple[float, ...], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         swept(tmp_path, lrs=lrs)
 
 
-def test_masked_prediction_has_nothing_to_choose_by(tmp_path: Path) -> None:
+def test_masked_prediction_cannot_be_swept(tmp_path: Path) -> None:
     run = tiny_run()
     with pytest.raises(ConfigError, match="masked"):
         swept(tmp_path, run=replace(run, train=replace(run.train, masked=Masked(target="pixels"))))
 
 
-def test_a_final_run_without_a_test_part_is_judged_by_nothing() -> None:
+def test_a_final_run_without_a_test_split_is_not_evaluated() -> None:
     run = final_config(tiny_run(), 0.1, None)
     assert run.data.evaluate_split is None
     assert run.name == tiny_run().name

@@ -1,4 +1,4 @@
-"""Memory that stays with the process changes no number."""
+"""A process that keeps the memory it frees computes the same numbers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ print(asked, value, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(*, keep: bool) -> tuple[str, str, int]:
-    """Whether it was asked for, a sum, and how many pages the system had to clear for it, in a process of its own."""
+    """In its own process: whether memory is kept, a sum, and how many page faults it took."""
     text = processes.run([sys.executable, "-c", _UPDATE.format(keep=keep)]).stdout
     asked, value, count = text.split()
     return asked, value, int(count)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="asks glibc")
-def test_a_process_that_keeps_its_memory_is_not_given_cleared_pages_again() -> None:
+def test_kept_memory_causes_fewer_page_faults() -> None:
     asked, value, kept = faults(keep=True)
     _, same, given_back = faults(keep=False)
     assert asked == "True"

@@ -1,4 +1,4 @@
-"""Every way of training, a few updates each: it does what it is called for, and it is stopped and gone on with bit for bit."""
+"""Every optimizer, task and setting, a few steps each: it has its effect, and a resumed run equals an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from vitlab.training.run_folder import RunDirectory
 
 
 def six() -> RunConfig:
-    """Six updates, of which the third ends in mid-epoch, each batch in three parts, with dropout, mixup and averaging."""
+    """Six steps, the third of which ends in mid-epoch, three micro-batches each, with dropout, mixup and averaging."""
     run = small_run(steps=6)
     return replace(run, train=replace(run.train, evaluate_every=3))
 
@@ -50,24 +50,24 @@ def with_token(run: RunConfig) -> RunConfig:
 
 
 def uneven(run: RunConfig) -> RunConfig:
-    """Some classes shown more often than others, and weighed against it."""
+    """Some classes are sampled more often than others, and the loss weights them down."""
     return training(loading(run, class_weights=(1.0, 2.0, 3.0, 0.5), balance=0.5), balanced_loss=True)
 
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint that knows the same classes, at random."""
+    """A randomly initialised checkpoint with the same classes."""
     path = tmp_path_factory.mktemp("teacher") / "teacher.safetensors"
     run = small_run()
     labels = open_dataset(run.data.dataset, split="all", rule=run.data.rule).labels
     made = Checkpoint(model=build(run.model, seed=9), config=run.model, preprocess=run.preprocess, labels=labels)
     with torch.no_grad():
-        made.model.get_parameter("head.weight").normal_(generator=torch.Generator().manual_seed(1))  # opinions, where zeros were
+        made.model.get_parameter("head.weight").normal_(generator=torch.Generator().manual_seed(1))  # else its logits are all zero
     save(path, made)
     return path
 
 
-WAYS: dict[str, Callable[[RunConfig, str], RunConfig]] = {
+VARIANTS: dict[str, Callable[[RunConfig, str], RunConfig]] = {
     "sgd": lambda run, _: training(run, optimizer=Optimizer(kind="sgd", lr=0.05)),
     "muon": lambda run, _: training(run, optimizer=Optimizer(kind="muon", lr=0.01, weight_decay=0.1)),
     "layer decay": lambda run, _: training(run, optimizer=Optimizer(lr=1e-3, layer_decay=0.7)),
@@ -87,10 +87,10 @@ WAYS: dict[str, Callable[[RunConfig, str], RunConfig]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_three_updates_and_three_more_after_a_stop_are_six(way: str, teacher: Path, tmp_path: Path) -> None:
-    """Weights, optimiser, average and every loss, to the bit."""
-    run = WAYS[way](six(), str(teacher))
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_three_steps_and_three_more_after_a_stop_are_six(variant: str, teacher: Path, tmp_path: Path) -> None:
+    """Weights, optimizer, average and every loss, to the bit."""
+    run = VARIANTS[variant](six(), str(teacher))
     whole = run_to(run, tmp_path / "whole")
     first = run_to(run, tmp_path / "parts", stop=3)
     second = run_to(run, tmp_path / "parts")
@@ -100,8 +100,8 @@ def test_three_updates_and_three_more_after_a_stop_are_six(way: str, teacher: Pa
 
 
 @pytest.mark.parametrize("stop", [7, 14, 19])  # in mid-epoch, and of 64 images in batches of 12, where epochs end inside a batch
-def test_seven_updates_and_thirteen_more_are_twenty_with_every_number_of_workers(stop: int, tmp_path: Path) -> None:
-    """Stopped with one number of workers and gone on with another."""
+def test_a_run_may_resume_with_another_number_of_workers(stop: int, tmp_path: Path) -> None:
+    """Stopped with one worker, resumed with two."""
     run = small_run()
     run_to(run, tmp_path / "whole")
     run_to(loading(run, workers=1, worker_kind="thread"), tmp_path / "parts", stop=stop)
@@ -110,29 +110,29 @@ def test_seven_updates_and_thirteen_more_are_twenty_with_every_number_of_workers
 
 
 def changed(run: RunConfig, out: Path) -> set[str]:
-    """The first word and block of every parameter that a run moved."""
+    """The names of the parameters that a run changed."""
     run_to(run, out)
     before, after = build(run.model, seed=run.train.seed).state_dict(), last(out).model
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-def test_a_frozen_trunk_does_not_move_and_the_last_blocks_alone_do(tmp_path: Path) -> None:
-    assert changed(WAYS["head alone"](six(), ""), tmp_path / "head") == {"head.weight", "head.bias"}
-    moved = changed(WAYS["last block"](six(), ""), tmp_path / "last")
+def test_frozen_parameters_do_not_change(tmp_path: Path) -> None:
+    assert changed(VARIANTS["head alone"](six(), ""), tmp_path / "head") == {"head.weight", "head.bias"}
+    moved = changed(VARIANTS["last block"](six(), ""), tmp_path / "last")
     assert any(name.startswith("encoder.blocks.1.") for name in moved)
     assert not any(name.startswith(("encoder.blocks.0.", "patches.", "class_token", "position.")) for name in moved)
-    started = run_to(WAYS["head alone"](six(), ""), tmp_path / "again", stop=1)[0]
+    started = run_to(VARIANTS["head alone"](six(), ""), tmp_path / "again", stop=1)[0]
     assert isinstance(started, Started)
     assert started.trainable == 4 * 32 + 4 < started.parameters
 
 
-def test_activations_computed_twice_give_the_same_losses(tmp_path: Path) -> None:
+def test_recomputed_activations_give_the_same_losses(tmp_path: Path) -> None:
     still = without_noise(six())
     once, twice = run_to(still, tmp_path / "once"), run_to(training(still, recompute=True), tmp_path / "twice")
     assert [loss for _, loss in losses(once)] == pytest.approx([loss for _, loss in losses(twice)], abs=1e-6)
 
 
-def test_products_in_bfloat16_stay_near_those_in_float32_and_weights_stay_float32(tmp_path: Path) -> None:
+def test_bfloat16_stays_near_float32_and_the_weights_stay_float32(tmp_path: Path) -> None:
     still = without_noise(six())
     full, half = run_to(still, tmp_path / "full"), run_to(training(still, precision="bfloat16"), tmp_path / "half")
     assert [loss for _, loss in losses(full)] == pytest.approx([loss for _, loss in losses(half)], abs=0.03)
@@ -141,9 +141,7 @@ def test_products_in_bfloat16_stay_near_those_in_float32_and_weights_stay_float3
 
 
 @pytest.mark.parametrize("distill", ["hard", "soft"])
-def test_a_student_that_only_listens_to_its_teacher_comes_to_agree_with_it(
-    distill: DistillKind, teacher: Path, tmp_path: Path
-) -> None:
+def test_a_student_that_learns_from_its_teacher_alone_approaches_it(distill: DistillKind, teacher: Path, tmp_path: Path) -> None:
     run = augmenting(without_noise(small_run(steps=60)), mixup=0.0)
     taught = training(
         run,
@@ -158,9 +156,9 @@ def test_a_student_that_only_listens_to_its_teacher_comes_to_agree_with_it(
     assert sum(told[-10:]) < 0.7 * sum(told[:10])
 
 
-def test_the_teachers_token_learns_from_the_teacher_alone(teacher: Path, tmp_path: Path) -> None:
-    """With all weight on the teacher nothing reaches the head that the labels judge."""
-    run = training(WAYS["teacher's token"](six(), str(teacher)), distill=Distill(teacher=str(teacher), share=1.0))
+def test_the_distillation_token_learns_from_the_teacher_alone(teacher: Path, tmp_path: Path) -> None:
+    """With all weight on the teacher, the head that learns from labels does not change."""
+    run = training(VARIANTS["teacher's token"](six(), str(teacher)), distill=Distill(teacher=str(teacher), share=1.0))
     run = training(run, optimizer=Optimizer(lr=1e-3), average=Average())
     moved = changed(run, tmp_path / "run")
     assert {"distill_head.weight", "distill_token"} <= moved
@@ -168,8 +166,8 @@ def test_the_teachers_token_learns_from_the_teacher_alone(teacher: Path, tmp_pat
 
 
 @pytest.mark.parametrize("pixels", [16, 24, 32])
-def test_a_model_fine_tuned_at_a_larger_size_is_judged_at_any(pixels: int, tmp_path: Path, tuned: Path) -> None:
-    """Pre-trained at 16 pixels, fine-tuned at 24: its positions are interpolated once more where it is judged at another size."""
+def test_a_model_fine_tuned_at_a_larger_size_is_evaluated_at_any_size(pixels: int, tmp_path: Path, tuned: Path) -> None:
+    """Pre-trained at 16 pixels, fine-tuned at 24: its position embeddings are interpolated once more for another size."""
     checkpoint = load(tuned, image_size=(pixels, pixels))
     assert isinstance(checkpoint.config, ViTConfig)
     assert checkpoint.config.grid == (pixels // 4, pixels // 4)
@@ -179,7 +177,7 @@ def test_a_model_fine_tuned_at_a_larger_size_is_judged_at_any(pixels: int, tmp_p
     result = evaluate(checkpoint, dataset, targets).result
     assert isinstance(result, Classification)
     assert result.images == len(dataset) == 16
-    if pixels == 24:  # what the run itself found, with the same weights and images
+    if pixels == 24:  # what the run itself measured, with the same weights and images
         (told,) = [event["metrics"] for event in RunDirectory(tuned.parent).events() if event["event"] == "evaluated"]
         assert isinstance(told, dict)
         assert result.loss == pytest.approx(told["loss"], abs=1e-5)
@@ -201,7 +199,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_compiled_model_makes_the_same_updates(tmp_path: Path) -> None:
+def test_a_compiled_model_takes_the_same_steps(tmp_path: Path) -> None:
     still = without_noise(small_run(steps=5))
     still = training(still, save_every=0, evaluate_every=0, micro_batch=0)
     assert isinstance(still.model, ViTConfig)

@@ -1,4 +1,4 @@
-"""What a person is told of a run is what happened, on a terminal, in a file and in TensorBoard."""
+"""Callbacks show what happened, on a terminal, in a log file and in TensorBoard."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from vitlab.training.sweep import SweepEvent, SweepFinished, Trial, TrialFinishe
 
 
 class Clock:
-    """Time that goes on by itself, so much at each event."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -72,7 +72,7 @@ EVENTS: list[SweepEvent] = [
 ]
 
 
-def test_everything_but_updates_and_checkpoints_is_a_sentence() -> None:
+def test_every_event_but_a_step_or_a_checkpoint_is_a_line() -> None:
     said = [line for event in EVENTS for line in event_lines(event)]
     for words in (
         "starts",
@@ -88,12 +88,12 @@ def test_everything_but_updates_and_checkpoints_is_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("reason", ["finished", "terminated", "interrupted", "max-time", "patience"])
-def test_every_end_is_one_line_and_a_stopped_run_is_told_how_to_go_on(reason: str) -> None:
+def test_every_end_is_one_line_and_a_stopped_run_says_how_to_resume(reason: str) -> None:
     (line,) = event_lines(Finished(step=5, reason=reason, model=None))  # type: ignore[arg-type]
     assert ("run the same command to resume" in line) == (reason in ("terminated", "interrupted", "max-time"))
 
 
-def test_a_sweep_is_told_rate_by_rate() -> None:
+def test_a_sweep_is_reported_trial_by_trial() -> None:
     ended = Finished(step=1, reason="finished", model=None)
     events: list[SweepEvent] = [
         TrialStarted(number=1, runs=3, lr=0.01, final=False, out=Path("a")),
@@ -111,7 +111,7 @@ def test_a_sweep_is_told_rate_by_rate() -> None:
     ]
 
 
-def test_lines_come_at_once_for_what_matters_and_every_ten_seconds_for_updates() -> None:
+def test_progress_is_printed_every_ten_seconds() -> None:
     clock, stream = Clock(), io.StringIO()
     lines = Lines(stream, clock=clock)
     lines.on_event(started())
@@ -122,7 +122,7 @@ def test_lines_come_at_once_for_what_matters_and_every_ten_seconds_for_updates()
     assert [line.split("  ")[0] for line in told] == [f"step {step} of 100" for step in (1, 11, 21, 31)]
 
 
-def test_a_line_says_step_epoch_loss_accuracy_rate_speed_memory_checkpoint_and_time_left() -> None:
+def test_a_line_has_step_epoch_loss_accuracy_lr_speed_memory_checkpoint_and_time_left() -> None:
     clock = Clock()
     pace = Pace(started(), clock=clock)
     for step in range(1, 51):
@@ -136,7 +136,7 @@ def test_a_line_says_step_epoch_loss_accuracy_rate_speed_memory_checkpoint_and_t
     assert parts[7:] == ["checkpoint 40", "25 s left"]
 
 
-def test_the_pace_follows_the_last_updates_and_ignores_what_came_before_the_first() -> None:
+def test_the_pace_follows_the_last_steps_and_ignores_the_time_before_the_first() -> None:
     clock = Clock()
     pace = Pace(started(steps=1000), clock=clock)
     clock.now += 100  # workers start
@@ -151,14 +151,14 @@ def test_the_pace_follows_the_last_updates_and_ignores_what_came_before_the_firs
     assert pace.done == 0.299
 
 
-def test_a_run_that_goes_on_counts_from_where_it_is() -> None:
+def test_a_resumed_run_counts_from_its_step() -> None:
     pace = Pace(started(step=60), clock=Clock())
     assert pace.done == 0.6
     assert pace.saved == 60
     assert math.isnan(pace.left)
 
 
-def test_no_accuracy_is_told_where_there_is_none() -> None:
+def test_a_task_without_accuracy_shows_none() -> None:
     pace = Pace(started(), clock=Clock())
     pace.on_event(stepped(1, accuracy=None))
     assert "accuracy" not in pace.line()
@@ -169,11 +169,11 @@ def test_no_accuracy_is_told_where_there_is_none() -> None:
     [(0.04, "0.0 s"), (9.94, "9.9 s"), (59.0, "59 s"), (60.0, "1 min 00 s"), (3599.6, "1 h 00 min"), (7800.0, "2 h 10 min"),
      (200_000.0, "2 d 07 h"), (math.nan, "unknown")],
 )  # fmt: skip
-def test_a_duration_is_told_in_its_two_largest_units(seconds: float, said: str) -> None:
+def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None:
     assert duration(seconds) == said
 
 
-def test_shares_are_percentages_and_other_numbers_are_not() -> None:
+def test_ratios_are_percentages_and_other_numbers_are_not() -> None:
     assert format_metrics({"loss": 0.41234, "top1": 0.5, "mean_average_precision": 0.25}) == (
         "loss 0.4123, top1 50.00%, mean_average_precision 25.00%"
     )
@@ -185,7 +185,7 @@ def test_the_peak_of_memory_never_falls() -> None:
     assert peak_memory() >= before > len(held)
 
 
-def test_control_characters_of_strangers_do_not_reach_the_terminal() -> None:
+def test_control_characters_in_file_names_do_not_reach_the_terminal() -> None:
     event = Warned(step=1, message="cats/\x1b[31m\nred.jpg: cannot be read")
     stream = io.StringIO()
     Lines(stream).on_event(event)
@@ -195,7 +195,7 @@ def test_control_characters_of_strangers_do_not_reach_the_terminal() -> None:
     assert "\x1b[31m" not in shown.getvalue()
 
 
-def test_the_display_draws_the_run_and_keeps_names_as_they_are() -> None:
+def test_the_display_shows_the_run_and_treats_no_name_as_markup() -> None:
     clock, stream = Clock(), io.StringIO()
     console = Console(file=stream, force_terminal=True, width=120, color_system=None, highlight=False)
     display = Display(stream, clock=clock, console=console)
@@ -213,7 +213,7 @@ def test_the_display_draws_the_run_and_keeps_names_as_they_are() -> None:
     assert text.rstrip().endswith("finished at step 100 after 0.0 s")  # below the bar
 
 
-def test_the_display_draws_at_most_five_times_a_second() -> None:
+def test_the_display_refreshes_at_most_five_times_a_second() -> None:
     clock, stream = Clock(), io.StringIO()
     console = Console(file=stream, force_terminal=True, width=120, color_system=None)
     display = Display(stream, clock=clock, console=console)
@@ -226,7 +226,7 @@ def test_the_display_draws_at_most_five_times_a_second() -> None:
     display.close()
 
 
-def test_a_stream_that_is_no_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_not_a_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(console_callback(io.StringIO()), Lines)
 
     class Terminal(io.StringIO):
@@ -239,7 +239,7 @@ def test_a_stream_that_is_no_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch
     assert isinstance(console_callback(Terminal()), Lines)
 
 
-class Heard:
+class Recorder:
     def __init__(self) -> None:
         self.events: list[SweepEvent] = []
         self.closed = False
@@ -251,8 +251,8 @@ class Heard:
         self.closed = True
 
 
-def test_every_listener_hears_every_event_and_is_closed_whatever_happens() -> None:
-    one, other = Heard(), Heard()
+def test_every_callback_receives_every_event_and_is_closed_also_after_an_error() -> None:
+    one, other = Recorder(), Recorder()
     assert run_callbacks(EVENTS, [one, other]) == EVENTS[-1]
     assert one.events == other.events == EVENTS
     assert one.closed
@@ -261,13 +261,13 @@ def test_every_listener_hears_every_event_and_is_closed_whatever_happens() -> No
         yield EVENTS[0]
         raise ConfigError("no")
 
-    third = Heard()
+    third = Recorder()
     with pytest.raises(ConfigError):
         run_callbacks(broken(), [third])
     assert third.closed
 
 
-def test_curves_are_of_updates_and_evaluations() -> None:
+def test_steps_and_evaluations_are_curves() -> None:
     told = {name: (value, step) for event in EVENTS for name, value, step in scalars(event)}
     assert told["train/loss"] == (1.0, 1)
     assert told["train/images_per_sec"] == (128.0, 1)
@@ -276,7 +276,7 @@ def test_curves_are_of_updates_and_evaluations() -> None:
 
 
 class Board:
-    """A writer that remembers."""
+    """A writer that records."""
 
     def __init__(self, folder: Path, step: int) -> None:
         self.folder, self.step, self.closed = folder, step, False
@@ -289,7 +289,7 @@ class Board:
         self.closed = True
 
 
-def test_each_run_has_curves_of_its_own_which_begin_where_it_goes_on() -> None:
+def test_each_run_has_its_own_curves_which_continue_at_the_resumed_step() -> None:
     made: list[Board] = []
 
     def opened(folder: Path, step: int) -> Board:
@@ -312,7 +312,7 @@ def test_each_run_has_curves_of_its_own_which_begin_where_it_goes_on() -> None:
     assert {step for _, _, step in made[1].points} == {41}
 
 
-def test_tensorboard_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tensorboard_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
     with pytest.raises(ConfigError, match="TensorBoard") as caught:
         TensorBoard()
@@ -321,7 +321,7 @@ def test_tensorboard_that_is_not_installed_is_named_with_its_extra(monkeypatch: 
 
 @pytest.mark.peer
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed")
-def test_tensorboard_reads_back_what_was_told(tmp_path: Path) -> None:
+def test_tensorboard_reads_back_the_scalars(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     board = TensorBoard()

@@ -1,4 +1,4 @@
-"""Images that grow in the course of a run: which size when, and that a run goes on exactly where it was left."""
+"""Progressive resizing: the image size at each step, and that a resumed run repeats an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitlab.training.plan import plan
 GROWTH = ((0.0, 0.5), (0.4, 0.75), (0.7, 1.0))
 
 
-def growing(*, steps: int = 10) -> RunConfig:
+def resizing(*, steps: int = 10) -> RunConfig:
     """A small run with convolutions, Muon and images of 8, 12 and 16 pixels."""
     run = small_run(steps=steps)
     assert isinstance(run.model, ViTConfig)
@@ -26,7 +26,7 @@ def growing(*, steps: int = 10) -> RunConfig:
     return replace(run, model=model, train=replace(run.train, growth=GROWTH, optimizer=optimizer))
 
 
-def test_the_scale_follows_the_share_of_the_steps() -> None:
+def test_the_scale_follows_the_fraction_of_the_steps() -> None:
     scales = [scale_at(step, steps=10, growth=GROWTH) for step in range(10)]
     assert scales == [0.5] * 4 + [0.75] * 3 + [1.0] * 3
     assert scale_at(3, steps=10, growth=()) == 1
@@ -34,9 +34,9 @@ def test_the_scale_follows_the_share_of_the_steps() -> None:
     assert mean_area(()) == 1
 
 
-@pytest.mark.parametrize("stop", [2, 4, 8])  # among small images; where they grow; among full-size ones
-def test_a_stopped_run_of_growing_images_ends_as_one_that_was_not(stop: int, tmp_path: Path) -> None:
-    run = growing()
+@pytest.mark.parametrize("stop", [2, 4, 8])  # among small images; at a change of size; among full-size images
+def test_a_resumed_run_equals_an_uninterrupted_one(stop: int, tmp_path: Path) -> None:
+    run = resizing()
     whole = run_to(run, tmp_path / "whole")
     first = run_to(run, tmp_path / "parts", stop=stop)
     rest = run_to(run, tmp_path / "parts")
@@ -44,8 +44,8 @@ def test_a_stopped_run_of_growing_images_ends_as_one_that_was_not(stop: int, tmp
     assert same(last(tmp_path / "parts"), last(tmp_path / "whole"))
 
 
-def test_growth_changes_the_run_only_as_long_as_images_are_small(tmp_path: Path) -> None:
-    run = growing(steps=5)
+def test_only_small_images_change_the_run(tmp_path: Path) -> None:
+    run = resizing(steps=5)
     full = replace(run, train=replace(run.train, growth=()))
     late = replace(run, train=replace(run.train, growth=((0.0, 0.5), (0.3, 1.0))))
     assert losses(run_to(full, tmp_path / "full")) != losses(run_to(late, tmp_path / "late"))
@@ -54,7 +54,7 @@ def test_growth_changes_the_run_only_as_long_as_images_are_small(tmp_path: Path)
 
 
 def test_a_plan_counts_small_images_as_less_work() -> None:
-    run = growing()
+    run = resizing()
     grown = replace(run, train=replace(run.train, growth=()))
     assert plan(run).exaflops == pytest.approx(plan(grown).exaflops * mean_area(GROWTH))
 
@@ -70,14 +70,14 @@ def test_a_plan_counts_small_images_as_less_work() -> None:
         (((0.0, 0.3), (0.5, 1.0)), "not a multiple of the patch"),
     ],
 )
-def test_growth_that_cannot_be_is_refused(growth: tuple[tuple[float, float], ...], said: str) -> None:
-    run = growing()
+def test_an_impossible_schedule_of_sizes_is_refused(growth: tuple[tuple[float, float], ...], said: str) -> None:
+    run = resizing()
     with pytest.raises(ConfigError, match=said):
         replace(run, train=replace(run.train, growth=growth))
 
 
-def test_growth_needs_positions_that_can_be_interpolated() -> None:
-    run = growing()
+def test_progressive_resizing_needs_positions_that_can_be_interpolated() -> None:
+    run = resizing()
     assert isinstance(run.model, ViTConfig)
     with pytest.raises(ConfigError, match="relative"):
         replace(run, model=replace(run.model, position=Position(kind="relative")))

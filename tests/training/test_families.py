@@ -1,4 +1,4 @@
-"""Rivals in training: BatchNorm's statistics through stops, averages and faults, and how deep a parameter stands."""
+"""Training of other architecture families: BatchNorm's running statistics, and the layer of each parameter."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MINIS = ("Swin-Mini", "ConvNeXt-Mini", "EfficientNet-Mini", "LSTM-Mini/8")
 
 
 def run_of(name: str, *, steps: int) -> RunConfig:
-    """The small run with another model, one batch a part: BatchNorm normalises each part by itself."""
+    """The small run with another model and no micro-batches, since BatchNorm normalises each micro-batch by itself."""
     run = small_run(steps=steps)
     model = variant(name, num_classes=4, channels=1, image_size=SIZE)
     return replace(run, model=model, train=replace(run.train, micro_batch=0, evaluate_every=0))
 
 
 @pytest.mark.parametrize("name", MINIS)
-def test_a_run_stopped_in_the_middle_ends_with_the_same_file_as_one_that_was_not(name: str, tmp_path: Path) -> None:
+def test_a_resumed_run_writes_the_same_file_as_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
     run = run_of(name, steps=6)
     whole = run_to(run, tmp_path / "whole")
     run_to(run, tmp_path / "parts", stop=3)
@@ -44,7 +44,7 @@ def test_a_run_stopped_in_the_middle_ends_with_the_same_file_as_one_that_was_not
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_the_average_holds_the_running_statistics_and_moves_them_as_the_weights() -> None:
+def test_running_statistics_are_averaged_like_weights() -> None:
     model = build(variant("EfficientNet-Mini", num_classes=4))
     average = AveragedWeights(model, Average(decay=0.5))
     key = "stages.1.0.expand_norm.running_mean"
@@ -56,7 +56,7 @@ def test_the_average_holds_the_running_statistics_and_moves_them_as_the_weights(
     assert average.state.keys() == model.state_dict().keys()
 
 
-def test_statistics_of_an_update_that_is_not_applied_are_put_back() -> None:
+def test_statistics_of_a_skipped_step_are_restored() -> None:
     model = build(variant("EfficientNet-Mini", num_classes=4)).train()
     statistics = RunningStatistics(model)
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
@@ -68,13 +68,13 @@ def test_statistics_of_an_update_that_is_not_applied_are_put_back() -> None:
 
 
 class Pair(World):
-    """A rank of two whose other rank has seen zeros."""
+    """One of two ranks; the other one has zeros."""
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         return values
 
 
-def test_ranks_share_the_mean_of_their_statistics() -> None:
+def test_ranks_take_the_mean_of_their_statistics() -> None:
     model = build(variant("EfficientNet-Mini", num_classes=4)).train()
     model(torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
     own = model.get_buffer("stem_norm.running_mean").clone()
@@ -82,7 +82,7 @@ def test_ranks_share_the_mean_of_their_statistics() -> None:
     assert torch.allclose(model.get_buffer("stem_norm.running_mean"), own / 2)
 
 
-def test_a_swins_layers_are_its_blocks_and_merging_learns_with_the_next_one() -> None:
+def test_the_layers_of_swin_are_its_blocks_and_patch_merging_belongs_to_the_next() -> None:
     found, layers = layer_ids(build(variant("Swin-Mini"), device="meta"))
     assert layers == 4
     names = ("patches.weight", "patch_norm.bias", "stages.0.blocks.1.mlp.up.weight", "stages.1.merge.reduction.weight")
@@ -100,7 +100,7 @@ def test_a_swins_layers_are_its_blocks_and_merging_learns_with_the_next_one() ->
         ("Swin-T", 12, "patches.weight", "stages.3.blocks.1.attention.offset_bias"),
     ],
 )
-def test_depth_counts_from_the_images_to_the_head(name: str, layers: int, first: str, last: str) -> None:
+def test_layers_count_from_the_image_to_the_head(name: str, layers: int, first: str, last: str) -> None:
     names = [key for key, _ in build(variant(name), device="meta").named_parameters()]
     found, count = layers_by_name(names)
     assert count == layers
@@ -109,7 +109,7 @@ def test_depth_counts_from_the_images_to_the_head(name: str, layers: int, first:
 
 
 @pytest.mark.parametrize("name", MINIS)
-def test_a_frozen_trunk_leaves_the_head_to_learn(name: str) -> None:
+def test_a_frozen_backbone_leaves_the_head_trainable(name: str) -> None:
     model = build(variant(name, num_classes=4))
     assert freeze(model, TrainConfig(steps=1, trainable="head")) == ("head.weight", "head.bias")
     learning = freeze(model, TrainConfig(steps=1, trainable="last-blocks", blocks=1))
