@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
+
+T = TypeVar("T")
 
 
 class VitlabError(Exception):
     """An error a user can understand and act on; the command line prints it as `error:` and `hint:` lines.
 
-    `message` is one sentence that names the thing at fault; `hint` says what to do, or is None.
+    `message` is one sentence that names the thing at fault; `hint` says what to do, or is None. `result` is what was found
+    before, where a function was asked to be strict about its result.
     """
+
+    result: Any = None
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -87,8 +92,13 @@ def _two(field: str, value: Sequence[int]) -> tuple[int, int]:
     return value[0], value[1]
 
 
+def entry_named(table: Mapping[str, T], word: str) -> T | None:
+    """The entry of the table under that word, in upper or lower case, or None."""
+    return next((entry for name, entry in table.items() if name.casefold() == word.casefold()), None)
+
+
 def did_you_mean(word: str, known: Sequence[str], *, count: int = 1) -> str | None:
-    """A hint that names the closest known words, or None where nothing is close."""
+    """A hint that names the closest known words, or None if nothing is close."""
     folded = {name.casefold(): name for name in known}
     close = [folded[name] for name in get_close_matches(word.casefold(), list(folded), n=count, cutoff=0.5)]
     return f"did you mean {' or '.join(close)}?" if close else None

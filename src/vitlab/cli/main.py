@@ -1,108 +1,177 @@
-"""`vitlab VERB`: the table of verbs, and what every verb's end means to the shell.
+"""`vitlab VERB ...`: each verb is a function of `vitlab.api`, called with the options of the command line; its result is printed.
 
 Exit codes: 0 done; 1 a VitlabError, told in `error:` and `hint:` lines; 2 a command line that was not understood;
 130 Ctrl-C; 141 the reader of our output left (`| head`), as for any program that a closed pipe ends; 143 SIGTERM ended a run,
-which keeps a checkpoint.
+which saves a checkpoint.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
 
-from vitlab import __version__
-from vitlab.cli import output, talk
-from vitlab.errors import VitlabError
+from vitlab import __version__, api
+from vitlab.cli import console
+from vitlab.errors import UsageError, VitlabError, did_you_mean
 
-# verb -> (its line in `vitlab --help`, its module). A verb's module holds `run(words)` and `Arguments` (or, as that of data, a
-# table ACTIONS with several, or, as that of study, a table STUDIES of further modules), and is imported only when the verb is
-# called, so that help and version answer at once.
-VERBS: dict[str, tuple[str, str]] = {
-    "quickstart": ("pre-train, fine-tune and compare a small ViT in minutes, and write a report", "vitlab.cli.quickstart"),
-    "pretrain": ("train a model from random values by a recipe", "vitlab.cli.pretrain"),
-    "finetune": ("make a classifier of your own images out of a checkpoint", "vitlab.cli.finetune"),
-    "train": ("train exactly as a config file says", "vitlab.cli.train"),
-    "describe": ("say what a variant or a checkpoint is: parameters, MACs, tokens, ...", "vitlab.cli.describe"),
-    "convert": ("write a checkpoint in another format, bit for bit", "vitlab.cli.convert"),
-    "export": ("write a model for ONNX Runtime, OpenVINO or torch.export, and check it", "vitlab.cli.export"),
-    "bench": ("measure how fast a model is here, in each runtime", "vitlab.cli.bench"),
-    "data": ("list, fetch, check, pack and show data sets", "vitlab.cli.data"),
-    "predict": ("say what is in images, one or a million", "vitlab.cli.predict"),
-    "evaluate": ("judge a checkpoint by labelled images, every one counted", "vitlab.cli.evaluate"),
-    "inspect": ("draw a model's inside: filters, positions, attention, rollout, ...", "vitlab.cli.inspect"),
-    "report": ("write all that is known of a run as one HTML file", "vitlab.cli.report"),
-    "embed": ("write the features of images, for search and clustering", "vitlab.cli.embed"),
-    "similar": ("find the images that are most like one", "vitlab.cli.similar"),
-    "study": ("several runs that together answer a question: noisy-student, ...", "vitlab.cli.study"),
+VERBS: dict[str, Callable[..., Any]] = {
+    "quickstart": api.quickstart,
+    "models": api.list_models,
+    "describe": api.describe,
+    "predict": api.predict,
+    "finetune": api.finetune,
+    "pretrain": api.pretrain,
+    "train": api.train,
+    "evaluate": api.evaluate,
+    "inspect": api.inspect,
+    "report": api.report,
+    "convert": api.convert,
+    "export": api.export,
+    "bench": api.bench,
+    "embed": api.embed,
+    "similar": api.similar,
+    "data list": api.list_data,
+    "data fetch": api.fetch_data,
+    "data check": api.check_data,
+    "data pack": api.pack_data,
+    "data show": api.show_data,
+    "study compare": api.study_compare,
+    "study transfer": api.study_transfer,
+    "study positions": api.study_positions,
+    "study noisy-student": api.study_noisy_student,
 }
+GROUPS = {
+    "data": "List, download, check, pack and show datasets",
+    "study": "Several runs that together answer a question",
+}
+_ENDINGS = {"interrupted": 130, "terminated": 143}
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line (`sys.argv` unless given) and return its exit code."""
     try:
-        code = _call(sys.argv[1:] if words is None else words)
+        code = _call(list(sys.argv[1:] if words is None else words))
         sys.stdout.flush()  # here, where a failure can still be told
-    except talk.UsageError as fault:
-        talk.error(fault)
-        return 2
     except VitlabError as fault:
-        talk.error(fault)
-        return 1
+        if fault.result is not None:
+            console.show(fault.result, as_json="--json" in (sys.argv if words is None else words))
+        console.error(fault)
+        return 2 if isinstance(fault, UsageError) else 1
     except KeyboardInterrupt:
-        talk.note("interrupted")
+        console.note("interrupted")
         return 130
     except BrokenPipeError:
-        if not output.reader_left():
+        if not console.reader_left():
             raise  # some other pipe broke, and that is a bug to be seen
         return 141
     except OSError as fault:
         if fault.errno != errno.ENOSPC:
             raise
-        output.give_up()
-        talk.error(VitlabError(f"cannot write {fault.filename or 'the output'}: no space left on the device"))
+        console.give_up()
+        console.error(VitlabError(f"cannot write {fault.filename or 'the output'}: no space left on the device"))
         return 1
     return code
 
 
-def _call(words: Sequence[str]) -> int:
+def _call(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(_help())
-    elif words[0] == "--version":
+        return 0
+    if words[0] == "--version":
         print(f"vitlab {__version__}")
-    elif words[0] in VERBS:
-        try:
-            return import_module(VERBS[words[0]][1]).run(words[1:]) or 0
-        except SystemExit as leaving:  # `vitlab VERB --help` ends the parser this way
-            if leaving.code not in (None, 0):
-                raise
-    else:
+        return 0
+    if words[0] in GROUPS:
+        if len(words) == 1 or words[1] in ("-h", "--help"):
+            print(_help(words[0]))
+            return 0
+        words = [" ".join(words[:2]), *words[2:]]
+    if words[0] not in VERBS:
         raise _unknown(words[0])
-    return 0
+    try:
+        return _run(words[0], words[1:])
+    except SystemExit as leaving:  # `vitlab VERB --help` ends the parser this way, SIGTERM a study
+        if leaving.code in (None, 0):
+            return 0
+        return int(leaving.code)
 
 
-def _help() -> str:
-    width = max(map(len, VERBS))
-    lines = [f"  {verb:{width}}  {line}" for verb, (line, _) in VERBS.items()]
-    return "\n".join(
-        [
+def _run(verb: str, words: list[str]) -> int:
+    """Call the verb's function and print its result; the exit code."""
+    from vitlab.cli.options import parse
+
+    function = VERBS[verb]
+    with console.logged():
+        arguments, as_json = parse(function, words, verb=verb, notice=console.note)
+        if verb == "predict":
+            _to_stdout(arguments, as_json)
+        if verb == "inspect" and arguments["out"] is None:
+            raise UsageError("missing --out", hint="vitlab inspect MODEL IMAGE... --figure rollout --out figures")
+        beside = verb == "predict" and arguments["out"] is sys.stdout and sys.stdout.isatty()  # results scroll by
+        takes = "progress" in function.__annotations__ and not beside
+        with console.bar(of_bytes=verb == "data fetch") if takes else nullcontext() as progress:
+            result = function(**arguments, **({"progress": progress} if takes else {}))
+        if verb == "train":
+            result = result.run_to_end()
+    if os.environ.get("RANK", "0") == "0" and verb != "predict":
+        console.show(result, as_json=as_json)
+    return _ENDINGS.get(getattr(result, "reason", None) or "", 0)
+
+
+def _to_stdout(arguments: dict[str, Any], as_json: bool) -> None:
+    """Results of `predict` go to standard output as they come; `-` reads the images' paths from standard input."""
+    images = arguments["images"]
+    if not images:
+        raise UsageError("missing IMAGE|DIR|GLOB|ZIP|-", hint="vitlab predict --help lists what it takes")
+    if "-" in images:
+        if len(images) > 1:
+            raise UsageError("- is for a list on stdin, and stands alone")
+        from vitlab.inference.writing import lines_of
+
+        arguments["images"] = lines_of(sys.stdin)
+    if as_json:
+        if arguments["format"] not in (None, "jsonl"):
+            raise UsageError(f"--json and --format {arguments['format']} are two forms of the same", hint="leave one out")
+        arguments["format"] = "jsonl"
+    if arguments["out"] is None:
+        if arguments["resume"]:
+            raise UsageError("--resume continues the JSON lines of --out", hint="use --out results.jsonl --resume")
+        arguments["out"] = sys.stdout
+
+
+def _help(group: str | None = None) -> str:
+    from vitlab.cli.options import summary
+
+    chosen = {verb.removeprefix(f"{group} "): summary(run) for verb, run in VERBS.items() if verb.partition(" ")[1] == "" or group}
+    if group is not None:
+        chosen = {verb: text for verb, text in chosen.items() if f"{group} {verb}" in VERBS}
+        head = [f"usage: vitlab {group} VERB ...", "", f"{GROUPS[group]}."]
+    else:
+        chosen |= {name: f"{text}: {', '.join(_verbs_of(name))}" for name, text in GROUPS.items()}
+        head = [
             "usage: vitlab VERB ...",
             "",
-            "The Vision Transformer, whole: models, everybody's checkpoints, one command line.",
-            "",
-            "verbs:",
-            *lines,
-            "",
-            "vitlab VERB --help says what a verb takes; vitlab --version says which vitlab this is.",
+            "The Vision Transformer: models, training, evaluation, interpretation, conversion, inference.",
         ]
-    )
+    width = max(map(len, chosen))
+    lines = [f"  {verb:{width}}  {text}" for verb, text in chosen.items()]
+    last = f"vitlab {f'{group} ' if group else ''}VERB --help lists the options of a verb."
+    return "\n".join([*head, "", "verbs:", *lines, "", last])
 
 
-def _unknown(word: str) -> talk.UsageError:
-    from vitlab.errors import did_you_mean
+def _verbs_of(group: str) -> list[str]:
+    return [verb.partition(" ")[2] for verb in VERBS if verb.startswith(f"{group} ")]
 
-    ways = "vitlab --help lists the verbs"
-    if word.startswith("-"):
-        return talk.UsageError(f"no option called {word}", hint=ways)
-    return talk.UsageError(f"no verb called {word!r}", hint=did_you_mean(word, list(VERBS)) or ways)
+
+def _unknown(word: str) -> UsageError:
+    group, _, name = word.partition(" ")
+    ways = f"vitlab {group + ' ' if name else ''}--help lists the verbs"
+    asked = name or word
+    if asked.startswith("-"):
+        return UsageError(f"no option called {asked}", hint=ways)
+    known = _verbs_of(group) if name else [*(verb for verb in VERBS if " " not in verb), *GROUPS]
+    where = f"{group} has no verb" if name else "no verb"
+    return UsageError(f"{where} called {asked!r}", hint=did_you_mean(asked, known) or ways)

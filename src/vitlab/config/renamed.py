@@ -11,12 +11,21 @@ from typing import Any
 
 from vitlab.errors import ConfigError
 
+OLD_FAMILY = "kind"
+"""The old key of a model config's `family`."""
+
 FIELDS: dict[str, dict[str, str]] = {
+    "ConvNeXtConfig": {OLD_FAMILY: "family"},
+    "EfficientNetConfig": {OLD_FAMILY: "family"},
     "JoinedEntry": {"source": "dataset", "part": "as_split"},
     "Progress": {"unseen": "evaluation_due", "in_a_row": "skipped_in_a_row"},
+    "RecurrentConfig": {OLD_FAMILY: "family"},
+    "ResNetConfig": {OLD_FAMILY: "family"},
     "RunData": {"source": "dataset"},
     "Score": {"pictures": "images"},
     "Shard": {"pictures": "images"},
+    "SwinConfig": {OLD_FAMILY: "family"},
+    "ViTConfig": {OLD_FAMILY: "family", "early": "conv_stem"},
 }
 """Name of a dataclass that is stored as JSON -> its old keys -> its keys of today."""
 
@@ -30,9 +39,12 @@ READERS: dict[str, str] = {"pictures": "images", "generated": "synthetic"}
 """Old prefixes or names of a dataset (`pictures:photos/`, `generated`) -> those of today."""
 
 OPTIONS: dict[str, dict[str, str]] = {
+    "predict": {"--csv": "--format=csv", "--parquet": "--out"},
+    "pretrain": {"--data": ""},
+    "train": {"--config": ""},
     "study positions": {"--pictures": "--images"},
 }
-"""Verb -> its old options -> its options of today."""
+"""Verb -> its old options -> its options of today; an empty one for what is now given by its place."""
 
 
 def current(name: str, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,10 @@ Axes: B batch, K classes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +42,7 @@ from vitlab.exporters.files import (
 )
 from vitlab.exporters.quantize import Files, OpenVINOQuantiser, Quantised, Trial, onnx_quantiser, quantised
 from vitlab.io.atomic import replacing
+from vitlab.io.display import Block, Displayed
 from vitlab.io.progress import ProgressCallback, silent
 
 BATCHES = (1, 2, 5)
@@ -47,7 +50,7 @@ _TOLERANCE = 1e-4  # of the largest score, at least of 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Exported:
+class Exported(Displayed):
     """What was written. `difference` is the largest from torch in any score, at batches of 1, 2 and 5; `bytes` on the disk."""
 
     paths: tuple[Path, ...]
@@ -57,6 +60,26 @@ class Exported:
     tried_with: str
     quantised: Quantised | None = None
     notes: tuple[str, ...] = ()
+
+    def tables(self) -> Iterable[Block]:
+        """The file, and how near it is to PyTorch."""
+        return [self.to_json()]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values."""
+        facts: dict[str, Any] = {
+            "file": str(self.paths[0]),
+            "kind": self.kind,
+            "bytes": self.bytes,
+            "largest difference": float(f"{self.difference:.3g}"),
+            "compared on": self.tried_with,
+        }
+        if (made := self.quantised) is not None:
+            facts |= {f"{made.measure} in float, %": round(made.before, 2), f"{made.measure} in 8 bits, %": round(made.after, 2)}
+            facts["layers in float"] = list(made.kept)
+            if made.fragile:
+                facts["fragile layers"] = {fragile.layer: float(f"{fragile.error:.3g}") for fragile in made.fragile[:10]}
+        return facts
 
 
 def export(

@@ -11,14 +11,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from vitlab.checkpoints.checkpoint import Checkpoint
-from vitlab.config.model import ViTConfig
-from vitlab.errors import ConfigError, at_least
+from vitlab.config.vit import ViTConfig
+from vitlab.errors import ConfigError, UsageError, at_least, did_you_mean
+from vitlab.inference.auto import AutoBackend, cpu_name
+from vitlab.inference.backends import TorchBackend, installed
+from vitlab.inference.predictor import Predictor
+from vitlab.io.display import Facts
 from vitlab.models.cost import cost
 
 Run = Callable[[NDArray[np.uint8]], object]
@@ -152,3 +157,84 @@ def _timed(run: Run, images_BHWC: NDArray[np.uint8]) -> float:
     began = time.perf_counter()
     run(images_BHWC)
     return time.perf_counter() - began
+
+
+NAMES = ("torch", "compile", "onnxruntime", "openvino", "plain", "timm")
+"""What can be measured: the backends, `plain` (the model as it is built) and timm's model of the same architecture."""
+
+
+def bench_checkpoint(
+    checkpoint: Checkpoint,
+    *,
+    name: str,
+    stored: bool,
+    backends: tuple[str, ...] | None,
+    batches: tuple[int, ...],
+    merge: int,
+    seconds: float,
+    notify: Callable[[str], None],
+) -> Facts:
+    """Measure a checkpoint in these backends, or in all that are installed; of a `stored` one, tell `auto` which is fastest."""
+    for backend in backends or ():
+        if backend not in NAMES:
+            raise UsageError(f"backend={backend!r} is not one of {', '.join(NAMES)}", hint=did_you_mean(backend, NAMES))
+    makers = {each: _maker(each, checkpoint, 0) for each in backends or _installed(checkpoint, notify)}
+    if merge:
+        makers[f"torch, merge {merge}"] = _maker("torch", checkpoint, merge)
+    rows = [_row(speed) for speed in bench(makers, checkpoint, seconds=seconds, batches=batches)]
+    spent = cost(checkpoint.config)
+    facts: dict[str, Any] = {
+        "model": name,
+        "image_size": list(checkpoint.preprocess.image_size),
+        "macs": spent.macs,
+        "parameters": spent.parameters,
+        "cpu": cpu_name(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "sgemm_gflops": round(sgemm_peak() / 1e9, 1),
+    }
+    chosen = None
+    if stored and backends is None:
+        auto = Predictor(checkpoint, device="cpu").backend
+        if isinstance(auto, AutoBackend):
+            chosen = auto.measure_now().summary()
+            notify(f"auto now knows: {chosen}")
+    return Facts({**facts, "speeds": rows, "auto": chosen}, shown=[facts, rows])
+
+
+def _installed(checkpoint: Checkpoint, notify: Callable[[str], None]) -> list[str]:
+    found = ["torch", *(name for name in ("onnxruntime", "openvino") if installed(name))]
+    if installed("timm") and isinstance(checkpoint.config, ViTConfig):
+        try:
+            timm_model(checkpoint.config)
+            found.append("timm")
+        except ConfigError as error:
+            notify(f"timm is left out: {error.message}")
+    return found
+
+
+def _maker(name: str, checkpoint: Checkpoint, merge: int) -> Callable[[], Run]:
+    def make() -> Run:
+        if name == "timm":
+            if not isinstance(checkpoint.config, ViTConfig):
+                raise ConfigError("timm is measured beside a ViT only", hint="leave timm out of backend")
+            return timm_run(checkpoint)
+        if name == "plain":
+            return TorchBackend(checkpoint.model, checkpoint.preprocess).run
+        return Predictor(checkpoint, backend=name, merge=merge, device="cpu").backend.run  # type: ignore[arg-type]  # checked above
+
+    return make
+
+
+def _row(speed: Speed) -> dict[str, Any]:
+    p50, p90, p99 = speed.latency_ms
+    return {
+        "backend": speed.name,
+        "p50_ms": round(p50, 2),
+        "p90_ms": round(p90, 2),
+        "p99_ms": round(p99, 2),
+        "batch": speed.batch,
+        "images_per_sec": round(speed.rate, 2),
+        "of_sgemm_peak": round(speed.of_peak, 3),
+        "memory_mb": None if speed.memory is None else round(speed.memory / 1e6, 1),
+    }

@@ -16,7 +16,7 @@ from vitlab.io.text import printable
 
 Row = Mapping[str, Value]
 Block = Row | Sequence[Row] | str
-"""A piece of a display: properties of one thing, rows of a table, or a line of text."""
+"""A piece of a display: properties of one thing, rows of a table, or lines of text."""
 
 
 class Displayed:
@@ -40,13 +40,13 @@ class Displayed:
 
 
 class Facts(Displayed, Mapping[str, Any]):
-    """One thing and its properties: a mapping that prints one property a line. `shown` replaces what is printed."""
+    """One thing and its properties: a mapping that prints one property a line. `shown`, if given, is printed in its place."""
 
     __slots__ = ("_data", "_shown", "notes")
 
-    def __init__(self, data: Mapping[str, Any], *, shown: Row | None = None, notes: Iterable[str] = ()) -> None:
+    def __init__(self, data: Mapping[str, Any], *, shown: Row | list[Block] | None = None, notes: Iterable[str] = ()) -> None:
         self._data = dict(data)
-        self._shown = dict(data if shown is None else shown)
+        self._shown: list[Block] = shown if isinstance(shown, list) else [self._data if shown is None else shown]
         self.notes = tuple(notes)
 
     def __getitem__(self, key: str) -> Any:
@@ -63,7 +63,7 @@ class Facts(Displayed, Mapping[str, Any]):
 
     def tables(self) -> Iterable[Block]:
         """The properties."""
-        return [self._shown]
+        return self._shown
 
     def to_json(self) -> dict[str, Any]:
         """The properties, and `notes` if there are any."""
@@ -104,11 +104,11 @@ class Table(Displayed, Sequence[Mapping[str, Any]]):
 
 def _text(block: Block) -> str:
     if isinstance(block, str):
-        return printable(block)
+        return "\n".join(map(printable, block.split("\n")))
     return facts_text(block) if isinstance(block, Mapping) else rows_text(block)
 
 
 def _html(block: Block) -> str:
     if isinstance(block, str):
-        return f"<p>{escape(printable(block))}</p>"
+        return f"<pre>{escape(_text(block))}</pre>"
     return facts_html(block) if isinstance(block, Mapping) else rows_html(block)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any, overload
 
+from vitlab.config.model import NAMES, variant
 from vitlab.config.public_weights import PublicWeights, weights_for
+from vitlab.config.serialize import to_json
 from vitlab.config.timm_names import architectures, timm_name
-from vitlab.config.variants import NAMES, variant
+from vitlab.io.display import Block, Displayed
 from vitlab.models.cost import cost
 
 
@@ -25,6 +29,51 @@ class ModelRow:
     macs: int
     image_size: tuple[int, int]
     weights: tuple[PublicWeights, ...]
+
+
+class ModelList(Displayed, Sequence[str]):
+    """The names of models, as a sequence that prints as a table; `rows` has everything about each."""
+
+    def __init__(self, rows: Sequence[ModelRow]) -> None:
+        self.rows = tuple(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        return [row.name for row in self.rows[place]] if isinstance(place, slice) else self.rows[place].name
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def tables(self) -> Iterable[Block]:
+        """A row for each model, with its default public weights."""
+        if not self.rows:
+            return ["no model has such a name"]
+        sources = dict.fromkeys(str(row.weights[0].source) for row in self.rows if row.weights and row.weights[0].score is not None)
+        return [[_shown(row) for row in self.rows], "\n".join(f"score: {source}" for source in sources)]
+
+    def to_json(self) -> list[Any]:
+        """Every model with all its public weights."""
+        return [to_json(row) for row in self.rows]
+
+
+def _shown(row: ModelRow) -> dict[str, Any]:
+    first = row.weights[0] if row.weights else None
+    more = f" and {len(row.weights) - 1} more" if len(row.weights) > 1 else ""
+    return {
+        "name": row.name,
+        "timm": row.timm_name,
+        "parameters": f"{row.parameters / 1e6:.1f} M",
+        "GMACs": f"{row.macs / 1e9:.1f}",
+        "pixels": row.image_size[0],
+        "weights": None if first is None else f"{first.address}{more}",
+        "score": None if first is None or first.score is None else f"{first.score:g} % {first.metric}",
+    }
 
 
 def model_rows(pattern: str = "*") -> list[ModelRow]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
     from vitlab.checkpoints import Checkpoint
     from vitlab.config.overrides import DataFacts
+    from vitlab.data.dataset import Dataset
     from vitlab.training.callbacks import Callback
     from vitlab.training.plan import Plan
-    from vitlab.training.sweep import SweepEvent, Trial
+    from vitlab.training.sweep import SweepEvent, SweepFinished, Trial
 
 RUN_JSON = "run.json"
 
@@ -108,15 +109,15 @@ class Run(Displayed):
         if self.plan is not None:
             return [self._planned(self.plan) | {"total_seconds": _said(self._total(self.plan))}]
         if not self.trials:
-            return [self._ended() | self.metrics]
-        return [self._trials(), self._ended() | self.metrics | {"sweep": str(self.path.parent / "sweep.json")}]
+            return [self._ended(self.metrics)]
+        return [self._trials(), self._ended(self.metrics) | {"sweep": str(self.path.parent / "sweep.json")}]
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain values; of a plan also the config, which `train` takes."""
         if self.plan is not None:
             told = self._planned(self.plan) | {"total_seconds": self._total(self.plan)}
             return {**told, "notes": list(self.plan.notes), "run": to_json(self.config)}
-        ended = self._ended() | {"metrics": dict(self.metrics), "notes": list(self.notes)}
+        ended = self._ended({"metrics": dict(self.metrics)}) | {"notes": list(self.notes)}
         if not self.trials:
             return ended
         return {
@@ -126,12 +127,13 @@ class Run(Displayed):
             "sweep": str(self.path.parent / "sweep.json"),
         }
 
-    def _ended(self) -> dict[str, Any]:
+    def _ended(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         stopped = self.reason not in ("finished", "patience")
         return {
             "recipe": self.config.name,
             "ended": self.reason,
             "steps": self.step,
+            **metrics,
             "evaluated_on": self.evaluated_on,
             "seconds": round(self.seconds, 1),
             "model": None if stopped and not _has_model(self.path) else str(self.file),
@@ -188,6 +190,7 @@ class EventStream(Iterator["SweepEvent"]):
         out: str | Path,
         rates: Sequence[float] = (),
         data: DataFacts | None = None,
+        dataset: Dataset | None = None,
         device: str = "auto",
         override: bool = False,
         dry_run: bool = False,
@@ -201,6 +204,7 @@ class EventStream(Iterator["SweepEvent"]):
         self.control = Control()
         self._rates = tuple(rates)
         self._data = data
+        self._dataset = dataset
         self._device = device
         self._override = override
         self._dry_run = dry_run
@@ -227,6 +231,7 @@ class EventStream(Iterator["SweepEvent"]):
 
         Ctrl-C and SIGTERM end the run with a checkpoint: the same call resumes it.
         """
+        from vitlab.training.callbacks import run_callbacks
         from vitlab.training.control import signals
         from vitlab.training.sweep import SweepFinished
 
@@ -235,16 +240,8 @@ class EventStream(Iterator["SweepEvent"]):
         here: AbstractContextManager[None] = (
             signals(self.control) if threading.current_thread() is threading.main_thread() else nullcontext()
         )
-        last: SweepEvent | None = None
-        listeners = _display(quiet)
-        try:
-            with here:
-                for last in self:
-                    for listener in listeners:
-                        listener.on_event(last)
-        finally:
-            for listener in listeners:
-                listener.close()
+        with here:
+            last = run_callbacks(self, _display(quiet))
         if isinstance(last, SweepFinished):
             return self._swept(last)
         assert isinstance(last, Finished)
@@ -266,12 +263,20 @@ class EventStream(Iterator["SweepEvent"]):
                 self._rates,
                 out=self.path,
                 evaluate_split=self._final_split,
+                dataset=self._dataset,
                 device=self._device,
                 control=self.control,
                 override=self._override,
             )
         else:
-            events = train(self.config, out=self.path, device=self._device, control=self.control, override=self._override)
+            events = train(
+                self.config,
+                out=self.path,
+                dataset=self._dataset,
+                device=self._device,
+                control=self.control,
+                override=self._override,
+            )
         return _logged(events) if self._tensorboard else events
 
     @property
@@ -292,7 +297,7 @@ class EventStream(Iterator["SweepEvent"]):
             trials=trials,
         )
 
-    def _swept(self, swept: Any) -> Run:
+    def _swept(self, swept: SweepFinished) -> Run:
         from vitlab.training.sweep import final_config
 
         config = final_config(self.config, swept.lr, self._final_split)
@@ -302,7 +307,7 @@ class EventStream(Iterator["SweepEvent"]):
         from vitlab.training.plan import plan
 
         self._events = iter(())
-        made = plan(self.config, data=self._data, device=self._device)
+        made = plan(self.config, data=self._data, dataset=self._dataset, device=self._device)
         return Run(path=self.path, config=self.config, plan=made, notes=(*self._notes, *made.notes), runs=len(self._rates) + 1)
 
 

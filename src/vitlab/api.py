@@ -1,0 +1,1718 @@
+"""The functions of vitlab, one a verb of the command line: `vitlab.predict(...)` is `vitlab predict ...`.
+
+The command line is made from this file: `vitlab.cli` reads each function's signature and docstring, so that options, defaults and
+words are the same in both. Results are values that print as a table, have `to_json()`, and show themselves in a notebook. What
+was guessed or chosen for you is in their `notes`, and is logged to the logger "vitlab" (level INFO).
+
+Importing this file imports neither torch nor numpy. Parameters that several functions share are documented once: those that say
+how a checkpoint is opened at `predict`, those of training at `finetune`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from vitlab.errors import ConfigError, DataError, UsageError, at_least, pair
+from vitlab.io.progress import silent
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from torch import nn
+
+    from vitlab.checkpoints import Checkpoint
+    from vitlab.config.data import CorruptPolicy, Interpolation, OnBroken, Preprocess, Resize, Split, SplitRule
+    from vitlab.config.evaluation import BackendName
+    from vitlab.config.overrides import DataFacts, Overrides, StartFacts
+    from vitlab.config.run import RunConfig
+    from vitlab.config.train import Precision, Strategy
+    from vitlab.data.dataset import Dataset, Pixels
+    from vitlab.data.quality.summary import DataCheck
+    from vitlab.evaluation.summary import EvaluationSummary
+    from vitlab.exporters import Exported
+    from vitlab.inference import Predictions
+    from vitlab.inference.images import ImagesLike
+    from vitlab.inference.writing import ResultFormat
+    from vitlab.interpretation.config import FigureName, Form, Occluder, Overlay, Theme
+    from vitlab.interpretation.inspection import Figures
+    from vitlab.io.display import Facts, Table
+    from vitlab.io.progress import ProgressCallback
+    from vitlab.models.catalog import ModelList
+    from vitlab.reports.report import Written
+    from vitlab.studies.config import PseudoLabels
+    from vitlab.training.run import EventStream, Run
+
+    FileName = str | os.PathLike[str]
+    Folder = str | os.PathLike[str]
+    ModelLike = str | os.PathLike[str] | Checkpoint
+    Size = int | tuple[int, int]
+    Names = str | Sequence[str]
+    Numbers = Sequence[int]
+    Rates = Sequence[float]
+    Severities = Sequence[int]
+    Patch = Literal["class", "distill"] | tuple[int, int]
+    RandAugment = tuple[int, float] | None
+    RecipeName = str
+    Fraction = float
+    Positive = float
+
+Format = Literal["native", "jax-npz", "big-vision", "timm", "huggingface", "torchvision", "bit-npz", "swin", "convnext"]
+Profile = Literal["official", "timm", "huggingface", "torchvision"]
+
+_log = logging.getLogger("vitlab")
+_REPORTED = 20  # unreadable images that are logged one by one
+
+
+# --- models and checkpoints ---------------------------------------------------------------------------------------------------
+
+
+def list_models(pattern: str = "*") -> ModelList:
+    """List the models: name, timm's name, parameters, multiply-adds, image size, and the public weights there are for each.
+
+    A sequence of names; it prints as a table.
+
+    Args:
+        pattern: a glob (vit*) or a part of a name, vitlab's or timm's (default: all)
+    """
+    from vitlab.models.catalog import ModelList, model_rows
+
+    return ModelList(model_rows(pattern))
+
+
+def create_model(
+    name: str,
+    *,
+    num_classes: int | None = None,
+    image_size: Size | None = None,
+    channels: int = 3,
+    profile: Profile | None = None,
+    pretrained: bool = False,
+    seed: int = 0,
+) -> nn.Module:
+    """Build a model by name, vitlab's (`ViT-B/16`) or timm's (`vit_base_patch16_224`).
+
+    `model(images_BCHW)` gives logits, `model.features(images_BCHW)` what the head sees. The model is made on torch's current
+    device; under `with torch.device("meta")` it has shapes and no values.
+
+    Args:
+        name: which model; `list_models()` has them all
+        num_classes: classes of the head, 0 for no head (default: 1000)
+        image_size: pixels, 224 or (160, 224) (default: the model's own)
+        channels: channels of an image
+        profile: whose numerics: official, timm, huggingface or torchvision (default: official)
+        pretrained: load the default public weights of that name from the Hugging Face hub
+        seed: of the initial weights
+    """
+    import torch
+
+    from vitlab.config.model import variant
+
+    size = None if image_size is None else pair("image_size", image_size)
+    if pretrained:
+        return _pretrained(name, num_classes=num_classes, image_size=size, channels=channels, profile=profile)
+    from vitlab.models import build
+
+    config = variant(name, image_size=size, num_classes=num_classes, channels=channels, profile=profile)
+    return build(config, seed=seed, device=torch.get_default_device())
+
+
+def _pretrained(
+    name: str, *, num_classes: int | None, image_size: tuple[int, int] | None, channels: int, profile: str | None
+) -> nn.Module:
+    from vitlab.checkpoints import load
+    from vitlab.config.public_weights import weights_for
+
+    found = [weights for weights in weights_for(name) if weights.loads]
+    if not found:
+        raise ConfigError(f"no public weights are known for {name}", hint="vitlab models lists those that are; or load a file")
+    fresh = num_classes is not None and num_classes != found[0].num_classes
+    checkpoint = load(
+        found[0].address, num_classes=num_classes, new_head=fresh, image_size=image_size, channels=channels, profile=profile
+    )
+    _note_all(checkpoint.notes)
+    return checkpoint.model
+
+
+def describe(
+    model: str | os.PathLike[str],
+    *,
+    image_size: Size | None = None,
+    num_classes: int | None = None,
+    channels: int | None = None,
+    heads: int | None = None,
+    grid: Size | None = None,
+    profile: Profile | None = None,
+) -> Facts:
+    """Describe a model by its name or a checkpoint by its file: parameters, multiply-adds, tokens, sizes, preprocessing, ...
+
+    Of a file only the header is read.
+
+    Args:
+        model: a model's name (ViT-B/16, vit_base_patch16_224), a checkpoint's file or folder, a run, or hub:owner/name
+        image_size: of a name: pixels, 224 or 160x224 (default: the model's own)
+        num_classes: of a name: classes of the head, 0 for no head (default: 1000)
+        channels: of a name: channels of an image (default: 3)
+        heads: of a file that does not say: attention heads (default: what the file says, else width / 64)
+        grid: of a file that does not say: patches down x across (default: what the file says, else square)
+        profile: whose numerics (default: the authors', or what the file implies)
+    """
+    text = os.fspath(model)
+    if _is_checkpoint(text):
+        _refuse_given(
+            f"is for a model's name; {text} states its own", image_size=image_size, num_classes=num_classes, channels=channels
+        )
+        return _described_file(text, heads=heads, grid=grid, profile=profile)
+    _refuse_given(f"is for a file; there is none called {text}", heads=heads, grid=grid)
+    return _described_name(
+        text,
+        image_size=None if image_size is None else pair("image_size", image_size),
+        num_classes=num_classes,
+        channels=3 if channels is None else channels,
+        profile=profile,
+    )
+
+
+_FILE_ENDINGS = (".safetensors", ".npz", ".pt", ".pth", ".bin", ".json", ".onnx", "/")
+_FILE_BEGINNINGS = (".", "/", "~")
+
+
+def _described_name(
+    name: str, *, image_size: tuple[int, int] | None, num_classes: int | None, channels: int, profile: str | None
+) -> Facts:
+    from vitlab.config.model import variant
+    from vitlab.config.serialize import to_json
+    from vitlab.io.display import Facts
+    from vitlab.models.facts import model_facts
+
+    try:
+        config = variant(name, image_size=image_size, num_classes=num_classes, channels=channels, profile=profile)
+    except ConfigError:
+        if name.endswith(_FILE_ENDINGS) or name.startswith(_FILE_BEGINNINGS):
+            raise UsageError(f"no file or folder called {name!r}") from None
+        raise
+    facts = {"name": config.name, **model_facts(config)}
+    return Facts({**facts, "config": to_json(config)}, shown=facts)
+
+
+def _described_file(path: str, *, heads: int | None, grid: Size | None, profile: str | None) -> Facts:
+    from vitlab.checkpoints import describe as describe_file
+    from vitlab.config.serialize import to_json
+    from vitlab.io.display import Facts
+    from vitlab.models.facts import model_facts
+
+    found = describe_file(path, heads=heads, grid=grid, profile=profile)
+    _note_all(found.notes)
+    facts: dict[str, Any] = {"file": path, "format": found.format, "name": found.config.name}
+    facts |= model_facts(found.config) | {"parameters": found.parameters, "dtypes": list(found.dtypes)}
+    facts |= {"preprocess": to_json(found.preprocess), "labels": to_json(found.labels), "metadata": to_json(found.metadata)}
+    short = {key: to_json(value) for key, value in found.metadata.items() if key != "recipe"}  # a whole config: JSON shows it
+    shown = facts | {"labels": _first(found.labels), "metadata": short or None}
+    return Facts(facts | {"config": to_json(found.config), "notes": list(found.notes)}, shown=shown)
+
+
+def _first(labels: Sequence[str] | None, *, count: int = 4) -> str | None:
+    """The first labels and how many there are."""
+    if not labels:
+        return None
+    more = ", ..." if len(labels) > count else ""
+    return f"{len(labels):,}: {', '.join(labels[:count])}{more}"
+
+
+def convert(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    to: Format,
+    heads: int | None = None,
+    grid: Size | None = None,
+    profile: Profile | None = None,
+    overwrite: bool = False,
+) -> Facts:
+    """Write a checkpoint in another format. The weights stay the same, bit for bit; the file is read back and compared.
+
+    Args:
+        source: a checkpoint of any format, which is recognised by its content, a run, or hub:owner/name
+        destination: the file to write; for huggingface a folder, for timm a folder if the name has no ending
+        to: the format to write
+        heads: attention heads, for a file that does not say (default: what the file says, else width / 64)
+        grid: patches down x across, for a file that does not say (default: what the file says, else square)
+        profile: whose numerics the weights are run with (default: what the file implies)
+        overwrite: replace the destination if it exists
+    """
+    from vitlab.checkpoints import convert as convert_file
+    from vitlab.io.display import Facts
+
+    start, end = os.fspath(source), os.fspath(destination)
+    notes = convert_file(start, end, to=to, heads=heads, grid=grid, profile=profile, overwrite=overwrite)
+    _note_all(notes)
+    facts = {"from": start, "to": end, "format": to}
+    return Facts({**facts, "notes": list(notes)}, shown=facts, notes=notes)
+
+
+# --- inference ----------------------------------------------------------------------------------------------------------------
+
+
+def predict(
+    model: ModelLike,
+    images: ImagesLike,
+    *,
+    top: int = 5,
+    out: FileName | TextIO | None = None,
+    format: ResultFormat | None = None,  # noqa: A002
+    resume: bool = False,
+    overwrite: bool = False,
+    strict: bool = False,
+    backend: BackendName = "auto",
+    merge: int = 0,
+    batch_size: int = 32,
+    workers: int = 2,
+    device: str = "auto",
+    image_size: Size | None = None,
+    resize: Resize | None = None,
+    resize_to: int | None = None,
+    interpolation: Interpolation | None = None,
+    labels: FileName | None = None,
+    heads: int | None = None,
+    grid: Size | None = None,
+    profile: Profile | None = None,
+    progress: ProgressCallback | None = None,
+) -> Predictions:
+    """Classify images: the most probable classes of each, of one image or a folder of a million.
+
+    Returns the predictions: `predict(model, "cat.jpg").top(5)`. With `out` they are written there as they come, and not kept.
+
+    Args:
+        model: a checkpoint of any format, which is recognised by its content, a run's folder, or hub:owner/name
+        images: images, folders of them, quoted patterns, zip archives or files inside them, or - for a list of paths on stdin
+        top: classes of each image, in text and files
+        out: file to write results to (default: standard output)
+        format: text, jsonl (one JSON object a line), csv or parquet (default: by the ending of out, else JSON lines)
+        resume: continue the JSON lines of out: images that are in it already are left out
+        overwrite: replace the file of out if it exists
+        strict: fail (exit code 1) if an image could not be read
+        backend: what runs the model; auto is torch until a measurement on this machine finds another one faster
+        merge: token merging: pairs of similar patches joined in each layer of a ViT, on average; faster, slightly different
+        batch_size: images that go through the model at once
+        workers: threads that read images ahead
+        device: auto (a GPU if there is one), cpu, cuda, cuda:1 or mps
+        image_size: pixels the model sees, 384 or 160x224; its positions are interpolated (default: the checkpoint's own)
+        resize: how an image comes to that size: short-side (then the centre is cut out), squash or pad
+            (default: the checkpoint's own)
+        resize_to: pixels of the short side before the cut (default: the checkpoint's own)
+        interpolation: how pixels are resized (default: the checkpoint's own)
+        labels: file with the names of the classes, one a line (default: the checkpoint's own)
+        heads: attention heads, for a file that does not say (default: what the file says, else width / 64)
+        grid: patches down x across, for a file that does not say (default: what the file says, else square)
+        profile: whose numerics the weights are run with (default: what the file implies)
+        progress: called with (description, done, total or None)
+    """
+    at_least("top", top, 1)
+    from vitlab.inference import Predictor
+    from vitlab.inference.writing import all_images, predict_images
+
+    images = images if _is_stream(images) else _listed(images)
+    if not _is_stream(images):
+        all_images(images)  # refuses what names nothing before a model is loaded
+    checkpoint = _opened(
+        model,
+        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile),
+        device=device,
+    )
+    predictor = Predictor(
+        checkpoint,
+        backend=backend,
+        batch_size=batch_size,
+        workers=workers,
+        device=_device_of(checkpoint),
+        merge=merge,
+        notify=_note,
+    )
+    _note_all(predictor.notes[len(checkpoint.notes) :])
+    unreadable = _Unreadable()
+    found = predict_images(
+        predictor,
+        images,
+        top=top,
+        out=out,
+        format=format,
+        resume=resume,
+        overwrite=overwrite,
+        strict=strict,
+        progress=progress or silent,
+        unreadable=unreadable,
+    )
+    if unreadable:
+        _note(f"{len(unreadable):,} images could not be read")
+    return found
+
+
+class _Unreadable(list[Any]):
+    """Collects images that could not be read, and logs the first of them as they fail."""
+
+    def append(self, failure: Any) -> None:
+        super().append(failure)
+        if len(self) <= _REPORTED:
+            _log.warning("unreadable: %s", failure)
+
+
+def _is_stream(images: Any) -> bool:
+    """Whether this is an iterator of images, which can be read only once."""
+    return hasattr(images, "__next__")
+
+
+def _listed(images: Any) -> Any:
+    return list(images) if isinstance(images, set | frozenset | dict | range) else images
+
+
+def embed(
+    model: ModelLike,
+    data: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    split: Split = "all",
+    overwrite: bool = False,
+    strict: bool = False,
+    batch_size: int = 32,
+    workers: int = 2,
+    device: str = "auto",
+    image_size: Size | None = None,
+    resize: Resize | None = None,
+    resize_to: int | None = None,
+    interpolation: Interpolation | None = None,
+    labels: FileName | None = None,
+    heads: int | None = None,
+    grid: Size | None = None,
+    profile: Profile | None = None,
+    progress: ProgressCallback | None = None,
+) -> Facts:
+    """Write the features of images, with their names and labels, for search and clustering.
+
+    Features are the input of the model's head.
+
+    Args:
+        data: a folder of class folders, images:FOLDER without labels, a zip, a CSV list, shards, digits, reader:path, ...
+        out: file to write, .npz or .parquet
+        split: the split of the data
+        overwrite: replace the file if it exists
+    """
+    from vitlab.inference.search_index import ENDINGS
+
+    path = Path(out)
+    if path.suffix not in ENDINGS:
+        raise UsageError(f"out={str(out)!r} ends in neither {' nor '.join(ENDINGS)}")
+    _refuse_present(path, overwrite)
+    from vitlab.config.evaluation import EvaluateConfig
+    from vitlab.data.opening import open_dataset
+    from vitlab.inference import Predictor
+    from vitlab.inference.search_index import embed as embed_dataset
+    from vitlab.io.display import Facts
+
+    dataset = open_dataset(os.fspath(data), split=split)
+    checkpoint = _opened(
+        model,
+        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile),
+        device=device,
+    )
+    predictor = Predictor(checkpoint, batch_size=batch_size, workers=workers, device=_device_of(checkpoint))
+    failures = embed_dataset(
+        predictor.engine,
+        dataset,
+        path,
+        made_by=_name_of(model),
+        config=EvaluateConfig(batch_size=batch_size, workers=workers, corrupt="skip"),
+        progress=progress or silent,
+    )
+    for failure in failures:
+        _log.warning("unreadable: %s", failure)
+    facts = Facts(
+        {
+            "file": str(path),
+            "images": len(dataset) - len(failures),
+            "unreadable": len(failures),
+            "width": checkpoint.config.feature_width,
+            "checkpoint": predictor.features_digest,
+        }
+    )
+    if failures and strict:
+        raise _with_result(DataError(f"{len(failures):,} of {len(dataset):,} images could not be read"), facts)
+    return facts
+
+
+def similar(
+    query: str | os.PathLike[str],
+    index: str | os.PathLike[str],
+    *,
+    checkpoint: ModelLike | None = None,
+    top: int = 5,
+    device: str = "auto",
+    image_size: Size | None = None,
+    resize: Resize | None = None,
+    resize_to: int | None = None,
+    interpolation: Interpolation | None = None,
+    labels: FileName | None = None,
+    heads: int | None = None,
+    grid: Size | None = None,
+    profile: Profile | None = None,
+) -> Table:
+    """Find the images of an index that are most similar to an image. `embed` writes an index.
+
+    Similarity is the cosine of their features.
+
+    Args:
+        query: an image, also inside a zip: photos.zip/cat.jpg
+        index: an .npz or .parquet file of features
+        checkpoint: the checkpoint that made the index; another one is refused (default: the one that the index names)
+        top: images to show
+    """
+    at_least("top", top, 1)
+    from vitlab.inference import Predictor, Unreadable
+    from vitlab.inference.search_index import Index
+    from vitlab.io.display import Table
+
+    opened = Index(Path(index))
+    made_by = checkpoint or opened.made_by
+    if isinstance(made_by, str) and not _is_checkpoint(made_by):
+        named = "" if checkpoint else f", which {index} names"
+        raise UsageError(f"no file or folder called {made_by!r}{named}", hint="give checkpoint (--checkpoint FILE)")
+    loaded = _opened(
+        made_by,
+        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile),
+        device=device,
+    )
+    predictor = Predictor(loaded, batch_size=1, workers=0, device=_device_of(loaded))
+    if predictor.features_digest != opened.digest:
+        raise DataError(
+            f"{made_by} did not make {index}: its features cannot be compared",
+            hint=f"the index is of {opened.digest[:16]}, the checkpoint with its preprocessing is {predictor.features_digest[:16]}",
+        )
+    found = next(iter(predictor.stream([os.fspath(query)], features=True)))
+    if isinstance(found, Unreadable):
+        raise DataError(str(found))
+    assert found.features is not None, "features were asked for"
+    nearest = opened.nearest(found.features, top)
+    return Table({"similarity": match.similarity, "label": match.label, "name": match.name} for match in nearest)
+
+
+def bench(
+    model: ModelLike,
+    *,
+    image_size: Size | None = None,
+    backend: Names | None = None,
+    batch: Numbers = (4, 16, 32),
+    merge: int = 0,
+    seconds: Positive = 10.0,
+    threads: int | None = None,
+) -> Facts:
+    """Measure a model on this machine: latency of one image, images/s in batches, memory, share of the machine's peak.
+
+    What is measured of a checkpoint is remembered: `backend="auto"` of `predict` uses the fastest.
+
+    Args:
+        model: a model's name (random weights), a checkpoint's file or folder, a run, or hub:owner/name
+        image_size: pixels, 384 or 160x224 (default: the model's own)
+        backend: which to measure, with commas between: torch, compile, onnxruntime, openvino, plain (the model as it is built),
+            timm (default: torch and every other runtime that is installed)
+        batch: batch sizes to try; the best is reported
+        merge: measure torch also with so many pairs of similar patches merged in each layer of a ViT, on average
+        seconds: time to measure for, altogether
+        threads: threads to compute with (default: torch's own number)
+    """
+    if threads is not None:
+        at_least("threads", threads, 1)
+    import torch
+
+    from vitlab.inference.bench import bench_checkpoint
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    size = None if image_size is None else pair("image_size", image_size)
+    names = None if backend is None else tuple(backend.split(",") if isinstance(backend, str) else backend)
+    checkpoint, stored = _named_or_opened(model, size)
+    return bench_checkpoint(
+        checkpoint,
+        name=_name_of(model),
+        stored=stored,
+        backends=names,
+        batches=tuple(batch),
+        merge=merge,
+        seconds=seconds,
+        notify=_note,
+    )
+
+
+# --- evaluation, interpretation, export ---------------------------------------------------------------------------------------
+
+
+def evaluate(
+    model: ModelLike,
+    data: str | os.PathLike[str] | None = None,
+    *,
+    split: Split | None = None,
+    label_column: str | None = None,
+    subset: bool = False,
+    mapping: FileName | None = None,
+    real: FileName | None = None,
+    corrupt: CorruptPolicy = "fail",
+    corruptions: Names | None = None,
+    severities: Severities = (1, 2, 3, 4, 5),
+    per_image: FileName | None = None,
+    fewshot: bool = False,
+    knn: bool = False,
+    probe: bool = False,
+    vtab: Folder | None = None,
+    shots: Numbers = (1, 5, 10, 25),
+    seeds: int = 3,
+    neighbours: Numbers | None = None,
+    vtab_test: int | None = None,
+    vtab_splits: FileName | None = None,
+    no_cache: bool = False,
+    backend: BackendName = "auto",
+    merge: int = 0,
+    batch_size: int = 64,
+    workers: int = 2,
+    device: str = "auto",
+    image_size: Size | None = None,
+    resize: Resize | None = None,
+    resize_to: int | None = None,
+    interpolation: Interpolation | None = None,
+    labels: FileName | None = None,
+    heads: int | None = None,
+    grid: Size | None = None,
+    profile: Profile | None = None,
+    progress: ProgressCallback | None = None,
+) -> EvaluationSummary:
+    """Evaluate a checkpoint on labelled images: accuracy with intervals, loss, calibration, classes; every image counts.
+
+    With fewshot, knn, probe or vtab the features are evaluated instead, by classifiers that are trained on them.
+
+    Args:
+        data: a folder of class folders, a zip, a CSV list, shards, digits, reader:path, ... (default: none, for vtab)
+        split: the split to evaluate on (default: test if the data declares it, else val, else everything)
+        label_column: column of the labels, if a list has several (default: the first that is known)
+        subset: allow data with some of the model's classes, or with another order of them; they are matched by name
+        mapping: JSON file: class of the data -> list of the model's classes that are correct, as for ObjectNet
+            (default: the classes are the same)
+        real: CSV or JSON file of the reassessed (ReaL) labels of each image, also inside a zip: data.zip/labels.csv
+            (default: no ReaL accuracy)
+        corrupt: for an image that cannot be read: fail stops, skip counts it as wrong and reports it
+        corruptions: evaluate also on images corrupted in these ways (fog,jpeg) or in all fifteen (default: none)
+        severities: severities of the corruptions, from 1 to 5
+        per_image: CSV file to write, a line for each image (default: not written)
+        fewshot: train on a few images of each class by least squares, as for the paper's few-shot accuracies
+        knn: classify by the nearest training images
+        probe: train a linear classifier to convergence, its regularisation chosen on held-out images
+        vtab: folder of VTAB's datasets: the 19 tasks from 1,000 images each, in place of data (default: not asked for)
+        shots: few-shot: images of each class
+        seeds: few-shot: how many times images are drawn
+        neighbours: k-NN: values of k (default: 1,5,10,20,100, as far as there are images)
+        vtab_test: VTAB: evaluate each task on so many test images only (default: all of them)
+        vtab_splits: VTAB: JSON file of the images of each split (default: FOLDER/vtab-splits.json, if it exists)
+        no_cache: compute all features anew and keep none
+    """
+    from vitlab.config.evaluation import EvaluateConfig
+    from vitlab.evaluation import summary
+
+    asked = summary.Asked(
+        data=None if data is None else os.fspath(data),
+        split=split,
+        label_column=label_column,
+        config=EvaluateConfig(batch_size=batch_size, workers=workers, corrupt=corrupt, backend=backend, device=device, merge=merge),
+        subset=subset,
+        mapping=None if mapping is None else Path(mapping),
+        real=None if real is None else os.fspath(real),
+        corruptions=tuple(corruptions.split(",") if isinstance(corruptions, str) else corruptions or ()),
+        severities=tuple(severities),
+        per_image=None if per_image is None else Path(per_image),
+        fewshot=fewshot,
+        knn=knn,
+        probe=probe,
+        vtab=None if vtab is None else Path(vtab),
+        shots=tuple(shots),
+        seeds=seeds,
+        neighbours=None if neighbours is None else tuple(neighbours),
+        vtab_test=vtab_test,
+        vtab_splits=None if vtab_splits is None else Path(vtab_splits),
+        cache=not no_cache,
+        own_resize=resize is None,
+    )
+    asked.check()
+    checkpoint = _opened(
+        model,
+        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile),
+        device=device,
+    )
+    found = summary.summarise(checkpoint, asked, name=_name_of(model), progress=progress or silent)
+    _note_all(found.notes[len(checkpoint.notes) :])
+    for failure in found.failures:
+        _log.warning("unreadable: %s", failure)
+    return found
+
+
+def inspect(
+    model: ModelLike,
+    images: ImagesLike = (),
+    *,
+    figure: FigureName | Names = "all",
+    out: Folder | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    query: Patch | None = None,
+    target: str | None = None,
+    overlay: Overlay = "shade",
+    occluder: Occluder = "fill",
+    theme: Theme = "light",
+    format: Form = "png",  # noqa: A002
+    count: int | None = None,
+    arrays: bool = False,
+    overwrite: bool = False,
+    device: str = "auto",
+    image_size: Size | None = None,
+    resize: Resize | None = None,
+    resize_to: int | None = None,
+    interpolation: Interpolation | None = None,
+    labels: FileName | None = None,
+    heads: int | None = None,
+    grid: Size | None = None,
+    profile: Profile | None = None,
+    progress: ProgressCallback | None = None,
+) -> Figures:
+    """Draw figures of a model's inside: filters, positions, attention, rollout, relevance, ...
+
+    Returns the figures: `inspect(model, "cat.jpg", figure="rollout").save("rollout.png")`.
+
+    filters and positions need no images. distance: how far heads attend; rollout: where the prediction comes from; attention:
+    what a patch attends to; class: what the class token attends to; relevance: what speaks for a class; features: which places
+    are similar; occlusion: what is missed when it is covered.
+
+    Args:
+        images: images, folders of them, quoted patterns, zip archives or files inside them (default: none)
+        figure: filters, positions, distance, rollout, attention, class, relevance, features, occlusion; several with commas
+            between; or all that the model has
+        out: folder to write the figures to; made if it does not exist (default: not written)
+        layer: layer, or a ResNet's stage, from 0 or negative from the end (default: the last, or all side by side)
+        head: attention head, from 0 (default: all)
+        query: whose attention is drawn: row,column of a patch, class or distill (default: the patch in the middle)
+        target: class that relevance and occlusion explain, by its label or its number from 0 (default: the most probable)
+        overlay: shade darkens what is not attended to, colour lays colours over the image
+        occluder: fill covers a patch with the mean colour, remove takes its token out
+        theme: on a light or a dark background
+        format: png or svg
+        count: images at most, evenly out of all that are found (default: 128 for distance, else 12)
+        arrays: also write each figure's numbers as .npy
+        overwrite: replace figures that exist
+    """
+    from vitlab.interpretation.config import OF_THE_WEIGHTS, InspectConfig
+    from vitlab.interpretation.inspection import NAMES, figure_names, inspect_checkpoint, refuse_present
+
+    names = figure_names(figure)
+    given = not (isinstance(images, tuple | list) and not images)
+    needing = [name for name in names if name not in OF_THE_WEIGHTS]
+    if needing and not given and names != NAMES:
+        raise UsageError(f"the figure {needing[0]} needs images", hint="vitlab inspect MODEL IMAGE... --figure ...")
+    if count is not None:
+        at_least("count", count, 1)
+    if out is not None and not overwrite:
+        refuse_present(Path(out), [name for name in names if given or name in OF_THE_WEIGHTS], format)
+    checkpoint = _opened(
+        model,
+        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile),
+        device=device,
+    )
+    config = InspectConfig(
+        layer=layer, head=head, query=query, target=target, occluder=occluder, overlay=overlay, theme=theme, form=format
+    )
+    found = inspect_checkpoint(checkpoint, images, names, config, count=count, progress=progress or silent)
+    _note_all(found.notes)
+    return found if out is None else found.save(Path(out), arrays=arrays)
+
+
+def report(
+    run: str | os.PathLike[str] | Run,
+    *,
+    out: FileName | None = None,
+    split: Split | None = None,
+    title: str | None = None,
+    cores: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> Written:
+    """Write everything about a run as one HTML file, with an evaluation on images it was not trained on.
+
+    Args:
+        run: a run, or the folder of one, as pretrain, finetune and train make them
+        out: the file to write (default: report.html in the run's folder)
+        split: the split to evaluate on (default: test if the data has it, else val)
+        title: what stands at the top (default: the folder's name)
+        cores: CPU cores that the run was made on, for its cost (default: as many as are used here)
+    """
+    from vitlab.reports.report import write_report
+    from vitlab.training.run import Run
+
+    folder = run.path if isinstance(run, Run) else Path(run)
+    return write_report(
+        folder, None if out is None else Path(out), split=split, title=title, cores=cores, progress=progress or silent
+    )
+
+
+def export(
+    model: ModelLike,
+    out: str | os.PathLike[str],
+    *,
+    inside: bool = False,
+    dynamic_size: bool = False,
+    int8: bool = False,
+    data: str | os.PathLike[str] | None = None,
+    split: Split = "all",
+    max_drop: float = 1.0,
+    calibration: int = 512,
+    overwrite: bool = False,
+    device: str = "auto",
+    image_size: Size | None = None,
+    resize: Resize | None = None,
+    resize_to: int | None = None,
+    interpolation: Interpolation | None = None,
+    labels: FileName | None = None,
+    heads: int | None = None,
+    grid: Size | None = None,
+    profile: Profile | None = None,
+    progress: ProgressCallback | None = None,
+) -> Exported:
+    """Write a model for ONNX Runtime, OpenVINO or torch.export. The file is run, and kept only if it agrees with PyTorch.
+
+    Args:
+        out: file to write: .onnx, .xml (OpenVINO, with a .bin beside it) or .pt2 (torch.export)
+        inside: put normalisation and softmax into the file: uint8 images (batch, height, width, channels) in, probabilities out
+        dynamic_size: leave height and width of the images free
+        int8: compute products in 8 bits; needs data
+        data: images to compare with PyTorch on, and to calibrate 8 bits with: a folder, zip, list, shards, reader:path, ...
+            (default: synthetic images)
+        split: the split of the data
+        max_drop: points of accuracy (of agreement with the original, for images without labels) that 8 bits may lose
+        calibration: images at most to calibrate and evaluate 8 bits with
+        overwrite: replace the file if it exists
+    """
+    from vitlab.exporters import export as export_checkpoint
+    from vitlab.exporters.config import ExportConfig
+
+    _refuse_present(Path(out), overwrite)
+    config = ExportConfig(inside=inside, dynamic_size=dynamic_size, int8=int8, max_drop=max_drop, calibration=calibration)
+    from vitlab.data.opening import open_dataset
+
+    dataset = None if data is None else open_dataset(os.fspath(data), split=split)
+    checkpoint = _opened(
+        model,
+        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile),
+        device=device,
+    )
+    made = export_checkpoint(checkpoint, Path(out), config, dataset=dataset, progress=progress or silent)
+    _note_all(made.notes)
+    return made
+
+
+# --- training -----------------------------------------------------------------------------------------------------------------
+
+
+def finetune(
+    data: str | os.PathLike[str],
+    start: ModelLike | None = None,
+    *,
+    out: Folder | None = None,
+    recipe: RecipeName | None = None,
+    model: str | None = None,
+    epochs: Positive | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    lr: Positive | None = None,
+    image_size: Size | None = None,
+    seed: int | None = None,
+    preset: str | None = None,
+    val_share: Fraction | None = None,
+    test_share: Fraction | None = None,
+    sweep: bool = False,
+    rates: Rates | None = None,
+    micro_batch: int | None = None,
+    precision: Precision | None = None,
+    strategy: Strategy | None = None,
+    workers: int | None = None,
+    evaluate_every: int | None = None,
+    save_every: int | None = None,
+    max_minutes: Positive | None = None,
+    device: str = "auto",
+    tensorboard: bool = False,
+    override: bool = False,
+    dry_run: bool = False,
+    quiet: bool = False,
+) -> Run:
+    """Fine-tune a checkpoint on labelled images. An interrupted run resumes bit-exactly with the same command.
+
+    Returns the run: `run.model`, `run.metrics`, `run.path`. What is chosen for you, and why, is in `run.notes`.
+
+    Args:
+        data: a folder of class folders, a zip, digits, cifar10:PATH, ...
+        start: a checkpoint of any format, hub:owner/name, or a run (default: from scratch, by the recipe small-data)
+        out: the run's folder; an unfinished run there is resumed (default: runs/ and the data's name)
+        recipe: finetune-imagenet, -cifar10, -cifar100, -pets, -flowers or -vtab as in the paper; or another
+            (default: finetune-folder with a checkpoint, small-data without)
+        model: which model, without a checkpoint (default: the recipe's)
+        epochs: passes over the training images, in place of steps (default: the recipe's own)
+        steps: optimizer steps in all (default: the recipe's own)
+        batch_size: images of a step, over all devices (default: the recipe's own)
+        lr: the peak learning rate (default: the recipe's own)
+        image_size: pixels the model sees, 160 or 160x224 (default: the recipe's own)
+        seed: of initial weights, sampler, augmentation and dropout (default: 0)
+        preset: augmentation: none, light1, light2, medium1, medium2, strong1 or strong2 (default: the recipe's own)
+        val_share: share of the images to hold out as val if the data has no such split (default: the recipe's own)
+        test_share: share of the images to hold out as test if the data declares no splits (default: the recipe's own)
+        sweep: try several learning rates on val, then train on train and val with the best (app. B.1.1)
+        rates: with sweep: the learning rates to try (default: Table 4's)
+        micro_batch: images that go through the model at once; the update stays the same (default: the whole batch)
+        precision: of the products in the model (default: the recipe's own)
+        strategy: how processes share the work under torchrun (default: ddp under torchrun, else single)
+        workers: processes that read images; the result does not depend on it (default: the recipe's own)
+        evaluate_every: steps between two evaluations, 0 for one at the end (default: the recipe's own)
+        save_every: steps between two checkpoints, 0 for one at the end (default: the recipe's own)
+        max_minutes: stop with a checkpoint after so many minutes; the same command resumes (default: no limit)
+        device: auto (a GPU if there is one), cpu, cuda or mps
+        tensorboard: write TensorBoard files into the run's folder (pip install 'vitlab[track]')
+        override: resume in a folder that was made with another config
+        dry_run: train nothing; report what the run would take: steps, memory, measured time
+        quiet: show no progress on stderr
+    """
+    if rates is not None and not sweep:
+        raise UsageError("rates is for sweep", hint="lr sets one learning rate")
+    if sweep and lr is not None:
+        raise UsageError("lr is one learning rate and sweep tries several", hint="rates (--rates 0.001,0.003) names them")
+    from vitlab.config.overrides import Overrides
+    from vitlab.data.opening import open_dataset as open_whole
+    from vitlab.training.plan import start_facts, survey
+
+    rule = _rule(val_share, test_share)
+    place = os.fspath(data)
+    dataset = open_whole(place, split="all", rule=rule)  # the one time that the run opens it
+    facts = survey(place, rule=rule, dataset=dataset)
+    begins = None if start is None else start_facts(_stored(start))
+    if recipe is not None:
+        name, why = recipe, "as asked"
+    elif begins is not None:
+        name, why = "finetune-folder", "since a checkpoint is given"
+    else:
+        name, why = (
+            "small-data",
+            "from scratch, since no checkpoint is given; a checkpoint (--from CHECKPOINT) would be worth far more",
+        )
+    overrides = Overrides(
+        model=model,
+        epochs=epochs,
+        steps=steps,
+        batch_size=batch_size,
+        lr=lr,
+        image_size=None if image_size is None else pair("image_size", image_size),
+        seed=seed,
+        preset=preset,
+        rule=rule,
+        micro_batch=micro_batch,
+        precision=precision,
+        strategy=strategy,
+        workers=workers,
+        evaluate_every=evaluate_every,
+        save_every=save_every,
+        max_minutes=max_minutes,
+    )
+    config, notes = _recipe_run(name, why, overrides, facts, begins)
+    tried = _rates(config, rates) if sweep else ()
+    if tried:
+        shown = ", ".join(f"{rate:.3g}" for rate in tried)
+        notes = (
+            *notes,
+            f"sweep: learning rates {shown}, each evaluated on val; then the best of them on train and val together (app. B.1.1)",
+        )
+    _say_all(notes)
+    return _stream(
+        config,
+        out=out or _default_out(place, after="-sweep" if tried else ""),
+        rates=tried,
+        data=facts,
+        dataset=dataset,
+        device=device,
+        override=override,
+        dry_run=dry_run,
+        tensorboard=tensorboard,
+        notes=notes,
+    ).run_to_end(quiet=quiet)
+
+
+def pretrain(
+    data: str | os.PathLike[str] | None = None,
+    *,
+    recipe: RecipeName | None = None,
+    model: str | None = None,
+    out: Folder | None = None,
+    epochs: Positive | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    lr: Positive | None = None,
+    image_size: Size | None = None,
+    seed: int | None = None,
+    preset: str | None = None,
+    val_share: Fraction | None = None,
+    test_share: Fraction | None = None,
+    micro_batch: int | None = None,
+    precision: Precision | None = None,
+    strategy: Strategy | None = None,
+    workers: int | None = None,
+    evaluate_every: int | None = None,
+    save_every: int | None = None,
+    max_minutes: Positive | None = None,
+    device: str = "auto",
+    tensorboard: bool = False,
+    override: bool = False,
+    dry_run: bool = False,
+    quiet: bool = False,
+) -> Run:
+    """Train a model from scratch, by a recipe of the paper or one of vitlab's own.
+
+    Returns the run, as `finetune` does.
+
+    Args:
+        data: a folder of class folders, shards, generated, images:PATH for images without labels, ...
+            (default: synthetic letters)
+        recipe: imagenet-scratch, imagenet21k, jft or masked as in the paper; augreg-i1k, augreg-i21k, s16-i1k; small-data,
+            quickstart (default: by the size of the data)
+        model: which model: ViT-B/16, R50+ViT-B/16, BiT-R50x1, ... (default: the recipe's own)
+        out: the run's folder; an unfinished run there is resumed (default: runs/ and the data's and recipe's name)
+        preset: augmentation of AugReg: none, light1, light2, medium1, medium2, strong1 or strong2 (default: what suits the model)
+    """
+    from vitlab.config.overrides import Overrides
+    from vitlab.data.opening import open_dataset as open_whole
+    from vitlab.recipes import recipe as recipe_called
+    from vitlab.training.plan import survey
+
+    rule = _rule(val_share, test_share)
+    place = None if data is None else os.fspath(data)
+    if place is None and recipe in (None, "quickstart"):
+        place = recipe_called("quickstart").data.dataset
+    dataset = None if place is None else open_whole(place, split="all", rule=rule)  # the one time that the run opens it
+    facts = None if place is None else survey(place, rule=rule, dataset=dataset)
+    name, why = (recipe, "as asked") if recipe is not None else _by_size(facts, given=data is not None)
+    overrides = Overrides(
+        model=model,
+        epochs=epochs,
+        steps=steps,
+        batch_size=batch_size,
+        lr=lr,
+        image_size=None if image_size is None else pair("image_size", image_size),
+        seed=seed,
+        preset=preset,
+        rule=rule,
+        micro_batch=micro_batch,
+        precision=precision,
+        strategy=strategy,
+        workers=workers,
+        evaluate_every=evaluate_every,
+        save_every=save_every,
+        max_minutes=max_minutes,
+    )
+    config, notes = _recipe_run(name, why, overrides, facts, None)
+    _say_all(notes)
+    return _stream(
+        config,
+        out=out or _default_out(config.data.dataset, after=f"-{name}"),
+        data=facts,
+        dataset=dataset,
+        device=device,
+        override=override,
+        dry_run=dry_run,
+        tensorboard=tensorboard,
+        notes=notes,
+    ).run_to_end(quiet=quiet)
+
+
+def train(
+    config: RunConfig | str | os.PathLike[str],
+    *,
+    out: Folder,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    lr: Positive | None = None,
+    image_size: Size | None = None,
+    seed: int | None = None,
+    micro_batch: int | None = None,
+    precision: Precision | None = None,
+    strategy: Strategy | None = None,
+    workers: int | None = None,
+    evaluate_every: int | None = None,
+    save_every: int | None = None,
+    max_minutes: Positive | None = None,
+    device: str = "auto",
+    tensorboard: bool = False,
+    override: bool = False,
+    dry_run: bool = False,
+) -> EventStream:
+    """Train exactly as a config says: a RunConfig, another run's run.json, or the `run` that `dry_run` reports as JSON.
+
+    Returns the run as a stream of events, which trains as it is iterated: `for event in train(config, out="runs/a"): ...`.
+    `.run_to_end()` iterates it with a progress display and returns the `Run`; so does the command line.
+
+    Args:
+        config: the run as JSON
+        out: the run's folder; an unfinished run there is resumed
+        steps: optimizer steps in all (default: the config's)
+        batch_size: images of a step, over all devices; learning rate and steps stay (default: the config's)
+        lr: the peak learning rate (default: the config's)
+        image_size: pixels the model sees, 160 or 160x224 (default: the config's)
+        seed: of initial weights, sampler, augmentation and dropout (default: the config's)
+        precision: of the products in the model (default: the config's)
+        workers: processes that read images; the result does not depend on it (default: the config's)
+        evaluate_every: steps between two evaluations, 0 for one at the end (default: the config's)
+        save_every: steps between two checkpoints, 0 for one at the end (default: the config's)
+    """
+    from vitlab.config.overrides import Overrides, with_overrides
+
+    overrides = Overrides(
+        steps=steps,
+        batch_size=batch_size,
+        lr=lr,
+        image_size=None if image_size is None else pair("image_size", image_size),
+        seed=seed,
+        micro_batch=micro_batch,
+        precision=precision,
+        strategy=strategy,
+        workers=workers,
+        evaluate_every=evaluate_every,
+        save_every=save_every,
+        max_minutes=max_minutes,
+    )
+    run = with_overrides(_config_of(config), overrides)
+    return _stream(run, out=out, device=device, override=override, dry_run=dry_run, tensorboard=tensorboard)
+
+
+def _config_of(config: RunConfig | str | os.PathLike[str]) -> RunConfig:
+    from vitlab.config.run import RunConfig
+    from vitlab.config.serialize import from_text
+
+    if isinstance(config, RunConfig):
+        return config
+    path = Path(config)
+    if path.is_dir():
+        path = path / "run.json"
+    if not path.is_file():
+        raise UsageError(f"no file called {str(config)!r}")
+    try:
+        found: RunConfig = from_text(RunConfig, path.read_text(encoding="utf-8"))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}", hint=error.hint) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    return found
+
+
+def _stream(
+    config: RunConfig,
+    *,
+    out: str | os.PathLike[str],
+    device: str,
+    override: bool,
+    dry_run: bool,
+    tensorboard: bool,
+    rates: tuple[float, ...] = (),
+    data: DataFacts | None = None,
+    dataset: Dataset | None = None,
+    notes: tuple[str, ...] = (),
+) -> EventStream:
+    from vitlab.training.run import EventStream
+
+    return EventStream(
+        config,
+        out=Path(out),
+        rates=rates,
+        data=data,
+        dataset=dataset,
+        device=device,
+        override=override,
+        dry_run=dry_run,
+        tensorboard=tensorboard,
+        notes=notes,
+    )
+
+
+_SMALL = 100_000  # images below which `pretrain` takes the recipe small-data
+_SPREAD = (0.3, 1.0, 3.0)  # times a recipe's own learning rate: a sweep where the paper has no grid
+
+
+def _by_size(data: DataFacts | None, *, given: bool) -> tuple[str, str]:
+    if data is None or not given:
+        return "quickstart", "since no data is given"
+    if not data.classes:
+        return "masked", "since the images have no labels"
+    if data.images < _SMALL:
+        return "small-data", f"since there are fewer than {_SMALL:,} images"
+    return "imagenet-scratch", f"since there are {data.images:,} images with labels"
+
+
+def _recipe_run(
+    name: str, why: str, overrides: Overrides, data: DataFacts | None, start: StartFacts | None
+) -> tuple[RunConfig, tuple[str, ...]]:
+    """The complete run, and what was chosen and why, a sentence each."""
+    from vitlab.config.overrides import RunFacts
+    from vitlab.recipes import recipe
+    from vitlab.recipes.reasons import reasons
+    from vitlab.training.plan import this_machine
+
+    facts = RunFacts(data=data, start=start, machine=this_machine())
+    run = recipe(name, overrides, data=data, start=start, machine=facts.machine)
+    return run, (f"recipe: {name}, {why}", *reasons(run, facts, overrides))
+
+
+def _rates(config: RunConfig, rates: Sequence[float] | None) -> tuple[float, ...]:
+    from vitlab.recipes.paper import TABLE_4, rates_of
+
+    if rates is not None:
+        return tuple(rates)
+    name = config.name.removesuffix("-table2")
+    if name in TABLE_4:
+        return rates_of(name, config.model, batch=config.data.loader.batch_size)
+    return tuple(config.train.optimizer.lr * factor for factor in _SPREAD)
+
+
+def _rule(val: float | None, test: float | None) -> SplitRule | None:
+    """The rule that these shares make, None if neither is given."""
+    if val is None and test is None:
+        return None
+    from vitlab.config.data import SplitRule
+
+    plain = SplitRule()
+    return SplitRule(val=plain.val if val is None else val, test=plain.test if test is None else test)
+
+
+def _default_out(dataset: str, *, after: str = "") -> str:
+    """`runs/pets` for `data/pets/`, `pets.zip` or `folder:data/pets`."""
+    place = dataset.partition(":")[0] if dataset.startswith("generated") else dataset.rpartition(":")[2]
+    stem = Path(place).name.partition(".")[0] or "run"
+    return f"runs/{re.sub(r'[^A-Za-z0-9_-]+', '-', stem)}{after}"
+
+
+# --- data ---------------------------------------------------------------------------------------------------------------------
+
+
+def open_dataset(
+    data: str | os.PathLike[str],
+    *,
+    split: Split = "train",
+    image_size: Size | None = None,
+    transform: Callable[[Pixels], Any] | None = None,
+    label_column: str | None = None,
+) -> Dataset:
+    """Open a dataset as torch's DataLoader takes it: `len(dataset)`, `dataset[i].image`, `dataset[i].label`.
+
+    Args:
+        data: a folder of class folders, a zip, a CSV list, shards, digits, reader:path, ...
+        split: train, val, train+val, test or all
+        image_size: pixels; scales the shorter side of each image and crops the centre (default: images keep their sizes)
+        transform: a function of the pixels, uint8 (H, W, 3), applied after image_size (default: none)
+        label_column: column of the labels, if a list has several (default: the first that is known)
+    """
+    from vitlab.data.opening import open_dataset as open_by_spec
+
+    return open_by_spec(os.fspath(data), split=split, image_size=image_size, transform=transform, label_column=label_column)
+
+
+def list_data(name: str | None = None) -> Table | Facts:
+    """List the public datasets of the paper and of VTAB, or everything about one.
+
+    Args:
+        name: a dataset, to see its files, checksums, licence, citation, splits and how it is read (default: all of them)
+    """
+    from vitlab.data.catalog.facts import set_facts
+    from vitlab.data.catalog.sets import SETS, find_set
+    from vitlab.io.display import Facts, Table
+
+    if name is not None:
+        entry = find_set(name)
+        return Facts(set_facts(entry, json=True), shown=set_facts(entry, json=False))
+    return Table(
+        {
+            "name": entry.name,
+            "title": entry.title,
+            "images": sum(entry.counts.values()),
+            "classes": entry.classes,
+            "bytes": entry.size,
+            "fetch": "by hand" if entry.by_hand else "yes",
+            "licence": entry.licence,
+        }
+        for entry in SETS
+    )
+
+
+def fetch_data(
+    name: str, *, into: Folder | None = None, given: Sequence[str] = (), progress: ProgressCallback | None = None
+) -> Facts:
+    """Download a public dataset: resumed if interrupted, verified by its checksum, unpacked and ready to be read.
+
+    Args:
+        name: a dataset of `vitlab data list`
+        into: folder to put it into (default: data/NAME)
+        given: files or a folder downloaded by other means, to be verified and used in place of a download (default: download)
+    """
+    from vitlab.config.serialize import to_json
+    from vitlab.data.catalog.fetch import fetch
+    from vitlab.data.catalog.sets import find_set
+    from vitlab.io.display import Facts
+
+    entry = find_set(name)
+    folder = Path(into or f"data/{entry.name}").expanduser()
+    fetched = fetch(entry, folder, given=[Path(word).expanduser() for word in given], progress=progress or silent)
+    for file in fetched.files:
+        if not file.trusted:
+            _note(f"nobody publishes a checksum of {file.name}: its sha256 {file.sha256} is recorded and checked from now on")
+    _log.info("licence: %s", entry.licence)
+    facts: dict[str, Any] = {
+        "name": entry.name,
+        "folder": str(fetched.folder),
+        "files": to_json(fetched.files),
+        "data": fetched.data,
+    }
+    files = [f"{file.name} ({file.origin}, {file.bytes:,} bytes, sha256 {file.sha256})" for file in fetched.files]
+    return Facts(facts, shown=facts | {"files": files})
+
+
+def check_data(
+    data: str | os.PathLike[str],
+    *,
+    strict: bool = False,
+    label_column: str | None = None,
+    shown: int = 10,
+    progress: ProgressCallback | None = None,
+) -> DataCheck:
+    """Check a dataset by reading every image: broken files, duplicates, leaks between splits, class balance, sizes, odd modes.
+
+    Args:
+        data: a folder of class folders, a zip, a CSV list, shards, digits, reader:path, ...
+        strict: fail (exit code 1) if there is a problem
+        label_column: column of the labels, if a list has several (default: the first that is known)
+        shown: findings of each kind to print; JSON has all
+    """
+    from vitlab.data.quality.check import check_dataset
+    from vitlab.data.quality.summary import DataCheck
+
+    report = check_dataset(os.fspath(data), label_column=label_column, progress=progress or silent)
+    found = DataCheck(report=report, shown=shown)
+    if strict and found.problems:
+        raise _with_result(DataError(f"{os.fspath(data)}: {'; '.join(found.problems)}"), found)
+    return found
+
+
+def pack_data(
+    data: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    split: Split = "all",
+    name: str | None = None,
+    shard_mib: int = 256,
+    max_side: int | None = None,
+    quality: int = 95,
+    shuffle: int | None = None,
+    broken: OnBroken = "fail",
+    progress: ProgressCallback | None = None,
+) -> Facts:
+    """Write a dataset as tar shards in the WebDataset layout: the same bytes each time, and resumed if interrupted.
+
+    Args:
+        data: a folder of class folders, a zip, a CSV list, digits, reader:path, ...
+        folder: where the shards go: a new folder, or one where packing was interrupted
+        split: the split to pack
+        name: beginning of each shard's name: NAME-train-000000.tar (default: none)
+        shard_mib: mebibytes of a shard at most
+        max_side: resize images whose longer side has more pixels (default: bytes stay as they are)
+        quality: of JPEG and WebP images that are resized, 1 to 100
+        shuffle: seed of a shuffled order, for readers that cannot shuffle (default: keep the order)
+        broken: what to do with an image that cannot be read
+    """
+    from vitlab.config.data import PackConfig
+    from vitlab.config.serialize import to_json
+    from vitlab.data.pack import pack
+    from vitlab.io.display import Facts
+
+    config = PackConfig(
+        name=name, shard_bytes=shard_mib * 2**20, max_side=max_side, quality=quality, shuffle=shuffle, broken=broken
+    )
+    packed = pack(os.fspath(data), Path(folder).expanduser(), split=split, config=config, progress=progress or silent)
+    if packed.reused:
+        _note(f"{packed.reused:,} shards were there already")
+    for skipped in packed.skipped:
+        _log.warning("skipped: %s", skipped)
+    facts = {"folder": str(packed.folder), "images": packed.images, "skipped": list(packed.skipped), "reused": packed.reused}
+    shards = [f"{shard.name} ({shard.images:,} images, {shard.bytes:,} bytes)" for shard in packed.shards]
+    shown: dict[str, Any] = {"data": str(packed.folder), "images": packed.images, "skipped": len(packed.skipped), "shards": shards}
+    return Facts({**facts, "shards": to_json(packed.shards)}, shown=shown)
+
+
+def show_data(
+    data: str | os.PathLike[str],
+    *,
+    out: FileName,
+    count: int = 64,
+    seed: int = 0,
+    side: int = 96,
+    split: Split = "all",
+    progress: ProgressCallback | None = None,
+) -> Facts:
+    """Write a contact sheet: some images of each class with their labels, as one PNG.
+
+    Args:
+        data: a folder of class folders, a zip, a CSV list, shards, digits, generated, reader:path, ...
+        out: the PNG file to write
+        count: about how many images
+        seed: of the choice of images
+        side: pixels of the square that an image is fitted into
+        split: the split to choose from
+    """
+    from vitlab.data.opening import open_dataset as open_by_spec
+    from vitlab.data.quality.contact_sheet import write_sheet
+    from vitlab.io.display import Facts
+
+    dataset = open_by_spec(os.fspath(data), split=split)
+    shown = write_sheet(
+        dataset, Path(out).expanduser(), title=os.fspath(data), count=count, seed=seed, side=side, progress=progress or silent
+    )
+    facts = {"file": os.fspath(out), "images": shown.images, "classes": shown.classes, "broken": shown.broken}
+    return Facts({**facts, "image_size": [shown.height, shown.width]})
+
+
+# --- studies ------------------------------------------------------------------------------------------------------------------
+
+
+def quickstart(
+    *, out: Folder | None = None, budget: Literal["full", "tiny"] = "full", progress: ProgressCallback | None = None
+) -> Facts:
+    """Pre-train a small ViT on synthetic letters, fine-tune it on digits, and compare it with one trained from scratch.
+
+    Args:
+        out: folder for everything; what is unfinished there is resumed (default: runs/quickstart, or runs/quickstart-tiny)
+        budget: full takes minutes; tiny takes seconds and learns nothing, to see that everything works
+    """
+    from vitlab.studies.summary import run_quickstart
+
+    folder = Path(out or ("runs/quickstart" if budget == "full" else f"runs/quickstart-{budget}"))
+    return run_quickstart(folder, budget, progress or silent, _log.info)
+
+
+def study_compare(
+    models: Sequence[str] = (),
+    *,
+    image_size: str | Sequence[Size] | None = None,
+    speed: bool = False,
+    batch_size: int = 4,
+    rounds: int = 5,
+    checkpoints: Names | None = None,
+    data: str | os.PathLike[str] | None = None,
+    plot: FileName | None = None,
+    progress: ProgressCallback | None = None,
+) -> Table:
+    """Compare any models in one table: parameters, multiply-adds, activations, memory, published accuracy, and speed here.
+
+    Args:
+        models: names: ViT-B/16, R50+ViT-B/16, BiT-R50x1, Swin-T, ConvNeXt-B, EfficientNet-B0, LSTM-S/16, ...
+            (default: Swin and ConvNeXt)
+        image_size: image sizes, each model at each of them: 224,384 (default: 224 and 384; each model's own if models are named)
+        speed: measure images/s here, all models in turn, and the memory of a process with each of them
+        batch_size: images at once, for speed
+        rounds: how often each model is measured
+        checkpoints: trained models to evaluate on data: their accuracy becomes a column (default: none)
+        data: labelled images to evaluate checkpoints on (default: none)
+        plot: .png or .svg file to draw accuracy (or, with speed, images/s) against multiply-adds into (default: none)
+    """
+    if (checkpoints is None) != (data is None):
+        raise UsageError("checkpoints and data go together")
+    from vitlab.studies.summary import compare_models
+
+    words = image_size.split(",") if isinstance(image_size, str) else image_size
+    return compare_models(
+        tuple(models),
+        sizes=None if words is None else tuple(_size_of(word) for word in words),
+        speed=speed,
+        batch_size=batch_size,
+        rounds=rounds,
+        checkpoints=None if checkpoints is None else tuple(checkpoints.split(",") if isinstance(checkpoints, str) else checkpoints),
+        data=None if data is None else os.fspath(data),
+        plot=None if plot is None else Path(plot),
+        notify=_log.info,
+        progress=progress or silent,
+    )
+
+
+def study_transfer(
+    *,
+    out: Folder = "runs/transfer",
+    shots: Numbers = (3, 10, 30, 100),
+    letters: int = 40_000,
+    steps: int = 200,
+    progress: ProgressCallback | None = None,
+) -> Table:
+    """Compare model families with and without pre-training, by the number of labels: figures 3 and 4 of the paper in small.
+
+    An interrupted study resumes with the same command.
+
+    Args:
+        out: folder for everything, and the plot transfer.png; what is unfinished there is resumed
+        shots: labels of each digit
+        letters: synthetic letters that each family is pre-trained on
+        steps: steps of each fine-tuning
+    """
+    from vitlab.studies.summary import run_transfer
+
+    return run_transfer(Path(out), tuple(shots), letters=letters, steps=steps, notify=_log.info, progress=progress or silent)
+
+
+def study_positions(
+    *, out: Folder = "runs/positions", images: int = 30_000, seeds: int = 2, progress: ProgressCallback | None = None
+) -> Table:
+    """Compare all position embeddings at every place in a ViT: Table 8 of the paper in small, the paper's numbers beside.
+
+    An interrupted study resumes with the same command.
+
+    Args:
+        out: folder for everything, and the plot positions.png; what is unfinished there is resumed
+        images: synthetic letters that each ViT is trained on
+        seeds: how often each is trained
+    """
+    from vitlab.studies.summary import run_positions
+
+    return run_positions(Path(out), images=images, seeds=seeds, notify=_log.info, progress=progress or silent)
+
+
+def study_noisy_student(
+    data: str | os.PathLike[str],
+    *,
+    unlabelled: str | os.PathLike[str] | None = None,
+    shots: int | None = None,
+    start: ModelLike | None = None,
+    teacher: ModelLike | None = None,
+    student: str | None = None,
+    out: Folder | None = None,
+    rounds: int = 2,
+    labels: PseudoLabels = "soft",
+    threshold: Fraction = 0.3,
+    per_class: int | None = None,
+    unbalanced: bool = False,
+    labelled_share: Fraction = 0.25,
+    randaugment: RandAugment = (2, 9.0),
+    dropout: Fraction = 0.1,
+    drop_path: Fraction = 0.1,
+    steps: int | None = None,
+    teacher_steps: int | None = None,
+    epochs: Positive | None = None,
+    batch_size: int | None = None,
+    lr: Positive | None = None,
+    image_size: Size | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    quiet: bool = False,
+    progress: ProgressCallback | None = None,
+) -> Table:
+    """Train on images without labels by Noisy Student: a teacher labels them, a student learns them with noise and teaches next.
+
+    Xie et al. 2020. An interrupted study resumes with the same command. Accuracy is measured on the test split.
+
+    Args:
+        data: labelled images: class folders, a zip, cifar10:PATH, ...
+        unlabelled: images without labels: any folder, a zip, ... (default: those whose labels shots hides)
+        shots: images of each class that keep their label; the others serve as unlabelled (default: all)
+        start: checkpoint that the teacher and every student start from (default: see teacher and student)
+        teacher: checkpoint of a teacher that knows the classes (default: trained on the labelled images)
+        student: model of the students, which are then trained from scratch (default: as the teacher)
+        out: folder for everything (default: runs/ and the data's name)
+        rounds: how many students, each the teacher of the next
+        labels: soft: the teacher's probabilities; hard: its choice
+        threshold: how probable a teacher's class must be for the image to be taken, 0 to 1
+        per_class: images taken of a class at most, the most confident first (default: all)
+        unbalanced: show classes as often as they come, not all equally often
+        labelled_share: share of images with true labels among those that a student sees, at least
+        randaugment: noise: layers and magnitude of RandAugment, or none
+        dropout: noise: share of units dropped
+        drop_path: noise: stochastic depth, the last layer's rate
+        steps: optimizer steps of each run (default: the recipe's own)
+        teacher_steps: optimizer steps of the teacher, which has fewer images and no noise (default: as of each run)
+        epochs: passes over the training images, in place of steps (default: the recipe's own)
+        seed: of the shots, initial weights, sampler, augmentation and dropout
+        workers: processes that read images (default: at most 2)
+    """
+    from vitlab.studies.config import NoisyStudent, NoisyStudentConfig
+    from vitlab.studies.summary import run_noisy_student
+
+    place = os.fspath(data)
+    study = NoisyStudent(
+        data=place,
+        unlabelled=None if unlabelled is None else os.fspath(unlabelled),
+        shots=shots,
+        teacher=None if teacher is None else _stored(teacher),
+        start=None if start is None else _stored(start),
+        student=student,
+        epochs=epochs,
+        steps=steps,
+        teacher_steps=teacher_steps,
+        batch_size=batch_size,
+        lr=lr,
+        image_size=None if image_size is None else pair("image_size", image_size),
+        seed=seed,
+        noisy=NoisyStudentConfig(
+            rounds=rounds,
+            labels=labels,
+            threshold=threshold,
+            per_class=per_class,
+            balanced=not unbalanced,
+            labelled_share=labelled_share,
+            randaugment=randaugment,
+            dropout=dropout,
+            drop_path=drop_path,
+        ),
+    )
+    folder = Path(out or _default_out(place, after="-noisy-student"))
+    return run_noisy_student(study, folder, workers=workers, quiet=quiet, notify=_log.info, progress=progress or silent)
+
+
+# --- what the functions above share -------------------------------------------------------------------------------------------
+
+
+class _Opening:
+    """How a checkpoint is opened and fed: the parameters of that name; None leaves each to the checkpoint."""
+
+    def __init__(
+        self,
+        image_size: Size | None,
+        resize: Resize | None,
+        resize_to: int | None,
+        interpolation: Interpolation | None,
+        labels: FileName | None,
+        heads: int | None,
+        grid: Size | None,
+        profile: str | None,
+    ) -> None:
+        self.loading: dict[str, Any] = {"image_size": image_size, "heads": heads, "grid": grid, "profile": profile}
+        self.feeding: dict[str, Any] = {"resize": resize, "resize_to": resize_to, "interpolation": interpolation}
+        self.labels = labels
+
+    def preprocess(self, own: Preprocess) -> Preprocess:
+        """The checkpoint's own preprocessing with what was asked for."""
+        given = {name: value for name, value in self.feeding.items() if value is not None}
+        resize = given.get("resize", own.resize)
+        if "resize_to" in given and resize != "short-side":
+            raise UsageError(f"resize_to is for resize='short-side', not {resize!r}")
+        if resize == "short-side" and own.resize != "short-side" and "resize_to" not in given:
+            given["resize_to"] = max(own.resize_to, *own.image_size)
+        return replace(own, **given)
+
+
+def _opened(model: ModelLike, opening: _Opening, *, device: str) -> Checkpoint:
+    """The checkpoint, on its device; what was guessed or changed is logged."""
+    from vitlab.checkpoints import Checkpoint, load
+    from vitlab.models.device import resolve_device
+
+    place = resolve_device(device)
+    labels = None if opening.labels is None else _class_names(opening.labels)
+    if isinstance(model, Checkpoint):
+        _refuse_given("is for a file: give it to vitlab.load", **opening.loading)
+        checkpoint = model if labels is None else replace(model, labels=tuple(labels))
+    else:
+        checkpoint = load(os.fspath(model), **opening.loading, labels=labels)
+        _note_all(checkpoint.notes)
+    if device == "auto" and place.type != "cpu":
+        _note(f"device: {place}")
+    checkpoint.model.to(place)
+    return replace(checkpoint, preprocess=opening.preprocess(checkpoint.preprocess))
+
+
+def _named_or_opened(model: ModelLike, image_size: tuple[int, int] | None) -> tuple[Checkpoint, bool]:
+    """A checkpoint, or the model of that name with random weights; and whether it is a checkpoint."""
+    from vitlab.checkpoints import Checkpoint
+
+    if isinstance(model, Checkpoint) or _is_checkpoint(os.fspath(model)):
+        return _opened(model, _Opening(image_size, None, None, None, None, None, None, None), device="cpu"), True
+    from vitlab.config.data import Preprocess
+    from vitlab.config.model import variant
+    from vitlab.models import build
+
+    config = variant(os.fspath(model), image_size=image_size)
+    middle = (0.5,) * config.channels
+    preprocess = Preprocess(image_size=config.image_size, resize_to=max(config.image_size), mean=middle, std=middle)
+    return Checkpoint(model=build(config).eval(), config=config, preprocess=preprocess), False
+
+
+def _device_of(checkpoint: Checkpoint) -> Any:
+    return next(checkpoint.model.parameters()).device
+
+
+def _class_names(path: FileName) -> Sequence[str]:
+    from vitlab.data.readers.manifest import read_bytes, read_classes
+
+    return read_classes(read_bytes(Path(path)), os.fspath(path))
+
+
+def _is_checkpoint(text: str) -> bool:
+    """Whether this names a file or folder that exists, or a model on the hub."""
+    return text.startswith("hub:") or os.path.exists(text)  # noqa: PTH110 (Path.exists raises on a name that is too long)
+
+
+def _name_of(model: ModelLike) -> str:
+    """What the model is called in results: its path, or the format it came from."""
+    return os.fspath(model) if isinstance(model, str | os.PathLike) else f"a checkpoint ({model.format})"
+
+
+def _stored(model: ModelLike) -> str:
+    """The path of a checkpoint that a run starts from: a run stores it in its config."""
+    from vitlab.checkpoints.reading import model_in
+
+    if not isinstance(model, str | os.PathLike):
+        raise UsageError("a run starts from a file", hint="vitlab.save(checkpoint, 'start.safetensors') writes one")
+    text = os.fspath(model)
+    return text if text.startswith("hub:") else str(model_in(Path(text)))
+
+
+def _size_of(word: str | Size) -> tuple[int, int]:
+    """`224`, `160x224`, 224 or (160, 224)."""
+    if not isinstance(word, str):
+        return pair("image_size", word)
+    match = re.fullmatch(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8}))?", word)
+    if match is None:
+        raise UsageError(f"{word!r} is neither one number (224) nor height x width (160x224)")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _refuse_given(why: str, **options: object) -> None:
+    """UsageError for the first of these options that was given."""
+    for option, value in options.items():
+        if value is not None:
+            raise UsageError(f"{option} {why}")
+
+
+def _refuse_present(path: Path, overwrite: bool) -> None:
+    if path.exists() and not overwrite:
+        raise DataError(f"{path} exists already", hint="--overwrite replaces it")
+
+
+def _with_result(error: DataError, result: Any) -> DataError:
+    """The error of a strict call, with what was found: the command line prints that first."""
+    error.result = result
+    return error
+
+
+def _note(text: str) -> None:
+    _log.info("note: %s", text)
+
+
+def _note_all(notes: Iterable[str]) -> None:
+    for line in notes:
+        _note(line)
+
+
+def _say_all(sentences: Iterable[str]) -> None:
+    """Sentences that begin with what they are about; under torchrun the leading process says them for all."""
+    from vitlab.training.distributed import is_main_process
+
+    if is_main_process():
+        for sentence in sentences:
+            _log.info("%s", sentence)

@@ -1,0 +1,161 @@
+"""What the command line writes: results to stdout; errors, hints, notes and progress to stderr, each on one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from vitlab.errors import VitlabError
+from vitlab.io.progress import ProgressCallback
+from vitlab.io.text import printable
+
+_LINE_EVERY = 10.0  # seconds between two lines of progress without a terminal
+_STALE = 2.0  # seconds after which a bar that does not move makes room for another
+
+
+def show(value: Any, *, as_json: bool) -> None:
+    """Print a result as its table, or as one JSON value."""
+    if as_json:
+        print(json.dumps(value.to_json(), indent=2, allow_nan=False))
+    elif text := str(value):
+        print(text)
+
+
+def error(fault: VitlabError) -> None:
+    """Print `error: ...` and, if there is one, `hint: ...`."""
+    note(f"error: {fault.message}")
+    if fault.hint is not None:
+        note(f"hint: {fault.hint}")
+
+
+def note(text: str) -> None:
+    """Print one line that is not part of the result."""
+    print(printable(text), file=sys.stderr)
+
+
+class Notes(logging.Handler):
+    """Prints what vitlab logs: notes, what was chosen, images that could not be read."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one message."""
+        note(record.getMessage())
+
+
+@contextmanager
+def logged() -> Iterator[None]:
+    """Within the block, print what vitlab logs; under torchrun only the first process does."""
+    log, handler = logging.getLogger("vitlab"), Notes()
+    level, propagates = log.level, log.propagate
+    if os.environ.get("RANK", "0") == "0":
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagates
+
+
+@contextmanager
+def bar(*, of_bytes: bool = False) -> Iterator[ProgressCallback]:
+    """A progress callback: bars on a terminal, which go away when the block ends; elsewhere a line every ten seconds."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn() if of_bytes else MofNCompleteColumn(),
+        TextColumn("{task.fields[speed_text]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        tasks: dict[str, tuple[TaskID, float]] = {}
+
+        def progress(description: str, done: int, total: int | None) -> None:
+            now = time.monotonic()
+            if description not in tasks:
+                for other, (task, moved) in list(tasks.items()):
+                    if now - moved > _STALE or display._tasks[task].finished:
+                        display.remove_task(tasks.pop(other)[0])
+                tasks[description] = display.add_task(printable(description), total=total, speed_text=""), now
+            task, _ = tasks[description]
+            tasks[description] = task, now
+            speed = display._tasks[task].speed
+            text = "" if not speed else f"{speed / 1e6:.1f} MB/s" if of_bytes else f"{speed:.1f}/s"
+            display.update(task, completed=done, total=total, speed_text=text)
+
+        yield progress
+
+
+class _Lines:
+    """A line every ten seconds: what is done, how much of it, and of how much."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+
+    def __call__(self, description: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if now - self._last.setdefault(description, now) >= _LINE_EVERY:
+            self._last[description] = now
+            note(f"{description}: {done:,}" + (f" of {total:,} ({100 * done // total} %)" if total else ""))
+
+
+def reader_left() -> bool:
+    """Whether our own output is what broke; if so, nothing more goes there, not even as the interpreter ends."""
+    left = [stream for stream in (sys.stdout, sys.stderr) if _is_broken(stream)]
+    for stream in left:
+        _discard(stream)
+    return bool(left)
+
+
+def give_up() -> None:
+    """Drop what standard output still holds, so that the interpreter's end does not try to write it again."""
+    _discard(sys.stdout)
+
+
+def _is_broken(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        return True
+    if sys.platform == "win32":
+        return False
+    # An unbuffered stream (PYTHONUNBUFFERED) has nothing left to flush: ask the system whether its pipe has a reader.
+    import select
+
+    try:
+        descriptor = stream.fileno()
+    except io.UnsupportedOperation:  # replaced by an object that is no file
+        return False
+    asked = select.poll()
+    asked.register(descriptor, 0)
+    return any(events & select.POLLERR for _, events in asked.poll(0))
+
+
+def _discard(stream: TextIO) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -1,0 +1,403 @@
+"""Function -> options: the command line of a verb, read from the signature and docstring of its function in `vitlab.api`.
+
+Parameters before the `*` are given by their place, the others as `--options`. How one word becomes a value is decided by the
+parameter's annotation: `WORDS` says what each of api.py's types is on a command line. tyro does the parsing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import math
+import os
+import re
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field, make_dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import Annotated, Any, Literal, TextIO, Union, get_args, get_origin, get_type_hints
+
+import tyro
+from tyro.constructors import PrimitiveConstructorSpec
+
+from vitlab import api
+from vitlab.config import data, renamed
+from vitlab.config.run import RunConfig
+from vitlab.config.train import Precision, Strategy
+from vitlab.errors import UsageError, did_you_mean
+from vitlab.interpretation import config as interpretation
+from vitlab.recipes.table import RECIPES
+from vitlab.studies.config import PseudoLabels
+
+NAMES = {"start": "from", "given": "from", "target": "class"}
+"""Parameters whose option has another name: `from` and `class` are words of Python."""
+
+NOT_OPTIONS = ("progress",)
+
+
+# --- words of the command line -> values --------------------------------------------------------------------------------------
+
+
+def _word(metavar: str, read: Callable[[str], Any] = str, *, many: bool = False) -> type:
+    """A type of api.py as the command line has it: `read` makes a value of a word or raises ValueError; `many` takes several."""
+    return type(metavar, (), {"metavar": metavar, "read": staticmethod(read), "many": many})
+
+
+def count(word: str) -> int:
+    """A whole number of at least 0."""
+    if not re.fullmatch(r"[0-9]{1,18}", word):
+        raise ValueError(f"{word!r} is not a whole number of at least 0")
+    return int(word)
+
+
+def whole(word: str) -> int:
+    """A whole number."""
+    if not re.fullmatch(r"-?[0-9]{1,18}", word):
+        raise ValueError(f"{word!r} is not a whole number")
+    return int(word)
+
+
+def number(word: str) -> float:
+    """A number."""
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{word!r} is not a number")
+    return value
+
+
+def positive(word: str) -> float:
+    """A number above 0."""
+    with contextlib.suppress(ValueError):
+        if (value := number(word)) > 0:
+            return value
+    raise ValueError(f"{word!r} is not a number above 0")
+
+
+def fraction(word: str) -> float:
+    """A number of at least 0 and below 1."""
+    with contextlib.suppress(ValueError):
+        if 0 <= (value := number(word)) < 1:
+            return value
+    raise ValueError(f"{word!r} is not a number of at least 0 and below 1")
+
+
+def size(word: str) -> tuple[int, int]:
+    """`224` or `160x224`: one side for both, or height x width, each at least 1."""
+    match = re.fullmatch(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8}))?", word)
+    if match is None:
+        raise ValueError(f"{word!r} is neither one number (224) nor height x width (160x224)")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def numbers(word: str) -> tuple[int, ...]:
+    """`1,5,10`: whole numbers of at least 1."""
+    parts = tuple(count(part) for part in word.split(","))
+    if not all(parts):
+        raise ValueError(f"{word!r}: each number is at least 1")
+    return parts
+
+
+def rates(word: str) -> tuple[float, ...]:
+    """`0.001,0.003`: numbers above 0."""
+    return tuple(positive(part) for part in word.split(","))
+
+
+def severities(word: str) -> tuple[int, ...]:
+    """`3`, `1-5` or `1,3,5`."""
+    if not re.fullmatch(r"[1-5](-[1-5])?(,[1-5](-[1-5])?)*", word):
+        raise ValueError(f"{word!r} is neither a severity from 1 to 5, nor a range (1-5), nor a list (1,3,5)")
+    found: set[int] = set()
+    for part in word.split(","):
+        low, _, high = part.partition("-")
+        if int(high or low) < int(low):
+            raise ValueError(f"{part!r} runs backwards")
+        found.update(range(int(low), int(high or low) + 1))
+    return tuple(sorted(found))
+
+
+def patch(word: str) -> str | tuple[int, int]:
+    """`3,5`, `class` or `distill`."""
+    if word in ("class", "distill"):
+        return word
+    if not (match := re.fullmatch(r"([0-9]{1,9}),([0-9]{1,9})", word)):
+        raise ValueError(f"{word!r} is neither row,column of a patch (3,5) nor class nor distill")
+    return int(match[1]), int(match[2])
+
+
+def strength(word: str) -> tuple[int, float] | None:
+    """`2,9` or `none`."""
+    if word == "none":
+        return None
+    if not (match := re.fullmatch(r"([0-9]{1,9}),([0-9.]{1,9})", word)):
+        raise ValueError(f"{word!r} is neither none nor layers,magnitude (2,9)")
+    return int(match[1]), number(match[2])
+
+
+def recipe(word: str) -> str:
+    """The name of a recipe."""
+    if word not in RECIPES:
+        raise ValueError(f"no recipe called {word!r}: {did_you_mean(word, list(RECIPES)) or 'they are ' + ', '.join(RECIPES)}")
+    return word
+
+
+def existing(word: str) -> str:
+    """A file or folder that exists, or a model on the hub (`hub:owner/name`)."""
+    if not word.startswith("hub:") and not os.path.exists(word):  # noqa: PTH110 (Path.exists raises on a name that is too long)
+        raise ValueError(f"no file or folder called {word!r}")
+    return word
+
+
+# What the names in annotations of api.py are here.
+WORDS: dict[str, Any] = {
+    "FileName": _word("FILE"),
+    "Folder": _word("FOLDER"),
+    "ModelLike": _word("MODEL", existing),
+    "ImagesLike": _word("IMAGE|DIR|GLOB|ZIP|-", many=True),
+    "Size": _word("HxW", size),
+    "Names": _word("NAME,..."),
+    "Numbers": _word("N,...", numbers),
+    "Rates": _word("X,...", rates),
+    "Severities": _word("1-5", severities),
+    "Patch": _word("ROW,COLUMN|class|distill", patch),
+    "RandAugment": _word("N,X|none", strength),
+    "RecipeName": _word("NAME", recipe),
+    "Fraction": _word("X", fraction),
+    "Positive": _word("X", positive),
+    "Split": data.Split,
+    "Resize": data.Resize,
+    "Interpolation": data.Interpolation,
+    "CorruptPolicy": data.CorruptPolicy,
+    "OnBroken": data.OnBroken,
+    "FigureName": _word("NAME"),
+    "Form": interpretation.Form,
+    "Occluder": interpretation.Occluder,
+    "Overlay": interpretation.Overlay,
+    "Theme": interpretation.Theme,
+    "Precision": Precision,
+    "Strategy": Strategy,
+    "PseudoLabels": PseudoLabels,
+    "BackendName": Literal["auto", "torch", "compile", "onnxruntime", "openvino"],
+    "ResultFormat": Literal["text", "jsonl", "csv", "parquet"],
+    "RunConfig": RunConfig,
+    "TextIO": TextIO,
+    "Run": str,
+    "ProgressCallback": object,
+}
+_PLAIN = {str: _word("TEXT"), int: _word("N", count), float: _word("X", number)}
+
+
+def _choice(kind: Any) -> type:
+    """One of the words of a `Literal` type."""
+    words = get_args(kind)
+
+    def read(word: str) -> str:
+        if word not in words:
+            near = did_you_mean(word, words)
+            raise ValueError(f"{word!r} is not one of {', '.join(words)}" + (f"; {near}" if near else ""))
+        return word
+
+    return _word("{" + ",".join(words) + "}", read)
+
+
+def _kind(annotation: Any) -> Any:
+    """What a parameter is here: bool, or a word; of a union the first member that a word can spell."""
+    members = [annotation] if get_origin(annotation) not in (Union, types.UnionType) else list(get_args(annotation))
+    for member in members:
+        if isinstance(member, type) and hasattr(member, "metavar"):
+            return member
+    for member in members:
+        if member is bool:
+            return bool
+        if get_origin(member) is Literal:
+            return _choice(member)
+        if member in _PLAIN:
+            return _PLAIN[member]
+        if get_origin(member) in (Sequence, tuple) and get_args(member)[0] is str:
+            return _word("NAME", many=True)
+    raise TypeError(f"{annotation} has no spelling on a command line")
+
+
+# --- signature -> options -----------------------------------------------------------------------------------------------------
+
+
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a function that are options of its verb."""
+    return [one for one in inspect.signature(function).parameters.values() if one.name not in NOT_OPTIONS]
+
+
+@cache
+def _arguments(function: Callable[..., Any]) -> type:
+    """A dataclass for tyro: one field a parameter, and `json`."""
+    asked = parameters(function)
+    annotations = {one.name: one.annotation for one in asked}
+    hints = get_type_hints(
+        type("Hints", (), {"__annotations__": annotations}), {**vars(api), **WORDS, "os": os}, include_extras=True
+    )
+    helps = documentation(function)
+    fields = [_field(one, _kind(hints[one.name]), *helps[one.name]) for one in asked]
+    fields.append(("json", Annotated[bool, tyro.conf.arg(name="json", help="print JSON")], field(default=False)))
+    made = make_dataclass(function.__name__, fields, kw_only=True)
+    made.__doc__ = description(function)
+    return made
+
+
+def _field(parameter: inspect.Parameter, kind: Any, text: str, unset: str | None) -> tuple[str, Any, Any]:
+    name, default = NAMES.get(parameter.name, parameter.name), parameter.default
+    by_place = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name not in NAMES
+    hint = f"(default: {unset})" if unset is not None else "" if default is False else None
+    value = field() if default is parameter.empty else field(default=default)
+    if kind is bool:
+        return parameter.name, Annotated[bool, tyro.conf.arg(name=name, help=text, help_behavior_hint=hint)], value
+    metavar = kind.metavar if kind not in _PLAIN.values() or not by_place else parameter.name.upper()
+    arg = tyro.conf.arg(name=name, help=text, metavar=metavar, help_behavior_hint=hint)
+    if kind.many:
+        shape: Any = Annotated[tuple[str, ...], arg]
+    else:
+        spec = PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=metavar,
+            instance_from_str=lambda words: kind.read(words[0]),
+            is_instance=lambda value: value is not None,
+            str_from_instance=lambda value: [",".join(map(str, value)) if isinstance(value, tuple) else str(value)],
+        )
+        # None first: tyro then knows a default of None at once; for `X | None` it imports typeguard, 60 ms a start.
+        shape = Annotated[Union[None, str] if default is None else str, spec, arg]  # noqa: UP007, RUF036
+    return parameter.name, Annotated[shape, tyro.conf.Positional] if by_place else shape, value
+
+
+def description(function: Callable[..., Any]) -> str:
+    """What a verb does: the docstring without its arguments and what is returned."""
+    text = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:")[0]
+    return "\n\n".join(part for part in text.strip().split("\n\n") if not part.startswith("Returns"))
+
+
+def summary(function: Callable[..., Any]) -> str:
+    """The first sentence, for a list of verbs."""
+    first = description(function).split("\n\n")[0].replace("\n", " ")
+    return re.split(r"(?<=[a-z)])[.:] ", first, maxsplit=1)[0].rstrip(".")
+
+
+def documentation(function: Callable[..., Any]) -> dict[str, tuple[str, str | None]]:
+    """Parameter -> its help, and what leaving it out means if that is said as `(default: ...)`.
+
+    Parameters that several functions share are documented at `predict` and `finetune`.
+    """
+    first, second = (api.finetune, api.predict) if "lr" in inspect.signature(function).parameters else (api.predict, api.finetune)
+    found = {**_documented(second), **_documented(first), **_documented(function)}
+    return {one.name: found[one.name] for one in parameters(function)}
+
+
+def _documented(function: Callable[..., Any]) -> dict[str, tuple[str, str | None]]:
+    section = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:\n")[2]
+    found: dict[str, tuple[str, str | None]] = {}
+    for entry in re.split(r"\n(?= {4}\w)", section):
+        name, colon, text = entry.strip().partition(":")
+        if colon:
+            text = " ".join(text.split())
+            match = re.fullmatch(r"(.*?) ?\(default: (.*)\)", text)
+            found[name] = (match[1], match[2]) if match else (text, None)
+    return found
+
+
+# --- parsing, and errors in one line ------------------------------------------------------------------------------------------
+
+
+def parse(
+    function: Callable[..., Any], words: Sequence[str], *, verb: str, notice: Callable[[str], None]
+) -> tuple[dict[str, Any], bool]:
+    """The arguments of a function from the words of a command line, and whether JSON is asked for.
+
+    UsageError for words that cannot be understood; `--help` prints a page and raises SystemExit.
+    """
+    arguments, words = _arguments(function), _of_today(words, verb, notice)
+    heard = io.StringIO()
+    try:
+        # tyro draws for the terminal it sees. Here it sees none, and so writes plain text that _usage_error can read.
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(heard), _columns(4096):
+            filled = _fill(arguments, words, verb)
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise _usage_error(heard.getvalue(), arguments, words, verb) from None
+        filled = _fill(arguments, words, verb)  # a help page was asked for: now let it be seen
+    given = dict(vars(filled))
+    as_json = given.pop("json")
+    return given, as_json
+
+
+def _fill(arguments: type, words: Sequence[str], verb: str) -> Any:
+    return tyro.cli(arguments, prog=f"vitlab {verb}", args=list(words), config=(tyro.conf.FlagCreatePairsOff,))
+
+
+def _of_today(words: Sequence[str], verb: str, notice: Callable[[str], None]) -> list[str]:
+    """The words with options of earlier releases replaced; a notice says so."""
+    table = renamed.OPTIONS.get(verb, {})
+    found = list[str]()
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option not in table:
+            found.append(word)
+            continue
+        new = table[option]
+        notice(f"note: {option} is now {new or 'given without an option'}; the old name goes away in the next release")
+        found += [new + equals + value] if new else [value] if equals else []
+    return found
+
+
+@contextlib.contextmanager
+def _columns(width: int) -> Iterator[None]:
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(width)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
+
+
+def _usage_error(box: str, arguments: type, words: Sequence[str], verb: str) -> UsageError:
+    """What tyro says in a box of many lines, in one line and a hint. A text not foreseen here keeps its own words."""
+    ways = f"vitlab {verb} --help lists what it takes"
+    options = _options(arguments, verb)
+    for word in words:
+        option = word.partition("=")[0]
+        if re.match(r"--?[A-Za-z]", option) and option.replace("_", "-") not in options:
+            near = get_close_matches(option.lstrip("-"), [name.lstrip("-") for name in options], n=1)
+            return UsageError(f"no option called {option}", hint=f"did you mean --{near[0]}?" if near else ways)
+    parts = _parts(box)
+    text = " ".join(line.strip() for line in parts[0]) if parts else "the command line was not understood"
+    if text.startswith("Missing from"):
+        names = [line.split()[0] for line in parts[0] if re.match(r" {4}\S", line)]
+        return UsageError(f"missing {', '.join(names)}", hint=ways)
+    if match := re.match(r"Unrecognized options: (.+)", text):
+        first = max((word for word in words if match[1].startswith(word)), key=len, default=match[1])
+        return UsageError(f"unexpected argument {first!r}", hint=ways)
+    if match := re.match(r"Missing value for argument '(.+?)'", text):
+        return UsageError(f"{match[1]} needs a value", hint=ways)
+    return UsageError(text.removeprefix("Error parsing "), hint=ways)
+
+
+def _options(arguments: type, verb: str) -> list[str]:
+    """Every `--option` on the help page, and `-h`."""
+    page = io.StringIO()
+    with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit), _columns(4096):
+        _fill(arguments, ["--help"], verb)
+    return ["-h", *re.findall(r"(?<!\S)--[a-z][\w.:-]*", page.getvalue())]
+
+
+def _parts(box: str) -> list[list[str]]:
+    """The lines under a box's title, parted at its rules and empty lines. Text stands two spaces in, plus its own."""
+    parts: list[list[str]] = [[]]
+    for line in box.splitlines()[1:]:
+        text = line.removeprefix("  ").rstrip()
+        if re.fullmatch(r"[ -]*", text):
+            parts.append([])
+        else:
+            parts[-1].append(text)
+    return [part for part in parts if part]

@@ -1,0 +1,108 @@
+"""The report of `vitlab data check` as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vitlab.config.serialize import to_json
+from vitlab.data.quality.check import Image, Report, Spread, Twins
+from vitlab.io.display import Block, Displayed
+from vitlab.io.text import printable
+
+_MEMBERS = 4  # images of a group that are printed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataCheck(Displayed):
+    """What was found in a dataset: `report` has everything, `problems` what should be repaired before training.
+
+    At most `shown` findings of each kind are printed.
+    """
+
+    report: Report
+    shown: int = 10
+
+    @property
+    def problems(self) -> list[str]:
+        """What should be repaired before training, the gravest first, a sentence each."""
+        return [problem.said for problem in self.report.problems()]
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole report, its problems and remarks first."""
+        report = self.report
+        everything = to_json(report)
+        assert isinstance(everything, dict)
+        problems = [to_json(problem) for problem in report.problems()]
+        return {"problems": problems, "remarks": report.remarks(), "imbalance": report.imbalance, **everything}
+
+    def tables(self) -> Iterable[Block]:
+        """What is there, what is wrong, and the first findings of each kind."""
+        report = self.report
+        problems = report.problems()
+        leaks = [twins for twins in report.twins if twins.leak]
+        conflicts = [twins for twins in report.twins if twins.conflict and not twins.leak]
+        within = [twins for twins in report.twins if not twins.leak and not twins.conflict]
+        yield _facts(report)
+        yield from _lines("problems" if problems else "no problems", [f"{problem.kind}: {problem.said}" for problem in problems])
+        yield from _lines("remarks", report.remarks(), empty=False)
+        yield from self._section("faults", [f"{fault.place}: {fault.reason}" for fault in report.faults])
+        yield from self._section("broken images", [broken.reason for broken in report.broken])
+        yield from self._section("leaks between splits", [_group(twins) for twins in leaks])
+        yield from self._section("the same image with different labels", [_group(twins) for twins in conflicts])
+        yield from self._section("duplicates within a split", [_group(twins) for twins in within])
+        yield from self._section("odd images", [f"{odd.what}: {odd.image.name}" for odd in report.odd])
+        yield from _lines("classes", self._classes(), empty=False)
+
+    def _section(self, title: str, lines: Sequence[str]) -> Iterable[Block]:
+        if not lines or not self.shown:
+            return
+        more = [f"and {len(lines) - self.shown:,} more (--shown {len(lines)}, or --json)"] if len(lines) > self.shown else []
+        yield from _lines(title, [*lines[: self.shown], *more])
+
+    def _classes(self) -> list[str]:
+        """The smallest and the largest classes, or all if they are few."""
+        ordered = sorted(self.report.classes, key=lambda entry: (entry.total, entry.label))
+        lines = [f"{entry.total:,}  {entry.label}" + (f"  ({_counts(entry.splits)})" if entry.splits else "") for entry in ordered]
+        if len(lines) <= 2 * self.shown:
+            return lines
+        return [*lines[: self.shown], f"... {len(lines) - 2 * self.shown:,} more ...", *lines[-self.shown :]] if self.shown else []
+
+
+def _lines(title: str, lines: Sequence[str], *, empty: bool = True) -> Iterable[Block]:
+    if lines or empty:
+        yield "\n".join([title, *(f"  {printable(line)}" for line in lines)])
+
+
+def _facts(report: Report) -> dict[str, Any]:
+    splits = f" ({_counts(report.splits)})" if report.splits else ""
+    facts: dict[str, Any] = {"data": report.data, "images": f"{report.images:,}{splits}"}
+    counts = [entry.total for entry in report.classes]
+    if counts:
+        ratio = "" if report.imbalance is None else f", ratio {report.imbalance:.3g}"
+        facts["classes"] = f"{len(counts):,}: {min(counts):,} to {max(counts):,} images each{ratio}"
+    if report.sizes is not None:
+        facts["sizes"] = f"height {_spread(report.sizes.height)}, width {_spread(report.sizes.width)} pixels"
+    facts["stored"] = "; ".join(f"{kind}: {count:,}" for kind, count in report.stored.items()) or None
+    return facts
+
+
+def _counts(splits: dict[str, int]) -> str:
+    return ", ".join(f"{split} {count:,}" for split, count in splits.items())
+
+
+def _spread(spread: Spread) -> str:
+    if spread.least == spread.most:
+        return f"{spread.least:,}"
+    return f"{spread.least:,} to {spread.most:,} (median {spread.median:,})"
+
+
+def _group(twins: Twins) -> str:
+    how = "identical" if twins.exact else f"{twins.likeness:.3f} alike" + (", mirrored" if twins.mirrored else "")
+    more = f" = {len(twins.images) - _MEMBERS:,} more" if len(twins.images) > _MEMBERS else ""
+    return f"{how}: {' = '.join(map(_image, twins.images[:_MEMBERS]))}{more}"
+
+
+def _image(image: Image) -> str:
+    return f"{image.name} [{', '.join(word for word in (image.split, image.label) if word)}]"

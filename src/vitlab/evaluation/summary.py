@@ -1,0 +1,226 @@
+"""`vitlab.evaluate` behind its options: the checkpoint's own head, or classifiers trained on its features, on any data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitlab.checkpoints import Checkpoint
+from vitlab.config.data import Preprocess, Split
+from vitlab.config.evaluation import EvaluateConfig, FewShotConfig, KnnConfig, ProbeConfig, VtabConfig
+from vitlab.config.serialize import to_json
+from vitlab.data.batch import Failure
+from vitlab.data.dataset import Dataset
+from vitlab.errors import UsageError
+from vitlab.evaluation.corruptions import chosen_corruptions
+from vitlab.evaluation.evaluation import Evaluation, Robustness, evaluate, name_in, open_split, robustness, write_per_image
+from vitlab.evaluation.frozen import FrozenConfig, FrozenEvaluation, evaluate_frozen, open_train_test
+from vitlab.evaluation.label_mapping import Targets, match_by_file, match_by_name, read_real
+from vitlab.evaluation.vtab import Vtab, vtab, with_vtab_preprocess
+from vitlab.io.progress import ProgressCallback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options of an evaluation, as `vitlab.evaluate` documents them."""
+
+    data: str | None
+    split: Split | None
+    label_column: str | None
+    config: EvaluateConfig
+    subset: bool
+    mapping: Path | None
+    real: str | None
+    corruptions: tuple[str, ...]
+    severities: tuple[int, ...]
+    per_image: Path | None
+    fewshot: bool
+    knn: bool
+    probe: bool
+    vtab: Path | None
+    shots: tuple[int, ...]
+    seeds: int
+    neighbours: tuple[int, ...] | None
+    vtab_test: int | None
+    vtab_splits: Path | None
+    cache: bool
+    own_resize: bool
+
+    @property
+    def learns(self) -> bool:
+        """Whether classifiers are trained on the features, in place of evaluating the checkpoint's head."""
+        return self.fewshot or self.knn or self.probe or self.vtab is not None
+
+    def check(self) -> None:
+        """Refuse, before a model is loaded, options that contradict each other."""
+        if self.subset and self.mapping is not None:
+            raise UsageError("subset and mapping are two ways to match classes", hint="leave one out")
+        if self.learns:
+            if self.config.merge:
+                raise UsageError("merge is about the checkpoint's own classes, and others are learned here")
+            for name in ("subset", "mapping", "real", "corruptions", "per_image"):
+                if getattr(self, name):
+                    raise UsageError(f"{name} is about the checkpoint's own classes, and others are learned here")
+        if self.vtab is not None:
+            if self.data is not None:
+                raise UsageError("vtab is in place of data", hint="vitlab evaluate MODEL --vtab FOLDER")
+            for name in ("fewshot", "knn", "probe", "split", "label_column"):
+                if getattr(self, name):
+                    raise UsageError(f"{name} is for data, and vtab has a protocol of its own")
+        elif self.data is None:
+            raise UsageError("missing DATA", hint="vitlab evaluate MODEL DATA")
+        chosen_corruptions(self.corruptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSummary:
+    """An evaluation: `top1`, `top5`, `loss`, `metrics`; everything is in `evaluation`.
+
+    `robustness` is set with corruptions; `features` with fewshot, knn or probe and `vtab` with vtab, in place of `evaluation`.
+    """
+
+    model: str
+    data: str
+    preprocess: Preprocess
+    evaluation: Evaluation | None = None
+    robustness: Robustness | None = None
+    features: FrozenEvaluation | None = None
+    vtab: Vtab | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def top1(self) -> float:
+        """Top-1 accuracy, from 0 to 1."""
+        return self._evaluation().top1
+
+    @property
+    def top5(self) -> float | None:
+        """Top-5 accuracy, from 0 to 1; None for a model with 5 classes or fewer."""
+        return self._evaluation().top5
+
+    @property
+    def loss(self) -> float:
+        """Cross-entropy in nats per image."""
+        return self._evaluation().loss
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Every metric by name; accuracies are from 0 to 1."""
+        if self.evaluation is not None:
+            return self.evaluation.metrics
+        assert self.features is not None, "vtab has its own table"
+        return self.features.metrics
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Images that could not be read; they count as wrong."""
+        if self.evaluation is not None:
+            return self.evaluation.logits.failures
+        return () if self.features is None else self.features.failures
+
+    def _evaluation(self) -> Evaluation:
+        if self.evaluation is None:
+            raise UsageError("the features were evaluated and not the head", hint="see .features or .vtab")
+        return self.evaluation
+
+    def _parts(self) -> list[Any]:
+        return [part for part in (self.evaluation, self.robustness, self.features, self.vtab) if part is not None]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        found: dict[str, Any] = {"checkpoint": self.model, "vtab" if self.vtab is not None else "data": self.data}
+        for part in (self.evaluation, self.features, self.vtab):
+            found |= {} if part is None else part.to_json()
+        if self.robustness is not None:
+            found["robustness"] = self.robustness.to_json()
+        return {**found, "preprocess": to_json(self.preprocess), "notes": list(self.notes)}
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self._parts()))
+
+    def _repr_html_(self) -> str:
+        return "".join(part._repr_html_() for part in self._parts())
+
+
+def summarise(checkpoint: Checkpoint, asked: Asked, *, name: str, progress: ProgressCallback) -> EvaluationSummary:
+    """Evaluate what was asked."""
+    if asked.vtab is not None:
+        return _vtab(checkpoint, asked, asked.vtab, name=name, progress=progress)
+    assert asked.data is not None, "checked before"
+    if asked.learns:
+        return _features(checkpoint, asked, asked.data, name=name, progress=progress)
+    return _head(checkpoint, asked, asked.data, name=name, progress=progress)
+
+
+def _head(checkpoint: Checkpoint, asked: Asked, data: str, *, name: str, progress: ProgressCallback) -> EvaluationSummary:
+    dataset, notes = open_split(data, asked.split, checkpoint, label_column=asked.label_column)
+    targets = _targets(checkpoint, dataset, asked)
+    found = evaluate(
+        checkpoint,
+        dataset,
+        targets,
+        real=_real(checkpoint, dataset, targets, asked),
+        config=asked.config,
+        progress=progress,
+    )
+    if asked.per_image is not None:
+        write_per_image(asked.per_image, found, dataset)
+    harder = None
+    if asked.corruptions:
+        harder = robustness(
+            checkpoint,
+            dataset,
+            found,
+            corruptions=chosen_corruptions(asked.corruptions),
+            severities=asked.severities,
+            config=asked.config,
+            progress=progress,
+        )
+    return EvaluationSummary(
+        model=name,
+        data=data,
+        preprocess=checkpoint.preprocess,
+        evaluation=found,
+        robustness=harder,
+        notes=(*checkpoint.notes, *notes, *targets.notes),
+    )
+
+
+def _targets(checkpoint: Checkpoint, dataset: Dataset, asked: Asked) -> Targets:
+    classes = checkpoint.config.num_classes
+    if asked.mapping is not None:
+        return match_by_file(asked.mapping, dataset.labels, checkpoint.labels, classes=classes)
+    return match_by_name(dataset.labels, checkpoint.labels, classes=classes, subset=asked.subset)
+
+
+def _real(checkpoint: Checkpoint, dataset: Dataset, targets: Targets, asked: Asked) -> Sequence[Sequence[int]] | None:
+    if asked.real is None:
+        return None
+    names = [name_in(dataset, index) for index in range(len(dataset))]
+    return read_real(asked.real, names, targets.names, classes=checkpoint.config.num_classes)
+
+
+def _features(checkpoint: Checkpoint, asked: Asked, data: str, *, name: str, progress: ProgressCallback) -> EvaluationSummary:
+    pair = open_train_test(data, asked.split, checkpoint, label_column=asked.label_column)
+    several = asked.neighbours or tuple(k for k in KnnConfig().k if k <= len(pair.train))
+    wanted = FrozenConfig(
+        few_shot=FewShotConfig(shots=asked.shots, seeds=tuple(range(asked.seeds))) if asked.fewshot else None,
+        knn=KnnConfig(k=several) if asked.knn else None,
+        probe=ProbeConfig() if asked.probe else None,
+    )
+    found = evaluate_frozen(checkpoint, pair, wanted, config=asked.config, cache=asked.cache, progress=progress)
+    return EvaluationSummary(
+        model=name, data=data, preprocess=checkpoint.preprocess, features=found, notes=(*checkpoint.notes, *found.notes)
+    )
+
+
+def _vtab(checkpoint: Checkpoint, asked: Asked, folder: Path, *, name: str, progress: ProgressCallback) -> EvaluationSummary:
+    seen = with_vtab_preprocess(checkpoint) if asked.own_resize else checkpoint
+    config = VtabConfig(test=asked.vtab_test)
+    cut = () if config.test is None else (f"evaluated on at most {config.test:,} test images of each task",)
+    found = vtab(seen, folder, config, splits=asked.vtab_splits, reading=asked.config, cache=asked.cache, progress=progress)
+    return EvaluationSummary(
+        model=name, data=str(folder), preprocess=seen.preprocess, vtab=found, notes=(*seen.notes, *found.notes(), *cut)
+    )

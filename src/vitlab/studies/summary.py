@@ -1,0 +1,363 @@
+"""The studies run to their end, and their results as tables: the insides of `vitlab study ...` and `vitlab quickstart`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from vitlab.config.model import ModelConfig, variant
+from vitlab.config.serialize import to_json
+from vitlab.errors import ConfigError, DataError
+from vitlab.io.display import Facts, Table
+from vitlab.io.progress import ProgressCallback
+from vitlab.studies.compare import Against, Compared, against, compared, peaks, rates
+from vitlab.studies.config import NoisyStudent
+from vitlab.studies.noisy_student import Asking, Chosen, Judged, Score, Stage, Stopped, noisy_student, scores
+from vitlab.studies.plot import draw_compared, draw_curves, draw_positions
+from vitlab.studies.positions import KIND_WORDS, PLACE_WORDS, Cell, positions
+from vitlab.studies.quickstart import BUDGETS, SHOTS, Outcome, Row, quickstart, write_quickstart_report
+from vitlab.studies.runner import Done, Went
+from vitlab.studies.transfer import Curve, Plan, transfer
+from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals
+
+Notify = Callable[[str], None]
+T = TypeVar("T")
+
+# "Transformers or CNNs?": the two families at both sizes.
+_COMPARED = ("Swin-T", "ConvNeXt-T", "Swin-S", "ConvNeXt-S", "Swin-B", "ConvNeXt-B", "Swin-L", "ConvNeXt-L", "ConvNeXt-XL")
+_SIZES = ((224, 224), (384, 384))
+
+
+# --- studies of several runs --------------------------------------------------------------------------------------------------
+
+
+def run_quickstart(out: Path, budget: str, progress: ProgressCallback, notify: Notify) -> Facts:
+    """All runs of the quickstart, its table, and its report."""
+    outcome = _finished(lambda control: quickstart(out, budget=BUDGETS[budget], control=control), Outcome, progress, notify)
+    written = write_quickstart_report(outcome, out / "report.html", progress=progress)
+    rows = [
+        {
+            "": row.name,
+            f"{SHOTS} labels a digit": f"{100 * row.few_mean:.1f} ± {100 * row.few_deviation:.1f} %",
+            "all labels": f"{100 * row.all:.1f} %",
+        }
+        for row in outcome.rows
+    ]
+    model = str(outcome.pretrained / "model.safetensors")
+    notify("note: the report opens in any browser; docs/guides/first-steps.md continues from here with your own images")
+    return Facts(
+        {
+            "rows": [_quickstart_row(row) for row in outcome.rows],
+            "gain_few": outcome.gain_few,
+            "gain_all": outcome.gain_all,
+            "letters": outcome.letters,
+            "report": str(written.path),
+            "model": model,
+            "pretrained": str(outcome.pretraining / "model.safetensors"),
+        },
+        shown=[rows, {"report": str(written.path), "model": model}],
+    )
+
+
+def _quickstart_row(row: Row) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "few": list(row.few),
+        "few_mean": row.few_mean,
+        "few_deviation": row.few_deviation,
+        "all": row.all,
+        "fitted": row.fitted,
+    }
+
+
+def run_transfer(
+    out: Path, shots: tuple[int, ...], *, letters: int, steps: int, notify: Notify, progress: ProgressCallback
+) -> Table:
+    """Model families with and without pre-training: all runs, the table, and the plot `transfer.png`."""
+    plan = Plan(shots=shots, letters=letters, steps=steps)
+    curves: tuple[Curve, ...] = _finished(lambda control: transfer(out, plan, control=control), tuple, progress, notify)
+    _draw(out / "transfer.png", draw_curves(curves, out / "transfer.png"), notify)
+    rows = [
+        {
+            "family": curve.family,
+            "starts from": "letters" if curve.pretrained else "scratch",
+            **{f"{shots} labels": f"{100 * share:.1f} %" for shots, share in zip(curve.shots, curve.shares, strict=True)},
+        }
+        for curve in curves
+    ]
+    data = [
+        {"family": curve.family, "pretrained": curve.pretrained, "shots": list(curve.shots), "shares": list(curve.shares)}
+        for curve in curves
+    ]
+    return Table(rows, data=data)
+
+
+def run_positions(out: Path, *, images: int, seeds: int, notify: Notify, progress: ProgressCallback) -> Table:
+    """Every position embedding at every place: all runs, the table, and the plot `positions.png`."""
+    cells: tuple[Cell, ...] = _finished(
+        lambda control: positions(out, images=images, seeds=seeds, control=control), tuple, progress, notify
+    )
+    _draw(out / "positions.png", draw_positions(cells, out / "positions.png"), notify)
+    notify("note: accuracy on test letters, ± between seeds; in brackets the paper's: ViT-B/16, ImageNet, 5-shot linear")
+    by_place = {(cell.kind, cell.place): cell for cell in cells}
+    rows = [
+        {"positions": words, **{head: _cell(by_place.get((kind, place))) for place, head in PLACE_WORDS.items()}}
+        for kind, words in KIND_WORDS.items()
+    ]
+    data = [
+        {
+            "kind": cell.kind,
+            "place": cell.place,
+            "shares": list(cell.shares),
+            "mean": cell.mean,
+            "deviation": cell.deviation,
+            "published": cell.published,
+        }
+        for cell in cells
+    ]
+    return Table(rows, data=data)
+
+
+def _cell(cell: Cell | None) -> str:
+    if cell is None:
+        return "-"
+    measured = f"{100 * cell.mean:.1f} ± {100 * cell.deviation:.1f} %"
+    return measured if cell.published is None else f"{measured} [{cell.published:.1f}]"
+
+
+def run_noisy_student(
+    study: NoisyStudent, out: Path, *, workers: int | None, quiet: bool, notify: Notify, progress: ProgressCallback
+) -> Table:
+    """Teacher and students one after another, and what each reached."""
+    from vitlab.training.callbacks import console_callback
+    from vitlab.training.distributed import is_main_process
+
+    control = Control()
+    display = None if quiet or not is_main_process() else console_callback(sys.stderr)
+    try:
+        with _stoppable(control):
+            for event in noisy_student(study, out=out, workers=workers, control=control):
+                match event:
+                    case Stage():
+                        where = f"round {event.round} of {event.of}" if event.round else "before round 1"
+                        notify(f"{where}: {event.what}")
+                    case Asking():
+                        progress("labelling", event.done, event.of)
+                    case Chosen():
+                        notify(_chosen(event))
+                    case Judged():
+                        who = f"student {event.score.round}" if event.score.round else "teacher"
+                        notify(f"{who}: {100 * event.score.top1:.2f} % of {event.score.images:,} images correct")
+                    case Stopped():
+                        notify(f"{event.reason}: run the same command to resume")
+                        _stop(control)
+                    case _ if display is not None:
+                        display.on_event(event)
+    finally:
+        if display is not None:
+            display.close()
+    found = scores(out)[: study.noisy.rounds + 1]
+    data = {"study": to_json(study), "out": str(out), "results": [to_json(score) for score in found]}
+    return Table([_score_row(score) for score in found], data=data)
+
+
+def _chosen(event: Chosen) -> str:
+    broken = f", {event.unreadable:,} could not be read" if event.unreadable else ""
+    correct = "" if event.right is None else f"; {100 * event.right:.1f} % of their labels are correct"
+    return (
+        f"round {event.round}: {event.taken:,} of {event.asked:,} images taken, in {event.classes:,} of {event.of_classes:,}"
+        f" classes{broken}{correct}; each labelled image is there {event.times} times"
+    )
+
+
+def _score_row(score: Score) -> dict[str, Any]:
+    low, high = score.interval or (float("nan"), float("nan"))
+    return {
+        "model": "teacher" if score.round == 0 else f"student {score.round}",
+        "size": score.model,
+        "labelled": score.labelled,
+        "pseudo-labelled": score.pseudo,
+        "of them correct": None if score.pseudo_right is None else f"{100 * score.pseudo_right:.1f} %",
+        f"top-1 ({score.judged_by})": f"{100 * score.top1:.2f} %",
+        "95 %": f"{100 * low:.1f} to {100 * high:.1f}",
+        "loss": round(score.loss, 4),
+        "calibration error": f"{100 * score.calibration_error:.1f} %",
+    }
+
+
+def _finished(events: Callable[[Control], Iterator[Any]], wanted: type[T], progress: ProgressCallback, notify: Notify) -> T:
+    """The last event of a study of runs side by side; their progress is reported on the way."""
+    control, result = Control(), None
+    with _stoppable(control):
+        for event in events(control):
+            if isinstance(event, Went):
+                progress(event.title, event.step, event.steps)
+            elif isinstance(event, Done):
+                progress(event.title, event.steps, event.steps)
+                notify(f"{event.title}: {'done before' if event.before else 'done'}{_accuracy_of(event)}")
+            else:
+                result = event
+    if result is None:
+        notify("stopped: finished runs and checkpoints are kept; run the same command to resume")
+        _stop(control)
+    assert isinstance(result, wanted)
+    return result
+
+
+def _accuracy_of(event: Done) -> str:
+    test: Any = event.result.get("test")
+    return "" if test is None else f", {100 * test['right'] / test['of']:.1f} % of {test['of']:,} test images correct"
+
+
+def _stoppable(control: Control) -> AbstractContextManager[None]:
+    """Ctrl-C and SIGTERM stop the study with checkpoints, in a program's main thread."""
+    return signals(control) if threading.current_thread() is threading.main_thread() else nullcontext()
+
+
+def _stop(control: Control) -> NoReturn:
+    """A study that was asked to stop ends as the program would have."""
+    if control.stop == "terminated":
+        raise SystemExit(TERMINATED)
+    raise KeyboardInterrupt if control.stop == "interrupted" else SystemExit(INTERRUPTED)
+
+
+def _draw(path: Path, image: bytes, notify: Notify) -> None:
+    path.write_bytes(image)
+    notify(f"plot: {path}")
+
+
+# --- models side by side ------------------------------------------------------------------------------------------------------
+
+
+def compare_models(
+    models: tuple[str, ...],
+    *,
+    sizes: tuple[tuple[int, int], ...] | None,
+    speed: bool,
+    batch_size: int,
+    rounds: int,
+    checkpoints: tuple[str, ...] | None,
+    data: str | None,
+    plot: Path | None,
+    notify: Notify,
+    progress: ProgressCallback,
+) -> Table:
+    """One row a model and image size; checkpoints are evaluated on the data."""
+    configs = [] if not models and checkpoints is not None else _configs(models, sizes, notify)
+    rows = compared(configs) if configs else []
+    if checkpoints is not None and data is not None:
+        rows += _evaluated(checkpoints, data, notify, progress)
+    if speed:
+        found = rates([row.config for row in rows], batch=batch_size, rounds=rounds, progress=progress)
+        taken = peaks([row.config for row in rows], progress=progress)
+        rows = [replace(row, rate=rate, peak=peak) for row, rate, peak in zip(rows, found, taken, strict=True)]
+    pairs = against(rows)
+    _explain(rows, pairs, notify)
+    if plot is not None:
+        _draw(plot, draw_compared(rows, plot), notify)
+    numbers = {"models": [_compared_json(row) for row in rows], "against": [_against_json(pair) for pair in pairs]}
+    return Table([_compared_row(row, measured=checkpoints is not None) for row in rows], data=numbers)
+
+
+def _configs(models: tuple[str, ...], sizes: tuple[tuple[int, int], ...] | None, notify: Notify) -> list[ModelConfig]:
+    found = list[ModelConfig]()
+    for size in sizes or ((None,) if models else _SIZES):
+        for name in models or _COMPARED:
+            try:
+                found.append(variant(name, image_size=size))
+            except ConfigError as error:
+                if size is None or "multiple of the patch" not in error.message:
+                    raise
+                notify(f"left out: {name} at {size[0]}x{size[1]}: {error.message}")
+    return found
+
+
+def _evaluated(paths: Sequence[str], data: str, notify: Notify, progress: ProgressCallback) -> list[Compared]:
+    """Checkpoints as rows, their accuracy measured on every image of the data."""
+    from vitlab.checkpoints import load
+    from vitlab.evaluation.classification import Classification
+    from vitlab.evaluation.evaluation import evaluate, open_split
+    from vitlab.evaluation.label_mapping import match_by_name
+
+    rows = []
+    for path in paths:
+        checkpoint = load(path)
+        dataset, notes = open_split(data, None, checkpoint)
+        for line in notes:
+            notify(f"note: {line}")
+        targets = match_by_name(dataset.labels, checkpoint.labels, classes=checkpoint.config.num_classes, subset=True)
+        result = evaluate(checkpoint, dataset, targets, progress=progress).result
+        if not isinstance(result, Classification):
+            raise DataError(f"{data}: models are compared on images of one class each")
+        row = compared([checkpoint.config])[0]
+        rows.append(replace(row, name=f"{path} ({row.name})", published=(), measured=100 * result.top1.value))
+    return rows
+
+
+def _compared_row(row: Compared, *, measured: bool) -> dict[str, Any]:
+    height, width = row.image_size
+    shown: dict[str, Any] = {
+        "model": row.name,
+        "pixels": f"{height}" if height == width else f"{height}x{width}",
+        "parameters": f"{row.cost.parameters / 1e6:.2f} M",
+        "GMACs": f"{row.gmacs:.1f}" if row.gmacs >= 1 else f"{row.gmacs:.2f}",
+        "activations": f"{row.cost.activations / 1e6:.1f} M",
+        "memory": f"{row.memory / 1e6:,.0f} MB",
+    }
+    if row.peak is not None:
+        shown["measured"] = "-" if row.peak.bytes is None else f"{row.peak.bytes / 1e6:,.0f} MB"
+    if row.rate is not None:
+        shown["images/s"] = f"{row.rate.middle:.1f} ({row.rate.low:.1f} to {row.rate.high:.1f})"
+    if measured:
+        shown["measured top-1"] = "-" if row.measured is None else f"{row.measured:.2f} %"
+    shown["published top-1, trained on"] = "; ".join(f"{quoted.top1:g} % {quoted.learned}" for quoted in row.published) or "-"
+    return shown
+
+
+def _compared_json(row: Compared) -> dict[str, Any]:
+    rate = row.rate
+    return {
+        "model": row.name,
+        "variant": row.config.name,
+        "image_size": list(row.image_size),
+        "parameters": row.cost.parameters,
+        "macs": row.cost.macs,
+        "activations": row.cost.activations,
+        "memory_bytes": row.memory,
+        "measured_memory_bytes": None if row.peak is None else row.peak.bytes,
+        "measured_top1": row.measured,
+        "published": [
+            {
+                "top1": quoted.top1,
+                "trained_on": quoted.learned,
+                "source": quoted.source,
+                "gmacs": quoted.gmacs,
+                "images_per_sec_v100": quoted.rate,
+            }
+            for quoted in row.published
+        ],
+        "images_per_sec": None
+        if rate is None
+        else {"median": rate.middle, "low": rate.low, "high": rate.high, "batch_size": rate.batch},
+    }
+
+
+def _against_json(pair: Against) -> dict[str, Any]:
+    return {"first": pair.first, "second": pair.second, "here": pair.here, "published": pair.there, "sentence": pair.told}
+
+
+def _explain(rows: Sequence[Compared], pairs: Sequence[Against], notify: Notify) -> None:
+    """Sources, and how speeds relate here and where they were published."""
+    for source in dict.fromkeys(quoted.source for row in rows for quoted in row.published):
+        notify(f"source: {source}")
+    for why in dict.fromkeys(row.peak.why for row in rows if row.peak is not None and row.peak.bytes is None):
+        notify(f"note: memory is not measured: {why}")
+    for pair in pairs:
+        notify(f"speed: {pair.told}")
+    if pairs:
+        notify("note: speeds on a V100 GPU are those of the ConvNeXt paper, Table 1, which measured both families alike")
