@@ -32,7 +32,12 @@ def test_events_of_version_0_1_0_have_the_keys_of_today(tmp_path: Path) -> None:
     assert [event["event"] for event in events][:3] == ["started", "stepped", "evaluated"]
     assert events[0]["images"] == 256
     assert events[1]["images"] == 8
-    assert all("pictures" not in event for event in events)
+    assert events[1]["lr"] == pytest.approx(0.00088388)
+    assert all("pictures" not in event and "rate" not in event for event in events)
+
+
+def test_a_renamed_event_has_the_name_of_today() -> None:
+    assert renamed.current_event({"event": "shrunk", "step": 3})["event"] == "micro-batch-reduced"
 
 
 def test_an_unknown_key_is_still_refused() -> None:

@@ -103,7 +103,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     folder = tmp_path_factory.mktemp("ranks")
     teacher = folder / "teacher.safetensors"
     run = small_run()
-    save(teacher, Checkpoint(model=build(run.model, seed=3), config=run.model, preprocess=run.preprocess))
+    save(Checkpoint(model=build(run.model, seed=3), config=run.model, preprocess=run.preprocess), teacher)
     run_to(even(steps=9), folder / "there-and-back", stop=3)
     run_to(adam(even(steps=6)), folder / "one-to-parts", stop=2)
     jobs = [
@@ -195,7 +195,7 @@ def test_a_folder_of_parts_loads_as_a_checkpoint(session: Session, tmp_path: Pat
     assert loaded.labels == whole.facts.labels
     assert "put together from the parts of 2 processes" in loaded.notes
     assert describe(folder).parameters == sum(tensor.numel() for tensor in whole.model.values())
-    save(tmp_path / "one.safetensors", loaded)
+    save(loaded, tmp_path / "one.safetensors")
     assert load(tmp_path / "one.safetensors").config == loaded.config
 
 

@@ -14,10 +14,9 @@ from vitlab.config import variant
 from vitlab.config.run import RunConfig
 from vitlab.config.train import Average, TrainConfig
 from vitlab.models import build
-from vitlab.models.families import layers_by_name
 from vitlab.training.distributed import World
 from vitlab.training.events import Finished, Stepped
-from vitlab.training.optim import freeze, layer_ids
+from vitlab.training.optim import freeze, parameter_layers
 from vitlab.training.state import AveragedWeights, RunningStatistics
 
 MINIS = ("Swin-Mini", "ConvNeXt-Mini", "EfficientNet-Mini", "LSTM-Mini/8")
@@ -83,7 +82,7 @@ def test_ranks_take_the_mean_of_their_statistics() -> None:
 
 
 def test_the_layers_of_swin_are_its_blocks_and_patch_merging_belongs_to_the_next() -> None:
-    found, layers = layer_ids(build(variant("Swin-Mini"), device="meta"))
+    found, layers = parameter_layers(build(variant("Swin-Mini"), device="meta"))
     assert layers == 4
     names = ("patches.weight", "patch_norm.bias", "stages.0.blocks.1.mlp.up.weight", "stages.1.merge.reduction.weight")
     assert [found[name] for name in names] == [0, 0, 2, 3]
@@ -101,8 +100,7 @@ def test_the_layers_of_swin_are_its_blocks_and_patch_merging_belongs_to_the_next
     ],
 )
 def test_layers_count_from_the_image_to_the_head(name: str, layers: int, first: str, last: str) -> None:
-    names = [key for key, _ in build(variant(name), device="meta").named_parameters()]
-    found, count = layers_by_name(names)
+    found, count = parameter_layers(build(variant(name), device="meta"))
     assert count == layers
     assert (found[first], found[last], found["head.weight"]) == (0, layers, layers + 1)
     assert set(found.values()) == set(range(layers + 2))

@@ -76,8 +76,8 @@ def test_weight_decay_is_scaled_by_the_learning_rate() -> None:
 def test_muon_updates_hidden_matrices_and_kernels_and_adamw_the_rest() -> None:
     config = variant("ViT-Mini/8", num_classes=5)
     assert isinstance(config, ViTConfig)
-    early = ConvStem(widths=(16, 32), units=(2, 1))
-    model = build(replace(config, early=early, patch_size=(2, 2)))
+    stem = ConvStem(widths=(16, 32), units=(2, 1))
+    model = build(replace(config, conv_stem=stem, patch_size=(2, 2)))
     adamw, muon = create_optimizers(model, Optimizer(kind="muon", weight_decay=0.1))
     names = {parameter: name for name, parameter in model.named_parameters()}
     own = {names[parameter]: group["parts"] for group in muon.param_groups for parameter in group["params"]}

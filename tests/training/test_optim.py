@@ -12,7 +12,14 @@ from vitlab.config.train import Average, Optimizer, TrainConfig
 from vitlab.errors import ConfigError
 from vitlab.models import build
 from vitlab.models.families import Model
-from vitlab.training.optim import create_optimizers, freeze, layer_ids, optimizer_state, restore_optimizers, set_learning_rates
+from vitlab.training.optim import (
+    create_optimizers,
+    freeze,
+    optimizer_state,
+    parameter_layers,
+    restore_optimizers,
+    set_learning_rates,
+)
 from vitlab.training.state import AveragedWeights
 
 
@@ -55,7 +62,7 @@ def test_layers_further_from_the_head_have_lower_learning_rates() -> None:
 
 def test_the_layers_of_a_resnet_are_its_stages() -> None:
     model = build(ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=5))
-    found, layers = layer_ids(model)
+    found, layers = parameter_layers(model)
     assert layers == 2
     assert [found[name] for name in ("root.weight", "stages.1.0.conv1.weight", "norm.weight", "head.bias")] == [0, 2, 3, 3]
 
@@ -71,7 +78,7 @@ def test_only_the_requested_parameters_are_trainable(trainable: str, blocks: int
 def test_training_the_head_of_a_model_without_one_is_refused() -> None:
     config = variant("ViT-Mini/8")
     assert isinstance(config, ViTConfig)
-    with pytest.raises(ConfigError, match="nothing to learn"):
+    with pytest.raises(ConfigError, match="no trainable parameter"):
         freeze(build(replace(config, num_classes=0)), TrainConfig(steps=1, trainable="head"))
 
 

@@ -21,7 +21,7 @@ def resizing(*, steps: int = 10) -> RunConfig:
     """A small run with convolutions, Muon and images of 8, 12 and 16 pixels."""
     run = small_run(steps=steps)
     assert isinstance(run.model, ViTConfig)
-    model = replace(run.model, early=ConvStem(widths=(8,), units=(2,)), patch_size=(2, 2))
+    model = replace(run.model, conv_stem=ConvStem(widths=(8,), units=(2,)), patch_size=(2, 2))
     optimizer = replace(run.train.optimizer, kind="muon", lr=3e-3)
     return replace(run, model=model, train=replace(run.train, growth=GROWTH, optimizer=optimizer))
 

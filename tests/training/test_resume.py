@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import torch
 from tests.training.small import last, losses, run_to, same, small_run, without_noise
 from vitlab.config.run import RunConfig
 from vitlab.config.train import Masked
+from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, TrainingError
+from vitlab.training import train
 from vitlab.training.events import Evaluated, Finished, Started, Warned
 from vitlab.training.run_folder import RunDirectory
 
@@ -132,3 +136,34 @@ def test_evaluation_uses_the_averaged_weights_and_leaves_the_others_alone(uninte
     assert [event["step"] for event in told] == [10, 20]
     assert all(event["averaged"] for event in told)
     assert Evaluated.event == "evaluated"
+
+
+def test_a_checkpoint_of_version_0_1_0_resumes(tmp_path: Path) -> None:
+    """Its progress.json has the old names."""
+    run_to(small_run(), tmp_path / "run", stop=3)
+    path = tmp_path / "run" / "last" / "progress.json"
+    data = json.loads(path.read_text())
+    progress = data["progress"]
+    progress |= {"unseen": progress.pop("evaluation_due"), "in_a_row": progress.pop("skipped_in_a_row")}
+    del data["sha256"]
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(data | {"sha256": digest}))
+    started = run_to(small_run(), tmp_path / "run", stop=4)[0]
+    assert isinstance(started, Started)
+    assert (started.resumed, started.step) == (True, 3)
+
+
+def test_a_dataset_that_is_open_is_not_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(small_run(steps=6), data=replace(small_run().data, dataset="digits"))
+    model = replace(run.model, num_classes=10)
+    run = replace(run, model=model, train=replace(run.train, evaluate_every=0))
+    run_to(run, tmp_path / "alone")
+    dataset = open_dataset("digits", split="all")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the dataset is opened again")
+
+    monkeypatch.setattr("vitlab.training.trainer.open_dataset", refuse)
+    monkeypatch.setattr("vitlab.training.state.open_dataset", refuse)
+    list(train(run, out=tmp_path / "given", dataset=dataset))
+    assert same(last(tmp_path / "given"), last(tmp_path / "alone"))

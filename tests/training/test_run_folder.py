@@ -239,7 +239,7 @@ def test_a_full_disk_is_reported_with_path_and_bytes_and_not_tried_again(monkeyp
     ) as told:
         list(seen)
     assert told.value.hint is not None
-    assert "untouched" in told.value.hint
+    assert "unchanged" in told.value.hint
     monkeypatch.undo()
     assert len(tried) == 1
     assert {path: path.read_bytes() for path in RunDirectory(tmp_path / "run").step_path(2).iterdir()} == before

@@ -18,7 +18,7 @@ from tests.training.test_faults import CHILD
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import to_text
 from vitlab.data.batch import Batch
-from vitlab.data.decode import Pixels
+from vitlab.data.dataset import Pixels
 from vitlab.data.sampler import Picks
 from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.data.workers.threads import InCaller
@@ -203,7 +203,7 @@ Control.request_stop = request_stop
 
 def test_a_second_sigterm_ends_the_run_at_once(warm: Path, tmp_path: Path) -> None:
     (tmp_path / "wanted.json").write_text(to_text(ten()))
-    words = [warm / "python", "-c", STUCK + CHILD, tmp_path / "wanted.json", tmp_path / "run"]
+    words: list[str | Path] = [warm / "python", "-c", STUCK + CHILD, tmp_path / "wanted.json", tmp_path / "run"]
     with processes.started(words) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "stepped 0\n"
@@ -235,12 +235,14 @@ def workers() -> list[int]:
 
 
 @pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="needs the children of a process in /proc")
-@pytest.mark.parametrize(("number", "words"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "second")])
+@pytest.mark.parametrize(
+    ("number", "words", "timeout"), [(signal.SIGKILL, "was killed by SIGKILL", 120.0), (signal.SIGSTOP, "no progress", 10.0)]
+)
 def test_a_worker_that_dies_or_hangs_ends_the_run_with_its_name_and_a_checkpoint(
-    number: signal.Signals, words: str, whole: Path, tmp_path: Path
+    number: signal.Signals, words: str, timeout: float, whole: Path, tmp_path: Path
 ) -> None:
     run = ten(evaluate_every=0)
-    loader = replace(run.data.loader, workers=1, timeout=2.0)
+    loader = replace(run.data.loader, workers=1, timeout=timeout)
     run = replace(run, data=replace(run.data, loader=loader))
     steps = list[int]()
 

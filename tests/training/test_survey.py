@@ -95,7 +95,7 @@ def test_a_dataset_without_a_train_split_is_refused(tmp_path: Path) -> None:
 def test_the_facts_of_a_checkpoint_come_from_its_header(tmp_path: Path) -> None:
     config = variant("ViT-Mini/8", num_classes=3)
     fed = Preprocess(image_size=(32, 32), resize_to=36)
-    save(tmp_path / "m.safetensors", Checkpoint(model=build(config), config=config, preprocess=fed))
+    save(Checkpoint(model=build(config), config=config, preprocess=fed), tmp_path / "m.safetensors")
     facts = start_facts(str(tmp_path / "m.safetensors"))
     assert (facts.path, facts.model, facts.preprocess) == (str(tmp_path / "m.safetensors"), config, fed)
 

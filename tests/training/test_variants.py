@@ -63,7 +63,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = Checkpoint(model=build(run.model, seed=9), config=run.model, preprocess=run.preprocess, labels=labels)
     with torch.no_grad():
         made.model.get_parameter("head.weight").normal_(generator=torch.Generator().manual_seed(1))  # else its logits are all zero
-    save(path, made)
+    save(made, path)
     return path
 
 

@@ -20,21 +20,14 @@ from torch.nn.parallel import DistributedDataParallel
 from vitlab.config.model import ModelConfig
 from vitlab.config.train import Precision, Strategy
 from vitlab.errors import ConfigError
-from vitlab.models.convnext import Block as ConvNeXtBlock
 from vitlab.models.device import resolve_device
-from vitlab.models.efficientnet import Unit as EfficientNetUnit
-from vitlab.models.families import skeleton
-from vitlab.models.recurrent import Layer as RecurrentLayer
-from vitlab.models.resnet import Unit as ResNetUnit
-from vitlab.models.stems import Unit as StemUnit
-from vitlab.models.swin import Block as SwinBlock
-from vitlab.models.vit import Block
+from vitlab.models.families import FAMILIES, build_on_meta
 
 T = TypeVar("T")
 
 _TIMEOUT = timedelta(seconds=60)  # after which a rank that died is noticed
 _DISK_TIMEOUT = timedelta(minutes=20)  # a rank that writes or reads gigabytes may take this long
-_SHARDED = (Block, StemUnit, ResNetUnit, SwinBlock, ConvNeXtBlock, EfficientNetUnit, RecurrentLayer)
+_SHARDED = tuple(layer for family in FAMILIES for layer in family.sharded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +209,7 @@ def shard_size(config: ModelConfig, precision: Precision, *, ranks: int) -> Shar
     The model is sharded by `fully_shard` itself, on the meta device and in a process group that sends nothing, so the count is
     torch's own, and nothing is allocated.
     """
-    model = skeleton(config)
+    model = build_on_meta(config)
     layers = [sum(parameter.numel() for parameter in layer.parameters()) for layer in sharded_layers(model)]
     rest = sum(parameter.numel() for parameter in model.parameters()) - sum(layers)
     with _simulated_ranks(ranks):

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
 from vitlab.errors import ConfigError
-from vitlab.models.families import layers_by_name
+from vitlab.models.families import Model, layer_ids
 
 _INSIDE = "vit."  # prefix of the model's own parameters inside a module that only training needs
 _HIDDEN = re.compile(
@@ -61,7 +61,7 @@ class Rule:
 
 def freeze(model: nn.Module, config: TrainConfig) -> tuple[str, ...]:
     """Leave only the parameters of `config.trainable` trainable; returns their names."""
-    layer_of, layers = layer_ids(model)
+    layer_of, layers = parameter_layers(model)
     for name, parameter in model.named_parameters():
         if config.trainable == "head":
             trains = name.removeprefix(_INSIDE).startswith(("head.", "distill_head."))
@@ -78,7 +78,7 @@ def freeze(model: nn.Module, config: TrainConfig) -> tuple[str, ...]:
 
 def create_optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.Optimizer]:
     """The optimizers of the trainable parameters: one, or two for Muon. Each group has its learning-rate factor as `scale`."""
-    layer_of, layers = layer_ids(model)
+    layer_of, layers = parameter_layers(model)
     groups: dict[Rule, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -112,10 +112,12 @@ def _group(rule: Rule, tensors: list[Tensor], config: Optimizer) -> dict[str, ob
     return {"params": tensors, "weight_decay": config.weight_decay if rule.decay else 0.0, "scale": rule.scale} | parts
 
 
-def layer_ids(model: nn.Module) -> tuple[dict[str, int], int]:
-    """The layer of each parameter, as `layers_by_name` counts, and the number of layers between the embedding and the head."""
+def parameter_layers(model: nn.Module) -> tuple[dict[str, int], int]:
+    """The layer of each parameter, as `layer_ids` counts, and the number of layers between the embedding and the head."""
+    core = model if isinstance(model, Model) else model.get_submodule("vit")  # inside what only training needs
+    assert isinstance(core, Model)
     names = {name: name.removeprefix(_INSIDE) for name, _ in model.named_parameters()}
-    layers, count = layers_by_name(names.values())
+    layers, count = layer_ids(core.config, names.values())
     return {name: layers[inner] for name, inner in names.items()}, count
 
 

@@ -25,8 +25,8 @@ from vitlab.data.dataset import SPLITS, Dataset, ImageDataset
 from vitlab.data.decode import decode
 from vitlab.data.opening import open_dataset
 from vitlab.data.synthetic.dataset import SyntheticDataset
-from vitlab.data.workers.memory import memory_available
 from vitlab.errors import DataError
+from vitlab.io.memory import memory_available
 from vitlab.models.cost import Cost, cost
 from vitlab.models.device import resolve_device
 from vitlab.training.distributed import World, shard_size, world_size

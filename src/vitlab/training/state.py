@@ -18,11 +18,11 @@ from vitlab.checkpoints import describe, load
 from vitlab.checkpoints.checkpoint import check_state
 from vitlab.checkpoints.native import Facts
 from vitlab.config.data import Split
-from vitlab.config.model import ViTConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import Json, to_json
 from vitlab.config.swin import SwinConfig
 from vitlab.config.train import Average
+from vitlab.config.vit import ViTConfig
 from vitlab.data.dataset import Dataset, ImageDataset
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
@@ -33,7 +33,7 @@ from vitlab.errors import ConfigError, TrainingError
 from vitlab.io.trial import REMEDY
 from vitlab.models.bfloat16 import bfloat16_trouble
 from vitlab.models.efficientnet import BatchNorm
-from vitlab.models.families import Model, build, skeleton
+from vitlab.models.families import Model, build, build_on_meta
 from vitlab.models.masked import MaskedViT
 from vitlab.models.vit import ViT
 from vitlab.training.distributed import World, parallelise, rows_to_write
@@ -312,7 +312,7 @@ def _check_classes(run: RunConfig, dataset: Dataset) -> None:
 def _create_model(run: RunConfig, dataset: Dataset, snapshot: Snapshot | None) -> tuple[Model, tuple[str, ...]]:
     if snapshot is not None:
         check_state(snapshot.model, run.model, where="the run's last checkpoint")
-        model = skeleton(run.model)
+        model = build_on_meta(run.model)
         model.load_state_dict(snapshot.model, strict=True, assign=True)
         return model, snapshot.facts.notes
     if run.start is None:
@@ -328,7 +328,7 @@ def _create_model(run: RunConfig, dataset: Dataset, snapshot: Snapshot | None) -
         dynamic_size=run.model.dynamic_size if isinstance(run.model, ViTConfig) else None,
         window=run.model.window if isinstance(run.model, SwinConfig) else None,
     )
-    model = skeleton(run.model)
+    model = build_on_meta(run.model)
     model.load_state_dict(start.model.state_dict(), strict=True, assign=True)
     return model, (f"starts from {run.start}", *start.notes)
 

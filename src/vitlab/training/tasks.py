@@ -138,7 +138,7 @@ class PredictMasked:
         generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
         masked, rows = self.config, len(images_BHWC)
         drawn = corruption(
-            rows * self.ranks, self.patches, share=masked.share, masked=masked.masked, swapped=masked.swapped, generator=generator
+            rows * self.ranks, self.patches, fraction=masked.share, masked=masked.masked, swapped=masked.swapped, generator=generator
         )
         own = slice(rows * self.rank, rows * (self.rank + 1))
         return Inputs(images_BHWC=images_BHWC, targets=tuple(tensor[own] for tensor in drawn))
