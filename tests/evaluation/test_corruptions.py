@@ -10,7 +10,7 @@ from scipy import ndimage
 from tests.data.images import jpeg, scene
 from vitlab.config import Preprocess
 from vitlab.config.data import DecodeLimits
-from vitlab.data.dataset import Sample
+from vitlab.data.dataset import RawSample
 from vitlab.data.loader import Loader
 from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import ConfigError
@@ -191,8 +191,8 @@ class Files:
     def __len__(self) -> int:
         return 5
 
-    def __getitem__(self, index: int) -> Sample:
-        return Sample(name=f"{index}.jpg", content=jpeg(scene(40, 40, seed=index // 2)), label=index % 2)
+    def read(self, index: int) -> RawSample:
+        return RawSample(name=f"{index}.jpg", content=jpeg(scene(40, 40, seed=index // 2)), label=index % 2)
 
     def label(self, index: int) -> int:
         return index % 2
@@ -209,20 +209,22 @@ def test_a_loader_corrupts_by_index_kind_and_severity_alone(workers: int, kind: 
     config = EvaluateConfig(batch_size=2, workers=workers, worker_kind=kind)  # type: ignore[arg-type]
 
     def seen(name: str, severity: int) -> Pixels:
-        hard = CorruptedTransform(view=view, corruption=name, severity=severity)
-        with Loader(Files(), hard.feed(), config=config.loader(seed=hard.seed), train=False).batches() as batches:
+        hard = CorruptedTransform(transform=view, corruption=name, severity=severity)
+        with Loader(Files(), hard.pipeline(), config=config.loader(seed=hard.seed), train=False).batches() as batches:
             return np.concatenate([batch.images_BHWC for batch in batches])
 
     noise = seen("gaussian-noise", 1)
     assert not np.array_equal(noise[0], noise[1])  # one image at two places
     from vitlab.data.sampler import rng_of
 
-    clean = view.see(jpeg(scene(40, 40, seed=1)), name="a")
+    clean = view.apply(jpeg(scene(40, 40, seed=1)), name="a")
     assert np.array_equal(noise[2], corrupt(clean, "gaussian-noise", 1, rng_of(1, 0, 2)))
 
 
 def test_no_two_corruptions_share_their_randomness() -> None:
     view = EvaluationTransform(preprocess=Preprocess(), limits=DecodeLimits())
-    seeds = {CorruptedTransform(view=view, corruption=name, severity=level).seed for name in CORRUPTIONS for level in SEVERITIES}
+    seeds = {
+        CorruptedTransform(transform=view, corruption=name, severity=level).seed for name in CORRUPTIONS for level in SEVERITIES
+    }
     assert len(seeds) == 75
     assert 0 not in seeds

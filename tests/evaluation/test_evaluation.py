@@ -15,8 +15,8 @@ from vitlab.config.evaluation import EvaluateConfig
 from vitlab.data.dataset import Dataset
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, DataError
-from vitlab.evaluation.classify import Classification, MultiLabel
-from vitlab.evaluation.evaluation import Evaluation, evaluate, name_in, open_part, robustness, write_per_image
+from vitlab.evaluation.classification import Classification, MultiLabel
+from vitlab.evaluation.evaluation import Evaluation, evaluate, name_in, open_split, robustness, write_per_image
 from vitlab.evaluation.label_mapping import Targets, match_by_name
 from vitlab.inference import Predictor
 
@@ -38,7 +38,7 @@ def test_the_accuracy_is_that_of_predicting_the_images_one_by_one(pets: Path, ex
     found = single(judged(expert, dataset))
     predictor = Predictor(expert, batch_size=1)
     right = [predictor([name_in(dataset, index)])[0].top(1)[0][0] == dataset.labels[index // 7] for index in range(21)]
-    assert (found.top1.right, found.top1.of) == (sum(right), 21)
+    assert (found.top1.correct, found.top1.total) == (sum(right), 21)
 
 
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (5, 2), (21, 1), (64, 3)])
@@ -46,8 +46,8 @@ def test_batches_and_workers_change_nothing(pets: Path, expert: Checkpoint, batc
     dataset = open_dataset(pets, split="all")
     one = judged(expert, dataset)
     other = judged(expert, dataset, config=replace(QUICK, batch_size=batch_size, workers=workers))
-    np.testing.assert_allclose(one.answers.logits_NC, other.answers.logits_NC, atol=1e-5)
-    assert np.array_equal(one.answers.indices_N, other.answers.indices_N)
+    np.testing.assert_allclose(one.logits.logits_NC, other.logits.logits_NC, atol=1e-5)
+    assert np.array_equal(one.logits.indices_N, other.logits.indices_N)
     assert single(one).top1 == single(other).top1
 
 
@@ -60,11 +60,11 @@ def test_a_image_that_cannot_be_read_fails_by_name_or_is_counted_as_wrong(pets: 
         judged(expert, dataset)
     found = judged(expert, dataset, config=replace(QUICK, corrupt="skip"))
     result = single(found)
-    assert (result.images, result.unreadable, result.top1.of) == (21, 1, 21)
-    assert result.per_class[1].of == 7
-    assert [failure.name for failure in found.answers.failures] == [str(bad)]
-    lost = int(whole.judged is not None and whole.judged.rank_N[10] == 0)
-    assert result.top1.right == single(whole).top1.right - lost
+    assert (result.images, result.unreadable, result.top1.total) == (21, 1, 21)
+    assert result.per_class[1].total == 7
+    assert [failure.name for failure in found.logits.failures] == [str(bad)]
+    lost = int(whole.per_image is not None and whole.per_image.rank_N[10] == 0)
+    assert result.top1.correct == single(whole).top1.correct - lost
 
 
 def test_all_images_unreadable_is_an_error_not_a_nought(pets: Path, expert: Checkpoint) -> None:
@@ -78,7 +78,7 @@ def test_progress_is_told_up_to_the_last_image(pets: Path, expert: Checkpoint) -
     dataset = open_dataset(pets, split="all")
     heard: list[tuple[str, int, int | None]] = []
     targets = match_by_name(dataset.labels, expert.labels, classes=3)
-    evaluate(expert, dataset, targets, config=QUICK, tell=lambda what, done, total: heard.append((what, done, total)))
+    evaluate(expert, dataset, targets, config=QUICK, progress=lambda what, done, total: heard.append((what, done, total)))
     assert heard[0] == ("evaluating", 0, 21)
     assert heard[-1] == ("evaluating", 21, 21)
     assert [done for _, done, _ in heard] == sorted(done for _, done, _ in heard)
@@ -96,11 +96,11 @@ def test_a_headless_checkpoint_and_images_without_labels_are_refused_before_any_
 
 def test_images_of_classes_mapped_to_nothing_are_not_counted(pets: Path, expert: Checkpoint) -> None:
     dataset = open_dataset(pets, split="all")
-    targets = Targets(labels=dataset.labels, right=((0, 2), (), (1,)), names=dataset.labels)
+    targets = Targets(labels=dataset.labels, correct=((0, 2), (), (1,)), names=dataset.labels)
     found = evaluate(expert, dataset, targets, config=QUICK)
     assert single(found).images == 14
-    assert single(found).per_class[1].of == 0
-    assert set(found.answers.labels.tolist()) == {0, 2}
+    assert single(found).per_class[1].total == 0
+    assert set(found.logits.labels.tolist()) == {0, 2}
 
 
 def test_real_labels_go_by_the_images_index(pets: Path, expert: Checkpoint) -> None:
@@ -110,8 +110,8 @@ def test_real_labels_go_by_the_images_index(pets: Path, expert: Checkpoint) -> N
     real = [[index // 7] if index % 2 else [] for index in range(21)]
     found = single(evaluate(expert, dataset, targets, real=real, config=QUICK))
     assert found.real is not None
-    assert plain.judged is not None
-    assert (found.real.right, found.real.of) == (int((plain.judged.rank_N[1::2] == 0).sum()), 10)
+    assert plain.per_image is not None
+    assert (found.real.correct, found.real.total) == (int((plain.per_image.rank_N[1::2] == 0).sum()), 10)
 
 
 @pytest.fixture
@@ -127,13 +127,13 @@ def test_images_of_several_classes_are_judged_by_average_precision(tagged: Datas
     assert tagged.multi_label
     found = judged(expert, tagged)
     assert isinstance(found.result, MultiLabel)
-    assert found.judged is None
+    assert found.per_image is None
     assert 0 < found.result.mean_average_precision <= 1
     targets = match_by_name(tagged.labels, expert.labels, classes=3)
     with pytest.raises(DataError, match="ReaL"):
         evaluate(expert, tagged, targets, real=[[]] * 9, config=QUICK)
     with pytest.raises(DataError, match="mapping"):
-        evaluate(expert, tagged, replace(targets, right=((0, 1), (1,), (2,))), config=QUICK)
+        evaluate(expert, tagged, replace(targets, correct=((0, 1), (1,), (2,))), config=QUICK)
 
 
 def test_an_unreadable_image_of_several_classes_is_counted(tagged: Dataset, expert: Checkpoint) -> None:
@@ -158,8 +158,8 @@ def test_the_file_per_image_adds_up_to_the_result(pets: Path, expert: Checkpoint
     write_per_image(tmp_path / "out.csv", found, dataset)
     lines = lines_of(tmp_path / "out.csv")
     assert len(lines) == 21
-    assert sum(int(line["right"]) for line in lines) == single(found).top1.right
-    assert sum(line["chosen"] == line["label"] for line in lines) == single(found).top1.right
+    assert sum(int(line["correct"]) for line in lines) == single(found).top1.correct
+    assert sum(line["predicted"] == line["label"] for line in lines) == single(found).top1.correct
     assert sum(line["real"] != "" for line in lines) == 5
     assert [line["name"] for line in lines if line["error"]] == [str(pets / "owl" / "photo-022.jpg")]
     losses = [float(line["loss"]) for line in lines if line["loss"]]
@@ -194,33 +194,33 @@ def test_robustness_is_the_evaluation_of_corrupted_images(pets: Path, expert: Ch
 
 
 def test_the_declared_test_part_is_taken_then_val_then_everything(pets: Path, expert: Checkpoint, tmp_path: Path) -> None:
-    dataset, notes = open_part(str(pets), None, expert)
+    dataset, notes = open_split(str(pets), None, expert)
     assert len(dataset) == 21
-    assert any("no parts" in note for note in notes)
+    assert any("no splits" in note for note in notes)
     parted = tmp_path / "parted"
     for place, part in enumerate(("train", "val", "test")):
         for kind in ("cat", "dog"):
             small.photos(parted / part / kind, 2 + place, start=100 * place + 10 * (kind == "dog"))
-    assert len(open_part(str(parted), None, expert)[0]) == 8
-    assert len(open_part(str(parted), "train", expert)[0]) == 4
+    assert len(open_split(str(parted), None, expert)[0]) == 8
+    assert len(open_split(str(parted), "train", expert)[0]) == 4
     (parted / "test").rename(tmp_path / "gone")
-    assert len(open_part(str(parted), None, expert)[0]) == 6
+    assert len(open_split(str(parted), None, expert)[0]) == 6
     (parted / "val").rename(tmp_path / "gone too")
-    assert len(open_part(str(parted), None, expert)[0]) == 4
+    assert len(open_split(str(parted), None, expert)[0]) == 4
 
 
 def test_data_the_model_was_trained_on_is_judged_by_what_training_held_out(pets: Path, expert: Checkpoint) -> None:
     rule = {"val": 0.2, "test": 0.3}
-    trained = replace(expert, recipe={"data": {"source": str(pets), "rule": {**rule}}})
-    dataset, notes = open_part(str(pets), None, trained)
+    trained = replace(expert, recipe={"data": {"dataset": str(pets), "rule": {**rule}}})
+    dataset, notes = open_split(str(pets), None, trained)
     assert any("trained on this data" in note for note in notes)
-    train, _ = open_part(str(pets), "train", trained)
+    train, _ = open_split(str(pets), "train", trained)
     seen = {name_in(train, index) for index in range(len(train))}
     assert seen.isdisjoint(name_in(dataset, index) for index in range(len(dataset)))
-    other = replace(expert, recipe={"data": {"source": "elsewhere"}})
-    assert len(open_part(str(pets), None, other)[0]) == 21
+    other = replace(expert, recipe={"data": {"dataset": "elsewhere"}})
+    assert len(open_split(str(pets), None, other)[0]) == 21
 
 
 def test_generated_images_are_judged_by_their_test_part(expert: Checkpoint) -> None:
-    dataset, _ = open_part("generated:kind=strokes,classes=3,examples=20,image_size=32", None, expert)
+    dataset, _ = open_split("generated:kind=strokes,classes=3,examples=20,image_size=32", None, expert)
     assert len(dataset) == 6

@@ -15,12 +15,13 @@ from tests.data.images import jpeg, scene
 from tests.data.piles import as_folder, as_zip
 from vitlab.config.data import DecodeLimits
 from vitlab.config.evaluation import EvaluateConfig
-from vitlab.data.dataset import Dataset, ListedDataset
+from vitlab.data.dataset import Dataset, ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import EvaluationTransform, normalise
 from vitlab.errors import DataError
 from vitlab.evaluation import features as module
-from vitlab.evaluation.features import FeatureStore, features_of, joined, labels_of, model_key
+from vitlab.evaluation.features import FeatureStore, extract_features, joined, labels_of, model_key
+from vitlab.inference.backends import FoldedBackend, Outputs
 from vitlab.models.vit import ViT
 
 CHECKPOINT = small_checkpoint()
@@ -39,13 +40,13 @@ def dataset(tmp_path: Path) -> Dataset:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images each run through the model had."""
     seen: list[int] = []
-    real = ViT.features
+    real = FoldedBackend.run
 
-    def counting(self: ViT, images_BCHW: torch.Tensor) -> torch.Tensor:
-        seen.append(len(images_BCHW))
-        return real(self, images_BCHW)
+    def counting(self: FoldedBackend, images_BHWC: NDArray[np.uint8], *, features: bool = False) -> Outputs:
+        seen.append(len(images_BHWC))
+        return real(self, images_BHWC, features=features)
 
-    monkeypatch.setattr(ViT, "features", counting)
+    monkeypatch.setattr(FoldedBackend, "run", counting)
     return seen
 
 
@@ -55,7 +56,7 @@ def one_by_one(dataset: Dataset) -> NDArray[np.float32]:
     assert isinstance(model, ViT)
     rows = []
     for index in range(len(dataset)):
-        image_1HWC = torch.from_numpy(view.see(dataset[index].content, name="")[None])
+        image_1HWC = torch.from_numpy(view.apply(dataset.read(index).content, name="")[None])
         with torch.inference_mode():
             rows.append(model.features(normalise(image_1HWC, CHECKPOINT.preprocess))[0].numpy())
     return np.stack(rows)
@@ -63,25 +64,25 @@ def one_by_one(dataset: Dataset) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("batch_size", [1, 5, 64])
 def test_features_are_those_of_the_images_one_by_one(dataset: Dataset, batch_size: int) -> None:
-    found = features_of(CHECKPOINT, dataset, config=EvaluateConfig(batch_size=batch_size, workers=0))
+    found = extract_features(CHECKPOINT, dataset, config=EvaluateConfig(batch_size=batch_size, workers=0))
     assert np.abs(found.features_ND - one_by_one(dataset)).max() < 1e-5
     assert found.labels_N.tolist() == [0] * 6 + [1] * 6
     assert found.names == ("cat", "dog")
-    assert found.recalled == 0
+    assert found.cached == 0
 
 
 def test_the_second_time_nothing_is_read(dataset: Dataset, read: list[int]) -> None:
-    first = features_of(CHECKPOINT, dataset, store=FeatureStore(model_key(CHECKPOINT)))
+    first = extract_features(CHECKPOINT, dataset, store=FeatureStore(model_key(CHECKPOINT)))
     assert sum(read) == 12
-    again = features_of(CHECKPOINT, dataset, store=FeatureStore(model_key(CHECKPOINT)))
+    again = extract_features(CHECKPOINT, dataset, store=FeatureStore(model_key(CHECKPOINT)))
     assert sum(read) == 12
-    assert again.recalled == 12
+    assert again.cached == 12
     assert np.array_equal(again.features_ND, first.features_ND)
     assert np.array_equal(again.labels_N, first.labels_N)
 
 
 def test_without_a_store_nothing_is_kept(dataset: Dataset, own_cache: Path) -> None:
-    features_of(CHECKPOINT, dataset)
+    extract_features(CHECKPOINT, dataset)
     assert not list(own_cache.rglob("features"))
 
 
@@ -89,11 +90,11 @@ def test_another_order_another_container_and_other_labels_find_the_same_images(
     dataset: Dataset, tmp_path: Path, read: list[int]
 ) -> None:
     store = FeatureStore(model_key(CHECKPOINT))
-    first = features_of(CHECKPOINT, dataset, store=store)
-    assert isinstance(dataset, ListedDataset)
-    backwards = features_of(CHECKPOINT, dataset.take(np.arange(11, -1, -1)), store=store)
+    first = extract_features(CHECKPOINT, dataset, store=store)
+    assert isinstance(dataset, ImageDataset)
+    backwards = extract_features(CHECKPOINT, dataset.take(np.arange(11, -1, -1)), store=store)
     renamed = {name.replace("cat", "zebra"): content for name, content in a_pile().items()}
-    zipped = features_of(CHECKPOINT, open_dataset(as_zip(tmp_path / "pets.zip", renamed), split="all"), store=store)
+    zipped = extract_features(CHECKPOINT, open_dataset(as_zip(tmp_path / "pets.zip", renamed), split="all"), store=store)
     assert sum(read) == 12
     assert np.array_equal(backwards.features_ND, first.features_ND[::-1])
     assert zipped.names == ("dog", "zebra")
@@ -102,10 +103,10 @@ def test_another_order_another_container_and_other_labels_find_the_same_images(
 
 def test_a_image_added_is_the_only_one_read(tmp_path: Path, read: list[int]) -> None:
     store = FeatureStore(model_key(CHECKPOINT))
-    features_of(CHECKPOINT, open_dataset(as_folder(tmp_path / "pets", a_pile()), split="all"), store=store)
+    extract_features(CHECKPOINT, open_dataset(as_folder(tmp_path / "pets", a_pile()), split="all"), store=store)
     as_folder(tmp_path / "pets", {"dog/new.jpg": jpeg(scene(seed=99))})
     more = open_dataset(tmp_path / "pets", split="all")
-    found = features_of(CHECKPOINT, more, store=store)
+    found = extract_features(CHECKPOINT, more, store=store)
     assert sum(read) == 13
     assert np.abs(found.features_ND - one_by_one(more)).max() < 1e-5
 
@@ -114,7 +115,7 @@ def test_the_same_image_twice_has_the_same_features_twice(tmp_path: Path) -> Non
     twice = {"a/1.jpg": jpeg(scene(seed=1)), "b/1.jpg": jpeg(scene(seed=1)), "b/2.jpg": jpeg(scene(seed=2))}
     dataset = open_dataset(as_folder(tmp_path / "twice", twice), split="all")
     for _ in range(2):
-        found = features_of(CHECKPOINT, dataset, store=FeatureStore(model_key(CHECKPOINT)))
+        found = extract_features(CHECKPOINT, dataset, store=FeatureStore(model_key(CHECKPOINT)))
         assert np.allclose(found.features_ND[0], found.features_ND[1], atol=1e-6)
         assert found.labels_N.tolist() == [0, 1, 1]
 
@@ -141,20 +142,20 @@ def test_work_that_is_interrupted_goes_on_where_it_stopped(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        features_of(CHECKPOINT, dataset, config=config, store=store, tell=impatient)
+        extract_features(CHECKPOINT, dataset, config=config, store=store, progress=impatient)
     assert sum(read) == 6
-    found = features_of(CHECKPOINT, dataset, config=config, store=store)
+    found = extract_features(CHECKPOINT, dataset, config=config, store=store)
     assert sum(read) == 12
-    assert found.recalled == 6
+    assert found.cached == 6
     assert np.abs(found.features_ND - one_by_one(dataset)).max() < 1e-5
 
 
 def test_progress_counts_what_is_known_already(dataset: Dataset) -> None:
     store, config = FeatureStore(model_key(CHECKPOINT)), EvaluateConfig(batch_size=4)
-    assert isinstance(dataset, ListedDataset)
-    features_of(CHECKPOINT, dataset.take(np.arange(4)), config=config, store=store)
+    assert isinstance(dataset, ImageDataset)
+    extract_features(CHECKPOINT, dataset.take(np.arange(4)), config=config, store=store)
     told: list[tuple[str, int, int | None]] = []
-    features_of(CHECKPOINT, dataset, config=config, store=store, what="train", tell=lambda *said: told.append(said))
+    extract_features(CHECKPOINT, dataset, config=config, store=store, description="train", progress=lambda *said: told.append(said))
     assert told == [("train", 4, 12), ("train", 8, 12), ("train", 12, 12)]
 
 
@@ -173,17 +174,17 @@ def damaged_in_every_way(folder: Path) -> None:
 
 def test_damaged_files_are_as_good_as_absent(dataset: Dataset, read: list[int]) -> None:
     store = FeatureStore(model_key(CHECKPOINT))
-    first = features_of(CHECKPOINT, dataset, store=store)
+    first = extract_features(CHECKPOINT, dataset, store=store)
     damaged_in_every_way(store.folder)
-    again = features_of(CHECKPOINT, dataset, store=store)
+    again = extract_features(CHECKPOINT, dataset, store=store)
     assert sum(read) == 24
-    assert again.recalled == 0
+    assert again.cached == 0
     assert np.array_equal(again.features_ND, first.features_ND)
 
 
 def test_a_cache_that_is_a_file_is_said_and_the_work_is_done(dataset: Dataset, own_cache: Path) -> None:
     (own_cache / "vitlab").write_text("in the way")
-    found = features_of(CHECKPOINT, dataset, store=FeatureStore(model_key(CHECKPOINT)))
+    found = extract_features(CHECKPOINT, dataset, store=FeatureStore(model_key(CHECKPOINT)))
     assert len(found) == 12
     assert "features are not kept" in found.notes[0]
     assert len(joined([found, found]).notes) == 1
@@ -193,29 +194,29 @@ def test_an_unreadable_image_stops_or_is_counted(tmp_path: Path) -> None:
     pile = a_pile() | {"cat/3.jpg": b"no image"}
     dataset = open_dataset(as_folder(tmp_path / "pets", pile), split="all")
     with pytest.raises(DataError, match=r"3\.jpg"):
-        features_of(CHECKPOINT, dataset)
+        extract_features(CHECKPOINT, dataset)
     for _ in range(2):  # the second time from the store, where the broken one is not
-        found = features_of(
+        found = extract_features(
             CHECKPOINT, dataset, config=EvaluateConfig(corrupt="skip", batch_size=3), store=FeatureStore(model_key(CHECKPOINT))
         )
-        assert (len(found), found.asked) == (11, 12)
+        assert (len(found), found.total) == (11, 12)
         assert [failure.index for failure in found.failures] == [3]
         assert found.indices_N.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11]
         assert found.labels_N.tolist() == [0] * 5 + [1] * 6
-    assert found.recalled == 11
+    assert found.cached == 11
 
 
 def test_nothing_readable_is_refused(tmp_path: Path) -> None:
     dataset = open_dataset(as_folder(tmp_path / "x", {"a/1.jpg": b"no", "b/1.jpg": b"nor this"}), split="all")
     with pytest.raises(DataError, match="2 of 2 images cannot be read"):
-        features_of(CHECKPOINT, dataset, config=EvaluateConfig(corrupt="skip"))
+        extract_features(CHECKPOINT, dataset, config=EvaluateConfig(corrupt="skip"))
 
 
 def test_a_generated_set_has_features_too(read: list[int]) -> None:
     dataset = open_dataset("generated:kind=strokes,classes=3,examples=3,image_size=32", split="train")
     store = FeatureStore(model_key(CHECKPOINT))
-    first = features_of(CHECKPOINT, dataset, store=store)
-    assert np.array_equal(features_of(CHECKPOINT, dataset, store=store).features_ND, first.features_ND)
+    first = extract_features(CHECKPOINT, dataset, store=store)
+    assert np.array_equal(extract_features(CHECKPOINT, dataset, store=store).features_ND, first.features_ND)
     assert sum(read) == 9
 
 
@@ -229,11 +230,11 @@ def test_images_without_a_label_or_with_several_are_refused(tmp_path: Path) -> N
 
 
 def test_a_model_left_in_training_mode_is_judged_in_evaluation_mode(dataset: Dataset) -> None:
-    expected = features_of(CHECKPOINT, dataset).features_ND
+    expected = extract_features(CHECKPOINT, dataset).features_ND
     dropping = small_checkpoint(small_config(dropout=0.5))
     dropping.model.load_state_dict(CHECKPOINT.model.state_dict())
     dropping.model.train()
-    assert np.array_equal(features_of(dropping, dataset).features_ND, expected)
+    assert np.array_equal(extract_features(dropping, dataset).features_ND, expected)
     assert dropping.model.training
 
 
@@ -241,5 +242,5 @@ def test_features_that_are_not_finite_are_refused(dataset: Dataset) -> None:
     broken = small_checkpoint()
     with torch.no_grad():
         next(broken.model.parameters()).fill_(float("nan"))
-    with pytest.raises(DataError, match="finite"):
-        features_of(broken, dataset)
+    with pytest.raises(DataError, match="nan or infinity"):
+        extract_features(broken, dataset)

@@ -13,7 +13,7 @@ from tests.evaluation.clouds import clouds
 from vitlab.config.evaluation import ProbeConfig
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.features import joined
-from vitlab.evaluation.probe import fit, probe
+from vitlab.evaluation.frozen import fit, probe
 
 
 @pytest.mark.parametrize("l2", [1e-2, 1.0, 100.0])
@@ -41,14 +41,14 @@ def test_it_ends_where_the_gradient_is_flat_and_says_so() -> None:
     assert bias.grad is not None
     steepest = max(float(weights.grad.abs().max()), float(bias.grad.abs().max()))
     assert steepest <= 1e-6
-    assert steepest == pytest.approx(rule.slope, rel=1e-3)
+    assert steepest == pytest.approx(rule.gradient, rel=1e-3)
 
 
 def test_a_fit_that_is_stopped_says_that_it_has_not_converged() -> None:
     rule = fit(clouds((40,) * 4, width=12, seed=0, spread=3), classes=4, l2=1e-3, config=ProbeConfig(most_steps=2))
     assert not rule.converged
     assert rule.steps <= 2
-    assert rule.slope > 1e-5
+    assert rule.gradient > 1e-5
 
 
 def test_where_it_starts_does_not_change_where_it_ends() -> None:
@@ -65,13 +65,13 @@ def test_the_strength_is_the_best_of_the_grid_on_held_out_images() -> None:
     found = probe(train, val, test, ProbeConfig(l2_low=1e-2, l2_high=1e4, per_decade=2))
     strengths = [l2 for l2, _ in found.tried]
     assert strengths == sorted(strengths)
-    assert dict(found.tried)[found.rule.l2] == max(accuracy for _, accuracy in found.tried)
+    assert dict(found.tried)[found.classifier.l2] == max(accuracy for _, accuracy in found.tried)
     for l2, accuracy in found.tried:
         rule = fit(train, classes=4, l2=l2, config=ProbeConfig())
         assert accuracy == pytest.approx(float((rule.logits(val.features_ND).argmax(1) == val.labels_N).mean()), abs=0.011)
-    final = fit(joined([train, val]), classes=4, l2=found.rule.l2, config=ProbeConfig())
-    assert found.right == pytest.approx(int((final.logits(test.features_ND).argmax(1) == test.labels_N).sum()), abs=1)
-    assert found.of == 100
+    final = fit(joined([train, val]), classes=4, l2=found.classifier.l2, config=ProbeConfig())
+    assert found.correct == pytest.approx(int((final.logits(test.features_ND).argmax(1) == test.labels_N).sum()), abs=1)
+    assert found.total == 100
 
 
 def test_the_grid_has_both_ends_and_eight_points_a_decade() -> None:
@@ -86,7 +86,7 @@ def test_the_grid_has_both_ends_and_eight_points_a_decade() -> None:
 def test_few_of_the_grid_are_fitted() -> None:
     train, val, test = (clouds((12,) * 3, width=6, seed=seed, spread=3) for seed in range(3))
     heard: list[tuple[int, float]] = []
-    found = probe(train, val, test, told=lambda fits, l2: heard.append((fits, l2)))
+    found = probe(train, val, test, progress=lambda fits, l2: heard.append((fits, l2)))
     assert 8 <= len(found.tried) <= 15
     assert [fits for fits, _ in heard] == list(range(1, len(found.tried) + 1))
 
@@ -95,7 +95,7 @@ def test_unreadable_test_images_count_as_wrong() -> None:
     train, val = clouds((9,) * 2, width=8, seed=0, spread=0.1), clouds((9,) * 2, width=8, seed=2, spread=0.1)
     test = clouds((10,) * 2, width=8, seed=1, spread=0.1, unreadable=5)
     found = probe(train, val, test, ProbeConfig(l2_low=1.0, l2_high=1.0))
-    assert (found.right, found.of, found.accuracy) == (20, 25, 0.8)
+    assert (found.correct, found.total, found.accuracy) == (20, 25, 0.8)
 
 
 def test_sets_of_other_classes_are_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 from vitlab.errors import DataError
 from vitlab.evaluation.label_mapping import read_real
 
-PICTURES = [
+IMAGES = [
     "data/val/ILSVRC2012_val_00000003.JPEG",
     "data/val/ILSVRC2012_val_00000001.JPEG",
     "data/val/ILSVRC2012_val_00000002.JPEG",
@@ -19,7 +19,7 @@ PICTURES = [
 NAMES = ("tench", "goldfish", "great white shark", "crane", "crane")
 
 
-def real(path: Path | str, images: list[str] = PICTURES) -> tuple[tuple[int, ...], ...]:
+def real(path: Path | str, images: list[str] = IMAGES) -> tuple[tuple[int, ...], ...]:
     return read_real(str(path), images, NAMES, classes=5)
 
 
@@ -31,7 +31,7 @@ def test_the_authors_list_goes_by_the_numbers_in_file_names(tmp_path: Path) -> N
 
 def test_an_object_goes_by_the_end_of_the_path(tmp_path: Path) -> None:
     file = tmp_path / "real.json"
-    names = ["ILSVRC2012_val_00000001.JPEG", "val/ILSVRC2012_val_00000002.JPEG", PICTURES[0]]
+    names = ["ILSVRC2012_val_00000001.JPEG", "val/ILSVRC2012_val_00000002.JPEG", IMAGES[0]]
     file.write_text(json.dumps({names[0]: ["goldfish", 2], names[1]: [], names[2]: 0}))
     assert real(file) == ((0,), (1, 2), ())
 
@@ -46,15 +46,15 @@ def test_an_object_goes_by_the_end_of_the_path(tmp_path: Path) -> None:
 )
 def test_a_table_parts_several_classes_and_takes_none(tmp_path: Path, text: str) -> None:
     file = tmp_path / "labels.csv"
-    file.write_text(text.format(*(Path(name).name for name in PICTURES)), encoding="utf-8")
+    file.write_text(text.format(*(Path(name).name for name in IMAGES)), encoding="utf-8")
     assert real(file) == ((0, 1), (), (3, 4))
 
 
 def test_a_file_inside_a_zip_is_read_there(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
-        archive.writestr("in/real.csv", "file,real_labels\n" + "".join(f"{Path(name).name},1\n" for name in PICTURES))
+        archive.writestr("in/real.csv", "file,real_labels\n" + "".join(f"{Path(name).name},1\n" for name in IMAGES))
     assert real(f"{tmp_path}/data.zip/in/real.csv") == ((1,), (1,), (1,))
-    with pytest.raises(DataError, match="holds no file"):
+    with pytest.raises(DataError, match="has no file"):
         real(f"{tmp_path}/data.zip/real.csv")
 
 
@@ -62,16 +62,16 @@ def test_a_file_inside_a_zip_is_read_there(tmp_path: Path) -> None:
     ("name", "text", "complaint"),
     [
         ("a.json", "[[0]]", "has none from 1 to 1"),
-        ("a.json", "3", "neither a JSON object nor a list"),
-        ("a.json", "{", "no JSON"),
+        ("a.json", "3", "neither a JSON object nor a JSON list"),
+        ("a.json", "{", "not JSON"),
         ("a.json", '{"ILSVRC2012_val_00000001.JPEG": [0]}', "does not know 2 of 3 images"),
         ("a.json", "[[0.5], [], []]", "where classes should be"),
         ("a.csv", "a,b\n1,2\n", "has the columns a, b"),
         ("a.csv", "", "columns of no header"),
         ("a.csv", "file,real\nx.jpg,0\nx.jpg,0\n", "twice"),
-        ("a.csv", "file,real\n" + "".join(f"{name},5\n" for name in PICTURES), "class 5, and the model has 0 to 4"),
-        ("a.csv", "file,real\n" + "".join(f"{name},crane\n" for name in PICTURES), "names no class of the model, or more than one"),
-        ("a.csv", "file,real\n" + "".join(f"{name},gold\n" for name in PICTURES), "gold names no class"),
+        ("a.csv", "file,real\n" + "".join(f"{name},5\n" for name in IMAGES), "class 5, and the model has 0 to 4"),
+        ("a.csv", "file,real\n" + "".join(f"{name},crane\n" for name in IMAGES), "the name of more than one"),
+        ("a.csv", "file,real\n" + "".join(f"{name},gold\n" for name in IMAGES), "gold is not a class"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, name: str, text: str, complaint: str) -> None:

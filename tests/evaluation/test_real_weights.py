@@ -38,7 +38,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list
 
 def test_deit_tiny_gets_exactly_what_timm_gets(told: tuple[dict[str, Any], list[dict[str, str]]]) -> None:
     report, _ = told
-    assert {name: (report[name]["right"], report[name]["of"]) for name in ("top1", "top5", "real")} == {
+    assert {name: (report[name]["correct"], report[name]["total"]) for name in ("top1", "top5", "real")} == {
         "top1": (702, 1000),
         "top5": (902, 1000),
         "real": (761, 946),
@@ -48,11 +48,11 @@ def test_deit_tiny_gets_exactly_what_timm_gets(told: tuple[dict[str, Any], list[
 def test_the_lines_of_the_images_add_up_to_the_report(told: tuple[dict[str, Any], list[dict[str, str]]]) -> None:
     report, lines = told
     assert len(lines) == report["images"] == 1000
-    assert sum(line["right"] == "1" for line in lines) == 702
+    assert sum(line["correct"] == "1" for line in lines) == 702
     assert sum(int(line["rank"]) < 5 for line in lines) == 902
     assert sum(line["real"] == "1" for line in lines) == 761
     assert sum(pair["count"] for pair in report["confusion"]) == 1000
-    assert sum(pair["count"] for pair in report["confusion"] if pair["label"] == pair["chosen"]) == 702
+    assert sum(pair["count"] for pair in report["confusion"] if pair["label"] == pair["predicted"]) == 702
 
 
 def test_one_image_straight_out_of_the_zip_is_predicted_as_it_was_evaluated(
@@ -63,5 +63,5 @@ def test_one_image_straight_out_of_the_zip_is_predicted_as_it_was_evaluated(
     (found,) = predictor([Path(lines[293]["name"])])
     label, chance = found.top(1)[0]
     classes = json.loads(json.dumps(told[0]["classes"]))
-    assert classes[int(label)] == lines[293]["chosen"]
+    assert classes[int(label)] == lines[293]["predicted"]
     assert chance == pytest.approx(float(lines[293]["confidence"]), abs=1e-5)

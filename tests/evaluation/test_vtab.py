@@ -18,13 +18,13 @@ from tests.data.test_tfrecord import record, sample
 from tests.data.vtab_miniatures import clevr, norb, sprites
 from tests.inference import small
 from vitlab.config.evaluation import EvaluateConfig, ProbeConfig, VtabConfig
-from vitlab.data.dataset import ListedDataset
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
-from vitlab.evaluation.features import Features, features_of
-from vitlab.evaluation.vtab import GROUPS, SPLITS_NAME, TASKS, Vtab, as_vtab_sees, vtab
+from vitlab.evaluation.features import Features, extract_features
+from vitlab.evaluation.vtab import GROUPS, SPLITS_NAME, TASKS, Vtab, vtab, with_vtab_preprocess
 
-CHECKPOINT = as_vtab_sees(small.checkpoint())
+CHECKPOINT = with_vtab_preprocess(small.checkpoint())
 CONFIG = VtabConfig(train=60, val=20, probe=ProbeConfig(l2_low=1.0, l2_high=100.0, per_decade=1))
 READING = EvaluateConfig(workers=0)
 
@@ -76,7 +76,7 @@ def test_what_is_there_is_done_what_is_missing_is_named_and_what_fails_says_why(
     results = {result.task.name: result for result in found.results}
     assert list(results) == ["DTD", "Pets", "dSpr-Loc", "dSpr-Ori"]
     assert [task.name for task, _ in found.failed] == ["Clevr-Count", "Clevr-Dist"]
-    assert "images, and 60 are taken" in found.failed[0][1]
+    assert "images, and VTAB takes 60" in found.failed[0][1]
     assert len(found.results) + len(found.missing) + len(found.failed) == 19
     assert ("SVHN", f"no svhn in {root}") in [(task.name, why) for task, why in found.missing]
     assert results["DTD"].how == "published lists"
@@ -86,19 +86,19 @@ def test_what_is_there_is_done_what_is_missing_is_named_and_what_fails_says_why(
     assert results["dSpr-Loc"].counts == (60, 20, 20)
     assert results["Pets"].accuracy > 0.3  # colours tell most of 37 classes apart
     assert results["DTD"].accuracy > 0.3
-    assert all(result.probe.rule.converged for result in found.results)
+    assert all(result.probe.classifier.converged for result in found.results)
 
 
 def test_means_are_of_what_was_done_and_say_of_how_many(root: Path) -> None:
     found = done(root)
     natural, specialized, structured, everything = found.means()
     results = {result.task.name: result for result in found.results}
-    assert (natural.name, natural.found, natural.of, natural.complete) == ("natural", 2, 7, False)
+    assert (natural.name, natural.found, natural.total, natural.complete) == ("natural", 2, 7, False)
     assert natural.accuracy == pytest.approx((results["DTD"].accuracy + results["Pets"].accuracy) / 2)
     assert natural.paper == pytest.approx(((75.2 + 97.2) / 2, (74.3 + 96.7) / 2, (74.1 + 92.7) / 2))
     assert (specialized.found, specialized.accuracy, specialized.paper) == (0, None, None)
-    assert (structured.found, structured.of) == (2, 8)
-    assert (everything.found, everything.of, everything.complete) == (4, 19, False)
+    assert (structured.found, structured.total) == (2, 8)
+    assert (everything.found, everything.total, everything.complete) == (4, 19, False)
 
 
 def test_a_mean_is_complete_where_every_task_is_done(root: Path) -> None:
@@ -118,11 +118,11 @@ def test_tasks_on_the_same_images_share_their_features(root: Path, monkeypatch: 
     recalled: list[int] = []
 
     def counting(*given: Any, **named: Any) -> Features:
-        found = features_of(*given, **named)
-        recalled.append(found.recalled)
+        found = extract_features(*given, **named)
+        recalled.append(found.cached)
         return found
 
-    monkeypatch.setattr("vitlab.evaluation.vtab.features_of", counting)
+    monkeypatch.setattr("vitlab.evaluation.vtab.extract_features", counting)
     done(root)
     assert recalled[-6:] == [0, 0, 0, 60, 20, 20]
 
@@ -224,7 +224,7 @@ def test_the_whole_image_is_seen() -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_folder_without_any_set_or_no_folder_is_refused(tmp_path: Path, there: bool) -> None:
-    with pytest.raises(DataError, match="none of the 19 tasks" if there else "no folder"):
+    with pytest.raises(DataError, match="none of the 19 VTAB tasks" if there else "no folder"):
         done(tmp_path if there else tmp_path / "nowhere")
 
 
@@ -235,5 +235,5 @@ def test_a_set_in_the_catalogues_own_form_is_found(tmp_path: Path) -> None:
     (tmp_path / "pets" / "labels.csv").write_text("path,label,split\n" + "\n".join(rows) + "\n")
     (result,) = done(tmp_path).results
     whole = open_dataset(tmp_path / "pets" / "labels.csv", split="all")
-    assert isinstance(whole, ListedDataset)
+    assert isinstance(whole, ImageDataset)
     assert result.counts == (60, 20, 74)

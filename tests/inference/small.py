@@ -10,8 +10,8 @@ import torch
 from tests.data.images import jpeg, scene
 from vitlab.checkpoints import Checkpoint, save
 from vitlab.config import Preprocess, variant
-from vitlab.config.model import ViTConfig
 from vitlab.config.serialize import Json
+from vitlab.config.vit import ViTConfig
 from vitlab.models import build
 
 LABELS = ("cat", "dog", "owl", "emu", "yak", "ant", "bee")

@@ -9,10 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.inference.test_fused import close, noise, vit
+from tests.inference.test_folded import close, noise, vit
 from vitlab.checkpoints import Checkpoint
 from vitlab.config import Preprocess, variant
-from vitlab.config.model import ResNetConfig, ResNetStem
+from vitlab.config.resnet import ResNetConfig
+from vitlab.config.stems import ResNetStem
 from vitlab.exporters.config import ExportConfig
 from vitlab.exporters.files import Graph, traced
 from vitlab.inference import Predictor

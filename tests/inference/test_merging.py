@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.inference.test_fused import close, noise, vit
-from vitlab.config.model import Position
+from tests.inference.test_folded import close, noise, vit
+from vitlab.config.vit import Position
 from vitlab.errors import ConfigError
 from vitlab.inference import Predictor
 from vitlab.inference.backends import FoldedBackend, TorchBackend
@@ -76,20 +76,6 @@ def test_merging_gives_an_answer_near_the_models_own_however_many_are_merged(mos
     assert np.abs(merged - exact).max() < 2 * np.abs(exact).max()
     one_by_one = np.concatenate([FoldedBackend(checkpoint, merge=most).run(image[None]).logits_BK for image in images_BHWC])
     close(merged, one_by_one)
-
-
-def test_the_safe_kernel_merges_alike() -> None:
-    checkpoint = vit()
-    fused = FoldedBackend(checkpoint, merge=3)._fused
-    images, work = torch.from_numpy(noise(checkpoint)), fused.workspace(4)
-    with torch.inference_mode():
-        quick, safe = fused._encoded(images, work, watch=True), fused._encoded(images, work, watch=False)
-    assert quick is not None
-    assert safe is not None
-    close(quick[0].numpy(), safe[0].numpy())
-    assert quick[1] is not None
-    assert safe[1] is not None
-    assert torch.equal(quick[1], safe[1])
 
 
 def test_a_predictor_that_merges_says_so_and_has_a_digest_of_its_own() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def predictor() -> Predictor:
     return Predictor(small.checkpoint(), batch_size=4)
 
 
-def logits(results: list[Prediction]) -> NDArray[np.float32]:
+def logits(results: Sequence[Prediction]) -> NDArray[np.float32]:
     return np.stack([result.logits for result in results])
 
 
@@ -93,7 +93,7 @@ def test_features_are_the_models_and_asking_for_them_changes_no_logit(distilled:
     np.testing.assert_allclose(logits(rich), logits(plain), atol=1e-6)
     seen_BHWC = np.stack([preprocess(image, made.preprocess) for image in images])
     with torch.inference_mode():
-        features_BD = made.model.features(normalise(torch.from_numpy(seen_BHWC), made.preprocess))  # type: ignore[operator]
+        features_BD = made.model.features(normalise(torch.from_numpy(seen_BHWC), made.preprocess))
     np.testing.assert_allclose(
         np.stack([result.features for result in rich if result.features is not None]), features_BD, atol=1e-5
     )
@@ -160,8 +160,8 @@ def test_a_batch_of_unreadable_images_alone_does_not_run_the_model(predictor: Pr
         (torch.zeros(3, 8, 8, dtype=torch.int64), "torch.int64"),
         (torch.zeros(1, 3, 8, 8), r"shape \[1, 3, 8, 8\]"),
         (b"", "is empty"),
-        (None, "is a NoneType, which is no image"),
-        (7, "is a int, which is no image"),
+        (None, "is a NoneType, not an image"),
+        (7, "is a int, not an image"),
         ("", "does not exist"),
         ("a\0b", "cannot be read"),
         (Image.new("F", (8, 8)), "floating-point"),
@@ -175,10 +175,33 @@ def test_what_is_no_image_is_told_by_its_place(predictor: Predictor, image: obje
         assert "image 1" in caught.value.message
 
 
-def test_one_image_in_place_of_a_list_is_refused(predictor: Predictor) -> None:
-    for one in ("cat.jpg", Path("cat.jpg"), b"abc", Image.new("RGB", (8, 8))):
-        with pytest.raises(ConfigError, match="one image"):
-            predictor(one)  # type: ignore[arg-type]
+def test_one_image_is_accepted_where_a_list_is(predictor: Predictor, tmp_path: Path) -> None:
+    pixels_HWC = scene(45, 60)
+    file = tmp_path / "scene.png"
+    file.write_bytes(encode(pixels_HWC, "PNG"))
+    tensor_CHW = torch.from_numpy(pixels_HWC).permute(2, 0, 1)
+    expected = predictor([pixels_HWC])
+    for one in (str(file), file, file.read_bytes(), Image.open(file), pixels_HWC, tensor_CHW):
+        found = predictor(one)
+        assert len(found) == 1
+        np.testing.assert_array_equal(found[0].logits, expected[0].logits)
+        assert found.top(2) == expected[0].top(2)
+    for several in (np.stack([pixels_HWC] * 3), torch.stack([tensor_CHW] * 3)):
+        assert len(predictor(several)) == 3
+
+
+def test_predictions_are_a_sequence_that_prints_as_a_table(predictor: Predictor, tmp_path: Path) -> None:
+    paths = small.photos(tmp_path, 3)
+    found = predictor(paths)
+    assert found.labels == [each.label for each in found]
+    assert found.top(2) == [each.top(2) for each in found]
+    assert found.logits.shape == (3, 7)
+    assert [row["name"] for row in found.to_json()] == [str(path) for path in paths]
+    assert len(found[1:]) == 2
+    for name, label in zip(paths, found.labels, strict=True):
+        assert str(name) in str(found)
+        assert label in found._repr_html_()
+    assert repr(predictor([])) == "no predictions"
 
 
 def test_every_kind_of_file_gives_finite_logits(predictor: Predictor) -> None:
@@ -248,9 +271,9 @@ def test_ending_a_stream_early_ends_its_threads() -> None:
     predictor = Predictor(small.checkpoint(), batch_size=2)
     stream = predictor.stream(itertools.repeat(scene(40, 40)))
     next(stream)
-    assert any(thread.name.startswith("predict") for thread in threading.enumerate())
+    assert any(thread.name.startswith("prefetch") for thread in threading.enumerate())
     stream.close()  # type: ignore[attr-defined]
-    assert not any(thread.name.startswith("predict") for thread in threading.enumerate())
+    assert not any(thread.name.startswith("prefetch") for thread in threading.enumerate())
 
 
 def test_images_are_read_while_the_model_works() -> None:
@@ -271,7 +294,7 @@ def test_images_are_read_while_the_model_works() -> None:
         read.release()
         return scene(40, 40, seed=seed)
 
-    predictor.backend = Waiting()
+    predictor.engine.backend = Waiting()
     images = [NamedImage(name=str(seed), read=lambda seed=seed: slow(seed)) for seed in range(4)]  # type: ignore[misc]
     stream = predictor.stream(images)
     assert next(stream).name == "0"
@@ -336,7 +359,7 @@ def test_a_model_in_training_is_put_into_evaluation() -> None:
 def test_a_module_that_is_not_vitlabs_is_refused() -> None:
     made = small.checkpoint()
     with pytest.raises(ConfigError, match="Linear"):
-        Predictor(Checkpoint(model=torch.nn.Linear(2, 2), config=made.config, preprocess=made.preprocess))
+        Predictor(Checkpoint(model=torch.nn.Linear(2, 2), config=made.config, preprocess=made.preprocess))  # type: ignore[arg-type]
 
 
 def test_a_resnet_predicts_too() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from vitlab.errors import DataError
 from vitlab.inference import Prediction, Unreadable
-from vitlab.inference.results import Csv, Finished, JsonLines, resumed_file, new_file, parquet_file
+from vitlab.inference.results import Csv, Finished, JsonLines, new_file, parquet_file, resumed_file
 
 MARK = "0123456789abcdef"
 NAMES = ["a.jpg", "b,c.jpg", 'quo"te.jpg', "new\nline.jpg", "ünïcode 猫.jpg", "\udcff.jpg", "z.jpg"]
@@ -137,13 +137,13 @@ def test_what_was_written_before_an_interrupt_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        (b"name,label\n", "no JSON"),
-        (b"[1, 2]\n", "no prediction"),
-        (b'{"label": 3}\n', "no prediction"),
+        (b"name,label\n", "not JSON"),
+        (b"[1, 2]\n", "not a prediction"),
+        (b'{"label": 3}\n', "not a prediction"),
         (b'{"name": "a", "top": [1, 2], "checkpoint": "ffff"}\n', "another model"),
         (b'{"name": "a", "top": [1, 2]}\n', "another model"),
-        (b'{"name": "a", "top": [1, 2, 3], "checkpoint": "0123456789abcdef"}\n', "has 3 labels, and 2 are asked for"),
-        (b"\xff\xfe\n", "no JSON"),
+        (b'{"name": "a", "top": [1, 2, 3], "checkpoint": "0123456789abcdef"}\n', "has 3 labels, but top=2"),
+        (b"\xff\xfe\n", "not JSON"),
     ],
 )
 def test_a_file_of_something_else_is_refused_and_left_as_it_was(tmp_path: Path, line: bytes, complaint: str) -> None:
@@ -157,7 +157,7 @@ def test_a_file_of_something_else_is_refused_and_left_as_it_was(tmp_path: Path, 
 def test_a_file_that_is_there_is_not_overwritten_unasked(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text("mine")
-    with pytest.raises(DataError, match="is there already"), new_file(path, overwrite=False):
+    with pytest.raises(DataError, match="exists already"), new_file(path, overwrite=False):
         pass
     assert path.read_text() == "mine"
     with new_file(path, overwrite=True):

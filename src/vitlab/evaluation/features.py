@@ -185,8 +185,9 @@ def extract_features(
         with evaluating(checkpoint.model):
             engine = engine_for(checkpoint, config) if engine is None else engine
             extraction.run(engine, missing, config, description, progress)
+    else:
+        progress(description, len(dataset), len(dataset))
     made, failures = extraction.made, extraction.failures
-    progress(description, len(dataset), len(dataset))
     read_N = known_N.copy()
     read_N[list(made)] = True
     if not read_N.any():

@@ -171,7 +171,7 @@ class Engine:
         features: bool = False,
         total: int | None = None,
         progress: ProgressCallback = silent,
-    ) -> Iterator[tuple[ImageBatch, Outputs | None]]:
+    ) -> Generator[tuple[ImageBatch, Outputs | None], None, None]:
         """Run over images in any form, in their order: (batch, outputs).
 
         The iterable is consumed in the caller's thread, at most two batches ahead.

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.data import Preprocess
-from vitlab.config.model import ViTConfig
+from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, choice
 from vitlab.models.families import Model
 from vitlab.models.resnet import StandardisedConv, convolved, standardise

@@ -9,7 +9,8 @@ The engine (`vitlab.inference.engine`) does the work; a `Prediction` (`vitlab.in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Generator, Iterable, Iterator
+from contextlib import closing
 from functools import cached_property
 from hashlib import sha256
 from itertools import count, islice
@@ -91,13 +92,19 @@ class Predictor:
         `progress`.
         """
         items: Iterable[ImageLike] = as_list_of_images(images)
-        if done is not None:
+        if done:
             items = _without_finished_batches(iter(items), self.batch_size, done)
         batches = self.engine.run_images(
             items, batch_size=self.batch_size, workers=self.workers, features=features, total=total, progress=progress
         )
-        results = (result for batch, outputs in batches for result in self._results(batch, outputs))
-        return results if done is None else (result for result in results if result.name not in done)
+        return self._stream(batches, done or ())
+
+    def _stream(
+        self, batches: Generator[tuple[ImageBatch, Outputs | None], None, None], done: Container[str]
+    ) -> Iterator[Prediction | Unreadable]:
+        with closing(batches):  # ends the threads when the consumer stops early
+            for batch, outputs in batches:
+                yield from (result for result in self._results(batch, outputs) if result.name not in done)
 
     @cached_property
     def digest(self) -> str:

@@ -9,29 +9,29 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from tests.evaluation import told
+from tests.evaluation import fake_logits
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.errors import ConfigError
-from vitlab.evaluation.classify import Answers, Classification, classify, classify_multi_label, judge
+from vitlab.evaluation.classification import Classification, Logits, classify, classify_multi_label, compare_with_targets
 from vitlab.evaluation.label_mapping import Targets
 from vitlab.objective import metrics
 
 
-def classified(answers: Answers, targets: Targets, *, failed: list[int] | None = None, **extra: object) -> Classification:
-    return classify(answers, judge(answers, targets), targets, failed_labels=failed or [], **extra)  # type: ignore[arg-type]
+def classified(found: Logits, targets: Targets, *, failed: list[int] | None = None, **extra: object) -> Classification:
+    return classify(found, compare_with_targets(found, targets), targets, failed_labels=failed or [], **extra)  # type: ignore[arg-type]
 
 
 def test_every_number_is_scikit_learns() -> None:
-    answers, targets = told.made(), told.same()
+    answers, targets = fake_logits.made(), fake_logits.same()
     found = classified(answers, targets)
     chosen_N = answers.logits_NC.argmax(-1)
-    assert (found.top1.right, found.top1.of) == (int(sk.accuracy_score(answers.labels, chosen_N, normalize=False)), 200)
+    assert (found.top1.correct, found.top1.total) == (int(sk.accuracy_score(answers.labels, chosen_N, normalize=False)), 200)
     assert found.top5 is not None
     assert found.top5.value == pytest.approx(sk.top_k_accuracy_score(answers.labels, answers.logits_NC, k=5))
     assert found.mean_class_accuracy == pytest.approx(sk.balanced_accuracy_score(answers.labels, chosen_N))
     assert found.loss == pytest.approx(sk.log_loss(answers.labels, np.exp(metrics.log_softmax(answers.logits_NC))))
     recall = sk.recall_score(answers.labels, chosen_N, average=None)
-    assert [score.right / score.of for score in found.per_class] == pytest.approx(recall.tolist())
+    assert [score.correct / score.total for score in found.per_class] == pytest.approx(recall.tolist())
     confusion = np.zeros((8, 8), int)
     for label, chosen, count in found.confusion:
         confusion[label, chosen] = count
@@ -45,7 +45,7 @@ def test_every_number_is_scikit_learns() -> None:
 
 
 def test_intervals_hold_their_share_and_are_left_out_when_not_asked_for() -> None:
-    answers, targets = told.made(), told.same()
+    answers, targets = fake_logits.made(), fake_logits.same()
     found = classified(answers, targets)
     assert found.top1.interval is not None
     low, high = found.top1.interval
@@ -57,46 +57,51 @@ def test_intervals_hold_their_share_and_are_left_out_when_not_asked_for() -> Non
 
 
 def test_a_image_that_failed_is_wrong_everywhere() -> None:
-    answers, targets = told.made(failed=40), told.same()
+    answers, targets = fake_logits.made(failed=40), fake_logits.same()
     found, without = classified(answers, targets, failed=[3] * 40), classified(replace(answers, failures=()), targets)
     assert (found.images, found.unreadable) == (240, 40)
-    assert (found.top1.right, found.top1.of) == (without.top1.right, 240)
-    assert found.per_class[3].of == without.per_class[3].of + 40
+    assert (found.top1.correct, found.top1.total) == (without.top1.correct, 240)
+    assert found.per_class[3].total == without.per_class[3].total + 40
     assert found.mean_class_accuracy < without.mean_class_accuracy
     assert found.loss == without.loss
 
 
 def test_real_leaves_out_images_without_a_label_and_counts_any_of_several() -> None:
-    answers = Answers(
-        logits_NC=np.eye(4, dtype=np.float32), labels=np.array([0, 0, 2, 3]), indices_N=np.arange(4), failures=told.failures(2)
+    answers = Logits(
+        logits_NC=np.eye(4, dtype=np.float32),
+        labels=np.array([0, 0, 2, 3]),
+        indices_N=np.arange(4),
+        failures=fake_logits.failures(2),
     )
     real = [[0], [], [1, 2], [0], [1], []]  # the last two could not be read
-    found = classified(answers, told.same(4), failed=[0, 1], real=real)
+    found = classified(answers, fake_logits.same(4), failed=[0, 1], real=real)
     assert found.real is not None
-    assert (found.real.right, found.real.of) == (2, 4)
+    assert (found.real.correct, found.real.total) == (2, 4)
 
 
 def test_a_part_of_the_classes_is_judged_among_all_and_among_themselves() -> None:
-    answers = told.made(images=400)
+    answers = fake_logits.made(images=400)
     kept_N = answers.labels < 3
-    part = Answers(logits_NC=answers.logits_NC[kept_N], labels=answers.labels[kept_N], indices_N=np.arange(kept_N.sum()))
-    names = told.same().names
-    targets = Targets(labels=names[:3], right=((0,), (1,), (2,)), names=names)
+    part = Logits(logits_NC=answers.logits_NC[kept_N], labels=answers.labels[kept_N], indices_N=np.arange(kept_N.sum()))
+    names = fake_logits.same().names
+    targets = Targets(labels=names[:3], correct=((0,), (1,), (2,)), names=names)
     found = classified(part, targets)
     assert found.within_top1 is not None
-    assert found.within_top1.right == np.count_nonzero(part.logits_NC[:, :3].argmax(-1) == part.labels)
-    assert found.top1.right == np.count_nonzero(part.logits_NC.argmax(-1) == part.labels)
-    assert found.within_top1.right > found.top1.right
+    assert found.within_top1.correct == np.count_nonzero(part.logits_NC[:, :3].argmax(-1) == part.labels)
+    assert found.top1.correct == np.count_nonzero(part.logits_NC.argmax(-1) == part.labels)
+    assert found.within_top1.correct > found.top1.correct
     assert found.within_top5 is None
-    assert classified(answers, told.same()).within_top1 is None
+    assert classified(answers, fake_logits.same()).within_top1 is None
 
 
 def test_another_order_of_classes_changes_no_number() -> None:
-    answers, names = told.made(), told.same().names
+    answers, names = fake_logits.made(), fake_logits.same().names
     order = np.random.default_rng(0).permutation(8)  # class k of the data is class order[k] of the model
     shuffled = replace(answers, logits_NC=answers.logits_NC[:, np.argsort(order)])
-    targets = Targets(labels=names, right=tuple((int(place),) for place in order), names=tuple(names[k] for k in np.argsort(order)))
-    one, other = classified(answers, told.same()), classified(shuffled, targets)
+    targets = Targets(
+        labels=names, correct=tuple((int(place),) for place in order), names=tuple(names[k] for k in np.argsort(order))
+    )
+    one, other = classified(answers, fake_logits.same()), classified(shuffled, targets)
     assert (one.top1, one.top5, one.per_class, one.mean_class_accuracy) == (
         other.top1, other.top5, other.per_class, other.mean_class_accuracy,
     )  # fmt: skip
@@ -105,18 +110,18 @@ def test_another_order_of_classes_changes_no_number() -> None:
 
 
 def test_a_mapping_to_several_classes_counts_each_of_them() -> None:
-    answers = told.made(images=300)
+    answers = fake_logits.made(images=300)
     groups = ((0, 1, 2), (3,), (4, 5), (6, 7))
     group_of = {code: group for group, codes in enumerate(groups) for code in codes}
     labels = np.array([group_of[code] for code in answers.labels.tolist()])
-    names = told.same().names
-    targets = Targets(labels=("a", "b", "c", "d"), right=groups, names=names)
+    names = fake_logits.same().names
+    targets = Targets(labels=("a", "b", "c", "d"), correct=groups, names=names)
     found = classified(replace(answers, labels=labels), targets)
     chosen = [group_of[code] for code in answers.logits_NC.argmax(-1).tolist()]
-    assert found.top1.right == sum(one == other for one, other in zip(chosen, labels.tolist(), strict=True))
+    assert found.top1.correct == sum(one == other for one, other in zip(chosen, labels.tolist(), strict=True))
     best5 = metrics.top_classes(answers.logits_NC, 5)
     assert found.top5 is not None
-    assert found.top5.right == sum(
+    assert found.top5.correct == sum(
         label in {group_of[code] for code in row} for row, label in zip(best5.tolist(), labels, strict=True)
     )
     chance_NC = np.exp(metrics.log_softmax(answers.logits_NC))
@@ -127,22 +132,22 @@ def test_a_mapping_to_several_classes_counts_each_of_them() -> None:
 
 
 def test_a_class_without_images_is_left_out_of_the_mean_of_classes() -> None:
-    answers = told.made(classes=8)
+    answers = fake_logits.made(classes=8)
     answers = replace(answers, labels=np.minimum(answers.labels, 5))
-    found = classified(answers, told.same())
+    found = classified(answers, fake_logits.same())
     counts = Counter(answers.labels.tolist())
-    assert [score.of for score in found.per_class] == [counts.get(code, 0) for code in range(8)]
+    assert [score.total for score in found.per_class] == [counts.get(code, 0) for code in range(8)]
     assert not np.isnan(found.mean_class_accuracy)
 
 
 def test_few_classes_have_no_top_5() -> None:
-    assert classified(told.made(classes=5), told.same(5)).top5 is None
+    assert classified(fake_logits.made(classes=5), fake_logits.same(5)).top5 is None
 
 
 def test_a_model_that_has_diverged_is_told_without_a_crash() -> None:
-    answers = replace(told.made(), logits_NC=np.full((200, 8), np.nan, np.float32))
-    found = classified(answers, told.same())
-    assert found.top1.right == 0
+    answers = replace(fake_logits.made(), logits_NC=np.full((200, 8), np.nan, np.float32))
+    found = classified(answers, fake_logits.same())
+    assert found.top1.correct == 0
     assert found.temperature is None
     assert np.isnan(found.loss)
 
@@ -151,8 +156,8 @@ def test_several_labels_are_judged_by_average_precision_as_scikit_learn_has_it()
     rng = np.random.default_rng(0)
     right_NK = rng.random((80, 4)) < 0.4
     logits_NC = (rng.normal(size=(80, 4)) + right_NK).astype(np.float32)
-    answers = Answers(logits_NC=logits_NC, labels=right_NK.astype(np.float32), indices_N=np.arange(80))
-    found = classify_multi_label(answers, told.same(4), failed_AK=np.zeros((0, 4), bool))
+    answers = Logits(logits_NC=logits_NC, labels=right_NK.astype(np.float32), indices_N=np.arange(80))
+    found = classify_multi_label(answers, fake_logits.same(4), failed_AK=np.zeros((0, 4), bool))
     assert found.mean_average_precision == pytest.approx(sk.average_precision_score(right_NK, logits_NC))
     assert [value for _, value, _ in found.per_class] == pytest.approx(
         sk.average_precision_score(right_NK, logits_NC, average=None).tolist()
@@ -165,11 +170,11 @@ def test_an_unreadable_image_of_several_labels_stands_last_in_every_class() -> N
     rng = np.random.default_rng(0)
     right_NK = rng.random((40, 3)) < 0.5
     logits_NC = rng.normal(size=(40, 3)).astype(np.float32)
-    answers = Answers(
-        logits_NC=logits_NC, labels=right_NK.astype(np.float32), indices_N=np.arange(40), failures=told.failures(2, first=40)
+    answers = Logits(
+        logits_NC=logits_NC, labels=right_NK.astype(np.float32), indices_N=np.arange(40), failures=fake_logits.failures(2, first=40)
     )
     failed_AK = np.ones((2, 3), bool)
-    found = classify_multi_label(answers, told.same(3), failed_AK=failed_AK, config=EvaluateConfig(resamples=0))
+    found = classify_multi_label(answers, fake_logits.same(3), failed_AK=failed_AK, config=EvaluateConfig(resamples=0))
     expected = sk.average_precision_score(np.concatenate([right_NK, failed_AK]), np.concatenate([logits_NC, np.full((2, 3), -1e9)]))
     assert found.mean_average_precision == pytest.approx(expected)
     assert (found.images, found.unreadable, found.interval) == (42, 2, None)

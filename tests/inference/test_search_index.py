@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tests.inference import small
 from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
-from vitlab.inference import Predictor
+from vitlab.inference import Engine, Predictor
 from vitlab.inference.search_index import ENDINGS, Index, embed, new_index
 
 Features = NDArray[np.float32]
@@ -46,7 +46,7 @@ def test_the_nearest_are_those_of_the_largest_cosine(tmp_path: Path, ending: str
 def test_of_equals_the_first_comes_first_and_all_are_given_where_there_are_fewer(tmp_path: Path, ending: str) -> None:
     index = filled(tmp_path / f"index{ending}", np.ones((4, 3), np.float32))
     assert [item.name for item in index.nearest(np.ones(3, np.float32), 9)] == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"]
-    with pytest.raises(DataError, match="features of 3 numbers, not 4"):
+    with pytest.raises(DataError, match="features of width 3, not 4"):
         index.nearest(np.ones(4, np.float32), 1)
     assert index.nearest(np.zeros(3, np.float32), 1)[0].similarity == 0  # no direction, and no division by zero
 
@@ -78,7 +78,7 @@ def test_an_index_that_fails_on_the_way_does_not_appear(tmp_path: Path, ending: 
     for rows in (0, 1, 10_000):
         with pytest.raises(ZeroDivisionError):
             failing(rows)
-    with pytest.raises(DataError, match="nothing to write"), new_index(path, classes=(), multi_label=False, digest="", made_by=""):
+    with pytest.raises(DataError, match="no index to write"), new_index(path, classes=(), multi_label=False, digest="", made_by=""):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -104,7 +104,7 @@ def test_what_is_no_index_is_refused(tmp_path: Path) -> None:
     }
     np.savez(tmp_path / "short.npz", features=np.eye(3, dtype=np.float32), names=np.array(["a"]), allow_pickle=False, **parts)
     for name in ("junk.npz", "junk.parquet", "other.npz", "pickle.npz", "short.npz"):
-        with pytest.raises(DataError, match="no index of features"):
+        with pytest.raises(DataError, match="not a search index"):
             Index(tmp_path / name)
 
 
@@ -114,7 +114,7 @@ def test_embedding_a_source_keeps_names_labels_and_features_and_leaves_out_what_
     cats[2].write_bytes(b"junk")
     predictor = Predictor(small.checkpoint(), batch_size=3)
     out = tmp_path / f"out{ending}"
-    unreadable = embed(predictor, open_dataset(tmp_path / "data", split="all"), out, made_by="here")
+    unreadable = embed(predictor.engine, open_dataset(tmp_path / "data", split="all"), out, made_by="here")
     assert [failure.name for failure in unreadable] == [str(cats[2])]
     index = Index(out)
     assert (len(index), index.digest) == (9, predictor.features_digest)
@@ -128,5 +128,5 @@ def test_embedding_a_source_keeps_names_labels_and_features_and_leaves_out_what_
 
 def test_embedding_generated_images_works_too(tmp_path: Path) -> None:
     dataset = open_dataset("generated:kind=strokes,classes=3,examples=2,image_size=32", split="train")
-    assert embed(Predictor(small.checkpoint()), dataset, tmp_path / "out.npz", made_by="here") == ()
+    assert embed(Engine(small.checkpoint()), dataset, tmp_path / "out.npz", made_by="here") == ()
     assert len(Index(tmp_path / "out.npz")) == 6

@@ -1,4 +1,4 @@
-"""Answers made by hand, and a model that says what its images show."""
+"""Logits made by hand, and a model that says what its images show."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab.data.batch import Batch, Failure
-from vitlab.evaluation.classify import Answers
+from vitlab.evaluation.classification import Logits
 from vitlab.evaluation.label_mapping import Targets, match_by_name
 
 Floats = NDArray[np.float32]
 
 
-def made(seed: int = 0, *, images: int = 200, classes: int = 8, failed: int = 0) -> Answers:
+def made(seed: int = 0, *, images: int = 200, classes: int = 8, failed: int = 0) -> Logits:
     """Random answers, somewhat right."""
     rng = np.random.default_rng(seed)
     labels_N = rng.integers(0, classes, images)
     logits_NC = rng.normal(size=(images, classes)).astype(np.float32)
     logits_NC[np.arange(images), labels_N] += 1.5
-    return Answers(
+    return Logits(
         logits_NC=logits_NC,
         labels=labels_N,
         indices_N=np.arange(images),

@@ -13,7 +13,7 @@ from tests.evaluation.clouds import clouds
 from vitlab.config.evaluation import FewShotConfig
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.features import Features
-from vitlab.evaluation.few_shot import draw, drawn_by_any, fewshot, ridge, solve
+from vitlab.evaluation.frozen import draw, drawn_by_any, few_shot, ridge, solve
 
 
 @pytest.mark.parametrize("width", [20, 400], ids=["more images than features", "more features than images"])
@@ -47,7 +47,7 @@ def test_features_that_never_change_do_no_harm() -> None:
     still[:, 3] = 5.0
     rule = ridge(still, train.labels_N, classes=3, l2=1024.0)
     assert np.isfinite(rule.weights_EK).all()
-    assert rule.right(replace(train, features_ND=still)) == 18
+    assert rule.correct(replace(train, features_ND=still)) == 18
 
 
 def test_more_shots_are_the_fewer_and_some_more() -> None:
@@ -72,12 +72,12 @@ def test_the_images_that_any_seed_draws_are_enough() -> None:
     drawn = drawn_by_any(whole.labels_N, classes=4, config=config)
     assert len(drawn) <= 4 * 5 * 3 < len(whole)
     some = replace(whole, features_ND=whole.features_ND[drawn], labels_N=whole.labels_N[drawn], indices_N=drawn)
-    assert list(fewshot(some, test, config, labels=whole.labels_N)) == list(fewshot(whole, test, config))
+    assert list(few_shot(some, test, config, labels=whole.labels_N)) == list(few_shot(whole, test, config))
 
 
 def test_accuracy_is_that_of_the_rules_it_is_made_of() -> None:
     train, test = clouds((30,) * 6, width=12, seed=0, spread=4), clouds((40,) * 6, width=12, seed=1, spread=4)
-    (found,) = fewshot(train, test, FewShotConfig(shots=(5,), seeds=(3, 4)))
+    (found,) = few_shot(train, test, FewShotConfig(shots=(5,), seeds=(3, 4)))
     expected = []
     for seed in (3, 4):
         rows = np.concatenate([order[:5] for order in draw(train.labels_N, classes=6, seed=seed)])
@@ -91,20 +91,20 @@ def test_accuracy_is_that_of_the_rules_it_is_made_of() -> None:
 
 def test_more_shots_learn_more() -> None:
     train, test = clouds((60,) * 8, width=24, seed=0, spread=4), clouds((60,) * 8, width=24, seed=1, spread=4)
-    means = [found.mean for found in fewshot(train, test, FewShotConfig(shots=(1, 5, 25)))]
+    means = [found.mean for found in few_shot(train, test, FewShotConfig(shots=(1, 5, 25)))]
     assert means == sorted(means)
     assert means[0] > 1 / 8
 
 
 def test_unreadable_test_images_count_as_wrong() -> None:
     train, test = clouds((9,) * 3, width=8, seed=0, spread=0.1), clouds((10,) * 3, width=8, seed=1, spread=0.1, unreadable=10)
-    (found,) = fewshot(train, test, FewShotConfig(shots=(5,)))
+    (found,) = few_shot(train, test, FewShotConfig(shots=(5,)))
     assert found.accuracies == (0.75, 0.75, 0.75)
 
 
 def test_a_class_with_fewer_images_gives_what_it_has_and_is_named() -> None:
     train, test = clouds((30, 3, 30), width=8, seed=0, spread=0.1), clouds((5,) * 3, width=8, seed=1, spread=0.1)
-    few, many = fewshot(train, test, FewShotConfig(shots=(3, 10)))
+    few, many = few_shot(train, test, FewShotConfig(shots=(3, 10)))
     assert few.short == ()
     assert many.short == ("class 1",)
 
@@ -112,14 +112,14 @@ def test_a_class_with_fewer_images_gives_what_it_has_and_is_named() -> None:
 def test_a_class_without_a_image_is_refused() -> None:
     train, test = clouds((5, 0, 5), width=4, seed=0), clouds((5,) * 3, width=4, seed=1)
     with pytest.raises(DataError, match="class 1"):
-        list(fewshot(train, test))
+        list(few_shot(train, test))
 
 
 def test_sets_of_other_classes_are_refused() -> None:
     train = clouds((5, 5), width=4, seed=0)
     other: Features = replace(train, names=("cat", "dog"))
     with pytest.raises(DataError, match="different classes"):
-        list(fewshot(train, other))
+        list(few_shot(train, other))
 
 
 @pytest.mark.parametrize(

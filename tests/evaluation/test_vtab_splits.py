@@ -10,16 +10,16 @@ import pytest
 
 from tests.data.piles import as_folder, as_zip, pile
 from vitlab.config.evaluation import VtabConfig
-from vitlab.data.dataset import ListedDataset
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.vtab import (
-    Divided,
     Division,
-    ThirtyEach,
-    TrainShare,
-    WholeShares,
+    OfficialSplits,
+    PercentSplits,
+    ThirtyPerClass,
+    VtabSplits,
     divide,
     divide_by_file,
     divide_by_lists,
@@ -30,30 +30,30 @@ from vitlab.evaluation.vtab import (
 CONFIG = VtabConfig(train=8, val=4)
 
 
-def opened(place: Path) -> ListedDataset:
+def opened(place: Path) -> ImageDataset:
     dataset = open_dataset(place, split="all")
-    assert isinstance(dataset, ListedDataset)
+    assert isinstance(dataset, ImageDataset)
     return dataset
 
 
-def parted(root: Path, *parts: str, images: int = 20) -> ListedDataset:
+def parted(root: Path, *parts: str, images: int = 20) -> ImageDataset:
     """Three classes, so many images each, in parts; or in none."""
     files = {name: content for part in parts or ("",) for name, content in pile(images=images, start=part and f"{part}/").items()}
     return opened(as_folder(root, files))
 
 
-def disjoint(divided: Divided) -> bool:
+def disjoint(divided: VtabSplits) -> bool:
     joined = np.concatenate([divided.train, divided.val, divided.test])
     return len(np.unique(joined)) == len(joined)
 
 
 def test_official_parts_are_kept_and_val_is_the_rest_of_train(tmp_path: Path) -> None:
     dataset = parted(tmp_path, "train", "test")
-    train, val, test = TrainShare(percent=90).parts(dataset, hash_order(dataset))
+    train, val, test = OfficialSplits(percent=90).split(dataset, hash_order(dataset))
     assert (len(train), len(val), len(test)) == (54, 6, 60)
-    assert set(dataset.parts[train]) == set(dataset.parts[val]) == {TRAIN}
-    assert set(dataset.parts[test]) == {TEST}
-    divided = divide(dataset, TrainShare(percent=90), CONFIG)
+    assert set(dataset.splits[train]) == set(dataset.splits[val]) == {TRAIN}
+    assert set(dataset.splits[test]) == {TEST}
+    divided = divide(dataset, OfficialSplits(percent=90), CONFIG)
     assert (len(divided.train), len(divided.val), len(divided.test)) == (8, 4, 60)
     assert np.array_equal(divided.train, train[:8])
     assert np.array_equal(divided.val, val[:4])
@@ -63,57 +63,57 @@ def test_official_parts_are_kept_and_val_is_the_rest_of_train(tmp_path: Path) ->
 def test_three_official_parts_are_taken_as_they_are(tmp_path: Path) -> None:
     dataset = parted(tmp_path, "train", "val", "test")
     for percent in (90, 100):
-        train, val, test = TrainShare(percent=percent).parts(dataset, hash_order(dataset))
-        assert [set(dataset.parts[part]) for part in (train, val, test)] == [{TRAIN}, {VAL}, {TEST}]
+        train, val, test = OfficialSplits(percent=percent).split(dataset, hash_order(dataset))
+        assert [set(dataset.splits[part]) for part in (train, val, test)] == [{TRAIN}, {VAL}, {TEST}]
 
 
 def test_clevr_is_tested_on_its_val_part(tmp_path: Path) -> None:
     dataset = parted(tmp_path, "train", "val")
-    train, val, test = TrainShare(percent=90, test="val").parts(dataset, hash_order(dataset))
+    train, val, test = OfficialSplits(percent=90, test="val").split(dataset, hash_order(dataset))
     assert (len(train), len(val), len(test)) == (54, 6, 60)
-    assert set(dataset.parts[test]) == {VAL}
+    assert set(dataset.splits[test]) == {VAL}
 
 
 def test_norb_chooses_by_half_of_its_test_part(tmp_path: Path) -> None:
     dataset = parted(tmp_path, "train", "test")
-    train, val, test = TrainShare(percent=100, halve_test=True).parts(dataset, hash_order(dataset))
+    train, val, test = OfficialSplits(percent=100, halve_test=True).split(dataset, hash_order(dataset))
     assert (len(train), len(val), len(test)) == (60, 30, 30)
-    assert set(dataset.parts[val]) == set(dataset.parts[test]) == {TEST}
+    assert set(dataset.splits[val]) == set(dataset.splits[test]) == {TEST}
 
 
 def test_a_set_without_parts_is_divided_by_shares(tmp_path: Path) -> None:
     dataset = parted(tmp_path)
-    train, val, test = WholeShares(train=60, val=20).parts(dataset, hash_order(dataset))
+    train, val, test = PercentSplits(train=60, val=20).split(dataset, hash_order(dataset))
     assert (len(train), len(val), len(test)) == (36, 12, 12)
     assert sorted([*train, *val, *test]) == list(range(60))
 
 
 def test_parts_that_are_declared_come_before_shares(tmp_path: Path) -> None:
     dataset = parted(tmp_path, "train", "test")
-    train, val, test = WholeShares(train=60, val=20).parts(dataset, hash_order(dataset))
+    train, val, test = PercentSplits(train=60, val=20).split(dataset, hash_order(dataset))
     assert (len(train), len(val), len(test)) == (45, 15, 60)
-    assert set(dataset.parts[test]) == {TEST}
+    assert set(dataset.splits[test]) == {TEST}
 
 
 def test_thirty_of_each_class_and_the_others_to_test(tmp_path: Path) -> None:
     dataset = parted(tmp_path, images=35)
-    train, val, test = ThirtyEach(percent=90).parts(dataset, hash_order(dataset))
+    train, val, test = ThirtyPerClass(percent=90).split(dataset, hash_order(dataset))
     assert (len(train), len(val), len(test)) == (81, 9, 15)
     assert np.bincount(dataset.table.codes[test]).tolist() == [5, 5, 5]
 
 
 def test_a_class_of_thirty_leaves_nothing_to_test(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="class-0 has 30 images"):
-        divide(parted(tmp_path, images=30), ThirtyEach(percent=90), CONFIG)
+        divide(parted(tmp_path, images=30), ThirtyPerClass(percent=90), CONFIG)
 
 
 @pytest.mark.parametrize(
     ("parts", "division", "why"),
     [
-        ((), TrainShare(percent=90), "declares no part, and VTAB takes its official train"),
-        (("train", "val"), TrainShare(percent=90), "declares train and val, and VTAB takes its official test"),
-        (("train", "test"), TrainShare(percent=100), "VTAB takes its official val"),
-        (("train", "test"), TrainShare(percent=90, test="val"), None),
+        ((), OfficialSplits(percent=90), "declares no split, and VTAB takes its official train"),
+        (("train", "val"), OfficialSplits(percent=90), "declares train and val, and VTAB takes its official test"),
+        (("train", "test"), OfficialSplits(percent=100), "VTAB takes its official val"),
+        (("train", "test"), OfficialSplits(percent=90, test="val"), None),
     ],
 )
 def test_official_parts_that_are_missing_are_not_made_up(
@@ -128,8 +128,8 @@ def test_official_parts_that_are_missing_are_not_made_up(
 
 
 def test_a_part_that_is_too_small_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the train part has 54 images, and 800"):
-        divide(parted(tmp_path, "train", "test"), TrainShare(percent=90), VtabConfig())
+    with pytest.raises(DataError, match="the train split has 54 images, and VTAB takes 800"):
+        divide(parted(tmp_path, "train", "test"), OfficialSplits(percent=90), VtabConfig())
 
 
 def test_the_choice_depends_on_content_alone(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_the_choice_depends_on_content_alone(tmp_path: Path) -> None:
     one = opened(as_folder(tmp_path / "one", files))
     other = opened(as_zip(tmp_path / "other.zip", {name.replace("class-0", "zebra"): content for name, content in files.items()}))
     chosen = [
-        {dataset[int(index)].content for index in part}
+        {dataset.read(int(index)).content for index in part}
         for dataset in (one, other)
-        for part in (lambda d: (d.train, d.val, d.test))(divide(dataset, WholeShares(train=60, val=20), CONFIG))
+        for part in (lambda d: (d.train, d.val, d.test))(divide(dataset, PercentSplits(train=60, val=20), CONFIG))
     ]
     assert chosen[:3] == chosen[3:]
     assert len(chosen[0]) == 8
@@ -152,8 +152,8 @@ def test_the_classes_are_mixed_in_that_order(tmp_path: Path) -> None:
 
 def test_fewer_test_images_are_some_of_all(tmp_path: Path) -> None:
     dataset = parted(tmp_path, "train", "test")
-    all_of_them = divide(dataset, TrainShare(percent=90), CONFIG)
-    some = divide(dataset, TrainShare(percent=90), VtabConfig(train=8, val=4, test=10))
+    all_of_them = divide(dataset, OfficialSplits(percent=90), CONFIG)
+    some = divide(dataset, OfficialSplits(percent=90), VtabConfig(train=8, val=4, test=10))
     assert len(some.test) == 10
     assert set(some.test) < set(all_of_them.test)
     assert np.array_equal(some.train, all_of_them.train)
@@ -162,7 +162,7 @@ def test_fewer_test_images_are_some_of_all(tmp_path: Path) -> None:
 def test_lists_are_taken_as_they_are(tmp_path: Path) -> None:
     dataset = parted(tmp_path, "train", "val", "test")
     divided = divide_by_lists(dataset, VtabConfig())
-    assert [set(dataset.parts[part]) for part in (divided.train, divided.val, divided.test)] == [{TRAIN}, {VAL}, {TEST}]
+    assert [set(dataset.splits[part]) for part in (divided.train, divided.val, divided.test)] == [{TRAIN}, {VAL}, {TEST}]
     assert divided.how == "published lists"
     assert len(divide_by_lists(dataset, VtabConfig(test=7)).test) == 7
 
@@ -176,13 +176,13 @@ def test_a_split_file_decides_by_number_or_by_path(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text(json.dumps({"PETS": {"train800": [23, 21, 60], "val200": ["test/" + named[0], named[1]]}}))
     parts = read_splits(tmp_path / "s.json", NAMES)["Pets"]
     with pytest.raises(DataError, match="val200 and test share 1"):
-        divide_by_file(dataset, TrainShare(percent=80), parts, CONFIG)
-    divided = divide_by_file(dataset, TrainShare(percent=80), {**parts, "val200": ["train/" + named[0], named[1]]}, CONFIG)
+        divide_by_file(dataset, OfficialSplits(percent=80), parts, CONFIG)
+    divided = divide_by_file(dataset, OfficialSplits(percent=80), {**parts, "val200": ["train/" + named[0], named[1]]}, CONFIG)
     assert divided.train.tolist() == [23, 21, 60]
     assert [dataset.name(int(index)).endswith(name) for index, name in zip(divided.val, named, strict=True)] == [True, True]
-    assert set(dataset.parts[divided.test]) == {TEST}
+    assert set(dataset.splits[divided.test]) == {TEST}
     assert divided.how == "split file, official test"
-    whole = divide_by_file(dataset, TrainShare(percent=80), {"train800": [0], "val200": [1], "test": [2, 7]}, CONFIG)
+    whole = divide_by_file(dataset, OfficialSplits(percent=80), {"train800": [0], "val200": [1], "test": [2, 7]}, CONFIG)
     assert (whole.test.tolist(), whole.how) == ([2, 7], "split file")
 
 
@@ -193,30 +193,30 @@ def test_a_split_file_decides_by_number_or_by_path(tmp_path: Path) -> None:
         ({"train800": [1], "val200": [60]}, "val200 lists image 60 of 60"),
         ({"train800": [-1], "val200": [2]}, "image -1"),
         ({"train800": [1], "val200": [1]}, "train800 and val200 share 1"),
-        ({"train800": ["nothing.jpg"], "val200": [1]}, "nothing.jpg, which is the path of 0"),
-        ({"train800": ["003.jpg"], "val200": [1]}, "003.jpg, which is the path of 3"),
-        ({"train800": ["0/003.jpg"], "val200": [1]}, "path of 0"),
+        ({"train800": ["nothing.jpg"], "val200": [1]}, "nothing.jpg, which matches 0"),
+        ({"train800": ["003.jpg"], "val200": [1]}, "003.jpg, which matches 3"),
+        ({"train800": ["0/003.jpg"], "val200": [1]}, "matches 0"),
     ],
 )
 def test_a_split_that_cannot_be_is_refused(tmp_path: Path, parts: dict[str, list[int | str]], why: str) -> None:
     with pytest.raises(DataError, match=why):
-        divide_by_file(parted(tmp_path), WholeShares(train=60, val=20), parts, CONFIG)
+        divide_by_file(parted(tmp_path), PercentSplits(train=60, val=20), parts, CONFIG)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "no JSON"),
-        ("[]", "no object of tasks"),
+        ("{", "cannot be read as JSON"),
+        ("[]", "not a JSON object of tasks"),
         ('{"cars": {"train800": [1], "val200": [2]}}', "no such task"),
-        ('{"pets": {"train800": [1]}}', "must hold train800, val200"),
-        ('{"pets": {"train800": [1], "val200": [2], "val": [3]}}', "must hold train800, val200"),
-        ('{"pets": [1]}', "must hold"),
+        ('{"pets": {"train800": [1]}}', "must have train800, val200"),
+        ('{"pets": {"train800": [1], "val200": [2], "val": [3]}}', "must have train800, val200"),
+        ('{"pets": [1]}', "must have"),
         ('{"pets": {"train800": 1, "val200": [2]}}', "train800 must be a list"),
         ('{"pets": {"train800": [1.5], "val200": [2]}}', "train800 must be a list"),
         ('{"pets": {"train800": [true], "val200": [2]}}', "train800 must be a list"),
         ('{"pets": {"train800": [], "val200": [2]}}', "train800 must be a list"),
-        ('{"pets": {"train800": [1], "val200": [2]}, "oxford_iiit_pet": {"train800": [1], "val200": [2]}}', "there twice"),
+        ('{"pets": {"train800": [1], "val200": [2]}, "oxford_iiit_pet": {"train800": [1], "val200": [2]}}', "appears twice"),
     ],
 )
 def test_a_file_that_is_no_split_file_is_refused(tmp_path: Path, text: str, why: str) -> None:

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 
 from vitlab.checkpoints import Checkpoint
 from vitlab.config import Preprocess, variant
-from vitlab.config.model import PROFILES, Position, ResNetStem, ViTConfig
+from vitlab.config.stems import ResNetStem
+from vitlab.config.vit import PROFILES, Position, ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.inference import Predictor
-from vitlab.inference import backends as fused_backend
-from vitlab.inference import eager as workspace
 from vitlab.inference.backends import FoldedBackend, TorchBackend, torch_backend
-from vitlab.inference.eager import FusedViT
-from vitlab.inference.folded import exportable, fold, why_not_folded
+from vitlab.inference.folded import FoldedGraph, exportable, why_not_folded
 from vitlab.models import build
 from vitlab.models.vit import ViT
 
@@ -116,77 +114,24 @@ def test_slices_and_batches_of_any_size_give_the_same() -> None:
     checkpoint = vit()
     images_BHWC = noise(checkpoint, 9)
     expected = TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC)
-    first = FoldedBackend(checkpoint)
     for images in (1, 2, 4, 16):
-        close(first.sliced(images).run(images_BHWC).logits_BK, expected.logits_BK)
-    for count in (1, 2, 5, 9):  # the same buffers again and again
-        close(first.run(images_BHWC[:count]).logits_BK, expected.logits_BK[:count])
-
-
-@pytest.mark.parametrize("held", [1, 50, 400, 1000, 2000])
-def test_attention_in_blocks_of_maps_or_rows_gives_the_same_in_linear_memory(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspace, "_CACHED_MAPS", held)
-    checkpoint = vit()
-    images_BHWC = noise(checkpoint)
-    for merge in (0, 2):
-        found = FoldedBackend(checkpoint, merge=merge).run(images_BHWC).logits_BK
-        monkeypatch.undo()
-        close(found, FoldedBackend(checkpoint, merge=merge).run(images_BHWC).logits_BK)
-        monkeypatch.setattr(workspace, "_CACHED_MAPS", held)
-    for tokens in (10, 1_000, 10_000):
-        heads, lines = workspace.blocks(tokens, 12)
-        assert heads * lines * tokens <= max(held, tokens)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("side", [168, 184])  # 442 and 530 tokens, on both sides of the border
-def test_short_and_long_sequences_give_the_models_own_numbers(side: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = vit({"image_size": (side, side)})
-    images_BHWC = noise(checkpoint, 1)
-    expected = TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC).logits_BK
-    backend, watched = FoldedBackend(checkpoint), list[bool]()
-    encoded = FusedViT._encoded
-
-    def seen(self: FusedViT, images: torch.Tensor, work: workspace.Workspace, *, watch: bool) -> object:
-        watched.append(watch)
-        return encoded(self, images, work, watch=watch)
-
-    monkeypatch.setattr(FusedViT, "_encoded", seen)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    close(backend.run(images_BHWC).logits_BK, expected)
-    assert watched == [threads == 1 or side == 168]  # plain products, and no second run
+        close(FoldedBackend(checkpoint, images=images).run(images_BHWC).logits_BK, expected.logits_BK)
+    backend = FoldedBackend(checkpoint)
+    for count in (1, 2, 5, 9):
+        close(backend.run(images_BHWC[:count]).logits_BK, expected.logits_BK[:count])
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_logits_of_attention_beyond_what_exp_can_hold_are_seen_and_computed_safely(sign: float) -> None:
+def test_attention_logits_beyond_what_exp_can_hold_are_computed_safely(sign: float) -> None:
     checkpoint = vit()
     model = checkpoint.model
     assert isinstance(model, ViT)
     with torch.no_grad():
-        for block in model.encoder.blocks:  # all logits near +-250, for every query and key
+        for block in model.encoder.blocks:
             width = model.config.width
-            block.attention.qkv.bias[:width] = 20.0  # type: ignore[union-attr, operator]
-            block.attention.qkv.bias[width : 2 * width] = sign * 5.0  # type: ignore[union-attr, operator]
+            block.attention.qkv.bias[:width] = 2000.0 * sign  # type: ignore[union-attr, operator]
     images_BHWC = noise(checkpoint)
-    fused = FusedViT(model, checkpoint.preprocess)
-    # A key's bias is dropped by folding, so the logits grow by the queries alone: make the keys themselves point away.
-    with torch.no_grad():
-        for layer in fused.folded.layers:
-            assert layer.query_bias_D is not None
-            layer.query_bias_D.mul_(1000.0 * sign)
-    work = fused.workspace(4)
-    images = torch.from_numpy(images_BHWC)
-    assert fused._encoded(images, work, watch=True) is None
-    assert bool(fused.read(images, work).isfinite().all())
-
-
-@pytest.mark.parametrize(("width", "side", "images"), [(192, 224, 4), (192, 384, 1), (384, 384, 2), (768, 384, 4), (768, 224, 4)])
-def test_a_slice_has_as_many_images_as_its_products_need(width: int, side: int, images: int) -> None:
-    with torch.device("meta"):
-        base = variant("ViT-Ti/16", image_size=side)
-        assert isinstance(base, ViTConfig)
-        model = ViT(replace(base, width=width, mlp_width=4 * width, depth=1))
-    assert fused_backend._fitting(model) == images
+    assert np.isfinite(FoldedBackend(checkpoint).run(images_BHWC).logits_BK).all()
 
 
 def test_what_cannot_be_folded_runs_as_it_is_and_is_said() -> None:
@@ -201,7 +146,7 @@ def test_what_cannot_be_folded_runs_as_it_is_and_is_said() -> None:
         assert isinstance(backend, TorchBackend)
         assert why is not None
         predictor = Predictor(checkpoint, backend="torch")
-        assert any("run as it is built" in note for note in predictor.notes)
+        assert any("without folded weights" in note for note in predictor.notes)
         with torch.inference_mode():
             graph_BK = exportable(checkpoint)(torch.from_numpy(noise(checkpoint)))
         close(graph_BK.numpy(), backend.run(noise(checkpoint)).logits_BK)
@@ -212,9 +157,9 @@ def test_a_model_fed_at_a_size_or_with_channels_it_does_not_take_is_refused() ->
     checkpoint = vit()
     assert isinstance(checkpoint.model, ViT)
     with pytest.raises(ConfigError, match="64x64"):
-        fold(checkpoint.model, replace(FED, image_size=(64, 64)))
+        FoldedGraph(checkpoint.model, replace(FED, image_size=(64, 64)), pixels=True)
     with pytest.raises(ConfigError, match="1 channels"):
-        fold(checkpoint.model, replace(FED, mean=(0.5,), std=(0.5,)))
+        FoldedGraph(checkpoint.model, replace(FED, mean=(0.5,), std=(0.5,)), pixels=True)
     with pytest.raises(ConfigError, match="no head"):
         exportable(vit({"num_classes": 0}))
     with pytest.raises(ConfigError, match="gives='nothing'"):

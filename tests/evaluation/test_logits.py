@@ -1,7 +1,8 @@
-"""Answers: every image has one or is reported, and the first numbers are those of scikit-learn."""
+"""Logits: every image has a row or is reported, and the first metrics are those of scikit-learn."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -9,81 +10,79 @@ import pytest
 import torch
 from sklearn import metrics as sk
 
-from tests.evaluation import told
+from tests.evaluation import fake_logits
 from vitlab.config import Preprocess
+from vitlab.data.batch import Batch
 from vitlab.errors import DataError
-from vitlab.evaluation.classify import Answers, answer, headline
+from vitlab.evaluation.classification import Logits, collect_logits, headline
+from vitlab.inference.backends import TorchBackend, evaluating
+from vitlab.inference.engine import run_batches
 
 FED = Preprocess(image_size=(1, 6), resize="squash", mean=(0.0,) * 3, std=(1.0,) * 3)
 
 
+def collected(model: torch.nn.Module, batches: Iterable[Batch], preprocess: Preprocess = FED) -> Logits:
+    """As validation during training collects them."""
+    with evaluating(model):
+        return collect_logits(run_batches(TorchBackend(model, preprocess), batches))
+
+
 @pytest.mark.parametrize("size", [1, 4, 7, 100])
-def test_every_image_is_answered_whatever_the_batch_size(size: int) -> None:
+def test_every_image_has_logits_whatever_the_batch_size(size: int) -> None:
     rng = np.random.default_rng(0)
     pixels_NC = rng.integers(0, 256, (23, 6), np.uint8)
     labels_N = rng.integers(0, 6, 23)
-    model = told.Echo(6)
-    found = answer(model, told.batches(pixels_NC, labels_N, size=size), FED)
+    model = fake_logits.Echo(6)
+    found = collected(model, fake_logits.batches(pixels_NC, labels_N, size=size))
     np.testing.assert_allclose(found.logits_NC, pixels_NC / 255, rtol=1e-6)
     assert found.logits_NC.dtype == np.float32
     assert np.array_equal(found.labels, labels_N)
     assert found.indices_N.tolist() == list(range(23))
-    assert (len(found), found.asked) == (23, 23)
+    assert (len(found), found.total) == (23, 23)
     assert sum(model.batches) == 23
 
 
-def test_dropout_is_off_while_answering_and_each_module_is_put_back_as_it_was() -> None:
-    model = torch.nn.Sequential(told.Echo(6), torch.nn.BatchNorm1d(6))
+def test_dropout_is_off_in_evaluation_and_each_module_is_put_back_as_it_was() -> None:
+    model = torch.nn.Sequential(fake_logits.Echo(6), torch.nn.BatchNorm1d(6))
     model.train()
     model[1].eval()
-    found = answer(model, told.batches(np.full((2, 6), 255, np.uint8), np.zeros(2, np.int64), size=2), FED)
+    found = collected(model, fake_logits.batches(np.full((2, 6), 255, np.uint8), np.zeros(2, np.int64), size=2))
     assert (found.logits_NC > 0).all()
     assert [module.training for module in model.modules()] == [True, True, True, False]
     assert model[0].scale.grad is None
 
 
 def test_the_model_is_put_back_also_when_it_fails() -> None:
-    model = told.Echo(6).train()
+    model = fake_logits.Echo(6).train()
+    batches = fake_logits.batches(np.zeros((2, 6), np.uint8), np.zeros(2, np.int64), size=2)
     with pytest.raises(DataError):
-        answer(
-            model, told.batches(np.zeros((2, 6), np.uint8), np.zeros(2, np.int64), size=2), replace(FED, mean=(0.0,), std=(1.0,))
-        )
+        collected(model, batches, replace(FED, mean=(0.0,), std=(1.0,)))
     assert model.training
 
 
-def test_lower_precision_gives_nearly_the_same() -> None:
-    rng = np.random.default_rng(0)
-    made = told.batches(rng.integers(0, 256, (8, 6), np.uint8), np.zeros(8, np.int64), size=8)
-    model = torch.nn.Sequential(told.Echo(6), torch.nn.Linear(6, 4))
-    full, half = answer(model, made, FED), answer(model, made, FED, dtype=torch.bfloat16)
-    assert half.logits_NC.dtype == np.float32
-    np.testing.assert_allclose(half.logits_NC, full.logits_NC, atol=0.02)
-    assert not np.array_equal(half.logits_NC, full.logits_NC)
-
-
 def test_images_that_failed_are_kept_and_count_as_wrong() -> None:
-    right = told.made(failed=0)
-    some = told.made(failed=50)
-    assert some.asked == 250
+    right = fake_logits.made(failed=0)
+    some = fake_logits.made(failed=50)
+    assert some.total == 250
     assert headline(some)["top1"] == pytest.approx(headline(right)["top1"] * 200 / 250)
     assert headline(some)["top5"] == pytest.approx(headline(right)["top5"] * 200 / 250)
     assert headline(some)["loss"] == headline(right)["loss"]
 
 
 def test_failures_of_batches_are_gathered_and_a_batch_may_be_empty() -> None:
-    first, second = told.batches(np.full((4, 6), 9, np.uint8), np.zeros(4, np.int64), size=2)
-    failed = told.failures(3, first=10)
+    first, second = fake_logits.batches(np.full((4, 6), 9, np.uint8), np.zeros(4, np.int64), size=2)
+    failed = fake_logits.failures(3, first=10)
     empty = replace(second, images_BHWC=second.images_BHWC[:0], labels=second.labels[:0], index_B=second.index_B[:0], failed=failed)
-    found = answer(told.Echo(6), [first, empty], FED)
-    assert (len(found), found.asked, found.failures) == (2, 5, failed)
+    found = collected(fake_logits.Echo(6), [first, empty])
+    assert (len(found), found.total, found.failures) == (2, 5, failed)
     with pytest.raises(DataError, match=r"none of 3 images could be read; the first: 10\.jpg"):
-        answer(told.Echo(6), [empty], FED)
+        collected(fake_logits.Echo(6), [empty])
     with pytest.raises(DataError, match="no images"):
-        answer(told.Echo(6), [], FED)
+        collected(fake_logits.Echo(6), [])
 
 
 def test_the_headline_is_scikit_learns() -> None:
-    answers = told.made()
+    answers = fake_logits.made()
     found = headline(answers)
     chance_NC = torch.from_numpy(answers.logits_NC).double().softmax(-1).numpy()
     assert found["top1"] == pytest.approx(sk.accuracy_score(answers.labels, answers.logits_NC.argmax(-1)))
@@ -96,7 +95,7 @@ def test_the_headline_of_several_labels_is_scikit_learns() -> None:
     labels_NC = (rng.random((60, 5)) < 0.3).astype(np.float32)
     labels_NC[:, 4] = 0  # a class without an image is left out of the mean
     logits_NC = (rng.normal(size=(60, 5)) + labels_NC).astype(np.float32)
-    answers = Answers(logits_NC=logits_NC, labels=labels_NC, indices_N=np.arange(60))
+    answers = Logits(logits_NC=logits_NC, labels=labels_NC, indices_N=np.arange(60))
     found = headline(answers)
     assert found["mean_average_precision"] == pytest.approx(sk.average_precision_score(labels_NC[:, :4], logits_NC[:, :4]))
     each = torch.nn.functional.binary_cross_entropy_with_logits(
@@ -107,7 +106,7 @@ def test_the_headline_of_several_labels_is_scikit_learns() -> None:
 
 def test_a_model_that_has_diverged_is_not_right_by_accident() -> None:
     logits_NC = np.full((4, 3), np.nan, np.float32)
-    answers = Answers(logits_NC=logits_NC, labels=np.zeros(4, np.int64), indices_N=np.arange(4))
+    answers = Logits(logits_NC=logits_NC, labels=np.zeros(4, np.int64), indices_N=np.arange(4))
     assert headline(answers)["top1"] == 0
     assert np.isnan(headline(answers)["loss"])
 
@@ -121,6 +120,6 @@ def test_a_model_that_has_diverged_is_not_right_by_accident() -> None:
     ],
 )
 def test_labels_the_model_cannot_have_are_refused(labels: np.ndarray, complaint: str) -> None:
-    answers = Answers(logits_NC=np.zeros((3, 4), np.float32), labels=labels, indices_N=np.arange(3))
+    answers = Logits(logits_NC=np.zeros((3, 4), np.float32), labels=labels, indices_N=np.arange(3))
     with pytest.raises(DataError, match=complaint):
         headline(answers)

@@ -15,20 +15,20 @@ MODEL = ("ant", "bee", "cat", "dog")
 
 def test_the_same_classes_in_the_same_order_are_their_own() -> None:
     targets = match_by_name(MODEL, MODEL, classes=4)
-    assert targets.right == ((0,), (1,), (2,), (3,))
-    assert targets.one_each
-    assert not targets.in_part
+    assert targets.correct == ((0,), (1,), (2,), (3,))
+    assert targets.one_to_one
+    assert not targets.is_subset
     assert targets.notes == ()
 
 
 def test_another_order_is_refused_with_what_differs_and_taken_when_asked() -> None:
     data = ("bee", "ant", "cat", "dog")
-    with pytest.raises(DataError, match="bee where the model has ant") as caught:
+    with pytest.raises(DataError, match="bee instead of") as caught:
         match_by_name(data, MODEL, classes=4)
     assert caught.value.hint is not None
     assert "--subset" in caught.value.hint
     targets = match_by_name(data, MODEL, classes=4, subset=True)
-    assert targets.right == ((1,), (0,), (2,), (3,))
+    assert targets.correct == ((1,), (0,), (2,), (3,))
     assert any("order" in note for note in targets.notes)
 
 
@@ -36,8 +36,8 @@ def test_a_part_is_refused_with_what_is_missing_and_taken_when_asked() -> None:
     with pytest.raises(DataError, match="does not have ant, cat"):
         match_by_name(("bee", "dog"), MODEL, classes=4)
     targets = match_by_name(("bee", "dog"), MODEL, classes=4, subset=True)
-    assert targets.right == ((1,), (3,))
-    assert targets.in_part
+    assert targets.correct == ((1,), (3,))
+    assert targets.is_subset
 
 
 def test_a_class_the_model_does_not_know_is_refused_even_with_subset() -> None:
@@ -48,7 +48,7 @@ def test_a_class_the_model_does_not_know_is_refused_even_with_subset() -> None:
 
 def test_a_checkpoint_without_labels_takes_as_many_classes_and_says_so() -> None:
     targets = match_by_name(MODEL, None, classes=4)
-    assert targets.right == ((0,), (1,), (2,), (3,))
+    assert targets.correct == ((0,), (1,), (2,), (3,))
     assert any("no labels" in note for note in targets.notes)
     with pytest.raises(DataError, match="4 classes and the model 5"):
         match_by_name(MODEL, None, classes=5)
@@ -61,7 +61,7 @@ def test_data_without_labels_is_refused() -> None:
 
 def test_two_classes_of_one_name_are_fine_in_order_and_not_by_name() -> None:
     twins = ("crane", "crane", "dog")
-    assert match_by_name(twins, twins, classes=3).right == ((0,), (1,), (2,))
+    assert match_by_name(twins, twins, classes=3).correct == ((0,), (1,), (2,))
     with pytest.raises(DataError, match="crane"):
         match_by_name(("dog", "crane"), twins, classes=3, subset=True)
 
@@ -75,25 +75,25 @@ def mapping(tmp_path: Path, table: object) -> Path:
 def test_a_mapping_takes_names_numbers_lists_and_nothing(tmp_path: Path) -> None:
     file = mapping(tmp_path, {"pet": ["cat", 3], "insect": [0, "bee"], "chair": [], "extra": "dog"})
     targets = match_by_file(file, ("chair", "insect", "pet"), MODEL, classes=4)
-    assert targets.right == ((), (0, 1), (2, 3))
-    assert not targets.one_each
+    assert targets.correct == ((), (0, 1), (2, 3))
+    assert not targets.one_to_one
     assert any("chair" in note for note in targets.notes)
     assert any("extra" in note for note in targets.notes)
-    assert match_by_file(mapping(tmp_path, {"pet": 2}), ("pet",), None, classes=4).right == ((2,),)
+    assert match_by_file(mapping(tmp_path, {"pet": 2}), ("pet",), None, classes=4).correct == ((2,),)
 
 
 @pytest.mark.parametrize(
     ("table", "complaint"),
     [
         ({"pet": ["cat"]}, "does not map insect"),
-        ({"pet": ["kat"], "insect": []}, "maps pet to kat, which is no class"),
+        ({"pet": ["kat"], "insect": []}, "maps pet to kat, which is not a class"),
         ({"pet": [4], "insect": []}, "class 4, and the model has 0 to 3"),
         ({"pet": [-1], "insect": []}, "class -1"),
-        ({"pet": [True], "insect": []}, "not to names or numbers"),
-        ({"pet": None, "insect": []}, "not to names or numbers"),
+        ({"pet": [True], "insect": []}, "not to classes by name or number"),
+        ({"pet": None, "insect": []}, "not to classes by name or number"),
         ({"pet": [], "insect": []}, "every class of the data to nothing"),
-        ([], "no JSON object"),
-        ("{", "no JSON"),
+        ([], "not a JSON object"),
+        ("{", "not JSON"),
     ],
 )
 def test_a_mapping_that_cannot_be_meant_is_refused(tmp_path: Path, table: object, complaint: str) -> None:
