@@ -55,7 +55,7 @@ def weights(data: Path, folder: Path) -> Path:
 
     config = variant("ViT-Ti/16", profile="timm")
     fed = Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-    save(folder / "own.safetensors", Checkpoint(model=build(config), config=config, preprocess=fed))
+    save(Checkpoint(model=build(config), config=config, preprocess=fed), folder / "own.safetensors")
     convert(folder / "own.safetensors", folder / "timm.safetensors", to="timm")
     return folder / "timm.safetensors"
 

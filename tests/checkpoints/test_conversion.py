@@ -32,7 +32,7 @@ def _tensors(path: Path, **told: int) -> dict[str, bytes]:
 
 @pytest.fixture
 def native(tmp_path: Path) -> Path:
-    save(tmp_path / "native.safetensors", small_checkpoint())
+    save(small_checkpoint(), tmp_path / "native.safetensors")
     return tmp_path / "native.safetensors"
 
 
@@ -41,7 +41,7 @@ def native(tmp_path: Path) -> Path:
 def test_there_and_back_gives_every_bit_and_type(tmp_path: Path, to: str, dtype: torch.dtype) -> None:
     checkpoint = small_checkpoint()
     checkpoint.model.to(dtype)
-    save(tmp_path / "native.safetensors", checkpoint)
+    save(checkpoint, tmp_path / "native.safetensors")
     convert(tmp_path / "native.safetensors", tmp_path / ROUTES[to], to=to)
     convert(tmp_path / ROUTES[to], tmp_path / "back.safetensors", to="native", heads=HEADS)
     assert _tensors(tmp_path / "back.safetensors") == _tensors(tmp_path / "native.safetensors")
@@ -115,7 +115,7 @@ def test_a_timm_folder_says_the_same_to_who_does_not_see_the_header(tmp_path: Pa
 )
 def test_a_folder_that_timm_could_not_open_is_refused_and_a_file_is_not(tmp_path: Path, config: ModelConfig, word: str) -> None:
     path = tmp_path / "native.safetensors"
-    save(path, small_checkpoint(config))
+    save(small_checkpoint(config), path)
     with pytest.raises(CheckpointError, match=word) as refused:
         convert(path, tmp_path / "timm", to="timm")
     assert refused.value.hint == f"write its weights alone, to {tmp_path / 'timm.safetensors'}"
@@ -171,7 +171,7 @@ def test_a_wrong_name_or_format_is_refused_with_the_right_one(tmp_path: Path, na
 @pytest.mark.parametrize("option", [option for option in OPTIONS if any(option not in CAN[to] for to in ROUTES)])
 def test_what_a_format_cannot_express_is_refused_and_nothing_is_written(tmp_path: Path, option: str) -> None:
     path = tmp_path / "native.safetensors"
-    save(path, small_checkpoint(OPTIONS[option]))
+    save(small_checkpoint(OPTIONS[option]), path)
     for to, name in ROUTES.items():
         if option not in CAN[to]:
             with pytest.raises(CheckpointError, match=f"{to} (cannot express|holds)"):
@@ -181,7 +181,7 @@ def test_what_a_format_cannot_express_is_refused_and_nothing_is_written(tmp_path
 
 def test_what_a_format_has_no_place_for_is_said(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(small_config(dropout=0.25, dynamic_size=True))
-    save(tmp_path / "native.safetensors", checkpoint)
+    save(checkpoint, tmp_path / "native.safetensors")
     text = " | ".join(convert(tmp_path / "native.safetensors", tmp_path / "x.npz", to="jax-npz"))
     for word in ("made for a test", "dropout=0.25", "dynamic_size=True", "recipe and metrics", "labels"):
         assert word in text, text
@@ -216,7 +216,7 @@ def test_a_file_beside_the_destination_does_not_confuse_the_proof(tmp_path: Path
 @pytest.mark.parametrize("image_size", [(48, 48), (32, 64)])
 def test_a_checkpoint_that_was_fitted_can_be_converted(tmp_path: Path, native: Path, image_size: tuple[int, int]) -> None:
     fitted: Checkpoint = load(native, image_size=image_size, num_classes=0)
-    save(tmp_path / "fitted.safetensors", fitted)
+    save(fitted, tmp_path / "fitted.safetensors")
     square = image_size[0] == image_size[1]
     for to in ROUTES if square else ("jax-npz", "timm", "huggingface"):  # the others have no place for such a grid
         target = tmp_path / f"{to}{ROUTES[to]}"

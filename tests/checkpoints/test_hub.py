@@ -59,7 +59,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Hub:
 
 def _filled(hub: _Hub, tmp_path: Path) -> Path:
     native = tmp_path / "native.safetensors"
-    save(native, small_checkpoint())
+    save(small_checkpoint(), native)
     convert(native, tmp_path / "hf", to="huggingface")
     for entry in (tmp_path / "hf").iterdir():
         (hub.folder / entry.name).write_bytes(entry.read_bytes())

@@ -42,7 +42,7 @@ CONFIGS: dict[str, ModelConfig] = {
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_loading_gives_back_the_model_bit_for_bit_and_everything_beside_it(tmp_path: Path, kind: str) -> None:
     checkpoint = small_checkpoint(CONFIGS[kind])
-    save(tmp_path / "model.safetensors", checkpoint)
+    save(checkpoint, tmp_path / "model.safetensors")
     loaded = load(tmp_path / "model.safetensors")
     for name in ("config", "preprocess", "labels", "notes", "format", "recipe"):
         assert getattr(loaded, name) == getattr(checkpoint, name), name
@@ -60,7 +60,7 @@ def test_weights_keep_their_type_in_the_file_and_become_float32_unless_asked(tmp
     checkpoint = small_checkpoint()
     checkpoint.model.to(dtype)
     path = tmp_path / "model.safetensors"
-    save(path, checkpoint)
+    save(checkpoint, path)
     kept, usual = load(path, dtype=None), load(path)
     state = checkpoint.model.state_dict()
     assert all(torch.equal(tensor, state[name]) and tensor.dtype == dtype for name, tensor in kept.model.state_dict().items())
@@ -77,14 +77,14 @@ def test_weights_keep_their_type_in_the_file_and_become_float32_unless_asked(tmp
 def test_saving_twice_gives_the_same_bytes_and_a_loaded_one_saves_to_the_same_bytes(tmp_path: Path) -> None:
     checkpoint = small_checkpoint()
     for name in ("one", "two"):
-        save(tmp_path / name, checkpoint)
-    save(tmp_path / "three", load(tmp_path / "one"))
+        save(checkpoint, tmp_path / name)
+    save(load(tmp_path / "one"), tmp_path / "three")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes() == (tmp_path / "three").read_bytes()
 
 
 def test_a_loaded_model_can_be_trained_on_and_does_not_touch_the_file(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    save(path, small_checkpoint())
+    save(small_checkpoint(), path)
     before = path.read_bytes()
     model = load(path).model.train()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -96,7 +96,7 @@ def test_a_loaded_model_can_be_trained_on_and_does_not_touch_the_file(tmp_path: 
 
 def test_other_programs_read_the_same_tensors_from_the_file(tmp_path: Path) -> None:
     checkpoint = small_checkpoint()
-    save(tmp_path / "model.safetensors", checkpoint)
+    save(checkpoint, tmp_path / "model.safetensors")
     read = safetensors.torch.load_file(tmp_path / "model.safetensors")
     state = checkpoint.model.state_dict()
     assert read.keys() == state.keys()
@@ -114,15 +114,15 @@ def test_the_digest_of_the_tensors_is_the_documented_one_and_theirs_alone(tmp_pa
         digest.update(line.encode("ascii") + b"\n" + tensors[tensor].numpy().tobytes())
     assert tensors_digest(tensors) == digest.hexdigest()
     checkpoint = small_checkpoint()
-    save(tmp_path / "one", checkpoint)
-    save(tmp_path / "two", replace(checkpoint, labels=None, notes=("other",), metrics=None))
-    save(tmp_path / "three", small_checkpoint(seed=1))
+    save(checkpoint, tmp_path / "one")
+    save(replace(checkpoint, labels=None, notes=("other",), metrics=None), tmp_path / "two")
+    save(small_checkpoint(seed=1), tmp_path / "three")
     one, two, three = (describe(tmp_path / name).metadata["tensors_sha256"] for name in ("one", "two", "three"))
     assert one == two != three
 
 
 def test_the_digest_of_the_header_is_the_documented_one(tmp_path: Path) -> None:
-    save(tmp_path / "model", small_checkpoint())
+    save(small_checkpoint(), tmp_path / "model")
     whole = (tmp_path / "model").read_bytes()
     head = whole[: 8 + int.from_bytes(whole[:8], "little")]
     digest = json.loads(head[8:])["__metadata__"]["vitlab.header_sha256"]
@@ -132,7 +132,7 @@ def test_the_digest_of_the_header_is_the_documented_one(tmp_path: Path) -> None:
 def test_describe_reads_the_header_alone(tmp_path: Path) -> None:
     checkpoint = small_checkpoint()
     path = tmp_path / "model"
-    save(path, checkpoint)
+    save(checkpoint, path)
     with path.open("r+b") as file:  # damage in the weights, which describe does not read
         file.seek(-4, os.SEEK_END)
         file.write(b"\xff\xff\xff\xff")
@@ -152,7 +152,7 @@ def test_what_could_not_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
         ({"labels": LABELS[:-1]}, "9 labels for a head of 10 classes"),
         ({"config": small_config(heads=2)}, "another config"),
         ({"model": build(small_config(depth=1))}, "another config"),
-        ({"model": torch.nn.Linear(2, 2)}, "class_token is missing.*and 14 more"),
+        ({"model": torch.nn.Linear(2, 2)}, "another config"),
         ({"preprocess": Preprocess(image_size=(48, 48))}, "48x48 pixels and the model takes 32x32"),
         ({"preprocess": replace(checkpoint.preprocess, mean=(0.5,), std=(0.5,))}, "1 channels and the model takes 3"),
         ({"recipe": {"a": object()}}, "plain JSON"),
@@ -161,26 +161,26 @@ def test_what_could_not_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
     ]
     for change, word in wrong:
         with pytest.raises(CheckpointError, match=word):
-            save(path, replace(checkpoint, **change))
+            save(replace(checkpoint, **change), path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_saving_over_a_checkpoint_survives_a_full_disk_and_a_crash(tmp_path: Path) -> None:
     path, said = tmp_path / "model", tmp_path / "said"
-    save(path, small_checkpoint())
+    save(small_checkpoint(), path)
     before = path.read_bytes()
 
     def fill_the_disk() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
         try:
-            save(path, small_checkpoint(seed=1))
+            save(small_checkpoint(seed=1), path)
         except CheckpointError as error:
             said.write_text(str(error))
             os._exit(3)
 
     def crash() -> None:
         setattr(os, "replace", lambda *_: os._exit(137))  # noqa: B010 - in the child alone
-        save(path, small_checkpoint(seed=1))
+        save(small_checkpoint(seed=1), path)
 
     assert exit_code_of(fill_the_disk) == 3
     assert f"{len(before):,} bytes are needed" in said.read_text()
@@ -190,7 +190,7 @@ def test_saving_over_a_checkpoint_survives_a_full_disk_and_a_crash(tmp_path: Pat
     assert exit_code_of(crash) == 137
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 2
-    save(path, small_checkpoint(seed=1))
+    save(small_checkpoint(seed=1), path)
     assert path.read_bytes() != before
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
@@ -198,7 +198,7 @@ def test_saving_over_a_checkpoint_survives_a_full_disk_and_a_crash(tmp_path: Pat
 def test_a_saved_checkpoint_has_the_mode_the_umask_asks_for(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        save(tmp_path / "model", small_checkpoint())
+        save(small_checkpoint(), tmp_path / "model")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "model").stat().st_mode) == 0o640
@@ -226,7 +226,7 @@ def _config_text(path: Path, **changes: Any) -> str:
 
 
 def test_a_version_from_the_future_is_refused_as_that(tmp_path: Path) -> None:
-    save(tmp_path / "model", small_checkpoint())
+    save(small_checkpoint(), tmp_path / "model")
     _resealed(tmp_path / "model", tmp_path / "same", {})
     assert load(tmp_path / "same").labels == LABELS
     _resealed(tmp_path / "model", tmp_path / "future", {"version": "2", "more": "of it"})
@@ -242,13 +242,13 @@ def test_a_version_from_the_future_is_refused_as_that(tmp_path: Path) -> None:
 
 def test_a_header_with_right_digests_and_wrong_content_is_refused(tmp_path: Path) -> None:
     path, target = tmp_path / "model", tmp_path / "changed"
-    save(path, small_checkpoint())
+    save(small_checkpoint(), path)
     wrong: list[tuple[dict[str, str | None], str]] = [
         ({"config": None}, "lacks or adds config"),
         ({"extra": "x"}, "lacks or adds extra"),
         ({"config": "{"}, "cannot be understood"),
         ({"config": "[" * 100_000}, "cannot be understood"),
-        ({"config": _config_text(path, kind="perceiver")}, "perceiver"),
+        ({"config": _config_text(path, family="perceiver")}, "perceiver"),
         ({"config": _config_text(path, widht=64)}, "no setting called config.widht"),
         ({"config": _config_text(path, width="64")}, "config.width should be a whole number"),
         ({"config": _config_text(path, heads=7)}, "not a multiple of heads"),
@@ -276,10 +276,10 @@ def test_a_header_with_right_digests_and_wrong_content_is_refused(tmp_path: Path
 
 def test_a_config_that_computes_gigabytes_of_positions_is_refused_before_it_does(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(small_config(position=Position(kind="sincos-2d")))
-    save(tmp_path / "model", checkpoint)
+    save(checkpoint, tmp_path / "model")
     text = _config_text(tmp_path / "model", image_size=[80_000, 80_000], dynamic_size=True)
     _resealed(tmp_path / "model", tmp_path / "big", {"config": text})
-    with pytest.raises(CheckpointError, match="tokens of width 64, beyond any model"):
+    with pytest.raises(CheckpointError, match="beyond any model"):
         load(tmp_path / "big")
 
 
@@ -294,5 +294,5 @@ def test_a_header_is_sealed_without_reading_labels_as_anything_but_text() -> Non
 
 def test_labels_of_zeros_survive(tmp_path: Path) -> None:
     zeros: Checkpoint = replace(small_checkpoint(), labels=("0" * 64,) * 10)
-    save(tmp_path / "model", zeros)
+    save(zeros, tmp_path / "model")
     assert load(tmp_path / "model").labels == zeros.labels

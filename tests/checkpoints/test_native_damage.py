@@ -15,7 +15,7 @@ from vitlab.errors import CheckpointError
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("native") / "model.safetensors"
-    save(path, small_checkpoint())
+    save(small_checkpoint(), path)
     return path.read_bytes()
 
 
@@ -80,7 +80,7 @@ def test_bytes_added_at_the_end_or_two_files_in_one_are_refused(tmp_path: Path, 
 
 
 def test_weights_of_one_file_under_the_header_of_another_are_refused(tmp_path: Path, whole: bytes) -> None:
-    save(tmp_path / "other", small_checkpoint(seed=5))
+    save(small_checkpoint(seed=5), tmp_path / "other")
     other = (tmp_path / "other").read_bytes()
     (tmp_path / "model").write_bytes(whole[: _header_end(whole)] + other[_header_end(other) :])
     with pytest.raises(CheckpointError, match="SHA-256"):

@@ -44,7 +44,7 @@ def checkpoint(
 
 def saved(path: Path, labels: tuple[str, ...] | None = LABELS, *, seed: int = 0) -> Path:
     """The same as a file."""
-    save(path, checkpoint(labels, seed=seed, classes=len(labels or LABELS)))
+    save(checkpoint(labels, seed=seed, classes=len(labels or LABELS)), path)
     return path
 
 

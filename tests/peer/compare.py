@@ -83,5 +83,5 @@ def saved(path: Path, config: ModelConfig, *, seed: int = 0, labels: tuple[str, 
     mean = (0.5,) * config.channels
     preprocess = Preprocess(image_size=config.image_size, resize="squash", mean=mean, std=mean)
     checkpoint = Checkpoint(model=model, config=config, preprocess=preprocess, labels=labels)
-    save(path, checkpoint)
+    save(checkpoint, path)
     return checkpoint

@@ -28,7 +28,7 @@ IMAGES = [scene(72, 90, seed=0), scene(64, 64, seed=1), scene(108, 54, seed=2)]
 
 def native(path: Path, way: str) -> Path:
     """A model that is fed that way."""
-    save(path / "native.safetensors", replace(saved(path / "native.safetensors", OPTIONS["plain"]), preprocess=WAYS[way]))
+    save(replace(saved(path / "native.safetensors", OPTIONS["plain"]), preprocess=WAYS[way]), path / "native.safetensors")
     return path / "native.safetensors"
 
 

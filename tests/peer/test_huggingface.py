@@ -148,7 +148,7 @@ def test_a_model_fitted_to_another_grid_answers_alike_in_transformers(transforme
     theirs = randomised(transformers.ViTForImageClassification(transformers.ViTConfig(**SIZE, **CONFIGS["plain"])))
     theirs.save_pretrained(tmp_path / "small")
     fitted = load(tmp_path / "small", image_size=(48, 72))
-    save(tmp_path / "fitted.safetensors", fitted)
+    save(fitted, tmp_path / "fitted.safetensors")
     convert(tmp_path / "fitted.safetensors", tmp_path / "large", to="huggingface")
     large = opened_strictly(transformers, tmp_path / "large")
     assert distance(fitted.model, logits(large), images(fitted.config)) < TOLERANCE

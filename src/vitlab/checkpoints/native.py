@@ -47,7 +47,6 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.renamed import current_recipe
 from vitlab.config.serialize import Json, from_json, to_json
 from vitlab.errors import CheckpointError, ConfigError
-from vitlab.models.families import Model
 
 VERSION = 1
 _PREFIX = "vitlab."
@@ -70,13 +69,13 @@ class Facts:
     notes: tuple[str, ...] = ()
 
 
-def save(path: str | Path, checkpoint: Checkpoint) -> None:
+def save(checkpoint: Checkpoint, path: str | Path) -> None:
     """Write one .safetensors file that `load` gives back bit for bit; a crash or a full disk leaves the old file as it was.
 
     The weights keep their dtype. What could not be loaded again (another config's weights, too few labels) is refused here.
     """
     model = checkpoint.model
-    if isinstance(model, Model) and model.config != checkpoint.config:
+    if getattr(model, "config", None) != checkpoint.config:  # a module that is not vitlab's has none
         raise CheckpointError(f"cannot save {path}: the model was built from another config than the checkpoint says")
     facts = Facts(
         config=checkpoint.config,
