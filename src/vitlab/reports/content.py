@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.checkpoints.checkpoint import Checkpoint
-from vitlab.config.variants import name_of
 from vitlab.errors import ConfigError
 from vitlab.evaluation.classification import Classification, MultiLabel
 from vitlab.interpretation.attention import attention_distance, rollout
@@ -224,7 +223,7 @@ def summary(record: RunRecord, evaluation: RunEvaluation | None) -> Summary:
         sentence = f"mean average precision over {result.images:,} images of the {evaluation.split} split"
         facts["loss, nats per image"] = f"{result.loss:.3f}"
     facts |= {
-        "model": name_of(run.model) or "custom",
+        "model": run.model.name or "custom",
         "parameters": short(cost(run.model).parameters),
         "image size": " x ".join(map(str, run.model.image_size)),
         "updates": f"{int(record.history.step.max(initial=0)):,}",

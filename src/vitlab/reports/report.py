@@ -10,9 +10,11 @@ import base64
 import hashlib
 import json
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -21,10 +23,10 @@ from markupsafe import Markup
 from vitlab.checkpoints import load
 from vitlab.config.data import Split
 from vitlab.config.serialize import to_text
-from vitlab.config.variants import name_of
 from vitlab.errors import DataError
 from vitlab.evaluation.classification import Classification, MultiLabel
 from vitlab.io.atomic import write_text
+from vitlab.io.display import Block, Displayed
 from vitlab.io.names import printable
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.reports.content import (
@@ -57,7 +59,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Written(Displayed):
     """A report on disk: its path, its size in bytes, and the accuracy it leads with, None where it has none."""
 
     path: Path
@@ -65,6 +67,21 @@ class Written:
     accuracy: float | None
     interval: tuple[float, float] | None
     images: int
+
+    def tables(self) -> Iterable[Block]:
+        """Where the report is, and the accuracy it leads with."""
+        return [self.to_json()]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values."""
+        interval = None if self.interval is None else list(self.interval)
+        return {
+            "report": str(self.path),
+            "accuracy": self.accuracy,
+            "interval": interval,
+            "images": self.images,
+            "bytes": self.bytes,
+        }
 
 
 def write_report(
@@ -112,14 +129,14 @@ def write_report(
         "data": None if card is None else data_section(card),
         "dataset": record.run.data.dataset,
         "cost": cost_facts(cost),
-        "command": f"vitlab train --config {shlex.quote(str(config))} --out {shlex.quote(str(record.folder))}-again",
+        "command": f"vitlab train {shlex.quote(str(config))} --out {shlex.quote(str(record.folder))}-again",
         "versions": versions(),
         "config_lines": json.dumps(json.loads(to_text(record.run)), indent=2).splitlines(),
     }
     always = ("summary", "curves", "inside", "data", "cost", "again")
     text = render(
         title=title or record.folder.name,
-        subtitle=f"{name_of(record.run.model) or 'a custom model'}, recipe {record.run.name}, {record.made}",
+        subtitle=f"{record.run.model.name or 'a custom model'}, recipe {record.run.name}, {record.made}",
         sections=[(anchor, name) for anchor, name in _NAMES.items() if anchor in always or found[anchor] is not None],
         **found,
     )
