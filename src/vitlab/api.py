@@ -18,13 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitlab.errors import ConfigError, DataError, UsageError, at_least, pair
+from vitlab.errors import ConfigError, DataError, UsageError, pair
 from vitlab.io.progress import silent
 
 if TYPE_CHECKING:
     from typing import TextIO
-
-    from torch import nn
 
     from vitlab.checkpoints import Checkpoint
     from vitlab.config.data import CorruptPolicy, Interpolation, OnBroken, Preprocess, Resize, Split, SplitRule
@@ -32,8 +30,9 @@ if TYPE_CHECKING:
     from vitlab.config.overrides import DataFacts, Overrides, StartFacts
     from vitlab.config.run import RunConfig
     from vitlab.config.train import Precision, Strategy
-    from vitlab.data.dataset import Dataset, Pixels
+    from vitlab.data.dataset import Dataset, ImageDataset, Pixels
     from vitlab.data.quality.summary import DataCheck
+    from vitlab.data.synthetic.dataset import SyntheticDataset
     from vitlab.evaluation.summary import EvaluationSummary
     from vitlab.exporters import Exported
     from vitlab.inference import Predictions
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from vitlab.io.display import Facts, Table
     from vitlab.io.progress import ProgressCallback
     from vitlab.models.catalog import ModelList
+    from vitlab.models.families import Model
     from vitlab.reports.report import Written
     from vitlab.studies.config import PseudoLabels
     from vitlab.training.run import EventStream, Run
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     FileName = str | os.PathLike[str]
     Folder = str | os.PathLike[str]
     ModelLike = str | os.PathLike[str] | Checkpoint
+    ModelOrName = ModelLike
+    Existing = str | os.PathLike[str]
+    Layer = int
     Size = int | tuple[int, int]
     Names = str | Sequence[str]
     Numbers = Sequence[int]
@@ -66,7 +69,6 @@ Format = Literal["native", "jax-npz", "big-vision", "timm", "huggingface", "torc
 Profile = Literal["official", "timm", "huggingface", "torchvision"]
 
 _log = logging.getLogger("vitlab")
-_REPORTED = 20  # unreadable images that are logged one by one
 
 
 # --- models and checkpoints ---------------------------------------------------------------------------------------------------
@@ -94,7 +96,7 @@ def create_model(
     profile: Profile | None = None,
     pretrained: bool = False,
     seed: int = 0,
-) -> nn.Module:
+) -> Model:
     """Build a model by name, vitlab's (`ViT-B/16`) or timm's (`vit_base_patch16_224`).
 
     `model(images_BCHW)` gives logits, `model.features(images_BCHW)` what the head sees. The model is made on torch's current
@@ -124,7 +126,7 @@ def create_model(
 
 def _pretrained(
     name: str, *, num_classes: int | None, image_size: tuple[int, int] | None, channels: int, profile: str | None
-) -> nn.Module:
+) -> Model:
     from vitlab.checkpoints import load
     from vitlab.config.public_weights import weights_for
 
@@ -225,7 +227,7 @@ def _first(labels: Sequence[str] | None, *, count: int = 4) -> str | None:
 
 
 def convert(
-    source: str | os.PathLike[str],
+    source: Existing,
     destination: str | os.PathLike[str],
     *,
     to: Format,
@@ -312,7 +314,7 @@ def predict(
         profile: whose numerics the weights are run with (default: what the file implies)
         progress: called with (description, done, total or None)
     """
-    at_least("top", top, 1)
+    _at_least("top", top, 1)
     from vitlab.inference import Predictor
     from vitlab.inference.writing import all_images, predict_images
 
@@ -334,8 +336,7 @@ def predict(
         notify=_note,
     )
     _note_all(predictor.notes[len(checkpoint.notes) :])
-    unreadable = _Unreadable()
-    found = predict_images(
+    return predict_images(
         predictor,
         images,
         top=top,
@@ -345,20 +346,8 @@ def predict(
         overwrite=overwrite,
         strict=strict,
         progress=progress or silent,
-        unreadable=unreadable,
+        notify=_log.info,
     )
-    if unreadable:
-        _note(f"{len(unreadable):,} images could not be read")
-    return found
-
-
-class _Unreadable(list[Any]):
-    """Collects images that could not be read, and logs the first of them as they fail."""
-
-    def append(self, failure: Any) -> None:
-        super().append(failure)
-        if len(self) <= _REPORTED:
-            _log.warning("unreadable: %s", failure)
 
 
 def _is_stream(images: Any) -> bool:
@@ -405,7 +394,7 @@ def embed(
 
     path = Path(out)
     if path.suffix not in ENDINGS:
-        raise UsageError(f"out={str(out)!r} ends in neither {' nor '.join(ENDINGS)}")
+        raise UsageError(f"`out`: {os.fspath(out)} ends in neither {' nor '.join(ENDINGS)}")
     _refuse_present(path, overwrite)
     from vitlab.config.evaluation import EvaluateConfig
     from vitlab.data.opening import open_dataset
@@ -446,7 +435,7 @@ def embed(
 
 def similar(
     query: str | os.PathLike[str],
-    index: str | os.PathLike[str],
+    index: Existing,
     *,
     checkpoint: ModelLike | None = None,
     top: int = 5,
@@ -470,7 +459,7 @@ def similar(
         checkpoint: the checkpoint that made the index; another one is refused (default: the one that the index names)
         top: images to show
     """
-    at_least("top", top, 1)
+    _at_least("top", top, 1)
     from vitlab.inference import Predictor, Unreadable
     from vitlab.inference.search_index import Index
     from vitlab.io.display import Table
@@ -479,7 +468,7 @@ def similar(
     made_by = checkpoint or opened.made_by
     if isinstance(made_by, str) and not _is_checkpoint(made_by):
         named = "" if checkpoint else f", which {index} names"
-        raise UsageError(f"no file or folder called {made_by!r}{named}", hint="give checkpoint (--checkpoint FILE)")
+        raise UsageError(f"no file or folder called {made_by!r}{named}", hint="give the `checkpoint`")
     loaded = _opened(
         made_by,
         _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile),
@@ -500,7 +489,7 @@ def similar(
 
 
 def bench(
-    model: ModelLike,
+    model: ModelOrName,
     *,
     image_size: Size | None = None,
     backend: Names | None = None,
@@ -524,7 +513,7 @@ def bench(
         threads: threads to compute with (default: torch's own number)
     """
     if threads is not None:
-        at_least("threads", threads, 1)
+        _at_least("threads", threads, 1)
     import torch
 
     from vitlab.inference.bench import bench_checkpoint
@@ -660,7 +649,7 @@ def inspect(
     *,
     figure: FigureName | Names = "all",
     out: Folder | None = None,
-    layer: int | None = None,
+    layer: Layer | None = None,
     head: int | None = None,
     query: Patch | None = None,
     target: str | None = None,
@@ -716,7 +705,7 @@ def inspect(
     if needing and not given and names != NAMES:
         raise UsageError(f"the figure {needing[0]} needs images", hint="vitlab inspect MODEL IMAGE... --figure ...")
     if count is not None:
-        at_least("count", count, 1)
+        _at_least("count", count, 1)
     if out is not None and not overwrite:
         refuse_present(Path(out), [name for name in names if given or name in OF_THE_WEIGHTS], format)
     checkpoint = _opened(
@@ -733,7 +722,7 @@ def inspect(
 
 
 def report(
-    run: str | os.PathLike[str] | Run,
+    run: Existing | Run,
     *,
     out: FileName | None = None,
     split: Split | None = None,
@@ -831,8 +820,8 @@ def finetune(
     image_size: Size | None = None,
     seed: int | None = None,
     preset: str | None = None,
-    val_share: Fraction | None = None,
-    test_share: Fraction | None = None,
+    val_fraction: Fraction | None = None,
+    test_fraction: Fraction | None = None,
     sweep: bool = False,
     rates: Rates | None = None,
     micro_batch: int | None = None,
@@ -866,8 +855,8 @@ def finetune(
         image_size: pixels the model sees, 160 or 160x224 (default: the recipe's own)
         seed: of initial weights, sampler, augmentation and dropout (default: 0)
         preset: augmentation: none, light1, light2, medium1, medium2, strong1 or strong2 (default: the recipe's own)
-        val_share: share of the images to hold out as val if the data has no such split (default: the recipe's own)
-        test_share: share of the images to hold out as test if the data declares no splits (default: the recipe's own)
+        val_fraction: fraction of the images to hold out as val if the data has no such split (default: the recipe's own)
+        test_fraction: fraction of the images to hold out as test if the data declares no splits (default: the recipe's own)
         sweep: try several learning rates on val, then train on train and val with the best (app. B.1.1)
         rates: with sweep: the learning rates to try (default: Table 4's)
         micro_batch: images that go through the model at once; the update stays the same (default: the whole batch)
@@ -884,14 +873,14 @@ def finetune(
         quiet: show no progress on stderr
     """
     if rates is not None and not sweep:
-        raise UsageError("rates is for sweep", hint="lr sets one learning rate")
+        raise UsageError("`rates` is for `sweep`", hint="`lr` sets one learning rate")
     if sweep and lr is not None:
-        raise UsageError("lr is one learning rate and sweep tries several", hint="rates (--rates 0.001,0.003) names them")
+        raise UsageError("`lr` is one learning rate and `sweep` tries several", hint="`rates` says which")
     from vitlab.config.overrides import Overrides
     from vitlab.data.opening import open_dataset as open_whole
     from vitlab.training.plan import start_facts, survey
 
-    rule = _rule(val_share, test_share)
+    rule = _rule(val_fraction, test_fraction)
     place = os.fspath(data)
     dataset = open_whole(place, split="all", rule=rule)  # the one time that the run opens it
     facts = survey(place, rule=rule, dataset=dataset)
@@ -959,8 +948,8 @@ def pretrain(
     image_size: Size | None = None,
     seed: int | None = None,
     preset: str | None = None,
-    val_share: Fraction | None = None,
-    test_share: Fraction | None = None,
+    val_fraction: Fraction | None = None,
+    test_fraction: Fraction | None = None,
     micro_batch: int | None = None,
     precision: Precision | None = None,
     strategy: Strategy | None = None,
@@ -992,7 +981,7 @@ def pretrain(
     from vitlab.recipes import recipe as recipe_called
     from vitlab.training.plan import survey
 
-    rule = _rule(val_share, test_share)
+    rule = _rule(val_fraction, test_fraction)
     place = None if data is None else os.fspath(data)
     if place is None and recipe in (None, "quickstart"):
         place = recipe_called("quickstart").data.dataset
@@ -1206,7 +1195,7 @@ def open_dataset(
     image_size: Size | None = None,
     transform: Callable[[Pixels], Any] | None = None,
     label_column: str | None = None,
-) -> Dataset:
+) -> ImageDataset | SyntheticDataset:
     """Open a dataset as torch's DataLoader takes it: `len(dataset)`, `dataset[i].image`, `dataset[i].label`.
 
     Args:
@@ -1427,7 +1416,7 @@ def study_compare(
         plot: .png or .svg file to draw accuracy (or, with speed, images/s) against multiply-adds into (default: none)
     """
     if (checkpoints is None) != (data is None):
-        raise UsageError("checkpoints and data go together")
+        raise UsageError("`checkpoints` and `data` go together")
     from vitlab.studies.summary import compare_models
 
     words = image_size.split(",") if isinstance(image_size, str) else image_size
@@ -1601,7 +1590,7 @@ class _Opening:
         given = {name: value for name, value in self.feeding.items() if value is not None}
         resize = given.get("resize", own.resize)
         if "resize_to" in given and resize != "short-side":
-            raise UsageError(f"resize_to is for resize='short-side', not {resize!r}")
+            raise UsageError(f"`resize_to` is for `resize` short-side, not {resize}")
         if resize == "short-side" and own.resize != "short-side" and "resize_to" not in given:
             given["resize_to"] = max(own.resize_to, *own.image_size)
         return replace(own, **given)
@@ -1682,11 +1671,16 @@ def _size_of(word: str | Size) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UsageError(f"`{name}`: at least {least}")
+
+
 def _refuse_given(why: str, **options: object) -> None:
     """UsageError for the first of these options that was given."""
     for option, value in options.items():
         if value is not None:
-            raise UsageError(f"{option} {why}")
+            raise UsageError(f"`{option}` {why}")
 
 
 def _refuse_present(path: Path, overwrite: bool) -> None:

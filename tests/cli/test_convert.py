@@ -9,9 +9,9 @@ from typing import Any, get_args
 import pytest
 import torch
 
+from vitlab.api import Format
 from vitlab.checkpoints import Checkpoint, describe, load, save
 from vitlab.checkpoints.formats import FORMATS
-from vitlab.cli.convert import Format
 from vitlab.cli.main import main
 from vitlab.config import Preprocess, variant
 from vitlab.models import build
@@ -29,7 +29,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index)), alpha=0.01)
     file = tmp_path_factory.mktemp("native") / "model.safetensors"
     preprocess = Preprocess(image_size=(32, 32), resize_to=36)
-    save(file, Checkpoint(model=model, config=config, preprocess=preprocess, labels=("cat", "dog", "owl")))
+    save(Checkpoint(model=model, config=config, preprocess=preprocess, labels=("cat", "dog", "owl")), file)
     return file
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from vitlab.cli.main import main
-from vitlab.config.model import ModelConfig, ViTConfig
+from vitlab.config.model import NAMES, ModelConfig, variant
 from vitlab.config.serialize import from_json
-from vitlab.config.variants import NAMES, variant
+from vitlab.config.vit import ViTConfig
 from vitlab.models.cost import cost
 
 
@@ -48,7 +48,7 @@ def test_the_table_and_the_json_tell_the_same_things(name: str, capsys: pytest.C
 
 def test_every_setting_of_a_config_is_told_or_usual(capsys: pytest.CaptureFixture[str]) -> None:
     told = described(capsys, "R+ViT-Ti/16")
-    assert told["kind"] == "hybrid"
+    assert told["family"] == "hybrid"
     config = variant("R+ViT-Ti/16")
     assert isinstance(config, ViTConfig)
     assert config.stem is not None

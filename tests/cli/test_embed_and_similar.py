@@ -88,8 +88,8 @@ def test_unreadable_images_are_left_out_and_told(
 def test_wrong_words_are_refused(model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "neither .npz nor .parquet" in refused(capsys, "embed", model, f"images:{photos}", tmp_path / "a.txt", code=2)
     (tmp_path / "index.npz").write_text("mine")
-    assert "is there already" in refused(capsys, "embed", model, f"images:{photos}", tmp_path / "index.npz")
-    assert "no index of features" in refused(capsys, "similar", photos / "photo-000.jpg", tmp_path / "index.npz")
+    assert "exists already" in refused(capsys, "embed", model, f"images:{photos}", tmp_path / "index.npz")
+    assert "not a search index" in refused(capsys, "similar", photos / "photo-000.jpg", tmp_path / "index.npz")
     told(capsys, "embed", model, f"images:{photos}", tmp_path / "index.npz", "--overwrite")
     assert "does not exist" in refused(capsys, "similar", "nowhere.jpg", tmp_path / "index.npz")
     assert "no file or folder" in refused(capsys, "similar", "a.jpg", "nowhere.npz", code=2)

@@ -11,18 +11,18 @@ import pytest
 from PIL import Image
 
 from vitlab.checkpoints import Checkpoint, save
-from vitlab.cli.inspect import NAMES
 from vitlab.cli.main import main
 from vitlab.config import ModelConfig, Preprocess, ResNetConfig, variant
-from vitlab.config.model import ViTConfig
+from vitlab.config.vit import ViTConfig
 from vitlab.interpretation.attention import attention_distance
 from vitlab.interpretation.images import see, spread
+from vitlab.interpretation.inspection import NAMES
 from vitlab.models import build
 
 
 def saved(path: Path, config: ModelConfig, labels: tuple[str, ...] | None = ("cat", "dog", "$owl")) -> Path:
     fed = Preprocess(image_size=config.image_size, resize="squash", mean=(0.5,) * config.channels, std=(0.5,) * config.channels)
-    save(path, Checkpoint(model=build(config, seed=1), config=config, preprocess=fed, labels=labels))
+    save(Checkpoint(model=build(config, seed=1), config=config, preprocess=fed, labels=labels), path)
     return path
 
 
@@ -159,8 +159,8 @@ def test_all_without_images_is_what_the_weights_show(place: Path, tmp_path: Path
         (["vit.safetensors", "images", "--figure", "relevance", "--class", "3"], 1, "no class called '3'"),
         (["vit.safetensors", "images", "--figure", "rollout", "--count", "0"], 2, "--count: at least 1"),
         (["resnet.safetensors", "images", "--figure", "rollout"], 1, "attention rollout is not defined for a ResNet"),
-        (["mean.safetensors", "--figure", "positions"], 1, "the model has no positions"),
-        (["headless.safetensors", "images", "--figure", "relevance"], 1, "this figure asks what speaks for a class"),
+        (["mean.safetensors", "--figure", "positions"], 1, "the model has no position"),
+        (["headless.safetensors", "images", "--figure", "relevance"], 1, "this figure explains the logit of a class"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_one_line(
@@ -185,7 +185,7 @@ def test_a_figure_that_is_there_is_kept_unless_told(place: Path, tmp_path: Path,
     before = (tmp_path / "filters.png").stat().st_mtime_ns
     code, _, err = told(capsys, *words)
     assert code == 1
-    assert "is there already" in err
+    assert "exists already" in err
     assert (tmp_path / "filters.png").stat().st_mtime_ns == before
     assert told(capsys, *words, "--overwrite")[0] == 0
     file = tmp_path / "file"

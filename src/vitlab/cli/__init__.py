@@ -1,1 +1,1 @@
-"""The command line: `vitlab VERB`, one file a verb, each parse -> one library call -> print."""
+"""The command line: `vitlab VERB ...` calls the function of `vitlab.api` and prints its result."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -59,7 +60,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except VitlabError as fault:
         if fault.result is not None:
             console.show(fault.result, as_json="--json" in (sys.argv if words is None else words))
-        console.error(fault)
+        console.error(VitlabError(_as_options(fault.message), hint=None if fault.hint is None else _as_options(fault.hint)))
         return 2 if isinstance(fault, UsageError) else 1
     except KeyboardInterrupt:
         console.note("interrupted")
@@ -75,6 +76,13 @@ def main(words: Sequence[str] | None = None) -> int:
         console.error(VitlabError(f"cannot write {fault.filename or 'the output'}: no space left on the device"))
         return 1
     return code
+
+
+def _as_options(text: str) -> str:
+    """A message of a function with its `parameters` as the command line spells them."""
+    from vitlab.cli.options import NAMES
+
+    return re.sub(r"`([a-z_0-9]+)`", lambda match: f"--{NAMES.get(match[1], match[1]).replace('_', '-')}", text)
 
 
 def _call(words: list[str]) -> int:

@@ -157,6 +157,9 @@ WORDS: dict[str, Any] = {
     "FileName": _word("FILE"),
     "Folder": _word("FOLDER"),
     "ModelLike": _word("MODEL", existing),
+    "Existing": _word("", existing),
+    "ModelOrName": _word("NAME|FILE"),
+    "Layer": _word("N", whole),
     "ImagesLike": _word("IMAGE|DIR|GLOB|ZIP|-", many=True),
     "Size": _word("HxW", size),
     "Names": _word("NAME,..."),
@@ -253,7 +256,7 @@ def _field(parameter: inspect.Parameter, kind: Any, text: str, unset: str | None
     value = field() if default is parameter.empty else field(default=default)
     if kind is bool:
         return parameter.name, Annotated[bool, tyro.conf.arg(name=name, help=text, help_behavior_hint=hint)], value
-    metavar = kind.metavar if kind not in _PLAIN.values() or not by_place else parameter.name.upper()
+    metavar = kind.metavar if kind.metavar and (kind not in _PLAIN.values() or not by_place) else parameter.name.upper()
     arg = tyro.conf.arg(name=name, help=text, metavar=metavar, help_behavior_hint=hint)
     if kind.many:
         shape: Any = Annotated[tuple[str, ...], arg]

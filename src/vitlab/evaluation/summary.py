@@ -56,19 +56,19 @@ class Asked:
     def check(self) -> None:
         """Refuse, before a model is loaded, options that contradict each other."""
         if self.subset and self.mapping is not None:
-            raise UsageError("subset and mapping are two ways to match classes", hint="leave one out")
+            raise UsageError("`subset` and `mapping` are two ways to match classes", hint="leave one out")
         if self.learns:
             if self.config.merge:
-                raise UsageError("merge is about the checkpoint's own classes, and others are learned here")
+                raise UsageError("`merge` is about the checkpoint's own classes, and others are learned here")
             for name in ("subset", "mapping", "real", "corruptions", "per_image"):
                 if getattr(self, name):
-                    raise UsageError(f"{name} is about the checkpoint's own classes, and others are learned here")
+                    raise UsageError(f"`{name}` is about the checkpoint's own classes, and others are learned here")
         if self.vtab is not None:
             if self.data is not None:
-                raise UsageError("vtab is in place of data", hint="vitlab evaluate MODEL --vtab FOLDER")
+                raise UsageError("`vtab` is in place of data", hint="vitlab evaluate MODEL --vtab FOLDER")
             for name in ("fewshot", "knn", "probe", "split", "label_column"):
                 if getattr(self, name):
-                    raise UsageError(f"{name} is for data, and vtab has a protocol of its own")
+                    raise UsageError(f"`{name}` is for data, and `vtab` has a protocol of its own")
         elif self.data is None:
             raise UsageError("missing DATA", hint="vitlab evaluate MODEL DATA")
         chosen_corruptions(self.corruptions)

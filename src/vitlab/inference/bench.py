@@ -177,7 +177,7 @@ def bench_checkpoint(
     """Measure a checkpoint in these backends, or in all that are installed; of a `stored` one, tell `auto` which is fastest."""
     for backend in backends or ():
         if backend not in NAMES:
-            raise UsageError(f"backend={backend!r} is not one of {', '.join(NAMES)}", hint=did_you_mean(backend, NAMES))
+            raise UsageError(f"`backend`: {backend!r} is not one of {', '.join(NAMES)}", hint=did_you_mean(backend, NAMES))
     makers = {each: _maker(each, checkpoint, 0) for each in backends or _installed(checkpoint, notify)}
     if merge:
         makers[f"torch, merge {merge}"] = _maker("torch", checkpoint, merge)

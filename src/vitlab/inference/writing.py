@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TextIO
@@ -33,6 +33,7 @@ from vitlab.io.progress import ProgressCallback
 from vitlab.io.text import printable
 
 ResultFormat = Literal["text", "jsonl", "csv", "parquet"]
+_REPORTED = 20  # unreadable images that are reported one by one; results name all of them
 _FLUSH = 32  # results between two flushes, and between two reports of progress
 
 
@@ -121,9 +122,9 @@ def predict_images(
     overwrite: bool,
     strict: bool,
     progress: ProgressCallback,
-    unreadable: list[Unreadable],
+    notify: Callable[[str], None],
 ) -> Predictions:
-    """The predictions, or an empty list if they were written to `out`; appends to `unreadable` as images fail."""
+    """The predictions, or none if they were written to `out`; images that could not be read are reported to `notify`."""
     top = min(top, predictor.checkpoint.config.num_classes)
     if not top:
         raise DataError("the checkpoint has no head: it gives features and no classes", hint="vitlab embed writes features")
@@ -133,12 +134,16 @@ def predict_images(
         total = None
         if countable:
             total = sum(image_name(image, place) not in done for place, image in enumerate(all_images(images)[0]))
-        failed, seen = _pour(
-            predictor.stream(found, done=done if len(done) else None), sink, progress, total=total, unreadable=unreadable
-        )
+        if len(done):
+            notify(f"note: {len(done):,} images are in {out} already")
+        results = predictor.stream(found, done=done if len(done) else None)
+        failed, seen = _pour(results, sink, progress, total=total, notify=notify)
     failed, seen = failed + done.unreadable, seen + len(done)  # of the whole file, also what an earlier call wrote
-    if failed and strict:
-        raise DataError(f"{failed:,} of {seen:,} images could not be read")
+    if failed:
+        sentence = f"{failed:,} of {seen:,} images could not be read"
+        if strict:
+            raise DataError(sentence)
+        notify(f"note: {sentence}")
     return Predictions(kept.predictions)
 
 
@@ -148,7 +153,7 @@ def _pour(
     progress: ProgressCallback,
     *,
     total: int | None,
-    unreadable: list[Unreadable],
+    notify: Callable[[str], None],
 ) -> tuple[int, int]:
     """Write results as they come; how many images could not be read, and how many there were."""
     failed = seen = 0
@@ -158,7 +163,8 @@ def _pour(
         seen += 1
         if isinstance(result, Unreadable):
             failed += 1
-            unreadable.append(result)
+            if failed <= _REPORTED:
+                notify(f"unreadable: {result}")
         if seen % _FLUSH == 0:
             sink.flush()
             progress("predicting", seen, total)
@@ -180,17 +186,17 @@ def _sink(
     """Where results go, and the images whose results are there already."""
     if out is None:
         if resume:
-            raise UsageError("resume continues the JSON lines of out", hint="give out='results.jsonl' too")
+            raise UsageError("`resume` continues the JSON lines of `out`", hint="give `out` results.jsonl too")
         yield kept, nothing_finished()
         return
     chosen, mark = format_of(out, format), predictor.digest[:MARK_LENGTH]
     if resume and overwrite:
-        raise UsageError("resume keeps what is there and overwrite does not", hint="leave one out")
+        raise UsageError("`resume` keeps what is there and `overwrite` does not", hint="leave one out")
     if resume and (chosen != "jsonl" or not isinstance(out, str | os.PathLike)):
-        raise UsageError("resume continues the JSON lines of out", hint="give out='results.jsonl' too")
+        raise UsageError("`resume` continues the JSON lines of `out`", hint="give `out` results.jsonl too")
     if not isinstance(out, str | os.PathLike):
         if chosen == "parquet":
-            raise UsageError("Parquet needs a file", hint="out='results.parquet'")
+            raise UsageError("Parquet needs a file", hint="give `out` results.parquet")
         yield _lines(chosen, out, top, mark), nothing_finished()
         return
     path = Path(out)

@@ -104,14 +104,14 @@ def figure_names(figure: str | Sequence[str]) -> tuple[FigureName, ...]:
     for word in words:
         if word not in known:
             near = did_you_mean(word, NAMES)
-            raise UsageError(f"figure={word!r} is not one of {', '.join(NAMES)}, all", hint=near)
+            raise UsageError(f"`figure`: {word!r} is not one of {', '.join(NAMES)}, all", hint=near)
     return tuple(dict.fromkeys(known[word] for word in words))
 
 
 def refuse_present(folder: Path, names: Iterable[str], form: str) -> None:
     """Refuse, before anything is computed, to replace figures."""
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"out={str(folder)!r} is a file", hint="give a folder")
+        raise UsageError(f"`out`: {folder} is a file", hint="give a folder")
     for name in names:
         if (file := folder / f"{name}.{form}").exists():
             raise DataError(f"{file} exists already", hint="--overwrite replaces it")
