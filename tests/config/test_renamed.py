@@ -32,7 +32,7 @@ def test_events_of_version_0_1_0_have_the_keys_of_today(tmp_path: Path) -> None:
     assert [event["event"] for event in events][:3] == ["started", "stepped", "evaluated"]
     assert events[0]["images"] == 256
     assert events[1]["images"] == 8
-    assert events[1]["lr"] == pytest.approx(0.00088388)
+    assert events[1]["lr"] == 0.0008838834764831845
     assert all("pictures" not in event and "rate" not in event for event in events)
 
 
