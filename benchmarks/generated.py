@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from vitlab.config.data import GeneratedKind, SyntheticConfig
+from vitlab.config.data import SyntheticConfig, SyntheticKind
 from vitlab.data.synthetic.dataset import image, images
 
 Pixels = NDArray[np.uint8]
@@ -55,7 +55,7 @@ def jobs(pixels: int) -> dict[str, Callable[[], object]]:
     label_B, number_B = index % CLASSES, index // CLASSES
     table: dict[str, Callable[[], object]] = {"Pillow polygon": partial(polygons, pixels)}
     colours: tuple[tuple[str, Literal[1, 3]], ...] = (("grey", 1), ("colour", 3))
-    for kind in get_args(GeneratedKind):
+    for kind in get_args(SyntheticKind):
         for colour, channels in colours:
             config = SyntheticConfig(kind=kind, classes=CLASSES, image_size=(pixels, pixels), channels=channels)
             table[f"{kind} {colour} batch"] = partial(images, config, label_B, number_B)

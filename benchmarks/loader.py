@@ -25,12 +25,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from vitlab.config.data import Augment, CachePolicy, DecodeLimits, LoaderConfig, WorkerKind
-from vitlab.data.batch import Feed
+from vitlab.data.batch import Pipeline
 from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
 from vitlab.data.sampler import rng_of
-from vitlab.data.transforms import training_feed
+from vitlab.data.transforms import training_pipeline
 
 Open = Callable[[], Iterator[object]]
 
@@ -38,30 +38,30 @@ Open = Callable[[], Iterator[object]]
 class Views(TorchDataset[tuple[torch.Tensor, int]]):
     """The same images and views for torch's loader."""
 
-    def __init__(self, dataset: Dataset, feed: Feed) -> None:
-        self.dataset, self.feed = dataset, feed
+    def __init__(self, dataset: Dataset, pipeline: Pipeline) -> None:
+        self.dataset, self.pipeline = dataset, pipeline
 
     def __len__(self) -> int:
         return len(self.dataset) * 1000  # many epochs, so that a measurement never falls on a restart
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         epoch, index = divmod(index, len(self.dataset))
-        example = self.dataset[index]
-        view: NDArray[np.uint8] = np.ascontiguousarray(self.feed.view(example, rng_of(0, epoch, index)))
+        example = self.dataset.read(index)
+        view: NDArray[np.uint8] = np.ascontiguousarray(self.pipeline.transform(example, rng_of(0, epoch, index)))
         return torch.from_numpy(view.copy() if not view.flags.writeable else view), int(self.dataset.label(index) or 0)  # type: ignore[arg-type]
 
 
-def contenders(dataset: Dataset, feed: Feed, *, batch: int, workers: int, cache: CachePolicy) -> dict[str, Open]:
+def contenders(dataset: Dataset, pipeline: Pipeline, *, batch: int, workers: int, cache: CachePolicy) -> dict[str, Open]:
     """How to open each of them."""
 
     def ours(count: int, kind: WorkerKind) -> Open:
         config = LoaderConfig(batch_size=batch, workers=count, worker_kind=kind, cache=cache)
-        loader = Loader(dataset, feed, config=config, train=True)
+        loader = Loader(dataset, pipeline, config=config, train=True)
         print("   ", f"{count} {kind}:", *loader.notes) if loader.notes else None
         return loader.batches
 
-    inline = Loader(dataset, feed, config=LoaderConfig(batch_size=batch, workers=0, cache=cache), train=True)
-    views = Views(inline.dataset, feed)  # decoded once for torch's loader too
+    inline = Loader(dataset, pipeline, config=LoaderConfig(batch_size=batch, workers=0, cache=cache), train=True)
+    views = Views(inline.dataset, pipeline)  # decoded once for torch's loader too
 
     def torchs() -> Iterator[object]:
         return iter(DataLoader(views, batch_size=batch, shuffle=False, num_workers=workers, multiprocessing_context="fork"))
@@ -131,13 +131,13 @@ def main() -> None:
     limits = DecodeLimits()
 
     imagenet = open_dataset(told.data / "imagenet_val_1000.zip", split="all")
-    feed = training_feed(Augment(), channels=3, limits=limits)
-    opened = contenders(imagenet, feed, batch=64, workers=told.workers, cache="none")
+    pipeline = training_pipeline(Augment(), channels=3, limits=limits)
+    opened = contenders(imagenet, pipeline, batch=64, workers=told.workers, cache="none")
     compare("ImageNet to 224 px", opened, batch=64, batches=16, rounds=told.rounds)
 
     cifar = open_dataset(told.data / "cifar10_jpeg.npz", split="test")
-    feed = training_feed(Augment(image_size=(32, 32), crop="pad", padding=4), channels=3, limits=limits)
-    opened = contenders(cifar, feed, batch=512, workers=told.workers, cache="memory")
+    pipeline = training_pipeline(Augment(image_size=(32, 32), crop="pad", padding=4), channels=3, limits=limits)
+    opened = contenders(cifar, pipeline, batch=512, workers=told.workers, cache="memory")
     compare("CIFAR-10 at 32 px", opened, batch=512, batches=40, rounds=told.rounds)
 
 

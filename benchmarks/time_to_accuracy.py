@@ -37,7 +37,7 @@ from vitlab.config.run import RunConfig
 from vitlab.config.train import scale_at
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
-from vitlab.data.transforms import training_feed
+from vitlab.data.transforms import training_pipeline
 from vitlab.recipes import recipe
 from vitlab.training import train
 from vitlab.training.control import Control
@@ -77,7 +77,7 @@ def vitlab(run: RunConfig, *, budget: float) -> Result:
     """Train as `vitlab.training` does, as many updates as the budget holds."""
     blind = replace(run, data=replace(run.data, evaluate_split=None))
     seconds = _trained(_of_steps(blind, _TRIED), limit=budget)[1]
-    scales = [scale_at(step, steps=_TRIED, growth=run.train.growth) for step in range(_TRIED)]
+    scales = [scale_at(step, steps=_TRIED, resizing=run.train.progressive_resizing) for step in range(_TRIED)]
     opening, first = seconds[0], scales.count(scales[0])
     pace = 0.0
     for scale in set(scales):  # the middle one of the updates of each size; the first two of all are slow
@@ -134,9 +134,9 @@ def baseline(data: Path, *, budget: float, seed: int) -> Result:
     vit = peer("timm.models.vision_transformer").VisionTransformer
     model = vit(img_size=32, patch_size=4, embed_dim=192, depth=6, num_heads=3, num_classes=10)
     began, wall = time.process_time(), time.monotonic()
-    feed = training_feed(Augment(image_size=(32, 32), crop="pad", padding=4, fill=0), channels=3, limits=DecodeLimits())
+    pipeline = training_pipeline(Augment(image_size=(32, 32), crop="pad", padding=4, fill=0), channels=3, limits=DecodeLimits())
     dataset = open_dataset(data, split="train")
-    loader = Loader(dataset, feed, config=LoaderConfig(batch_size=128, workers=0, seed=seed, cache="memory"), train=True)
+    loader = Loader(dataset, pipeline, config=LoaderConfig(batch_size=128, workers=0, seed=seed, cache="memory"), train=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
     updates = 0
     with loader, loader.batches() as stream:
@@ -175,8 +175,8 @@ def _normalised(images_BHWC: np.typing.NDArray[np.uint8]) -> torch.Tensor:
 
 @torch.inference_mode()
 def _accuracy(model: torch.nn.Module, data: Path) -> float:
-    feed = training_feed(Augment(image_size=(32, 32), crop="squash", flip=0.0), channels=3, limits=DecodeLimits())
-    judge = Loader(open_dataset(data, split="test"), feed, config=LoaderConfig(batch_size=500, workers=0), train=False)
+    pipeline = training_pipeline(Augment(image_size=(32, 32), crop="squash", flip=0.0), channels=3, limits=DecodeLimits())
+    judge = Loader(open_dataset(data, split="test"), pipeline, config=LoaderConfig(batch_size=500, workers=0), train=False)
     model.eval()
     right, seen = 0, 0
     with judge, judge.batches() as stream:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import Sample
+from vitlab.data.dataset import RawSample
 from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.errors import DataError
 
@@ -43,13 +43,13 @@ class Stamps:
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index: int) -> Sample:
+    def read(self, index: int) -> RawSample:
         if not 0 <= index < self.count:
             raise IndexError(index)
         if index in self.missing:
             raise FileNotFoundError(2, "No such file", f"stamp-{index}.png")
         content = b"broken" if index in self.broken else index.to_bytes(8, "little")
-        return Sample(name=f"stamp-{index}.png", content=content, label=self.label(index))
+        return RawSample(name=f"stamp-{index}.png", content=content, label=self.label(index))
 
     def label(self, index: int) -> int | tuple[int, ...] | None:
         if not self.multi_label:
@@ -60,7 +60,7 @@ class Stamps:
         return f"{self!r}"
 
 
-def decode(sample: Sample) -> Pixels:
+def decode(sample: RawSample) -> Pixels:
     """The image's number in a column of 8 bytes."""
     if isinstance(sample.content, np.ndarray):
         return sample.content
@@ -69,19 +69,19 @@ def decode(sample: Sample) -> Pixels:
     return np.frombuffer(sample.content, np.uint8).reshape(8, 1, 1)
 
 
-def stamp(sample: Sample, rng: np.random.Generator) -> Pixels:
+def stamp(sample: RawSample, rng: np.random.Generator) -> Pixels:
     """The image's number in the first channel, its randomness in the second."""
     number = decode(sample).reshape(2, 4, 1)
     return np.concatenate([number, rng.integers(0, 256, (2, 4, 1), np.uint8)], axis=2)
 
 
-def plain(sample: Sample, rng: np.random.Generator) -> Pixels:
+def plain(sample: RawSample, rng: np.random.Generator) -> Pixels:
     """A view without randomness."""
     number = decode(sample).reshape(2, 4, 1)
     return np.concatenate([number, number], axis=2)
 
 
-def as_it_is(sample: Sample, rng: np.random.Generator) -> Pixels:
+def as_it_is(sample: RawSample, rng: np.random.Generator) -> Pixels:
     """The pixels of a source that has pixels."""
     assert isinstance(sample.content, np.ndarray)
     return sample.content
@@ -104,8 +104,8 @@ class OneByOne:
     def __len__(self) -> int:
         return len(self.whole)
 
-    def __getitem__(self, index: int) -> Sample:
-        return self.whole[index]
+    def read(self, index: int) -> RawSample:
+        return self.whole.read(index)
 
     def label(self, index: int) -> int:
         return self.whole.label(index)
@@ -125,7 +125,7 @@ class HangAt:
 
     index: int
 
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
+    def __call__(self, sample: RawSample, rng: np.random.Generator) -> Pixels:
         if sample.name == f"stamp-{self.index}.png":
             threading.Event().wait()
         return stamp(sample, rng)
@@ -138,7 +138,7 @@ class DieAt:
     index: int
     signal: signal.Signals
 
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
+    def __call__(self, sample: RawSample, rng: np.random.Generator) -> Pixels:
         if sample.name == f"stamp-{self.index}.png":
             os.kill(os.getpid(), self.signal)
         return stamp(sample, rng)
@@ -150,7 +150,7 @@ class MistakeAt:
 
     index: int
 
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
+    def __call__(self, sample: RawSample, rng: np.random.Generator) -> Pixels:
         if sample.name == f"stamp-{self.index}.png":
             raise ZeroDivisionError("division by zero in the view")
         return stamp(sample, rng)
@@ -162,7 +162,7 @@ class Slow:
 
     seconds: float
 
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
+    def __call__(self, sample: RawSample, rng: np.random.Generator) -> Pixels:
         time.sleep(self.seconds)
         return stamp(sample, rng)
 
@@ -173,19 +173,19 @@ class Marking:
 
     path: str
 
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
+    def __call__(self, sample: RawSample, rng: np.random.Generator) -> Pixels:
         with Path(self.path).open("ab", buffering=0) as file:
             file.write(b".")
         return stamp(sample, rng)
 
 
-def printing(sample: Sample, rng: np.random.Generator) -> Pixels:
+def printing(sample: RawSample, rng: np.random.Generator) -> Pixels:
     """A view that somebody is debugging."""
     print("said by a view", flush=True)
     return stamp(sample, rng)
 
 
-def thread_settings(sample: Sample, rng: np.random.Generator) -> Pixels:
+def thread_settings(sample: RawSample, rng: np.random.Generator) -> Pixels:
     """What the process that views the image was told about threads, and whether torch was loaded into it."""
     import sys
 
@@ -201,6 +201,6 @@ class Counting:
     def __init__(self) -> None:
         self.decoded: Counter[str] = Counter()
 
-    def __call__(self, sample: Sample) -> Pixels:
+    def __call__(self, sample: RawSample) -> Pixels:
         self.decoded[sample.name] += 1
         return decode(sample)

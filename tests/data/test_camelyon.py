@@ -56,12 +56,12 @@ def test_patches_labels_and_parts_are_read(camelyon: Path, packed: bool, chunks:
         pack(camelyon)
     dataset = open_camelyon(camelyon)
     assert dataset.labels == CLASSES
-    assert dataset.parts.tolist() == [TRAIN] * 12 + [VAL] * 5 + [TEST] * 7
+    assert dataset.splits.tolist() == [TRAIN] * 12 + [VAL] * 5 + [TEST] * 7
     assert dataset.table.codes.tolist() == [0, 1] * 6 + [0, 1, 0, 1, 0] + [0, 1, 0, 1, 0, 1, 0]
     again = pickle.loads(pickle.dumps(dataset))
     everything = np.concatenate([patches(word, count) for word, count in COUNTS])
     for index in (0, 11, 12, 16, 17, 23):
-        assert np.array_equal(again[index].content, everything[index])
+        assert np.array_equal(again.read(index).content, everything[index])
     assert "image 4" in dataset.name(16)
     assert str(camelyon) in dataset.name(16), "named by the file the user has, not by where it was unpacked"
 
@@ -87,7 +87,7 @@ def test_a_packed_file_is_unpacked_once_and_again_only_when_it_changes(camelyon:
     assert kept == {file: file.stat().st_mtime_ns for file in (cache_folder() / "unpacked").rglob("*.h5")}
     other = written(camelyon / "other.h5", "x", patches("other", 12))
     (camelyon / f"{STEM}_train_x.h5.gz").write_bytes(gzip.compress(other.read_bytes()))
-    assert np.array_equal(open_camelyon(camelyon)[3].content, patches("other", 12)[3])
+    assert np.array_equal(open_camelyon(camelyon).read(3).content, patches("other", 12)[3])
     assert len(list((cache_folder() / "unpacked").rglob("*.h5"))) == len(kept), "what it was before is not kept"
 
 
@@ -168,4 +168,4 @@ def test_a_file_that_changes_while_it_is_read_is_refused(camelyon: Path) -> None
     dataset = pickle.loads(pickle.dumps(dataset))
     written(camelyon / f"{STEM}_train_x.h5", "x", np.zeros((40, 12, 12, 3), np.uint8))
     with pytest.raises(DataError, match="has changed"):
-        dataset[0]
+        dataset.read(0)

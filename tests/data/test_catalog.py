@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from vitlab.data.catalog.sets import SETS, PublicSet, find_set
-from vitlab.data.readers.recognise import KINDS
+from vitlab.data.readers.recognise import READERS
 from vitlab.errors import DataError
 
 each_set = pytest.mark.parametrize("entry", SETS, ids=lambda entry: entry.name)
@@ -84,7 +84,7 @@ def test_a_spelling_is_a_path_or_a_kind_that_is_read(entry: PublicSet) -> None:
         return
     kind, colon, _ = entry.spelling.partition(":")
     assert "{folder}" in entry.spelling
-    assert not colon or kind in KINDS
+    assert not colon or kind in READERS
 
 
 def test_the_size_of_a_set_is_that_of_its_files() -> None:

@@ -43,7 +43,7 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
     report = check(str(as_folder(tmp_path, images())))
     assert report.problems() == []
     assert (report.broken, report.twins, report.odd, report.faults) == ((), (), (), ())
-    assert (report.images, report.parts) == (16, {"train": 8, "test": 8})
+    assert (report.images, report.splits) == (16, {"train": 8, "test": 8})
     assert report.stored == {"jpeg, colour": 16}
     assert report.imbalance == 1
 
@@ -61,7 +61,7 @@ def test_a_broken_image_is_named_with_its_reason(tmp_path: Path) -> None:
     found = {Path(broken.image.name).name: broken for broken in report.broken}
     assert set(found) == {"cut.jpg", "page.jpg", "empty.png", "damaged.png"}
     assert "HTML" in found["page.jpg"].reason
-    assert found["cut.jpg"].image.part == "train"
+    assert found["cut.jpg"].image.split == "train"
     assert found["empty.png"].image.label == "class-1"
 
 
@@ -81,7 +81,7 @@ def test_a_image_in_two_parts_is_a_leak_with_both_names_and_labels(tmp_path: Pat
     report = check(str(as_folder(tmp_path, files)))
     assert kinds(report) == {"leak": 1}
     (twins,) = report.twins
-    assert {(image.part, image.label) for image in twins.images} == {("train", "class-1"), ("test", "class-1")}
+    assert {(image.split, image.label) for image in twins.images} == {("train", "class-1"), ("test", "class-1")}
     assert names_of(twins, tmp_path) == {"train/class-1/2.jpg", "test/class-1/leaked.jpg"}
 
 
@@ -236,7 +236,7 @@ def test_a_folder_that_training_refuses_is_looked_at_all_the_same(tmp_path: Path
     report = check(str(tmp_path))
     assert kinds(report) == {"layout": 3, "leak": 1, "missing class": 1}
     reasons = {fault.place: fault.reason for fault in report.faults}
-    assert "no image in this part" in reasons["test/class-2"]
+    assert "no image in this split" in reasons["test/class-2"]
     assert "without an image" in reasons["train/class-3"]
     assert "outside any class folder" in reasons["train/stray.jpg"]
 
@@ -250,21 +250,21 @@ def test_classes_without_a_image_are_found_in_a_list(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("cat\ndog\nfox\n")
     report = check(str(tmp_path))
     assert kinds(report) == {"empty class": 1, "missing class": 1}
-    assert {entry.label: entry.parts for entry in report.classes}["dog"] == {"train": 4, "test": 0}
+    assert {entry.label: entry.splits for entry in report.classes}["dog"] == {"train": 4, "test": 0}
 
 
 def test_data_without_parts_is_checked_in_the_parts_training_would_make(tmp_path: Path) -> None:
     files = {f"{label}/{number}.jpg": jpeg(scene(seed=100 * ord(label) + number)) for label in "ab" for number in range(20)}
     report = check(str(as_folder(tmp_path, files)), rule=SplitRule(val=0.25, test=0.25))
-    assert set(report.parts) == {"train", "val", "test"}
-    assert sum(report.parts.values()) == 40
+    assert set(report.splits) == {"train", "val", "test"}
+    assert sum(report.splits.values()) == 40
 
 
 def test_a_class_too_small_for_parts_is_no_obstacle(tmp_path: Path) -> None:
     files = {f"{label}/0.jpg": jpeg(scene(seed=ord(label))) for label in "abc"}
     report = check(str(as_folder(tmp_path, files)))
-    assert report.parts == {}
-    assert any(note.startswith("no parts can be made of it") for note in report.notes)
+    assert report.splits == {}
+    assert any(note.startswith("no splits can be made of it") for note in report.notes)
 
 
 def test_a_zip_is_checked_like_the_folder_it_holds(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_data_without_a_name_is_an_error_and_not_the_folder_one_is_in() -> None:
 
 def test_progress_is_told_up_to_the_last_image(tmp_path: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
-    check(str(as_folder(tmp_path, images())), tell=lambda *step: told.append(step))
+    check(str(as_folder(tmp_path, images())), progress=lambda *step: told.append(step))
     assert [done for what, done, _ in told if what == "looking at images"] == list(range(1, 17))
     assert told[-1][1] == told[-1][2]
 

@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from vitlab.config.data import Split, SplitRule
-from vitlab.data.dataset import ListedDataset
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.matfile import list_arrays, read_array
 from vitlab.errors import DataError
@@ -29,19 +29,19 @@ def random_pixels(*shape: int) -> Pixels:
     return RNG.integers(0, 256, shape, np.uint8)
 
 
-def opened(spec: str | Path, split: Split = "all") -> ListedDataset:
+def opened(spec: str | Path, split: Split = "all") -> ImageDataset:
     dataset = open_dataset(spec, split=split, rule=SplitRule(val=0))
-    assert isinstance(dataset, ListedDataset)
+    assert isinstance(dataset, ImageDataset)
     return dataset
 
 
-def pixels_of(dataset: ListedDataset) -> Pixels:
-    images = [dataset[index].content for index in range(len(dataset))]
+def pixels_of(dataset: ImageDataset) -> Pixels:
+    images = [dataset.read(index).content for index in range(len(dataset))]
     assert all(isinstance(image, np.ndarray) and image.flags.c_contiguous for image in images)
     return np.stack(images)
 
 
-def labels_of(dataset: ListedDataset) -> list[object]:
+def labels_of(dataset: ImageDataset) -> list[object]:
     return [dataset.label(index) for index in range(len(dataset))]
 
 
@@ -73,7 +73,7 @@ def test_mnist_gives_the_pixels_and_labels_of_its_files(tmp_path: Path, packed: 
     again = pickle.loads(pickle.dumps(dataset))
     assert np.array_equal(pixels_of(again), pixels[..., None])
     assert len(pickle.dumps(dataset)) < 5000  # the pixels stay at home
-    assert dataset[3].name.endswith("ubyte.gz, image 3" if packed else "ubyte, image 3")
+    assert dataset.read(3).name.endswith("ubyte.gz, image 3" if packed else "ubyte, image 3")
 
 
 def test_fashion_mnist_has_other_names_for_the_same_labels(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_a_compressed_array_that_ends_too_soon_is_refused_when_it_is_read(tmp_pa
     (tmp_path / "train_32x32.mat").write_bytes(mat(packed(x[:-5000]), y_element))
     dataset = opened(tmp_path)
     with pytest.raises(DataError, match=r"fewer values than it says"):
-        dataset[0]
+        dataset.read(0)
 
 
 @pytest.mark.parametrize(

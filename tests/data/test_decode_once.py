@@ -21,13 +21,13 @@ from tests import processes
 from tests.data.stamps import SHAPE, Counting, Stamps, decode, stamp
 from tests.data.test_loader import assert_same, taken
 from vitlab.config.data import CachePolicy, LoaderConfig
-from vitlab.data.batch import Decode, Feed, Pixels
-from vitlab.data.dataset import Dataset, Sample
+from vitlab.data import decoded_cache as keeping
+from vitlab.data.batch import Decode, Pipeline
+from vitlab.data.dataset import Dataset, Pixels, RawSample
+from vitlab.data.decoded_cache import DecodedDataset, cache_decoded, is_sound, write_decoded
 from vitlab.data.loader import Loader
-from vitlab.data.workers import decoded_cache as keeping
-from vitlab.data.workers.decoded_cache import DecodedDataset, decode_once, is_sound, write_decoded
-from vitlab.data.workers.memory import nameless_file
 from vitlab.errors import ConfigError, DataError
+from vitlab.io.memory import nameless_file
 
 SOURCE = Stamps(count=100)
 
@@ -36,12 +36,12 @@ def config(cache: CachePolicy, folder: Path, *, workers: int = 0) -> LoaderConfi
     return LoaderConfig(batch_size=8, workers=workers, seed=5, cache=cache, cache_folder=str(folder))
 
 
-def feed(decoder: Decode = decode, settings: str = "full size") -> Feed:
-    return Feed(view=stamp, shape=SHAPE, decode=decoder, settings=settings)
+def pipeline(decoder: Decode = decode, settings: str = "full size") -> Pipeline:
+    return Pipeline(transform=stamp, shape=SHAPE, decode=decoder, settings=settings)
 
 
 def made(cache: CachePolicy, folder: Path, *, workers: int = 0, dataset: Dataset = SOURCE, decoder: Decode = decode) -> Loader:
-    return Loader(dataset, feed(decoder), config=config(cache, folder, workers=workers), train=True)
+    return Loader(dataset, pipeline(decoder), config=config(cache, folder, workers=workers), train=True)
 
 
 def only_file(folder: Path) -> Path:
@@ -79,21 +79,21 @@ def test_a_file_on_disk_serves_the_next_run_too(tmp_path: Path) -> None:
 def test_other_images_or_another_way_of_decoding_is_another_file(tmp_path: Path) -> None:
     made("disk", tmp_path)
     made("disk", tmp_path, dataset=Stamps(count=100, version="2"))
-    Loader(SOURCE, feed(settings="half size"), config=config("disk", tmp_path), train=True)
+    Loader(SOURCE, pipeline(settings="half size"), config=config("disk", tmp_path), train=True)
     assert len(list(tmp_path.glob("*.images"))) == 3
 
 
 def test_everything_about_a_image_is_kept(tmp_path: Path) -> None:
     for dataset in (Stamps(count=9, multi_label=True), Stamps(count=9, broken=frozenset({4}))):
-        cached, _ = decode_once(dataset, feed(), config("disk", tmp_path))
+        cached, _ = cache_decoded(dataset, pipeline(), config("disk", tmp_path))
         assert isinstance(cached, DecodedDataset)
         assert (len(cached), cached.labels, cached.multi_label) == (len(dataset), dataset.labels, dataset.multi_label)
         for index in set(range(9)) - dataset.broken:
-            assert (cached[index].name, cached[index].label) == (dataset[index].name, dataset[index].label)
+            assert (cached.read(index).name, cached.read(index).label) == (dataset.read(index).name, dataset.read(index).label)
             assert cached.label(index) == dataset.label(index)
-            np.testing.assert_array_equal(cached[index].content, decode(dataset[index]))
+            np.testing.assert_array_equal(cached.read(index).content, decode(dataset.read(index)))
         with pytest.raises(IndexError):
-            cached[9]
+            cached.read(9)
 
 
 def test_images_of_different_sizes_and_grey_ones_are_kept_as_they_are(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_images_of_different_sizes_and_grey_ones_are_kept_as_they_are(tmp_path: 
         write_decoded(Stamps(count=8), lambda sample: images[int(sample.name[6:-4])], file, key="k", threads=3)
     cached = DecodedDataset(path)
     for index, image in enumerate(images):
-        np.testing.assert_array_equal(cached[index].content, image)
+        np.testing.assert_array_equal(cached.read(index).content, image)
 
 
 def test_corrupt_images_are_met_as_without_a_cache(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_corrupt_images_are_met_as_without_a_cache(tmp_path: Path) -> None:
 
     def skipping(cache: CachePolicy, train: bool) -> Loader:
         settings = replace(config(cache, tmp_path), corrupt="skip", corrupt_budget=0.1)
-        return Loader(dataset, feed(), config=settings, train=train)
+        return Loader(dataset, pipeline(), config=settings, train=train)
 
     for train in (True, False):
         plain, cached = taken(skipping("none", train), 12), taken(skipping("memory", train), 12)
@@ -152,7 +152,7 @@ class StoppedError(Exception):
 
 
 def test_a_writer_that_is_stopped_leaves_no_file_under_the_name(tmp_path: Path) -> None:
-    def decoder(sample: Sample) -> Pixels:
+    def decoder(sample: RawSample) -> Pixels:
         if sample.name == "stamp-90.png":
             raise StoppedError
         return decode(sample)
@@ -200,7 +200,7 @@ def test_auto_goes_on_without_a_file_it_cannot_write_and_says_so(tmp_path: Path,
     monkeypatch.setattr(keeping, "write_decoded", full_disk)
     loader = made("auto", tmp_path)
     assert loader.dataset is SOURCE
-    assert "not kept: cannot write" in loader.notes[0]
+    assert "not cached: cannot write" in loader.notes[0]
     assert "No space left" in loader.notes[0]
 
 
@@ -215,7 +215,8 @@ def test_two_ranks_at_once_make_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory", "disk", "where"), [(10**9, 10**9, "in memory"), (100, 10**9, "kept in /"), (100, 100, "not kept: about 800 bytes")]
+    ("memory", "disk", "where"),
+    [(10**9, 10**9, "in memory"), (100, 10**9, "cached in /"), (100, 100, "not cached: about 800")],
 )
 def test_auto_chooses_by_size_and_says_which(
     memory: int, disk: int, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -229,50 +230,50 @@ def test_auto_chooses_by_size_and_says_which(
 
 def test_auto_takes_less_memory_where_ranks_share_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "_MOST_MEMORY", 1000)
-    assert "in memory" in (decode_once(SOURCE, feed(), config("auto", tmp_path), ranks=1)[1] or "")
-    assert "in memory" not in (decode_once(SOURCE, feed(), config("auto", tmp_path), ranks=2)[1] or "")
+    assert "in memory" in (cache_decoded(SOURCE, pipeline(), config("auto", tmp_path), ranks=1)[1] or "")
+    assert "in memory" not in (cache_decoded(SOURCE, pipeline(), config("auto", tmp_path), ranks=2)[1] or "")
 
 
 def test_auto_keeps_nothing_where_that_would_change_a_pixel(tmp_path: Path) -> None:
-    def darker(sample: Sample) -> Pixels:
+    def darker(sample: RawSample) -> Pixels:
         return decode(sample) // 2
 
     loader = made("auto", tmp_path, decoder=darker)
     assert loader.dataset is SOURCE
     assert "would change its pixels" in loader.notes[0]
-    assert "differ in their pixels" in made("memory", tmp_path, decoder=darker).notes[0]
+    assert "pixels of batches differ" in made("memory", tmp_path, decoder=darker).notes[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoded(Stamps):
     """A source that has pixels."""
 
-    def __getitem__(self, index: int) -> Sample:
-        return replace(super().__getitem__(index), content=decode(super().__getitem__(index)))
+    def read(self, index: int) -> RawSample:
+        return replace(super().read(index), content=decode(super().read(index)))
 
 
 def test_auto_keeps_nothing_that_is_decoded_already(tmp_path: Path) -> None:
     loader = made("auto", tmp_path, dataset=Decoded(count=20))
     assert isinstance(loader.dataset, Decoded)
-    assert "the source has them decoded" in loader.notes[0]
+    assert "the dataset holds pixels already" in loader.notes[0]
 
 
 def test_without_a_decoder_auto_keeps_nothing_and_the_others_are_refused(tmp_path: Path) -> None:
-    plain = Feed(view=stamp, shape=SHAPE)
+    plain = Pipeline(transform=stamp, shape=SHAPE)
     assert Loader(SOURCE, plain, config=config("auto", tmp_path), train=True).notes == ()
-    with pytest.raises(ConfigError, match="cache=disk needs to be told how to decode"):
+    with pytest.raises(ConfigError, match="cache=disk needs a pipeline that decodes"):
         Loader(SOURCE, plain, config=config("disk", tmp_path), train=True)
 
 
 def test_more_than_the_memory_there_is_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "memory_available", lambda: 100)
-    with pytest.raises(DataError, match=r"about 800 bytes decoded, but 100 bytes of memory are available"):
+    with pytest.raises(DataError, match=r"about 800 bytes decoded, but only 100 bytes of memory are available"):
         made("memory", tmp_path)
 
 
 def test_kept_pixels_cannot_be_written_to(tmp_path: Path) -> None:
     cached = made("memory", tmp_path).dataset
-    content = cached[3].content
+    content = cached.read(3).content
     assert isinstance(content, np.ndarray)
     with pytest.raises(ValueError, match="read-only"):
         content[0] = 0
@@ -288,7 +289,7 @@ def test_a_kept_source_travels_as_its_place_and_closes_what_it_opened() -> None:
     second = pickle.loads(sent)
     del first
     gc.collect()
-    np.testing.assert_array_equal(second[42].content, decode(SOURCE[42]))
+    np.testing.assert_array_equal(second.read(42).content, decode(SOURCE.read(42)))
     del second
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) < before  # noqa: PTH208
@@ -297,5 +298,5 @@ def test_a_kept_source_travels_as_its_place_and_closes_what_it_opened() -> None:
 def test_what_is_no_file_of_images_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 1000)
-    with pytest.raises(DataError, match="no file of decoded images"):
+    with pytest.raises(DataError, match="not a file of decoded images"):
         DecodedDataset(path)

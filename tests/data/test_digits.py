@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 
 from vitlab.config.data import SplitRule
 from vitlab.data import digits
-from vitlab.data.dataset import PARTS
+from vitlab.data.dataset import SPLITS
 from vitlab.data.digits import HoldOut, open_digits
 from vitlab.data.split import take_split
 from vitlab.errors import ConfigError
@@ -25,11 +25,11 @@ def test_pixels_and_labels_are_scikit_learns_own() -> None:
     assert len(dataset) == 1797
     assert dataset.labels == tuple("0123456789")
     assert not dataset.multi_label
-    pixels = np.stack([np.asarray(dataset[place].content) for place in range(1797)])
+    pixels = np.stack([np.asarray(dataset.read(place).content) for place in range(1797)])
     assert pixels.shape == (1797, 8, 8, 1)
     assert pixels.dtype == np.uint8
     np.testing.assert_array_equal(pixels, np.rint(bunch.images * (255 / 16))[..., None])
-    np.testing.assert_array_equal([dataset[place].label for place in range(1797)], bunch.target)
+    np.testing.assert_array_equal([dataset.read(place).label for place in range(1797)], bunch.target)
     np.testing.assert_array_equal([dataset.label(place) for place in range(1797)], bunch.target)
 
 
@@ -49,7 +49,7 @@ def test_the_parts_share_no_image_and_hold_every_class_alike(rule: HoldOut) -> N
 
 def test_held_out_writers_are_those_of_the_last_forms() -> None:
     whole = open_digits(hold_out="writers")
-    test = np.flatnonzero(whole.parts == PARTS.index("test"))
+    test = np.flatnonzero(whole.splits == SPLITS.index("test"))
     np.testing.assert_array_equal(test, np.arange(1287, 1797))
     # a form begins with the ten digits in order, three times: the cut is at such a beginning
     np.testing.assert_array_equal(whole.table.codes[test[:30]], np.tile(np.arange(10), 3))
@@ -57,12 +57,12 @@ def test_held_out_writers_are_those_of_the_last_forms() -> None:
 
 def test_the_parts_are_the_same_every_time_and_whichever_order_the_images_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = open_digits(), pickle.loads(pickle.dumps(open_digits()))
-    np.testing.assert_array_equal(first.parts, second.parts)
+    np.testing.assert_array_equal(first.splits, second.splits)
     assert first.fingerprint() == second.fingerprint()
     pixels, codes = digits._read()
     order = np.random.default_rng(0).permutation(1797)
     monkeypatch.setattr(digits, "_read", lambda: (pixels[order], codes[order]))
-    np.testing.assert_array_equal(open_digits().parts, first.parts[order])
+    np.testing.assert_array_equal(open_digits().splits, first.splits[order])
 
 
 def test_an_unknown_rule_is_refused() -> None:

@@ -58,7 +58,7 @@ def test_what_arrives_is_what_was_served(tmp_path: Path) -> None:
 def test_progress_is_told_from_nothing_to_all_of_it(tmp_path: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
     with serving(Served(CONTENT)) as server:
-        download(remote(server.address), tmp_path / "file.bin", tell=lambda *step: told.append(step))
+        download(remote(server.address), tmp_path / "file.bin", progress=lambda *step: told.append(step))
     counts = [done for what, done, _ in told if what == "downloading file.bin"]
     assert [counts[0], counts[-1]] == [0, len(CONTENT)]
     assert counts == sorted(counts)
@@ -310,7 +310,7 @@ def test_two_at_once_do_not_write_the_same_file(tmp_path: Path) -> None:
 
     with serving(Served(CONTENT)) as server:
         target = tmp_path / "file.bin"
-        first = threading.Thread(target=lambda: download(remote(server.address), target, tell=wait))
+        first = threading.Thread(target=lambda: download(remote(server.address), target, progress=wait))
         first.start()
         assert inside.wait(processes.LIMIT)
         with pytest.raises(DataError, match="another process is downloading"):

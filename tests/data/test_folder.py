@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.piles import as_folder, as_tar, as_zip, pile
-from vitlab.data.dataset import ListedDataset
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.folder import DiskContents, open_folder, open_unlabelled
 from vitlab.data.readers.recognise import open_zip
@@ -20,7 +20,7 @@ def test_a_source_gives_each_file_its_bytes_name_and_folder_in_the_order_of_clas
     files = {"b/2.png": b"two", "b/10.JPG": b"ten", "b/deep/er/1.webp": b"one", "a/x.jpeg": b"x", "é/y.gif": b"y"}
     dataset = open_folder(as_folder(tmp_path, files))
     assert dataset.labels == ("a", "b", "é")
-    found = [(dataset[index].name, dataset[index].content, dataset[index].label) for index in range(len(dataset))]
+    found = [(dataset.read(index).name, dataset.read(index).content, dataset.read(index).label) for index in range(len(dataset))]
     order = ["a/x.jpeg", "b/10.JPG", "b/2.png", "b/deep/er/1.webp", "é/y.gif"]
     assert found == [(str(tmp_path / name), files[name], "abé".index(name[0])) for name in order]
     assert [dataset.label(index) for index in range(5)] == [label for _, _, label in found]
@@ -30,7 +30,7 @@ def test_a_source_gives_each_file_its_bytes_name_and_folder_in_the_order_of_clas
 @pytest.mark.parametrize("index", [-1, 60])
 def test_an_index_outside_is_an_index_error(tmp_path: Path, index: int) -> None:
     dataset = open_folder(as_folder(tmp_path, pile()))
-    for ask in (dataset.__getitem__, dataset.label):
+    for ask in (dataset.read, dataset.label):
         with pytest.raises(IndexError):
             ask(index)
 
@@ -111,7 +111,7 @@ def refusal(root: Path) -> str:
 def test_a_folder_that_does_not_exist_is_refused_with_what_may_be_meant(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     with pytest.raises(DataError, match=r"does not exist") as caught:
-        open_dataset(tmp_path / "pcitures")
+        open_dataset(tmp_path / "imgaes")
     assert caught.value.hint == "did you mean images?"
 
 
@@ -131,14 +131,14 @@ def test_images_without_class_folders_are_refused_and_can_be_had_without_labels(
     as_folder(tmp_path, {"1.jpg": b"1", "2.jpg": b"2"})
     assert "2 images and no class folders" in refusal(tmp_path)
     dataset = open_dataset(f"images:{tmp_path}", split="all")
-    assert (dataset.labels, len(dataset), dataset[1].label) == ((), 2, None)
+    assert (dataset.labels, len(dataset), dataset.read(1).label) == ((), 2, None)
 
 
 def test_classes_missing_in_a_part_are_all_listed(tmp_path: Path) -> None:
     files = {"train/a/1.jpg": b"", "train/b/1.jpg": b"", "train/c/1.jpg": b"", "val/a/1.jpg": b"", "val/d/1.jpg": b""}
     message = refusal(as_folder(tmp_path, files))
     for missing in ("val/b", "val/c", "train/d"):
-        assert f"{missing}: this class has no image in this part" in message
+        assert f"{missing}: this class has no image in this split" in message
     assert "3 faults" in message
 
 
@@ -157,7 +157,7 @@ def test_everything_that_is_wrong_is_in_one_error(tmp_path: Path) -> None:
         ("train/class-0/itself.jpg", "a link that leads nowhere"),
         ("train/class-1/round", "already read (train)"),
         ("train/class-2/pipe.jpg", "no ordinary file"),
-        ("val/class-2", "this class has no image in this part"),
+        ("val/class-2", "this class has no image in this split"),
         ("val/class-9", "a class folder without an image"),
     ):
         assert f"{place}: " in message
@@ -186,7 +186,7 @@ def test_more_than_ten_faults_are_counted_and_ten_listed(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["two\nlines", "tab\there", "bell\a", "line\u2028end"])
 def test_a_class_whose_name_is_not_one_line_of_text_is_refused(tmp_path: Path, name: str) -> None:
-    assert "no line end, control character" in refusal(as_folder(tmp_path, pile() | {f"{name}/1.jpg": b""}))
+    assert "may not contain line ends" in refusal(as_folder(tmp_path, pile() | {f"{name}/1.jpg": b""}))
 
 
 def test_a_class_whose_name_is_not_even_text_is_refused(tmp_path: Path) -> None:
@@ -209,12 +209,12 @@ def test_files_of_any_name_are_read_and_shown_on_one_line(tmp_path: Path) -> Non
     names = ["new\nline.jpg", "ünï—码 ✓.jpg", "'quote\".jpg", " space .jpg", "-rf.jpg", "a\\b.jpg"]
     files = {f"{label}/{name}": name.encode() for label in "ab" for name in names}
     dataset = open_folder(as_folder(tmp_path, files))
-    assert {dataset[index].content for index in range(len(dataset))} == {name.encode() for name in names}
+    assert {dataset.read(index).content for index in range(len(dataset))} == {name.encode() for name in names}
     folder = os.fsencode(tmp_path) + b"/a"
     with open(folder + b"/raw\xff\xfe.jpg", "wb") as file:  # noqa: PTH123
         file.write(b"raw")
     dataset = open_folder(tmp_path)
-    assert b"raw" in [dataset[index].content for index in range(len(dataset))]
+    assert b"raw" in [dataset.read(index).content for index in range(len(dataset))]
     assert pickle.loads(pickle.dumps(dataset)).fingerprint() == dataset.fingerprint()
 
 
@@ -222,7 +222,7 @@ def test_a_file_that_goes_away_is_named_when_it_is_read(tmp_path: Path) -> None:
     dataset = open_folder(as_folder(tmp_path, pile()))
     (tmp_path / "class-0" / "000.jpg").unlink()
     with pytest.raises(DataError, match=r"class-0/000.jpg cannot be read"):
-        dataset[0]
+        dataset.read(0)
     with pytest.raises(DataError, match=r"class-0/000.jpg cannot be read"):
         dataset.fingerprint()
 
@@ -250,7 +250,7 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
 
 def test_a_folder_beside_the_parts_that_holds_images_is_refused(tmp_path: Path) -> None:
     files = pile(start="train/") | pile(start="val/") | {"extra/1.jpg": b""}
-    assert "extra: stands beside train, which looks like a part" in refusal(as_folder(tmp_path, files))
+    assert "extra: stands beside train, which looks like a split" in refusal(as_folder(tmp_path, files))
 
 
 def test_a_folder_beside_the_parts_without_images_is_left_alone(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_test_images_may_have_no_classes(tmp_path: Path) -> None:
     test = open_dataset(folder, split="test")
     assert [test.label(index) for index in range(len(test))] == [None] * 7
     assert len(open_dataset(folder, split="train+val")) == 60
-    assert isinstance(test, ListedDataset)
+    assert isinstance(test, ImageDataset)
     assert "its images have no labels" in test.notes[0]
 
 
@@ -290,6 +290,6 @@ def test_a_folder_alone_around_everything_is_passed_through_and_said(tmp_path: P
         open_zip(as_zip(tmp_path / "it.zip", files)),
         open_dataset(as_tar(tmp_path / "it.tar", files), split="all"),
     ):
-        assert isinstance(dataset, ListedDataset)
+        assert isinstance(dataset, ImageDataset)
         assert dataset.labels == ("class-0", "class-1", "class-2")
         assert "the folder pets/v1 is taken as the root" in dataset.notes

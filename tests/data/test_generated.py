@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests import processes
-from vitlab.config.data import GeneratedKind, SyntheticConfig
+from vitlab.config.data import SyntheticConfig, SyntheticKind
 from vitlab.data.dataset import Dataset
+from vitlab.data.random_numbers import TURN, Choice, Choices, cosine, keys, sine, uniforms
 from vitlab.data.synthetic.dataset import SyntheticDataset, image, images
-from vitlab.data.synthetic.drawing import TURN, Choice, Choices, cosine, keys, sine, uniforms
 from vitlab.errors import ConfigError, DataError
 
-Kind = GeneratedKind
-KINDS: tuple[Kind, ...] = get_args(GeneratedKind)
+Kind = SyntheticKind
+KINDS: tuple[Kind, ...] = get_args(SyntheticKind)
 SINGLE_KINDS = tuple(kind for kind in KINDS if kind != "mixed")
 
 
@@ -67,7 +67,7 @@ def test_another_process_draws_the_same_bits(kind: Kind) -> None:
     config = SyntheticConfig(kind=kind, classes=50, channels=3, seed=7)
     program = (
         "import hashlib; from vitlab.config.data import SyntheticConfig; from vitlab.data.synthetic.dataset import images;"
-        f"made = images(GeneratedConfig(kind={kind!r}, classes=50, channels=3, seed=7), [4, 31], [9, 0]);"
+        f"made = images(SyntheticConfig(kind={kind!r}, classes=50, channels=3, seed=7), [4, 31], [9, 0]);"
         "print(hashlib.sha256(made.tobytes()).hexdigest()[:16])"
     )
     told = processes.run([sys.executable, "-c", program]).stdout.strip()
@@ -176,7 +176,7 @@ def test_the_formulas_have_not_changed() -> None:
 
 
 def test_the_source_interleaves_its_classes_and_knows_labels_without_drawing() -> None:
-    config = SyntheticConfig(kind="mixed", classes=5, examples=3, first=10)
+    config = SyntheticConfig(kind="mixed", classes=5, samples_per_class=3, first=10)
     dataset = SyntheticDataset(config)
     as_any_source: Dataset = dataset
     assert len(as_any_source) == 15
@@ -184,24 +184,24 @@ def test_the_source_interleaves_its_classes_and_knows_labels_without_drawing() -
     assert not dataset.multi_label
     assert [dataset.label(place) for place in range(15)] == [0, 1, 2, 3, 4] * 3
     for place in range(15):
-        sample = dataset[place]
+        sample = dataset.read(place)
         assert sample.label == dataset.label(place)
         assert isinstance(sample.content, np.ndarray)
         np.testing.assert_array_equal(sample.content, image(config, place % 5, 10 + place // 5))
-    assert dataset[7].name == "generated/strokes-00000/11"
+    assert dataset.read(7).name == "synthetic/strokes-00000/11"
     np.testing.assert_array_equal(dataset.images([3, 14, 3]), np.stack([image(config, *at) for at in ((3, 10), (4, 12), (3, 10))]))
 
 
 def test_sets_whose_ranges_do_not_meet_share_no_image() -> None:
-    train = SyntheticDataset(SyntheticConfig(kind="strokes", classes=4, examples=20))
-    test = SyntheticDataset(SyntheticConfig(kind="strokes", classes=4, examples=20, first=20))
+    train = SyntheticDataset(SyntheticConfig(kind="strokes", classes=4, samples_per_class=20))
+    test = SyntheticDataset(SyntheticConfig(kind="strokes", classes=4, samples_per_class=20, first=20))
     seen = {digest(made) for made in train.images(np.arange(len(train)))}
     assert seen.isdisjoint(digest(made) for made in test.images(np.arange(len(test))))
     assert train.labels == test.labels
 
 
 def test_a_source_survives_pickling_and_tells_itself_by_its_fingerprint() -> None:
-    config = SyntheticConfig(kind="fractals", classes=3, examples=2)
+    config = SyntheticConfig(kind="fractals", classes=3, samples_per_class=2)
     dataset = SyntheticDataset(config)
     again = pickle.loads(pickle.dumps(dataset))
     assert (
@@ -209,9 +209,9 @@ def test_a_source_survives_pickling_and_tells_itself_by_its_fingerprint() -> Non
         == dataset.fingerprint()
         == SyntheticDataset(SyntheticConfig(**dataclasses.asdict(config))).fingerprint()
     )
-    np.testing.assert_array_equal(again[5].content, dataset[5].content)
+    np.testing.assert_array_equal(again.read(5).content, dataset.read(5).content)
     changes: tuple[dict[str, Any], ...] = (
-        {"kind": "strokes"}, {"classes": 4}, {"examples": 3}, {"first": 1}, {"image_size": (32, 33)}, {"channels": 3},
+        {"kind": "strokes"}, {"classes": 4}, {"samples_per_class": 3}, {"first": 1}, {"image_size": (32, 33)}, {"channels": 3},
         {"variety": 0.5}, {"seed": 1},
     )  # fmt: skip
     assert {field for change in changes for field in change} == {field.name for field in dataclasses.fields(config)}
@@ -220,10 +220,10 @@ def test_a_source_survives_pickling_and_tells_itself_by_its_fingerprint() -> Non
 
 
 def test_places_outside_the_source_are_refused() -> None:
-    dataset = SyntheticDataset(SyntheticConfig(classes=3, examples=2))
+    dataset = SyntheticDataset(SyntheticConfig(classes=3, samples_per_class=2))
     for place in (-1, 6, 10**9):
         with pytest.raises(IndexError):
-            dataset[place]
+            dataset.read(place)
         with pytest.raises(IndexError):
             dataset.label(place)
         with pytest.raises(IndexError):
@@ -233,7 +233,7 @@ def test_places_outside_the_source_are_refused() -> None:
 
 def test_images_that_do_not_exist_are_refused_by_name() -> None:
     config = SyntheticConfig(classes=10)
-    with pytest.raises(DataError, match="label 10 is not a class of this set: they are 0 to 9"):
+    with pytest.raises(DataError, match="label 10 is not a class of this dataset: they are 0 to 9"):
         image(config, 10, 0)
     with pytest.raises(DataError, match="label -1"):
         images(config, [0, -1], [0, 0])
@@ -243,7 +243,7 @@ def test_images_that_do_not_exist_are_refused_by_name() -> None:
         images(config, [0, 1], [5, -3])
     with pytest.raises(DataError, match="2 labels but 1 indices"):
         images(config, [0, 1], [0])
-    with pytest.raises(DataError, match="labels must be whole numbers"):
+    with pytest.raises(DataError, match="labels must be a list of whole numbers"):
         images(config, np.array([0.5]), [0])
     with pytest.raises(DataError, match="indices must be whole numbers in one row"):
         images(config, [0], np.zeros((1, 1), np.int64))
@@ -255,7 +255,7 @@ def test_images_that_do_not_exist_are_refused_by_name() -> None:
         ({"kind": "stroke"}, "kind='stroke' is not one of"),
         ({"classes": 0}, "classes=0 must be at least 1"),
         ({"classes": 2.5}, r"classes=2\.5 must be a whole number"),
-        ({"examples": True}, "examples=True must be a whole number"),
+        ({"samples_per_class": True}, "samples_per_class=True must be a whole number"),
         ({"first": -1}, "first=-1 must be at least 0"),
         ({"seed": -1}, "seed=-1 must be at least 0"),
         ({"seed": 2**63}, "must be below 2"),

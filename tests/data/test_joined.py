@@ -11,8 +11,8 @@ import pytest
 
 from tests.data.piles import as_folder, as_zip, pile
 from vitlab.config.data import LoaderConfig, SplitRule
-from vitlab.data.batch import Feed
-from vitlab.data.dataset import ListedDataset, Sample, SoftLabels
+from vitlab.data.batch import Pipeline
+from vitlab.data.dataset import ImageDataset, RawSample, SoftLabels
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.joined import JoinedEntry, Taken, names_digest, open_joined, open_member, write_joined
@@ -21,7 +21,7 @@ from vitlab.errors import DataError
 WHOLE = SplitRule(val=0.0, test=0.0)
 CLASSES = ("class-0", "class-1", "class-2")
 SOFT = SoftLabels(
-    codes_NK=np.array([[1, 2], [0, 1], [2, 0]], np.int32), shares_NK=np.array([[0.75, 0.25], [0.5, 0.5], [1, 0]], np.float32)
+    codes_NK=np.array([[1, 2], [0, 1], [2, 0]], np.int32), probabilities_NK=np.array([[0.75, 0.25], [0.5, 0.5], [1, 0]], np.float32)
 )
 
 
@@ -45,8 +45,8 @@ def test_images_and_labels_of_all_sources_come_one_after_the_other(written: Path
     dataset = pickle.loads(pickle.dumps(open_dataset(f"joined:{written}", split="train", rule=WHOLE)))
     assert len(dataset) == 2 * 9 + 3
     assert dataset.labels == CLASSES
-    assert dataset[0].content == dataset[9].content == b"image  0 0"
-    assert [dataset[index].content for index in (18, 19, 20)] == [b"web 4", b"web 0", b"web 2"]
+    assert dataset.read(0).content == dataset.read(9).content == b"image  0 0"
+    assert [dataset.read(index).content for index in (18, 19, 20)] == [b"web 4", b"web 0", b"web 2"]
     assert [dataset.label(index) for index in (0, 8, 18, 19, 20)] == [0, 2, 1, 0, 2]
     assert dataset.name(18).endswith("web/some/4.jpg")
     assert len(dataset.digests()) == 21
@@ -59,15 +59,15 @@ def test_soft_labels_go_along_when_images_are_taken_and_change_the_fingerprint(w
     some = dataset.take(np.array([20, 18]))
     assert some.soft is not None
     assert some.soft.targets(np.array([1]), 3).tolist() == [[0, 0.75, 0.25]]
-    hard = ListedDataset(
-        contents=dataset.contents, rows=dataset.rows, table=dataset.table, labels=dataset.labels, parts=dataset.parts
+    hard = ImageDataset(
+        contents=dataset.contents, rows=dataset.rows, table=dataset.table, labels=dataset.labels, splits=dataset.splits
     )
     assert hard.fingerprint() != dataset.fingerprint()
 
 
 def test_hard_labels_make_an_ordinary_source(written: Path, tmp_path: Path) -> None:
     web = entry(f"images:{tmp_path / 'web'}")
-    labels = SoftLabels(codes_NK=SOFT.codes_NK[:, :1], shares_NK=np.ones((3, 1), np.float32))
+    labels = SoftLabels(codes_NK=SOFT.codes_NK[:, :1], probabilities_NK=np.ones((3, 1), np.float32))
     write_joined(written, CLASSES, [(entry(str(tmp_path / "known.zip")), None), (web, Taken(rows=np.arange(3), labels=labels))])
     dataset = open_joined(written)
     assert dataset.soft is None
@@ -104,7 +104,7 @@ def test_files_that_join_nothing_or_lie_are_refused(written: Path, tmp_path: Pat
             open_joined(written)
     for text in ("", "[]", "{}", json.dumps({**whole, "joined": 2}), json.dumps({**whole, "sources": []})):
         written.write_text(text)
-        with pytest.raises(DataError, match=r"joins no sources|no JSON"):
+        with pytest.raises(DataError, match=r"does not join|not a readable JSON"):
             open_joined(written)
     written.write_text(json.dumps({**whole, "sources": [{"source": f"joined:{written}"}]}))
     with pytest.raises(DataError, match="joined already"):
@@ -114,7 +114,7 @@ def test_files_that_join_nothing_or_lie_are_refused(written: Path, tmp_path: Pat
 class Grey:
     """A view that needs no image."""
 
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    def __call__(self, sample: RawSample, rng: np.random.Generator) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         return np.full((2, 2, 3), 128, np.uint8)
 
 
@@ -124,17 +124,17 @@ def test_a_training_batch_holds_the_soft_labels_of_its_images_and_an_evaluation_
     dataset = open_joined(written)
     assert dataset.soft is not None
     config = LoaderConfig(batch_size=21, workers=0)
-    with Loader(dataset, Feed(view=Grey(), shape=(2, 2, 3)), config=config, train=True) as loader:
+    with Loader(dataset, Pipeline(transform=Grey(), shape=(2, 2, 3)), config=config, train=True) as loader:
         batch = next(iter(loader))
     assert batch.labels.shape == (21, 3)
     assert np.array_equal(batch.labels, dataset.soft.targets(batch.index_B, 3))
-    with Loader(dataset, Feed(view=Grey(), shape=(2, 2, 3)), config=config, train=False) as loader:
+    with Loader(dataset, Pipeline(transform=Grey(), shape=(2, 2, 3)), config=config, train=False) as loader:
         assert next(iter(loader)).labels.tolist() == dataset.table.codes.tolist()
 
 
 def test_classes_are_drawn_alike_by_their_likeliest_class(written: Path) -> None:
     dataset = open_joined(written).take(np.array([0, 3, 4, 5, 20]))  # one of class 0, three of class 1, one of class 2
     config = LoaderConfig(batch_size=300, workers=0, balance=1.0)
-    with Loader(dataset, Feed(view=Grey(), shape=(2, 2, 3)), config=config, train=True) as loader:
+    with Loader(dataset, Pipeline(transform=Grey(), shape=(2, 2, 3)), config=config, train=True) as loader:
         likeliest = next(iter(loader)).labels.argmax(1)
     assert np.bincount(likeliest, minlength=3).min() > 70

@@ -19,7 +19,7 @@ def test_the_same_names_in_the_same_order_are_themselves() -> None:
 
 def test_another_order_is_refused_with_the_places() -> None:
     with pytest.raises(
-        DataError, match=r"order their classes differently: bee where the model has ant; ant where the model has bee"
+        DataError, match=r"order their classes differently: bee instead of the model's ant; ant instead of the model's bee"
     ):
         align_labels(("bee", "ant", *NAMES[2:]), NAMES)
     with pytest.raises(DataError, match=r"and 1 more"):
@@ -30,7 +30,7 @@ def test_another_order_is_refused_with_the_places() -> None:
 def test_classes_the_model_does_not_know_are_refused_by_name(reorder: bool) -> None:
     with pytest.raises(DataError, match=r"the model does not know yak, the data does not have ant, bee, cat, dog, eel and 2 more"):
         align_labels(("yak",), NAMES, reorder=reorder)
-    with pytest.raises(DataError, match=r"8 classes, the model 7; the model does not know yak"):
+    with pytest.raises(DataError, match=r"8 classes and the model 7; the model does not know yak"):
         align_labels((*NAMES, "yak"), NAMES, reorder=reorder)
 
 
@@ -51,7 +51,7 @@ def test_names_of_two_classes_cannot_be_matched() -> None:
         align_labels(("bee", "crane"), ("crane", "crane", "bee"), reorder=True)
     with pytest.raises(DataError, match=r"ant is the name of more than one class"):
         align_labels(("ant", "ant"), NAMES, reorder=True)
-    with pytest.raises(DataError, match=r"8 classes and the model 7: ant twice"):
+    with pytest.raises(DataError, match=r"8 classes and the model 7: ant occurs twice"):
         align_labels((*NAMES, "ant"), NAMES)
 
 

@@ -12,7 +12,7 @@ from vitlab.config.data import Augment, DecodeLimits, LoaderConfig
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
 from vitlab.data.sampler import Share
-from vitlab.data.transforms import training_feed
+from vitlab.data.transforms import training_pipeline
 
 CONFIG = LoaderConfig(batch_size=16, workers=0, seed=3, cache="auto")
 
@@ -20,10 +20,10 @@ CONFIG = LoaderConfig(batch_size=16, workers=0, seed=3, cache="auto")
 @pytest.mark.data
 def test_real_images_are_the_same_bits_with_workers_after_a_resume_and_over_ranks(data_folder: Path) -> None:
     dataset = open_dataset(data_folder / "imagenet_val_1000.zip", split="all")
-    feed = training_feed(Augment(image_size=(96, 96), randaugment=(2, 10)), channels=3, limits=DecodeLimits())
+    pipeline = training_pipeline(Augment(image_size=(96, 96), randaugment=(2, 10)), channels=3, limits=DecodeLimits())
 
     def made(config: LoaderConfig = CONFIG, share: Share = Share()) -> Loader:  # noqa: B008 (a frozen value)
-        return Loader(dataset, feed, config=config, train=True, share=share)
+        return Loader(dataset, pipeline, config=config, train=True, share=share)
 
     whole = taken(made(), 4)
     assert any("would change its pixels" in note for note in made().notes)
@@ -38,8 +38,8 @@ def test_real_images_are_the_same_bits_with_workers_after_a_resume_and_over_rank
 @pytest.mark.data
 def test_small_real_images_are_kept_and_come_out_the_same(data_folder: Path) -> None:
     dataset = open_dataset(data_folder / "cifar10_jpeg.npz", split="test")
-    feed = training_feed(Augment(image_size=(32, 32), crop="pad"), channels=3, limits=DecodeLimits())
-    kept = Loader(dataset, feed, config=CONFIG, train=True)
-    assert "10,000 images, about 31 MB decoded, kept in memory" in kept.notes
-    plain = Loader(dataset, feed, config=replace(CONFIG, cache="none"), train=True)
+    pipeline = training_pipeline(Augment(image_size=(32, 32), crop="pad"), channels=3, limits=DecodeLimits())
+    kept = Loader(dataset, pipeline, config=CONFIG, train=True)
+    assert "10,000 images, about 31 MB decoded, cached in memory" in kept.notes
+    plain = Loader(dataset, pipeline, config=replace(CONFIG, cache="none"), train=True)
     assert_same(taken(kept, 20), taken(plain, 20))

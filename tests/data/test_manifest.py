@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from tests.data.piles import as_folder, as_zip
 from vitlab.config.data import Split
-from vitlab.data.dataset import LabelTable, ListedDataset
+from vitlab.data.dataset import ImageDataset, LabelTable
 from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
 
 FILES = {f"images/{number}.jpg": f"image {number}".encode() for number in range(6)}
 
 
-def opened(path: Path, *, label_column: str | None = None, split: Split = "all") -> ListedDataset:
+def opened(path: Path, *, label_column: str | None = None, split: Split = "all") -> ImageDataset:
     dataset = open_dataset(path, split=split, label_column=label_column)
-    assert isinstance(dataset, ListedDataset)
+    assert isinstance(dataset, ImageDataset)
     return dataset
 
 
@@ -32,7 +32,7 @@ def written(folder: Path, text: str, name: str = "labels.csv") -> Path:
     return folder / name
 
 
-def labels_of(dataset: ListedDataset) -> list[object]:
+def labels_of(dataset: ImageDataset) -> list[object]:
     return [dataset.label(index) for index in range(len(dataset))]
 
 
@@ -52,7 +52,7 @@ def test_images_are_in_the_order_of_the_list_with_its_labels(tmp_path: Path, hea
     dataset = opened(written(tmp_path, text))
     assert dataset.labels == ("cat", "dog")
     assert labels_of(dataset) == [1, 0, 1]
-    assert [dataset[index].content for index in range(3)] == [b"image 3", b"image 1", b"image 0"]
+    assert [dataset.read(index).content for index in range(3)] == [b"image 3", b"image 1", b"image 0"]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_every_dialect_says_the_same(tmp_path: Path, name: str, text: str) -> No
 def test_paths_are_relative_to_the_list_or_to_images_beside_it_or_absolute(tmp_path: Path, place: str) -> None:
     text = f"path,label\n{place}0.jpg,a\n{tmp_path}/images/1.jpg,b\n"
     dataset = opened(written(tmp_path, text))
-    assert [dataset[index].content for index in range(2)] == [b"image 0", b"image 1"]
+    assert [dataset.read(index).content for index in range(2)] == [b"image 0", b"image 1"]
 
 
 def test_a_folder_with_a_list_in_it_and_a_zip_of_it_are_that_list(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_every_bad_row_is_in_one_error(tmp_path: Path) -> None:
         ('{"path": "images/1.jpg", "label": {"a": 1}}', "a label is a name, a whole number"),
         ('{"path": "images/1.jpg\\u0000", "label": "a"}', "no such file"),
         ('{"path": "images/\\ud800.jpg", "label": "a"}', "no such file"),
-        ('{"path": "images/1.jpg", "label": "a\\nb"}', "no line end"),
+        ('{"path": "images/1.jpg", "label": "a\\nb"}', "may not contain line ends"),
     ],
 )
 def test_a_bad_line_of_json_is_named(tmp_path: Path, line: str, reason: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests import processes
 from tests.conftest import real_data
 from vitlab.config.data import Split, SplitRule
-from vitlab.data.dataset import ListedDataset
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
 from vitlab.io.npz import open_npz
@@ -25,13 +25,13 @@ RNG = np.random.default_rng(0)
 ENCODED = [RNG.bytes(int(size)) for size in RNG.integers(1, 300, 30)]
 
 
-def opened(path: Path, split: Split = "all") -> ListedDataset:
+def opened(path: Path, split: Split = "all") -> ImageDataset:
     dataset = open_dataset(path, split=split, rule=SplitRule(val=0))
-    assert isinstance(dataset, ListedDataset)
+    assert isinstance(dataset, ImageDataset)
     return dataset
 
 
-def labels_of(dataset: ListedDataset) -> list[object]:
+def labels_of(dataset: ImageDataset) -> list[object]:
     return [dataset.label(index) for index in range(len(dataset))]
 
 
@@ -55,12 +55,12 @@ def saved(path: Path, arrays: dict[str, Any], *, packed: bool = False) -> Path:
 @pytest.mark.parametrize("packed", [False, True])
 def test_encoded_images_are_those_that_were_put_end_to_end(tmp_path: Path, packed: bool) -> None:
     dataset = opened(saved(tmp_path / "it.npz", pack(), packed=packed))
-    assert [dataset[index].content for index in range(30)] == ENCODED
+    assert [dataset.read(index).content for index in range(30)] == ENCODED
     assert labels_of(dataset) == [index % 3 for index in range(30)]
     assert dataset.labels == ("ant", "bee", "cat")
     assert [len(opened(tmp_path / "it.npz", split)) for split in ("train", "test")] == [20, 10]
     again = pickle.loads(pickle.dumps(dataset))
-    assert [again[index].content for index in range(30)] == ENCODED
+    assert [again.read(index).content for index in range(30)] == ENCODED
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -70,16 +70,16 @@ def test_pixels_are_those_that_were_saved(tmp_path: Path, packed: bool, shape: t
     path = saved(tmp_path / "it.npz", {"images": images, "labels": np.arange(12) % 4}, packed=packed)
     dataset = opened(path)
     expected = images[..., None] if len(shape) == 3 else images
-    assert np.array_equal(np.stack([dataset[index].content for index in range(12)]), expected)
+    assert np.array_equal(np.stack([dataset.read(index).content for index in range(12)]), expected)
     assert dataset.labels == ("0", "1", "2", "3")
     again = pickle.loads(pickle.dumps(dataset))
-    assert np.array_equal(again[7].content, expected[7])
+    assert np.array_equal(again.read(7).content, expected[7])
 
 
 def test_the_pixels_of_a_pack_stay_at_home_when_it_is_pickled(tmp_path: Path) -> None:
     images = RNG.integers(0, 256, (500, 32, 32, 3), np.uint8)
     dataset = opened(saved(tmp_path / "it.npz", {"images": images, "labels": np.arange(500) % 4}))
-    dataset[0]
+    dataset.read(0)
     assert len(pickle.dumps(dataset)) < 20_000
 
 
@@ -94,7 +94,7 @@ def test_packs_with_arrays_by_part_have_these_parts(tmp_path: Path, names: tuple
     for number, part in enumerate(parts):
         dataset = opened(path, part)
         assert labels_of(dataset) == [index % 2 for index in range(6 - number)]
-        assert np.all(dataset[0].content == np.full((4, 4, 1), number))
+        assert np.all(dataset.read(0).content == np.full((4, 4, 1), number))
 
 
 def test_the_same_values_in_another_shape_are_other_images(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_cifar10_as_jpeg_has_its_official_parts() -> None:
     assert (len(train), len(test)) == (50_000, 10_000)
     assert train.labels[0] == "airplane"
     assert np.bincount([test.label(index) for index in range(10_000)]).tolist() == [1000] * 10  # type: ignore[arg-type]
-    content = train[12_345].content
+    content = train.read(12_345).content
     assert isinstance(content, bytes)
     assert content[:2] == b"\xff\xd8"
     assert content[-2:] == b"\xff\xd9"

@@ -10,31 +10,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitlab.data.sampler import InTurn, Order, Share, Shuffled, Weighted, permuted, running_weights, substitute
+from vitlab.data.sampler import (
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Share,
+    WeightedSampler,
+    permuted,
+    running_weights,
+    substitute,
+)
 from vitlab.errors import ConfigError, DataError
 
 lengths = st.integers(1, 300)
 seeds = st.integers(0, 2**64 - 1)
 
 
-def epoch_of(order: Order, epoch: int) -> list[int]:
+def epoch_of(order: Sampler, epoch: int) -> list[int]:
     length = order.epoch_length
     return [int(index) for index in order.picks(epoch * length, (epoch + 1) * length).index_B]
 
 
-def weighted(weights: list[float], *, seed: int = 0, repeats: int = 1) -> Weighted:
-    return Weighted(reach_N=np.cumsum(weights), seed=seed, repeats=repeats)
+def weighted(weights: list[float], *, seed: int = 0, repeats: int = 1) -> WeightedSampler:
+    return WeightedSampler(reach_N=np.cumsum(weights), seed=seed, repeats=repeats)
 
 
 @given(length=lengths, seed=seeds, epoch=st.integers(0, 10**6))
 def test_every_epoch_shows_every_image_once(length: int, seed: int, epoch: int) -> None:
-    assert sorted(epoch_of(Shuffled(length=length, seed=seed), epoch)) == list(range(length))
+    assert sorted(epoch_of(RandomSampler(length=length, seed=seed), epoch)) == list(range(length))
 
 
 @given(length=lengths, seed=seeds, start=st.integers(0, 2000), count=st.integers(0, 400), repeats=st.integers(1, 4))
 def test_a_range_of_the_stream_is_its_positions_one_by_one(length: int, seed: int, start: int, count: int, repeats: int) -> None:
     for order in (
-        Shuffled(length=length, seed=seed, repeats=repeats),
+        RandomSampler(length=length, seed=seed, repeats=repeats),
         weighted([1.0 + index % 5 for index in range(length)], seed=seed, repeats=repeats),
     ):
         whole = order.picks(start, start + count)
@@ -47,16 +56,16 @@ def test_a_range_of_the_stream_is_its_positions_one_by_one(length: int, seed: in
 
 @given(length=lengths, seed=seeds, repeats=st.integers(1, 5))
 def test_repeats_stand_side_by_side_and_are_told_apart(length: int, seed: int, repeats: int) -> None:
-    order = Shuffled(length=length, seed=seed, repeats=repeats)
+    order = RandomSampler(length=length, seed=seed, repeats=repeats)
     picks = order.picks(0, order.epoch_length)
     assert picks.index_B.reshape(length, repeats).tolist() == [
-        [index] * repeats for index in epoch_of(Shuffled(length=length, seed=seed), 0)
+        [index] * repeats for index in epoch_of(RandomSampler(length=length, seed=seed), 0)
     ]
     assert picks.repeat_B.reshape(length, repeats).tolist() == [list(range(repeats))] * length
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    orders = [epoch_of(Shuffled(length=100, seed=seed), epoch) for seed in range(5) for epoch in range(5)]
+    orders = [epoch_of(RandomSampler(length=100, seed=seed), epoch) for seed in range(5) for epoch in range(5)]
     assert len({tuple(order) for order in orders}) == 25
 
 
@@ -111,7 +120,7 @@ def test_a_rank_that_cannot_be_is_refused(rank: int, ranks: int) -> None:
 
 
 def test_evaluation_takes_the_images_in_turn_and_ends() -> None:
-    order = InTurn(length=7)
+    order = SequentialSampler(length=7)
     assert order.total == 7
     assert order.picks(2, 7).index_B.tolist() == [2, 3, 4, 5, 6]
 
@@ -155,9 +164,9 @@ def test_a_image_of_several_classes_weighs_as_much_as_its_rarest() -> None:
 
 
 def test_weights_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ConfigError, match="2 numbers and the data 3 classes"):
+    with pytest.raises(ConfigError, match="2 numbers, but the data has 3 classes"):
         running_weights([0, 1, 2], 3, balance=0.0, class_weights=(1.0, 1.0))
-    with pytest.raises(ConfigError, match="none could be drawn"):
+    with pytest.raises(ConfigError, match="none can be drawn"):
         running_weights([0, 0], 2, balance=0.0, class_weights=(0.0, 1.0))
     with pytest.raises(DataError, match="image 1 has no label"):
         running_weights([0, None], 2, balance=1.0, class_weights=None)

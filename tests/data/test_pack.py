@@ -40,7 +40,7 @@ def images(*, parts: tuple[str, ...] = ("train/", "test/"), classes: int = 3, ea
 
 def everything(dataset: Dataset) -> list[tuple[bytes, object]]:
     """Content and label of each image, in order."""
-    examples = [dataset[index] for index in range(len(dataset))]
+    examples = [dataset.read(index) for index in range(len(dataset))]
     return [(bytes(sample.content), sample.label) for sample in examples]
 
 
@@ -185,7 +185,7 @@ def test_pixels_are_packed_without_loss(tmp_path: Path, spec: str) -> None:
     before, after = open_dataset(spec, split="test"), open_dataset(tmp_path / "shards", split="all")
     assert len(after) == len(before)
     for index in (0, len(before) // 2, len(before) - 1):
-        pixels, content = before[index].content, after[index].content
+        pixels, content = before.read(index).content, after.read(index).content
         assert isinstance(content, bytes)
         assert isinstance(pixels, np.ndarray)
         assert np.array_equal(decode(content, name="x", channels=pixels.shape[2]), pixels)
@@ -203,7 +203,7 @@ def test_only_images_that_are_too_large_are_encoded_again(tmp_path: Path) -> Non
     folder = as_folder(tmp_path / "images", files)
     pack(str(folder), tmp_path / "shards", config=PackConfig(max_side=100))
     after = open_dataset(tmp_path / "shards", split="all")
-    read = {after[index].name.rpartition("-")[2]: after[index].content for index in range(len(after))}
+    read = {after.read(index).name.rpartition("-")[2]: after.read(index).content for index in range(len(after))}
     assert read["small.jpg"] == files["a/small.jpg"]
     sizes = {name: decode(bytes(content), name=name).shape[:2] for name, content in read.items()}
     assert sizes == {

@@ -13,7 +13,7 @@ import pytest
 
 from tests import processes
 from vitlab.config.data import Split
-from vitlab.data.dataset import ListedDataset
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
 
@@ -42,13 +42,13 @@ def table(
     return made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": told}})})
 
 
-def opened(spec: str | Path, split: Split = "all", *, label_column: str | None = None) -> ListedDataset:
+def opened(spec: str | Path, split: Split = "all", *, label_column: str | None = None) -> ImageDataset:
     dataset = open_dataset(spec, split=split, label_column=label_column)
-    assert isinstance(dataset, ListedDataset)
+    assert isinstance(dataset, ImageDataset)
     return dataset
 
 
-def labels_of(dataset: ListedDataset) -> list[object]:
+def labels_of(dataset: ImageDataset) -> list[object]:
     return [dataset.label(index) for index in range(len(dataset))]
 
 
@@ -57,11 +57,11 @@ def test_rows_come_with_their_bytes_labels_and_class_names_in_any_order(tmp_path
     dataset = opened(tmp_path / "it.parquet")
     assert dataset.labels == tuple(NAMES)
     for index in (99, 0, 50, 7, 6, 99):
-        assert dataset[index].content == f"image {index}".encode()
-        assert dataset[index].label == index % 3
-    assert dataset[50].name.endswith("it.parquet, row 50")
+        assert dataset.read(index).content == f"image {index}".encode()
+        assert dataset.read(index).label == index % 3
+    assert dataset.read(50).name.endswith("it.parquet, row 50")
     again = pickle.loads(pickle.dumps(dataset))
-    assert again[31].content == b"image 31"
+    assert again.read(31).content == b"image 31"
     assert len(pickle.dumps(dataset)) < 10_000
 
 
@@ -75,8 +75,8 @@ def test_files_named_after_parts_are_these_parts(tmp_path: Path) -> None:
     ):
         pq.write_table(table(count, first=first), tmp_path / "data" / f"{name}.parquet")
     assert [len(opened(tmp_path, split)) for split in ("train", "val", "test")] == [40, 5, 6]
-    assert opened(tmp_path, "test")[0].content == b"image 45"
-    assert opened(tmp_path, "test")[0].name.endswith("test-00000-of-00001.parquet, row 0")
+    assert opened(tmp_path, "test").read(0).content == b"image 45"
+    assert opened(tmp_path, "test").name(0).endswith("test-00000-of-00001.parquet, row 0")
     assert len(opened(f"parquet:{tmp_path}/data/train-*.parquet")) == 40
 
 
@@ -124,16 +124,16 @@ def test_reading_holds_few_groups_of_rows(tmp_path: Path, monkeypatch: pytest.Mo
     pq.write_table(table(1000), tmp_path / "it.parquet", row_group_size=50)
     dataset = opened(tmp_path / "it.parquet")
     for index in range(0, 1000, 13):
-        assert dataset[index].content == f"image {index}".encode()
+        assert dataset.read(index).content == f"image {index}".encode()
     assert len(dataset.contents._held) < 4  # type: ignore[attr-defined]
 
 
 def test_a_child_of_a_fork_reads_for_itself(tmp_path: Path) -> None:
     pq.write_table(table(100), tmp_path / "it.parquet", row_group_size=10)
     script = (
-        "import os, sys\nfrom vitlab.data.dataset import open_dataset\n"
-        "source = open_source(sys.argv[1], split='all')\nsource[0]\nchild = os.fork()\n"
-        "assert source[95].content == b'image 95'\nassert source[3].content == b'image 3'\n"
+        "import os, sys\nfrom vitlab.data.opening import open_dataset\n"
+        "source = open_dataset(sys.argv[1], split='all')\nsource.read(0)\nchild = os.fork()\n"
+        "assert source.read(95).content == b'image 95'\nassert source.read(3).content == b'image 3'\n"
         "assert source.contents._process == os.getpid()\n"
         "if child:\n    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\nos._exit(0)\n"
     )
@@ -181,7 +181,7 @@ def test_damage_is_refused_and_nothing_else_is_raised(tmp_path: Path) -> None:
         try:
             dataset = opened(path)
             for index in range(0, len(dataset), 20):
-                dataset[index]
+                dataset.read(index)
         except DataError:
             refused += 1
     assert refused > 20
@@ -191,9 +191,9 @@ def test_a_row_without_bytes_is_named_when_it_is_read(tmp_path: Path) -> None:
     images = pa.array([{"bytes": None, "path": "a.jpg"}, {"bytes": b"b", "path": "b.jpg"}])
     pq.write_table(pa.table({"image": images, "label": ["a", "b"]}), tmp_path / "it.parquet")
     dataset = opened(tmp_path / "it.parquet")
-    assert dataset[1].content == b"b"
+    assert dataset.read(1).content == b"b"
     with pytest.raises(DataError, match=r"row 0 holds no bytes"):
-        dataset[0]
+        dataset.read(0)
 
 
 def test_files_of_other_columns_or_that_change_are_refused(tmp_path: Path) -> None:
@@ -205,4 +205,4 @@ def test_files_of_other_columns_or_that_change_are_refused(tmp_path: Path) -> No
     pq.write_table(table(21), tmp_path / "a.parquet")
     os.utime(tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"has changed since it was opened"):
-        dataset[0]
+        dataset.read(0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.data.piles import as_folder, as_tar, as_tar_of_members, member, pile
 from vitlab.config.data import SplitRule
-from vitlab.data.dataset import ListedDataset
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.shards import ShardContents, shard_index, shard_paths
 from vitlab.errors import DataError
@@ -34,13 +34,13 @@ def samples(count: int = 12, *, classes: int = 3, first: int = 0) -> dict[str, b
     return files
 
 
-def labels_of(dataset: ListedDataset) -> list[object]:
+def labels_of(dataset: ImageDataset) -> list[object]:
     return [dataset.label(index) for index in range(len(dataset))]
 
 
-def opened(spec: str | Path, *, label_column: str | None = None) -> ListedDataset:
+def opened(spec: str | Path, *, label_column: str | None = None) -> ImageDataset:
     dataset = open_dataset(spec, split="all", label_column=label_column)
-    assert isinstance(dataset, ListedDataset)
+    assert isinstance(dataset, ImageDataset)
     return dataset
 
 
@@ -70,21 +70,21 @@ def test_several_shards_are_one_source_in_their_order(tmp_path: Path) -> None:
         as_tar(tmp_path / f"part-{shard}.tar", samples(first=12 * shard))
     for spec in (tmp_path, f"{tmp_path}/part-{{0..2}}.tar", f"{tmp_path}/*.tar", f"shards:{tmp_path}/part-{{0,1,2}}.tar"):
         dataset = opened(spec)
-        assert [dataset[index].content for index in range(36)] == [f"image {number}".encode() for number in range(36)]
+        assert [dataset.read(index).content for index in range(36)] == [f"image {number}".encode() for number in range(36)]
         assert labels_of(dataset) == [number % 3 for number in range(36)]
         assert dataset.labels == ("0", "1", "2")
     joined = "::".join(f"{tmp_path}/part-{number}.tar" for number in (2, 0))
-    assert opened(joined)[0].content == b"image 24"
+    assert opened(joined).read(0).content == b"image 24"
 
 
 def test_reading_in_any_order_from_another_process_gives_the_same(tmp_path: Path) -> None:
     as_tar(tmp_path / "a.tar", samples())
     as_tar(tmp_path / "b.tar", samples(first=12))
     dataset = opened(tmp_path)
-    dataset[3]
+    dataset.read(3)
     again = pickle.loads(pickle.dumps(dataset))
     for index in (20, 3, 17, 0, 23):
-        assert again[index].content == dataset[index].content == f"image {index}".encode()
+        assert again.read(index).content == dataset.read(index).content == f"image {index}".encode()
     assert len(pickle.dumps(dataset)) < 20_000
 
 
@@ -141,7 +141,7 @@ def test_parts_are_those_the_shards_are_named_after(tmp_path: Path) -> None:
     as_tar(tmp_path / "set-val-000.tar", samples(30, first=600))
     assert [len(open_dataset(tmp_path, split=split)) for split in ("train", "val")] == [600, 30]
     as_tar(tmp_path / "more.tar", samples(3, first=900))
-    with pytest.raises(DataError, match=r"1 fault: .*more.tar: is named after no part"):
+    with pytest.raises(DataError, match=r"1 fault: .*more.tar: is named after no split"):
         open_dataset(tmp_path)
 
 
@@ -200,7 +200,7 @@ def test_many_shards_are_not_all_held_open(tmp_path: Path, monkeypatch: pytest.M
         as_tar(tmp_path / f"{shard}.tar", samples(2, classes=2, first=2 * shard))
     dataset = opened(tmp_path)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    assert [dataset[index].content for index in range(10)] == [b"image %d" % number for number in range(10)]
+    assert [dataset.read(index).content for index in range(10)] == [b"image %d" % number for number in range(10)]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -227,7 +227,7 @@ def test_members_that_other_readers_run_are_never_run(tmp_path: Path) -> None:
             files |= {name.replace("jpg", ending): payload for ending in ("pyd", "pkl", "pickle", "pth", "pt", "npy")}
     dataset = opened(as_tar(tmp_path / "it.tar", files))
     for index in range(len(dataset)):
-        assert dataset[index].content == f"image {index}".encode()
+        assert dataset.read(index).content == f"image {index}".encode()
     dataset.fingerprint()
     assert not marker.exists()
     assert "12 .pyd" in dataset.notes[0]
@@ -263,7 +263,7 @@ def test_a_shard_cut_after_it_was_opened_is_refused(tmp_path: Path) -> None:
     os.truncate(path, 2000)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(DataError, match=r"has changed since it was opened"):
-        dataset[11]
+        dataset.read(11)
 
 
 def test_no_changed_header_byte_goes_unnoticed(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_small_images_are_enlarged_by_whole_pixels(tmp_path: Path) -> None:
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.mode == "L", "what has no colour is written without"
         cell = np.asarray(sheet)[-64 - 15 - 3 - 12 : -15 - 3 - 12]
-    first = dataset[choose(dataset, 10, 0)[-1][0]].content
+    first = dataset.read(choose(dataset, 10, 0)[-1][0]).content
     assert isinstance(first, np.ndarray)
     blocks = np.repeat(np.repeat(first[:, :, 0], 8, axis=0), 8, axis=1)
     assert any(np.array_equal(cell[:, x : x + 64], blocks) for x in range(cell.shape[1] - 63))
@@ -124,6 +124,6 @@ def test_a_sheet_that_makes_no_sense_is_refused(tmp_path: Path, wrong: dict[str,
 def test_a_sheet_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     dataset = open_dataset(folder_of(tmp_path, {"ant": 2, "bee": 2}), split="all")
     (tmp_path / "taken").mkdir()
-    with pytest.raises(DataError, match="cannot be written"):
+    with pytest.raises(DataError, match="cannot write"):
         write_sheet(dataset, tmp_path / "taken", title="x", count=4)
     assert {path.name for path in tmp_path.iterdir()} == {"images", "taken"}

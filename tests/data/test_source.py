@@ -16,7 +16,7 @@ from tests import processes
 from tests.data.piles import as_csv, as_folder, as_tar, as_zip, pile
 from tests.data.test_classic_files import cifar10, mnist, svhn
 from vitlab.config.data import Split, SplitRule, SyntheticConfig
-from vitlab.data.dataset import Dataset, Sample
+from vitlab.data.dataset import Dataset, RawSample
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, DataError
 
@@ -62,11 +62,11 @@ EVERY_KIND: dict[str, Callable[[Path], str]] = {
     "svhn": classic(lambda root: svhn(root, count=40), "svhn"),
     "parquet": parquet,
     "digits": lambda _: "digits",
-    "generated": lambda _: "generated:classes=4,examples=5",
+    "synthetic": lambda _: "synthetic:classes=4,samples_per_class=5",
 }
 
 
-def same(first: Sample, second: Sample) -> bool:
+def same(first: RawSample, second: RawSample) -> bool:
     return (first.name, first.label) == (second.name, second.label) and np.array_equal(
         np.frombuffer(first.content, np.uint8) if isinstance(first.content, bytes) else first.content,
         np.frombuffer(second.content, np.uint8) if isinstance(second.content, bytes) else second.content,
@@ -83,7 +83,7 @@ def test_every_source_keeps_the_protocol(dataset: Dataset) -> None:
     assert dataset.multi_label is False
     assert len(dataset) > 3
     for index in (0, len(dataset) - 1):
-        sample = dataset[index]
+        sample = dataset.read(index)
         assert sample.label == dataset.label(index)
         assert isinstance(sample.name, str)
         assert sample.label is None or sample.label in range(len(dataset.labels))
@@ -93,28 +93,28 @@ def test_every_source_keeps_the_protocol(dataset: Dataset) -> None:
     assert dataset.fingerprint() == dataset.fingerprint()
     for outside in (-1, len(dataset)):
         with pytest.raises(IndexError):
-            dataset[outside]
+            dataset.read(outside)
         with pytest.raises(IndexError):
             dataset.label(outside)
 
 
 def test_every_source_is_the_same_after_a_journey_to_another_process(dataset: Dataset) -> None:
-    dataset[0]  # opens its files, which do not travel
+    dataset.read(0)  # opens its files, which do not travel
     again = pickle.loads(pickle.dumps(dataset))
     assert again.fingerprint() == dataset.fingerprint()
     for index in (len(dataset) - 1, 0, len(dataset) // 2):
-        assert same(again[index], dataset[index])
+        assert same(again.read(index), dataset.read(index))
 
 
-def in_another_process(dataset: Dataset, index: int, answer: multiprocessing.Queue[Sample]) -> None:
-    answer.put(dataset[index])
+def in_another_process(dataset: Dataset, index: int, answer: multiprocessing.Queue[RawSample]) -> None:
+    answer.put(dataset.read(index))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_source_read_here_and_in_a_child_gives_the_same(tmp_path: Path, method: str) -> None:
     context: Any = multiprocessing.get_context(method)
     dataset = open_dataset(as_zip(tmp_path / "it.zip", pile()), split="all")
-    here = dataset[7]
+    here = dataset.read(7)
     answer = context.Queue()
     child = context.Process(target=in_another_process, args=(dataset, 7, answer))
     child.start()
@@ -147,18 +147,18 @@ def test_a_folder_called_like_a_built_in_set_is_reached_by_its_path(tmp_path: Pa
     ("spec", "reason", "hint"),
     [
         ("digit", "does not exist", "did you mean digits?"),
-        ("cifar-10:/tmp", "no kind of data is called 'cifar-10'", "did you mean cifar10"),
-        ("imagenet:/tmp", "no kind of data is called 'imagenet'", "a kind is one of folder, images"),
-        ("cifar10:", "lacks a path", "say cifar10:PATH"),
+        ("cifar-10:/tmp", "no reader called 'cifar-10'", "did you mean cifar10"),
+        ("imagenet:/tmp", "no reader called 'imagenet'", "readers are folder, images"),
+        ("cifar10:", "has no path", "give cifar10:PATH"),
         ("", "data has no name", "a folder, digits"),
         ("a\0b", "data has no name", "a folder, digits"),
-        ("https://example.org/x.zip", "is an address", "fetch it first"),
-        ("s3://bucket/x.tar", "is an address", "fetch it first"),
+        ("https://example.org/x.zip", "is an address", "download it first"),
+        ("s3://bucket/x.tar", "is an address", "download it first"),
         ("/nowhere/at/all", "does not exist", "data is a path"),
         ("folder:/nowhere", "does not exist", ""),
-        ("generated:clases=3", "no setting spelled 'clases=3'", "did you mean classes?"),
-        ("generated:classes=many", "classes=many is no number", ""),
-        ("generated:", "no setting spelled", "settings are kind, classes"),
+        ("synthetic:clases=3", "no setting 'clases=3'", "did you mean classes?"),
+        ("synthetic:classes=many", "classes=many is not a number", ""),
+        ("synthetic:", "no setting", "settings are kind, classes"),
     ],
 )
 def test_what_names_no_data_is_refused_with_help(spec: str, reason: str, hint: str) -> None:
@@ -170,13 +170,13 @@ def test_what_names_no_data_is_refused_with_help(spec: str, reason: str, hint: s
 @pytest.mark.parametrize("kind", ["cifar10", "svhn", "mnist", "folder", "cifar100"])
 def test_a_file_where_a_folder_is_meant_is_refused(tmp_path: Path, kind: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=rf"is no folder, which {kind} needs"):
+    with pytest.raises(DataError, match=rf"is not a folder, which {kind} needs"):
         open_dataset(f"{kind}:{tmp_path}/file")
 
 
 def test_a_file_that_is_nothing_known_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(DataError, match=r"is no data that is known"):
+    with pytest.raises(DataError, match=r"is not a dataset in a known format"):
         open_dataset(tmp_path / "notes.txt")
 
 
@@ -187,48 +187,51 @@ def test_what_the_system_will_not_read_is_a_data_error(tmp_path: Path, monkeypat
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("vitlab.data.readers.classic.map_bytes", refused)
-    with pytest.raises(DataError, match=r"data_batch_1.bin cannot be read: Permission denied"):
+    with pytest.raises(DataError, match=r"data_batch_1.bin: Permission denied"):
         open_dataset(spec)
 
 
 def test_a_column_of_labels_for_data_without_columns_is_refused(tmp_path: Path) -> None:
     for spec in (folder(tmp_path), str(as_zip(tmp_path / "it.zip", pile()))):
-        with pytest.raises(DataError, match=r"label_column='x' means nothing|has no column 'x'"):
+        with pytest.raises(DataError, match=r"label_column='x' has no meaning|has no column 'x'"):
             open_dataset(spec, label_column="x")
 
 
-def test_parts_of_the_generated_set_share_classes_and_no_image() -> None:
-    config = SyntheticConfig(classes=5, examples=20)
+def test_parts_of_the_synthetic_set_share_classes_and_no_image() -> None:
+    config = SyntheticConfig(classes=5, samples_per_class=20)
     rule = SplitRule(val=0.1, test=0.2)
     splits: list[Split] = ["train", "val", "test", "train+val", "all"]
-    datasets = {split: open_dataset("generated", split=split, rule=rule, generated=config) for split in splits}
+    datasets = {split: open_dataset("synthetic", split=split, rule=rule, synthetic=config) for split in splits}
     assert {split: len(dataset) for split, dataset in datasets.items()} == {
         "train": 100, "val": 10, "test": 20, "train+val": 110, "all": 130,
     }  # fmt: skip
     assert len({dataset.labels for dataset in datasets.values()}) == 1
-    names = {split: {dataset[index].name for index in range(len(dataset))} for split, dataset in datasets.items()}
+    names = {split: {dataset.read(index).name for index in range(len(dataset))} for split, dataset in datasets.items()}
     assert names["train"] | names["val"] | names["test"] == names["all"]
     assert names["train"] | names["val"] == names["train+val"]
     assert not names["train"] & names["val"]
     assert not names["val"] & names["test"]
-    with pytest.raises(DataError, match=r"generated has no val part"):
-        open_dataset("generated", split="val", rule=SplitRule(val=0), generated=config)
+    with pytest.raises(DataError, match=r"synthetic has no val split"):
+        open_dataset("synthetic", split="val", rule=SplitRule(val=0), synthetic=config)
 
 
-def test_the_generated_set_is_configured_in_its_spelling_or_by_a_value() -> None:
-    spelled = open_dataset("generated:kind=strokes,classes=7,examples=3,image_size=16x24,channels=3,variety=0.5,seed=9")
-    config = SyntheticConfig(kind="strokes", classes=7, examples=3, image_size=(16, 24), channels=3, variety=0.5, seed=9)
-    assert spelled.fingerprint() == open_dataset("generated", generated=config).fingerprint()
+def test_the_synthetic_set_is_configured_in_its_spelling_or_by_a_value() -> None:
+    spelled = open_dataset("synthetic:kind=strokes,classes=7,samples_per_class=3,image_size=16x24,channels=3,variety=0.5,seed=9")
+    config = SyntheticConfig(kind="strokes", classes=7, samples_per_class=3, image_size=(16, 24), channels=3, variety=0.5, seed=9)
+    assert spelled.fingerprint() == open_dataset("synthetic", synthetic=config).fingerprint()
+    old = "generated:kind=strokes,classes=7,examples=3,image_size=16x24,channels=3,variety=0.5,seed=9"  # as version 0.1 spelled it
+    assert open_dataset(old).fingerprint() == spelled.fingerprint()
     with pytest.raises(ConfigError, match=r"kind='stroks'"):
-        open_dataset("generated:kind=stroks")
-    with pytest.raises(DataError, match=r"a generated set is configured"):
-        open_dataset("digits", generated=config)
+        open_dataset("synthetic:kind=stroks")
+    with pytest.raises(DataError, match=r"synthetic is configured"):
+        open_dataset("digits", synthetic=config)
 
 
 def test_opening_data_imports_neither_torch_nor_pillow(tmp_path: Path) -> None:
     spec = folder(tmp_path)
     script = (
-        "import sys\nfrom vitlab.data.dataset import open_dataset\n"
-        f"source = open_source({spec!r})\nsource[0]\nassert not {{'torch', 'PIL', 'pyarrow', 'sklearn'}} & set(sys.modules)\n"
+        "import sys\nfrom vitlab.data.opening import open_dataset\n"
+        f"dataset = open_dataset({spec!r})\ndataset.read(0)\n"
+        "assert not {'torch', 'PIL', 'pyarrow', 'sklearn'} & set(sys.modules)\n"
     )
     processes.run([sys.executable, "-c", script])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.data.piles import as_csv, as_folder, as_tar, as_zip, pile
 from vitlab.config.data import Split, SplitRule
-from vitlab.data.dataset import LabelTable, ListedDataset
+from vitlab.data.dataset import ImageDataset, LabelTable
 from vitlab.data.opening import open_dataset
-from vitlab.data.split import TEST, TRAIN, VAL, assign_parts
+from vitlab.data.split import TEST, TRAIN, VAL, assign_splits
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.digests import Digests, as_numbers
 
@@ -31,7 +31,7 @@ def digests_of(numbers: list[int]) -> Digests:
 
 def parts_of(images: list[tuple[int, int]], rule: SplitRule = RULE) -> np.ndarray:
     table = LabelTable(codes=np.array([label for label, _ in images], np.int32))
-    return assign_parts(digests_of([content for _, content in images]), table, rule, labels=("a", "b", "c"), where="it")
+    return assign_splits(digests_of([content for _, content in images]), table, rule, labels=("a", "b", "c"), where="it")
 
 
 def ordinary(classes: int = 3, images: int = 30) -> list[tuple[int, int]]:
@@ -39,7 +39,7 @@ def ordinary(classes: int = 3, images: int = 30) -> list[tuple[int, int]]:
 
 
 def names_of(dataset: object) -> set[str]:
-    assert isinstance(dataset, ListedDataset)
+    assert isinstance(dataset, ImageDataset)
     return {Path(dataset.name(index)).name + Path(dataset.name(index)).parent.name for index in range(len(dataset))}
 
 
@@ -151,7 +151,7 @@ def test_a_val_that_is_not_declared_is_held_out_of_train_and_never_of_test(tmp_p
     assert len(datasets["train"]) + len(datasets["val"]) == len(datasets["train+val"]) == 60
     assert len(datasets["test"]) == 15
     assert len(open_dataset(folder, split="train", rule=SplitRule(val=0))) == 60
-    with pytest.raises(DataError, match=r"has no val part: it declares train and test"):
+    with pytest.raises(DataError, match=r"has no val split: it declares train and test"):
         open_dataset(folder, split="val", rule=SplitRule(val=0))
 
 
@@ -160,14 +160,14 @@ def test_declared_parts_are_taken_as_they_are_whatever_the_rule(tmp_path: Path, 
     folder = as_folder(tmp_path, pile(start="train/") | pile(start=f"{name}/", images=3))
     assert len(open_dataset(folder, split="train", rule=SplitRule(val=0.5))) == 60
     assert len(open_dataset(folder, split="val", rule=SplitRule(val=0.5))) == 9
-    with pytest.raises(DataError, match=r"no test part: it declares train and val"):
+    with pytest.raises(DataError, match=r"no test split: it declares train and val"):
         open_dataset(folder, split="test")
 
 
 def test_a_share_of_nothing_makes_no_part(tmp_path: Path) -> None:
     folder = as_folder(tmp_path, pile())
     assert len(open_dataset(folder, rule=SplitRule(val=0, test=0))) == 60
-    with pytest.raises(DataError, match=r"no test part"):
+    with pytest.raises(DataError, match=r"no test split"):
         open_dataset(folder, split="test", rule=SplitRule(test=0))
 
 

@@ -75,11 +75,11 @@ def test_the_checksum_of_records_is_the_known_one() -> None:
 def test_frames_are_read_from_record_files(tmp_path: Path, packed: bool) -> None:
     dmlab(tmp_path, packed=packed)
     dataset = open_dmlab(tmp_path)
-    assert dataset.parts.tolist() == [TRAIN] * 14 + [VAL] * 6 + [TEST] * 8
+    assert dataset.splits.tolist() == [TRAIN] * 14 + [VAL] * 6 + [TEST] * 8
     assert dataset.table.codes.tolist() == [0, 1, 2, 3, 4, 5, 0] * 2 + [0, 1, 2] * 2 + [0, 1, 2, 3] * 2
     again = pickle.loads(pickle.dumps(dataset))
-    assert again[8].content == b"train 1 1" * 50
-    assert again[27].content == b"test 1 3" * 50
+    assert again.read(8).content == b"train 1 1" * 50
+    assert again.read(27).content == b"test 1 3" * 50
 
 
 def test_record_files_that_are_cut_off_damaged_or_lie_are_refused(tmp_path: Path) -> None:
@@ -123,14 +123,14 @@ def packed(folder: Path, *, inside: str = "") -> Path:
 def test_the_archive_is_read_as_downloaded(tmp_path: Path, inside: str) -> None:
     dmlab(tmp_path)
     unpacked = open_dmlab(tmp_path)
-    contents, known = [unpacked[index].content for index in range(len(unpacked))], unpacked.fingerprint()
+    contents, known = [unpacked.read(index).content for index in range(len(unpacked))], unpacked.fingerprint()
     archive = packed(tmp_path, inside=inside)
     assert has_dmlab(tmp_path)
     for place in (tmp_path, archive):
         dataset = pickle.loads(pickle.dumps(open_dmlab(place)))
-        assert dataset.parts.tolist() == unpacked.parts.tolist()
+        assert dataset.splits.tolist() == unpacked.splits.tolist()
         assert dataset.table.codes.tolist() == unpacked.table.codes.tolist()
-        assert [dataset[index].content for index in range(len(dataset))] == contents
+        assert [dataset.read(index).content for index in range(len(dataset))] == contents
         assert dataset.fingerprint() == known
         assert dataset.name(8).startswith(f"{archive}/{inside}dmlab-train.tfrecord-00001-of-00002")
     plain = tmp_path / "dmlab.tar"
@@ -172,6 +172,6 @@ def test_a_image_whose_checksum_is_another_is_refused_alone(tmp_path: Path) -> N
     file.write_bytes(bytes(content))
     dataset = open_dmlab(tmp_path)
     with pytest.raises(DataError, match=r"00000-of-00002, image 3 is damaged: its checksum"):
-        dataset[3]
-    assert dataset[2].content == b"train 0 2" * 50
-    assert dataset[4].content == b"train 0 4" * 50
+        dataset.read(3)
+    assert dataset.read(2).content == b"train 0 2" * 50
+    assert dataset.read(4).content == b"train 0 4" * 50

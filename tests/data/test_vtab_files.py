@@ -14,13 +14,13 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.data.vtab_miniatures import clevr, kitti, kitti_line, matrix, norb, sprites
-from vitlab.data.dataset import ListedDataset
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.readers.vtab import clevr_distance, kitti_class, open_clevr, open_dsprites, open_kitti, open_norb
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 
 
-def classes_of(dataset: ListedDataset) -> list[str]:
+def classes_of(dataset: ImageDataset) -> list[str]:
     return [dataset.labels[code] for code in dataset.table.codes]
 
 
@@ -38,7 +38,7 @@ def test_sprites_are_white_on_black_and_their_factors_are_binned(tmp_path: Path,
     assert len(turn.labels) == len(place.labels) == 16
     again = pickle.loads(pickle.dumps(turn))
     for index in (0, 7, 39):
-        content = again[index].content
+        content = again.read(index).content
         assert isinstance(content, np.ndarray)
         assert np.array_equal(content[:, :, 0], images[index] * 255)
     assert np.array_equal(place.digests(), turn.digests())
@@ -102,10 +102,10 @@ def test_norb_gives_the_first_camera_and_its_angles(tmp_path: Path, packed: bool
     assert azimuth.table.codes.tolist() == [number % 18 for number in range(20)] * 2
     assert elevation.table.codes.tolist() == [number % 9 for number in range(20)] * 2
     assert (len(azimuth.labels), len(elevation.labels)) == (18, 9)
-    assert azimuth.parts.tolist() == [TRAIN] * 20 + [TEST] * 20
+    assert azimuth.splits.tolist() == [TRAIN] * 20 + [TEST] * 20
     again = pickle.loads(pickle.dumps(azimuth))
     for index in (0, 19, 20, 39):
-        content = again[index].content
+        content = again.read(index).content
         assert isinstance(content, np.ndarray)
         assert np.array_equal(content[:, :, 0], images["training" if index < 20 else "testing"][index % 20, 0])
 
@@ -158,9 +158,9 @@ def test_clevr_is_counted_and_measured(tmp_path: Path, around: str) -> None:
     assert classes_of(counts) == ["3 objects", "4 objects", "10 objects", "3 objects"] * 2
     assert counts.table.codes.tolist() == [0, 1, 7, 0] * 2  # VTAB: objects - 3
     assert classes_of(distances) == ["up to 8", "8 to 8.5", "9.5 to 10", "over 10"] * 2
-    assert counts.parts.tolist() == [TRAIN] * 4 + [VAL] * 4
+    assert counts.splits.tolist() == [TRAIN] * 4 + [VAL] * 4
     assert (len(counts.labels), len(distances.labels)) == (8, 6)
-    content = counts[5].content
+    content = counts.read(5).content
     assert isinstance(content, bytes)
     assert content.startswith(b"val")
 
@@ -214,8 +214,8 @@ def test_kitti_is_in_the_order_of_its_numbers_without_parts(tmp_path: Path) -> N
     kitti(tmp_path)
     dataset = open_kitti(tmp_path)
     assert dataset.table.codes[:8].tolist() == [0, 0, 0, 1, 1, 1, 1, 2]
-    assert set(dataset.parts.tolist()) == {-1}
-    assert dataset[12].content == b"12"
+    assert set(dataset.splits.tolist()) == {-1}
+    assert dataset.read(12).content == b"12"
     assert "drive" in dataset.notes[0]
 
 
@@ -223,7 +223,7 @@ def test_no_drive_is_in_two_parts_where_the_development_kit_says_which_they_are(
     kitti(tmp_path, count=60, drives=20)
     dataset = open_kitti(tmp_path)
     drive = np.array([((7 * number) % 60) % 20 for number in range(60)])
-    parts = dataset.parts
+    parts = dataset.splits
     for one in np.unique(drive):
         assert len(set(parts[drive == one].tolist())) == 1
     assert [len(set(drive[parts == part].tolist())) for part in (TRAIN, VAL, TEST)] == [16, 2, 2]

@@ -38,7 +38,7 @@ def test_kaggle_lists_give_levels_and_parts(tmp_path: Path) -> None:
     retinopathy(tmp_path)
     dataset = open_retinopathy(tmp_path)
     assert dataset.table.codes.tolist() == [0, 2, 4, 1, 3]
-    assert dataset.parts.tolist() == [TRAIN, TRAIN, TRAIN, TEST, VAL]
+    assert dataset.splits.tolist() == [TRAIN, TRAIN, TRAIN, TEST, VAL]
     assert dataset.name(3) == str(tmp_path / "test" / "1_left.jpeg")
 
 
@@ -46,7 +46,7 @@ def test_eyes_are_seen_made_comparable_and_known_by_that(tmp_path: Path) -> None
     retinopathy(tmp_path)
     dataset = pickle.loads(pickle.dumps(open_retinopathy(tmp_path)))
     plain = decode(photograph("1_left"), name="1_left")
-    assert dataset[3].content == encoded_fundus(plain)
+    assert dataset.read(3).content == encoded_fundus(plain)
     digests = {row.tobytes() for row in dataset.digests()}
     photographs = {digest(photograph(name)) for name in ("10_left", "10_right", "13_left", "1_left", "1_right")}
     assert len(digests) == 5
@@ -89,9 +89,9 @@ def lists(root: Path) -> None:
 def test_lists_give_parts_and_classes(tmp_path: Path) -> None:
     lists(tmp_path)
     dataset = open_lists(tmp_path, classes=3)
-    assert dataset.parts.tolist() == [TRAIN] * 4 + [VAL] * 2 + [TEST] * 5
+    assert dataset.splits.tolist() == [TRAIN] * 4 + [VAL] * 2 + [TEST] * 5
     assert dataset.table.codes.tolist() == [0, 1, 2, 0, 0, 1, 0, 1, 2, 0, 1]
-    assert dataset[4].content == b"images/val200/0.jpg"
+    assert dataset.read(4).content == b"images/val200/0.jpg"
     assert len(dataset.labels) == 3
 
 

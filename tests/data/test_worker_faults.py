@@ -22,9 +22,9 @@ from tests.data.stamps import SHAPE, DieAt, HangAt, Stamps, stamp
 from tests.data.test_loader import assert_same
 from tests.processes import LIMIT, eventually, is_running, shared_memory
 from vitlab.config.data import LoaderConfig, WorkerKind
-from vitlab.data.batch import Feed, Filler, View
+from vitlab.data.batch import Filler, Pipeline, Transform
 from vitlab.data.loader import Loader, Stream
-from vitlab.data.sampler import InTurn
+from vitlab.data.sampler import SequentialSampler
 from vitlab.data.workers.processes import Processes
 from vitlab.errors import DataError
 
@@ -33,8 +33,8 @@ CONFIG = LoaderConfig(batch_size=8, workers=2, seed=5, cache="none")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="worker processes need a POSIX system")
 
 
-def started(config: LoaderConfig = CONFIG, *, view: View = stamp) -> Stream:
-    return Loader(Stamps(count=40), Feed(view=view, shape=SHAPE), config=config, train=False).batches()
+def started(config: LoaderConfig = CONFIG, *, view: Transform = stamp) -> Stream:
+    return Loader(Stamps(count=40), Pipeline(transform=view, shape=SHAPE), config=config, train=False).batches()
 
 
 def pids(stream: Stream) -> tuple[int, ...]:
@@ -85,9 +85,7 @@ def test_a_worker_that_hangs_is_named_when_its_time_is_up(kind: WorkerKind) -> N
     with started(config, view=HangAt(19)) as stream:
         assert len(next(stream)) == 8
         next(stream)
-        with pytest.raises(
-            DataError, match=rf"worker \d \({kind}\) hangs at stamp-19.png \(index 19\): no sign of life for \d+\.\d s"
-        ):
+        with pytest.raises(DataError, match=rf"worker \d \({kind}\) hangs at stamp-19.png \(index 19\): no progress for \d+\.\d s"):
             next(stream)
 
 
@@ -111,7 +109,7 @@ def test_a_pause_of_the_caller_is_not_taken_for_a_hang(monkeypatch: pytest.Monke
 
 
 def loader() -> Loader:
-    return Loader(Stamps(count=40), Feed(view=stamp, shape=SHAPE), config=CONFIG, train=False)
+    return Loader(Stamps(count=40), Pipeline(transform=stamp, shape=SHAPE), config=CONFIG, train=False)
 
 
 def test_the_next_stream_finds_the_workers_of_the_last() -> None:
@@ -177,21 +175,21 @@ def test_the_death_of_the_process_that_forked_the_workers_is_told_of_and_leaves_
     stream = started()
     workers = pids(stream)
     assert isinstance(stream.pool, Processes)
-    checkpointer = stream.pool._keepers[0].process.pid
+    checkpointer = stream.pool._launchers[0].process.pid
     os.kill(checkpointer, signal.SIGKILL)
     with pytest.raises(DataError, match=f"the process {checkpointer} that starts the workers was killed by SIGKILL"):
         list(stream)
     eventually(lambda: not any(map(is_running, workers)))
 
 
-def unforked(view: View = stamp) -> Processes:
+def unforked(view: Transform = stamp) -> Processes:
     """Workers as they are where forks are not safe: each a fresh interpreter."""
-    filler = Filler(dataset=Stamps(count=40), view=view, shape=SHAPE, seed=5, replace=False, patient=False)
+    filler = Filler(dataset=Stamps(count=40), transform=view, shape=SHAPE, seed=5, replace=False, skip=False)
     return Processes(filler, workers=2, timeout=60.0, slots=1, rows=8, fork=False)
 
 
 def test_workers_that_are_no_forks_give_the_same_batches_and_end_as_others_do() -> None:
-    order = InTurn(length=40)
+    order = SequentialSampler(length=40)
     pool = unforked()
     for number, batch in enumerate(started()):
         pool.start(number, order.picks(8 * number, 8 * number + 8))
@@ -210,7 +208,7 @@ def test_workers_that_are_no_forks_give_the_same_batches_and_end_as_others_do() 
 
 def test_a_image_that_kills_a_worker_that_is_no_fork_is_named_too() -> None:
     pool = unforked(DieAt(5, signal.SIGSEGV))
-    pool.start(0, InTurn(length=40).picks(0, 8))
+    pool.start(0, SequentialSampler(length=40).picks(0, 8))
     with pytest.raises(DataError, match=r"was killed by SIGSEGV at stamp-5.png"):
         pool.finish(0)
     pool.close()
@@ -229,12 +227,12 @@ def test_streams_leave_no_open_file_behind() -> None:
 SCRIPT = """
     import sys, time
     from tests.data.stamps import SHAPE, HangAt, Stamps, printing, stamp
-    from vitlab.config.loader import LoaderConfig
-    from vitlab.data.batch import Feed
+    from vitlab.config.data import LoaderConfig
+    from vitlab.data.batch import Pipeline
     from vitlab.data.loader import Loader
 
     config = LoaderConfig(batch_size=8, workers=2, cache="none", timeout=60.0)
-    stream = Loader(Stamps(count=40), Feed(view={view}, shape=SHAPE), config=config, train=True).batches()
+    stream = Loader(Stamps(count=40), Pipeline(transform={view}, shape=SHAPE), config=config, train=True).batches()
     print(*stream.pool.pids, flush=True)
     next(stream)
     print("going", flush=True)
@@ -295,8 +293,8 @@ def test_what_a_view_prints_is_talk_and_not_data(checkout: Path) -> None:
 def test_a_view_that_lives_in_the_script_is_refused_with_a_way_out(checkout: Path) -> None:
     code = """
         from tests.data.stamps import SHAPE, Stamps, stamp
-        from vitlab.config.loader import LoaderConfig
-        from vitlab.data.batch import Feed
+        from vitlab.config.data import LoaderConfig
+        from vitlab.data.batch import Pipeline
         from vitlab.data.loader import Loader
         from vitlab.errors import ConfigError
 
@@ -305,7 +303,7 @@ def test_a_view_that_lives_in_the_script_is_refused_with_a_way_out(checkout: Pat
 
         def first(kind):
             config = LoaderConfig(batch_size=8, workers=2, cache="none", worker_kind=kind)
-            return next(Loader(Stamps(count=40), Feed(view=own, shape=SHAPE), config=config, train=True).batches())
+            return next(Loader(Stamps(count=40), Pipeline(transform=own, shape=SHAPE), config=config, train=True).batches())
 
         assert len(first("thread")) == 8
         try:
@@ -318,5 +316,5 @@ def test_a_view_that_lives_in_the_script_is_refused_with_a_way_out(checkout: Pat
         cwd=checkout,
         env={"PYTHONPATH": str(checkout)},
     )
-    assert "could not open the view or the source" in done.stdout
+    assert "could not load the transform or the dataset" in done.stdout
     assert "worker_kind=thread" in done.stdout

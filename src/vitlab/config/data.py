@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from vitlab.config.model import ModelConfig, ViTConfig
+from vitlab.config.model import ModelConfig
+from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, at_least, choice, did_you_mean, fraction, pair
 
 Resize = Literal["short-side", "squash", "pad"]
@@ -334,7 +335,7 @@ def _refuse_bad_weights(weights: tuple[float, ...]) -> None:
 
 # The generated pre-training set: which formulas, how many classes, how large the images.
 
-GeneratedKind = Literal["contours", "fractals", "strokes", "mixed"]
+SyntheticKind = Literal["contours", "fractals", "strokes", "mixed"]
 
 _LARGEST_SEED = 2**63 - 1
 _SMALLEST_SIDE = 8
@@ -348,7 +349,7 @@ class SyntheticConfig:
     (FractalDB), `strokes` are pen strokes like those of an unknown script, `mixed` takes the three in turn:
     its class 3k + j is class k of the j-th.
     `classes` is how many formulas; class k is the same formula whatever the number of classes.
-    `examples` is the number of images of each class, the first of them number `first`: two sets of the same seed whose
+    `samples_per_class` is the number of images of each class, the first of them number `first`: two sets of the same seed whose
     ranges do not meet share classes and no image, which is how a test set is made.
     `image_size` is (height, width) in pixels, each at least 8; `channels` is 1 (grey) or 3 (colour).
     `variety`, from 0 to 1, scales everything a sample does to its class (position, scale, rotation, deformation, pen,
@@ -356,9 +357,9 @@ class SyntheticConfig:
     `seed` chooses the formulas and the samples.
     """
 
-    kind: GeneratedKind = "mixed"
+    kind: SyntheticKind = "mixed"
     classes: int = 300
-    examples: int = 1000
+    samples_per_class: int = 1000
     first: int = 0
     image_size: tuple[int, int] = (32, 32)
     channels: Literal[1, 3] = 1
@@ -367,10 +368,10 @@ class SyntheticConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
-        choice("kind", self.kind, GeneratedKind)
+        choice("kind", self.kind, SyntheticKind)
         for field, value, least in (
             ("classes", self.classes, 1),
-            ("examples", self.examples, 1),
+            ("samples_per_class", self.samples_per_class, 1),
             ("first", self.first, 0),
             ("seed", self.seed, 0),
         ):

@@ -16,8 +16,10 @@ OLD_FAMILY = "kind"
 
 FIELDS: dict[str, dict[str, str]] = {
     "ConvNeXtConfig": {OLD_FAMILY: "family"},
+    "Distill": {"share": "weight"},
     "EfficientNetConfig": {OLD_FAMILY: "family"},
     "JoinedEntry": {"source": "dataset", "part": "as_split"},
+    "Masked": {"share": "fraction"},
     "Progress": {"unseen": "evaluation_due", "in_a_row": "skipped_in_a_row"},
     "RecurrentConfig": {OLD_FAMILY: "family"},
     "ResNetConfig": {OLD_FAMILY: "family"},
@@ -25,6 +27,7 @@ FIELDS: dict[str, dict[str, str]] = {
     "Score": {"pictures": "images"},
     "Shard": {"pictures": "images"},
     "SwinConfig": {OLD_FAMILY: "family"},
+    "TrainConfig": {"growth": "progressive_resizing"},
     "ViTConfig": {OLD_FAMILY: "family", "early": "conv_stem"},
 }
 """Name of a dataclass that is stored as JSON -> its old keys -> its keys of today."""
@@ -40,7 +43,8 @@ READERS: dict[str, str] = {"pictures": "images", "generated": "synthetic"}
 
 OPTIONS: dict[str, dict[str, str]] = {
     "predict": {"--csv": "--format=csv", "--parquet": "--out"},
-    "pretrain": {"--data": ""},
+    "finetune": {"--val-share": "--val-fraction", "--test-share": "--test-fraction"},
+    "pretrain": {"--data": "", "--val-share": "--val-fraction", "--test-share": "--test-fraction"},
     "train": {"--config": ""},
     "study positions": {"--pictures": "--images"},
 }

@@ -1,4 +1,6 @@
-"""From picks to a batch: read, view, and say what could not be read. The same code runs in the caller and in every worker.
+"""From indices to a batch of pixels: read, transform, and report images that cannot be read.
+
+The same code runs in the caller and in every worker.
 
 Axes: B rows of a batch, H height, W width, C channels; K classes.
 """
@@ -8,52 +10,47 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import UNKNOWN, Label
+from vitlab.data.dataset import UNKNOWN, Dataset, Label, Pixels, RawSample
 from vitlab.data.sampler import Indices, Picks, rng_of, substitute
 from vitlab.errors import ConfigError, DataError, VitlabError
 from vitlab.io.names import printable
 
-if TYPE_CHECKING:
-    from vitlab.data.dataset import Dataset, Sample
+Transform = Callable[[RawSample, np.random.Generator], Pixels]
+"""From a sample and its own random generator to uint8 pixels of the loader's shape."""
 
-
-Pixels = NDArray[np.uint8]
-View = Callable[["Sample", np.random.Generator], Pixels]
-"""From an image as its source gives it, and the image's own randomness, to uint8 pixels of the loader's shape."""
-
-Decode = Callable[["Sample"], Pixels]
-"""From an image as its source gives it to all its pixels, uint8 (H, W, C)."""
+Decode = Callable[[RawSample], Pixels]
+"""From a sample to all its pixels, uint8 (H, W, C)."""
 
 
 @runtime_checkable
-class InBulk(Protocol):
-    """A source that makes many images at once, the same bits as one by one but much faster."""
+class BatchReadable(Protocol):
+    """A dataset that gives many images at once: the same bits as one by one, but much faster."""
 
     def images(self, indices: Indices) -> Pixels:
         """The pixels of these images, uint8 (B, H, W, C)."""
         ...
 
 
-Telling = Callable[[int, str], None]
-"""Told the index of each image before it is read, and again with its name once that is known."""
+OnImage = Callable[[int, str], None]
+"""Called with the index of each image before it is read, and again with its name when that is known."""
 
-_SUBSTITUTES = 8  # that fail one after the other before something larger than an image must be broken
+_SUBSTITUTES = 8  # that may fail in a row; after that the problem is larger than an image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
-    """How an image becomes pixels.
+class Pipeline:
+    """How a sample becomes pixels.
 
-    `view` makes pixels of `shape` (height, width, channels). `decode`, where decoded images may be kept, gives all pixels of
-    an image, to be viewed in its place; `settings` is text that changes whenever what it gives does.
+    `transform` gives pixels of `shape` (height, width, channels). `decode`, if decoded images may be cached, gives all pixels of
+    an image, to which `transform` is then applied; `settings` is a text that changes whenever the result of `decode` does.
     """
 
-    view: View
+    transform: Transform
     shape: tuple[int, int, int]
     decode: Decode | None = None
     settings: str = ""
@@ -65,7 +62,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An image that could not be read, and why; `replaced_by` is the index of the one in its place, None where it is left out."""
+    """An image that could not be read, and why; `replaced_by` is the index of the image in its place, None if there is none."""
 
     index: int
     name: str
@@ -78,13 +75,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """Images ready for the device, this rank's part of a step.
+    """A batch of one rank.
 
-    `labels` is int64 (B,), -1 where unknown, or float32 (B, K): of zeros and ones where an image may have several classes, of
-    shares that add up to 1 where labels are soft.
-    `index_B` is each row's index in the source. `epoch` is that of the step's first image; `position` is where the step
-    ends: the number of images that all ranks together have then consumed, and the number to resume from.
-    `failed` are the images that could not be read: in training each was replaced, in evaluation each is missing from the rows.
+    `labels` is int64 (B,), -1 for unknown; or float32 (B, K): zeros and ones for multi-label data, probabilities for soft labels.
+    `index_B` is each row's index in the dataset. `epoch` is that of the first image; `position` is the number of images that all
+    ranks together have consumed after this batch, and the number to resume from.
+    `failed` are images that could not be read: in training each is replaced by another, in evaluation each is left out.
     """
 
     images_BHWC: Pixels
@@ -99,30 +95,30 @@ class Batch:
 
     @property
     def n_replaced(self) -> int:
-        """Rows that hold another image than the one it was the turn of."""
+        """Rows that hold a replacement."""
         return sum(failure.replaced_by is not None for failure in self.failed)
 
     @property
     def n_failed(self) -> int:
-        """Images without a row: what evaluation must add to its denominator."""
+        """Images without a row; evaluation counts them in its denominator."""
         return len(self.failed) - self.n_replaced
 
     @property
     def n_asked(self) -> int:
-        """Images whose turn it was: rows and those left out."""
+        """Images that were requested: the rows and those left out."""
         return len(self) + self.n_failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """What no policy can skip: a mistake in a view or a source, or nothing left to put in an image's place."""
+class FatalError:
+    """An error that cannot be skipped: a bug in a transform or dataset, or no replacement for an image. Picklable."""
 
     message: str
     hint: str | None = None
     traceback: str | None = None
 
     def error(self) -> DataError:
-        """As an error to raise, with the worker's traceback as its cause."""
+        """The error to raise, with the worker's traceback as its cause."""
         error = DataError(self.message, hint=self.hint)
         if self.traceback is not None:
             error.__cause__ = WorkerTraceback(self.traceback)
@@ -130,7 +126,7 @@ class Trouble:
 
 
 class WorkerTraceback(Exception):  # noqa: N818 (it is shown, never raised)
-    """Where in a worker it went wrong, as text: frames do not travel between processes."""
+    """A worker's traceback as text, because frames cannot be pickled."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -138,130 +134,129 @@ class WorkerTraceback(Exception):  # noqa: N818 (it is shown, never raised)
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What became of consecutive rows: the index and label in each, which failed, and what stopped it early."""
+    """The result of filling consecutive rows: the index and label of each, failures, and what stopped it early."""
 
     index: list[int] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
-    failures: list[tuple[int, Failure]] = field(default_factory=list)  # with the row, from the report's first
-    trouble: Trouble | None = None
+    failures: list[tuple[int, Failure]] = field(default_factory=list)  # with the row, counted from the report's first
+    fatal: FatalError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Filler:
-    """Reads and views images into rows. Picklable where its source and view are.
+    """Reads and transforms images into rows of a batch. Picklable if its dataset and transform are.
 
-    `shape` is (height, width, channels) of every view. `replace` puts another image in the place of one that cannot be
-    read; without it the row is left as it is. `patient` goes on after such an image, else the first ends the report.
+    `shape` is (height, width, channels). `replace` puts another image in the place of one that cannot be read; without it the
+    row is left as it is. `skip` continues after such an image; without it the first one ends the report.
     """
 
     dataset: Dataset
-    view: View
+    transform: Transform
     shape: tuple[int, int, int]
     seed: int
     replace: bool
-    patient: bool
+    skip: bool
 
-    def fill(self, picks: Picks, images_BHWC: Pixels, telling: Telling) -> Report:
-        """Fill the rows of `images_BHWC`; never raises but for an interrupt: what went wrong is in the report."""
+    def fill(self, picks: Picks, images_BHWC: Pixels, on_image: OnImage) -> Report:
+        """Fill the rows of `images_BHWC`. Errors are in the report; only an interrupt is raised."""
         report = Report()
-        telling = _Remembering(telling)
+        on_image = _Current(on_image)
         try:
-            if isinstance(self.dataset, InBulk):
-                return self._fill_in_bulk(self.dataset, picks, images_BHWC, telling)
+            if isinstance(self.dataset, BatchReadable):
+                return self._fill_at_once(self.dataset, picks, images_BHWC, on_image)
             for row in range(len(picks)):
-                if not self._fill_row(picks, row, images_BHWC, telling, report):
+                if not self._fill_row(picks, row, images_BHWC, on_image, report):
                     break
-        except Exception as error:  # noqa: BLE001 (whatever it is must reach the caller, with the image's name)
-            report.trouble = Trouble(
-                message=f"{printable(telling.name)}: {_said(error)}",
+        except Exception as error:  # noqa: BLE001 (any error must reach the caller, with the image's name)
+            report.fatal = FatalError(
+                message=f"{printable(on_image.name)}: {_described(error)}",
                 hint=error.hint
                 if isinstance(error, VitlabError)
-                else "this is a mistake in the view or the source, not in the image",
+                else "this is a bug in the transform or the dataset, not a broken image",
                 traceback=traceback.format_exc(),
             )
         return report
 
-    def _fill_row(self, picks: Picks, row: int, images_BHWC: Pixels, telling: _Remembering, report: Report) -> bool:
+    def _fill_row(self, picks: Picks, row: int, images_BHWC: Pixels, on_image: _Current, report: Report) -> bool:
         index, epoch, repeat = int(picks.index_B[row]), int(picks.epoch_B[row]), int(picks.repeat_B[row])
         rng = rng_of(self.seed, epoch, index, repeat=repeat)
-        found = self._read(index, rng, images_BHWC[row], telling)
+        found = self._read(index, rng, images_BHWC[row], on_image)
         if not isinstance(found, Failure):
             report.index.append(index)
             report.labels.append(found[0])
             return True
-        if not self.replace or not self.patient:
+        if not self.replace or not self.skip:
             report.index.append(index)
             report.labels.append(None)
             report.failures.append((row, found))
-            return self.patient
+            return self.skip
         for attempt in range(_SUBSTITUTES):
             other = substitute(self.seed, epoch, index, attempt, length=len(self.dataset))
-            # The place keeps its randomness, so the image is not shown as in its own place of this epoch.
-            instead = self._read(other, rng_of(self.seed, epoch, index, repeat=repeat), images_BHWC[row], telling)
+            # The row keeps its random generator, so the replacement differs from its own appearance in this epoch.
+            instead = self._read(other, rng_of(self.seed, epoch, index, repeat=repeat), images_BHWC[row], on_image)
             if not isinstance(instead, Failure):
                 report.index.append(other)
                 report.labels.append(instead[0])
                 report.failures.append((row, _replaced(found, other)))
                 return True
-        report.trouble = Trouble(
-            message=f"{found}; and none of {_SUBSTITUTES} images tried in its place could be read, the last: {instead}",
-            hint="is the disk or archive that holds the images still there?",
+        report.fatal = FatalError(
+            message=f"{found}; and none of {_SUBSTITUTES} replacements could be read, the last: {instead}",
+            hint="check that the disk or archive with the images is still available",
         )
         return False
 
-    def _fill_in_bulk(self, dataset: InBulk, picks: Picks, images_BHWC: Pixels, telling: Telling) -> Report:
-        """As `fill`; made rather than read, no image can be corrupt."""
-        from vitlab.data.dataset import Sample
-
+    def _fill_at_once(self, dataset: BatchReadable, picks: Picks, images_BHWC: Pixels, on_image: OnImage) -> Report:
+        """As `fill`, for images that are drawn and cannot be broken."""
         report = Report()
         if len(picks):
-            telling(int(picks.index_B[0]), f"image {picks.index_B[0]} and those with it")
+            on_image(int(picks.index_B[0]), f"image {picks.index_B[0]} and its batch")
         for row, pixels_HWC in enumerate(dataset.images(picks.index_B) if len(picks) else ()):
             index, epoch, repeat = int(picks.index_B[row]), int(picks.epoch_B[row]), int(picks.repeat_B[row])
-            telling(index, f"image {index}")
-            sample = Sample(name=f"image {index}", content=pixels_HWC, label=self.dataset.label(index))
-            images_BHWC[row] = self._checked(self.view(sample, rng_of(self.seed, epoch, index, repeat=repeat)))
+            on_image(index, f"image {index}")
+            sample = RawSample(name=f"image {index}", content=pixels_HWC, label=self.dataset.label(index))
+            images_BHWC[row] = self._checked(self.transform(sample, rng_of(self.seed, epoch, index, repeat=repeat)))
             report.index.append(index)
             report.labels.append(sample.label)
         return report
 
-    def _read(self, index: int, rng: np.random.Generator, out_HWC: Pixels, telling: _Remembering) -> tuple[Label] | Failure:
-        telling(index, f"image {index}")
+    def _read(self, index: int, rng: np.random.Generator, out_HWC: Pixels, on_image: _Current) -> tuple[Label] | Failure:
+        on_image(index, f"image {index}")
         try:
-            sample = self.dataset[index]
-            telling(index, sample.name)
-            seen_HWC = self.view(sample, rng)
+            sample = self.dataset.read(index)
+            on_image(index, sample.name)
+            image_HWC = self.transform(sample, rng)
         except (DataError, OSError) as error:
-            reason = error.message if isinstance(error, DataError) else _said(error)
-            return Failure(index=index, name=telling.name, reason=reason)
-        out_HWC[...] = self._checked(seen_HWC)
+            reason = error.message if isinstance(error, DataError) else _described(error)
+            return Failure(index=index, name=on_image.name, reason=reason)
+        out_HWC[...] = self._checked(image_HWC)
         return (sample.label,)
 
-    def _checked(self, seen_HWC: Pixels) -> Pixels:
-        if seen_HWC.shape != self.shape or seen_HWC.dtype != np.uint8:
+    def _checked(self, image_HWC: Pixels) -> Pixels:
+        if image_HWC.shape != self.shape or image_HWC.dtype != np.uint8:
             raise DataError(
-                f"the view gave {_size(seen_HWC.shape)} of {seen_HWC.dtype}, the loader was promised {_size(self.shape)} of uint8",
-                hint="give the loader the shape that the view makes: height, width, channels",
+                f"the transform returned {_size(image_HWC.shape)} of {image_HWC.dtype}, but the pipeline's shape is"
+                f" {_size(self.shape)} of uint8",
+                hint="set the pipeline's shape to the transform's output: height, width, channels",
             )
-        return seen_HWC
+        return image_HWC
 
 
-class _Remembering:
-    """Passes on what it is told, and remembers the last name."""
+class _Current:
+    """Forwards the calls, and remembers the last name."""
 
-    __slots__ = ("_telling", "name")
+    __slots__ = ("_on_image", "name")
 
-    def __init__(self, telling: Telling) -> None:
-        self._telling = telling
+    def __init__(self, on_image: OnImage) -> None:
+        self._on_image = on_image
         self.name = "no image yet"
 
     def __call__(self, index: int, name: str) -> None:
         self.name = name
-        self._telling(index, name)
+        self._on_image(index, name)
 
 
 def label_array(labels: Sequence[Label], classes: int, *, multi_label: bool) -> NDArray[np.int64] | NDArray[np.float32]:
-    """Labels as a batch holds them: int64 (B,) with -1 for unknown, or float32 (B, K) of zeros and ones."""
+    """Labels as in a batch: int64 (B,) with -1 for unknown, or float32 (B, K) of zeros and ones."""
     if not multi_label:
         return np.array([UNKNOWN if label is None else label for label in labels], np.int64)
     hot_BK = np.zeros((len(labels), classes), np.float32)
@@ -274,7 +269,7 @@ def _replaced(failure: Failure, other: int) -> Failure:
     return Failure(index=failure.index, name=failure.name, reason=failure.reason, replaced_by=other)
 
 
-def _said(error: Exception) -> str:
+def _described(error: Exception) -> str:
     text = error.message if isinstance(error, VitlabError) else str(error)
     return text if isinstance(error, VitlabError) else f"{type(error).__name__}: {text}" if text else type(error).__name__
 

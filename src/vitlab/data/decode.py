@@ -344,6 +344,31 @@ def in_channels(image_HWC: Pixels, channels: int) -> Pixels:
     return owned(image_HWC)
 
 
+def fit_channels(pixels: Pixels, channels: int, *, name: str) -> Pixels:
+    """Pixels (H, W) or (H, W, C) converted to `channels` channels.
+
+    Grey is repeated to RGB, RGB is reduced to grey by its luma, and a fourth channel is opacity: composited on white, or added
+    as opaque. Any other number of channels must already match.
+    """
+    image_HWC = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    if image_HWC.dtype != np.uint8 or image_HWC.ndim != 3 or 0 in image_HWC.shape:
+        raise DataError(
+            f"{name} must be uint8 pixels [height, width, channels], not {pixels.dtype} {list(pixels.shape)}",
+            hint="scale floating-point pixels to 0..255 and round them, or give the encoded file",
+        )
+    given = image_HWC.shape[2]
+    if given == channels:
+        return owned(image_HWC)
+    if given not in (1, 3, 4) or channels not in (1, 3, 4):
+        raise DataError(f"{name} has {given} channels and the model takes {channels}")
+    if given == 1:
+        return in_channels(np.repeat(image_HWC, 3, axis=2), channels) if channels == 4 else np.repeat(image_HWC, 3, axis=2)
+    if given == 4:
+        opaque = Image.new("RGBA", image_HWC.shape[1::-1], (255, 255, 255, 255))
+        image_HWC = np.asarray(Image.alpha_composite(opaque, Image.fromarray(owned(image_HWC))).convert("RGB"))
+    return in_channels(owned(image_HWC), channels)
+
+
 def upright(image_HWC: Pixels, orientation: int) -> Pixels:
     """A stored image turned as its EXIF orientation (1 to 8) says; a view, nothing is copied."""
     if orientation >= 5:  # 5 to 8 are 1 to 4 with rows and columns exchanged

@@ -13,14 +13,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import PARTS, LabelTable, ListedDataset
+from vitlab.data.dataset import SPLITS, ImageDataset, LabelTable
 from vitlab.errors import choice
 from vitlab.io.digests import Digests, digest_all
 
 HoldOut = Literal["content", "writers"]
 
 _WHITE = 16  # a pixel is the number of inked cells among 4 x 4
-_TEST_SHARE = 0.25
+_TEST_FRACTION = 0.25
 # The set seems to be one filled-in form after the other: its labels run 0, 1, ..., 9 three times and go on much the same way at
 # 0, 130, 256, ..., 1157, 1287, 1415, 1667. Who wrote which is not recorded: the lengths suggest 14 forms, the description says 13
 # writers, so one of them may have filled in two.
@@ -47,11 +47,11 @@ class DigitsContents:
         return digest_all(self.read, rows)
 
 
-def open_digits(*, hold_out: HoldOut = "content") -> ListedDataset:
+def open_digits(*, hold_out: HoldOut = "content") -> ImageDataset:
     """All digits in the order of the UCI file, each declared `train` or `test`.
 
-    `hold_out` is the rule of the test part, the same on every machine. `content`: of each digit, the quarter whose pixels have
-    the lowest hash (450 images; writers are in both parts). `writers`: the last
+    `hold_out` is the rule of the test split, the same on every machine. `content`: of each digit, the quarter whose pixels have
+    the lowest hash (450 images; writers are in both splits). `writers`: the last
     four forms in the set's order (510 images; harder), whose writers are most likely not in train: forms are told by how the
     labels repeat, since the set does not say who wrote what.
     """
@@ -59,22 +59,22 @@ def open_digits(*, hold_out: HoldOut = "content") -> ListedDataset:
     pixels, codes = _read()
     contents = DigitsContents(pixels=pixels)
     rows = np.arange(len(codes))
-    parts = np.full(len(codes), PARTS.index("train"), np.int8)
+    splits = np.full(len(codes), SPLITS.index("train"), np.int8)
     if hold_out == "writers":
-        parts[_LAST_FORMS:] = PARTS.index("test")
+        splits[_LAST_FORMS:] = SPLITS.index("test")
     else:
         digests = contents.digests(rows)
         for code in range(10):
             members = rows[codes == code]
             # By the hash read from its end: a `val` that is held out of train later goes by its beginning.
             by_hash = members[np.lexsort(digests[members].T)]
-            parts[by_hash[: round(len(members) * _TEST_SHARE)]] = PARTS.index("test")
-    return ListedDataset(
+            splits[by_hash[: round(len(members) * _TEST_FRACTION)]] = SPLITS.index("test")
+    return ImageDataset(
         contents=contents,
         rows=rows,
         table=LabelTable(codes=codes),
         labels=tuple(str(code) for code in range(10)),
-        parts=parts,
+        splits=splits,
     )
 
 

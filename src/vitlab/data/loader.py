@@ -1,4 +1,7 @@
-"""The loader: batches that are the same bits with any number of workers, after any interruption, and over any number of ranks.
+"""The loader: batches that are bit-identical with any number of workers, after a resume, and over any number of ranks.
+
+torch's DataLoader takes the same datasets; this loader also resumes at any position at once, and names the image when a worker
+dies or hangs.
 
 Axes: B rows of a batch, H height, W width, C channels.
 """
@@ -13,10 +16,10 @@ from typing import Self
 import numpy as np
 
 from vitlab.config.data import LoaderConfig
-from vitlab.data.batch import Batch, Failure, Feed, Filler, Pixels, Report, label_array
-from vitlab.data.dataset import Dataset, ListedDataset
-from vitlab.data.sampler import InTurn, Order, Picks, Share, Shuffled, Weighted, running_weights
-from vitlab.data.workers.decoded_cache import DecodedDataset, decode_once
+from vitlab.data.batch import Batch, Failure, Filler, Pipeline, Report, label_array
+from vitlab.data.dataset import Dataset, ImageDataset, Pixels
+from vitlab.data.decoded_cache import DecodedDataset, cache_decoded
+from vitlab.data.sampler import Picks, RandomSampler, Sampler, SequentialSampler, Share, WeightedSampler, running_weights
 from vitlab.data.workers.processes import Processes
 from vitlab.data.workers.threads import InCaller, Pool, Threads
 from vitlab.errors import ConfigError, DataError
@@ -25,20 +28,20 @@ _LISTED = 10
 
 
 class Loader:
-    """Batches of a source, starting anywhere.
+    """Batches of a dataset, from any position.
 
-    `feed` says how an image becomes pixels; where workers are processes, its view and the source must be picklable.
-    In training the stream never ends, takes every image once an epoch, and a batch may hold the end of one epoch and the
-    beginning of the next; in evaluation it takes every image once, in the source's order, and the last batch may be smaller.
-    `share` is this rank's part of each batch.
+    `pipeline` says how a sample becomes pixels; for worker processes its transform and the dataset must be picklable.
+    In training the stream never ends, takes every image once per epoch, and a batch may hold the end of one epoch and the start
+    of the next. In evaluation it takes every image once, in the dataset's order, and the last batch may be smaller.
+    `share` selects this rank's rows of each batch.
 
-    `order` and `notes` may be read: what comes when, and what was decided, a sentence each.
+    `sampler` says which image comes when; `notes` are sentences about what was decided.
     """
 
     def __init__(
         self,
         dataset: Dataset,
-        feed: Feed,
+        pipeline: Pipeline,
         *,
         config: LoaderConfig,
         train: bool,
@@ -48,45 +51,45 @@ class Loader:
             raise DataError("there are no images to load")
         if train and config.batch_size % share.ranks:
             raise ConfigError(
-                f"batch_size={config.batch_size} cannot be shared equally by {share.ranks} ranks",
-                hint=f"make it a multiple of {share.ranks}: ranks of unequal batches would weigh their images differently",
+                f"batch_size={config.batch_size} is not a multiple of the {share.ranks} ranks",
+                hint=f"make it a multiple of {share.ranks}; unequal batches would weight their images differently",
             )
         self.config = config
         self.train = train
         self.share = share
-        self.order: Order = _order(dataset, config) if train else InTurn(length=len(dataset))
-        # Looked up here by index: workers need not know of them. Judged is by the likeliest class alone.
-        self.soft = dataset.soft if train and isinstance(dataset, ListedDataset) else None
-        self.dataset, note = decode_once(dataset, feed, config, ranks=share.ranks)
+        self.sampler: Sampler = _sampler(dataset, config) if train else SequentialSampler(length=len(dataset))
+        # Soft labels are looked up here by index, so workers do not need them. Evaluation uses the likeliest class alone.
+        self.soft = dataset.soft if train and isinstance(dataset, ImageDataset) else None
+        self.dataset, note = cache_decoded(dataset, pipeline, config, ranks=share.ranks)
         self.notes: tuple[str, ...] = () if note is None else (note,)
-        self._idle: list[Pool] = []  # workers of streams that have ended, for the next one
+        self._idle: list[Pool] = []  # workers of streams that have ended, for the next stream
         self._end = weakref.finalize(self, _close_all, self._idle)
         self._filler = Filler(
             dataset=self.dataset,
-            view=feed.view,
-            shape=feed.shape,
+            transform=pipeline.transform,
+            shape=pipeline.shape,
             seed=config.seed,
             replace=train,
-            patient=config.corrupt == "skip",
+            skip=config.corrupt == "skip",
         )
 
     def __len__(self) -> int:
-        """Batches from beginning to end; in training there is no end."""
-        if self.order.total is None:
-            raise TypeError("a training loader never ends; order.epoch_length says how many images an epoch has")
-        return -(-self.order.total // self.config.batch_size)
+        """Number of batches; TypeError in training, where there is no end."""
+        if self.sampler.total is None:
+            raise TypeError("a training loader never ends; sampler.epoch_length is the number of images of an epoch")
+        return -(-self.sampler.total // self.config.batch_size)
 
     def __iter__(self) -> Stream:
         return self.batches()
 
     def batches(self, position: int = 0) -> Stream:
-        """The batches from a position on: the number of images that all ranks together have consumed before.
+        """The batches from a position, which is the number of images that all ranks together have consumed before.
 
-        Workers start at the first such call, so ask for the stream before building a model; later streams find them waiting.
-        They end when the loader is closed or no longer held, on any error, and with the program.
+        The first call starts the workers, so make it before building a model; later calls reuse them. Workers end when the loader
+        is closed or garbage-collected, on any error, and with the program.
         """
-        if position < 0 or (self.order.total is not None and position > self.order.total):
-            raise ConfigError(f"position={position} must be from 0 to {self.order.total or 'any number'}")
+        if position < 0 or (self.sampler.total is not None and position > self.sampler.total):
+            raise ConfigError(f"position={position} must be from 0 to {self.sampler.total or 'any number'}")
         if not self._end.alive:
             raise DataError("this loader has been closed")
         pool = self._idle.pop() if self._idle else self._new_pool()
@@ -98,7 +101,7 @@ class Loader:
             raise
 
     def close(self) -> None:
-        """End the workers of all streams that are done; a stream that is not ends its own."""
+        """End the workers of all finished streams; a stream that is still in use ends its own."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -119,20 +122,20 @@ class Loader:
 
 
 class Stream(Iterator[Batch]):
-    """Batches one after the other, with the work on the next ones under way. Close it, or use `with`, if you leave early.
+    """An iterator over batches that prefetches the next ones. Close it, or use `with`, if you stop early.
 
-    `failures` are the images that could not be read since it began, each once, in the order they were met: what a summary
-    reports, and what the budget is compared with. Each rank knows of its own.
+    `failures` are the images that could not be read so far, each once, in order; `corrupt_budget` limits their number. Each rank
+    knows its own.
     """
 
     def __init__(self, loader: Loader, pool: Pool, position: int) -> None:
         self.pool = pool
         self._loader = loader
-        self._ends: dict[int, tuple[int, Picks]] = {}  # of batches under way, by number: where they end, and our rows
-        self._next = 0  # the number of the next batch to give
-        self._started = position  # how far work has been handed out
+        self._ends: dict[int, tuple[int, Picks]] = {}  # of batches in progress, by number: their end position, and our rows
+        self._next = 0  # number of the next batch to return
+        self._started = position  # position up to which work has been handed out
         self._failures: dict[int, Failure] = {}
-        # For when nobody closes it: on collection, or at the end of the program.
+        # If nobody closes it: on garbage collection, or at the end of the program.
         self._end = weakref.finalize(self, pool.close)
         if pool.background:
             self._start_more()
@@ -159,12 +162,12 @@ class Stream(Iterator[Batch]):
         except StopIteration:
             raise
         except BaseException:
-            self._end()  # workers in an unknown state are no use to another stream
+            self._end()  # workers in an unknown state cannot serve another stream
             raise
         return batch
 
     def close(self) -> None:
-        """The stream is then at its end, and its workers wait for the loader's next."""
+        """End the stream; its workers wait for the loader's next stream."""
         if self._end.detach() is None:
             return
         if self._loader._end.alive:
@@ -179,13 +182,13 @@ class Stream(Iterator[Batch]):
         self.close()
 
     def _start_more(self) -> None:
-        loader, total = self._loader, self._loader.order.total
-        ahead = loader.config.prefetch if self.pool.background else 1
-        while len(self._ends) < ahead and self._started != total:
+        loader, total = self._loader, self._loader.sampler.total
+        depth = loader.config.prefetch if self.pool.background else 1
+        while len(self._ends) < depth and self._started != total:
             start = self._started
             end = start + loader.config.batch_size if total is None else min(start + loader.config.batch_size, total)
             first, last = loader.share.rows(end - start)
-            picks = loader.order.picks(start + first, start + last)
+            picks = loader.sampler.picks(start + first, start + last)
             number = self._next + len(self._ends)
             self.pool.start(number, picks)
             self._ends[number] = (end, picks)
@@ -194,16 +197,16 @@ class Stream(Iterator[Batch]):
     def _assembled(self, images_BHWC: Pixels, reports: list[Report], picks: Picks, end: int) -> Batch:
         loader = self._loader
         failed: list[Failure] = []
-        there_B = np.ones(len(picks), np.bool_)
+        present_B = np.ones(len(picks), np.bool_)
         first = 0
         for report in reports:
             for row, failure in report.failures:
                 if loader.config.corrupt == "fail":
-                    raise DataError(str(failure), hint="repair or remove it, or set corrupt=skip to go on without such images")
+                    raise DataError(str(failure), hint="repair or remove it, or set corrupt=skip to continue without such images")
                 failed.append(failure)
-                there_B[first + row] = failure.replaced_by is not None
-            if report.trouble is not None:
-                raise report.trouble.error()
+                present_B[first + row] = failure.replaced_by is not None
+            if report.fatal is not None:
+                raise report.fatal.error()
             first += len(report.index)
         index_B = np.array([index for report in reports for index in report.index], np.int64)
         if loader.soft is None:
@@ -214,20 +217,20 @@ class Stream(Iterator[Batch]):
             )
         else:
             labels = loader.soft.targets(index_B, len(loader.dataset.labels))
-        if not there_B.all():
-            images_BHWC, index_B, labels = images_BHWC[there_B], index_B[there_B], labels[there_B]
-        begin = end - loader.config.batch_size if loader.order.total is None else 0
+        if not present_B.all():
+            images_BHWC, index_B, labels = images_BHWC[present_B], index_B[present_B], labels[present_B]
+        begin = end - loader.config.batch_size if loader.sampler.total is None else 0
         return Batch(
             images_BHWC=images_BHWC,
             labels=labels,
             index_B=index_B,
-            epoch=begin // loader.order.epoch_length,
+            epoch=begin // loader.sampler.epoch_length,
             position=end,
             failed=tuple(failed),
         )
 
     def _refuse_too_many(self, failed: tuple[Failure, ...]) -> None:
-        """Stop above the budget: counted by image, not by showing, and in the order of batches, so the same for any workers."""
+        """DataError above the budget. Each image counts once, in the order of batches, so workers make no difference."""
         for failure in failed:
             self._failures.setdefault(failure.index, failure)
         budget, count = self._loader.config.corrupt_budget, len(self._loader.dataset)
@@ -235,7 +238,7 @@ class Stream(Iterator[Batch]):
             listed = "; ".join(str(failure) for failure in self.failures[:_LISTED])
             raise DataError(
                 f"{len(self._failures):,} of {count:,} images cannot be read, above corrupt_budget={budget:g}: {listed}",
-                hint="`vitlab data check` lists all of them; repair or remove them, or raise corrupt_budget",
+                hint="`vitlab data check` lists them all; repair or remove them, or raise corrupt_budget",
             )
 
 
@@ -244,13 +247,13 @@ def _close_all(pools: list[Pool]) -> None:
         pools.pop().close()
 
 
-def _order(dataset: Dataset, config: LoaderConfig) -> Order:
+def _sampler(dataset: Dataset, config: LoaderConfig) -> Sampler:
     if not config.weighted:
-        return Shuffled(length=len(dataset), seed=config.seed, repeats=config.repeats)
+        return RandomSampler(length=len(dataset), seed=config.seed, repeats=config.repeats)
     reach_N = running_weights(
         (dataset.label(index) for index in range(len(dataset))),
         len(dataset.labels),
         balance=config.balance,
         class_weights=config.class_weights,
     )
-    return Weighted(reach_N=reach_N, seed=config.seed, repeats=config.repeats)
+    return WeightedSampler(reach_N=reach_N, seed=config.seed, repeats=config.repeats)

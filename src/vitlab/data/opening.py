@@ -1,93 +1,125 @@
-"""The one spelling by which every dataset is opened."""
+"""`open_dataset`: the one function that opens every dataset, from a folder of images to CIFAR and synthetic data."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vitlab.config.data import Split, SplitRule, SyntheticConfig
-from vitlab.data.dataset import Dataset
-from vitlab.errors import DataError, choice, did_you_mean
+from vitlab.config.data import Preprocess, Split, SplitRule, SyntheticConfig
+from vitlab.config.renamed import current_dataset
+from vitlab.data.dataset import ImageDataset, Pixels
+from vitlab.data.readers.joined import open_joined
+from vitlab.data.readers.recognise import open_data, parse_spec
+from vitlab.data.split import take_split
+from vitlab.errors import DataError, choice, did_you_mean, pair
 from vitlab.io.names import printable
+
+if TYPE_CHECKING:
+    from vitlab.data.synthetic.dataset import SyntheticDataset
 
 
 def open_dataset(
-    spec: str | Path,
+    data: str | Path,
     *,
     split: Split = "train",
-    rule: SplitRule | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    transform: Callable[[Pixels], Any] | None = None,
     label_column: str | None = None,
-    generated: SyntheticConfig | None = None,
-) -> Dataset:
-    """The images of one part of the data that `spec` names, as it is spelled on every command line.
+    rule: SplitRule | None = None,
+    synthetic: SyntheticConfig | None = None,
+) -> ImageDataset | SyntheticDataset:
+    """Open one split of a dataset.
 
-    `PATH` is recognised by what it holds: class folders (with train/, val/, test/ or without), a zip of them, a CSV or JSON
-    lines list, tar shards (also a glob, braces or several joined by `::`), an .npz pack, Parquet, CIFAR or SVHN files.
-    `KIND:PATH` says the kind: folder, images (no labels), zip, manifest, shards, parquet, npz, mnist, fashion-mnist, kmnist,
-    cifar10, cifar100, cifar100-coarse, svhn. `digits` and `generated` are built in (folders of these names are `./digits`);
-    `generated:kind=strokes,classes=100` sets fields of GeneratedConfig.
+    `dataset[i]` is a sample (image, label, name) with `image` as uint8 RGB pixels [height, width, 3], so that torch's DataLoader
+    takes the dataset as it is, if its images have one size; `image_size` makes them so.
 
-    `split` is `train`, `val`, `train+val`, `test` or `all`; `rule` makes the parts the data does not declare.
-    `label_column` chooses among several columns of labels (of a list, shards' JSON or Parquet). `generated` configures the
-    generated set, whose parts are images of the same classes with other numbers.
+    Args:
+        data: a path, whose format is recognised by its content: class folders (with or without train/, val/, test/), a zip of
+            them, a CSV or JSON Lines list, tar shards (also a glob, braces, or several joined by `::`), an .npz pack, Parquet,
+            CIFAR or SVHN files. `READER:PATH` names the reader: folder, images (no labels), zip, manifest, shards, parquet,
+            npz, mnist, fashion-mnist, kmnist, cifar10, cifar100, cifar100-coarse, svhn, ... `digits` and `synthetic` are
+            built in; `synthetic:kind=strokes,classes=100` sets fields of SyntheticConfig.
+        split: `train`, `val`, `train+val`, `test` or `all`.
+        image_size: pixels, or (height, width); scales the shorter side of each image and crops the centre.
+        transform: a function of the pixels, applied to `dataset[i].image`, after `image_size`.
+        label_column: the column of labels, if a list, Parquet or shards have several.
+        rule: the fractions held out as `val` and `test`, if the data does not declare these splits.
+        synthetic: the configuration of `synthetic`. Its splits share classes, and no image.
 
-    One DataError at the start names everything that is wrong with the data. What was left out or decided is in `notes`
-    of every source but the generated one.
+    Raises:
+        DataError: one error names everything that is wrong with the data.
     """
     choice("split", split, Split)
     rule = rule or SplitRule()
-    if isinstance(spec, str) and spec.startswith("generated:"):
-        return _generated(_configured(spec.removeprefix("generated:")), split, rule)
-    if spec == "generated":
-        return _generated(generated or SyntheticConfig(), split, rule)
-    if generated is not None:
-        raise DataError(f"a generated set is configured, and {printable(str(spec))} is another one", hint="say generated")
-    from vitlab.data.split import take_split
+    spec = current_dataset(data) if isinstance(data, str) else str(data)
+    if not spec or "\0" in spec:
+        raise DataError("data has no name", hint="give a folder, digits, synthetic, or cifar10:/path")
+    applied = transform if image_size is None else _Resized(_centre_crop(image_size), transform)
+    name, colon, settings = spec.partition(":")
+    if isinstance(data, str) and name == "synthetic":
+        from vitlab.data.synthetic.dataset import SyntheticDataset  # opening other datasets needs no Pillow
 
-    if spec == "digits":
-        from vitlab.data.digits import open_digits
-
-        return take_split(open_digits(), split, rule, where="digits")
-    from vitlab.data.readers.recognise import open_kind, parse_spec, recognise
-
-    text = str(spec)
-    if not text or "\0" in text:
-        raise DataError("data has no name", hint="a folder, digits, generated, or cifar10:/path")
-    try:
-        kind, place = parse_spec(text) if isinstance(spec, str) else (recognise(text), text)
-        whole = open_kind(kind, place, label_column=label_column)
-    except OSError as error:
-        raise DataError(f"{printable(str(error.filename or text))} cannot be read: {error.strerror}") from error
-    return take_split(whole, split, rule, where=printable(text))
+        config = _parsed(settings) if colon else synthetic or SyntheticConfig()
+        return SyntheticDataset(_synthetic_split(config, split, rule), transform=applied)
+    if synthetic is not None:
+        raise DataError(f"synthetic is configured, but the data is {printable(spec)}", hint="set data to synthetic")
+    dataset = take_split(_open_all(data, spec, label_column), split, rule, where=printable(spec))
+    return dataset if applied is None else replace(dataset, transform=applied)
 
 
-def _generated(config: SyntheticConfig, split: Split, rule: SplitRule) -> Dataset:
-    """The set itself is `train`; `val` and `test` are the images that come after it, in proportion, at least one a class."""
-    from vitlab.data.synthetic.dataset import SyntheticDataset
+def _open_all(data: str | Path, spec: str, label_column: str | None) -> ImageDataset:
+    if isinstance(data, str) and spec.startswith("joined:"):
+        return open_joined(Path(parse_spec(spec)[1]).expanduser())
+    return open_data(data, label_column=label_column)
 
+
+@dataclass(frozen=True, slots=True)
+class _Resized:
+    """Resizes and crops, then applies another transform. Picklable, if the other one is."""
+
+    config: Preprocess
+    then: Callable[[Pixels], Any] | None
+
+    def __call__(self, image_HWC: Pixels) -> Any:
+        from vitlab.data.transforms import preprocess  # opening a dataset needs no Pillow
+
+        resized_HWC = preprocess(image_HWC, self.config)
+        return resized_HWC if self.then is None else self.then(resized_HWC)
+
+
+def _centre_crop(image_size: int | tuple[int, int]) -> Preprocess:
+    size = pair("image_size", image_size)
+    return Preprocess(image_size=size, resize="short-side", resize_to=max(size))
+
+
+def _synthetic_split(config: SyntheticConfig, split: Split, rule: SplitRule) -> SyntheticConfig:
+    """`train` is the set itself; `val` and `test` are the images after it, by their fractions, at least one per class."""
     counts = {
-        "train": config.examples,
-        "val": max(1, round(config.examples * rule.val)) if rule.val else 0,
-        "test": max(1, round(config.examples * rule.test)) if rule.test else 0,
+        "train": config.samples_per_class,
+        "val": max(1, round(config.samples_per_class * rule.val)) if rule.val else 0,
+        "test": max(1, round(config.samples_per_class * rule.test)) if rule.test else 0,
     }
-    wanted = list(counts) if split == "all" else split.split("+")
-    first = config.first + sum(counts[name] for name in counts if list(counts).index(name) < list(counts).index(wanted[0]))
-    examples = sum(counts[name] for name in wanted)
-    if not examples:
-        raise DataError(f"generated has no {split} part: its share is 0", hint=f"give {split} a share")
-    return SyntheticDataset(replace(config, first=first, examples=examples))
+    names = list(counts)
+    wanted = names if split == "all" else split.split("+")
+    first = config.first + sum(counts[name] for name in names[: names.index(wanted[0])])
+    samples = sum(counts[name] for name in wanted)
+    if not samples:
+        raise DataError(f"synthetic has no {split} split: its fraction is 0", hint=f"set the fraction of {split}")
+    return replace(config, first=first, samples_per_class=samples)
 
 
-def _configured(text: str) -> SyntheticConfig:
-    """`kind=strokes,classes=100,image_size=64` as the config it spells; what is not said keeps its default."""
+def _parsed(text: str) -> SyntheticConfig:
+    """The config that `kind=strokes,classes=100,image_size=64` spells; other fields keep their defaults."""
     known = {field.name: field.default for field in fields(SyntheticConfig)}
     values: dict[str, Any] = {}
-    for pair in text.split(","):
-        name, equals, value = (word.strip() for word in pair.partition("="))
+    for setting in text.split(","):
+        name, equals, value = (word.strip() for word in setting.partition("="))
+        name = {"examples": "samples_per_class"}.get(name, name)  # its name in version 0.1
         if name not in known or not equals:
             hint = did_you_mean(name, list(known)) or f"settings are {', '.join(known)}"
-            raise DataError(f"generated has no setting spelled '{printable(pair)}'", hint=hint)
+            raise DataError(f"synthetic has no setting '{printable(setting)}'", hint=hint)
         try:
             if name == "kind":
                 values[name] = value
@@ -96,5 +128,5 @@ def _configured(text: str) -> SyntheticConfig:
             else:
                 values[name] = float(value) if isinstance(known[name], float) else int(value)
         except ValueError as error:
-            raise DataError(f"generated: {name}={printable(value)} is no number") from error
+            raise DataError(f"synthetic: {name}={printable(value)} is not a number") from error
     return SyntheticConfig(**values)

@@ -22,7 +22,7 @@ from PIL import Image
 
 from vitlab.config.data import DecodeLimits, ImageFormat, PackConfig, Split, SplitRule
 from vitlab.config.renamed import current
-from vitlab.data.dataset import PARTS, UNDECLARED, Dataset, ListedDataset, Sample
+from vitlab.data.dataset import SPLITS, UNDECLARED, Dataset, ImageDataset, RawSample
 from vitlab.data.decode import Header, check, decode
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.manifest import CLASSES_NAME
@@ -47,7 +47,7 @@ class Prepared:
     ending: str
 
 
-def prepared(sample: Sample, config: PackConfig) -> Prepared:
+def prepared(sample: RawSample, config: PackConfig) -> Prepared:
     """The image as `config` wants it; DataError where it cannot be read. Pixels become PNG, which loses nothing."""
     content = sample.content
     if not isinstance(content, bytes):
@@ -135,19 +135,24 @@ def pack(
     split: Split = "all",
     rule: SplitRule | None = None,
     config: PackConfig | None = None,
-    tell: ProgressCallback = silent,
+    progress: ProgressCallback = silent,
 ) -> Packed:
     """Write the images of a part of the data that `spec` names as shards in `folder`, which is new or a pack that was stopped.
 
     Shards are named after the part their images are in, as the data declares it, else as `split` says.
     """
-    tell("reading the source", 0, None)
+    progress("reading the source", 0, None)
     dataset = open_dataset(spec, split=split, rule=rule)
-    return pack_source(dataset, folder, part=None if split == "all" else split.split("+")[0], config=config, tell=tell)
+    return pack_source(dataset, folder, part=None if split == "all" else split.split("+")[0], config=config, progress=progress)
 
 
 def pack_source(
-    dataset: Dataset, folder: Path, *, part: str | None = None, config: PackConfig | None = None, tell: ProgressCallback = silent
+    dataset: Dataset,
+    folder: Path,
+    *,
+    part: str | None = None,
+    config: PackConfig | None = None,
+    progress: ProgressCallback = silent,
 ) -> Packed:
     """The same of a source that is open; `part` is the part its images are in, where they do not say it themselves."""
     config = config or PackConfig()
@@ -163,7 +168,7 @@ def pack_source(
         for name, order in _series(dataset, part, config):
             start = pack.end_of(name)
             with closing(_samples(dataset, order, config, label_of, start=start)) as samples:
-                _write(pack, name, _told(samples, tell, done=done + start, total=len(dataset)), config)
+                _write(pack, name, _told(samples, progress, done=done + start, total=len(dataset)), config)
             done += len(order)
         pack.finish()
     return Packed(
@@ -272,9 +277,9 @@ def _write(pack: _Pack, series: str, samples: Iterator[_Sample], config: PackCon
         number += 1
 
 
-def _told(samples: Iterator[_Sample], tell: ProgressCallback, *, done: int, total: int) -> Iterator[_Sample]:
+def _told(samples: Iterator[_Sample], progress: ProgressCallback, *, done: int, total: int) -> Iterator[_Sample]:
     for number, sample in enumerate(samples, start=done + 1):
-        tell("packing images", number, total)
+        progress("packing images", number, total)
         yield sample
 
 
@@ -293,12 +298,12 @@ def _next_sound(samples: Iterator[_Sample], pack: _Pack, config: PackConfig) -> 
 
 def _series(dataset: Dataset, part: str | None, config: PackConfig) -> Iterator[tuple[str, Order]]:
     """The name of each series of shards, and the source's images in it, in order."""
-    codes = dataset.parts if isinstance(dataset, ListedDataset) else np.full(len(dataset), UNDECLARED, np.int8)
+    codes = dataset.splits if isinstance(dataset, ImageDataset) else np.full(len(dataset), UNDECLARED, np.int8)
     for code in sorted(set(codes.tolist())):
         order = np.flatnonzero(codes == code)
         if config.shuffle is not None:
             order = np.random.default_rng([config.shuffle, code + 1]).permutation(order)
-        words = [config.name, part if code == UNDECLARED else PARTS[code]]
+        words = [config.name, part if code == UNDECLARED else SPLITS[code]]
         yield "-".join(word for word in words if word) or "shard", order
 
 
@@ -314,9 +319,9 @@ def _samples(
 
 
 def _sample(dataset: Dataset, index: int, position: int, config: PackConfig, label_of: Callable[[int], Member | None]) -> _Sample:
-    name = dataset.name(index) if isinstance(dataset, ListedDataset) else ""
+    name = dataset.name(index) if isinstance(dataset, ImageDataset) else ""
     try:
-        sample = dataset[index]
+        sample = dataset.read(index)
         return _Sample(position=position, name=sample.name, made=prepared(sample, config), label=label_of(index))
     except DataError as fault:
         return _Sample(position=position, name=name, made=fault, label=None)

@@ -1,9 +1,9 @@
-"""Which image comes when: a pure function of the seed and of one number, the position in an endless stream of showings.
+"""Samplers: which image comes when, as a pure function of the seed and of the position in the stream of images.
 
-Nothing is shuffled in advance and nothing is remembered, so a run starts again anywhere at once, and ranks that take their
-share of each batch need not talk to each other.
+Samplers have no state: nothing is shuffled in advance or remembered. So a run resumes at any position at once, and ranks take
+their share of each batch without communication. The generator of a sample, too, depends on (seed, epoch, index) only.
 
-Axes: B rows of a batch, N images of a source, C classes.
+Axes: B rows of a batch, N images of a dataset, C classes.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.dataset import Label
-from vitlab.data.synthetic.drawing import keys, uniforms
+from vitlab.data.random_numbers import keys, uniforms
 from vitlab.errors import ConfigError, DataError
 
 Indices = NDArray[np.int64]
 
-# What a key is used for: no purpose shares its random numbers with another.
+# Each purpose has its own random numbers.
 _ROUND_KEY_STREAM = 101
 _ROUND_STREAM = 102
 _WEIGHTED_STREAM = 103
 _SUBSTITUTE_STREAM = 104
 
-_ROUNDS = 12  # a test holds that 5 images then come in each of their 120 orders equally often
+_ROUNDS = 12  # enough that 5 images come in each of their 120 orders equally often, which a test checks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Picks:
-    """Rows of a batch, each as the image's index in its source, the epoch, and which showing in that epoch it is.
+    """Rows of a batch: for each the image's index in the dataset, the epoch, and the repeat within that epoch.
 
-    `repeat_B` is 0 wherever an epoch shows an image once; it keeps the augmentations of several showings apart.
+    `repeat_B` is 0 if an epoch has each image once; it gives repeated images different augmentations.
     """
 
     index_B: Indices
@@ -45,8 +45,8 @@ class Picks:
         return len(self.index_B)
 
 
-class Order(Protocol):
-    """A stream of showings. `epoch_length` is how many make an epoch; `total` how many there are, None where it never ends."""
+class Sampler(Protocol):
+    """A stream of images. `epoch_length` is the images of an epoch; `total` those of the stream, None if it never ends."""
 
     @property
     def epoch_length(self) -> int: ...
@@ -55,13 +55,13 @@ class Order(Protocol):
     def total(self) -> int | None: ...
 
     def picks(self, start: int, stop: int) -> Picks:
-        """The showings at positions start, start + 1, ..., stop - 1."""
+        """The images at positions start, start + 1, ..., stop - 1 of the stream."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InTurn:
-    """Every image once, as the source has them, and then the end: for evaluation."""
+class SequentialSampler:
+    """Every image once, in the dataset's order, for evaluation."""
 
     length: int
 
@@ -76,15 +76,15 @@ class InTurn:
         return self.length
 
     def picks(self, start: int, stop: int) -> Picks:
-        """The images themselves; positions past the end are a mistake of the caller."""
+        """Positions are indices."""
         assert 0 <= start <= stop <= self.length
         index_B = np.arange(start, stop, dtype=np.int64)
         return Picks(index_B=index_B, epoch_B=np.zeros_like(index_B), repeat_B=np.zeros_like(index_B))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shuffled:
-    """Epoch after epoch, each in an order of its own, each image `repeats` times in a row."""
+class RandomSampler:
+    """Endless epochs, each in its own random order; each image comes `repeats` times in a row."""
 
     length: int
     seed: int
@@ -101,7 +101,7 @@ class Shuffled:
         return None
 
     def picks(self, start: int, stop: int) -> Picks:
-        """Rows may belong to two epochs, or to many where there are fewer images than rows."""
+        """Rows may belong to two epochs, or to more if there are fewer images than rows."""
         slot_B, epoch_B, repeat_B = _places(start, stop, self.length, self.repeats)
         index_B = np.empty_like(slot_B)
         for epoch in np.unique(epoch_B).tolist():
@@ -111,10 +111,10 @@ class Shuffled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Weighted:
-    """Images drawn with replacement, each with a probability of its own; an epoch is as many draws as there are images.
+class WeightedSampler:
+    """Images drawn with replacement by weight; an epoch is as many draws as there are images.
 
-    `reach_N` is the running sum of the images' weights.
+    `reach_N` is the cumulative sum of the images' weights.
     """
 
     reach_N: NDArray[np.float64]
@@ -123,7 +123,7 @@ class Weighted:
 
     @property
     def epoch_length(self) -> int:
-        """As many draws as there are images, each shown `repeats` times."""
+        """As many draws as there are images, each `repeats` times."""
         return len(self.reach_N) * self.repeats
 
     @property
@@ -132,10 +132,10 @@ class Weighted:
         return None
 
     def picks(self, start: int, stop: int) -> Picks:
-        """`repeat_B` counts the showings of the epoch, so that an image drawn twice is augmented in two ways."""
+        """`repeat_B` counts the draws of the epoch, so that an image drawn twice gets two augmentations."""
         slot_B, epoch_B, repeat_B = _places(start, stop, len(self.reach_N), self.repeats)
         drawn_B = uniforms(keys(self.seed, _WEIGHTED_STREAM, epoch_B, slot_B), 1)[:, 0]
-        # Rounding may lift the product to the sum itself, which is past the last image.
+        # Rounding may lift the product to the sum itself, which is beyond the last image.
         target_B = np.minimum(drawn_B * self.reach_N[-1], np.nextafter(self.reach_N[-1], 0))
         index_B = np.searchsorted(self.reach_N, target_B, side="right").astype(np.int64)
         return Picks(index_B=index_B, epoch_B=epoch_B, repeat_B=slot_B * self.repeats + repeat_B)
@@ -143,7 +143,7 @@ class Weighted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Which part of each batch is ours: that of rank `rank` among `ranks`."""
+    """The rows of each batch that belong to rank `rank` of `ranks`."""
 
     rank: int = 0
     ranks: int = 1
@@ -153,15 +153,15 @@ class Share:
             raise ConfigError(f"rank={self.rank} must be at least 0 and below ranks={self.ranks}")
 
     def rows(self, count: int) -> tuple[int, int]:
-        """From which to which row of a batch of `count`: the ranks' parts end to end are the batch, none longer by two."""
+        """(first, last + 1) of the rank's rows in a batch of `count`; all ranks together have each row once, evenly."""
         return count * self.rank // self.ranks, count * (self.rank + 1) // self.ranks
 
 
 def permuted(slot_B: Indices, *, length: int, seed: int, epoch: int) -> Indices:
-    """The images at these places of the epoch's order, a permutation of 0 ... length - 1 that is nowhere written down.
+    """The images at these places of the epoch's random order, a permutation of 0 ... length - 1 that is never stored.
 
-    A keyed Feistel network permutes the numbers of as many bits as `length` needs; where it leads out of the range it is
-    followed on until it comes back, which it must, because a permutation is made of cycles (Black and Rogaway, CT-RSA 2002).
+    A keyed Feistel network permutes all numbers with as many bits as `length` needs. A result outside the range is permuted
+    again until it is inside; this ends, because a permutation consists of cycles (Black and Rogaway, CT-RSA 2002).
     """
     if length == 1:
         return np.zeros_like(slot_B)
@@ -183,7 +183,7 @@ def permuted(slot_B: Indices, *, length: int, seed: int, epoch: int) -> Indices:
 
 
 def substitute(seed: int, epoch: int, index: int, attempt: int, *, length: int) -> int:
-    """The image that stands in for one that cannot be read; attempt 0, 1, ... as long as the answer cannot be read either."""
+    """The image that replaces one that cannot be read; `attempt` counts replacements that cannot be read either."""
     numbers = (np.array([number], np.int64) for number in (epoch, index, attempt))
     drawn = float(uniforms(keys(seed, _SUBSTITUTE_STREAM, *numbers), 1)[0, 0])
     return min(int(drawn * length), length - 1)
@@ -192,20 +192,20 @@ def substitute(seed: int, epoch: int, index: int, attempt: int, *, length: int) 
 def running_weights(
     labels: Iterable[Label], classes: int, *, balance: float, class_weights: tuple[float, ...] | None
 ) -> NDArray[np.float64]:
-    """The running sum of the images' weights: for an image of a class of n images, its class weight times n^-balance.
+    """The cumulative sum of the images' weights: an image of a class with n images has its class weight times n^-balance.
 
-    An image of several classes weighs as much as its heaviest; one of no class at all, where labels are several, counts as of
-    a class of its own with weight 1.
+    An image of several classes has the weight of the heaviest one. In multi-label data, images without a class form a class of
+    their own, with class weight 1.
     """
     if class_weights is not None and len(class_weights) != classes:
-        raise ConfigError(f"class_weights has {len(class_weights)} numbers and the data {classes} classes")
+        raise ConfigError(f"class_weights has {len(class_weights)} numbers, but the data has {classes} classes")
     rows = [_as_classes(label, index, classes) for index, label in enumerate(labels)]
     count_C = np.bincount([code for row in rows for code in row], minlength=classes + 1)
     own_C = np.append(np.ones(classes) if class_weights is None else np.array(class_weights), 1.0)
     weight_C = own_C * np.maximum(count_C, 1) ** -balance
     reach_N = np.cumsum([weight_C[list(row)].max() for row in rows], dtype=np.float64)
     if not reach_N[-1] > 0:
-        raise ConfigError("class_weights are 0 for every class that has images: none could be drawn")
+        raise ConfigError("class_weights are 0 for every class that has images, so none can be drawn")
     return reach_N
 
 
@@ -220,15 +220,13 @@ def _as_classes(label: Label, index: int, classes: int) -> tuple[int, ...]:
 
 
 def _places(start: int, stop: int, length: int, repeats: int) -> tuple[Indices, Indices, Indices]:
-    """For each position its place in the order of its epoch, the epoch, and which of the repeats it is."""
+    """For each position: the place in its epoch's order, the epoch, and the repeat."""
     assert 0 <= start <= stop
     position_B = np.arange(start, stop, dtype=np.int64)
     shown_B, repeat_B = np.divmod(position_B, repeats)
     epoch_B, slot_B = np.divmod(shown_B, length)
     return slot_B, epoch_B, repeat_B
 
-
-# Randomness is an argument: the generator of a sample is a function of (seed, epoch, index) and of nothing else.
 
 Stream = Literal["sample", "batch", "order"]
 
@@ -237,18 +235,18 @@ _WORD = 1 << 64
 
 
 def rng_of(seed: int, epoch: int, index: int, *, stream: Stream = "sample", repeat: int = 0) -> np.random.Generator:
-    """The generator of sample `index` in `epoch`; each number is from 0 to 2^64 - 1.
+    """The random generator of sample `index` in `epoch`; each number is from 0 to 2^64 - 1.
 
-    `stream` keeps purposes apart: `sample` for one image's view, `batch` for the mixing of a batch (`index` is then the
-    step), `order` for the order of an epoch. `repeat` tells the showings of one image within an epoch apart, where an epoch
-    shows it more than once. Philox is keyed by (seed, stream) and starts at the counter (index, epoch, repeat), so two
-    different quintuples never share a number, and making a generator costs no hashing.
+    `stream` separates purposes: `sample` for an image's augmentation, `batch` for the mixing of a batch (`index` is then the
+    step), `order` for the order of an epoch. `repeat` separates the repeats of an image within an epoch. Philox is keyed by
+    (seed, stream) and starts at the counter (index, epoch, repeat), so two different quintuples never share a number, and
+    making a generator costs no hashing.
     """
     for field, value in (("seed", seed), ("epoch", epoch), ("index", index), ("repeat", repeat)):
         if not 0 <= value < _WORD:
             raise ConfigError(f"{field}={value} must be from 0 to 2^64 - 1")
     if stream not in _STREAMS:
         raise ConfigError(f"stream={stream!r} is not one of {', '.join(_STREAMS)}")
-    # The lowest counter word is left to the generator itself: 2^64 blocks for each sample.
+    # The lowest counter word belongs to the generator itself: 2^64 blocks for each sample.
     counter = int(index) << 64 | int(epoch) << 128 | int(repeat) << 192
     return np.random.Generator(np.random.Philox(key=int(seed) | _STREAMS[stream] << 64, counter=counter))

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.config.data import Split, SplitRule
-from vitlab.data.dataset import PARTS, UNDECLARED, LabelTable, ListedDataset, Offenders
+from vitlab.data.dataset import SPLITS, UNDECLARED, Faults, ImageDataset, LabelTable
 from vitlab.errors import DataError
 from vitlab.io.digests import Digests, as_numbers
 
 TRAIN, VAL, TEST = range(3)
-Parts = NDArray[np.int8]
+SplitCodes = NDArray[np.int8]
 
 _SPELLINGS = {
     "train": TRAIN, "training": TRAIN,
@@ -25,66 +25,66 @@ _SPELLINGS = {
 _WORD = re.compile(r"(?:^|[-_.])(" + "|".join(_SPELLINGS) + r")(?=[-_.]|$)", re.IGNORECASE)
 
 
-def part_called(word: str) -> int | None:
-    """The part a folder or a cell is named after (`valid`, `validation` and `dev` are `val`), or None."""
+def split_named(word: str) -> int | None:
+    """The split a folder or a cell is named after (`valid`, `validation` and `dev` are `val`), or None."""
     return _SPELLINGS.get(word.strip().casefold())
 
 
-def parts_of_files(paths: Sequence[Path], offenders: Offenders) -> dict[Path, int]:
-    """The part each file is named after (`train-0001.tar`, `validation-00000-of-00002.parquet`, `test/0001.tar`), or -1 for all.
+def splits_of_files(paths: Sequence[Path], faults: Faults) -> dict[Path, int]:
+    """The split each file is named after (`train-0001.tar`, `validation-00000-of-00002.parquet`, `test/0001.tar`), or -1 for all.
 
-    Where some are named after a part and others are not, those others are offenders.
+    Where some are named after a split and others are not, those others are faults.
     """
-    told = {path: _part_of_file(path) for path in paths}
+    told = {path: _split_of_file(path) for path in paths}
     if set(told.values()) != {UNDECLARED}:
         for path in paths:
             if told[path] == UNDECLARED:
-                offenders.add(str(path), "is named after no part (train, val, test), as other files are")
+                faults.add(str(path), "is named after no split (train, val, test), as other files are")
     return told
 
 
-def _part_of_file(path: Path) -> int:
+def _split_of_file(path: Path) -> int:
     words = {_SPELLINGS[word.casefold()] for word in _WORD.findall(path.name)}
     if len(words) == 1:
         return words.pop()
-    inside = part_called(path.parent.name)
+    inside = split_named(path.parent.name)
     return UNDECLARED if inside is None or words else inside
 
 
-def take_split(whole: ListedDataset, split: Split, rule: SplitRule, *, where: str) -> ListedDataset:
-    """The images of one part, in the order of the whole.
+def take_split(whole: ImageDataset, split: Split, rule: SplitRule, *, where: str) -> ImageDataset:
+    """The images of one split, in the order of the whole.
 
-    Declared parts are taken as they are; a `val` that is not declared is held out of the declared `train`; where nothing is
+    Declared splits are taken as they are; a `val` that is not declared is held out of the declared `train`; where nothing is
     declared, `val` and `test` are held out of everything. `train+val` is all that may be trained on, `all` is everything.
     `where` names the data in messages.
     """
     if split == "all":
         return whole
-    declared = set(np.unique(whole.parts).tolist()) - {UNDECLARED}
+    declared = set(np.unique(whole.splits).tolist()) - {UNDECLARED}
     made = _made(declared, rule)
     known = declared | made if declared else made | {TRAIN}
-    wanted = {PARTS.index(name) for name in split.split("+")}
+    wanted = {SPLITS.index(name) for name in split.split("+")}
     if split == "train+val":
         wanted &= known | {TRAIN}
     if not wanted <= known:
         _refuse(split, declared, where)
 
     notes = []
-    shared = made | {TRAIN}  # the parts that are cut out of one pool
-    pool = np.flatnonzero(whole.parts == (TRAIN if declared else UNDECLARED))
-    parts = whole.parts.copy()
-    parts[pool] = TRAIN
-    if wanted & shared and not shared <= wanted:  # else no image need be read to tell its part
+    shared = made | {TRAIN}  # the splits that are cut out of one pool
+    pool = np.flatnonzero(whole.splits == (TRAIN if declared else UNDECLARED))
+    splits = whole.splits.copy()
+    splits[pool] = TRAIN
+    if wanted & shared and not shared <= wanted:  # else no image need be read to tell its split
         held = whole.take(pool)
         shares = SplitRule(val=rule.val if VAL in made else 0, test=rule.test if TEST in made else 0)
-        parts[pool] = assign_parts(held.digests(), held.table, shares, labels=whole.labels, where=where)
-        counts = ", ".join(f"{np.count_nonzero(parts[pool] == part):,} {PARTS[part]}" for part in sorted(shared))
+        splits[pool] = assign_splits(held.digests(), held.table, shares, labels=whole.labels, where=where)
+        counts = ", ".join(f"{np.count_nonzero(splits[pool] == split):,} {SPLITS[split]}" for split in sorted(shared))
         notes.append(f"{len(pool):,} images divided by the hash of their content: {counts}")
-    return whole.take(np.flatnonzero(np.isin(parts, list(wanted))), notes=notes)
+    return whole.take(np.flatnonzero(np.isin(splits, list(wanted))), notes=notes)
 
 
-def assign_parts(digests: Digests, table: LabelTable, rule: SplitRule, *, labels: tuple[str, ...], where: str) -> Parts:
-    """The part of each image by the rule of `SplitRule`; refuses classes with fewer different images than parts."""
+def assign_splits(digests: Digests, table: LabelTable, rule: SplitRule, *, labels: tuple[str, ...], where: str) -> SplitCodes:
+    """The split of each image by the rule of `SplitRule`; refuses classes with fewer different images than splits."""
     contents, content_of = np.unique(digests, axis=0, return_inverse=True)  # sorted, so ids are in the order of the hash
     numbers = as_numbers(contents)
     strata = table.strata()
@@ -93,23 +93,23 @@ def assign_parts(digests: Digests, table: LabelTable, rule: SplitRule, *, labels
     needed = {TRAIN} | ({VAL} if rule.val else set()) | ({TEST} if rule.test else set())
 
     ids_of = [np.unique(content_of[group]) for group in np.split(order, starts[1:])]
-    part_of_content = np.zeros(len(contents), np.int8)
+    split_of_content = np.zeros(len(contents), np.int8)
     for ids in ids_of:
         test, held = np.searchsorted(numbers[ids], [rule.test, rule.test + rule.val]).tolist()
         test = _between(test, bool(rule.test), len(ids) - 1 - bool(rule.val))
         held = test + _between(held - test, bool(rule.val), len(ids) - 1 - test)
-        # An image that stands in two classes goes where either sends it, test before val before train: no part knows another.
-        part_of_content[ids[:test]] = TEST
-        part_of_content[ids[test:held]] = np.maximum(part_of_content[ids[test:held]], VAL)
+        # An image that stands in two classes goes where either sends it, test before val before train: no split knows another.
+        split_of_content[ids[:test]] = TEST
+        split_of_content[ids[test:held]] = np.maximum(split_of_content[ids[test:held]], VAL)
 
-    offenders = Offenders(where)
+    faults = Faults(where)
     for code, ids in zip(classes.tolist(), ids_of, strict=True):
-        if missing := needed - set(part_of_content[ids].tolist()):
+        if missing := needed - set(split_of_content[ids].tolist()):
             name = labels[code] if labels and not table.multi_label else "all"
-            gone = " and ".join(PARTS[part] for part in sorted(missing))
-            offenders.add(name, f"has {len(ids)} different {'image' if len(ids) == 1 else 'images'}, which leaves none for {gone}")
-    offenders.refuse(hint="add images to these classes, make fewer parts (test=0 or val=0), or use all images as one part")
-    return part_of_content[content_of]
+            gone = " and ".join(SPLITS[split] for split in sorted(missing))
+            faults.add(name, f"has {len(ids)} different {'image' if len(ids) == 1 else 'images'}, which leaves none for {gone}")
+    faults.raise_any(hint="add images to these classes, make fewer splits (test=0 or val=0), or use all images as one split")
+    return split_of_content[content_of]
 
 
 def _between(value: int, least: int, most: int) -> int:
@@ -117,7 +117,7 @@ def _between(value: int, least: int, most: int) -> int:
 
 
 def _made(declared: set[int], rule: SplitRule) -> set[int]:
-    """The parts that are cut out of others because the data does not declare them."""
+    """The splits that are cut out of others because the data does not declare them."""
     if declared:
         return {VAL} if TRAIN in declared and VAL not in declared and rule.val else set()
     return ({VAL} if rule.val else set()) | ({TEST} if rule.test else set())
@@ -125,9 +125,9 @@ def _made(declared: set[int], rule: SplitRule) -> set[int]:
 
 def _refuse(split: Split, declared: set[int], where: str) -> None:
     if not declared:
-        raise DataError(f"{where} has no {split} part, and none is made of it: its share is 0", hint=f"give {split} a share")
-    has = " and ".join(PARTS[part] for part in sorted(declared))
+        raise DataError(f"{where} has no {split} split, and none is made of it: its share is 0", hint=f"give {split} a share")
+    has = " and ".join(SPLITS[split] for split in sorted(declared))
     raise DataError(
-        f"{where} has no {split} part: it declares {has}",
+        f"{where} has no {split} split: it declares {has}",
         hint="ask for one of these, or for all" if split != "val" else "ask for one of these, or give val a share of train",
     )

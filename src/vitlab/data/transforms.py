@@ -1,43 +1,108 @@
-"""The training view of an image: where to cut is decided from the header, then only that is decoded and scaled.
+"""Transforms: from an image file or pixels to what the model sees, in evaluation and in training.
 
-Every function is pure: the image, a generator and a config in, pixels out.
-Axes: H height, W width, C channels.
+`evaluation_pipeline` and `training_pipeline` tell a loader what to do. Randomness is an argument of every function.
+torch is imported where it is used, so that worker processes of an evaluation loader start without it.
+
+Axes: B batch, H height, W width, C channels.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.config.data import Augment, DecodeLimits, Interpolation, Preprocess
 from vitlab.data.augment import distort
-from vitlab.data.batch import Feed
-from vitlab.data.dataset import Sample
-from vitlab.data.decode import Header, check, decode, decode_box, in_channels, owned, snap, upright_size
+from vitlab.data.batch import Pipeline
+from vitlab.data.dataset import RawSample
+from vitlab.data.decode import Box, Header, Pixels, check, decode, decode_box, fit_channels, in_channels, owned, snap, upright_size
 from vitlab.data.jpeg import JpegScale, Reduction
 from vitlab.errors import DataError
 
-# Evaluation preprocessing: from a decoded image to the pixels the model sees, the same for everyone who evaluates.
-#
-# Axes: H height, W width, C channels.
-
-Pixels = NDArray[np.uint8]
-Box = tuple[int, int, int, int]  # top, left, height, width in pixels
+if TYPE_CHECKING:
+    import torch
 
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _LARGEST_WHOLE = 1 << 24  # pixels of a scaled image of which only the centre is kept
+_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationTransform:
+    """The transform of evaluation: no randomness; the whole image is decoded at full size."""
+
+    preprocess: Preprocess
+    limits: DecodeLimits
+
+    def __call__(self, sample: RawSample, rng: np.random.Generator) -> Pixels:
+        """The pixels of a sample, uint8 [H, W, C] of the model's size."""
+        return self.apply(sample.content, name=sample.name)
+
+    def apply(self, content: bytes | Pixels, *, name: str) -> Pixels:
+        """The pixels of an image file, or of pixels (H, W) or (H, W, C); DataError with the name if it cannot be read."""
+        channels = self.preprocess.channels
+        if isinstance(content, bytes):
+            image_HWC = decode(content, name=name, limits=self.limits, channels=channels)
+        else:
+            image_HWC = fit_channels(content, channels, name=name)
+        return preprocess(image_HWC, self.preprocess)
+
+    def pipeline(self) -> Pipeline:
+        """The pipeline of a loader."""
+        return Pipeline(transform=self, shape=(*self.preprocess.image_size, self.preprocess.channels))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeImage:
+    """All pixels of an image, for a cache of decoded images."""
+
+    channels: int
+    limits: DecodeLimits
+
+    def __call__(self, sample: RawSample) -> Pixels:
+        if isinstance(sample.content, bytes):
+            return decode(sample.content, name=sample.name, limits=self.limits, channels=self.channels)
+        return fit_channels(sample.content, self.channels, name=sample.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTransform:
+    """The transform of training: a random crop and augmentation."""
+
+    augment: Augment
+    channels: int
+    limits: DecodeLimits
+
+    def __call__(self, sample: RawSample, rng: np.random.Generator) -> Pixels:
+        content = sample.content
+        if not isinstance(content, bytes):
+            content = fit_channels(content, self.channels, name=sample.name)
+        return training_transform(content, self.augment, rng, name=sample.name, limits=self.limits, channels=self.channels)
+
+
+def training_pipeline(augment: Augment, *, channels: int, limits: DecodeLimits) -> Pipeline:
+    """The pipeline of a training loader."""
+    whole = WholeImage(channels=channels, limits=limits)
+    transform = TrainingTransform(augment=augment, channels=channels, limits=limits)
+    return Pipeline(transform=transform, shape=(*augment.image_size, channels), decode=whole, settings=repr(whole))
+
+
+def evaluation_pipeline(config: Preprocess, *, limits: DecodeLimits) -> Pipeline:
+    """The pipeline of a loader that evaluates the same images repeatedly: decoded images may be cached."""
+    whole = WholeImage(channels=config.channels, limits=limits)
+    transform = EvaluationTransform(preprocess=config, limits=limits)
+    return Pipeline(transform=transform, shape=(*config.image_size, config.channels), decode=whole, settings=repr(whole))
 
 
 def preprocess(image_HWC: Pixels, config: Preprocess) -> Pixels:
-    """A decoded image (uint8 [H, W, C]) resized and cropped or padded to `config.image_size`, still uint8.
+    """Resize a decoded image (uint8 [H, W, C]) and crop or pad it to `config.image_size`; the result is uint8.
 
-    The image must have `config.channels` channels. Normalisation is left to `vitlab.data.transforms`.
+    The image must have `config.channels` channels. `normalise` does the rest.
     """
     check_pixels(image_HWC, config.channels)
     height, width, _ = image_HWC.shape
@@ -58,7 +123,7 @@ def preprocess(image_HWC: Pixels, config: Preprocess) -> Pixels:
 
 
 def check_pixels(image_HWC: Pixels, channels: int) -> None:
-    """Refuse an array that is not a uint8 image of so many channels."""
+    """DataError if an array is not a uint8 image with this number of channels."""
     if image_HWC.dtype != np.uint8 or image_HWC.ndim != 3 or 0 in image_HWC.shape:
         raise DataError(
             f"an image must be a uint8 array [height, width, channels], not {image_HWC.dtype} {list(image_HWC.shape)}",
@@ -72,7 +137,7 @@ def check_pixels(image_HWC: Pixels, channels: int) -> None:
 
 
 def short_side_size(height: int, width: int, resize_to: int) -> tuple[int, int]:
-    """(height, width) once the shorter side is `resize_to`, the longer one rounded to the nearest pixel."""
+    """(height, width) with the shorter side scaled to `resize_to` and the longer side rounded to the nearest pixel."""
     if height <= width:
         return resize_to, round(width * resize_to / height)
     return round(height * resize_to / width), resize_to
@@ -86,7 +151,7 @@ def fitted_size(height: int, width: int, into: tuple[int, int]) -> tuple[int, in
 
 
 def centre_box(size: tuple[int, int], crop: tuple[int, int]) -> Box:
-    """The central (height, width) `crop` of an image of `size`; an odd pixel is left over at the bottom or right."""
+    """The central (height, width) `crop` of an image of `size`; an odd pixel remains at the bottom or right."""
     return (size[0] - crop[0]) // 2, (size[1] - crop[1]) // 2, *crop
 
 
@@ -98,7 +163,7 @@ def resize(image_HWC: Pixels, size: tuple[int, int], interpolation: Interpolatio
     channels = image_HWC.shape[2]
     if channels == 3:
         return _pillow(Image.fromarray(image_HWC), size, interpolation, box)
-    # One by one: with four, Pillow would take the last for opacity and weigh the others by it.
+    # One channel at a time: with four, Pillow takes the last for opacity and weights the others by it.
     planes = [_pillow(Image.fromarray(image_HWC[:, :, c]), size, interpolation, box) for c in range(channels)]
     return np.stack(planes, axis=2)
 
@@ -108,8 +173,8 @@ def _pillow(image: Image.Image, size: tuple[int, int], interpolation: Interpolat
     if size[0] * size[1] <= _LARGEST_WHOLE:
         scaled_HWC = np.asarray(image.resize((size[1], size[0]), _FILTERS[interpolation]))
         return np.array(scaled_HWC[top : top + height, left : left + width])
-    # A strip of 1 x 5,000 would be 256 x 1,280,000 before its crop: compute the box alone. Not done for every image, because
-    # Pillow takes box corners in single precision and orders its two passes by their cost: levels would differ by a few.
+    # A strip of 1 x 5,000 pixels would become 256 x 1,280,000 before its crop, so only the box is computed. Not for every image:
+    # Pillow takes box corners in single precision and orders its two passes by cost, so levels would differ by a few.
     down, across = image.height / size[0], image.width / size[1]
     right, bottom = min((left + width) * across, image.width), min((top + height) * down, image.height)
     return np.array(image.resize((width, height), _FILTERS[interpolation], box=(left * across, top * down, right, bottom)))
@@ -129,7 +194,7 @@ def _tf_bilinear(image_HWC: Pixels, size: tuple[int, int], box: Box) -> Pixels:
 def _tf_neighbours(
     length: int, resized: int, first: int, count: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """For `count` output pixels from `first`: the input pixels before and after each, and how far it is from the first one."""
+    """For `count` output pixels from `first`: the input pixels before and after each, and the distance from the one before."""
     scale = np.float32(length) / np.float32(resized)
     half = np.float32(0.5)
     position = (np.arange(first, first + count, dtype=np.float32) + half) * scale - half
@@ -140,14 +205,11 @@ def _tf_neighbours(
 
 
 def _lerp(
-    start: NDArray[np.uint8] | NDArray[np.float32], end: NDArray[np.uint8] | NDArray[np.float32], share: NDArray[np.float32]
+    start: NDArray[np.uint8] | NDArray[np.float32], end: NDArray[np.uint8] | NDArray[np.float32], weight: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     first = start.astype(np.float32)
-    between: NDArray[np.float32] = first + (end.astype(np.float32) - first) * share
+    between: NDArray[np.float32] = first + (end.astype(np.float32) - first) * weight
     return between
-
-
-_TRIES = 10
 
 
 def training_transform(
@@ -159,24 +221,24 @@ def training_transform(
     limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
     channels: int = 3,
 ) -> Pixels:
-    """One augmented view, uint8 [H, W, C] of `config.image_size`, of an image file's bytes or of decoded pixels.
+    """Crop and augment an image file or pixels at random: uint8 [H, W, C] of `config.image_size`.
 
-    A JPEG is decoded no further down than the crop reaches. Where the image is at least twice the view on both sides and the
-    crop covers the view, it is also decoded by libjpeg's quicker arithmetic, and at 1/2, 1/4 or 1/8 of its size as long as the
-    crop still covers the view; the crop then lies on the grid of that reduction. The view is that of a whole decode, crop and
-    resize: exactly for smaller images, and to about one level on average for these.
-    The random choices are drawn in this order: crop, flip, RandAugment, colour jitter, erasing.
+    The rows of a JPEG below the crop are not decoded. If the image is at least twice the output on both sides and the crop covers
+    the output, the JPEG is also decoded with libjpeg's faster arithmetic, and at 1/2, 1/4 or 1/8 of its size as long as the crop
+    still covers the output; the crop then lies on the grid of that reduction. The result equals that of decoding, cropping and
+    resizing the whole image: exactly for smaller images, within about one level on average for these.
+    Random choices are drawn in this order: crop, flip, RandAugment, colour jitter, erasing.
     """
     if config.crop == "inception":
-        view_HWC = _inception_view(content, config, rng, name=name, limits=limits, channels=channels)
+        image_HWC = _inception_crop(content, config, rng, name=name, limits=limits, channels=channels)
     else:
-        view_HWC = _whole_view(content, config, rng, name=name, limits=limits, channels=channels)
+        image_HWC = _scaled_crop(content, config, rng, name=name, limits=limits, channels=channels)
     if rng.random() < config.flip:
-        view_HWC = mirror(view_HWC)
-    return distort(view_HWC, config, rng)
+        image_HWC = mirror(image_HWC)
+    return distort(image_HWC, config, rng)
 
 
-def _inception_view(
+def _inception_crop(
     content: bytes | Pixels, config: Augment, rng: np.random.Generator, *, name: str, limits: DecodeLimits, channels: int
 ) -> Pixels:
     header = check(content, name=name, limits=limits) if isinstance(content, bytes) else None
@@ -193,16 +255,16 @@ def _inception_view(
 
 
 def _box(height: int, width: int, rng: np.random.Generator, config: Augment, header: Header | None = None) -> tuple[Box, Reduction]:
-    """The box to show and how far a JPEG may be reduced for it; every kind of source gets the box a JPEG would get."""
+    """The box to crop and how far a JPEG may be reduced for it; every image format gets the box that a JPEG would get."""
     box = inception_box(height, width, rng, config)
     return snap(box, config.image_size, header) if _economical((height, width), config) else (box, 1)
 
 
 def _economical(size: tuple[int, int], config: Augment) -> bool:
-    """Whether an image of (height, width) `size` is at least twice the view, so that a JPEG need not be decoded in full.
+    """Whether an image of (height, width) `size` is at least twice the output, so that a JPEG need not be decoded in full.
 
-    It goes by the image and not by the crop: of a set of small images every view is exact, and may be made from a cache.
-    The lack of antialiasing is what tf-bilinear is asked for, and a reduction would bring it back.
+    This depends on the image and not on the crop, so that a dataset of small images is always exact and can be cached.
+    tf-bilinear is used for its lack of antialiasing, which a reduction would undo.
     """
     height, width = config.image_size
     return config.interpolation != "tf-bilinear" and _covers(size, (2 * height, 2 * width))
@@ -212,7 +274,7 @@ def _covers(size: tuple[int, int], other: tuple[int, int]) -> bool:
     return size[0] >= other[0] and size[1] >= other[1]
 
 
-def _whole_view(
+def _scaled_crop(
     content: bytes | Pixels, config: Augment, rng: np.random.Generator, *, name: str, limits: DecodeLimits, channels: int
 ) -> Pixels:
     size = (config.resize_to, config.resize_to) if config.crop == "random" else config.image_size
@@ -237,16 +299,16 @@ def _decoded(
 
 
 def inception_box(height: int, width: int, rng: np.random.Generator, config: Augment) -> Box:
-    """A box whose area and aspect ratio are drawn from `config.area` (evenly) and `config.aspect` (evenly in its logarithm).
+    """A random box: its area is uniform in `config.area`, the logarithm of its aspect ratio uniform in `config.aspect`.
 
-    Ten tries are made for one that fits ("Going deeper with convolutions", Szegedy et al., 2014, sec. 6, as everyone draws it
-    since); then the largest central box with an allowed aspect ratio is taken.
+    After ten boxes that do not fit ("Going deeper with convolutions", Szegedy et al., 2014, sec. 6, as commonly implemented), the
+    largest central box with an allowed aspect ratio is taken.
     """
     least_area, most_area = config.area
     low, high = math.log(config.aspect[0]), math.log(config.aspect[1])
     for _ in range(_TRIES):
-        share, slope = rng.random(2)
-        area = (least_area + (most_area - least_area) * share) * height * width
+        size, slope = rng.random(2)
+        area = (least_area + (most_area - least_area) * size) * height * width
         aspect = math.exp(low + (high - low) * slope)
         box_height, box_width = round(math.sqrt(area / aspect)), round(math.sqrt(area * aspect))
         if 0 < box_height <= height and 0 < box_width <= width:
@@ -257,13 +319,13 @@ def inception_box(height: int, width: int, rng: np.random.Generator, config: Aug
 
 
 def random_box(height: int, width: int, size: tuple[int, int], rng: np.random.Generator) -> Box:
-    """A box of (height, width) `size` anywhere inside an image, every place alike."""
+    """A box of (height, width) `size` at a uniformly random place inside an image."""
     down, across = rng.random(2)
     return int(down * (height - size[0] + 1)), int(across * (width - size[1] + 1)), *size
 
 
 def cut(image_HWC: Pixels, box: Box) -> Pixels:
-    """The pixels of a box, as a view."""
+    """The pixels of a box, without a copy."""
     top, left, height, width = box
     return image_HWC[top : top + height, left : left + width]
 
@@ -277,12 +339,14 @@ def pad(image_HWC: Pixels, padding: int, fill: int) -> Pixels:
 
 
 def mirror(image_HWC: Pixels) -> Pixels:
-    """Left and right exchanged."""
+    """Flip the image horizontally."""
     return _pixels(_tensor(image_HWC).flip(3))
 
 
 def scale(image_HWC: Pixels, size: tuple[int, int], interpolation: Interpolation) -> Pixels:
-    """The image scaled to (height, width) `size` by torch's integer kernel: within two levels of Pillow, thrice as fast."""
+    """Scale the image to (height, width) `size` by torch's integer kernel: within two levels of Pillow, three times as fast."""
+    import torch.nn.functional as F
+
     if image_HWC.shape[:2] == size:
         return owned(image_HWC)
     mode = "bicubic" if interpolation == "bicubic" else "bilinear"
@@ -291,7 +355,9 @@ def scale(image_HWC: Pixels, size: tuple[int, int], interpolation: Interpolation
 
 
 def _tensor(image_HWC: Pixels) -> torch.Tensor:
-    """[1, C, H, W] over the same memory, in the channels-last order that torch has fast uint8 kernels for."""
+    """[1, C, H, W] over the same memory, in the channels-last layout that torch has fast uint8 kernels for."""
+    import torch
+
     return torch.from_numpy(owned(image_HWC))[None].permute(0, 3, 1, 2)
 
 
@@ -300,73 +366,14 @@ def _pixels(image_1CHW: torch.Tensor) -> Pixels:
     return np.ascontiguousarray(pixels_HWC)
 
 
-# From an image of any origin to the pixels the model is fed with: decoded, brought to its channels, resized and cut.
-#
-# Needs no torch, so that worker processes of a loader start at once.
-# Axes: H height, W width, C channels.
+def normalise(images_BHWC: torch.Tensor, config: Preprocess, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """uint8 [B, H, W, C] to `dtype` (float32 if None) [B, C, H, W]: (pixel / 255 - mean) / std, on the batch's device.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationTransform:
-    """The view of an image in evaluation: no randomness, the whole image decoded at full size. A loader's view."""
-
-    preprocess: Preprocess
-    limits: DecodeLimits
-
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
-        """uint8 [H, W, C] of the model's size."""
-        return self.see(sample.content, name=sample.name)
-
-    def see(self, content: bytes | Pixels, *, name: str) -> Pixels:
-        """The same of an encoded file or of pixels (H, W) or (H, W, C); DataError, with the name, where it cannot be."""
-        channels = self.preprocess.channels
-        if isinstance(content, bytes):
-            image_HWC = decode(content, name=name, limits=self.limits, channels=channels)
-        else:
-            image_HWC = fit_channels(content, channels, name=name)
-        return preprocess(image_HWC, self.preprocess)
-
-    def feed(self) -> Feed:
-        """As a loader wants it."""
-        return Feed(view=self, shape=(*self.preprocess.image_size, self.preprocess.channels))
-
-
-def fit_channels(pixels: Pixels, channels: int, *, name: str) -> Pixels:
-    """Pixels (H, W) or (H, W, C) in so many channels.
-
-    Grey becomes RGB by repetition, RGB becomes grey by its luma, and a fourth channel is opacity: laid on white, or full where
-    it is missing. Any other number of channels must already be right.
+    The computation is in float32 for every `dtype`, so half precision loses only the last rounding. With mean and std of 0.5 the
+    result equals the official (pixel - 127.5) / 127.5 bit for bit.
     """
-    image_HWC = pixels[:, :, None] if pixels.ndim == 2 else pixels
-    if image_HWC.dtype != np.uint8 or image_HWC.ndim != 3 or 0 in image_HWC.shape:
-        raise DataError(
-            f"{name} must be uint8 pixels [height, width, channels], not {pixels.dtype} {list(pixels.shape)}",
-            hint="scale floating-point pixels to 0..255 and round them, or give the encoded file",
-        )
-    given = image_HWC.shape[2]
-    if given == channels:
-        return owned(image_HWC)
-    if given not in (1, 3, 4) or channels not in (1, 3, 4):
-        raise DataError(f"{name} has {given} channels and the model takes {channels}")
-    if given == 1:
-        return in_channels(np.repeat(image_HWC, 3, axis=2), channels) if channels == 4 else np.repeat(image_HWC, 3, axis=2)
-    if given == 4:
-        opaque = Image.new("RGBA", image_HWC.shape[1::-1], (255, 255, 255, 255))
-        image_HWC = np.asarray(Image.alpha_composite(opaque, Image.fromarray(owned(image_HWC))).convert("RGB"))
-    return in_channels(owned(image_HWC), channels)
+    import torch
 
-
-# The last step before the model, done in float on the model's own device: uint8 pixels to normalised channels.
-#
-# Axes: B batch, H height, W width, C channels.
-
-
-def normalise(images_BHWC: torch.Tensor, config: Preprocess, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """uint8 [B, H, W, C] to `dtype` [B, C, H, W], (pixel / 255 - mean) / std, on the device the batch is on.
-
-    Computed in float32 whatever `dtype`, so that half precision loses only its last rounding. With mean and std of 0.5 this is
-    the official (pixel - 127.5) / 127.5 to the bit.
-    """
     if images_BHWC.dtype != torch.uint8 or images_BHWC.ndim != 4:
         raise DataError(
             f"a batch must be uint8 [batch, height, width, channels], not {images_BHWC.dtype} {list(images_BHWC.shape)}"
@@ -378,51 +385,4 @@ def normalise(images_BHWC: torch.Tensor, config: Preprocess, dtype: torch.dtype 
     images_BCHW = images_BHWC.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
     images_BCHW -= mean_C11.to(images_BCHW)
     images_BCHW /= std_C11.to(images_BCHW)
-    return images_BCHW.to(dtype)
-
-
-# What a training or evaluation loader feeds on, as picklable values.
-#
-# Axes: H height, W width, C channels.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingTransform:
-    """One augmented view of an image."""
-
-    augment: Augment
-    channels: int
-    limits: DecodeLimits
-
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Pixels:
-        content = sample.content
-        if not isinstance(content, bytes):
-            content = fit_channels(content, self.channels, name=sample.name)
-        return training_transform(content, self.augment, rng, name=sample.name, limits=self.limits, channels=self.channels)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeImage:
-    """All pixels of an image, for who keeps decoded images."""
-
-    channels: int
-    limits: DecodeLimits
-
-    def __call__(self, sample: Sample) -> Pixels:
-        if isinstance(sample.content, bytes):
-            return decode(sample.content, name=sample.name, limits=self.limits, channels=self.channels)
-        return fit_channels(sample.content, self.channels, name=sample.name)
-
-
-def training_feed(augment: Augment, *, channels: int, limits: DecodeLimits) -> Feed:
-    """What a training loader needs to know."""
-    whole = WholeImage(channels=channels, limits=limits)
-    view = TrainingTransform(augment=augment, channels=channels, limits=limits)
-    return Feed(view=view, shape=(*augment.image_size, channels), decode=whole, settings=repr(whole))
-
-
-def evaluation_feed(config: Preprocess, *, limits: DecodeLimits) -> Feed:
-    """What a loader needs to know that looks at the same images again and again."""
-    whole = WholeImage(channels=config.channels, limits=limits)
-    view = EvaluationTransform(preprocess=config, limits=limits)
-    return Feed(view=view, shape=(*config.image_size, config.channels), decode=whole, settings=repr(whole))
+    return images_BCHW if dtype is None else images_BCHW.to(dtype)

@@ -24,8 +24,9 @@ from torch.export import Dim, ExportedProgram
 
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.data import DecodeLimits, SyntheticConfig
-from vitlab.config.model import ModelConfig, PositionResize, ResNetConfig, ViTConfig
-from vitlab.config.variants import called
+from vitlab.config.model import ModelConfig
+from vitlab.config.resnet import ResNetConfig
+from vitlab.config.vit import PositionResize, ViTConfig
 from vitlab.data.dataset import Dataset
 from vitlab.data.synthetic.dataset import images
 from vitlab.data.transforms import EvaluationTransform, normalise
@@ -295,7 +296,7 @@ def _free_sides(config: ModelConfig) -> tuple[tuple[int, int], dict[int, Any]]:
     if isinstance(config, ResNetConfig):
         return (32, 32), {1: Dim("height", min=32, max=_MOST_PATCHES * 32), 2: Dim("width", min=32, max=_MOST_PATCHES * 32)}
     if not isinstance(config, ViTConfig):
-        raise ConfigError(f"{called(config)} is exported for one size", hint="export without dynamic_size")
+        raise ConfigError(f"{config.title} is exported for one size", hint="export without dynamic_size")
     if config.pad:
         raise ConfigError("a model that pads its images is exported for one size", hint="export without dynamic_size")
     down, across = config.step
@@ -344,7 +345,7 @@ def generated_images(checkpoint: Checkpoint, *, count: int, image_size: tuple[in
     config = SyntheticConfig(
         kind="contours",
         classes=count,
-        examples=1,
+        samples_per_class=1,
         image_size=checkpoint.preprocess.image_size if image_size is None else image_size,
         channels=3 if channels == 3 else 1,
     )

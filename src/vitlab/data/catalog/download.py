@@ -210,7 +210,7 @@ def _opener() -> urllib.request.OpenerDirector:
 _CHUNK = 2**20
 
 
-def sum_of(path: Path, algorithm: str, *, tell: ProgressCallback = silent) -> str:
+def sum_of(path: Path, algorithm: str, *, progress: ProgressCallback = silent) -> str:
     """The checksum of a file in hexadecimal digits; `algorithm` is sha256 or md5."""
     made = hashlib.new(algorithm, usedforsecurity=algorithm != "md5")
     total, done = path.stat().st_size, 0
@@ -219,11 +219,11 @@ def sum_of(path: Path, algorithm: str, *, tell: ProgressCallback = silent) -> st
         while chunk := file.read(_CHUNK):
             made.update(chunk)
             done += len(chunk)
-            tell(what, done, total)
+            progress(what, done, total)
     return made.hexdigest()
 
 
-def fault_of(path: Path, checksum: str | None, *, size: int | None, tell: ProgressCallback = silent) -> str | None:
+def fault_of(path: Path, checksum: str | None, *, size: int | None, progress: ProgressCallback = silent) -> str | None:
     """What is wrong with a file, in words; None where its bytes are the ones they should be.
 
     `checksum` is `sha256:...` or `md5:...`; None asks for the size alone.
@@ -234,7 +234,7 @@ def fault_of(path: Path, checksum: str | None, *, size: int | None, tell: Progre
     if checksum is None:
         return None
     algorithm, _, digest = checksum.partition(":")
-    seen = sum_of(path, algorithm, tell=tell)
+    seen = sum_of(path, algorithm, progress=progress)
     return None if seen == digest else f"its {algorithm} is {seen}, and should be {digest}"
 
 
@@ -281,13 +281,13 @@ class Patience:
         at_least("timeout", self.timeout, 0.001)
 
 
-def download(file: RemoteFile, target: Path, *, patience: Patience | None = None, tell: ProgressCallback = silent) -> str:
+def download(file: RemoteFile, target: Path, *, patience: Patience | None = None, progress: ProgressCallback = silent) -> str:
     """Bring `file` to the path `target`, which does not exist before it is whole, and return its SHA-256.
 
     It is held to the checksum of the catalogue; where that has none, to the one that the first download recorded in
     `NAME.sha256`; and where that is this one, the sum that is seen is recorded.
     """
-    job = _Job(file=file, target=target, expected=file.checksum or recorded(target), tell=tell)
+    job = _Job(file=file, target=target, expected=file.checksum or recorded(target), progress=progress)
     with _partial(target) as out:
         resumed = _length(out) > 0
         job.from_somewhere(out, patience or Patience())
@@ -306,11 +306,11 @@ def download(file: RemoteFile, target: Path, *, patience: Patience | None = None
         return job.finish(out)
 
 
-def take(given: Path, file: RemoteFile, target: Path, *, tell: ProgressCallback = silent) -> str:
+def take(given: Path, file: RemoteFile, target: Path, *, progress: ProgressCallback = silent) -> str:
     """Put a file that was downloaded by other means at `target`, verified like any other; its SHA-256."""
-    job = _Job(file=file, target=target, expected=file.checksum or recorded(target), tell=tell)
+    job = _Job(file=file, target=target, expected=file.checksum or recorded(target), progress=progress)
     try:
-        fault = fault_of(given, job.expected, size=file.size, tell=tell)
+        fault = fault_of(given, job.expected, size=file.size, progress=progress)
         dataset = given.open("rb")
     except OSError as error:
         raise DataError(f"{given} cannot be read: {error.strerror}") from error
@@ -357,7 +357,7 @@ class _Job:
     file: RemoteFile
     target: Path
     expected: str | None
-    tell: ProgressCallback
+    progress: ProgressCallback
 
     def from_somewhere(self, out: FileIO, patience: Patience) -> None:
         """Fill the partial file from the first address that gives it."""
@@ -377,7 +377,7 @@ class _Job:
 
     def fault(self, out: FileIO) -> str | None:
         """What is wrong with the bytes that were fetched."""
-        return fault_of(Path(out.name), self.expected, size=self.file.size, tell=self.tell)
+        return fault_of(Path(out.name), self.expected, size=self.file.size, progress=self.progress)
 
     def finish(self, out: FileIO) -> str:
         """Give a verified file its name, durably: bytes, then name, then folder."""
@@ -452,13 +452,13 @@ class _Job:
         version = _Version(address=answer.address, total=answer.total, version=answer.version)
         with _room(self.target, None if total is None else total - have):
             _about(self.target).write_text(json.dumps(asdict(version)), encoding="utf-8")
-            self.tell(f"downloading {self.file.name}", have, total)
+            self.progress(f"downloading {self.file.name}", have, total)
             for chunk in answer.chunks(_CHUNK):
                 have += len(chunk)
                 if total is not None and have > total:
                     raise RefusedError(f"{answer.address} gives more than the {total:,} bytes it should")
                 _write_all(out, chunk)
-                self.tell(f"downloading {self.file.name}", have, total)
+                self.progress(f"downloading {self.file.name}", have, total)
 
 
 def _write_all(file: FileIO, data: bytes) -> None:

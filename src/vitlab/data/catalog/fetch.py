@@ -11,7 +11,7 @@ from typing import Literal
 
 from vitlab.data.catalog.download import Patience, by_hand, download, fault_of, recorded, sum_of, take
 from vitlab.data.catalog.sets import Arrangement, PublicSet, RemoteFile
-from vitlab.data.dataset import PARTS, UNDECLARED
+from vitlab.data.dataset import SPLITS, UNDECLARED
 from vitlab.data.readers.manifest import CLASSES_NAME
 from vitlab.data.readers.matfile import list_arrays, read_array
 from vitlab.data.readers.vtab import CLEVR_DISTANCES, KITTI_CLASSES, clevr_distance, open_kitti, read_scenes
@@ -49,7 +49,7 @@ def fetch(
     *,
     given: Sequence[Path] = (),
     patience: Patience | None = None,
-    tell: ProgressCallback = silent,
+    progress: ProgressCallback = silent,
 ) -> Fetched:
     """Bring the files of a set to `folder`, verified, and unpack and list them as its spelling needs.
 
@@ -64,15 +64,15 @@ def fetch(
         target = folder / file.name
         origin: Origin
         if target.exists():
-            origin, digest = "already there", _verified(file, target, tell)
+            origin, digest = "already there", _verified(file, target, progress)
         elif file.name in found:
-            origin, digest = "given", take(found[file.name], file, target, tell=tell)
+            origin, digest = "given", take(found[file.name], file, target, progress=progress)
         else:
-            origin, digest = "downloaded", download(file, target, patience=patience, tell=tell)
+            origin, digest = "downloaded", download(file, target, patience=patience, progress=progress)
         size = target.stat().st_size
         fetched.append(FetchedFile(name=file.name, bytes=size, sha256=digest, origin=origin, trusted=file.checksum is not None))
 
-    arrange(entry, folder, tell=tell)
+    arrange(entry, folder, progress=progress)
     data = None if entry.spelling is None else entry.spelling.format(folder=folder)
     return Fetched(folder=folder, files=tuple(fetched), data=data)
 
@@ -98,12 +98,12 @@ def _named(given: Sequence[Path], entry: PublicSet) -> dict[str, Path]:
     return found
 
 
-def _verified(file: RemoteFile, target: Path, tell: ProgressCallback) -> str:
+def _verified(file: RemoteFile, target: Path, progress: ProgressCallback) -> str:
     expected = file.checksum or recorded(target)
     try:
-        fault = fault_of(target, expected, size=file.size, tell=tell)
+        fault = fault_of(target, expected, size=file.size, progress=progress)
         digest = (expected or "").partition("sha256:")[2]
-        seen = digest or sum_of(target, "sha256", tell=tell)
+        seen = digest or sum_of(target, "sha256", progress=progress)
     except OSError as error:
         raise DataError(f"{target} cannot be read: {error.strerror}") from error
     if fault is not None:
@@ -121,62 +121,62 @@ Row = tuple[str, str, str]
 """path, label, split (empty where there is none)"""
 
 
-def arrange(entry: PublicSet, folder: Path, *, tell: ProgressCallback = silent) -> None:
+def arrange(entry: PublicSet, folder: Path, *, progress: ProgressCallback = silent) -> None:
     """Make what `entry.spelling` reads out of the files of a set that lie in `folder`."""
     archives = [folder / file.name for file in entry.files]
-    _STEPS[entry.arrangement](folder, archives, tell)
+    _STEPS[entry.arrangement](folder, archives, progress)
 
 
-def _nothing(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
+def _nothing(folder: Path, archives: Sequence[Path], progress: ProgressCallback) -> None:
     """The files are read as they are."""
 
 
-def _unpacked(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
-    _unpack(archives[0], folder / _UNPACKED, tell)
+def _unpacked(folder: Path, archives: Sequence[Path], progress: ProgressCallback) -> None:
+    _unpack(archives[0], folder / _UNPACKED, progress)
 
 
-def _pets(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
-    _unpack(archives[0], folder / "images", tell)
-    _unpack(archives[1], folder / "annotations", tell)
+def _pets(folder: Path, archives: Sequence[Path], progress: ProgressCallback) -> None:
+    _unpack(archives[0], folder / "images", progress)
+    _unpack(archives[1], folder / "annotations", progress)
     rows, classes = [], {}
-    for part, name in (("train", "trainval.txt"), ("test", "test.txt")):
+    for split, name in (("train", "trainval.txt"), ("test", "test.txt")):
         for line in _lines(folder / "annotations" / "annotations" / name):
             stem, number = line.split()[:2]  # Abyssinian_100 1 1 1: image, class from 1, species, breed
             breed = stem.rpartition("_")[0]
             classes[int(number)] = breed
-            rows.append((f"images/images/{stem}.jpg", breed, part))
+            rows.append((f"images/images/{stem}.jpg", breed, split))
     _write(folder / "labels.csv", rows, [classes[number] for number in sorted(classes)])
 
 
-def _flowers102(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
-    _unpack(archives[0], folder / _UNPACKED, tell)
+def _flowers102(folder: Path, archives: Sequence[Path], progress: ProgressCallback) -> None:
+    _unpack(archives[0], folder / _UNPACKED, progress)
     labels = _whole_numbers(archives[1], "labels")
     rows = [
-        (f"{_UNPACKED}/jpg/image_{image:05d}.jpg", FLOWERS[labels[image - 1] - 1], part)
-        for part, name in (("train", "trnid"), ("val", "valid"), ("test", "tstid"))
+        (f"{_UNPACKED}/jpg/image_{image:05d}.jpg", FLOWERS[labels[image - 1] - 1], split)
+        for split, name in (("train", "trnid"), ("val", "valid"), ("test", "tstid"))
         for image in _whole_numbers(archives[2], name)
     ]
     _write(folder / "labels.csv", rows, FLOWERS)
 
 
-def _dtd(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
-    _unpack(archives[0], folder / _UNPACKED, tell)
+def _dtd(folder: Path, archives: Sequence[Path], progress: ProgressCallback) -> None:
+    _unpack(archives[0], folder / _UNPACKED, progress)
     rows = [
-        (f"{_UNPACKED}/dtd/images/{line}", line.partition("/")[0], part)
-        for part in ("train", "val", "test")
-        for line in _lines(folder / _UNPACKED / "dtd" / "labels" / f"{part}1.txt")
+        (f"{_UNPACKED}/dtd/images/{line}", line.partition("/")[0], split)
+        for split in ("train", "val", "test")
+        for line in _lines(folder / _UNPACKED / "dtd" / "labels" / f"{split}1.txt")
     ]
     _write(folder / "labels.csv", rows)
 
 
-def _caltech101(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
-    _unpack(archives[0], folder / _UNPACKED, tell)
-    _unpack(folder / _UNPACKED / "caltech-101" / "101_ObjectCategories.tar.gz", folder / "images", tell)
+def _caltech101(folder: Path, archives: Sequence[Path], progress: ProgressCallback) -> None:
+    _unpack(archives[0], folder / _UNPACKED, progress)
+    _unpack(folder / _UNPACKED / "caltech-101" / "101_ObjectCategories.tar.gz", folder / "images", progress)
 
 
-def _sun397(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
-    _unpack(archives[0], folder / _UNPACKED, tell)
-    _unpack(archives[1], folder / "partitions", tell)
+def _sun397(folder: Path, archives: Sequence[Path], progress: ProgressCallback) -> None:
+    _unpack(archives[0], folder / _UNPACKED, progress)
+    _unpack(archives[1], folder / "partitions", progress)
     root = folder / _UNPACKED / "SUN397"
     # ClassName.txt has /a/abbey, /a/access_road, ... and /b/bow_window/indoor: the letter is an index, the rest the name.
     classes = [line.strip("/") for line in _lines(root / "ClassName.txt")]
@@ -188,28 +188,28 @@ def _sun397(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> N
     _write(folder / "labels.csv", rows, [path.partition("/")[2] for path in classes])
 
 
-def _kitti(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
+def _kitti(folder: Path, archives: Sequence[Path], progress: ProgressCallback) -> None:
     for archive, name in zip(archives, ("images", "annotations", "devkit"), strict=True):
-        _unpack(archive, folder / name, tell)
+        _unpack(archive, folder / name, progress)
     dataset = open_kitti(folder)
-    parts = ["" if code == UNDECLARED else PARTS[code] for code in dataset.parts.tolist()]
+    splits = ["" if code == UNDECLARED else SPLITS[code] for code in dataset.splits.tolist()]
     rows = [
-        (Path(dataset.name(index)).relative_to(folder).as_posix(), KITTI_CLASSES[code], part)
-        for index, (code, part) in enumerate(zip(dataset.table.codes.tolist(), parts, strict=True))
+        (Path(dataset.name(index)).relative_to(folder).as_posix(), KITTI_CLASSES[code], split)
+        for index, (code, split) in enumerate(zip(dataset.table.codes.tolist(), splits, strict=True))
     ]
     _write(folder / "labels.csv", rows, KITTI_CLASSES)
 
 
-def _clevr(folder: Path, archives: Sequence[Path], tell: ProgressCallback) -> None:
-    _unpack(archives[0], folder / _UNPACKED, tell)
+def _clevr(folder: Path, archives: Sequence[Path], progress: ProgressCallback) -> None:
+    _unpack(archives[0], folder / _UNPACKED, progress)
     if (folder / "count.csv").is_file() and (folder / "distance.csv").is_file():
         return
     counts, distances = [], []
-    for part in ("train", "val"):
-        for name, depths in read_scenes(folder / _UNPACKED / "CLEVR_v1.0" / "scenes" / f"CLEVR_{part}_scenes.json"):
-            path = f"{_UNPACKED}/CLEVR_v1.0/images/{part}/{name}"
-            counts.append((path, f"{len(depths)} objects", part))
-            distances.append((path, CLEVR_DISTANCES[clevr_distance(depths)], part))
+    for split in ("train", "val"):
+        for name, depths in read_scenes(folder / _UNPACKED / "CLEVR_v1.0" / "scenes" / f"CLEVR_{split}_scenes.json"):
+            path = f"{_UNPACKED}/CLEVR_v1.0/images/{split}/{name}"
+            counts.append((path, f"{len(depths)} objects", split))
+            distances.append((path, CLEVR_DISTANCES[clevr_distance(depths)], split))
     _write(folder / "count.csv", counts)
     _write(folder / "distance.csv", distances)
 
@@ -227,10 +227,10 @@ _STEPS: dict[Arrangement, Callable[[Path, Sequence[Path], ProgressCallback], Non
 }
 
 
-def _unpack(archive: Path, target: Path, tell: ProgressCallback) -> None:
+def _unpack(archive: Path, target: Path, progress: ProgressCallback) -> None:
     if target.is_dir():
         return  # `extract` makes it whole or not at all
-    tell(f"unpacking {archive.name}", 0, None)
+    progress(f"unpacking {archive.name}", 0, None)
     extract(archive, target)
 
 

@@ -1,4 +1,4 @@
-"""A report of a data set: what is broken, what is there twice or in two parts, how classes and sizes are spread.
+"""A report of a data set: what is broken, what is there twice or in two splits, how classes and sizes are spread.
 
 report = check("pets/")
 report.problems()          # what should be repaired before training, a sentence each
@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from PIL import GifImagePlugin
 
 from vitlab.config.data import DecodeLimits, ImageFormat, SplitRule
-from vitlab.data.dataset import PARTS, UNDECLARED, Dataset, ListedDataset, Offenders, Sample
+from vitlab.data.dataset import SPLITS, UNDECLARED, Dataset, Faults, ImageDataset, RawSample
 from vitlab.data.decode import Header, check, decode
 from vitlab.data.jpeg import orientation_of
 from vitlab.data.opening import open_dataset
 from vitlab.data.quality.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
 from vitlab.data.readers.folder import DiskContents, LeftOut, class_folders, walk_images
 from vitlab.data.readers.recognise import parse_spec
-from vitlab.data.split import assign_parts
+from vitlab.data.split import assign_splits
 from vitlab.errors import DataError
 from vitlab.io.digests import digest
 from vitlab.io.prefetch import chunks, prefetched
@@ -41,10 +41,10 @@ _UNBALANCED = 10.0  # times as many images in the largest class as in the smalle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image by its name, the part it belongs to, and its label or labels in words; None where there is none."""
+    """An image by its name, the split it belongs to, and its label or labels in words; None where there is none."""
 
     name: str
-    part: str | None
+    split: str | None
     label: str | None
 
 
@@ -68,7 +68,7 @@ class Broken:
 class Twins:
     """Images that are the same: `exact` in every byte, or nearly, with the least correlation of two of their thumbnails.
 
-    `mirrored` where some are so only in a mirror; `leak` where they are in different parts; `conflict` where their labels differ.
+    `mirrored` where some are so only in a mirror; `leak` where they are in different splits; `conflict` where their labels differ.
     """
 
     exact: bool
@@ -81,11 +81,11 @@ class Twins:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCount:
-    """How many images a class has, in each part and in all."""
+    """How many images a class has, in each split and in all."""
 
     label: str
     total: int
-    parts: dict[str, int]
+    splits: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +124,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All of it. `parts` and `stored` (format and colours) count images; `sizes` is None where no image is sound."""
+    """All of it. `splits` and `stored` (format and colours) count images; `sizes` is None where no image is sound."""
 
     data: str
     images: int
-    parts: dict[str, int]
+    splits: dict[str, int]
     faults: tuple[Fault, ...]
     broken: tuple[Broken, ...]
     twins: tuple[Twins, ...]
@@ -149,15 +149,15 @@ class Report:
         leaks = [twins for twins in self.twins if twins.leak]
         near_leaks = sum(not twins.exact for twins in leaks)
         within = [twins for twins in self.twins if twins.exact and not twins.leak]
-        gone = [(entry.label, part) for entry in self.classes if entry.total for part, count in entry.parts.items() if not count]
+        gone = [(entry.label, split) for entry in self.classes if entry.total for split, count in entry.splits.items() if not count]
         found: list[tuple[ProblemKind, int, str]] = [
             ("layout", len(self.faults), "faults in the layout, for which training would refuse the data"),
             ("broken", len(self.broken), "images cannot be decoded"),
-            ("leak", len(leaks), f"groups of the same image are in more than one part ({near_leaks:,} of them near duplicates)"),
+            ("leak", len(leaks), f"groups of the same image are in more than one split ({near_leaks:,} of them near duplicates)"),
             ("conflict", sum(twins.conflict for twins in self.twins), "groups of the same image have different labels"),
-            ("duplicate", len(within), "groups of identical files are within one part"),
+            ("duplicate", len(within), "groups of identical files are within one split"),
             ("empty class", sum(not entry.total for entry in self.classes), "classes have no image"),
-            ("missing class", len(gone), "times a class has no image in a part"),
+            ("missing class", len(gone), "times a class has no image in a split"),
         ]
         return [Problem(kind=kind, count=count, said=f"{count:,} {said}") for kind, count, said in found if count]
 
@@ -167,7 +167,7 @@ class Report:
         near = [twins for twins in self.twins if not twins.exact and not twins.leak]
         if near:
             mirrored = sum(twins.mirrored for twins in near)
-            said.append(f"{len(near):,} groups of near duplicates are within one part ({mirrored:,} of them mirrored)")
+            said.append(f"{len(near):,} groups of near duplicates are within one split ({mirrored:,} of them mirrored)")
         if self.imbalance is not None and self.imbalance >= _UNBALANCED:
             said.append(f"the largest class has {self.imbalance:.0f} times as many images as the smallest")
         kinds = Counter(odd.what for odd in self.odd)
@@ -207,7 +207,7 @@ class Look:
     thumb: NDArray[np.uint8] | None
 
 
-def look_at(sample: Sample, limits: DecodeLimits) -> Look:
+def look_at(sample: RawSample, limits: DecodeLimits) -> Look:
     """Decode an image as a whole and say what it is; DataError where it is broken."""
     content = sample.content
     if isinstance(content, bytes):
@@ -299,7 +299,7 @@ def _webp(content: bytes, odd: list[str]) -> tuple[str, bytes]:
     return "colour", exif
 
 
-# Which images of a data set are the same, byte for byte or nearly, and whether that crosses its parts or its labels.
+# Which images of a data set are the same, byte for byte or nearly, and whether that crosses its splits or its labels.
 
 
 def exact_twins(looks: Sequence[Look | None], images: Sequence[Image]) -> list[Twins]:
@@ -311,7 +311,7 @@ def exact_twins(looks: Sequence[Look | None], images: Sequence[Image]) -> list[T
     return [_twins(members, images, likeness=1.0, exact=True) for members in same.values() if len(members) > 1]
 
 
-def near_twins(looks: Sequence[Look | None], images: Sequence[Image], *, tell: ProgressCallback = silent) -> list[Twins]:
+def near_twins(looks: Sequence[Look | None], images: Sequence[Image], *, progress: ProgressCallback = silent) -> list[Twins]:
     """Groups of images that are not the same bytes and show nearly the same; of identical files the first stands for all.
 
     Images too small for a thumbnail, and those with nothing to be seen in them, are left out.
@@ -329,7 +329,7 @@ def near_twins(looks: Sequence[Look | None], images: Sequence[Image], *, tell: P
     kept = np.flatnonzero(~is_flat(thumb_NHW))
     if len(kept) < 2:
         return []
-    pairs = near_pairs(thumb_NHW[kept], tell=tell)
+    pairs = near_pairs(thumb_NHW[kept], progress=progress)
     return [
         _twins(
             [members[kept[place]] for place in group],
@@ -349,7 +349,7 @@ def _twins(
         exact=exact,
         likeness=likeness,
         mirrored=mirrored,
-        leak=len({image.part for image in group if image.part is not None}) > 1,
+        leak=len({image.split for image in group if image.split is not None}) > 1,
         conflict=len({image.label for image in group if image.label is not None}) > 1,
         images=group,
     )
@@ -388,44 +388,44 @@ def check_dataset(
     rule: SplitRule | None = None,
     limits: DecodeLimits | None = None,
     label_column: str | None = None,
-    tell: ProgressCallback = silent,
+    progress: ProgressCallback = silent,
 ) -> Report:
-    """Look at every image of the data that `spec` names, in all its parts, and report.
+    """Look at every image of the data that `spec` names, in all its splits, and report.
 
-    `rule` makes the parts of data that declares none, as it would for training; `limits` are those of the image gate. Every
+    `rule` makes the splits of data that declares none, as it would for training; `limits` are those of the image gate. Every
     image is decoded as a whole. A folder that training would refuse is looked at as far as it goes.
     """
     dataset, faults = _open(spec, label_column)
-    parts, notes = _parts(dataset, rule or SplitRule(), spec)
+    splits, notes = _splits(dataset, rule or SplitRule(), spec)
     images: list[Image] = []
     looks: list[Look | None] = []
     broken = []
     with closing(_looks(dataset, limits or DecodeLimits())) as seen:
         for index, (name, made) in enumerate(seen):
-            images.append(Image(name=name, part=parts[index], label=_label(dataset, index)))
+            images.append(Image(name=name, split=splits[index], label=_label(dataset, index)))
             looks.append(made if isinstance(made, Look) else None)
             if isinstance(made, str):
                 broken.append(Broken(image=images[index], reason=made))
-            tell("looking at images", index + 1, len(dataset))
+            progress("looking at images", index + 1, len(dataset))
     sizes = _sizes(looks)
     if small := sum(look is not None and look.thumb is None for look in looks):
         notes.append(f"{small:,} images are below 32 pixels, too small to be compared for near duplicates")
     return Report(
         data=spec,
         images=len(dataset),
-        parts={part: parts.count(part) for part in PARTS if part in parts},
+        splits={split: splits.count(split) for split in SPLITS if split in splits},
         faults=tuple(faults),
         broken=tuple(broken),
-        twins=(*exact_twins(looks, images), *near_twins(looks, images, tell=tell)),
-        classes=_classes(dataset, parts),
+        twins=(*exact_twins(looks, images), *near_twins(looks, images, progress=progress)),
+        classes=_classes(dataset, splits),
         sizes=sizes,
         stored=dict(Counter(look.stored for look in looks if look is not None).most_common()),
         odd=tuple(_odd(looks, images)),
-        notes=(*(dataset.notes if isinstance(dataset, ListedDataset) else ()), *notes),
+        notes=(*(dataset.notes if isinstance(dataset, ImageDataset) else ()), *notes),
     )
 
 
-class _Collected(Offenders):
+class _Collected(Faults):
     """Keeps the faults of a folder for the report, where others stop at them."""
 
     def __init__(self, where: str) -> None:
@@ -437,8 +437,8 @@ class _Collected(Offenders):
         super().add(place, reason)
         self.faults.append(Fault(place=place, reason=reason))
 
-    def refuse(self, *, hint: str | None = None) -> None:
-        """Go on all the same."""
+    def raise_any(self, *, hint: str | None = None) -> None:
+        """Continue in spite of the faults."""
 
 
 def _open(spec: str, label_column: str | None) -> tuple[Dataset, list[Fault]]:
@@ -453,7 +453,7 @@ def _open(spec: str, label_column: str | None) -> tuple[Dataset, list[Fault]]:
         names, folders = walk_images(root, collected, left_out)
         contents = DiskContents(root, names)
         try:
-            dataset = class_folders(contents, names, where=spec, offenders=collected, left_out=left_out, folders=folders)
+            dataset = class_folders(contents, names, where=spec, faults=collected, left_out=left_out, folders=folders)
         except DataError:
             raise refusal from None  # there is nothing in it to look at
         return dataset, collected.faults
@@ -471,19 +471,19 @@ def _refused_folder(spec: str) -> Path | None:
     return root if kind == "folder" and root.is_dir() else None
 
 
-def _parts(dataset: Dataset, rule: SplitRule, where: str) -> tuple[list[str | None], list[str]]:
-    """The part of each image, as the data declares it or else as the rule makes it, and what there is to say about that."""
-    if not isinstance(dataset, ListedDataset):
+def _splits(dataset: Dataset, rule: SplitRule, where: str) -> tuple[list[str | None], list[str]]:
+    """The split of each image, as the data declares it or else as the rule makes it, and what there is to say about that."""
+    if not isinstance(dataset, ImageDataset):
         return [None] * len(dataset), []
-    codes, notes = dataset.parts, []
+    codes, notes = dataset.splits, []
     if set(codes.tolist()) == {UNDECLARED}:
         try:
-            codes = assign_parts(dataset.digests(), dataset.table, rule, labels=dataset.labels, where=where)
-            notes.append("it declares no parts: these are the ones that training would make by the hash of each image")
+            codes = assign_splits(dataset.digests(), dataset.table, rule, labels=dataset.labels, where=where)
+            notes.append("it declares no splits: these are the ones that training would make by the hash of each image")
         except DataError as refusal:
             first, *others = refusal.message.split("; ")
-            notes.append(f"no parts can be made of it: {first}{'; and so on' if others else ''}")
-    return [None if code == UNDECLARED else PARTS[code] for code in codes.tolist()], notes
+            notes.append(f"no splits can be made of it: {first}{'; and so on' if others else ''}")
+    return [None if code == UNDECLARED else SPLITS[code] for code in codes.tolist()], notes
 
 
 def _looks(dataset: Dataset, limits: DecodeLimits) -> Generator[tuple[str, Look | str], None, None]:
@@ -498,9 +498,9 @@ def _looks(dataset: Dataset, limits: DecodeLimits) -> Generator[tuple[str, Look 
 
 
 def _look(dataset: Dataset, index: int, limits: DecodeLimits) -> tuple[str, Look | str]:
-    name = dataset.name(index) if isinstance(dataset, ListedDataset) else ""
+    name = dataset.name(index) if isinstance(dataset, ImageDataset) else ""
     try:
-        sample = dataset[index]
+        sample = dataset.read(index)
         return sample.name, look_at(sample, limits)
     except DataError as error:
         return name, error.message
@@ -513,19 +513,19 @@ def _label(dataset: Dataset, index: int) -> str | None:
     return None if label is None else dataset.labels[label]
 
 
-def _classes(dataset: Dataset, parts: Sequence[str | None]) -> tuple[ClassCount, ...]:
-    """The images of each class, in each part that has labels."""
+def _classes(dataset: Dataset, splits: Sequence[str | None]) -> tuple[ClassCount, ...]:
+    """The images of each class, in each split that has labels."""
     counts: Counter[tuple[int, str | None]] = Counter()
-    for index, part in enumerate(parts):
+    for index, split in enumerate(splits):
         label = dataset.label(index)
         for code in label if isinstance(label, tuple) else () if label is None else (label,):
-            counts[code, part] += 1
-    present = [part for part in PARTS if any(found == part for _, found in counts)]
+            counts[code, split] += 1
+    present = [split for split in SPLITS if any(found == split for _, found in counts)]
     return tuple(
         ClassCount(
             label=name,
-            total=sum(counts[code, part] for part in (*PARTS, None)),
-            parts={part: counts[code, part] for part in present},
+            total=sum(counts[code, split] for split in (*SPLITS, None)),
+            splits={split: counts[code, split] for split in present},
         )
         for code, name in enumerate(dataset.labels)
     )

@@ -42,7 +42,7 @@ class Shown:
 
 
 def write_sheet(
-    dataset: Dataset, path: Path, *, title: str, count: int = 64, seed: int = 0, side: int = 96, tell: ProgressCallback = silent
+    dataset: Dataset, path: Path, *, title: str, count: int = 64, seed: int = 0, side: int = 96, progress: ProgressCallback = silent
 ) -> Shown:
     """Write a contact sheet of about `count` images as the PNG file `path`, whole or not at all.
 
@@ -59,7 +59,7 @@ def write_sheet(
     for indices in groups:
         for index in indices:
             cells.append(_cell(dataset, index, side))
-            tell("drawing images", len(cells), sum(map(len, groups)))
+            progress("drawing images", len(cells), sum(map(len, groups)))
     sheet = _drawn(cells, title=_heading(title, dataset, groups), side=side, columns=_columns(groups))
     _save(sheet, path)
     return Shown(
@@ -108,7 +108,7 @@ def _cell(dataset: Dataset, index: int, side: int) -> _Cell:
     elif label is not None:
         text = dataset.labels[label]
     try:
-        sample = dataset[index]
+        sample = dataset.read(index)
         content = sample.content
         pixels = decode(content, name=sample.name, at_least=(side, side)) if isinstance(content, bytes) else content
     except DataError:

@@ -69,7 +69,7 @@ def is_flat(thumb_NHW: Thumbnails) -> NDArray[np.bool_]:
     return flat
 
 
-def near_pairs(thumb_NHW: Thumbnails, *, tell: ProgressCallback = silent) -> list[NearPair]:
+def near_pairs(thumb_NHW: Thumbnails, *, progress: ProgressCallback = silent) -> list[NearPair]:
     """Every two thumbnails that show nearly the same, as they are or mirrored. Flat ones should be left out before."""
     weight_NF = _frequencies(thumb_NHW)
     found: dict[tuple[int, int], NearPair] = {}
@@ -78,12 +78,12 @@ def near_pairs(thumb_NHW: Thumbnails, *, tell: ProgressCallback = silent) -> lis
         asked_NF = weight_NF * _MIRROR_F if mirrored else weight_NF
         met: list[Pairs] = []
         for number, band in enumerate(_bands(len(thumb_NHW))):
-            tell("comparing images", number + mirrored * steps // 2, steps)
+            progress("comparing images", number + mirrored * steps // 2, steps)
             met.extend(_meetings(weight_NF, asked_NF, band))
         likely_P2 = _likely(weight_NF, asked_NF, _unique(met))
         for pair in _compared(thumb_NHW, likely_P2, mirrored=mirrored):
             found.setdefault((pair.first, pair.second), pair)
-    tell("comparing images", steps, steps)
+    progress("comparing images", steps, steps)
     return [found[key] for key in sorted(found)]
 
 

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import LabelTable, ListedDataset
+from vitlab.data.dataset import ImageDataset, LabelTable
 from vitlab.errors import DataError
 from vitlab.io.digests import DIGEST_BYTES, Content, Digests, digest_all
 from vitlab.io.names import printable
@@ -135,18 +135,18 @@ class BlockContents:
 
 
 def from_blocks(
-    blocks: Sequence[Block], codes: Sequence[NDArray[np.integer]], parts: Sequence[int], labels: Sequence[str]
-) -> ListedDataset:
-    """A source of blocks that each belong to one part, with the class of each image; refuses labels without a class."""
+    blocks: Sequence[Block], codes: Sequence[NDArray[np.integer]], splits: Sequence[int], labels: Sequence[str]
+) -> ImageDataset:
+    """A source of blocks that each belong to one split, with the class of each image; refuses labels without a class."""
     for block, of_block in zip(blocks, codes, strict=True):
         check_codes(of_block, len(block), len(labels), block.where)
     joined = np.concatenate([np.asarray(of_block, np.int32) for of_block in codes])
-    return ListedDataset(
+    return ImageDataset(
         contents=BlockContents(blocks),
         rows=np.arange(len(joined), dtype=np.int64),
         table=LabelTable(codes=joined),
         labels=tuple(labels),
-        parts=np.repeat(np.array(parts, np.int8), [len(block) for block in blocks]),
+        splits=np.repeat(np.array(splits, np.int8), [len(block) for block in blocks]),
     )
 
 

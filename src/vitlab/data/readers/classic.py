@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import ListedDataset
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.readers.blocks import PixelBlock, Pixels, find_file, from_blocks
 from vitlab.data.readers.manifest import read_bytes, read_classes
 from vitlab.data.readers.matfile import MatArray, list_arrays, read_array
@@ -31,7 +31,7 @@ CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog
 _PIXELS = 3 * 32 * 32
 
 
-def open_cifar(root: Path, kind: CifarKind) -> ListedDataset:
+def open_cifar(root: Path, kind: CifarKind) -> ImageDataset:
     """The images of the binary files in a folder, or in the folder they unpack to; coarse are CIFAR-100's 20 superclasses."""
     hundred = kind != "cifar10"
     labels: Sequence[str] = CIFAR10_CLASSES
@@ -43,9 +43,9 @@ def open_cifar(root: Path, kind: CifarKind) -> ListedDataset:
         labels = read_classes(read_bytes(names), str(names))
     train = ["train.bin"] if hundred else [f"data_batch_{number}.bin" for number in range(1, 6)]
     test = ["test.bin"] if hundred else ["test_batch.bin"]
-    blocks, codes, parts = [], [], []
+    blocks, codes, splits = [], [], []
     missing = []
-    for name, part in [(name, TRAIN) for name in train] + [(name, TEST) for name in test]:
+    for name, split in [(name, TRAIN) for name in train] + [(name, TEST) for name in test]:
         path = find_file(root, [name])
         if path is None:
             missing.append(name)
@@ -53,14 +53,14 @@ def open_cifar(root: Path, kind: CifarKind) -> ListedDataset:
         block, of_block = _opened(path, label_bytes=2 if hundred else 1, column=1 if kind == "cifar100" else 0)
         blocks.append(block)
         codes.append(of_block)
-        parts.append(part)
+        splits.append(split)
     if missing:
         pickled = find_file(root, ["train", "data_batch_1"])
         raise DataError(
             f"{root} lacks {', '.join(missing)}",
             hint="this is the Python version, which is pickled and never read; take the binary version" if pickled else None,
         )
-    return from_blocks(blocks, codes, parts, labels)
+    return from_blocks(blocks, codes, splits, labels)
 
 
 def _opened(path: Path, *, label_bytes: int, column: int) -> tuple[PixelBlock, Pixels]:
@@ -92,10 +92,10 @@ IDX_CLASSES: dict[str, tuple[str, ...]] = {
 _CHUNK = 2**20
 
 
-def open_idx(root: Path, kind: str) -> ListedDataset:
+def open_idx(root: Path, kind: str) -> ImageDataset:
     """The images of `train-images-idx3-ubyte[.gz]` and `t10k-...` in a folder, with the class names of `kind`."""
-    blocks, codes, parts = [], [], []
-    for stem, part in (("train", TRAIN), ("t10k", TEST)):
+    blocks, codes, splits = [], [], []
+    for stem, split in (("train", TRAIN), ("t10k", TEST)):
         images, labels = _file(root, stem, "images", 3), _file(root, stem, "labels", 1)
         if images is None and labels is None:
             continue
@@ -105,10 +105,10 @@ def open_idx(root: Path, kind: str) -> ListedDataset:
         (_,), load_labels = _idx_opened(labels, axes=1)
         blocks.append(PixelBlock(str(images), count, load, shape=(height, width), layout="HW"))
         codes.append(load_labels())
-        parts.append(part)
+        splits.append(split)
     if not blocks:
         raise DataError(f"{root} holds no train-images-idx3-ubyte or t10k-images-idx3-ubyte, with or without .gz")
-    return from_blocks(blocks, codes, parts, IDX_CLASSES[kind])
+    return from_blocks(blocks, codes, splits, IDX_CLASSES[kind])
 
 
 def _file(root: Path, stem: str, what: str, axes: int) -> Path | None:
@@ -169,10 +169,10 @@ def _inflated(path: Path, most: int) -> Iterator[bytes]:
 # SVHN, cropped digits: `train_32x32.mat` and `test_32x32.mat`, read without pickle and without MATLAB's other types.
 
 
-def open_svhn(root: Path) -> ListedDataset:
+def open_svhn(root: Path) -> ImageDataset:
     """The images of both files of a folder. Their label 10 is the digit 0; classes are the digits in order."""
-    blocks, codes, parts = [], [], []
-    for name, part in (("train_32x32.mat", TRAIN), ("test_32x32.mat", TEST)):
+    blocks, codes, splits = [], [], []
+    for name, split in (("train_32x32.mat", TRAIN), ("test_32x32.mat", TEST)):
         path = find_file(root, [name])
         if path is None:
             continue
@@ -188,10 +188,10 @@ def open_svhn(root: Path) -> ListedDataset:
         load = partial(_svhn_load, x, stamp_of(path.stat()))
         blocks.append(PixelBlock(str(path), count, load, shape=(channels, width, height), layout="CWH"))
         codes.append(_digits(y, path))
-        parts.append(part)
+        splits.append(split)
     if not blocks:
         raise DataError(f"{root} holds no train_32x32.mat and no test_32x32.mat")
-    return from_blocks(blocks, codes, parts, tuple("0123456789"))
+    return from_blocks(blocks, codes, splits, tuple("0123456789"))
 
 
 def _digits(y: MatArray, path: Path) -> NDArray[np.int64]:

@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.dataset import (
-    PARTS,
+    SPLITS,
     UNDECLARED,
     UNKNOWN,
     Contents,
+    Faults,
+    ImageDataset,
     LabelTable,
-    ListedDataset,
-    Offenders,
     look_alikes,
     unusable_name,
 )
-from vitlab.data.split import TEST, part_called
+from vitlab.data.split import TEST, split_named
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import READ_IN_PLACE
 from vitlab.io.cache import recall, remember, settled, stamp_of
@@ -84,7 +84,7 @@ def image_rows(names: Iterable[str], left_out: LeftOut) -> list[int]:
 # Files of a folder as contents: walked once, read by name, hashed once for as long as they stay the same.
 
 
-def walk_images(root: Path, offenders: Offenders, left_out: LeftOut) -> tuple[Names, list[str]]:
+def walk_images(root: Path, faults: Faults, left_out: LeftOut) -> tuple[Names, list[str]]:
     """The paths, relative to `root` and sorted, of every image under it, and of every folder; links are followed.
 
     An image that cannot be read, is no ordinary file or leads nowhere is an offender; so is a folder that is reached twice,
@@ -100,11 +100,11 @@ def walk_images(root: Path, offenders: Offenders, left_out: LeftOut) -> tuple[Na
             status = os.stat(root / folder)  # noqa: PTH116
             entries = list(os.scandir(root / folder))
         except OSError as error:
-            offenders.add(folder or ".", f"a folder that cannot be read ({error.strerror})")
+            faults.add(folder or ".", f"a folder that cannot be read ({error.strerror})")
             continue
         first = seen.setdefault((status.st_dev, status.st_ino), folder)
         if first != folder:
-            offenders.add(folder, f"a link to a folder that is already read ({printable(first or '.')})")
+            faults.add(folder, f"a link to a folder that is already read ({printable(first or '.')})")
             continue
         for entry in entries:
             name = f"{folder}/{entry.name}" if folder else entry.name
@@ -116,7 +116,7 @@ def walk_images(root: Path, offenders: Offenders, left_out: LeftOut) -> tuple[Na
             elif not is_image(entry.name):
                 left_out.add(entry.name)
             elif (reason := unreadable(entry.path)) is not None:
-                offenders.add(name, reason)
+                faults.add(name, reason)
             else:
                 found.append(name)
     return Names(sorted(found)), folders
@@ -193,28 +193,28 @@ _REPAIR = "repair these and start again; a CSV with columns path, label and spli
 _NO_CLASS = "/"  # no folder can be called that
 
 
-def open_folder(root: Path) -> ListedDataset:
+def open_folder(root: Path) -> ImageDataset:
     """The images of a folder on disk; one error lists everything that is wrong with it."""
-    offenders, left_out = Offenders(str(root)), LeftOut()
-    names, folders = walk_images(root, offenders, left_out)
-    return class_folders(DiskContents(root, names), names, where=str(root), offenders=offenders, left_out=left_out, folders=folders)
+    faults, left_out = Faults(str(root)), LeftOut()
+    names, folders = walk_images(root, faults, left_out)
+    return class_folders(DiskContents(root, names), names, where=str(root), faults=faults, left_out=left_out, folders=folders)
 
 
-def open_unlabelled(root: Path) -> ListedDataset:
-    """Every image under a folder, without labels; folders called train, val and test, where there are only these, are parts."""
-    offenders, left_out = Offenders(str(root)), LeftOut()
-    names, _ = walk_images(root, offenders, left_out)
-    offenders.refuse(hint=_REPAIR)
+def open_unlabelled(root: Path) -> ImageDataset:
+    """Every image under a folder, without labels; folders called train, val and test, where there are only these, are splits."""
+    faults, left_out = Faults(str(root)), LeftOut()
+    names, _ = walk_images(root, faults, left_out)
+    faults.raise_any(hint=_REPAIR)
     if len(names) == 0:
         raise _nothing(str(root), left_out)
-    told = [part_called(name.split("/")[0]) if "/" in name else None for name in names]
-    parts = np.array([UNDECLARED if None in told or part is None else part for part in told], np.int8)
-    return ListedDataset(
+    told = [split_named(name.split("/")[0]) if "/" in name else None for name in names]
+    splits = np.array([UNDECLARED if None in told or split is None else split for split in told], np.int8)
+    return ImageDataset(
         contents=DiskContents(root, names),
         rows=np.arange(len(names), dtype=np.int64),
         table=LabelTable.unknown(len(names)),
         labels=(),
-        parts=parts,
+        splits=splits,
         notes=left_out.notes(),
     )
 
@@ -224,67 +224,67 @@ def class_folders(
     names: Names,
     *,
     where: str,
-    offenders: Offenders,
+    faults: Faults,
     left_out: LeftOut,
     folders: Sequence[str] = (),
-) -> ListedDataset:
+) -> ImageDataset:
     """A source of the images among `names`, labelled by their folders; `folders` are those known to exist, empty or not.
 
     Classes are the folders' names sorted by code point, and images are in the order of class, then path. A folder that
-    stands alone around everything is passed through. Parts declared by folders must have the same classes, except that `test`
+    stands alone around everything is passed through. SplitCodes declared by folders must have the same classes, except that `test`
     may hold images and no class folders at all: they have no labels then, as in a competition.
     """
     rows = image_rows(names, left_out)
     paths = [names[row].split("/") for row in rows]
     if not paths:
-        offenders.refuse(hint=_REPAIR)
+        faults.raise_any(hint=_REPAIR)
         raise _nothing(where, left_out)
     around = _wrapping(paths)
     inner = [path[len(around) :] for path in paths]
-    declared = _declares_parts(inner, offenders)
+    declared = _declares_parts(inner, faults)
     depth = 1 if declared else 0
     nameless = _without_classes(inner) if declared else None
 
-    part_of = {top: part for top in {path[0] for path in inner} if (part := part_called(top)) is not None}
-    kept: list[tuple[str, str, int, int]] = []  # class, path, row, part
+    split_of = {top: split for top in {path[0] for path in inner} if (split := split_named(top)) is not None}
+    kept: list[tuple[str, str, int, int]] = []  # class, path, row, split
     for row, path in zip(rows, inner, strict=True):
         if nameless is not None and path[0] == nameless:
             kept.append((_NO_CLASS, "/".join(path), row, TEST))
             continue
         if len(path) < depth + 2:
-            offenders.add("/".join(around + path), "an image outside any class folder")
+            faults.add("/".join(around + path), "an image outside any class folder")
             continue
-        kept.append((path[depth], "/".join(path), row, part_of[path[0]] if declared else UNDECLARED))
+        kept.append((path[depth], "/".join(path), row, split_of[path[0]] if declared else UNDECLARED))
     kept.sort()
     classes = list(dict.fromkeys(name for name, _, _, _ in kept if name != _NO_CLASS))
-    _check_classes(classes, {(part, name) for name, _, _, part in kept if name != _NO_CLASS}, offenders)
-    _check_empty(folders, around, depth, kept_folders={"/".join(path[: depth + 1]) for path in inner}, offenders=offenders)
-    if len(classes) == 1 and not offenders:
-        offenders.add(classes[0], "is the only class: a classifier needs two")
+    _check_classes(classes, {(split, name) for name, _, _, split in kept if name != _NO_CLASS}, faults)
+    _check_empty(folders, around, depth, kept_folders={"/".join(path[: depth + 1]) for path in inner}, faults=faults)
+    if len(classes) == 1 and not faults:
+        faults.add(classes[0], "is the only class: a classifier needs two")
     if not classes and not declared:
         raise DataError(
             f"{where} holds {len(paths):,} images and no class folders",
             hint=f"put each class in a folder of its own; or, to use images without labels, say images:{where}",
         )
-    offenders.refuse(hint=_REPAIR)
+    faults.raise_any(hint=_REPAIR)
 
     code_of = {name: code for code, name in enumerate(classes)} | {_NO_CLASS: UNKNOWN}
     notes = [f"the folder {printable('/'.join(around))} is taken as the root"] if around else []
     if nameless is not None:
         notes.append(f"{printable(nameless)} has no class folders: its images have no labels")
-    return ListedDataset(
+    return ImageDataset(
         contents=contents,
         rows=np.array([row for _, _, row, _ in kept], np.int64),
         table=LabelTable(codes=np.array([code_of[name] for name, _, _, _ in kept], np.int32)),
         labels=tuple(classes),
-        parts=np.array([part for _, _, _, part in kept], np.int8),
+        splits=np.array([split for _, _, _, split in kept], np.int8),
         notes=(*notes, *left_out.notes()),
     )
 
 
 def _without_classes(paths: Sequence[Sequence[str]]) -> str | None:
     """The folder of the test images where none of them is in a class folder."""
-    tops = {top for top in {path[0] for path in paths} if part_called(top) == TEST}
+    tops = {top for top in {path[0] for path in paths} if split_named(top) == TEST}
     tests = [path for path in paths if path[0] in tops]
     return tests[0][0] if tests and all(len(path) == 2 for path in tests) and len(tests) < len(paths) else None
 
@@ -296,53 +296,51 @@ def _wrapping(paths: Sequence[Sequence[str]]) -> list[str]:
         depth = len(around)
         first = paths[0][depth]
         alone = all(len(path) > depth + 2 and path[depth] == first for path in paths)
-        if not alone or part_called(first) is not None:
+        if not alone or split_named(first) is not None:
             return around
         around.append(first)
 
 
-def _declares_parts(paths: Sequence[Sequence[str]], offenders: Offenders) -> bool:
-    """Whether the outermost folders are parts (train, val, test) and not classes."""
+def _declares_parts(paths: Sequence[Sequence[str]], faults: Faults) -> bool:
+    """Whether the outermost folders are splits (train, val, test) and not classes."""
     tops = Counter(path[0] for path in paths if len(path) > 1)
-    # A part holds folders; a class that happens to be called `train` holds images.
-    named = {top: part for top in tops if (part := part_called(top)) is not None}
+    # A split holds folders; a class that happens to be called `train` holds images.
+    named = {top: split for top in tops if (split := split_named(top)) is not None}
     nested = [top for top in named if all(len(path) > 2 for path in paths if path[0] == top)]
     if not tops or not named:
         return False
     if len(named) == len(tops):
-        for part in range(len(PARTS)):
-            twins = [top for top, which in named.items() if which == part]
+        for split in range(len(SPLITS)):
+            twins = [top for top, which in named.items() if which == split]
             if len(twins) > 1:
-                offenders.add(" and ".join(twins), f"both say {PARTS[part]}")
+                faults.add(" and ".join(twins), f"both say {SPLITS[split]}")
         return True
     for top in sorted(set(tops) - set(named)) if nested else ():
-        offenders.add(top, f"stands beside {nested[0]}, which looks like a part and not like a class")
+        faults.add(top, f"stands beside {nested[0]}, which looks like a split and not like a class")
     return False
 
 
-def _check_classes(classes: Sequence[str], found: set[tuple[int, str]], offenders: Offenders) -> None:
+def _check_classes(classes: Sequence[str], found: set[tuple[int, str]], faults: Faults) -> None:
     for name in classes:
         if reason := unusable_name(name):
-            offenders.add(name, reason)
+            faults.add(name, reason)
     for first, second in look_alikes(classes):
-        offenders.add(first, f"is spelled in two ways of Unicode ({first!a} and {second!a})")
-    for part in sorted({part for part, _ in found} - {UNDECLARED}):
+        faults.add(first, f"is spelled in two ways of Unicode ({first!a} and {second!a})")
+    for split in sorted({split for split, _ in found} - {UNDECLARED}):
         for name in classes:
-            if (part, name) not in found:
-                offenders.add(f"{PARTS[part]}/{name}", "this class has no image in this part")
+            if (split, name) not in found:
+                faults.add(f"{SPLITS[split]}/{name}", "this class has no image in this split")
 
 
-def _check_empty(
-    folders: Sequence[str], around: Sequence[str], depth: int, *, kept_folders: set[str], offenders: Offenders
-) -> None:
+def _check_empty(folders: Sequence[str], around: Sequence[str], depth: int, *, kept_folders: set[str], faults: Faults) -> None:
     """A class folder in which nothing is found is more likely a mistake than a wish."""
     start = "".join(f"{name}/" for name in around)
     for folder in sorted(folders):
         inside = folder.removeprefix(start)
         if folder.startswith(start) and inside.count("/") == depth and inside not in kept_folders:
-            if depth and part_called(inside.split("/")[0]) is None:
-                continue  # beside the parts, not in one
-            offenders.add(folder, "a class folder without an image")
+            if depth and split_named(inside.split("/")[0]) is None:
+                continue  # beside the splits, not in one
+            faults.add(folder, "a class folder without an image")
 
 
 def _nothing(where: str, left_out: LeftOut) -> DataError:
@@ -353,37 +351,37 @@ def _nothing(where: str, left_out: LeftOut) -> DataError:
     )
 
 
-# A source of files that some list names, each with its class and part.
+# A source of files that some list names, each with its class and split.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRow:
-    """An image's path relative to its set's folder, its class, and the part it is declared to be of."""
+    """An image's path relative to its set's folder, its class, and the split it is declared to be of."""
 
     path: str
     code: int
-    part: int = UNDECLARED
+    split: int = UNDECLARED
 
 
 def from_files(
     root: Path, rows: Sequence[FileRow], labels: Sequence[str], *, where: str, notes: Sequence[str] = ()
-) -> ListedDataset:
+) -> ImageDataset:
     """The files of these rows under `root`, in their order; one error names those that are not there."""
-    offenders = Offenders(where)
+    faults = Faults(where)
     for row in rows:
         reason = unreadable(os.path.join(root, row.path))  # noqa: PTH118 (asked a hundred thousand times)
         if reason is not None:
-            offenders.add(row.path, reason)
+            faults.add(row.path, reason)
         elif not 0 <= row.code < len(labels):
-            offenders.add(row.path, f"class {row.code} is outside 0 to {len(labels) - 1}")
+            faults.add(row.path, f"class {row.code} is outside 0 to {len(labels) - 1}")
     if not rows:
-        offenders.add(".", "lists no image")
-    offenders.refuse()
-    return ListedDataset(
+        faults.add(".", "lists no image")
+    faults.raise_any()
+    return ImageDataset(
         contents=DiskContents(root, Names(row.path for row in rows)),
         rows=np.arange(len(rows), dtype=np.int64),
         table=LabelTable(codes=np.array([row.code for row in rows], np.int32)),
         labels=tuple(labels),
-        parts=np.array([row.part for row in rows], np.int8),
+        splits=np.array([row.split for row in rows], np.int8),
         notes=tuple(notes),
     )

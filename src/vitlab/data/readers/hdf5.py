@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import ListedDataset
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.readers.blocks import Pixels, find_file, from_blocks
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
@@ -109,25 +109,25 @@ def _h5py() -> ModuleType:
     return module
 
 
-# PatchCamelyon as its authors publish it: HDF5 files of 96-pixel patches, a file of images and one of labels a part.
+# PatchCamelyon as its authors publish it: HDF5 files of 96-pixel patches, a file of images and one of labels a split.
 #
 # The files are read as downloaded (`.h5.gz`, unpacked once into the cache folder) or unpacked (`.h5`); needs h5py.
 
 CLASSES = ("no tumour", "tumour")  # in the middle 32x32 pixels of a patch
 
 _STEM = "camelyonpatch_level_2_split"
-_PARTS = (("train", TRAIN), ("valid", VAL), ("test", TEST))
+_SPLITS = (("train", TRAIN), ("valid", VAL), ("test", TEST))
 
 
 def has_camelyon(folder: Path) -> bool:
-    """Whether the folder holds the images of a part."""
-    return any(_file(folder, word, "x") is not None for word, _ in _PARTS)
+    """Whether the folder holds the images of a split."""
+    return any(_file(folder, word, "x") is not None for word, _ in _SPLITS)
 
 
-def open_camelyon(folder: Path) -> ListedDataset:
+def open_camelyon(folder: Path) -> ImageDataset:
     """The patches of train, valid and test, as far as they are there, in the order of the files."""
-    blocks, codes, parts = [], [], []
-    for word, part in _PARTS:
+    blocks, codes, splits = [], [], []
+    for word, split in _SPLITS:
         images, labels = _file(folder, word, "x"), _file(folder, word, "y")
         if images is None and labels is None:
             continue
@@ -136,10 +136,10 @@ def open_camelyon(folder: Path) -> ListedDataset:
             raise DataError(f"{printable(str(folder))} holds no {_STEM}_{word}_{kind}.h5, nor the same packed (.gz)")
         blocks.append(Hdf5Block(_readable(images), "x", where=str(images)))
         codes.append(read_numbers(_readable(labels), "y", where=str(labels)))  # (N, 1, 1, 1)
-        parts.append(part)
+        splits.append(split)
     if not blocks:
         raise DataError(f"{printable(str(folder))} holds no {_STEM}_train_x.h5, nor the same packed (.gz)")
-    return from_blocks(blocks, codes, parts, CLASSES)
+    return from_blocks(blocks, codes, splits, CLASSES)
 
 
 def _file(folder: Path, word: str, kind: str) -> Path | None:

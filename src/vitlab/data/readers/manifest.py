@@ -21,15 +21,15 @@ from vitlab.data.dataset import (
     UNDECLARED,
     UNKNOWN,
     Contents,
+    Faults,
+    ImageDataset,
     LabelTable,
-    ListedDataset,
-    Offenders,
-    listed_shortly,
+    listed,
     look_alikes,
     unusable_name,
 )
 from vitlab.data.readers.folder import DiskContents, unreadable
-from vitlab.data.split import TEST, part_called
+from vitlab.data.split import TEST, split_named
 from vitlab.errors import DataError
 from vitlab.io.names import Names, printable
 from vitlab.io.zip import ZipContents
@@ -47,16 +47,16 @@ _MOST_CLASSES = 100_000
 def name_labels(
     cells: Sequence[Cell],
     place: Callable[[int], str],
-    offenders: Offenders,
+    faults: Faults,
     *,
     classes: Sequence[str] | None = None,
-    parts: NDArray[np.int8],
+    splits: NDArray[np.int8],
 ) -> tuple[tuple[str, ...], LabelTable, tuple[str, ...]]:
     """Class names, the label of each image, and notes; what cannot be understood is an offender at `place` of its number.
 
     Labels that are all numbers are indices: in `classes` where that list is given, else in 0, 1, 2, ... up to the largest.
     Other labels are names: of `classes`, else the classes are all the names there are, sorted by code point. Where `classes`
-    are themselves numbers, a label is taken as their name. Images whose declared part (`parts`) is test may lack a label, as in
+    are themselves numbers, a label is taken as their name. Images whose declared split (`splits`) is test may lack a label, as in
     a competition; others only where none of them has one.
     """
     several = any(isinstance(cell, Sequence) and not isinstance(cell, str) for cell in cells)
@@ -65,7 +65,7 @@ def name_labels(
         return tuple(classes or ()), LabelTable.unknown(len(rows)), ()
     words = set(chain.from_iterable(rows))
     numbers = all(_NUMBER.fullmatch(word) for word in words)
-    names = list(classes) if classes is not None else _found(words, numbers=numbers, offenders=offenders)
+    names = list(classes) if classes is not None else _found(words, numbers=numbers, faults=faults)
     by_number = numbers and (classes is None or not words <= set(classes))
 
     place_of = {name: code for code, name in enumerate(names)}
@@ -73,22 +73,22 @@ def name_labels(
     for number, row in enumerate(rows):
         for word in row:
             if codes[word] == UNKNOWN:
-                offenders.add(place(number), _wrong(word, names, by_number=by_number))
-        if not row and not several and parts[number] != TEST:
-            offenders.add(place(number), "no label")
+                faults.add(place(number), _wrong(word, names, by_number=by_number))
+        if not row and not several and splits[number] != TEST:
+            faults.add(place(number), "no label")
     if not by_number:
-        _refuse_twins(words, names, offenders)
+        _refuse_twins(words, names, faults)
     for name in names:
         if reason := unusable_name(name):
-            offenders.add(f"class {printable(name)!r}", reason)
+            faults.add(f"class {printable(name)!r}", reason)
     for first, second in look_alikes(names):
-        offenders.add(f"class {printable(first)!r}", f"is spelled in two ways of Unicode ({first!a} and {second!a})")
+        faults.add(f"class {printable(first)!r}", f"is spelled in two ways of Unicode ({first!a} and {second!a})")
     if len(names) == 1 and not several:
-        offenders.add(f"class {names[0]}", "is the only one: a classifier needs two")
+        faults.add(f"class {names[0]}", "is the only one: a classifier needs two")
 
     used = {codes[word] for word in words}
     unused = [name for code, name in enumerate(names) if code not in used]
-    notes = (f"{len(unused):,} of {len(names):,} classes have no image: {listed_shortly(unused)}",) if unused else ()
+    notes = (f"{len(unused):,} of {len(names):,} classes have no image: {listed(unused)}",) if unused else ()
     if several:
         return tuple(names), LabelTable.several([[codes[word] for word in row] for row in rows]), notes
     first_words = [codes[row[0]] if row else UNKNOWN for row in rows]
@@ -130,12 +130,12 @@ def _words(cell: Cell) -> list[str]:
     return [text for word in cell if (text := str(word).strip())]
 
 
-def _found(words: set[str], *, numbers: bool, offenders: Offenders) -> list[str]:
+def _found(words: set[str], *, numbers: bool, faults: Faults) -> list[str]:
     if not numbers:
         return sorted(words)
     largest = max(int(float(word)) for word in words)
     if largest >= _MOST_CLASSES:
-        offenders.add(f"label {largest}", f"is no index of a class: at most {_MOST_CLASSES:,} are numbered without names")
+        faults.add(f"label {largest}", f"is no index of a class: at most {_MOST_CLASSES:,} are numbered without names")
         return [str(number) for number in sorted({int(float(word)) for word in words})]
     return [str(number) for number in range(largest + 1)]
 
@@ -151,11 +151,11 @@ def _wrong(word: str, names: Sequence[str], *, by_number: bool) -> str:
     return f"no class is called '{printable(word)}'"
 
 
-def _refuse_twins(words: set[str], names: Sequence[str], offenders: Offenders) -> None:
+def _refuse_twins(words: set[str], names: Sequence[str], faults: Faults) -> None:
     """A name that two classes share tells neither; as indices such classes are fine."""
     counts = Counter(names)
     for name in sorted(word for word in words if counts[word] > 1):
-        offenders.add(f"class {printable(name)!r}", "is the name of two classes: label by number instead")
+        faults.add(f"class {printable(name)!r}", "is the name of two classes: label by number instead")
 
 
 MANIFEST_NAMES = tuple(f"{stem}.{ending}" for stem in ("labels", "manifest", "metadata") for ending in ("csv", "tsv", "jsonl"))
@@ -163,7 +163,7 @@ MANIFEST_NAMES = tuple(f"{stem}.{ending}" for stem in ("labels", "manifest", "me
 
 _PATH_COLUMNS = ("path", "file", "file_name", "filename", "image", "image_path", "filepath")
 _LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "tags")
-_PART_COLUMNS = ("split", "part", "subset")
+_SPLIT_COLUMNS = ("split", "part", "subset")
 _SEPARATORS = "|;"
 
 
@@ -172,13 +172,13 @@ class _Row:
     line: int
     path: str
     cell: Cell
-    part: int
+    split: int
 
 
-def open_manifest(path: Path, *, label_column: str | None = None) -> ListedDataset:
+def open_manifest(path: Path, *, label_column: str | None = None) -> ImageDataset:
     """The images a manifest on disk lists; paths are relative to it (or to `images/` beside it), or absolute."""
-    offenders = Offenders(str(path))
-    rows = _read_rows(as_text(read_bytes(path), str(path)), path.name, label_column, offenders, where=str(path))
+    faults = Faults(str(path))
+    rows = _read_rows(as_text(read_bytes(path), str(path)), path.name, label_column, faults, where=str(path))
     folder = path.parent
 
     def find(name: str) -> tuple[str, str | None]:
@@ -190,18 +190,18 @@ def open_manifest(path: Path, *, label_column: str | None = None) -> ListedDatas
                 return candidate, None
         return name, unreadable(os.path.join(folder, name))  # noqa: PTH118
 
-    found = _located(rows, find, offenders)
-    names = Names(found if not offenders else ())  # refused below, and a wrong path may not even be text
+    found = _located(rows, find, faults)
+    names = Names(found if not faults else ())  # refused below, and a wrong path may not even be text
     contents = DiskContents(folder, names)
-    return _assembled(contents, np.arange(len(rows), dtype=np.int64), rows, classes_beside(path), offenders)
+    return _assembled(contents, np.arange(len(rows), dtype=np.int64), rows, classes_beside(path), faults)
 
 
-def open_zip_manifest(contents: ZipContents, member: str, *, label_column: str | None = None) -> ListedDataset:
+def open_zip_manifest(contents: ZipContents, member: str, *, label_column: str | None = None) -> ImageDataset:
     """The images the manifest `member` of a zip archive lists; paths are relative to it, or to `images/` beside it."""
     where = f"{contents.index.path}/{member}"
-    offenders = Offenders(where)
+    faults = Faults(where)
     row_of = {name: row for row, name in enumerate(contents.index.names)}
-    rows = _read_rows(as_text(contents.read(row_of[member]), where), member, label_column, offenders, where=where)
+    rows = _read_rows(as_text(contents.read(row_of[member]), where), member, label_column, faults, where=where)
     folder = member.rpartition("/")[0]
     start = f"{folder}/" if folder else ""
 
@@ -211,37 +211,37 @@ def open_zip_manifest(contents: ZipContents, member: str, *, label_column: str |
                 return candidate, None
         return name, "no such file in the archive"
 
-    found = _located(rows, find, offenders)
+    found = _located(rows, find, faults)
     listed = row_of.get(f"{start}{CLASSES_NAME}")
     classes = None if listed is None else read_classes(contents.read(listed), where)
     numbers = np.array([row_of.get(name, 0) for name in found], np.int64)
-    return _assembled(contents, numbers, rows, classes, offenders)
+    return _assembled(contents, numbers, rows, classes, faults)
 
 
 def _assembled(
-    contents: Contents, numbers: NDArray[np.int64], rows: Sequence[_Row], classes: Sequence[str] | None, offenders: Offenders
-) -> ListedDataset:
+    contents: Contents, numbers: NDArray[np.int64], rows: Sequence[_Row], classes: Sequence[str] | None, faults: Faults
+) -> ImageDataset:
     cells = [row.cell for row in rows]
-    parts = np.array([row.part for row in rows], np.int8)
-    labels, table, notes = name_labels(cells, lambda number: _place(rows[number]), offenders, classes=classes, parts=parts)
-    if len(set(parts.tolist())) > 1 and UNDECLARED in parts:
+    splits = np.array([row.split for row in rows], np.int8)
+    labels, table, notes = name_labels(cells, lambda number: _place(rows[number]), faults, classes=classes, splits=splits)
+    if len(set(splits.tolist())) > 1 and UNDECLARED in splits:
         for row in rows:
-            if row.part == UNDECLARED:
-                offenders.add(_place(row), "no split, where other rows have one")
-    offenders.refuse(hint="every row needs a readable path and a label; a column `split` says train, val or test")
-    return ListedDataset(contents=contents, rows=numbers, table=table, labels=labels, parts=parts, notes=notes)
+            if row.split == UNDECLARED:
+                faults.add(_place(row), "no split, where other rows have one")
+    faults.raise_any(hint="every row needs a readable path and a label; a column `split` says train, val or test")
+    return ImageDataset(contents=contents, rows=numbers, table=table, labels=labels, splits=splits, notes=notes)
 
 
-def _located(rows: Sequence[_Row], find: Callable[[str], tuple[str, str | None]], offenders: Offenders) -> list[str]:
-    """The file of each row; offenders are files that are not there and files listed twice."""
+def _located(rows: Sequence[_Row], find: Callable[[str], tuple[str, str | None]], faults: Faults) -> list[str]:
+    """The file of each row; faults are files that are not there and files listed twice."""
     first: dict[str, _Row] = {}
     found = []
     for row in rows:
         name, reason = find(row.path)
         if reason is not None:
-            offenders.add(_place(row), reason)
+            faults.add(_place(row), reason)
         elif first.setdefault(name, row) is not row:
-            offenders.add(_place(row), f"listed already in line {first[name].line} (several labels go in one column `labels`)")
+            faults.add(_place(row), f"listed already in line {first[name].line} (several labels go in one column `labels`)")
         found.append(name)
     return found
 
@@ -250,11 +250,11 @@ def _place(row: _Row) -> str:
     return f"line {row.line} ({row.path})"
 
 
-def _read_rows(text: str, name: str, label_column: str | None, offenders: Offenders, *, where: str) -> list[_Row]:
+def _read_rows(text: str, name: str, label_column: str | None, faults: Faults, *, where: str) -> list[_Row]:
     suffix = PurePosixPath(name).suffix.lower()
-    records = _json_records(text, offenders) if suffix in (".jsonl", ".ndjson") else _csv_records(text, offenders, where)
+    records = _json_records(text, faults) if suffix in (".jsonl", ".ndjson") else _csv_records(text, faults, where)
     if not records:
-        offenders.refuse(hint="a manifest is CSV with a header line, or one JSON object a line")
+        faults.raise_any(hint="a manifest is CSV with a header line, or one JSON object a line")
         raise DataError(f"{printable(where)} lists no image")
     columns = list(dict.fromkeys(key for _, record in records for key in record))
     path_column = _column(columns, _PATH_COLUMNS)
@@ -266,30 +266,30 @@ def _read_rows(text: str, name: str, label_column: str | None, offenders: Offend
     if label_column is not None and label_column not in columns:
         raise DataError(f"{printable(where)} has no column {label_column!r}, only {', '.join(map(printable, columns[:10]))}")
     chosen = label_column or _column(columns, _LABEL_COLUMNS)
-    part_column = _column(columns, _PART_COLUMNS)
+    part_column = _column(columns, _SPLIT_COLUMNS)
 
     rows = []
     split_up = _splitter(chosen, [record.get(chosen) for _, record in records]) if chosen else None
     for line, record in records:
         path = record.get(path_column)
         if not isinstance(path, str) or not path:
-            offenders.add(f"line {line}", f"no path in column {path_column}")
+            faults.add(f"line {line}", f"no path in column {path_column}")
             continue
-        part = UNDECLARED
+        split = UNDECLARED
         cell = record.get(chosen) if chosen else None
         if part_column and (word := record.get(part_column)) not in (None, ""):
-            called = part_called(str(word))
+            called = split_named(str(word))
             if called is None:
-                offenders.add(f"line {line} ({path})", f"split '{printable(str(word))}' is none of train, val and test")
-            part = UNDECLARED if called is None else called
+                faults.add(f"line {line} ({path})", f"split '{printable(str(word))}' is none of train, val and test")
+            split = UNDECLARED if called is None else called
         if not _is_cell(cell):
-            offenders.add(f"line {line} ({path})", f"a label is a name, a whole number or a list of them, not {cell!r}")
+            faults.add(f"line {line} ({path})", f"a label is a name, a whole number or a list of them, not {cell!r}")
             cell = None
-        rows.append(_Row(line=line, path=path, cell=split_up(cell) if split_up else cell, part=part))
+        rows.append(_Row(line=line, path=path, cell=split_up(cell) if split_up else cell, split=split))
     return rows
 
 
-def _csv_records(text: str, offenders: Offenders, where: str) -> list[tuple[int, Mapping[str, object]]]:
+def _csv_records(text: str, faults: Faults, where: str) -> list[tuple[int, Mapping[str, object]]]:
     """(line, column -> text) of each row; the separator is the one under which the header has a column of paths."""
     header = text.split("\n", 1)[0]
     separator = next(
@@ -304,7 +304,7 @@ def _csv_records(text: str, offenders: Offenders, where: str) -> list[tuple[int,
             raise DataError(f"{printable(where)} has two columns called {printable(twice)!r}")
         for record in reader:
             if None in record or None in record.values():
-                offenders.add(f"line {reader.line_num}", f"has not {len(fields)} columns as the header has")
+                faults.add(f"line {reader.line_num}", f"has not {len(fields)} columns as the header has")
             else:
                 records.append((reader.line_num, {key: value.strip() for key, value in record.items()}))
     except csv.Error as error:
@@ -312,7 +312,7 @@ def _csv_records(text: str, offenders: Offenders, where: str) -> list[tuple[int,
     return records
 
 
-def _json_records(text: str, offenders: Offenders) -> list[tuple[int, Mapping[str, object]]]:
+def _json_records(text: str, faults: Faults) -> list[tuple[int, Mapping[str, object]]]:
     records: list[tuple[int, Mapping[str, object]]] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -320,12 +320,12 @@ def _json_records(text: str, offenders: Offenders) -> list[tuple[int, Mapping[st
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            offenders.add(f"line {number}", f"is no JSON ({printable(str(error))})")
+            faults.add(f"line {number}", f"is no JSON ({printable(str(error))})")
             continue
         if isinstance(record, dict):
             records.append((number, record))
         else:
-            offenders.add(f"line {number}", "is no JSON object")
+            faults.add(f"line {number}", "is no JSON object")
     return records
 
 

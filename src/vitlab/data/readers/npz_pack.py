@@ -1,4 +1,4 @@
-"""A whole data set in one .npz: encoded images end to end, or pixels, with their labels and parts."""
+"""A whole data set in one .npz: encoded images end to end, or pixels, with their labels and splits."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import PARTS, UNDECLARED, LabelTable, ListedDataset, listed_shortly
+from vitlab.data.dataset import SPLITS, UNDECLARED, ImageDataset, LabelTable, listed
 from vitlab.data.readers.blocks import Block, BlockContents, EncodedBlock, Layout, PixelBlock, Pixels, check_codes
-from vitlab.data.split import TEST, TRAIN, part_called
+from vitlab.data.split import TEST, TRAIN, split_named
 from vitlab.errors import DataError
 from vitlab.io.names import printable
 from vitlab.io.npz import NpzArray, open_npz
 
 _HINT = (
     "a pack holds jpeg, offsets and labels; or images (N, H, W[, C]) of uint8 and labels;"
-    " or the same by part, as train_images and train_labels or x_train and y_train; and classes, if they have names"
+    " or the same by split, as train_images and train_labels or x_train and y_train; and classes, if they have names"
 )
 _MOST_CLASSES = 100_000
 
 
-def open_npz_pack(path: Path) -> ListedDataset:
+def open_npz_pack(path: Path) -> ImageDataset:
     """The images of an .npz pack; no array in it is read before its header is found to be true."""
     arrays = open_npz(path)
     for array in arrays.values():
@@ -31,43 +31,43 @@ def open_npz_pack(path: Path) -> ListedDataset:
     if "jpeg" in arrays:
         blocks: list[Block] = [_encoded(arrays, path)]
         labels = [_needed(arrays, "labels", path)]
-        parts = _declared(arrays, len(blocks[0]), path)
+        splits = _declared(arrays, len(blocks[0]), path)
     elif "images" in arrays:
         blocks = [_pixels(arrays["images"])]
         labels = [_needed(arrays, "labels", path)]
-        parts = _declared(arrays, len(blocks[0]), path)
+        splits = _declared(arrays, len(blocks[0]), path)
     else:
-        found = _by_part(arrays)
+        found = _by_split(arrays)
         if not found:
-            raise DataError(f"{printable(str(path))} holds {listed_shortly(list(arrays))}, which is no pack", hint=_HINT)
+            raise DataError(f"{printable(str(path))} holds {listed(list(arrays))}, which is no pack", hint=_HINT)
         blocks = [_pixels(images) for _, images, _ in found]
-        labels = [of_part for _, _, of_part in found]
-        parts = np.repeat(np.array([part for part, _, _ in found], np.int8), [len(block) for block in blocks])
+        labels = [of_split for _, _, of_split in found]
+        splits = np.repeat(np.array([split for split, _, _ in found], np.int8), [len(block) for block in blocks])
     table = _table(blocks, labels)
     names = _classes(arrays, table, path)
     check_codes(table.codes, len(table.codes), len(names), str(path))
-    return ListedDataset(
+    return ImageDataset(
         contents=BlockContents(blocks),
         rows=np.arange(len(table), dtype=np.int64),
         table=table,
         labels=names,
-        parts=parts,
+        splits=splits,
     )
 
 
 def _needed(arrays: Mapping[str, NpzArray], name: str, path: Path) -> NpzArray:
     if name not in arrays:
-        raise DataError(f"{printable(str(path))} has no array called {name}, only {listed_shortly(list(arrays))}", hint=_HINT)
+        raise DataError(f"{printable(str(path))} has no array called {name}, only {listed(list(arrays))}", hint=_HINT)
     return arrays[name]
 
 
-def _by_part(arrays: Mapping[str, NpzArray]) -> list[tuple[int, NpzArray, NpzArray]]:
-    """(part, images, labels) of arrays named by part, as MedMNIST and Keras do."""
+def _by_split(arrays: Mapping[str, NpzArray]) -> list[tuple[int, NpzArray, NpzArray]]:
+    """(split, images, labels) of arrays named by split, as MedMNIST and Keras do."""
     found = []
-    for part, name in enumerate(PARTS):
+    for split, name in enumerate(SPLITS):
         for images, labels in ((f"{name}_images", f"{name}_labels"), (f"x_{name}", f"y_{name}")):
             if images in arrays and labels in arrays:
-                found.append((part, arrays[images], arrays[labels]))
+                found.append((split, arrays[images], arrays[labels]))
     return found
 
 
@@ -143,7 +143,7 @@ def _classes(arrays: Mapping[str, NpzArray], table: LabelTable, path: Path) -> t
 
 
 def _declared(arrays: Mapping[str, NpzArray], count: int, path: Path) -> NDArray[np.int8]:
-    """Parts from `train` (True for train, False for test), or from `split` (their names); without either, none is declared."""
+    """SplitCodes from `train` (True for train, False for test), or from `split` (their names); without either, none is declared."""
     if "train" in arrays:
         values = np.asarray(arrays["train"].load())
         if values.dtype.kind != "b" or values.shape != (count,):
@@ -151,8 +151,8 @@ def _declared(arrays: Mapping[str, NpzArray], count: int, path: Path) -> NDArray
         return np.where(values, np.int8(TRAIN), np.int8(TEST))
     if "split" in arrays:
         words = np.asarray(arrays["split"].load())
-        parts = [part_called(str(word)) for word in words.reshape(-1)]
-        if words.dtype.kind != "U" or len(parts) != count or None in parts:
+        splits = [split_named(str(word)) for word in words.reshape(-1)]
+        if words.dtype.kind != "U" or len(splits) != count or None in splits:
             raise DataError(f"{printable(arrays['split'].where)} must say train, val or test of each image")
-        return np.array(parts, np.int8)
+        return np.array(splits, np.int8)
     return np.full(count, UNDECLARED, np.int8)

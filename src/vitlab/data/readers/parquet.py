@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import ListedDataset, Offenders
+from vitlab.data.dataset import Faults, ImageDataset
 from vitlab.data.readers.manifest import Cell, name_labels
 from vitlab.data.readers.shards import shard_paths
-from vitlab.data.split import parts_of_files
+from vitlab.data.split import splits_of_files
 from vitlab.errors import DataError
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, digest_all
@@ -32,7 +32,7 @@ _LARGEST_GROUP = 2 * 2**30
 _MOST_ROWS = 2**27
 
 
-def open_parquet(pattern: str, *, label_column: str | None = None) -> ListedDataset:
+def open_parquet(pattern: str, *, label_column: str | None = None) -> ImageDataset:
     """The images of Parquet files named by a path, folder, glob or braces, in the order of files and rows.
 
     Labels are in `label_column`, else in the only column of class labels, else in `label` or `labels`. Reading decodes a
@@ -40,9 +40,9 @@ def open_parquet(pattern: str, *, label_column: str | None = None) -> ListedData
     """
     pq = _pyarrow_parquet()
     paths = shard_paths(pattern, ending=".parquet")
-    offenders = Offenders(pattern)
-    part_of = parts_of_files(paths, offenders)
-    offenders.refuse()
+    faults = Faults(pattern)
+    split_of = splits_of_files(paths, faults)
+    faults.raise_any()
     files = [_opened(pq, path) for path in paths]
     image = _image_column(files[0], pattern)
     features = _features(files[0])
@@ -61,14 +61,14 @@ def open_parquet(pattern: str, *, label_column: str | None = None) -> ListedData
     classes = _class_names(features.get(label or ""))
     wrong = [number for number, cell in enumerate(cells) if not _is_label(cell)]
     for number in wrong:
-        offenders.add(contents.name(number), f"its label is no name, whole number or list of them: {cells[number]!r}")
-    offenders.refuse()
+        faults.add(contents.name(number), f"its label is no name, whole number or list of them: {cells[number]!r}")
+    faults.raise_any()
     unknown: list[Cell] = [None if cell == -1 else cell for cell in cells]  # the hub's word for a label that is not told
-    parts = np.repeat(np.array([part_of[path] for path in paths], np.int8), [file.metadata.num_rows for file in files])
-    labels, table, notes = name_labels(unknown, contents.name, offenders, classes=classes, parts=parts)
-    offenders.refuse()
+    splits = np.repeat(np.array([split_of[path] for path in paths], np.int8), [file.metadata.num_rows for file in files])
+    labels, table, notes = name_labels(unknown, contents.name, faults, classes=classes, splits=splits)
+    faults.raise_any()
     rows = np.arange(len(cells), dtype=np.int64)
-    return ListedDataset(contents=contents, rows=rows, table=table, labels=labels, parts=parts, notes=notes)
+    return ImageDataset(contents=contents, rows=rows, table=table, labels=labels, splits=splits, notes=notes)
 
 
 class ParquetContents:
@@ -85,7 +85,7 @@ class ParquetContents:
             size = files[number].metadata.row_group(group).total_byte_size
             if size > _LARGEST_GROUP:
                 raise DataError(
-                    f"{printable(str(paths[number]))}: group {group} of its rows has {size:,} bytes; the limit is {_LARGEST_GROUP:,}"
+                    f"{printable(str(paths[number]))}: row group {group} has {size:,} bytes; the limit is {_LARGEST_GROUP:,}"
                 )
         self._groups = [(number, group) for number, group, _ in groups]
         self._starts = [0, *accumulate(count for _, _, count in groups)]

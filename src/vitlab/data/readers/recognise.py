@@ -1,4 +1,4 @@
-"""What kind of data a path is, by what it holds; and what each kind's word on the command line opens."""
+"""From the spelling of a dataset to its reader: by its prefix (`cifar10:PATH`), or by what the path holds."""
 
 from __future__ import annotations
 
@@ -6,86 +6,101 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from vitlab.config.renamed import current_dataset
-from vitlab.data.dataset import ListedDataset, Offenders
+from vitlab.data.dataset import Faults, ImageDataset
+from vitlab.data.digits import open_digits
 from vitlab.data.readers.blocks import find_file
+from vitlab.data.readers.classic import open_cifar, open_idx, open_svhn
 from vitlab.data.readers.folder import LeftOut, class_folders, open_folder, open_unlabelled
+from vitlab.data.readers.hdf5 import open_camelyon
 from vitlab.data.readers.manifest import MANIFEST_NAMES, open_manifest, open_zip_manifest
+from vitlab.data.readers.npz_pack import open_npz_pack
+from vitlab.data.readers.parquet import open_parquet
 from vitlab.data.readers.shards import open_shards
-from vitlab.data.split import part_called
+from vitlab.data.readers.tfrecord import open_dmlab
+from vitlab.data.split import split_named
 from vitlab.errors import DataError, did_you_mean
 from vitlab.io.names import printable
 from vitlab.io.zip import ZipContents, read_zip_index
 
-PathKind = Literal[
+Reader = Literal[
     "folder", "images", "zip", "manifest", "shards", "parquet", "npz",
     "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100", "cifar100-coarse", "svhn", "pcam", "dmlab", "retinopathy", "joined",
 ]  # fmt: skip
-KINDS: tuple[str, ...] = get_args(PathKind)
+READERS: tuple[str, ...] = get_args(Reader)
 
 _MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _PATTERN = "*?[{"
 
 
+def open_data(data: str | Path, *, label_column: str | None = None) -> ImageDataset:
+    """All images of a dataset, with the splits it declares. A Path is never taken for a prefix or a built-in dataset."""
+    spec = str(data)
+    if isinstance(data, str) and spec == "digits":
+        return open_digits()
+    try:
+        reader, place = parse_spec(spec) if isinstance(data, str) else (recognise(spec), spec)
+        return _open(reader, place, label_column=label_column)
+    except OSError as error:
+        raise DataError(f"cannot read {printable(str(error.filename or spec))}: {error.strerror}") from error
+
+
 def parse_spec(spec: str) -> tuple[str, str]:
-    """(kind, path) of `kind:path`, or of a path alone, whose kind is found by what is there."""
+    """(reader, path) of `READER:PATH`, or of a path alone, whose reader is found by what the path holds."""
     spec = current_dataset(spec)
-    kind, colon, rest = spec.partition(":")
-    if colon and kind in KINDS and rest:
-        return kind, rest
-    joined = rest.startswith(":")  # a.tar::b.tar
-    if colon and not joined and not Path(spec).exists() and "/" not in kind:
-        if rest.startswith("//") or kind == "pipe":
+    prefix, colon, rest = spec.partition(":")
+    if colon and prefix in READERS and rest:
+        return prefix, rest
+    several = rest.startswith(":")  # a.tar::b.tar
+    if colon and not several and not Path(spec).exists() and "/" not in prefix:
+        if rest.startswith("//") or prefix == "pipe":
             raise DataError(
-                f"{printable(spec)} is an address; data is read from disk, and no program is run for it",
-                hint="fetch it first, then give its path",
+                f"{printable(spec)} is an address: data is read from disk, and no program is run for it",
+                hint="download it first, then give its path",
             )
         if not rest or not any(mark in spec for mark in _PATTERN):
-            if kind in KINDS:
-                raise DataError(f"{printable(spec)} lacks a path", hint=f"say {kind}:PATH")
-            near = did_you_mean(kind, KINDS)
-            hint = f"{near + ' ' if near else ''}a kind is one of {', '.join(KINDS)}"
-            raise DataError(f"no kind of data is called '{printable(kind)}'", hint=hint)
+            if prefix in READERS:
+                raise DataError(f"{printable(spec)} has no path", hint=f"give {prefix}:PATH")
+            near = did_you_mean(prefix, READERS)
+            hint = f"{near + ' ' if near else ''}readers are {', '.join(READERS)}"
+            raise DataError(f"there is no reader called '{printable(prefix)}'", hint=hint)
     return recognise(spec), spec
 
 
 def recognise(spec: str) -> str:
-    """The kind of data at a path or pattern; DataError where there is nothing, or nothing that is known."""
+    """The reader for a path or pattern; DataError if nothing is there, or nothing known."""
     path = Path(spec).expanduser()
     if path.is_dir():
-        return _kind_of_folder(path)
+        return _reader_of_folder(path)
     if path.is_file():
-        return _kind_of_file(path)
+        return _reader_of_file(path)
     if "::" in spec or any(mark in spec for mark in _PATTERN):
         return "parquet" if spec.endswith(".parquet") else "shards"
     near = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
-    words = ["digits", "generated"] if len(path.parts) == 1 else []
-    hint = did_you_mean(path.name, [*words, *near]) or "data is a path, kind:path, digits or generated"
+    words = ["digits", "synthetic"] if len(path.parts) == 1 else []
+    hint = did_you_mean(path.name, [*words, *near]) or "data is a path, READER:PATH, digits or synthetic"
     raise DataError(f"{printable(spec)} does not exist", hint=hint)
 
 
-def _kind_of_file(path: Path) -> str:
+def _reader_of_file(path: Path) -> str:
     if path.suffix.lower() in _MANIFEST_ENDINGS:
         return "manifest"
-    try:
-        with path.open("rb") as file:
-            head = file.read(512)
-    except OSError as error:
-        raise DataError(f"{printable(str(path))} cannot be read: {error.strerror}") from error
+    with path.open("rb") as file:
+        head = file.read(512)
     if head[:4] in (b"PK\3\4", b"PK\5\6"):
-        first = head[30 : 30 + int.from_bytes(head[26:28], "little")]  # the name of its first member
+        first = head[30 : 30 + int.from_bytes(head[26:28], "little")]  # the name of the first member
         return "npz" if path.suffix == ".npz" or first.endswith(b".npy") else "zip"
     if head[:4] == b"PAR1":
         return "parquet"
     if head[257:262] == b"ustar" or path.suffix == ".tar" or path.name.endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")):
         return "shards"
     raise DataError(
-        f"{printable(str(path))} is no data that is known by its content",
-        hint="data is a folder, a zip, tar shards, a CSV or JSON lines, an .npz or Parquet; or say what it is, as mnist:PATH",
+        f"{printable(str(path))} is not a dataset in a known format",
+        hint="give a folder, a zip, tar shards, a CSV or JSON Lines list, an .npz or Parquet; or name the reader, as in mnist:PATH",
     )
 
 
-def _kind_of_folder(path: Path) -> str:
-    for kind, name in (
+def _reader_of_folder(path: Path) -> str:
+    for reader, name in (
         ("cifar10", "data_batch_1.bin"),
         ("cifar100", "fine_label_names.txt"),
         ("svhn", "train_32x32.mat"),
@@ -96,84 +111,66 @@ def _kind_of_folder(path: Path) -> str:
         ("retinopathy", "trainLabels.csv"),
     ):
         if find_file(path, [name]) is not None:
-            return kind
+            return reader
     for name in ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte"):
         if find_file(path, [name, f"{name}.gz"]) is not None:
             raise DataError(
                 f"{printable(str(path))} may be MNIST, Fashion-MNIST or KMNIST: their files have the same names",
-                hint=f"say mnist:{path}, fashion-mnist:{path} or kmnist:{path}",
+                hint=f"give mnist:{path}, fashion-mnist:{path} or kmnist:{path}",
             )
     if any((path / name).is_file() for name in MANIFEST_NAMES):
         return "manifest"
-    # Not in every folder: a class may hold a million files.
-    places = [path, *(entry for entry in path.iterdir() if entry.name == "data" or part_called(entry.name) is not None)]
-    for kind, ending in (("shards", "tar"), ("parquet", "parquet")):
+    # Only folders named after a split are searched: a class folder may hold a million files.
+    places = [path, *(entry for entry in path.iterdir() if entry.name == "data" or split_named(entry.name) is not None)]
+    for reader, ending in (("shards", "tar"), ("parquet", "parquet")):
         if any(next(place.glob(f"*.{ending}"), None) for place in places):
-            return kind
+            return reader
     return "folder"
 
 
-def open_kind(kind: str, place: str, *, label_column: str | None) -> ListedDataset:
-    """Everything at `place`, opened as this kind, parts not yet taken."""
-    if kind in ("shards", "parquet"):
-        if kind == "shards":
-            return open_shards(place, label_column=label_column)
-        from vitlab.data.readers.parquet import open_parquet
-
+def _open(reader: str, place: str, *, label_column: str | None) -> ImageDataset:
+    """Everything at `place`, opened by this reader."""
+    if reader == "shards":
+        return open_shards(place, label_column=label_column)
+    if reader == "parquet":
         return open_parquet(place, label_column=label_column)
     path = Path(place).expanduser()
     if not path.exists():
         raise DataError(f"{printable(place)} does not exist")
-    if kind == "manifest":
+    if reader == "manifest":
         return open_manifest(_manifest_in(path), label_column=label_column)
-    if kind == "zip":
+    if reader == "zip":
         return open_zip(path, label_column=label_column)
     if label_column is not None:
-        raise DataError(f"label_column={label_column!r} means nothing for {kind}", hint="it chooses a column of a list of images")
-    if kind == "npz":
-        from vitlab.data.readers.npz_pack import open_npz_pack
-
+        raise DataError(f"label_column={label_column!r} has no meaning for {reader}", hint="it names a column of a list of images")
+    if reader == "npz":
         return open_npz_pack(path)
-    if kind == "joined":
-        from vitlab.data.readers.joined import open_joined
-
-        return open_joined(path)
-    if kind == "dmlab":
-        from vitlab.data.readers.tfrecord import open_dmlab
-
+    if reader == "dmlab":
         return open_dmlab(path)
     if not path.is_dir():
-        raise DataError(f"{printable(place)} is no folder, which {kind} needs")
-    match kind:
+        raise DataError(f"{printable(place)} is not a folder, which {reader} needs")
+    match reader:
         case "folder":
             return open_folder(path)
         case "images":
             return open_unlabelled(path)
         case "mnist" | "fashion-mnist" | "kmnist":
-            from vitlab.data.readers.classic import open_idx
-
-            return open_idx(path, kind)
+            return open_idx(path, reader)
         case "cifar10" | "cifar100" | "cifar100-coarse":
-            from vitlab.data.readers.classic import open_cifar
-
-            return open_cifar(path, kind)
+            return open_cifar(path, reader)
         case "svhn":
-            from vitlab.data.readers.classic import open_svhn
-
             return open_svhn(path)
         case "pcam":
-            from vitlab.data.readers.hdf5 import open_camelyon
-
             return open_camelyon(path)
         case "retinopathy":
-            from vitlab.data.readers.retinopathy import open_retinopathy
+            from vitlab.data.readers.retinopathy import open_retinopathy  # opening other datasets needs no Pillow
 
             return open_retinopathy(path)
-    raise AssertionError(kind)
+    raise AssertionError(reader)
 
 
-def open_zip(path: Path, *, label_column: str | None = None) -> ListedDataset:
-    """The images of a zip archive: by the list in it (labels.csv and its like), where there is one, else by class folders."""
+def open_zip(path: Path, *, label_column: str | None = None) -> ImageDataset:
+    """The images of a zip archive, labelled by the list in it (labels.csv and the like) or by class folders."""
     contents = ZipContents(read_zip_index(path))
     names = contents.index.names
     tops = {name.split("/")[0] for name in names if "/" in name}
@@ -185,9 +182,9 @@ def open_zip(path: Path, *, label_column: str | None = None) -> ListedDataset:
     if label_column is not None:
         raise DataError(f"{printable(str(path))} holds no list of images, so it has no column {label_column!r}")
     left_out = LeftOut()
-    for kind, count in contents.index.ignored.items():
-        left_out.add(kind, f"{kind}s, which are not followed", count=count)
-    return class_folders(contents, names, where=str(path), offenders=Offenders(str(path)), left_out=left_out)
+    for member, count in contents.index.ignored.items():
+        left_out.add(member, f"{member}s, which are not followed", count=count)
+    return class_folders(contents, names, where=str(path), faults=Faults(str(path)), left_out=left_out)
 
 
 def _manifest_in(path: Path) -> Path:

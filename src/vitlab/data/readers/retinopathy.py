@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.dataset import Contents, ListedDataset
+from vitlab.data.dataset import Contents, ImageDataset
 from vitlab.data.decode import decode
 from vitlab.data.readers.blocks import find_file
 from vitlab.data.readers.folder import FileRow, from_files
@@ -142,7 +142,7 @@ def _blur(length: int, sigma: float) -> Floats:
 
 STAGES = ("none", "mild", "moderate", "severe", "proliferative")
 
-_PARTS = {"Public": VAL, "Private": TEST}  # as TensorFlow Datasets, and so VTAB, divides what was Kaggle's test set
+_SPLITS = {"Public": VAL, "Private": TEST}  # as TensorFlow Datasets, and so VTAB, divides what was Kaggle's test set
 _SEEN_AS = b"btgraham-300"
 
 
@@ -172,19 +172,19 @@ def has_retinopathy(folder: Path) -> bool:
     return find_file(folder, ["trainLabels.csv"]) is not None
 
 
-def open_retinopathy(folder: Path) -> ListedDataset:
+def open_retinopathy(folder: Path) -> ImageDataset:
     """The images `train/*.jpeg` and `test/*.jpeg` beside the lists, in the lists' order."""
     train, solution = find_file(folder, ["trainLabels.csv"]), find_file(folder, ["retinopathy_solution.csv"])
     if train is None or solution is None:
         missing = "trainLabels.csv" if train is None else "retinopathy_solution.csv"
         raise DataError(f"{printable(str(folder))} holds no {missing}", hint="both lists are on the competition's pages")
-    rows = [FileRow(path=f"train/{name}.jpeg", code=level, part=TRAIN) for name, level, _ in _read(train)]
+    rows = [FileRow(path=f"train/{name}.jpeg", code=level, split=TRAIN) for name, level, _ in _read(train)]
     for name, level, usage in _read(solution):
-        if usage not in _PARTS:
+        if usage not in _SPLITS:
             raise DataError(
                 f"{printable(str(solution))}: Usage of {printable(name)} is {printable(usage)!r}, neither Public nor Private"
             )
-        rows.append(FileRow(path=f"test/{name}.jpeg", code=level, part=_PARTS[usage]))
+        rows.append(FileRow(path=f"test/{name}.jpeg", code=level, split=_SPLITS[usage]))
     dataset = from_files(train.parent, rows, STAGES, where=str(folder))
     return replace(dataset, contents=EyeContents(dataset.contents))
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import UNDECLARED, ListedDataset, Offenders
+from vitlab.data.dataset import UNDECLARED, Faults, ImageDataset
 from vitlab.data.readers.folder import LeftOut, class_folders, is_hidden, is_image
 from vitlab.data.readers.manifest import Cell, classes_beside, name_labels
-from vitlab.data.split import parts_of_files
+from vitlab.data.split import splits_of_files
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import READ_IN_PLACE
 from vitlab.io.cache import Arrays, recall, remember, settled, stamp_of
@@ -218,7 +218,7 @@ def shard_paths(pattern: str, *, ending: str) -> list[Path]:
     `data/train-{000..012}.tar` counts with leading zeros, `{a,b}` lists. A folder stands for every file in and below it with
     this `ending`. Addresses are refused: shards are read by position, from disk; nothing is run and nothing is fetched.
     """
-    offenders = Offenders(pattern)
+    faults = Faults(pattern)
     found: list[Path] = []
     for piece in pattern.split("::"):
         if address := _ADDRESS.match(piece):
@@ -235,16 +235,16 @@ def shard_paths(pattern: str, *, ending: str) -> list[Path]:
             else:
                 inside = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
             if not inside:
-                offenders.add(spelled, f"no file with the ending {ending} in it" if path.is_dir() else "no such file")
+                faults.add(spelled, f"no file with the ending {ending} in it" if path.is_dir() else "no such file")
             found.extend(inside)
     seen: set[Path] = set()
     for path in found:
         if path.resolve() in seen:
-            offenders.add(str(path), "named twice")
+            faults.add(str(path), "named twice")
         elif not path.is_file():
-            offenders.add(str(path), "no ordinary file")
+            faults.add(str(path), "no ordinary file")
         seen.add(path.resolve())
-    offenders.refuse(hint="shards are named by a path, a folder, a glob or braces: 'train-{000..012}.tar'")
+    faults.raise_any(hint="shards are named by a path, a folder, a glob or braces: 'train-{000..012}.tar'")
     return found
 
 
@@ -275,49 +275,49 @@ def _choices(inside: str, pattern: str) -> Iterator[str]:
 _JSON_KEYS = ("label", "labels", "cls", "class", "class_name")
 
 
-def open_shards(pattern: str, *, label_column: str | None = None) -> ListedDataset:
+def open_shards(pattern: str, *, label_column: str | None = None) -> ImageDataset:
     """The images of tar shards named by a path, folder, glob or braces, in the order of shards and members.
 
     Labels come from `key.cls` (a number or a name), else `key.json` (its field `label_column`, else label, labels, cls or
     class), else `key.txt`; `classes.txt` beside the first shard names the classes. Without such members, images in folders
-    are labelled by their folder, and others have no label. Shards named after train, val or test are those parts.
+    are labelled by their folder, and others have no label. Shards named after train, val or test are those splits.
     """
     paths = shard_paths(pattern, ending=".tar")
     contents = ShardContents([shard_index(path) for path in paths])
-    offenders, left_out = Offenders(pattern), _not_files(contents)
-    part_of = parts_of_files(paths, offenders)
+    faults, left_out = Faults(pattern), _not_files(contents)
+    split_of = splits_of_files(paths, faults)
     endings = LABEL_SUFFIXES if label_column is None else (".json",)
-    samples = list(_samples(contents, endings, left_out, offenders))
+    samples = list(_samples(contents, endings, left_out, faults))
     if not samples:
         raise DataError(f"{printable(pattern)} holds no image" + "".join(f" ({note})" for note in left_out.notes()))
     if label_column is None and all(label is None for _, label in samples):
         names = Names(name for _, name in contents.names())
         if all("/" in names[image] for image, _ in samples):
-            whole = class_folders(contents, names, where=pattern, offenders=offenders, left_out=_not_files(contents))
-            told = _parts(contents, whole.rows, part_of)
-            return whole if UNDECLARED in told else replace(whole, parts=told)
+            whole = class_folders(contents, names, where=pattern, faults=faults, left_out=_not_files(contents))
+            told = _splits(contents, whole.rows, split_of)
+            return whole if UNDECLARED in told else replace(whole, splits=told)
 
-    cells = [_cell(contents, label, label_column, offenders) for _, label in samples]
+    cells = [_cell(contents, label, label_column, faults) for _, label in samples]
     if label_column is not None and all(cell is None for cell in cells):
-        offenders.refuse()
+        faults.raise_any()
         raise DataError(f"{printable(pattern)}: no member .json has a field {label_column!r}")
     rows = np.array([image for image, _ in samples], np.int64)
-    parts = _parts(contents, rows, part_of)
+    splits = _splits(contents, rows, split_of)
     labels, table, notes = name_labels(
         cells,
         lambda number: contents.name(samples[number][0]),
-        offenders,
+        faults,
         classes=classes_beside(paths[0]),
-        parts=parts,
+        splits=splits,
     )
-    offenders.refuse(hint="a sample is an image and a label that have the same name before the first dot")
+    faults.raise_any(hint="a sample is an image and a label that have the same name before the first dot")
     texts = sum(label is not None and contents.name(label).endswith(".txt") for _, label in samples)
     if len(labels) == len(samples) == texts > 2:
         raise DataError(
             f"{printable(pattern)}: no two of its {texts:,} .txt members agree: they are captions, not labels",
             hint="a label goes in a member .cls",
         )
-    return ListedDataset(contents=contents, rows=rows, table=table, labels=labels, parts=parts, notes=(*notes, *left_out.notes()))
+    return ImageDataset(contents=contents, rows=rows, table=table, labels=labels, splits=splits, notes=(*notes, *left_out.notes()))
 
 
 def _not_files(contents: ShardContents) -> LeftOut:
@@ -329,7 +329,7 @@ def _not_files(contents: ShardContents) -> LeftOut:
 
 
 def _samples(
-    contents: ShardContents, endings: Sequence[str], left_out: LeftOut, offenders: Offenders
+    contents: ShardContents, endings: Sequence[str], left_out: LeftOut, faults: Faults
 ) -> Iterator[tuple[int, int | None]]:
     """(row of the image, row of the label) of each sample: neighbours whose names are equal up to the first dot."""
     key: tuple[int, str] | None = None
@@ -343,18 +343,18 @@ def _samples(
         stem, dot, ending = file.partition(".")
         here = (shard, folder + slash + stem)
         if here != key:
-            yield from _sample(members, contents, endings, left_out, offenders)
+            yield from _sample(members, contents, endings, left_out, faults)
             if here in seen:
-                offenders.add(contents.name(row), "its sample stands in two places of the shard")
+                faults.add(contents.name(row), "its sample stands in two places of the shard")
             key, members = here, {}
             seen.add(here)
         if members.setdefault(dot + ending.lower(), row) != row:
-            offenders.add(contents.name(row), "given twice")
-    yield from _sample(members, contents, endings, left_out, offenders)
+            faults.add(contents.name(row), "given twice")
+    yield from _sample(members, contents, endings, left_out, faults)
 
 
 def _sample(
-    members: dict[str, int], contents: ShardContents, endings: Sequence[str], left_out: LeftOut, offenders: Offenders
+    members: dict[str, int], contents: ShardContents, endings: Sequence[str], left_out: LeftOut, faults: Faults
 ) -> Iterator[tuple[int, int | None]]:
     images = [ending for ending in members if is_image(f"x{ending}")]
     plain = [ending for ending in images if ending.count(".") == 1] or images
@@ -363,14 +363,14 @@ def _sample(
         if ending != label and ending not in plain[:1]:
             left_out.add(ending, ending or "without an ending")
     if len(plain) > 1:
-        offenders.add(contents.name(members[plain[0]]), f"its sample has {len(plain)} images ({', '.join(plain)})")
+        faults.add(contents.name(members[plain[0]]), f"its sample has {len(plain)} images ({', '.join(plain)})")
     elif plain:
         yield members[plain[0]], members[label] if label else None
     elif label:
         left_out.add(label, "labels without an image")
 
 
-def _cell(contents: ShardContents, row: int | None, field: str | None, offenders: Offenders) -> Cell:
+def _cell(contents: ShardContents, row: int | None, field: str | None, faults: Faults) -> Cell:
     if row is None:
         return None
     name, text = contents.name(row), contents.text(row)
@@ -379,16 +379,16 @@ def _cell(contents: ShardContents, row: int | None, field: str | None, offenders
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
-        offenders.add(name, "is no JSON of at most 64 KiB")
+        faults.add(name, "is no JSON of at most 64 KiB")
         return None
     keys = _JSON_KEYS if field is None else (field,)
     value = next((record[key] for key in keys if key in record), None) if isinstance(record, dict) else record
     words = value if isinstance(value, list) else [value]
     if value is not None and any(isinstance(word, bool) or not isinstance(word, str | int) for word in words):
-        offenders.add(name, "its label is no name, whole number or list of them")
+        faults.add(name, "its label is no name, whole number or list of them")
         return None
     return value if value is None or isinstance(value, str | int | list) else None
 
 
-def _parts(contents: ShardContents, rows: NDArray[np.int64], part_of: Mapping[Path, int]) -> NDArray[np.int8]:
-    return np.array([part_of[contents.shard_of(row)] for row in rows.tolist()], np.int8)
+def _splits(contents: ShardContents, rows: NDArray[np.int64], split_of: Mapping[Path, int]) -> NDArray[np.int8]:
+    return np.array([split_of[contents.shard_of(row)] for row in rows.tolist()], np.int8)

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import ListedDataset
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.readers.blocks import find_file, from_blocks
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
@@ -114,7 +114,7 @@ def _entry(data: mmap, start: int, end: int) -> tuple[str, tuple[int, int] | Non
 
 
 def _messages(data: mmap, start: int, end: int, *, field: int) -> Iterator[tuple[int, int]]:
-    """Where each of the parts of this number lies."""
+    """Where each of the splits of this number lies."""
     for kind, first, last in _fields(data, start, end):
         if kind == field << 3 | _BYTES:
             yield first, last
@@ -178,7 +178,7 @@ def _signed(value: int) -> int:
 
 CLASSES = tuple(f"class {number}" for number in range(6))  # close, far, very far x good and bad reward; no order is published
 
-_PARTS = (("train", TRAIN), ("validation", VAL), ("test", TEST))
+_SPLITS = (("train", TRAIN), ("validation", VAL), ("test", TEST))
 _ARCHIVES = ("dmlab.tar", "dmlab.tar.gz")
 
 
@@ -219,17 +219,17 @@ class RecordBlock:
 
 def has_dmlab(folder: Path) -> bool:
     """Whether the folder holds the record files, or the archive of them."""
-    return find_file(folder, [f"dmlab-{word}.tfrecord*" for word, _ in _PARTS] + list(_ARCHIVES)) is not None
+    return find_file(folder, [f"dmlab-{word}.tfrecord*" for word, _ in _SPLITS] + list(_ARCHIVES)) is not None
 
 
-def open_dmlab(place: Path) -> ListedDataset:
+def open_dmlab(place: Path) -> ImageDataset:
     """The frames of `dmlab-train.tfrecord*`, `-validation` and `-test`, in the order of the files' names.
 
     `place` is a folder with these files or with the archive, or the archive itself.
     """
     found = _found(place)
-    blocks, codes, parts = [], [], []
-    for word, part in _PARTS:
+    blocks, codes, splits = [], [], []
+    for word, split in _SPLITS:
         pattern = f"dmlab-{word}.tfrecord*"
         files = [file for file in found if fnmatch(file.name, pattern)]
         if not files:
@@ -238,8 +238,8 @@ def open_dmlab(place: Path) -> ListedDataset:
             block, labels = _read(file)
             blocks.append(block)
             codes.append(labels)
-            parts.append(part)
-    return from_blocks(blocks, codes, parts, CLASSES)
+            splits.append(split)
+    return from_blocks(blocks, codes, splits, CLASSES)
 
 
 def _found(place: Path) -> list[_Records]:

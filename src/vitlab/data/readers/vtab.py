@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import UNDECLARED, LabelTable, ListedDataset
-from vitlab.data.readers.blocks import LARGEST_IN_MEMORY, PixelBlock, Pixels, check_codes, find_file, from_blocks
+from vitlab.data.dataset import UNDECLARED, ImageDataset, LabelTable
+from vitlab.data.readers.blocks import PixelBlock, Pixels, check_codes, find_file, from_blocks
 from vitlab.data.readers.folder import FileRow, from_files
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
@@ -25,7 +25,7 @@ from vitlab.io.archive_limits import GZIP, MOST_INFLATED, ArchiveLimits, inflate
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests
 from vitlab.io.names import printable
-from vitlab.io.npz import NpzArray, open_npz
+from vitlab.io.npz import LARGEST_IN_MEMORY, NpzArray, open_npz
 
 LISTS = (("train800.txt", TRAIN), ("val200.txt", VAL), ("test.txt", TEST))
 
@@ -35,10 +35,10 @@ def has_lists(folder: Path) -> bool:
     return (folder / LISTS[0][0]).is_file()
 
 
-def open_lists(folder: Path, *, classes: int) -> ListedDataset:
+def open_lists(folder: Path, *, classes: int) -> ImageDataset:
     """The images of the three lists, in their order; each line is a path and the number of a class, parted by a space."""
     rows = []
-    for name, part in LISTS:
+    for name, split in LISTS:
         file = folder / name
         try:
             lines = file.read_text(encoding="utf-8").splitlines()
@@ -54,7 +54,7 @@ def open_lists(folder: Path, *, classes: int) -> ListedDataset:
                 raise DataError(
                     f"{printable(str(file))}, line {number}, is no path and the number of a class: {printable(line[:80])}"
                 )
-            rows.append(FileRow(path=path, code=int(code), part=part))
+            rows.append(FileRow(path=path, code=int(code), split=split))
     return from_files(folder, rows, tuple(f"class {number}" for number in range(classes)), where=str(folder))
 
 
@@ -97,32 +97,32 @@ def clevr_distance(depths: Iterable[float]) -> int:
 ClevrTask = Literal["count", "distance"]
 
 
-def open_clevr(folder: Path, task: ClevrTask) -> ListedDataset:
+def open_clevr(folder: Path, task: ClevrTask) -> ImageDataset:
     """The images with scenes, `train` and `val` (those of `test` are not published), in the scenes' order.
 
     The class is the number of objects, or the distance to the closest in VTAB's bins. `folder` is CLEVR_v1.0, or around it.
     """
-    scenes = {part: find_scenes(folder, word) for word, part in (("train", TRAIN), ("val", VAL))}
-    for part, name in ((TRAIN, "train"), (VAL, "val")):
-        if scenes[part] is None:
+    scenes = {split: find_scenes(folder, word) for word, split in (("train", TRAIN), ("val", VAL))}
+    for split, name in ((TRAIN, "train"), (VAL, "val")):
+        if scenes[split] is None:
             raise DataError(
                 f"{printable(str(folder))} holds no scenes/CLEVR_{name}_scenes.json", hint="unpack CLEVR_v1.0.zip there"
             )
     root = next(path for path in scenes.values() if path is not None).parent.parent
     rows = []
-    for part, word in ((TRAIN, "train"), (VAL, "val")):
-        path = scenes[part]
+    for split, word in ((TRAIN, "train"), (VAL, "val")):
+        path = scenes[split]
         assert path is not None
         for name, depths in read_scenes(path):
             code = len(depths) - CLEVR_FEWEST if task == "count" else clevr_distance(depths)
-            rows.append(FileRow(path=f"images/{word}/{name}", code=code, part=part))
+            rows.append(FileRow(path=f"images/{word}/{name}", code=code, split=split))
     labels = CLEVR_COUNTS if task == "count" else CLEVR_DISTANCES
     return from_files(root, rows, labels, where=str(folder))
 
 
-def find_scenes(folder: Path, part: str) -> Path | None:
-    """The scenes of a part, in the folder or in one that it was unpacked to."""
-    name = f"scenes/CLEVR_{part}_scenes.json"
+def find_scenes(folder: Path, split: str) -> Path | None:
+    """The scenes of a split, in the folder or in one that it was unpacked to."""
+    name = f"scenes/CLEVR_{split}_scenes.json"
     return find_file(folder, [name, f"CLEVR_v1.0/{name}"])
 
 
@@ -153,8 +153,8 @@ _COLUMN: dict[SpritesTask, tuple[int, int]] = {"orientation": (3, 40), "x": (4, 
 _BINS = 16
 
 
-def open_dsprites(path: Path, task: SpritesTask) -> ListedDataset:
-    """The images in the order of the file, which declares no parts; `path` is the file or its folder."""
+def open_dsprites(path: Path, task: SpritesTask) -> ImageDataset:
+    """The images in the order of the file, which declares no splits; `path` is the file or its folder."""
     file = path if path.is_file() else next(iter(sorted([*path.glob(_NAME), *path.glob(f"*/{_NAME}")])), None)
     if file is None:
         raise DataError(f"{printable(str(path))} holds no {_NAME}")
@@ -165,20 +165,20 @@ def open_dsprites(path: Path, task: SpritesTask) -> ListedDataset:
     images, latents = arrays["imgs"], arrays["latents_classes"]
     if len(images.shape) != 3 or np.dtype(images.dtype) != np.uint8 or latents.shape != (images.shape[0], 6):
         raise DataError(
-            f"{printable(str(file))}: imgs is {images.shape} of {images.dtype} and latents_classes {latents.shape}, where dSprites has"
-            " (images, height, width) of bytes and (images, 6)"
+            f"{printable(str(file))}: imgs is {images.shape} of {images.dtype} and latents_classes {latents.shape};"
+            " dSprites has (images, height, width) of bytes and (images, 6)"
         )
     column, values = _COLUMN[task]
     latent_N = latents.load()[:, column].astype(np.int64)
     check_codes(latent_N, images.shape[0], values, str(file))
     # floor(latent / (values / bins)), in whole numbers
     codes = (latent_N * _BINS // values).astype(np.int32)
-    return ListedDataset(
+    return ImageDataset(
         contents=Sprites(images),
         rows=np.arange(len(codes), dtype=np.int64),
         table=LabelTable(codes=codes),
         labels=tuple(f"{task} {number + 1} of {_BINS}" for number in range(_BINS)),
-        parts=np.full(len(codes), UNDECLARED, np.int8),
+        splits=np.full(len(codes), UNDECLARED, np.int8),
     )
 
 
@@ -242,23 +242,23 @@ _PERCENT = 10  # of the drives, for val and for test
 _SEED = 123
 
 
-def open_kitti(folder: Path) -> ListedDataset:
+def open_kitti(folder: Path) -> ImageDataset:
     """The labelled images in the order of their numbers; `folder` holds `training`, or what the archives were unpacked to.
 
-    Where the development kit's `mapping/train_rand.txt` and `train_mapping.txt` lie there too, parts are declared by drive as
-    TensorFlow Datasets does (and so VTAB): no drive is in two of them. Without it no part is declared.
+    Where the development kit's `mapping/train_rand.txt` and `train_mapping.txt` lie there too, splits are declared by drive as
+    TensorFlow Datasets does (and so VTAB): no drive is in two of them. Without it no split is declared.
     """
     labels = _folder(folder, "label_2", "*.txt")
     images = _folder(folder, "image_2", "*.png")
-    part_of = _parts(folder)
+    split_of = _splits(folder)
     rows = []
     for file in sorted(labels.glob("*.txt")):
         try:
             code = kitti_class(line for line in file.read_text(encoding="ascii").splitlines() if line.strip())
         except (OSError, ValueError, IndexError) as error:
             raise DataError(f"{printable(str(file))} is no label file of KITTI") from error
-        rows.append(FileRow(path=f"{file.stem}.png", code=code, part=_part_of(file, part_of)))
-    notes = () if part_of else ("without mapping/ of the development kit images of one drive can be in two parts",)
+        rows.append(FileRow(path=f"{file.stem}.png", code=code, split=_split_of(file, split_of)))
+    notes = () if split_of else ("without mapping/ of the development kit images of one drive can be in two splits",)
     return from_files(images, rows, KITTI_CLASSES, where=str(folder), notes=notes)
 
 
@@ -272,16 +272,16 @@ def _folder(folder: Path, name: str, pattern: str) -> Path:
     )
 
 
-def _part_of(file: Path, part_of: list[int]) -> int:
-    if not part_of:
+def _split_of(file: Path, split_of: list[int]) -> int:
+    if not split_of:
         return UNDECLARED
-    if not file.stem.isdigit() or int(file.stem) >= len(part_of):
-        raise DataError(f"the development kit maps {len(part_of):,} images, and {printable(file.name)} is none of them")
-    return part_of[int(file.stem)]
+    if not file.stem.isdigit() or int(file.stem) >= len(split_of):
+        raise DataError(f"the development kit maps {len(split_of):,} images, and {printable(file.name)} is none of them")
+    return split_of[int(file.stem)]
 
 
-def _parts(folder: Path) -> list[int]:
-    """The part of each image by its number; empty where there is no development kit."""
+def _splits(folder: Path) -> list[int]:
+    """The split of each image by its number; empty where there is no development kit."""
     order = find_file(folder, ["mapping/train_rand.txt", "devkit_object/mapping/train_rand.txt"])
     frames = find_file(folder, ["mapping/train_mapping.txt", "devkit_object/mapping/train_mapping.txt"])
     if order is None or frames is None:
@@ -323,10 +323,10 @@ _ELEVATION, _AZIMUTH = 1, 2
 _CHUNK = 2**20
 
 
-def open_norb(folder: Path, task: NorbTask) -> ListedDataset:
+def open_norb(folder: Path, task: NorbTask) -> ImageDataset:
     """The images of the first camera, training then testing, each in the order of its file."""
-    blocks, codes, parts = [], [], []
-    for word, part in (("training", TRAIN), ("testing", TEST)):
+    blocks, codes, splits = [], [], []
+    for word, split in (("training", TRAIN), ("testing", TEST)):
         images, facts = _file(folder, word, "dat"), _file(folder, word, "info")
         shape = _header(images)[1]
         facts_NF = _read(facts)
@@ -338,8 +338,8 @@ def open_norb(folder: Path, task: NorbTask) -> ListedDataset:
         load = partial(_load, images, stamp_of(images.stat()))
         blocks.append(PixelBlock(str(images), shape[0], load, shape=shape[2:], layout="HW"))
         codes.append(_codes(facts_NF, task, facts))
-        parts.append(part)
-    return from_blocks(blocks, codes, parts, AZIMUTHS if task == "azimuth" else ELEVATIONS)
+        splits.append(split)
+    return from_blocks(blocks, codes, splits, AZIMUTHS if task == "azimuth" else ELEVATIONS)
 
 
 def _codes(facts_NF: NDArray[np.generic], task: NorbTask, where: Path) -> NDArray[np.int64]:
@@ -351,12 +351,12 @@ def _codes(facts_NF: NDArray[np.generic], task: NorbTask, where: Path) -> NDArra
     return twice_N // 2
 
 
-def _file(folder: Path, part: str, kind: str) -> Path:
-    for pattern in (f"*-{part}-{kind}.mat", f"*-{part}-{kind}.mat.gz"):
+def _file(folder: Path, split: str, kind: str) -> Path:
+    for pattern in (f"*-{split}-{kind}.mat", f"*-{split}-{kind}.mat.gz"):
         found = sorted([*folder.glob(pattern), *folder.glob(f"*/{pattern}")])
         if found:
             return found[0]
-    raise DataError(f"{printable(str(folder))} holds no smallnorb-...-{part}-{kind}.mat, gzipped or not")
+    raise DataError(f"{printable(str(folder))} holds no smallnorb-...-{split}-{kind}.mat, gzipped or not")
 
 
 def _chunks(path: Path, most: int) -> Iterator[bytes]:
@@ -390,11 +390,11 @@ def _read(path: Path) -> NDArray[np.generic]:
     raw = np.empty(math.prod(shape) * np.dtype(dtype).itemsize, np.uint8)
     filled = -start
     for chunk in _chunks(path, _CHUNK):
-        part = chunk[max(0, -filled) :] if filled < 0 else chunk
+        piece = chunk[max(0, -filled) :] if filled < 0 else chunk
         place = max(0, filled)
-        if place + len(part) > len(raw):
+        if place + len(piece) > len(raw):
             raise DataError(f"{printable(str(path))} holds more than its header says")
-        raw[place : place + len(part)] = np.frombuffer(part, np.uint8)
+        raw[place : place + len(piece)] = np.frombuffer(piece, np.uint8)
         filled += len(chunk)
     if filled != len(raw):
         raise DataError(f"{printable(str(path))} is cut off: it holds {max(0, filled):,} of {len(raw):,} bytes")

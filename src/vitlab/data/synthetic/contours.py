@@ -14,18 +14,18 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.synthetic.drawing import CHANCE, TURN, Choice, Choices, Floats, Keys, cosine, keys, sine, turns, uniforms
+from vitlab.data.random_numbers import CHANCE, TURN, Choice, Choices, Floats, Keys, cosine, keys, sine, turns, uniforms
 
 Pixels = NDArray[np.float32]
 
 COARSEST = 0.4
-"""Share of its pixels that an image of this kind can do with and still show its class."""
+"""The strongest blur that still shows the class, as a fraction of the pixels along a side."""
 
 _FORMULA_STREAM = 11
 _HIGHEST_FREQUENCY = 12
 _MOST_ORBITS = 4
-# What a class is first of all: two frequencies and a number of orbits. The simplest come first, so that a set of few classes
-# stays legible at few pixels; when all are used they come again with other mixes of the two waves.
+# A class has two frequencies and a number of orbits. The simplest come first, so that a few classes stay legible at few pixels;
+# when all are used, they come again with other mixes of the two waves.
 _PLANS = tuple(
     sorted(
         ((a, b, k) for b in range(2, _HIGHEST_FREQUENCY + 1) for a in range(1, b) for k in range(1, _MOST_ORBITS + 1)),
@@ -33,7 +33,7 @@ _PLANS = tuple(
     )
 )
 
-# What a sample does to its class. Sizes are shares of half the image's side, angles are in turns.
+# How a sample varies its class. Sizes are fractions of half the image's side; angles are in turns.
 _SAMPLE = Choices(
     {
         "radius": Choice(0.7, 1.02, 0.92),
@@ -117,7 +117,7 @@ def coverage(
 
 
 def _pixels(value_B1: Floats) -> Pixels:
-    """One number per image, ready to meet its pixels: [B, 1, 1]."""
+    """One number per image, as [B, 1, 1]."""
     return value_B1.astype(np.float32)[..., None]
 
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.synthetic.drawing import Choice, Choices, Floats, Keys, cosine, keys, sine, turns, uniforms
+from vitlab.data.random_numbers import Choice, Choices, Floats, Keys, cosine, keys, sine, turns, uniforms
 
 COARSEST = 0.4
-"""Share of its pixels that an image of this kind can do with and still show its class."""
+"""The strongest blur that still shows the class, as a fraction of the pixels along a side."""
 
 _MOST_MAPS = 4
 _CHAINS = 64
@@ -31,7 +31,7 @@ _FORMULA_STREAM = 31
 _CLOUD_STREAM = 32
 
 
-# What a sample does to its class. Sizes are shares of the image's side, angles are in turns.
+# How a sample varies its class. Sizes are fractions of the image's side; angles are in turns.
 _SAMPLE = Choices(
     {
         "weight": Choice(0.86, 1.14, times=_MOST_MAPS * 6),
@@ -62,7 +62,7 @@ def coverage(
     systems = [_system(seed, int(label), cloud) for label in label_B]
     sample = _SAMPLE.draw(key_B, variety=variety)
 
-    # The sample's own maps: every coefficient off by a share, as FractalDB weights them.
+    # The sample's own maps: every coefficient varies by a fraction, as FractalDB weights them.
     maps_BF6 = np.array([system.maps_F6 for system in systems]) * sample["weight"].reshape(batch, _MOST_MAPS, 6)
     maps_BF6[..., 4:] += sample["shift"].reshape(batch, _MOST_MAPS, 2)
     chain_BLW = np.array([system.chain_LW for system in systems])
@@ -120,7 +120,7 @@ def _system(seed: int, label: int, cloud: int) -> _System:
     key_1 = keys(seed, _CLOUD_STREAM, np.array([label]))
     cloud_2Q = _settled(maps_F6, best_shares_F, cloud, key_1).astype(np.float32)
     uniform_LW = uniforms(key_1, _LINKS * _CHAINS).reshape(_LINKS, _CHAINS)
-    # The last link places the pieces: dealt out evenly, so that no part of the image is missed by chance.
+    # The last link places the pieces; its maps are distributed evenly, so that no piece is missed by chance.
     uniform_LW[-1] = (np.arange(_CHAINS) + uniform_LW[-1]) / _CHAINS
     return _System(maps_F6, cloud_2Q, _choose(shares_F=best_shares_F, uniform=uniform_LW))
 
@@ -174,7 +174,7 @@ def _settled(maps_F6: Floats, shares_F: Floats, count: int, key_1: NDArray[np.ui
 
 
 def _misfit(points_2N: Floats, low_2: Floats, high_2: Floats) -> float:
-    """How far from legible: 0 for an attractor that is no line, no dust and no blob."""
+    """How far from legible the attractor is: 0 if it is not a line, dust or a blob."""
     span_2 = high_2 - low_2
     longest = float(span_2.max())
     if longest == 0:

@@ -1,8 +1,8 @@
-"""Pen strokes like the letters of an unknown script: a class is a sequence of pen movements, a sample is one hand's version of it.
+"""Pen strokes like letters of an unknown script: a class is a sequence of pen movements, a sample is one handwriting of it.
 
-A stroke is a walk: pieces of line that run straight or bend by so much, with or without a corner between them. A hand varies
-lengths, bends and corners, slants and stretches the whole, and presses more or less; it does not turn a letter over, which is
-why the orientation of these classes, unlike that of contours, is part of the class.
+A stroke consists of pieces of line, straight or bent, with or without a corner between them. A handwriting varies lengths, bends,
+corners and pressure, and slants and stretches the whole. It does not rotate the letter, so the orientation belongs to the class,
+unlike that of contours.
 
 Axes: B images, S strokes, G pieces of a stroke, T points of a piece.
 """
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from vitlab.data.synthetic.drawing import TURN, Choice, Choices, Floats, Keys, cosine, keys, sine, turns, uniforms
+from vitlab.data.random_numbers import TURN, Choice, Choices, Floats, Keys, cosine, keys, sine, turns, uniforms
 
 COARSEST = 0.22
-"""Share of its pixels that an image of this kind can do with and still show its class: 7 of 32."""
+"""The strongest blur that still shows the class, as a fraction of the pixels along a side: 7 of 32."""
 
 _STROKES = 3
 _PIECES = 4
@@ -33,11 +33,11 @@ _BEND_COUNTS = (0.4, 0.62, 0.88)
 _BENDS = ((0.0, 0.0), (0.2, 0.2), (0.4, 0.25), (0.75, 0.2))  # straight, quarter, half, loop: turns, at least and on top
 _EASY = 2.5  # lengths of line per side of the drawing that still take any pen
 _NEARLY_STRAIGHT = 0.25  # turns over the fewest points: below, the wedge left open between two steps does not show
-_HAND_SHARE = np.array([0.28, 0.18, 0.15])  # how far a hand strays from a length, a bend, a corner
+_HAND_FRACTION = np.array([0.28, 0.18, 0.15])  # how far a hand strays from a length, a bend, a corner
 _X_THEN_Y = np.array([TURN // 4, 0])[:, None, None, None]
 _ASIDE = np.array([1.0, -1.0])[:, None]
 
-# What a sample does to its class. Sizes are shares of the image's side, angles are in turns.
+# How a sample varies its class. Sizes are fractions of the image's side; angles are in turns.
 _SAMPLE = Choices(
     {
         "hand": Choice(-1, 1, times=_STROKES * _PIECES * _FIELDS),
@@ -90,7 +90,7 @@ def _candidate(seed: int, label: int, attempt: int) -> tuple[Floats, Floats]:
 
 
 def _legible(points_2SN: Floats, pieces_SG3: Floats) -> bool:
-    """Neither a speck, nor a bare line, nor a knot: the ink takes up some of the square around it, spread over it."""
+    """Whether the ink fills a reasonable part of the square around it: not a speck, a bare line or a knot."""
     points_2N = points_2SN.reshape(2, -1)
     low_2 = points_2N.min(axis=1)
     span_2 = points_2N.max(axis=1) - low_2
@@ -138,15 +138,15 @@ def coverage(
     sample = _SAMPLE.draw(key_B, variety=variety)
     batch = len(label_B)
 
-    # The hand: lengths, bends and corners by a share, headings and meeting points by a little.
-    pieces_BSG3 *= 1 + sample["hand"].reshape(pieces_BSG3.shape) * _HAND_SHARE
+    # The handwriting: lengths, bends and corners vary by a fraction, headings and meeting points by a little.
+    pieces_BSG3 *= 1 + sample["hand"].reshape(pieces_BSG3.shape) * _HAND_FRACTION
     pieces_BSG3[..., 1] += sample["waver"].reshape(pieces_BSG3.shape[:3])
     starts_BS4 += sample["start"].reshape(starts_BS4.shape)
     np.clip(starts_BS4[:, :, 1:3], 0, 1, out=starts_BS4[:, :, 1:3])
     points = max(_FEWEST_POINTS, min(max(image_size) // 3, _MOST_POINTS))
     points_B2SN = _walk(pieces_BSG3, starts_BS4, points)
 
-    # The sheet: turned, slanted and stretched, then scaled and put where it fits.
+    # The whole drawing is rotated, slanted and stretched, then scaled and placed where it fits.
     tilt_B1 = turns(sample["tilt"])
     cos_B1, sin_B1 = cosine(tilt_B1), sine(tilt_B1)
     x_BN, y_BN = points_B2SN.reshape(batch, 2, -1).transpose(1, 0, 2)
@@ -157,7 +157,7 @@ def coverage(
     span_B2 = points_B2N.max(axis=2) - low_B2
     longest_B1 = span_B2.max(axis=1, keepdims=True)
 
-    # The pen: finer where a long line is crowded into a small place; pressed more or less.
+    # The pen is finer if a long line has little space, and its pressure varies.
     size_B1 = sample["size"] * (min(image_size) - 1)
     crowd_B1 = np.cumsum(pieces_BSG3[..., 0].reshape(batch, -1), axis=1)[:, -1:] / longest_B1
     pen_B1 = size_B1 * sample["pen"] * np.minimum(1, _EASY / crowd_B1)

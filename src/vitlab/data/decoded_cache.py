@@ -1,7 +1,12 @@
-"""Whether decoded images are worth keeping, and where: in memory, on disk, or not at all, by their size, and said.
+"""A cache of decoded images: one file of pixels, in memory or on disk, that all workers map and none copies.
 
-A cache must not change what comes out. So `auto` keeps nothing whose view, tried on some images, differs by a bit (a view that
-decodes only what it needs of a JPEG does differ), and a file on disk is whole and verified or it is made again.
+A cache must not change batches. So `auto` caches nothing if the transform of some images differs by a bit with and without it (it
+does for a transform that decodes only a part of a JPEG). A file on disk is verified, and made again if it is damaged.
+
+The file holds the pixels end to end; then a table, which is an .npz (sizes, labels, names, and why some images could not be
+decoded); then 64 bytes: a mark, where the table begins and ends, and the SHA-256 of everything before.
+
+Axes: N images, H height, W width, C channels.
 """
 
 from __future__ import annotations
@@ -15,8 +20,7 @@ import shutil
 import struct
 import weakref
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -26,64 +30,53 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.config.data import CachePolicy, LoaderConfig
-from vitlab.data.batch import Decode, Feed, Pixels
-from vitlab.data.dataset import UNKNOWN, Dataset, Label, LabelTable, Sample
+from vitlab.data.batch import Decode, Pipeline
+from vitlab.data.dataset import UNKNOWN, Dataset, Label, LabelTable, Pixels, RawSample
 from vitlab.data.sampler import rng_of
-from vitlab.data.workers.memory import memory_available, nameless_file
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.atomic import sync_folder
 from vitlab.io.cache import cache_folder
 from vitlab.io.lock import locked
+from vitlab.io.memory import memory_available, nameless_file
 from vitlab.io.names import Names
-
-# Images decoded once: a file of pixels, in memory or on disk, that all workers map and none copies.
-#
-# The file is the pixels end to end; then a table, itself an .npz (sizes, labels, names, and why some could not be decoded); then
-# 64 bytes: a mark, where the table begins and ends, and the SHA-256 of all before.
-#
-# Axes: N images, H height, W width, C channels.
+from vitlab.io.prefetch import prefetched
 
 _MARK = b"vitlab-images-v1"
 _TRAILER = struct.Struct("<16sQQ32s")
-_BLOCK = 64  # images decoded ahead of the writing
+_BLOCK = 64  # images decoded before the next are written
 
 
 class DecodedDataset:
-    """A source of pixels that were decoded before. The file is made by `write_decoded`; it pickles as its place.
+    """A dataset of decoded pixels in a file of `write_decoded`. It is pickled as `place`.
 
-    `place` is the path of the file, or the number of an open file in memory, which a worker process must then inherit.
+    `place` is the path of the file, or the number of an open file in memory, which worker processes must inherit.
     """
 
     def __init__(self, place: Path | int) -> None:
         if isinstance(place, int):
-            place = os.dup(place)  # ours to close, whoever else holds the file
+            place = os.dup(place)  # our own, to be closed by us
             weakref.finalize(self, os.close, place)
         self.place = place
         with open(place, "rb", closefd=isinstance(place, Path)) as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         start, stop, _ = _trailer(self._bytes)
         with np.load(io.BytesIO(self._bytes[start:stop]), allow_pickle=False) as table:
-            told = json.loads(table["told"].tobytes())
+            facts = json.loads(table["told"].tobytes())
             self._shape_N3: NDArray[np.int32] = table["shape_N3"]
             self._start_N: NDArray[np.int64] = table["start_N"]
             self._names = Names.from_buffers(table["letters"].tobytes(), table["ends"])
-            self._table = LabelTable(codes=table["codes"], starts=table["starts"] if told["multi_label"] else None)
-        self._key = str(told["key"])
-        self._labels: tuple[str, ...] = tuple(told["labels"])
-        self._reasons: dict[str, str] = told["reasons"]
+            self._table = LabelTable(codes=table["codes"], starts=table["starts"] if facts["multi_label"] else None)
+        self._key = str(facts["key"])
+        self.labels = tuple(facts["labels"])
+        self._reasons: dict[str, str] = facts["reasons"]
 
     def __reduce__(self) -> tuple[type[DecodedDataset], tuple[Path | int]]:
         return DecodedDataset, (self.place,)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Open files that a process must inherit to use this."""
+        """Open files that a worker process must inherit."""
         return () if isinstance(self.place, Path) else (self.place,)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The names of the classes."""
-        return self._labels
 
     @property
     def multi_label(self) -> bool:
@@ -93,30 +86,31 @@ class DecodedDataset:
     def __len__(self) -> int:
         return len(self._table)
 
-    def __getitem__(self, index: int) -> Sample:
+    def read(self, index: int) -> RawSample:
+        """The pixels of an image; DataError if it could not be decoded."""
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         if (reason := self._reasons.get(str(index))) is not None:
             raise DataError(reason)
         height, width, channels = self._shape_N3[index].tolist()
         pixels = np.frombuffer(self._bytes, np.uint8, height * width * channels, int(self._start_N[index]))
-        return Sample(name=self._names[index], content=pixels.reshape(height, width, channels), label=self._table[index])
+        return RawSample(name=self._names[index], content=pixels.reshape(height, width, channels), label=self._table[index])
 
     def label(self, index: int) -> Label:
-        """The label of an image."""
+        """The label, without reading the image."""
         return self._table[index]
 
     def name(self, index: int) -> str:
-        """Where the image came from."""
+        """Where the image comes from."""
         return self._names[index]
 
     def fingerprint(self) -> str:
-        """The key it was written with: that of the source and of how it was decoded."""
+        """The key of the file, which depends on the dataset and on how it was decoded."""
         return self._key
 
 
 def write_decoded(dataset: Dataset, decode: Decode, file: IO[bytes], *, key: str, threads: int) -> None:
-    """Decode every image of a source into an open, empty file; `key` is kept in it as its fingerprint."""
+    """Decode every image of a dataset into an open, empty file; `key` becomes its fingerprint."""
     made = sha256()
     shapes: list[tuple[int, ...]] = []
     starts: list[int] = []
@@ -137,12 +131,12 @@ def write_decoded(dataset: Dataset, decode: Decode, file: IO[bytes], *, key: str
         length += len(flat)
 
     labels = _label_table([dataset.label(index) for index in range(len(dataset))], multi_label=dataset.multi_label)
-    told = {"key": key, "labels": dataset.labels, "multi_label": dataset.multi_label, "reasons": reasons}
+    facts = {"key": key, "labels": dataset.labels, "multi_label": dataset.multi_label, "reasons": reasons}
     letters, ends = Names(names).buffers()
     table = io.BytesIO()
     np.savez(
         table,
-        told=np.frombuffer(json.dumps(told).encode(), np.uint8),
+        told=np.frombuffer(json.dumps(facts).encode(), np.uint8),
         shape_N3=np.array(shapes, np.int32),
         start_N=np.array(starts, np.int64),
         codes=labels.codes,
@@ -157,7 +151,7 @@ def write_decoded(dataset: Dataset, decode: Decode, file: IO[bytes], *, key: str
 
 
 def is_sound(path: Path) -> bool:
-    """Whether the file is there, whole, and unharmed to the last bit; reading it all also brings it into memory."""
+    """Whether the file exists and is undamaged; reading all of it also brings it into memory."""
     if not path.is_file() or path.stat().st_size < _TRAILER.size:
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -174,17 +168,17 @@ def _trailer(content: mmap.mmap) -> tuple[int, int, bytes]:
     place = len(content) - _TRAILER.size
     mark, start, stop, digest = _TRAILER.unpack_from(content, max(0, place))
     if mark != _MARK or not 0 <= start <= stop == place:
-        raise DataError("this is no file of decoded images, or it is cut short")
+        raise DataError("this is not a file of decoded images, or it is cut off")
     return start, stop, digest
 
 
 def _decoded(dataset: Dataset, decode: Decode, threads: int) -> Iterator[tuple[str, Pixels | str]]:
-    """Each image's name, and its pixels or why there are none, in order."""
+    """Each image's name, and its pixels or the reason why there are none, in order."""
 
     def one(index: int) -> tuple[str, Pixels | str]:
         name = f"image {index}"
         try:
-            sample = dataset[index]
+            sample = dataset.read(index)
             name = sample.name
             pixels = decode(sample)
         except (DataError, OSError) as error:
@@ -193,10 +187,9 @@ def _decoded(dataset: Dataset, decode: Decode, threads: int) -> Iterator[tuple[s
         assert pixels.ndim == 3, f"{name} was decoded to {pixels.ndim} axes"
         return name, pixels
 
-    # Decoding releases the interpreter's lock, and threads need neither copies nor pickles of the source.
-    with ThreadPoolExecutor(max_workers=max(1, threads)) as pool:
-        for start in range(0, len(dataset), _BLOCK):
-            yield from pool.map(one, range(start, min(start + _BLOCK, len(dataset))))
+    # Decoding releases the interpreter's lock, and threads need neither copies nor pickles of the dataset.
+    with closing(prefetched(one, range(len(dataset)), threads=max(1, threads), depth=_BLOCK)) as decoded:
+        yield from decoded
 
 
 def _label_table(labels: Sequence[Label], *, multi_label: bool) -> LabelTable:
@@ -212,85 +205,86 @@ _MOST_DISK = 64 * _GIB  # likewise
 _UNFINISHED = ".unfinished"
 
 
-def decode_once(dataset: Dataset, feed: Feed, config: LoaderConfig, *, ranks: int = 1) -> tuple[Dataset, str | None]:
-    """The source to read from, decoded once where that is asked for or (`auto`) pays, and a sentence that says so."""
-    if config.cache == "none" or (config.cache == "auto" and feed.decode is None):
+def cache_decoded(dataset: Dataset, pipeline: Pipeline, config: LoaderConfig, *, ranks: int = 1) -> tuple[Dataset, str | None]:
+    """The dataset to read from, cached if asked for or (`auto`) worthwhile, and a sentence about it."""
+    if config.cache == "none" or (config.cache == "auto" and pipeline.decode is None):
         return dataset, None
-    if feed.decode is None:
-        raise ConfigError(f"cache={config.cache} needs to be told how to decode", hint="set cache=none")
-    sample = _sampled(dataset, feed, feed.decode, config.seed, enough_if_useless=config.cache == "auto")
-    size = f"{len(dataset):,} images, about {_bytes(sample.total)} decoded"
+    if pipeline.decode is None:
+        raise ConfigError(f"cache={config.cache} needs a pipeline that decodes", hint="set cache=none")
+    trial = _try_some(dataset, pipeline, pipeline.decode, config.seed, stop_if_useless=config.cache == "auto")
+    size = f"{len(dataset):,} images, about {_bytes(trial.total)} decoded"
     where: CachePolicy = config.cache
     if config.cache == "auto":
-        where, why = _choice(sample, config, ranks)
+        where, why = _choice(trial, config, ranks)
         if where == "none":
-            return dataset, f"decoded images are not kept: {why}"
-    elif config.cache == "memory" and sample.total > memory_available():
+            return dataset, f"decoded images are not cached: {why}"
+    elif config.cache == "memory" and trial.total > memory_available():
         raise DataError(
-            f"cache=memory: {size}, but {_bytes(memory_available())} of memory are available", hint="set cache=disk or cache=none"
+            f"cache=memory: {size}, but only {_bytes(memory_available())} of memory are available",
+            hint="set cache=disk or cache=none",
         )
-    changed = "; views of decoded images differ in their pixels from views without this cache" if sample.differs else ""
-    key = blake2b(f"{dataset.fingerprint()}\0{feed.settings}".encode(), digest_size=16).hexdigest()
+    changed = "; with this cache the pixels of batches differ from those without it" if trial.differs else ""
+    key = blake2b(f"{dataset.fingerprint()}\0{pipeline.settings}".encode(), digest_size=16).hexdigest()
     threads = max(1, config.workers)
     if where == "memory":
         with nameless_file() as file:
-            write_decoded(dataset, feed.decode, file, key=key, threads=threads)
-            return DecodedDataset(file.fileno()), f"{size}, kept in memory{changed}"
+            write_decoded(dataset, pipeline.decode, file, key=key, threads=threads)
+            return DecodedDataset(file.fileno()), f"{size}, cached in memory{changed}"
     path = _folder(config) / f"{key}.images"
     try:
-        again = _on_disk(path, dataset, feed.decode, threads)
+        again = _on_disk(path, dataset, pipeline.decode, threads)
     except OSError as error:
-        said = f"cannot write {path}: {os.strerror(error.errno or 0)}"
+        problem = f"cannot write {path}: {os.strerror(error.errno or 0)}"
         if config.cache == "auto":
-            return dataset, f"decoded images are not kept: {said}"
+            return dataset, f"decoded images are not cached: {problem}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            said += f"; about {sample.total:,} bytes are needed and {shutil.disk_usage(path.parent).free:,} are free"
-        raise DataError(said, hint="make room, name another cache_folder, or set cache=none") from error
-    return DecodedDataset(path), f"{size}, kept in {path}{again}{changed}"
+            problem += f"; about {trial.total:,} bytes are needed and {shutil.disk_usage(path.parent).free:,} are free"
+        raise DataError(problem, hint="free some space, set another cache_folder, or set cache=none") from error
+    return DecodedDataset(path), f"{size}, cached in {path}{again}{changed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sample:
-    total: int  # bytes of all images decoded, estimated
-    differs: bool  # whether a view of decoded pixels is another image than a view of the file
-    pixels: bool  # whether the source gives pixels anyway
+class _Trial:
+    total: int  # estimated bytes of all decoded images
+    differs: bool  # whether the transform of decoded pixels differs from that of the file
+    pixels: bool  # whether the dataset holds pixels anyway
 
 
-def _sampled(dataset: Dataset, feed: Feed, decode: Decode, seed: int, *, enough_if_useless: bool) -> _Sample:
-    """Some images, evenly spread, decoded and viewed both ways; or fewer, as soon as one shows that keeping is no use."""
+def _try_some(dataset: Dataset, pipeline: Pipeline, decode: Decode, seed: int, *, stop_if_useless: bool) -> _Trial:
+    """Decode and transform some images, evenly spread, with and without the cache; stop early if the cache is of no use."""
     sizes: list[int] = []
     differs = pixels = False
     for index in np.unique(np.linspace(0, len(dataset) - 1, _SAMPLES).astype(np.int64)).tolist():
         try:
-            sample = dataset[index]
+            sample = dataset.read(index)
             decoded = replace(sample, content=decode(sample))
         except (DataError, OSError):
-            continue  # the policy for corrupt images will meet it
+            continue  # the loader handles broken images by its own policy
         assert isinstance(decoded.content, np.ndarray)
         sizes.append(decoded.content.nbytes)
         pixels = pixels or not isinstance(sample.content, bytes)
         for epoch in range(2):
-            plain = feed.view(sample, rng_of(seed, epoch, index))
-            differs = differs or not np.array_equal(plain, feed.view(decoded, rng_of(seed, epoch, index)))
-        if enough_if_useless and (pixels or differs):
+            plain = pipeline.transform(sample, rng_of(seed, epoch, index))
+            differs = differs or not np.array_equal(plain, pipeline.transform(decoded, rng_of(seed, epoch, index)))
+        if stop_if_useless and (pixels or differs):
             break
-    return _Sample(total=round(float(np.mean(sizes or [0])) * len(dataset)), differs=differs, pixels=pixels)
+    return _Trial(total=round(float(np.mean(sizes or [0])) * len(dataset)), differs=differs, pixels=pixels)
 
 
-def _choice(sample: _Sample, config: LoaderConfig, ranks: int) -> tuple[CachePolicy, str]:
-    """Where `auto` keeps them: memory, disk or none; and why not, if none."""
-    if sample.pixels:
-        return "none", "the source has them decoded"
-    if sample.differs:
-        return "none", "the view decodes only what it needs of an image, so keeping all of it would change its pixels"
-    # Ranks of one machine each keep their own in memory, and share one file on disk.
+def _choice(trial: _Trial, config: LoaderConfig, ranks: int) -> tuple[CachePolicy, str]:
+    """Where `auto` caches images: memory, disk or none; and the reason for none."""
+    if trial.pixels:
+        return "none", "the dataset holds pixels already"
+    if trial.differs:
+        return "none", "the transform decodes only a part of each image, so a cache would change its pixels"
+    # Ranks on one machine each have their own cache in memory, and share one file on disk.
     memory = min(_MOST_MEMORY, memory_available() // 4) / ranks
-    if sample.total <= memory:
+    if trial.total <= memory:
         return "memory", ""
     disk = min(_MOST_DISK, shutil.disk_usage(_existing(_folder(config))).free // 4)
-    if sample.total <= disk:
+    if trial.total <= disk:
         return "disk", ""
-    return "none", f"about {_bytes(sample.total)}, more than {_bytes(memory)} of memory or {_bytes(disk)} of disk"
+    return "none", f"about {_bytes(trial.total)}, more than {_bytes(memory)} of memory or {_bytes(disk)} of disk"
 
 
 def _folder(config: LoaderConfig) -> Path:
@@ -302,13 +296,13 @@ def _existing(folder: Path) -> Path:
 
 
 def _on_disk(path: Path, dataset: Dataset, decode: Decode, threads: int) -> str:
-    """See that the file is there and sound, making it where it is not; what to add to the note."""
+    """Make the file unless it exists undamaged; returns the end of the note."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_name(f".{path.name}.lock")):  # a second rank waits, and then finds the file
         if is_sound(path):
             return ", found and verified"
         damaged = path.exists()
-        for left in path.parent.glob(f"{path.name}.*{_UNFINISHED}"):  # by a writer that was killed: we hold the lock
+        for left in path.parent.glob(f"{path.name}.*{_UNFINISHED}"):  # left by a killed writer: we hold the lock
             left.unlink()
         unfinished = path.with_name(f"{path.name}.{os.getpid()}{_UNFINISHED}")
         try:

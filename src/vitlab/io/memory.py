@@ -1,4 +1,4 @@
-"""Memory that processes share and no folder lists: when the last of them ends, however it ends, nothing is left behind."""
+"""Memory: anonymous shared memory that leaves nothing behind, and how much memory is available."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import IO
 
 
 def nameless_file() -> IO[bytes]:
-    """An open, empty file without a name: in memory where the system has such a thing, else on the temporary disk.
+    """An open, empty file without a name: in memory on Linux, else on the temporary disk.
 
-    It is not /dev/shm, which containers keep at 64 MB.
+    It is not in /dev/shm, which containers limit to 64 MB. It is gone when the last process that holds it ends.
     """
     if sys.platform == "linux":
         return os.fdopen(os.memfd_create("vitlab"), "w+b")
-    else:  # noqa: RET505 (so that a type checker sees the branch of the other systems)
+    else:  # noqa: RET505 (so that a type checker sees the branch for other systems)
         return tempfile.TemporaryFile()
 
 
 def memory_available() -> int:
-    """Bytes a program may take without pushing others out, by the system's own estimate, and within a container's limit."""
+    """Bytes that a program can use: the system's own estimate, within the limit of a container."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if os.name == "posix" else []
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
