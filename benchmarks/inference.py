@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from vitlab.checkpoints import Checkpoint, convert, save
 from vitlab.config import Preprocess, variant
-from vitlab.config.model import ViTConfig
+from vitlab.config.vit import ViTConfig
 from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import normalise
 from vitlab.exporters import export
@@ -83,7 +83,7 @@ class Case:
         self.pixels_BHWC: NDArray[np.uint8] = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
         self.images_BCHW = normalise(torch.from_numpy(self.pixels_BHWC), fed)
         self.arrays_BCHW = self.images_BCHW.numpy()
-        save(folder / "model.safetensors", self.checkpoint)
+        save(self.checkpoint, folder / "model.safetensors")
         self.lines = [*self._in_eight_bits(), *self._peers()] if options.int8 else [*self._ours(), *self._peers()]
 
     def _ours(self) -> list[Line]:
@@ -108,7 +108,7 @@ class Case:
             floats = Predictor(self.checkpoint, backend=name)
             lines.append(Line(f"vitlab {name}, float", self._of_backend(floats.backend), ours=True))
         side = self.config.image_size[0]
-        dataset = open_dataset(f"generated:kind=contours,classes=4,examples=8,image_size={side},channels=3", split="all")
+        dataset = open_dataset(f"synthetic:kind=contours,classes=4,samples_per_class=8,image_size={side},channels=3", split="all")
         settings = ExportConfig(int8=True, inside=True, calibration=16, max_drop=100)  # random weights: nothing is lost or won
         for ending in (".xml", ".onnx"):
             path = export(self.checkpoint, self.folder / f"int8{ending}", settings, dataset=dataset).paths[0]

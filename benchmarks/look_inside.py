@@ -27,7 +27,7 @@ def main() -> None:
         look(given.look, given.model, given.image_size)
         return
     from vitlab.config import variant
-    from vitlab.config.model import ViTConfig
+    from vitlab.config.vit import ViTConfig
 
     config = variant(given.model, image_size=given.image_size)
     assert isinstance(config, ViTConfig)

@@ -40,9 +40,9 @@ from vitlab.checkpoints import Checkpoint, convert, load, save
 from vitlab.checkpoints.native import Facts
 from vitlab.config import Preprocess, ViTConfig, variant
 from vitlab.config.data import Augment, LoaderConfig
-from vitlab.config.model import with_profile
 from vitlab.config.run import RunConfig, RunData
 from vitlab.config.train import Optimizer, Schedule, TrainConfig
+from vitlab.config.vit import with_profile
 from vitlab.data.batch import Batch
 from vitlab.data.transforms import normalise
 from vitlab.models import build
@@ -265,7 +265,7 @@ def _weights(folder: Path, config: ViTConfig) -> None:
         assert isinstance(model, ViT)
         assert model.head is not None
         model.head.weight.normal_(0, 0.02, generator=torch.Generator().manual_seed(1))
-    save(folder / "native.safetensors", Checkpoint(model=model, config=config, preprocess=fed(config), labels=None))
+    save(Checkpoint(model=model, config=config, preprocess=fed(config), labels=None), folder / "native.safetensors")
     convert(folder / "native.safetensors", folder / "timm.safetensors", to="timm")
     convert(folder / "native.safetensors", folder / "hf", to="huggingface")
 

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from vitlab.checkpoints.fit import Wanted, fit, resize_channels, resize_patch
 from vitlab.config import Position, ResNetConfig, ViTConfig, variant
-from vitlab.config.model import ModelConfig, PositionKind, PositionPlace
+from vitlab.config.model import ModelConfig
+from vitlab.config.vit import PositionKind, PositionPlace
 from vitlab.errors import CheckpointError, ConfigError
 from vitlab.models import build
 from vitlab.models.position import resize_grid

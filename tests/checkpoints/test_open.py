@@ -14,7 +14,7 @@ from vitlab.checkpoints import convert, describe, load, save
 from vitlab.checkpoints.containers import read_file, write_npz, write_safetensors
 from vitlab.checkpoints.formats import FORMATS
 from vitlab.config import Position, Preprocess, ResNetConfig
-from vitlab.config.model import PROFILES, ViTConfig
+from vitlab.config.vit import PROFILES, ViTConfig
 from vitlab.errors import CheckpointError, ConfigError
 
 HEADS = 4  # of ViT-Mini, which formats without them would guess as 1
@@ -33,7 +33,7 @@ FILES = {
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same small model in every format."""
     folder = tmp_path_factory.mktemp("formats")
-    save(folder / FILES["native"], small_checkpoint())
+    save(small_checkpoint(), folder / FILES["native"])
     for to, name in FILES.items():
         if to != "native":
             convert(folder / FILES["native"], folder / name, to=to)
@@ -127,7 +127,7 @@ def test_another_head_size_patch_and_channels_are_fitted_fed_and_said(files: Pat
 
 def test_a_fitted_checkpoint_can_be_saved_and_loaded_again(files: Path, tmp_path: Path) -> None:
     fitted = load(files / FILES["timm"], heads=HEADS, image_size=(32, 64), num_classes=2, labels=["no", "yes"], channels=4)
-    save(tmp_path / "fitted.safetensors", fitted)
+    save(fitted, tmp_path / "fitted.safetensors")
     again = load(tmp_path / "fitted.safetensors")
     assert (again.config, again.preprocess, again.labels, again.notes) == (
         fitted.config,
@@ -253,7 +253,7 @@ def test_a_file_without_one_of_its_tensors_or_with_one_more_is_refused_by_name(f
 def test_a_resnet_is_loaded_fitted_and_described(tmp_path: Path) -> None:
     config = ResNetConfig(blocks=(1, 1, 1, 1), stage_widths=(32, 64, 128, 256), root_width=8, groups=8, num_classes=10)
     checkpoint = replace(small_checkpoint(config), preprocess=replace(feed_for(config), image_size=(160, 160), resize_to=180))
-    save(tmp_path / "model", checkpoint)
+    save(checkpoint, tmp_path / "model")
     loaded = load(tmp_path / "model", num_classes=3, image_size=96)
     assert loaded.preprocess.image_size == (96, 96)
     assert load(tmp_path / "model").preprocess == checkpoint.preprocess  # a ResNet takes any size
@@ -268,7 +268,7 @@ def test_positions_of_every_kind_survive_saving(tmp_path: Path) -> None:
     for kind in ("none", "learned-1d", "learned-2d", "relative", "sincos-2d"):
         for place in ("stem", "every", "shared"):
             checkpoint = small_checkpoint(small_config(position=Position(kind=kind, place=place)))
-            save(tmp_path / "model", checkpoint)
+            save(checkpoint, tmp_path / "model")
             images_BCHW = images(checkpoint.config)
             assert torch.equal(logits_of(load(tmp_path / "model"), images_BCHW), logits_of(checkpoint, images_BCHW))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vitlab.config import Numerics, Position, Preprocess, ResNetConfig, ResNetStem, ViTConfig, variant
-from vitlab.config.model import PROFILES, with_profile
+from vitlab.config.vit import PROFILES, with_profile
 from vitlab.errors import ConfigError
 
 

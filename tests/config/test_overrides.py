@@ -109,12 +109,12 @@ def test_images_that_grow_are_said_with_their_sizes() -> None:
     data = DataFacts(dataset="small", images=2_000, classes=10, channels=3, side=32)
     facts, overrides = RunFacts(data=data), Overrides(image_size=(32, 32))
     run = recipe("small-data", overrides, data=data)
-    assert run.train.growth
+    assert run.train.progressive_resizing
     assert any(
         "growing images: 24 x 24 at first, 32 x 32 from 75 % of the steps on" in sentence
         for sentence in reasons(run, facts, overrides)
     )
-    still = replace(run, train=replace(run.train, growth=()))
+    still = replace(run, train=replace(run.train, progressive_resizing=()))
     assert not any("growing" in sentence for sentence in reasons(still, facts, overrides))
 
 

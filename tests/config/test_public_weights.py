@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
+from vitlab.config.model import variant
 from vitlab.config.public_weights import find_weights, public_weights, weights_for
-from vitlab.config.variants import name_of, variant
 from vitlab.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ def test_every_row_is_whole() -> None:
         assert stated in ([True] * 3, [False] * 3), row.name
         assert row.score is None or 30 < row.score < 95, row.name
         if row.loads:
-            assert row.variant == name_of(variant(row.model)), row.name
+            assert row.variant == variant(row.model).name, row.name
         else:
             assert (bool(row.needs), row.variant) == (True, None), row.name
 

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from vitlab.config import renamed
+from vitlab.config.model import MODEL_CONFIGS, ModelConfig, variant
 from vitlab.config.run import RunConfig
-from vitlab.config.serialize import from_text, to_text
+from vitlab.config.serialize import from_json, from_text, to_json, to_text
+from vitlab.config.train import Distill, Masked
+from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.training.run_folder import RunDirectory
 
@@ -19,7 +22,7 @@ OLD_RUN = Path(__file__).parent.parent / "fixtures" / "run_0_1_0"  # written by 
 
 def test_a_run_of_version_0_1_0_reads_back_and_is_written_with_the_keys_of_today() -> None:
     run: RunConfig = from_text(RunConfig, (OLD_RUN / "run.json").read_text())
-    assert run.data.dataset == "generated:kind=strokes,classes=4,examples=64,image_size=32"
+    assert run.data.dataset == "synthetic:kind=strokes,classes=4,samples_per_class=64,image_size=32"
     assert run.train.steps == 2
     written = to_text(run)
     assert '"source"' not in written
@@ -56,13 +59,46 @@ def test_a_key_given_by_its_old_and_its_new_name_is_refused() -> None:
 
 def test_the_recipe_in_a_checkpoint_has_the_keys_of_today() -> None:
     recipe = json.loads((OLD_RUN / "run.json").read_text())
-    assert renamed.current_recipe(recipe)["data"]["dataset"].startswith("generated:")
+    assert renamed.current_recipe(recipe)["data"]["dataset"].startswith("synthetic:")
     assert renamed.current_recipe({"name": "other"}) == {"name": "other"}
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("pictures:photos/", "images:photos/"), ("photos/", "photos/"), ("cifar10:/data", "cifar10:/data"), ("digits", "digits")],
+    [
+        ("pictures:photos/", "images:photos/"),
+        ("generated", "synthetic"),
+        ("generated:classes=3,examples=8", "synthetic:classes=3,samples_per_class=8"),
+        ("photos/", "photos/"),
+        ("pictures", "pictures"),  # a folder
+        ("cifar10:/data", "cifar10:/data"),
+        ("digits", "digits"),
+    ],
 )
 def test_an_old_prefix_of_a_dataset_is_translated(old: str, new: str) -> None:
     assert renamed.current_dataset(old) == new
+
+
+def test_a_run_of_version_0_1_0_has_todays_family_conv_stem_and_progressive_resizing() -> None:
+    run = from_text(RunConfig, (OLD_RUN / "run.json").read_text())
+    assert isinstance(run.model, ViTConfig)
+    assert run.model.conv_stem is not None
+    assert run.train.progressive_resizing
+    written = json.loads(to_text(run))
+    assert written["model"]["family"] == "vit"
+    assert not {"kind", "early"} & written["model"].keys()
+    assert "growth" not in written["train"]
+
+
+@pytest.mark.parametrize("config", MODEL_CONFIGS)
+def test_a_model_of_version_0_1_0_says_kind_for_family(config: type[ModelConfig]) -> None:
+    model = variant(config.names[0])
+    old = to_json(model)
+    assert isinstance(old, dict)
+    old["kind"] = old.pop("family")
+    assert from_json(ModelConfig, old) == model
+
+
+def test_fractions_of_version_0_1_0_were_shares() -> None:
+    assert from_json(Masked, {"share": 0.25}) == Masked(fraction=0.25)
+    assert from_json(Distill, {"teacher": "a", "share": 0.25}) == Distill(teacher="a", weight=0.25)

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitlab.config.scaling import (
-    BATCHES_AN_EPOCH,
+    BATCHES_PER_EPOCH,
     LEAST_BATCH,
     every,
     finetuning_batch,
+    lr_for,
     power_of_two,
     pretraining_batch,
-    rate_for,
     steps_like,
     steps_of,
     warmup_of,
@@ -27,8 +27,8 @@ def test_a_pre_training_batch_leaves_32_batches_an_epoch_unless_it_is_at_its_lea
     batch = pretraining_batch(images, most=most)
     assert LEAST_BATCH <= batch <= most
     assert batch == power_of_two(batch)
-    assert batch == LEAST_BATCH or batch * BATCHES_AN_EPOCH <= images
-    assert batch == most or batch * 2 * BATCHES_AN_EPOCH > images
+    assert batch == LEAST_BATCH or batch * BATCHES_PER_EPOCH <= images
+    assert batch == most or batch * 2 * BATCHES_PER_EPOCH > images
 
 
 @given(images=sizes, most=st.sampled_from([64, 512]))
@@ -61,19 +61,19 @@ def test_table_4s_steps_stand_for_sets_of_like_size_and_double_with_the_set(imag
 
 
 def test_the_rate_goes_with_the_batch_for_sgd_and_with_its_root_for_adam() -> None:
-    assert rate_for(0.01, batch=128, reference=512, kind="sgd") == pytest.approx(0.0025)
-    assert rate_for(0.01, batch=128, reference=512, kind="adamw") == pytest.approx(0.005)
-    assert rate_for(0.01, batch=128, reference=512, kind="muon") == pytest.approx(0.005)
+    assert lr_for(0.01, batch=128, reference=512, kind="sgd") == pytest.approx(0.0025)
+    assert lr_for(0.01, batch=128, reference=512, kind="adamw") == pytest.approx(0.005)
+    assert lr_for(0.01, batch=128, reference=512, kind="muon") == pytest.approx(0.005)
     for kind in ("sgd", "adamw", "muon"):
-        assert rate_for(3e-4, batch=512, reference=512, kind=kind) == 3e-4  # to the last bit
+        assert lr_for(3e-4, batch=512, reference=512, kind=kind) == 3e-4  # to the last bit
 
 
-@given(steps=st.integers(1, 10**6), share=st.floats(0, 1), most=st.integers(0, 10**4))
-def test_a_warm_up_is_a_share_with_a_limit_and_ends_before_the_run(steps: int, share: float, most: int) -> None:
-    warmup = warmup_of(steps, share=share, most=most)
+@given(steps=st.integers(1, 10**6), fraction=st.floats(0, 1), most=st.integers(0, 10**4))
+def test_a_warm_up_is_a_fraction_with_a_limit_and_ends_before_the_run(steps: int, fraction: float, most: int) -> None:
+    warmup = warmup_of(steps, fraction=fraction, most=most)
     assert 0 <= warmup < steps
     assert warmup <= most
-    assert warmup <= steps * share + 0.5
+    assert warmup <= steps * fraction + 0.5
 
 
 @given(steps=st.integers(1, 10**6), times=st.integers(1, 100))

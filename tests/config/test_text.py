@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitlab.config import ModelConfig, Position, Preprocess, ViTConfig, variant
+from vitlab.config.model import NAMES
 from vitlab.config.serialize import from_json, from_text, to_json, to_text
-from vitlab.config.variants import NAMES
 from vitlab.errors import ConfigError
 
 
@@ -49,7 +49,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(width=768.0), "width should be a whole number"),
         (changed(pad=1), "pad should be true or false"),
         (changed(width="absent"), "needs width"),
-        (changed(kind="rnn"), "kind='rnn' is not one of vit, resnet"),
+        (changed(family="rnn"), "family='rnn' is not one of vit, resnet"),
         (changed(image_size=[224]), "image_size should be a list of 2"),
         (changed(image_size=[224, "224"]), "image_size[1] should be a whole number"),
         (changed(pool="max"), "pool='max' is not one of"),

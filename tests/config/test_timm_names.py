@@ -9,9 +9,9 @@ import pytest
 
 from tests import processes
 from vitlab.config import ConvNeXtConfig, EfficientNetConfig, ResNetConfig, SwinConfig, ViTConfig, variant
+from vitlab.config.model import NAMES
 from vitlab.config.public_weights import public_weights
 from vitlab.config.timm_names import architecture_config, architectures, need_of, timm_name
-from vitlab.config.variants import NAMES, name_of
 from vitlab.errors import ConfigError
 
 
@@ -47,7 +47,7 @@ def test_an_architecture_has_a_name_both_ways(name: str) -> None:
 )
 def test_timms_name_and_ours_are_one_size(theirs: str, ours: str, image_size: int) -> None:
     config = variant(theirs)
-    assert (name_of(config), config.image_size) == (ours, (image_size, image_size))
+    assert (config.name, config.image_size) == (ours, (image_size, image_size))
 
 
 def test_a_plain_vit_is_the_same_model_but_for_timms_numerics() -> None:

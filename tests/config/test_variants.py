@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from vitlab.config import ResNetConfig, ViTConfig, variant
-from vitlab.config.variants import NAMES, name_of
+from vitlab.config.model import NAMES
 from vitlab.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_published_name_and_its_config_are_two_ways_to_say_one_thing(name: str) -> None:
-    assert name_of(variant(name)) == name
+    assert variant(name).name == name
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.test_behaviour import CONFIGS
+from tests.models.test_contract import CONFIGS
 from vitlab.models import build
 
 RECORDED = Path(__file__).with_name("state_dict_keys.json")

@@ -16,7 +16,10 @@ from torch import nn
 
 from vitlab.checkpoints import Checkpoint
 from vitlab.config import Preprocess, variant
-from vitlab.config.model import ModelConfig, Position, ResNetConfig, ResNetStem, ViTConfig
+from vitlab.config.model import ModelConfig
+from vitlab.config.resnet import ResNetConfig
+from vitlab.config.stems import ResNetStem
+from vitlab.config.vit import Position, ViTConfig
 from vitlab.data.dataset import Dataset
 from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import normalise
@@ -200,7 +203,7 @@ def reader() -> Checkpoint:
 
 def foreign() -> Dataset:
     """Images with labels that the model does not know."""
-    return open_dataset("generated:kind=strokes,classes=3,examples=8,image_size=32", split="train")
+    return open_dataset("synthetic:kind=strokes,classes=3,samples_per_class=8,image_size=32", split="train")
 
 
 @pytest.mark.parametrize("ending", [".onnx", ".xml"])

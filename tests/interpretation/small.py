@@ -9,8 +9,8 @@ from torch import Tensor
 
 from vitlab.config import ModelConfig, Position, ResNetConfig, ResNetStem, ViTConfig, variant
 from vitlab.config.efficientnet import EfficientNetConfig
-from vitlab.config.model import ConvStem
 from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.stems import ConvStem
 from vitlab.models import build
 from vitlab.models.families import Model
 from vitlab.models.vit import ViT
@@ -49,7 +49,7 @@ OTHERS: dict[str, ModelConfig] = {
     ),
     "recurrent": RecurrentConfig(cell="lstm", width=16, depth=2, patch_size=(8, 8), image_size=(30, 41), num_classes=5),
 }
-EARLY = replace(mini(), early=ConvStem(widths=(16, 16), units=(1, 1)), patch_size=(2, 2))
+EARLY = replace(mini(), conv_stem=ConvStem(widths=(16, 16), units=(1, 1)), patch_size=(2, 2))
 
 
 def model_of(config: ModelConfig) -> Model:

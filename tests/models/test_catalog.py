@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from tests import processes
+from vitlab.config.model import NAMES, variant
 from vitlab.config.timm_names import architectures
-from vitlab.config.variants import NAMES, variant
 from vitlab.models.catalog import model_rows
 from vitlab.models.cost import cost
 

@@ -18,18 +18,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests import processes
 from vitlab.config.convnext import ConvNeXtConfig
-from vitlab.config.model import (
-    ConvStem,
-    ModelConfig,
-    Position,
-    PositionKind,
-    PositionPlace,
-    ResNetConfig,
-    ResNetStem,
-    ViTConfig,
-)
+from vitlab.config.model import NAMES, ModelConfig, variant
+from vitlab.config.resnet import ResNetConfig
+from vitlab.config.stems import ConvStem, ResNetStem
 from vitlab.config.swin import SwinConfig
-from vitlab.config.variants import NAMES, variant
+from vitlab.config.vit import Position, PositionKind, PositionPlace, ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.models import build
 from vitlab.models.cost import cost
@@ -72,9 +65,9 @@ OPTIONS: dict[str, ModelConfig] = {
     "hybrid padded": replace(
         tiny(), stem=ResNetStem(blocks=(1, 1, 1), width=32), patch_size=(2, 2), pad=True, image_size=(99, 130)
     ),
-    "early convolutions": replace(tiny(), early=ConvStem(widths=(16, 32), units=(1, 3)), patch_size=(4, 4)),
-    "early convolutions padded": replace(
-        tiny(), early=ConvStem(widths=(24,), units=(2,)), patch_size=(8, 4), pad=True, image_size=(99, 70)
+    "conv stem": replace(tiny(), conv_stem=ConvStem(widths=(16, 32), units=(1, 3)), patch_size=(4, 4)),
+    "conv stem padded": replace(
+        tiny(), conv_stem=ConvStem(widths=(24,), units=(2,)), patch_size=(8, 4), pad=True, image_size=(99, 70)
     ),
     "resnet": ResNetConfig(blocks=(1, 2, 1, 1), image_size=(64, 64)),
     "resnet without a head": ResNetConfig(
@@ -323,7 +316,7 @@ def test_an_image_size_the_model_cannot_have_is_refused(size: Any) -> None:
 
 def test_costs_are_told_without_torch() -> None:
     code = (
-        "import sys; from vitlab.config.variants import variant; from vitlab.models.cost import cost;"
+        "import sys; from vitlab.config.model import variant; from vitlab.models.cost import cost;"
         "cost(variant('R50+ViT-B/16')); sys.exit('torch' in sys.modules)"
     )
     assert processes.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitlab.config.model import PROFILES, ResNetStem, ViTConfig
+from vitlab.config.stems import ResNetStem
+from vitlab.config.vit import PROFILES, ViTConfig
 from vitlab.models import build
-from vitlab.models.init import initialise
-from vitlab.models.stems import ResNetBody
+from vitlab.models.init import Draw
+from vitlab.models.stems import ResNetBody, init_stem
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -22,7 +23,8 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 def made(config: ResNetStem, channels: int = 3) -> ResNetBody:
     stem = ResNetBody(config, channels)
-    initialise(stem, 0)
+    with torch.no_grad():
+        init_stem(stem, Draw(0))
     return stem.eval()
 
 

@@ -28,10 +28,10 @@ def vit(config: ViTConfig) -> ViT:
 
 def draws(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return corruption(500, 64, share=0.5, masked=0.8, swapped=0.1, generator=generator)
+    return corruption(500, 64, fraction=0.5, masked=0.8, swapped=0.1, generator=generator)
 
 
-def test_half_of_each_images_patches_are_corrupted_in_the_papers_shares() -> None:
+def test_half_of_each_images_patches_are_corrupted_by_the_papers_fractions() -> None:
     corrupted_BN, masked_BN, source_BN = draws()
     assert (corrupted_BN.sum(1) == 32).all()
     assert not (masked_BN & ~corrupted_BN).any()
@@ -111,7 +111,7 @@ def test_it_learns_to_tell_colours_from_their_neighbours() -> None:
     for _ in range(60):
         which = torch.randint(4, (16,), generator=generator)
         images_BCHW = colours[which][:, :, None, None].expand(-1, -1, 32, 32)
-        corrupted_BN, masked_BN, source_BN = corruption(16, 16, share=0.5, masked=0.8, swapped=0.1, generator=generator)
+        corrupted_BN, masked_BN, source_BN = corruption(16, 16, fraction=0.5, masked=0.8, swapped=0.1, generator=generator)
         predicted = model(images_BCHW * 2 - 1, corrupted_BN, masked_BN, source_BN)
         loss = masked_loss(predicted, targets(images_BCHW, (8, 8), "mean-colour"), corrupted_BN, "mean-colour").mean()
         optimizer.zero_grad()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import ndimage
 
-from vitlab.config.model import PositionResize
+from vitlab.config.vit import PositionResize
 from vitlab.models.position import resize_grid, sincos
 
 GRIDS = [

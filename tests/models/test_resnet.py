@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.config.model import ResNetConfig, Standardise
+from vitlab.config.resnet import ResNetConfig
+from vitlab.config.stems import Standardise
 from vitlab.errors import ConfigError
 from vitlab.models import Record, build
 from vitlab.models.resnet import ResNet, StandardisedConv, pad_same, same_padding, standardise

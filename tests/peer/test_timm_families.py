@@ -18,7 +18,7 @@ from torch import nn
 from tests.checkpoints.formats.samples import OPTIONS
 from tests.peer.compare import CONVOLUTIONAL, TOLERANCE, distance, images, randomised, saved, shapes_only
 from vitlab.checkpoints import convert, load, save
-from vitlab.checkpoints.formats.timm_families import rival_rows
+from vitlab.checkpoints.formats.timm_families import family_rows
 from vitlab.checkpoints.table import native_shapes, their_shapes
 from vitlab.config import ConvNeXtConfig, EfficientNetConfig, ModelConfig, SwinConfig, variant
 from vitlab.config.efficientnet import scaled_stages
@@ -143,7 +143,7 @@ def test_a_model_of_timm_gives_its_logits(timm: ModuleType, name: str, tmp_path:
 def test_timm_opens_a_folder_written_here_and_gives_the_same_logits(timm: ModuleType, name: str, tmp_path: Path) -> None:
     ours = saved(tmp_path / "native.safetensors", OURS[name])
     shaken(ours.model, images(ours.config, batch=4, seed=3))
-    save(tmp_path / "native.safetensors", ours)
+    save(ours, tmp_path / "native.safetensors")
     convert(tmp_path / "native.safetensors", tmp_path / "timm", to="timm")
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
     assert apart(ours.model, theirs, ours.config) < 1
@@ -182,7 +182,7 @@ def test_an_efficientnet_that_timm_has_no_name_for_goes_into_its_class_and_answe
 ) -> None:
     ours = saved(tmp_path / "native.safetensors", OPTIONS[option])
     shaken(ours.model, images(ours.config, batch=4, seed=3))
-    save(tmp_path / "native.safetensors", ours)
+    save(ours, tmp_path / "native.safetensors")
     convert(tmp_path / "native.safetensors", tmp_path / "timm.safetensors", to="timm")
     assert isinstance(ours.config, EfficientNetConfig)
     theirs = efficientnet_by_hand(timm, ours.config)
@@ -242,7 +242,7 @@ def test_a_published_model_has_timms_tensors_at_full_size(timm: ModuleType, name
     with shapes_only():
         theirs = timm.create_model(architecture)
     config = variant(name, image_size=size)
-    shapes = their_shapes(list(rival_rows(config)), native_shapes(config))  # type: ignore[arg-type]
+    shapes = their_shapes(list(family_rows(config)), native_shapes(config))  # type: ignore[arg-type]
     expected = {key: tuple(tensor.shape) for key, tensor in theirs.state_dict().items() if not key.endswith("num_batches_tracked")}
     assert shapes == expected
 
@@ -313,7 +313,7 @@ NEW: dict[str, ModelConfig] = {
 def test_new_weights_are_drawn_as_timm_draws_them(timm: ModuleType, name: str, tmp_path: Path) -> None:
     """Every matrix and kernel but the head, which is 0 here, has the standard deviation that timm's has."""
     ours = saved(tmp_path / "native.safetensors", NEW[name])
-    save(tmp_path / "native.safetensors", replace(ours, model=build(ours.config, seed=0)))
+    save(replace(ours, model=build(ours.config, seed=0)), tmp_path / "native.safetensors")
     convert(tmp_path / "native.safetensors", tmp_path / "timm", to="timm")
     drawn = load_file(tmp_path / "timm" / "model.safetensors")
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}").state_dict()

@@ -72,7 +72,7 @@ def compared(model: Any, config: ModelConfig) -> Compared:
                 "strides": (strides, tuple(stage.stride for stage in config.plan)),
             }
         case _:
-            return {"family": ("one of timm's", config.kind)}
+            return {"family": ("one of timm's", config.family)}
 
 
 def _vit(model: Any, config: ViTConfig) -> Compared:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tests.peer.compare import CONVOLUTIONAL, distance, images, randomised, saved
 from vitlab.checkpoints import convert, load
 from vitlab.config import ResNetConfig, ResNetStem, ViTConfig, variant
-from vitlab.config.variants import STEMS
+from vitlab.config.vit import STEMS
 from vitlab.errors import CheckpointError
 
 SMALL = {"embed_dim": 64, "depth": 2, "num_heads": 4, "num_classes": 5}

@@ -18,7 +18,7 @@ from vitlab.checkpoints import convert, load
 from vitlab.checkpoints.formats.timm_vit import vit_rows
 from vitlab.checkpoints.table import native_shapes, their_shapes
 from vitlab.config import ViTConfig
-from vitlab.config.model import PROFILES
+from vitlab.config.vit import PROFILES
 from vitlab.inference import bench
 
 HEADS = 4

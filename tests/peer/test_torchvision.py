@@ -17,7 +17,7 @@ from vitlab.checkpoints import convert, load
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats import FORMATS, Told
 from vitlab.config import ViTConfig, variant
-from vitlab.config.model import with_profile
+from vitlab.config.vit import with_profile
 
 
 def test_a_published_torchvision_model_is_recognised_and_gives_its_logits(vision_transformer: ModuleType, tmp_path: Path) -> None:

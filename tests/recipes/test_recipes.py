@@ -139,7 +139,7 @@ def test_the_tables_hold_no_row_that_was_not_checked() -> None:
 
 def test_masked_prediction_is_as_in_b_1_2() -> None:
     run = recipe("masked")
-    assert run.train.masked == Masked(share=0.5, masked=0.8, swapped=0.1, target="mean-colour")
+    assert run.train.masked == Masked(fraction=0.5, masked=0.8, swapped=0.1, target="mean-colour")
     assert (run.train.steps, run.data.loader.batch_size) == (1_000_000, 4096)
     assert (run.train.optimizer.kind, run.train.optimizer.lr) == ("adamw", 2e-4)
     assert (run.train.schedule.kind, run.train.schedule.warmup) == ("cosine", 10_000)
@@ -207,7 +207,7 @@ def test_recipes_that_begin_from_nothing_need_no_wish(name: str) -> None:
 
 
 def test_quickstart_uses_nothing_that_is_not_built_in() -> None:
-    assert recipe("quickstart").data.dataset.startswith("generated:kind=strokes")
+    assert recipe("quickstart").data.dataset.startswith("synthetic:kind=strokes")
     assert recipe("quickstart-finetune").data.dataset == "digits"
     assert recipe("quickstart").start is None
 
@@ -298,16 +298,16 @@ def test_images_that_are_seen_more_often_are_made_to_look_more_different() -> No
 def test_a_small_model_grows_with_its_images_from_few_patches(side: int, accelerator: bool) -> None:
     run = recipe("small-data", data=replace(PHOTOS, side=side), machine=Machine(accelerator=accelerator))
     assert isinstance(run.model, ViTConfig)
-    assert run.model.early is not None
+    assert run.model.conv_stem is not None
     assert run.model.tokens == (64 if accelerator and side > 96 else 16)
-    assert run.train.growth[-1] == (0.75, 1.0)
+    assert run.train.progressive_resizing[-1] == (0.75, 1.0)
     assert cost(run.model).parameters < 3e6
 
 
 def test_a_model_whose_patches_do_not_fit_small_images_does_not_grow() -> None:
     own = ViTConfig(width=96, depth=3, heads=3, mlp_width=96, patch_size=(8, 8), image_size=(40, 40))
-    assert recipe("small-data", Overrides(model=own), data=PHOTOS).train.growth == ()
-    assert recipe("small-data", Overrides(model=own, image_size=(64, 64)), data=PHOTOS).train.growth != ()
+    assert recipe("small-data", Overrides(model=own), data=PHOTOS).train.progressive_resizing == ()
+    assert recipe("small-data", Overrides(model=own, image_size=(64, 64)), data=PHOTOS).train.progressive_resizing != ()
 
 
 def test_several_labels_a_image_are_learned_by_sigmoids() -> None:

@@ -15,9 +15,9 @@ from PIL import Image
 
 from tests.data.piles import as_folder
 from vitlab.checkpoints import load
-from vitlab.config.model import ViTConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_text
+from vitlab.config.vit import ViTConfig
 from vitlab.data.readers.joined import open_joined
 from vitlab.errors import ConfigError, DataError
 from vitlab.inference import Predictor

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from vitlab.cli.main import main
-from vitlab.config.model import ViTConfig
+from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.studies import positions as positions_study
 from vitlab.studies.plot import draw_curves, draw_positions

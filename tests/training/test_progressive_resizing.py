@@ -14,7 +14,7 @@ from vitlab.config.train import mean_area, scale_at
 from vitlab.errors import ConfigError
 from vitlab.training.plan import plan
 
-GROWTH = ((0.0, 0.5), (0.4, 0.75), (0.7, 1.0))
+RESIZING = ((0.0, 0.5), (0.4, 0.75), (0.7, 1.0))
 
 
 def resizing(*, steps: int = 10) -> RunConfig:
@@ -23,14 +23,14 @@ def resizing(*, steps: int = 10) -> RunConfig:
     assert isinstance(run.model, ViTConfig)
     model = replace(run.model, conv_stem=ConvStem(widths=(8,), units=(2,)), patch_size=(2, 2))
     optimizer = replace(run.train.optimizer, kind="muon", lr=3e-3)
-    return replace(run, model=model, train=replace(run.train, growth=GROWTH, optimizer=optimizer))
+    return replace(run, model=model, train=replace(run.train, progressive_resizing=RESIZING, optimizer=optimizer))
 
 
 def test_the_scale_follows_the_fraction_of_the_steps() -> None:
-    scales = [scale_at(step, steps=10, growth=GROWTH) for step in range(10)]
+    scales = [scale_at(step, steps=10, resizing=RESIZING) for step in range(10)]
     assert scales == [0.5] * 4 + [0.75] * 3 + [1.0] * 3
-    assert scale_at(3, steps=10, growth=()) == 1
-    assert mean_area(GROWTH) == pytest.approx(sum(scale**2 for scale in scales) / 10)
+    assert scale_at(3, steps=10, resizing=()) == 1
+    assert mean_area(RESIZING) == pytest.approx(sum(scale**2 for scale in scales) / 10)
     assert mean_area(()) == 1
 
 
@@ -46,21 +46,21 @@ def test_a_resumed_run_equals_an_uninterrupted_one(stop: int, tmp_path: Path) ->
 
 def test_only_small_images_change_the_run(tmp_path: Path) -> None:
     run = resizing(steps=5)
-    full = replace(run, train=replace(run.train, growth=()))
-    late = replace(run, train=replace(run.train, growth=((0.0, 0.5), (0.3, 1.0))))
+    full = replace(run, train=replace(run.train, progressive_resizing=()))
+    late = replace(run, train=replace(run.train, progressive_resizing=((0.0, 0.5), (0.3, 1.0))))
     assert losses(run_to(full, tmp_path / "full")) != losses(run_to(late, tmp_path / "late"))
-    always = replace(run, train=replace(run.train, growth=((0.0, 1.0),)))
+    always = replace(run, train=replace(run.train, progressive_resizing=((0.0, 1.0),)))
     assert losses(run_to(always, tmp_path / "always")) == losses(run_to(full, tmp_path / "full again"))
 
 
 def test_a_plan_counts_small_images_as_less_work() -> None:
     run = resizing()
-    grown = replace(run, train=replace(run.train, growth=()))
-    assert plan(run).exaflops == pytest.approx(plan(grown).exaflops * mean_area(GROWTH))
+    grown = replace(run, train=replace(run.train, progressive_resizing=()))
+    assert plan(run).exaflops == pytest.approx(plan(grown).exaflops * mean_area(RESIZING))
 
 
 @pytest.mark.parametrize(
-    ("growth", "said"),
+    ("rows", "said"),
     [
         (((0.1, 0.5), (0.5, 1.0)), "begin with 0"),
         (((0.0, 0.5), (1.0, 1.0)), "stay below 1"),
@@ -70,10 +70,10 @@ def test_a_plan_counts_small_images_as_less_work() -> None:
         (((0.0, 0.3), (0.5, 1.0)), "not a multiple of the patch"),
     ],
 )
-def test_an_impossible_schedule_of_sizes_is_refused(growth: tuple[tuple[float, float], ...], said: str) -> None:
+def test_an_impossible_schedule_of_sizes_is_refused(rows: tuple[tuple[float, float], ...], said: str) -> None:
     run = resizing()
     with pytest.raises(ConfigError, match=said):
-        replace(run, train=replace(run.train, growth=growth))
+        replace(run, train=replace(run.train, progressive_resizing=rows))
 
 
 def test_progressive_resizing_needs_positions_that_can_be_interpolated() -> None:

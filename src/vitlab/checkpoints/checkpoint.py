@@ -8,15 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess, takes_one_size
-from vitlab.config.efficientnet import EfficientNetConfig
-from vitlab.config.model import ModelConfig, ResNetConfig, ViTConfig
-from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
-from vitlab.config.swin import SwinConfig
 from vitlab.errors import CheckpointError
-from vitlab.models.families import skeleton
+from vitlab.models.families import Model, build_on_meta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +24,7 @@ class Checkpoint:
     weights came from. `recipe` is the training run's config as JSON and `metrics` what it reached, where known.
     """
 
-    model: nn.Module
+    model: Model
     config: ModelConfig
     preprocess: Preprocess
     labels: tuple[str, ...] | None = None
@@ -66,7 +62,7 @@ def check_state(state: Mapping[str, torch.Tensor], config: ModelConfig, *, where
     """Refuse weights that are not exactly those of the config's model, naming what is missing, unknown or of another shape."""
     _check_extent(config, len(state), where)
     try:
-        wanted = {name: tuple(tensor.shape) for name, tensor in skeleton(config).state_dict().items()}
+        wanted = {name: tuple(tensor.shape) for name, tensor in build_on_meta(config).state_dict().items()}
     except RuntimeError as error:  # a number of elements that does not fit into 64 bits
         raise CheckpointError(f"{where}: the config describes a model that cannot be: {str(error)[:120]}") from error
     faults = [f"{name} is missing" for name in wanted if name not in state]
@@ -108,32 +104,10 @@ def check_preprocess(preprocess: Preprocess, config: ModelConfig) -> None:
 
 def _check_extent(config: ModelConfig, tensors: int, where: str) -> None:
     """Refuse a config whose model would be far larger than the file, before it is built even without values."""
-    units = _units(config)
-    if isinstance(config, ViTConfig) and config.early is not None:
-        units += sum(config.early.units)
-    if units > tensors:
-        raise CheckpointError(f"{where}: the config has {units:,} layers and there are only {tensors:,} tensors")
-    if isinstance(config, SwinConfig):
-        pairs = sum(blocks * (down * across) ** 2 for blocks, (down, across) in zip(config.depths, config.windows, strict=True))
-        if pairs > MAX_POSITIONS:
-            raise CheckpointError(f"{where}: the config has windows of {_by(config.window)} patches, beyond any model")
-    if isinstance(config, ViTConfig) and config.position.kind == "sincos-2d" and config.tokens * config.width > MAX_POSITIONS:
-        raise CheckpointError(f"{where}: the config has {config.tokens:,} tokens of width {config.width:,}, beyond any model")
-
-
-def _units(config: ModelConfig) -> int:
-    """Layers, blocks or units, each of which has a tensor at least."""
-    match config:
-        case ViTConfig():
-            return config.layers + (0 if config.stem is None else sum(config.stem.blocks))
-        case ResNetConfig():
-            return sum(config.blocks)
-        case SwinConfig() | ConvNeXtConfig():
-            return sum(config.depths)
-        case EfficientNetConfig():
-            return sum(stage.blocks for stage in config.plan)
-        case RecurrentConfig():
-            return config.depth
+    if config.block_count > tensors:
+        raise CheckpointError(f"{where}: the config has {config.block_count:,} layers and there are only {tensors:,} tensors")
+    if config.computed_numbers > MAX_POSITIONS:
+        raise CheckpointError(f"{where}: the config makes the model compute {config.computed_numbers:,} numbers, beyond any model")
 
 
 def _by(shape: Iterable[int]) -> str:

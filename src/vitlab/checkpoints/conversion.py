@@ -15,9 +15,10 @@ from vitlab.checkpoints.formats import FORMATS
 from vitlab.checkpoints.formats.contract import Reading, Told, Written
 from vitlab.checkpoints.native import Facts, read_native, sealed_header, write_native
 from vitlab.checkpoints.reading import NATIVE, Source, read_source
-from vitlab.config.model import ModelConfig, ViTConfig
+from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
 from vitlab.config.swin import SwinConfig
+from vitlab.config.vit import ViTConfig
 from vitlab.errors import CheckpointError, did_you_mean, pair
 from vitlab.io.atomic import replacing, replacing_folder
 

@@ -11,28 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitlab.config.model import ModelConfig, PositionResize, ResNetConfig, ViTConfig
+from vitlab.config.model import ModelConfig
 from vitlab.config.swin import SwinConfig
-from vitlab.config.variants import RivalConfig, called
+from vitlab.config.vit import PositionResize, ViTConfig
 from vitlab.errors import CheckpointError, at_least
 from vitlab.models.position import resize_grid
 
-# Rivals' weights fitted to other images and classes: what `fit` does for models that are neither ViTs nor BiT ResNets.
 
-# The kernel that sees the image, by kind of model.
-FIRST = {"swin": "patches.weight", "convnext": "patches.weight", "efficientnet": "stem.weight", "recurrent": "patches.weight"}
-
-
-def fit_size(
+def _fit_windows(
     state: dict[str, Tensor],
-    config: RivalConfig,
+    config: SwinConfig,
     image_size: tuple[int, int] | None,
     window: tuple[int, int] | None,
     notes: list[str],
-) -> RivalConfig:
-    """The model for images of another size; a Swin's tables of offsets are resized where its windows become others."""
-    if not isinstance(config, SwinConfig):
-        return config if image_size is None else replace(config, image_size=image_size)
+) -> SwinConfig:
+    """The Swin for images of another size or another window: if windows change, their tables of offset biases are resized."""
     target = replace(config, image_size=image_size or config.image_size, window=window or config.window)
     for stage, (old, new) in enumerate(zip(config.windows, target.windows, strict=True)):
         if old != new:
@@ -85,13 +78,10 @@ def fit(state: State, config: ModelConfig, wanted: Wanted) -> tuple[State, Model
     """The weights and config as wanted, and a note for each thing that changed. The tensors given are not modified."""
     state, notes = dict(state), list[str]()
     if wanted.window is not None and not isinstance(config, SwinConfig):
-        raise CheckpointError(f"this is {called(config)}: only a Swin Transformer has windows to change")
-    fitted: ModelConfig
+        raise CheckpointError(f"this is {config.title}: only a Swin Transformer has windows to change")
     if isinstance(config, ViTConfig):
-        fitted = _fit_vit(state, config, wanted, notes)
-    else:
-        fitted = _fit_convolutional(state, config, wanted, notes)
-    return state, fitted, tuple(notes)
+        return state, _fit_vit(state, config, wanted, notes), tuple(notes)
+    return state, _fit_other(state, config, wanted, notes), tuple(notes)
 
 
 def _fit_vit(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) -> ViTConfig:
@@ -100,7 +90,7 @@ def _fit_vit(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) 
     if wanted.dynamic_size is not None:
         config = replace(config, dynamic_size=wanted.dynamic_size)
     if wanted.channels is not None and wanted.channels != config.channels:
-        _fit_channels(state, _first_kernel(config), wanted.channels, notes)
+        _fit_channels(state, config.first_kernel, wanted.channels, notes)
     target = replace(
         config,
         channels=wanted.channels or config.channels,
@@ -117,24 +107,16 @@ def _fit_vit(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) 
     return _fit_vit_head(state, target, wanted, notes)
 
 
-def _first_kernel(config: ViTConfig) -> str:
-    """The kernel that meets the image's channels."""
-    if config.early is not None:
-        return "early.stages.0.0.weight"
-    return "patches.weight" if config.stem is None else "stem.root.weight"
-
-
-def _fit_convolutional(state: State, config: ResNetConfig | RivalConfig, wanted: Wanted, notes: list[str]) -> ModelConfig:
-    """A ResNet or a rival: nothing in it depends on the size of the images but a Swin's windows."""
+def _fit_other(state: State, config: ModelConfig, wanted: Wanted, notes: list[str]) -> ModelConfig:
+    """A model of another family than ViT: only a Swin's windows depend on the image size."""
     for name in ("patch_size", "interpolation", "dynamic_size"):
         if getattr(wanted, name) is not None:
-            kind = "ResNet" if isinstance(config, ResNetConfig) else config.kind
-            raise CheckpointError(f"this is a {kind}: it has no {name} to change", hint="it takes any image size as it is")
+            raise CheckpointError(f"{config.title} has no {name} to change", hint="it takes any image size as it is")
     if wanted.channels is not None and wanted.channels != config.channels:
-        _fit_channels(state, FIRST.get(config.kind, "root.weight"), wanted.channels, notes)
+        _fit_channels(state, config.first_kernel, wanted.channels, notes)
         config = replace(config, channels=wanted.channels)
-    if not isinstance(config, ResNetConfig):
-        config = fit_size(state, config, wanted.image_size, wanted.window, notes)
+    if isinstance(config, SwinConfig):
+        config = _fit_windows(state, config, wanted.image_size, wanted.window, notes)
     elif wanted.image_size is not None:
         config = replace(config, image_size=wanted.image_size)
     if _keeps_head(config, wanted):

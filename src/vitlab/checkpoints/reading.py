@@ -21,13 +21,13 @@ from vitlab.checkpoints.hub import fetch, is_hub
 from vitlab.checkpoints.native import Facts, is_native, read_facts, read_native, summary
 from vitlab.checkpoints.parts import parts_in, read_weights
 from vitlab.config.data import Preprocess, feeding
-from vitlab.config.model import ModelConfig, PositionResize, ViTConfig, with_profile
+from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
-from vitlab.config.variants import called
+from vitlab.config.vit import PositionResize, ViTConfig, with_profile
 from vitlab.errors import CheckpointError, pair
 from vitlab.io.files import is_folder, kind_of, open_regular
 from vitlab.models.efficientnet import STATISTICS
-from vitlab.models.families import skeleton
+from vitlab.models.families import build_on_meta
 
 # From a path or Hub address to a checkpoint understood: which format it is in, and what it holds under our names.
 
@@ -121,7 +121,7 @@ def _profiled(facts: Facts, told: Told, place: Path) -> ModelConfig:
     if told.profile is None:
         return config
     if not isinstance(config, ViTConfig):
-        raise CheckpointError(f"{place} is {called(config)}: profiles are for ViTs", hint="leave profile out")
+        raise CheckpointError(f"{place} is {config.title}: profiles are for ViTs", hint="leave profile out")
     return with_profile(config, told.profile)
 
 
@@ -201,7 +201,7 @@ def load(
     if fitted and source.metrics is not None:  # what the old model reached says nothing of this one
         fitted = (*fitted, "metrics of the model before fitting left out")
     check_state(state, config, where=str(path))
-    model = skeleton(config)
+    model = build_on_meta(config)
     model.load_state_dict({name: tensor.contiguous() for name, tensor in state.items()}, strict=True, assign=True)
     return Checkpoint(
         model=model.eval(),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitlab.config.model import ModelConfig
 from vitlab.errors import CheckpointError
-from vitlab.models.families import skeleton
+from vitlab.models.families import build_on_meta
 
 Shapes = Mapping[str, tuple[int, ...]]
 Passage = Callable[[Sequence[Tensor]], Sequence[Tensor]]
@@ -81,7 +81,7 @@ def layer(ours: str, theirs: str, *, bias: bool = True) -> Iterator[Row]:
 
 def native_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Key -> shape of our state dict for that model."""
-    return {key: tuple(tensor.shape) for key, tensor in skeleton(config).state_dict().items()}
+    return {key: tuple(tensor.shape) for key, tensor in build_on_meta(config).state_dict().items()}
 
 
 def to_ours(tensors: Mapping[str, Tensor], rows: Sequence[Row], shapes: Shapes, *, where: str) -> dict[str, Tensor]:

@@ -3,12 +3,14 @@
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess
 from vitlab.config.efficientnet import EfficientNetConfig
-from vitlab.config.model import ConvStem, ModelConfig, Numerics, Position, ResNetConfig, ResNetStem, ViTConfig
+from vitlab.config.model import ModelConfig, variant
 from vitlab.config.overrides import DataFacts, Machine, Overrides, StartFacts
 from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.resnet import ResNetConfig
 from vitlab.config.run import RunConfig
+from vitlab.config.stems import ConvStem, ResNetStem
 from vitlab.config.swin import SwinConfig
-from vitlab.config.variants import variant
+from vitlab.config.vit import Numerics, Position, ViTConfig
 
 __all__ = [
     "ConvNeXtConfig",

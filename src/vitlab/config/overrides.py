@@ -131,7 +131,7 @@ def with_overrides(run: RunConfig, overrides: Overrides) -> RunConfig:
             raise ConfigError(f"{name} cannot be set on a finished config", hint="give it to a recipe, or edit the config")
     train, data = run.train, run.data
     if overrides.steps is not None:
-        warmup = warmup_of(overrides.steps, share=train.schedule.warmup / train.steps, most=overrides.steps)
+        warmup = warmup_of(overrides.steps, fraction=train.schedule.warmup / train.steps, most=overrides.steps)
         train = replace(train, steps=overrides.steps, schedule=replace(train.schedule, warmup=warmup))
     if overrides.lr is not None:
         train = replace(train, optimizer=replace(train.optimizer, lr=overrides.lr))

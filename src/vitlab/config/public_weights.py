@@ -11,8 +11,8 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 from vitlab.config import timm_names
+from vitlab.config.model import variant
 from vitlab.config.timm_names import Shape
-from vitlab.config.variants import name_of, variant
 from vitlab.errors import ConfigError, did_you_mean
 
 Metric = Literal["top-1", "fine-tuned top-1", "linear top-1", "zero-shot top-1"]
@@ -624,7 +624,7 @@ def weights_for(name: str) -> tuple[PublicWeights, ...]:
     if name in timm_names.architectures():
         return ()
     config = variant(name)
-    wanted, size = timm_names.shape_of(config), name_of(config)
+    wanted, size = timm_names.shape_of(config), config.name
     near = [(distance, row) for row in public_weights() if (distance := _distance(row, wanted, size)) is not None]
     return tuple(row for _, row in sorted(near, key=lambda pair: pair[0]))
 
@@ -677,7 +677,7 @@ def _row(group: _Group, fields: list[str]) -> PublicWeights:
     return PublicWeights(
         name=name,
         model=model,
-        variant=None if config is None else name_of(config),
+        variant=None if config is None else config.name,
         address=f"hub:{repository}",
         family=group.family,
         data=group.data,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitlab.config.model import ModelConfig
-from vitlab.config.variants import name_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,5 +89,5 @@ PUBLISHED: dict[tuple[str, int], tuple[Published, ...]] = {
 
 def published(config: ModelConfig) -> tuple[Published, ...]:
     """What is published of this model at its image size, perhaps nothing."""
-    name, (height, width) = name_of(config), config.image_size
+    name, (height, width) = config.name, config.image_size
     return () if name is None or height != width else PUBLISHED.get((name, height), ())

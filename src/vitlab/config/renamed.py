@@ -6,6 +6,7 @@ what it read through this table. An old command-line option is accepted for one 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,13 +67,22 @@ def current_event(data: Mapping[str, Any]) -> dict[str, Any]:
 def current_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON of a run as a checkpoint carries it, with the keys of today in its `data`."""
     data = recipe.get("data")
-    return {**recipe, "data": current("RunData", data)} if isinstance(data, dict) else dict(recipe)
+    if not isinstance(data, dict):
+        return dict(recipe)
+    data = current("RunData", data)
+    if isinstance(data.get("dataset"), str):
+        data["dataset"] = current_dataset(data["dataset"])
+    return {**recipe, "data": data}
 
 
 def current_dataset(spec: str) -> str:
-    """A dataset as the command line spells it, with the prefix or name of today."""
+    """A dataset as the command line spells it, with the prefix or name (and settings of `synthetic`) of today."""
     prefix, colon, rest = spec.partition(":")
-    return f"{READERS[prefix]}{colon}{rest}" if prefix in READERS and (colon or prefix == "generated") else spec
+    if prefix == "generated":
+        rest = re.sub(r"(^|,)\s*examples\s*=", r"\1samples_per_class=", rest)
+    elif not colon:
+        return spec
+    return f"{READERS.get(prefix, prefix)}{colon}{rest}"
 
 
 def _translated(table: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:

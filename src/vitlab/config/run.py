@@ -1,21 +1,23 @@
-"""A whole run as one value: the model, what it starts from, its data and its training. Written to `run.json`, and read back."""
+"""A complete run as one value: the model, its initial weights, its data and its training. Stored as `run.json`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess, Split, SplitRule
-from vitlab.config.model import ModelConfig, ViTConfig
+from vitlab.config.model import ModelConfig
+from vitlab.config.renamed import current_dataset
 from vitlab.config.train import TrainConfig, scaled
+from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunData:
-    """Which images a run learns from and is judged by.
+    """The images of a run.
 
-    `source` is spelled as on the command line: a path, `digits`, `generated`, `cifar10:/path`. `train_split` is learned from;
-    `evaluate_split` is looked at while training (None for nothing); `rule` makes the parts where the data declares none.
+    `dataset` is spelled as on the command line: a path, `digits`, `synthetic`, `cifar10:/path`. The run trains on `train_split` and
+    evaluates on `evaluate_split` (None for no evaluation). `rule` makes the splits if the dataset has none.
     """
 
     dataset: str
@@ -27,15 +29,16 @@ class RunData:
     limits: DecodeLimits = field(default_factory=DecodeLimits)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset", current_dataset(self.dataset))
         if not self.dataset:
-            raise ConfigError("data.source is empty", hint="a folder, digits, generated, or cifar10:/path")
+            raise ConfigError("data.dataset is empty", hint="a folder, digits, synthetic, or cifar10:/path")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """A run. `start` is the checkpoint whose weights it begins with, fitted to `model`, or None for random values.
+    """A run. `start` is the checkpoint whose weights it starts from, fitted to `model`; None trains from scratch.
 
-    `preprocess` is how images are fed in evaluation; its `image_size` and channels, the augmentation's and the model's agree.
+    `preprocess` prepares images for evaluation. Its `image_size` and channels must be those of the augmentation and the model.
     """
 
     name: str
@@ -53,22 +56,22 @@ class RunConfig:
         }
         if len(set(sizes.values())) > 1:
             said = ", ".join(f"{part} {height}x{width}" for part, (height, width) in sizes.items())
-            raise ConfigError(f"image_size differs: {said}", hint="set all three to what the model sees")
+            raise ConfigError(f"image_size differs: {said}", hint="give all three the same image size")
         if self.preprocess.channels != self.model.channels:
             raise ConfigError(f"the model takes {self.model.channels} channels and preprocess gives {self.preprocess.channels}")
-        self._check_growth()
+        self._check_resizing()
 
-    def _check_growth(self) -> None:
-        """Smaller images must be whole patches too, and leave attention and positions their meaning."""
+    def _check_resizing(self) -> None:
+        """Smaller images must have whole patches too, and positions that can be interpolated."""
         model = self.model
-        if not self.train.growth or not isinstance(model, ViTConfig):
+        if not self.train.progressive_resizing or not isinstance(model, ViTConfig):
             return
         if model.position.kind == "relative":
-            raise ConfigError("train.growth needs positions that can be interpolated, and relative ones cannot")
-        for _, scale in self.train.growth:
+            raise ConfigError("train.progressive_resizing cannot interpolate relative positions")
+        for _, scale in self.train.progressive_resizing:
             height, width = scaled(model.image_size, scale)
             if not model.pad and (height % model.step[0] or width % model.step[1]):
                 raise ConfigError(
-                    f"train.growth: at scale {scale:g} images are {height}x{width},"
+                    f"train.progressive_resizing: at scale {scale:g} images are {height}x{width},"
                     f" not a multiple of the patch {model.step[0]}x{model.step[1]}"
                 )

@@ -1,14 +1,14 @@
-"""How a recipe made for one set of images becomes a run on another: every rule of it, in one place.
+"""How a recipe made for one dataset becomes a run on another: all scaling rules in one place.
 
-Length      A run is so many epochs: steps = epochs x images / batch. Table 4 counts steps instead; they stand for any set of
-            like size, and for each doubling or halving of the set, so far as it goes in whole doublings, they double or halve.
-Batch       Powers of two. Pre-training takes the largest that leaves 32 batches an epoch, fine-tuning the largest that holds no
-            image twice; neither takes more than the recipe's own, and pre-training takes no less than 8.
-Rate        With another batch than the recipe's, the learning rate goes with the batch for SGD (Goyal et al. 2017) and with its
-            square root for Adam and Muon, which divide a gradient by its own size (Malladi et al. 2022).
-Warm-up     The same share of the steps as in the recipe, and never more steps than there.
+Length          A run has a number of epochs: steps = epochs x images / batch size. Table 4 gives steps instead, for datasets of a
+                certain size; they double or halve with each whole doubling or halving of the dataset.
+Batch size      A power of two. Pre-training uses the largest that leaves 32 batches an epoch, at least 8; fine-tuning the largest
+                that holds no image twice. Neither exceeds the recipe's own.
+Learning rate   If the batch size differs from the recipe's, the learning rate scales with it for SGD (Goyal et al. 2017), and with
+                its square root for Adam and Muon, which normalise the gradient (Malladi et al. 2022).
+Warm-up         The same fraction of the steps as in the recipe, and never more steps.
 
-Weight decay, dropout, clipping and averaging stay as they are.
+Weight decay, dropout, clipping and averaging do not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import math
 
 from vitlab.config.train import OptimizerKind
 
-BATCHES_AN_EPOCH = 32
+BATCHES_PER_EPOCH = 32
 LEAST_BATCH = 8
 
 
@@ -27,36 +27,36 @@ def steps_of(epochs: float, images: int, batch: int) -> int:
 
 
 def steps_like(steps: int, *, images: int, reference: int) -> int:
-    """A set's steps for a set of another size: as they are for 0.71 to 1.41 times the images, twice for up to 2.83 times, ..."""
+    """Steps for another number of images than `reference`: unchanged for 0.71 to 1.41 times as many, doubled up to 2.83, ..."""
     return max(1, round(steps * 2.0 ** round(math.log2(images / reference))))
 
 
 def pretraining_batch(images: int, *, most: int) -> int:
     """The largest power of two that leaves 32 batches an epoch, from 8 to `most`."""
-    return max(LEAST_BATCH, min(most, power_of_two(images // BATCHES_AN_EPOCH)))
+    return max(LEAST_BATCH, min(most, power_of_two(images // BATCHES_PER_EPOCH)))
 
 
 def finetuning_batch(images: int, *, most: int) -> int:
-    """The largest power of two that is no more than the images, at most `most`."""
+    """The largest power of two up to the number of images, at most `most`."""
     return min(most, power_of_two(images))
 
 
 def power_of_two(number: int) -> int:
-    """The largest power of two that is no larger, and 1 for anything below."""
+    """The largest power of two that is not larger; 1 for numbers below 1."""
     return 1 << max(number, 1).bit_length() - 1
 
 
-def rate_for(rate: float, *, batch: int, reference: int, kind: OptimizerKind) -> float:
-    """The learning rate with `batch` images a step that was `rate` with `reference`."""
+def lr_for(lr: float, *, batch: int, reference: int, kind: OptimizerKind) -> float:
+    """The learning rate for `batch` images a step, if it is `lr` for `reference` images."""
     ratio = batch / reference
-    return rate * (ratio if kind == "sgd" else math.sqrt(ratio))
+    return lr * (ratio if kind == "sgd" else math.sqrt(ratio))
 
 
-def warmup_of(steps: int, *, share: float, most: int) -> int:
-    """That share of the steps, never more than `most`, and fewer than the steps."""
-    return min(round(steps * share), most, steps - 1)
+def warmup_of(steps: int, *, fraction: float, most: int) -> int:
+    """That fraction of the steps, at most `most`, and fewer than the steps."""
+    return min(round(steps * fraction), most, steps - 1)
 
 
 def every(steps: int, *, times: int) -> int:
-    """How many steps apart something happens that many times in a run."""
+    """The interval in steps at which something happens that many times in a run."""
     return max(1, steps // times)

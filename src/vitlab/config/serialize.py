@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from vitlab.config.renamed import current
+from vitlab.config.renamed import OLD_FAMILY, current
 from vitlab.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
@@ -16,9 +16,9 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 def to_json(value: Any) -> Json:
-    """A config as plain lists, dicts and scalars; a class that is one of several writes its `kind` first."""
+    """A config as plain lists, dicts and scalars; a config of a model writes its `family` first."""
     if is_dataclass(value) and not isinstance(value, type):
-        tag: dict[str, Json] = {"kind": kind} if (kind := _kind(type(value))) else {}
+        tag: dict[str, Json] = {"family": family} if (family := _family(type(value))) else {}
         return tag | {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
@@ -70,10 +70,10 @@ def from_json(kind: Any, data: Json, *, where: str = "") -> Any:
 def _from_object(kind: Any, data: Json, where: str) -> Any:
     if not isinstance(data, dict):
         raise _wrong(where, f"an object ({kind.__name__})", data)
-    tag = _kind(kind)
+    family = _family(kind)
     given = current(kind.__name__, data)
-    if tag is not None and given.pop("kind", tag) != tag:
-        raise ConfigError(f"{_join(where, 'kind')}={data['kind']!r} should be {tag!r}")
+    if family is not None and (said := given.pop("family", family)) != family:
+        raise ConfigError(f"{_join(where, 'family')}={said!r} should be {family!r}")
     known = {field.name: field for field in fields(kind)}
     for key in given:
         if key not in known:
@@ -93,14 +93,14 @@ def _from_union(arguments: tuple[Any, ...], data: Json, where: str) -> Any:
     members = [member for member in arguments if member is not type(None)]
     if len(members) == 1:
         return from_json(members[0], data, where=where)
-    tagged = {_kind(member): member for member in members if isinstance(member, type) and is_dataclass(member)}
+    tagged = {_family(member): member for member in members if isinstance(member, type) and is_dataclass(member)}
     if len(tagged) == len(members):
         if not isinstance(data, dict):
             raise _wrong(where, "an object", data)
-        tag = data.get("kind")
-        if not isinstance(tag, str) or tag not in tagged:
-            raise ConfigError(f"{_join(where, 'kind')}={tag!r} is not one of {', '.join(map(str, tagged))}")
-        return from_json(tagged[tag], data, where=where)
+        family = data.get("family", data.get(OLD_FAMILY))
+        if not isinstance(family, str) or family not in tagged:
+            raise ConfigError(f"{_join(where, 'family')}={family!r} is not one of {', '.join(map(str, tagged))}")
+        return from_json(tagged[family], data, where=where)
     for member in members:
         try:
             return from_json(member, data, where=where)
@@ -139,9 +139,9 @@ def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _kind(kind: type) -> str | None:
-    tag = vars(kind).get("kind")
-    return tag if isinstance(tag, str) else None
+def _family(kind: type) -> str | None:
+    family = vars(kind).get("family")
+    return family if isinstance(family, str) else None
 
 
 def _join(where: str, key: str) -> str:

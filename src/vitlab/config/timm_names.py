@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
-from vitlab.config.convnext import ConvNeXtConfig
-from vitlab.config.efficientnet import EfficientNetConfig
-from vitlab.config.model import PROFILES, Gelu, ModelConfig, Pool, Position, ResNetConfig, ViTConfig
+from vitlab.config.convnext import CONVNEXTS, ConvNeXtConfig
+from vitlab.config.efficientnet import SCALES, EfficientNetConfig, efficientnet
+from vitlab.config.model import ModelConfig
 from vitlab.config.recurrent import RecurrentConfig
-from vitlab.config.swin import SwinConfig
-from vitlab.config.variants import CONVNEXTS, RESNETS, SCALES, SIZES, STEMS, SWINS, Size, efficientnet
+from vitlab.config.resnet import RESNETS, ResNetConfig
+from vitlab.config.swin import SWINS, SwinConfig
+from vitlab.config.vit import PROFILES, SIZES, STEMS, Gelu, Pool, Position, Size, ViTConfig
 from vitlab.errors import ConfigError
 
 
@@ -418,7 +419,7 @@ def shape_of(config: ModelConfig) -> Shape:
             size = (config.width, config.depth, config.heads, config.mlp_width, config.patch_size)
             tokens = (config.pool, config.class_token, config.distill_token, config.register_tokens, config.norm_after_pool)
             inside = (config.qkv_bias, config.layer_scale > 0, config.attention, config.representation_width)
-            return Shape(config.grid, ("vit", *size, stem, config.early, *tokens, *inside, config.position))
+            return Shape(config.grid, ("vit", *size, stem, config.conv_stem, *tokens, *inside, config.position))
         case ResNetConfig():
             return Shape(
                 None, ("resnet", config.blocks, config.width_factor, config.root_width, config.stage_widths, config.groups)

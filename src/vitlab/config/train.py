@@ -1,4 +1,4 @@
-"""How a model is trained: optimiser, schedule, loss, averaging, and when to look, save and stop."""
+"""How a model is trained: optimizer, schedule, loss, averaging, and when to evaluate, save and stop."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from typing import Literal
 
 from vitlab.errors import ConfigError, at_least, choice, fraction
 
-# Images that grow in the course of a run: small ones at first, for many cheap updates, and the model's own size at the end.
+Resizing = tuple[tuple[float, float], ...]
+"""Progressive resizing: rows of (fraction of the steps, scale of the images)."""
 
-Growth = tuple[tuple[float, float], ...]
 
-
-def check_growth(growth: Growth) -> None:
-    """ConfigError unless `growth` is empty, or begins at 0, rises in both numbers and ends at the full size."""
-    if not growth:
+def check_resizing(resizing: Resizing) -> None:
+    """ConfigError unless `resizing` is empty, or begins at 0, rises in both columns and ends at the full size."""
+    if not resizing:
         return
-    shares, scales = [share for share, _ in growth], [scale for _, scale in growth]
-    if shares[0] != 0 or not all(0 <= before < after < 1 for before, after in pairwise([*shares])):
-        raise ConfigError(f"growth={growth}: the shares of the steps must begin with 0, rise, and stay below 1")
+    starts, scales = [start for start, _ in resizing], [scale for _, scale in resizing]
+    if starts[0] != 0 or not all(0 <= before < after < 1 for before, after in pairwise([*starts])):
+        raise ConfigError(f"progressive_resizing={resizing}: the fractions of the steps must begin with 0, rise, and stay below 1")
     if scales[-1] != 1 or not all(0 < before < after for before, after in pairwise(scales)) or scales[0] <= 0:
-        raise ConfigError(f"growth={growth}: the scales must be above 0, rise, and end with 1, the size the model is used at")
+        raise ConfigError(f"progressive_resizing={resizing}: the scales must be above 0, rise, and end with 1, the full size")
 
 
-def scale_at(step: int, *, steps: int, growth: Growth) -> float:
-    """The scale of the images of update number `step`, counted from 0: a pure function, so nothing is saved to go on."""
-    return next((scale for share, scale in reversed(growth) if step >= share * steps), 1.0)
+def scale_at(step: int, *, steps: int, resizing: Resizing) -> float:
+    """The scale of the images of update number `step`, counted from 0. A pure function: resuming needs no state."""
+    return next((scale for start, scale in reversed(resizing) if step >= start * steps), 1.0)
 
 
 def scaled(image_size: tuple[int, int], scale: float) -> tuple[int, int]:
@@ -35,10 +34,10 @@ def scaled(image_size: tuple[int, int], scale: float) -> tuple[int, int]:
     return max(1, round(image_size[0] * scale)), max(1, round(image_size[1] * scale))
 
 
-def mean_area(growth: Growth) -> float:
-    """The pixels of a run's images as a share of those of full-size ones, about its share of the time too."""
-    ends = [*(share for share, _ in growth[1:]), 1.0]
-    return sum((end - share) * scale**2 for (share, scale), end in zip(growth, ends, strict=True)) if growth else 1.0
+def mean_area(resizing: Resizing) -> float:
+    """The mean area of a run's images over that of full-size images; about the ratio of the times too."""
+    ends = [*(start for start, _ in resizing[1:]), 1.0]
+    return sum((end - start) * scale**2 for (start, scale), end in zip(resizing, ends, strict=True)) if resizing else 1.0
 
 
 OptimizerKind = Literal["adamw", "sgd", "muon"]
@@ -53,13 +52,13 @@ MaskedTarget = Literal["mean-colour", "small-patch", "pixels"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
-    """What turns gradients into steps.
+    """The optimizer.
 
-    `lr` is the peak learning rate. `weight_decay` is decoupled and scaled by the schedule, and acts on matrices and kernels
-    alone, never on biases, norms, tokens or positions. `momentum` is SGD's and Muon's. `clip` is the largest global norm of the
-    gradient, 0 for no clipping. `layer_decay` below 1 multiplies the learning rate once more for each layer further from the head.
-    `muon` orthogonalises the steps of the encoder's matrices and of the convolutions before it, scaled so that rates compare with
-    AdamW's, and leaves the rest to AdamW, with `adam_lr` as its peak.
+    `lr` is the peak learning rate. `weight_decay` is decoupled, scaled by the schedule, and applies to matrices and kernels only,
+    never to biases, norms, tokens or positions. `momentum` is SGD's and Muon's. `clip` is the largest global norm of the gradient,
+    0 for no clipping. `layer_decay` below 1 multiplies the learning rate once more for each layer further from the head.
+    `muon` orthogonalises the updates of the encoder's matrices and of the stem's convolutions, scaled so that learning rates
+    compare with AdamW's; AdamW updates the rest, with the peak learning rate `adam_lr`.
     """
 
     kind: OptimizerKind = "adamw"
@@ -87,7 +86,7 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The learning rate over the steps: a linear rise over `warmup` steps, then a fall to `end` (absolute, not a share)."""
+    """The learning rate over the steps: a linear rise over `warmup` steps, then a fall to `end`, an absolute learning rate."""
 
     kind: ScheduleKind = "cosine"
     warmup: int = 0
@@ -115,62 +114,62 @@ class Average:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distill:
-    """Learning from a teacher (Touvron et al. 2021): `teacher` is a checkpoint's path.
+    """Distillation from a teacher (Touvron et al. 2021): `teacher` is the path of a checkpoint.
 
-    `hard` takes the teacher's choice as a label, `soft` its probabilities at `temperature`; `share` is the weight of the
-    teacher's loss, the labels' being the rest. With a distillation token the teacher speaks to that token's head alone.
+    `hard` uses the teacher's best class as a label, `soft` its probabilities at `temperature`. `weight` is the weight of the
+    teacher's loss; the labels' loss has 1 - `weight`. With a distillation token the teacher's loss is that token's head's only.
     """
 
     teacher: str
     distill: DistillKind = "hard"
-    share: float = 0.5
+    weight: float = 0.5
     temperature: float = 3.0
 
     def __post_init__(self) -> None:
         choice("distill.distill", self.distill, DistillKind)
-        if not 0 < self.share <= 1:
-            raise ConfigError(f"distill.share={self.share} must be above 0 and at most 1")
+        if not 0 < self.weight <= 1:
+            raise ConfigError(f"distill.weight={self.weight} must be above 0 and at most 1")
         _positive("distill.temperature", self.temperature)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masked:
-    """Masked patch prediction (app. B.1.2): `share` of the patch embeddings are corrupted and what they showed is predicted.
+    """Masked patch prediction (app. B.1.2): corrupt a `fraction` of the patch embeddings and predict what the patches showed.
 
-    Of the corrupted, `masked` become the learned [mask], `swapped` another patch's embedding, the rest stay as they are.
-    `target`: the mean colour of the patch in 3 bits a channel, the same for each cell of the patch downsized to 4x4, or all its
+    Of the corrupted embeddings, the fraction `masked` becomes the learned [mask], `swapped` another patch's embedding, and the rest
+    stay. `target`: the mean colour of the patch in 3 bits a channel, the same for each cell of the patch resized to 4x4, or all its
     pixels by squared error.
     """
 
-    share: float = 0.5
+    fraction: float = 0.5
     masked: float = 0.8
     swapped: float = 0.1
     target: MaskedTarget = "mean-colour"
 
     def __post_init__(self) -> None:
         choice("masked.target", self.target, MaskedTarget)
-        if not 0 < self.share <= 1:
-            raise ConfigError(f"masked.share={self.share} must be above 0 and at most 1")
+        if not 0 < self.fraction <= 1:
+            raise ConfigError(f"masked.fraction={self.fraction} must be above 0 and at most 1")
         if min(self.masked, self.swapped) < 0 or self.masked + self.swapped > 1:
             raise ConfigError(
-                f"masked.masked={self.masked} and masked.swapped={self.swapped} must be shares that add up to at most 1"
+                f"masked.masked={self.masked} and masked.swapped={self.swapped} must be fractions that add up to at most 1"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """A training run's course.
+    """The settings of training.
 
-    `steps` counts updates. `micro_batch` is how many images a rank takes through the model at once, 0 for its whole share of the
-    batch; the update does not depend on it. `smoothing` is the labels'. `balanced_loss` weighs classes by the inverse of their
-    frequency. `trainable`: `all`, the `head` alone, or the head and the `last-blocks` (of them `blocks`).
-    `growth` is a row of (share of the steps, scale): from there on images are scaled to that share of the image size, positions
-    interpolated; ((0, 0.5), (0.6, 1)) learns from half-size images for three fifths of the steps. Empty: always the full size.
-    `recompute` trades time for memory by computing activations twice. `compile` runs the model through torch.compile.
-    `evaluate_every` and `save_every` count steps; 0 means only at the end. `keep` is how many checkpoints stay beside the best and
-    the last. `patience` ends the run after that many evaluations without a better one, 0 for never. `max_minutes` ends it with a
-    checkpoint before that time, 0 for never. `seed` decides initial values, order, augmentation and dropout.
-    `strategy`: how ranks share the work under torchrun; `auto` is `ddp` there and `single` elsewhere.
+    `steps` counts updates. `micro_batch` is the number of images a rank runs through the model at once, 0 for all its images of a
+    batch; the update does not depend on it. `smoothing` is label smoothing. `balanced_loss` weighs classes by the inverse of their
+    frequency. `trainable`: `all`, the `head` only, or the head and the `last-blocks` (`blocks` of them).
+    `progressive_resizing` has rows of (fraction of the steps, scale): from that step on images have that scale of the image size,
+    and positions are interpolated. ((0, 0.5), (0.6, 1)) trains on half-size images for 60 % of the steps. Empty: always full size.
+    `recompute` (activation checkpointing) computes activations twice to save memory. `compile` uses torch.compile.
+    `evaluate_every` and `save_every` count steps; 0 means only at the end. `keep` is the number of checkpoints kept beside the best
+    and the last. `patience` stops the run after that many evaluations without improvement, 0 for never. `max_minutes` stops it with
+    a checkpoint before that time, 0 for never. `seed` determines initial values, order of samples, augmentation and dropout.
+    `strategy` is how torchrun's processes work together; `auto` is `ddp` under torchrun and `single` otherwise.
     """
 
     steps: int
@@ -185,7 +184,7 @@ class TrainConfig:
     trainable: Trainable = "all"
     blocks: int = 0
     micro_batch: int = 0
-    growth: Growth = ()
+    progressive_resizing: Resizing = ()
     precision: Precision = "float32"
     compile: bool = False
     recompute: bool = False
@@ -207,17 +206,17 @@ class TrainConfig:
         choice("trainable", self.trainable, Trainable)
         choice("strategy", self.strategy, Strategy)
         fraction("smoothing", self.smoothing)
-        check_growth(self.growth)
-        if self.growth and (self.masked is not None or self.distill is not None):
-            raise ConfigError("growth is for learning from labels: a teacher, and masked patches, want images of one size")
+        check_resizing(self.progressive_resizing)
+        if self.progressive_resizing and (self.masked is not None or self.distill is not None):
+            raise ConfigError("progressive_resizing needs labels: a teacher and masked patch prediction need images of one size")
         if self.schedule.warmup >= self.steps:
-            raise ConfigError(f"schedule.warmup={self.schedule.warmup} is not below steps={self.steps}: the peak is never reached")
+            raise ConfigError(f"schedule.warmup={self.schedule.warmup} must be below steps={self.steps}")
         if self.trainable == "last-blocks" and self.blocks == 0:
             raise ConfigError("trainable='last-blocks' needs blocks of at least 1")
         if self.masked is not None and (self.distill is not None or self.trainable != "all"):
-            raise ConfigError("masked patch prediction trains the whole model, and without a teacher")
+            raise ConfigError("masked patch prediction trains the whole model without a teacher")
         if self.patience and not self.evaluate_every:
-            raise ConfigError("patience counts evaluations: set evaluate_every too")
+            raise ConfigError("patience counts evaluations: set evaluate_every as well")
 
 
 def _positive(name: str, value: float) -> None:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitlab.config.model import ViTConfig
+from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.models.attention_variants import AttentionCapture, attention_weights
 from vitlab.models.convnext import ConvNeXt

@@ -1,4 +1,4 @@
-"""ConvNeXt (Liu et al. 2022): a convolutional network made as Transformers are.
+"""ConvNeXt (Liu et al. 2022): a convolutional network built like a Transformer.
 
 Axes: B batch, C channels or classes, H W cells of a map, D width of the features.
 """
@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.errors import ConfigError
+from vitlab.models.init import Draw, init_head, init_norm, zero
 from vitlab.models.record import Record
 from vitlab.models.vit import Mlp, drop_path_rates, residual_branch
 
@@ -47,7 +48,7 @@ class Halved(nn.Module):
 
 
 class Stage(nn.Module):
-    """The resolution halved, but before the first stage, and then blocks."""
+    """Blocks; every stage but the first halves the resolution before them."""
 
     def __init__(self, config: ConvNeXtConfig, stage: int, drops: list[float]) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class Stage(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """Normalised images (B, C, H, W) to logits (B, classes), of any size of which the last stage keeps a cell."""
+    """Normalised images (B, C, H, W) to logits (B, classes); any size that leaves the last stage a cell."""
 
     def __init__(self, config: ConvNeXtConfig) -> None:
         super().__init__()
@@ -86,7 +87,7 @@ class ConvNeXt(nn.Module):
     def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """What the head sees, (B, D): the mean over places of the last maps, normalised."""
         self._check(images_BCHW, record)
-        x_BCHW = images_BCHW.contiguous(memory_format=torch.channels_last)  # where norms and MLPs need no copy
+        x_BCHW = images_BCHW.contiguous(memory_format=torch.channels_last)  # so that norms and MLPs need no copy
         x_BCHW = over_channels(self.patch_norm, self.patches(x_BCHW))
         for index, stage in enumerate(self.stages):
             again = self.recompute and torch.is_grad_enabled()
@@ -104,12 +105,29 @@ class ConvNeXt(nn.Module):
         height, width = images_BCHW.shape[2:]
         if min(height, width) < self.config.step:
             raise ConfigError(
-                f"the images are {height}x{width}, and the last stage's cells are {self.config.step} pixels wide: none is left",
-                hint=f"images of at least {self.config.step}x{self.config.step}",
+                f"the images are {height}x{width}, smaller than one cell of the last stage",
+                hint=f"use images of at least {self.config.step}x{self.config.step}",
             )
         if record is not None:
             record.refuse_attention("a ConvNeXt")
             record.start(len(self.stages))
+
+
+def init_convnext(model: ConvNeXt, draw: Draw) -> None:
+    """The authors' initial values: N(0, 0.02) cut at +-2."""
+    for module in model.modules():
+        match module:
+            case Block():
+                if module.scale is not None:
+                    module.scale.fill_(module.layer_scale)
+            case nn.Conv2d() | nn.Linear():
+                draw.trunc_normal(module.weight, 0.02)
+                zero(module.bias)
+            case nn.LayerNorm():
+                init_norm(module)
+            case _:
+                pass
+    init_head(model.head, model.config.head_bias)
 
 
 def over_channels(norm: nn.LayerNorm, x_BCHW: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
-"""EfficientNet (Tan and Le 2019), up to the L2 of Noisy Student (Xie et al. 2020), as its TensorFlow authors compute it.
+"""EfficientNet (Tan and Le 2019), up to the L2 of Noisy Student (Xie et al. 2020), as the authors' TensorFlow code computes it.
 
 Axes: B batch, C channels or classes, H W cells of a map, D width of the features; in a kernel O outputs, I inputs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -16,22 +17,20 @@ from torch.utils.checkpoint import checkpoint
 
 from vitlab.config.efficientnet import EfficientNetConfig, MbStage, Padding
 from vitlab.errors import ConfigError
+from vitlab.models.init import Draw, init_head, zero
 from vitlab.models.record import Record
 from vitlab.models.resnet import conv_same
 from vitlab.models.vit import residual_branch
 
-# BatchNorm whose running statistics are part of the state dict, and nothing else is: no counter of batches, which nobody reads.
-#
-# Axes: B batch, C channels, H W cells of a map.
-
-STATISTICS = (".running_mean", ".running_var")  # how the names end of what is in a state dict and no parameter
+STATISTICS = (".running_mean", ".running_var")  # how state-dict keys end that are no parameters
 
 
 class BatchNorm(nn.Module):
-    """Channels normalised by the batch's mean and variance in training, by the running ones in evaluation and where it is frozen.
+    """Normalise channels by the batch's mean and variance in training, by the running ones in evaluation or if it is frozen.
 
-    A training pass moves `running_mean` and `running_var` by `momentum` towards the batch's (the variance's unbiased estimate, as
-    torch does it). They are buffers: saved, averaged and restored with the weights.
+    A training pass moves `running_mean` and `running_var` by `momentum` towards the batch's (the unbiased estimate of the variance,
+    as in torch). They are buffers: saved, averaged and restored with the weights.
+    Not nn.BatchNorm2d: that adds a counter to the state dict, ignores `requires_grad=False`, and counts a recomputed batch twice.
     """
 
     def __init__(self, channels: int, *, eps: float, momentum: float) -> None:
@@ -44,13 +43,13 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_var", torch.empty(channels))
         self.eps = eps
         self.momentum = momentum
-        self.tracks = True  # False: a training pass leaves the running statistics alone
+        self.tracks = True  # False: a training pass does not change the running statistics
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         learns = self.training and self.weight.requires_grad
         mean_C, variance_C = self.running_mean, self.running_var
         if learns and not self.tracks:
-            mean_C, variance_C = mean_C.clone(), variance_C.clone()  # these are moved, and forgotten
+            mean_C, variance_C = mean_C.clone(), variance_C.clone()  # batch_norm updates the copies
         return F.batch_norm(x_BCHW, mean_C, variance_C, self.weight, self.bias, learns, self.momentum, self.eps)
 
     def extra_repr(self) -> str:
@@ -58,7 +57,7 @@ class BatchNorm(nn.Module):
 
 
 def once(module: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Contexts for a pass and for the same pass computed again: the second must not count as another batch."""
+    """Contexts for a pass and for its recomputation, which must not count as another batch."""
     return nullcontext(), _untracked(module)
 
 
@@ -94,7 +93,7 @@ class Conv(nn.Module):
 
 
 class Squeeze(nn.Module):
-    """Squeeze and excitation (Hu et al. 2018): each channel times a factor in (0, 1) that all channels' means decide."""
+    """Squeeze and excitation (Hu et al. 2018): each channel times a factor in (0, 1), computed from all channels' means."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
@@ -109,7 +108,7 @@ class Squeeze(nn.Module):
 class Unit(nn.Module):
     """An inverted bottleneck: 1x1 to `expansion` times the width, depthwise, squeeze and excitation, 1x1 back; swish between.
 
-    Where input and output are alike, they are added, the unit being left out of that sum with probability `drop`.
+    If input and output have the same shape, the unit has a shortcut, and stochastic depth drops it with probability `drop`.
     """
 
     def __init__(self, config: EfficientNetConfig, stage: MbStage, inputs: int, *, stride: int, drop: float) -> None:
@@ -135,7 +134,7 @@ class Unit(nn.Module):
 
 
 class EfficientNet(nn.Module):
-    """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the one it was made for."""
+    """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the size it was built for."""
 
     def __init__(self, config: EfficientNetConfig) -> None:
         super().__init__()
@@ -171,7 +170,7 @@ class EfficientNet(nn.Module):
         if record is not None:
             record.refuse_attention("an EfficientNet")
             record.start(len(self.stages))
-        x_BCHW = images_BCHW.contiguous(memory_format=torch.channels_last)  # which depthwise convolutions prefer
+        x_BCHW = images_BCHW.contiguous(memory_format=torch.channels_last)  # faster for depthwise convolutions
         x_BCHW = F.silu(self.stem_norm(self.stem(x_BCHW)), inplace=True)
         for index, stage in enumerate(self.stages):
             x_BCHW = self._run(stage, x_BCHW)
@@ -180,11 +179,30 @@ class EfficientNet(nn.Module):
         return F.silu(self.last_norm(self.last(x_BCHW)), inplace=True).mean(dim=(2, 3))
 
     def _run(self, stage: nn.Module, x_BCHW: Tensor) -> Tensor:
-        """One stage; where `recompute`, computed again for the backward pass, the batch counting once for BatchNorm."""
+        """One stage; with `recompute` the backward pass computes it again, and BatchNorm counts the batch once."""
         again = self.recompute and torch.is_grad_enabled()
         contexts = partial(once, stage)
         x_BCHW = checkpoint(stage, x_BCHW, use_reentrant=False, context_fn=contexts) if again else stage(x_BCHW)
         return x_BCHW
+
+
+def init_efficientnet(model: EfficientNet, draw: Draw) -> None:
+    """The authors' initial values: normal, by the number of outputs (He et al. 2015)."""
+    for module in model.modules():
+        match module:
+            case Conv():
+                outputs, kernel = module.weight.shape[0] // module.groups, module.weight[0, 0].numel()
+                draw.normal(module.weight, math.sqrt(2 / (outputs * kernel)))
+            case nn.Linear():  # of squeeze and excitation, which the authors write as 1x1 convolutions
+                draw.normal(module.weight, math.sqrt(2 / module.weight.shape[0]))
+                zero(module.bias)
+            case BatchNorm():
+                module.weight.fill_(1)
+                module.running_var.fill_(1)
+                zero(module.bias, module.running_mean)
+            case _:
+                pass
+    init_head(model.head, model.config.head_bias)
 
 
 def _norm(config: EfficientNetConfig, channels: int) -> BatchNorm:

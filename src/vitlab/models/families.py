@@ -1,62 +1,138 @@
-"""From a config to a model."""
+"""Every architecture family as one row, and the factory: from a config to a model.
+
+To add an architecture, write its config (`vitlab/config/x.py`, no torch) and its model (`vitlab/models/x.py`), then add the config
+to `vitlab.config.model.ModelConfig` and a row here. A model is an `nn.Module` with:
+
+- `model(images_BCHW, record=None)`: logits (B, classes), or features if `num_classes` is 0;
+- `model.features(images_BCHW, record=None)`: what the head sees, (B, feature_width);
+- `model.config`, `model.head` (None without classes), and `model.recompute` (activation checkpointing; a ViT's encoder has it).
+
+`tests/models/test_contract.py` holds every family to that.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.efficientnet import EfficientNetConfig
-from vitlab.config.model import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.config.model import ModelConfig
 from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.resnet import ResNetConfig
 from vitlab.config.swin import SwinConfig
-from vitlab.models.convnext import ConvNeXt
-from vitlab.models.efficientnet import EfficientNet
-from vitlab.models.init import initialise
-from vitlab.models.recurrent import Recurrent
-from vitlab.models.resnet import ResNet
-from vitlab.models.swin import Swin
-from vitlab.models.vit import ViT
+from vitlab.config.vit import ViTConfig
+from vitlab.models import convnext, efficientnet, recurrent, resnet, stems, swin, vit
+from vitlab.models.convnext import ConvNeXt, init_convnext
+from vitlab.models.efficientnet import EfficientNet, init_efficientnet
+from vitlab.models.init import Draw
+from vitlab.models.recurrent import Recurrent, init_recurrent
+from vitlab.models.resnet import ResNet, init_resnet
+from vitlab.models.swin import Swin, init_swin
+from vitlab.models.vit import ViT, init_vit
 
 Model = ViT | ResNet | Swin | ConvNeXt | EfficientNet | Recurrent
 
 
-def build(config: ModelConfig, *, seed: int = 0, device: str | torch.device = "cpu") -> Model:
-    """The model of that config with the authors' initial values, a function of `seed` alone; `device="meta"` builds shapes only.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """An architecture: its config class, its model class, and what building and training need to know of it.
 
-    `model(images_BCHW)` gives logits, `model.features(images_BCHW)` what the head sees, `model.config` the config.
+    `initialise` gives every parameter its initial value. `layers` are patterns of the names of parameters inside a layer: the
+    groups are the layer's numbers, which count up from the images to the head; a parameter that matches a shorter pattern, such as
+    a stage's downsampling, belongs to the first layer of its stage. `sharded` are the modules that FSDP gathers one at a time.
     """
-    model = skeleton(config)
-    if torch.device(device).type == "meta":
+
+    config: type[ModelConfig]
+    model: Callable[[Any], Model]
+    initialise: Callable[[Any, Draw], None]
+    layers: tuple[str, ...]
+    sharded: tuple[type[nn.Module], ...]
+
+
+FAMILIES = (
+    Family(
+        config=ViTConfig,
+        model=ViT,
+        initialise=init_vit,
+        layers=(r"encoder\.blocks\.(\d+)\.",),
+        sharded=(vit.Block, stems.Unit),
+    ),
+    Family(
+        config=ResNetConfig,
+        model=ResNet,
+        initialise=init_resnet,
+        layers=(r"stages\.(\d+)\.",),
+        sharded=(resnet.Unit,),
+    ),
+    Family(
+        config=SwinConfig,
+        model=Swin,
+        initialise=init_swin,
+        layers=(r"stages\.(\d+)\.blocks\.(\d+)\.", r"stages\.(\d+)\.merge\."),
+        sharded=(swin.Block,),
+    ),
+    Family(
+        config=ConvNeXtConfig,
+        model=ConvNeXt,
+        initialise=init_convnext,
+        layers=(r"stages\.(\d+)\.blocks\.(\d+)\.", r"stages\.(\d+)\.halved\."),
+        sharded=(convnext.Block,),
+    ),
+    Family(
+        config=EfficientNetConfig,
+        model=EfficientNet,
+        initialise=init_efficientnet,
+        layers=(r"stages\.(\d+)\.",),
+        sharded=(efficientnet.Unit,),
+    ),
+    Family(
+        config=RecurrentConfig,
+        model=Recurrent,
+        initialise=init_recurrent,
+        layers=(r"layers\.(\d+)\.",),
+        sharded=(recurrent.Layer,),
+    ),
+)
+
+
+def family_of(config: ModelConfig) -> Family:
+    """The row of a config."""
+    return next(family for family in FAMILIES if family.config is type(config))
+
+
+def build(config: ModelConfig, *, seed: int = 0, device: str | torch.device | None = None) -> Model:
+    """The model of a config with its authors' initial values, which depend on `seed` alone.
+
+    `device` is torch's default device if not given: `with torch.device("meta"): build(config)` gives shapes without values, as
+    `device="meta"` does.
+    """
+    device = torch.get_default_device() if device is None else torch.device(device)
+    model = build_on_meta(config)
+    if device.type == "meta":
         return model.to("meta")
-    materialise(model, device)
-    initialise(model, seed)
+    _allocate(model, device)
+    with torch.no_grad():
+        family_of(config).initialise(model, Draw(seed))
     return model
 
 
-def skeleton(config: ModelConfig) -> Model:
-    """The model without values: parameters on the meta device, to be loaded with `load_state_dict(..., assign=True)`."""
+def build_on_meta(config: ModelConfig) -> Model:
+    """The model without values: parameters on the meta device, to be filled by `load_state_dict(..., assign=True)`.
+
+    Buffers that no file holds, such as sine and cosine positions, have their values.
+    """
     with torch.device("meta"):
-        match config:
-            case ViTConfig():
-                return ViT(config)
-            case ResNetConfig():
-                return ResNet(config)
-            case SwinConfig():
-                return Swin(config)
-            case ConvNeXtConfig():
-                return ConvNeXt(config)
-            case EfficientNetConfig():
-                return EfficientNet(config)
-            case RecurrentConfig():
-                return Recurrent(config)
+        return family_of(config).model(config)
 
 
-def materialise(model: nn.Module, device: str | torch.device) -> None:
-    """Give the parameters of a skeleton memory on a device, without values; buffers move there with theirs, those without too."""
+def _allocate(model: nn.Module, device: torch.device) -> None:
+    """Give parameters and buffers memory on a device; buffers that have values keep them."""
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             empty = torch.empty_like(parameter, device=device)
@@ -65,35 +141,26 @@ def materialise(model: nn.Module, device: str | torch.device) -> None:
             setattr(module, name, torch.empty_like(buffer, device=device) if buffer.is_meta else buffer.to(device))
 
 
-# How deep in a model a parameter stands, by its name: for rates that fall layer by layer, and for training the last blocks.
+def layer_ids(config: ModelConfig, names: Iterable[str]) -> tuple[dict[str, int], int]:
+    """The layer of each parameter of a model, and the number of layers between the embedding and the head.
 
-# Where a parameter of a block has its numbers, family by family; they count up from the images to the head.
-_BLOCKS = (
-    re.compile(r"encoder\.blocks\.(\d+)\."),  # ViT
-    re.compile(r"layers\.(\d+)\."),  # recurrent
-    re.compile(r"stages\.(\d+)\.blocks\.(\d+)\."),  # Swin, ConvNeXt
-    re.compile(r"stages\.(\d+)\.(?:merge|halved)\."),  # which come before a stage's first block, and learn with it
-    re.compile(r"stages\.(\d+)\.\d+\."),  # BiT ResNet, EfficientNet: their layers are their stages
-)
-_AFTER = ("head.", "distill_head.", "representation.", "pool.", "pool_norm.", "encoder.norm.", "norm.", "last.", "last_norm.")
-
-
-def layers_by_name(names: Iterable[str]) -> tuple[dict[str, int], int]:
-    """The layer of each parameter, and how many layers there are between the embedding and the head.
-
-    0 is the embedding, 1 to that many are the blocks, one more is the head and what comes after the blocks.
+    `names` are the model's parameters in their order. The embedding is 0, layers count from 1, and the head and what else comes
+    after the last layer have one more than the last layer.
     """
-    places = {name: _place(name) for name in names}
+    patterns = [re.compile(pattern) for pattern in family_of(config).layers]
+    places = {name: _place(name, patterns) for name in names}
     order = {place: number for number, place in enumerate(sorted({place for place in places.values() if place}), start=1)}
-    last = len(order) + 1
-    layers = {name: order[place] if place else last if name.startswith(_AFTER) else 0 for name, place in places.items()}
+    layers, outside = dict[str, int](), 0
+    for name, place in places.items():
+        layers[name] = order[place] if place else outside
+        outside = len(order) + 1 if place else outside  # models register their modules from the images to the head
     return layers, len(order)
 
 
-def _place(name: str) -> tuple[int, ...]:
-    """The numbers of a parameter's stage and block; empty outside of blocks."""
-    for pattern in _BLOCKS:
+def _place(name: str, patterns: list[re.Pattern[str]]) -> tuple[int, ...]:
+    """The numbers of a parameter's layer; empty outside of layers."""
+    for pattern in patterns:
         if found := pattern.match(name):
             numbers = tuple(int(number) for number in found.groups())
-            return (*numbers, 0) if "merge" in pattern.pattern else numbers
+            return numbers + (0,) * (patterns[0].groups - len(numbers))
     return ()

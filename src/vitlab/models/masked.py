@@ -56,15 +56,15 @@ class MaskedViT(nn.Module):
 
 
 def corruption(
-    batch: int, patches: int, *, share: float, masked: float, swapped: float, generator: torch.Generator
+    batch: int, patches: int, *, fraction: float, masked: float, swapped: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Which patches are corrupted, which of these masked, and where the others' embeddings come from, each (B, N).
 
-    Exactly `share` of each image's patches are corrupted; each of them is masked with chance `masked`, replaced by another
+    Exactly a `fraction` of each image's patches are corrupted; each of them is masked with chance `masked`, replaced by another
     patch of its image with chance `swapped`, and kept otherwise.
     """
     order_BN = torch.rand(batch, patches, generator=generator).argsort(1)
-    corrupted_BN = order_BN < round(share * patches)
+    corrupted_BN = order_BN < round(fraction * patches)
     fate_BN = torch.rand(batch, patches, generator=generator)
     masked_BN = corrupted_BN & (fate_BN < masked)
     swapped_BN = corrupted_BN & ~masked_BN & (fate_BN < masked + swapped)

@@ -1,4 +1,4 @@
-"""Where a patch is: the kinds of position of Table 8 and their interpolation to another grid.
+"""Position embeddings: the kinds of Table 8, and their interpolation to another grid.
 
 Axes: L tables (one, or one a layer), P prefix tokens, N patches = G x J down and across, D width, M = 2 N - 1 offsets.
 """
@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitlab.config.model import PositionResize, ViTConfig
+from vitlab.config.vit import PositionResize, ViTConfig
 from vitlab.errors import ConfigError
 
 Grid = tuple[int, int]
 
 
 class Positions(nn.Module):
-    """The model's knowledge of place; its parameters depend on `config.position`."""
+    """The position embeddings of a ViT; their parameters depend on `config.position`."""
 
     table: nn.Parameter
     rows: nn.Parameter

@@ -1,9 +1,11 @@
-"""The same patches read one after the other by an LSTM (Hochreiter and Schmidhuber 1997) or a plain RNN: the history lesson.
+"""Patches read one after the other by an LSTM (Hochreiter and Schmidhuber 1997) or a plain RNN, for comparison.
 
 Axes: B batch, C channels or classes, N tokens, D width.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +13,13 @@ from torch.utils.checkpoint import checkpoint
 
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.errors import ConfigError
+from vitlab.models.init import Draw, init_head, init_norm, zero
 from vitlab.models.record import Record
 from vitlab.models.vit import PatchEmbedding
 
 
 class Layer(nn.Module):
-    """One layer of torch's LSTM or tanh RNN over a sequence, beginning with a state of zeros.
+    """One layer of torch's LSTM or tanh RNN over a sequence; the first state is zero.
 
     The rows of `input` and `state` are, for an LSTM, the input gate's, the forget gate's, the cell's and the output gate's.
     """
@@ -28,7 +31,7 @@ class Layer(nn.Module):
         self.state = nn.Linear(config.width, config.gates * config.width)
 
     def forward(self, x_BND: Tensor) -> Tensor:
-        # torch.nn.LSTM hides its parameters in a list of its own, which neither torch.compile nor FSDP can follow.
+        # torch.nn.LSTM hides its parameters in a list of its own, which torch.compile and FSDP cannot handle.
         weights = [self.input.weight, self.state.weight, self.input.bias, self.state.bias]
         zero_1BD = x_BND.new_zeros(1, x_BND.shape[0], x_BND.shape[2])
         if self.cell == "lstm":
@@ -37,7 +40,7 @@ class Layer(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the one it was made for."""
+    """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the size it was built for."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
@@ -75,3 +78,26 @@ class Recurrent(nn.Module):
         again = self.recompute and torch.is_grad_enabled()
         z_BND = checkpoint(layer, z_BND, use_reentrant=False) if again else layer(z_BND)
         return z_BND
+
+
+def init_recurrent(model: Recurrent, draw: Draw) -> None:
+    """Matrices uniform as in torch's cells; biases 0, but 1 for an LSTM's forget gate, which otherwise forgets half a step."""
+    for module in model.modules():
+        match module:
+            case PatchEmbedding():
+                draw.torch_default(module.weight, module.bias)
+            case nn.Linear():  # overwritten below; drawn so that a seed gives the values it always gave
+                draw.normal(module.weight, math.sqrt(2 / module.weight.shape[0]))
+            case nn.LayerNorm():
+                init_norm(module)
+            case _:
+                pass
+    for layer in model.modules():
+        if isinstance(layer, Layer):
+            width = layer.state.weight.shape[1]
+            for dense in (layer.input, layer.state):
+                draw.uniform(dense.weight, 1 / math.sqrt(width))
+                zero(dense.bias)
+            if layer.cell == "lstm":
+                layer.input.bias[width : 2 * width].fill_(1)  # Jozefowicz et al. 2015
+    init_head(model.head, model.config.head_bias)

@@ -1,6 +1,9 @@
 """The paper's baseline, a BiT ResNet: pre-activation, GroupNorm, standardised weights (Kolesnikov et al. 2020).
 
-B batch, C channels (of logits: classes), H height, W width, D width of the features.
+Weight-standardised convolution (Qiao et al. 2019) stands here with its two paddings, XLA's "SAME" and half a kernel, since the stem
+of a hybrid uses them too.
+
+Axes: B batch, C channels (of logits: classes), H height, W width, D width of the features; in a kernel O outputs, I inputs.
 """
 
 from __future__ import annotations
@@ -13,15 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from vitlab.config.model import ResNetConfig, Standardise
+from vitlab.config.resnet import ResNetConfig
+from vitlab.config.stems import Standardise
 from vitlab.errors import ConfigError
+from vitlab.models.init import Draw, init_head, init_norm
 from vitlab.models.record import Record
-
-# Weight-standardised convolution (Qiao et al. 2019) and the two ways its users pad: XLA's "SAME", and half a kernel.
-#
-# Its users' pooling stands here too.
-#
-# B batch, C channels, H height, W width; in a kernel O outputs, I inputs.
 
 Padding = Literal["same", "half"]
 
@@ -29,8 +28,8 @@ Padding = Literal["same", "half"]
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     """Cells that XLA's "SAME" adds (before, after) one axis, so that it comes out ceil(size / stride) long.
 
-    Where the total is odd the end gets the extra one: at stride 2 an even side is padded on one side only, which no symmetric
-    padding reproduces.
+    If the total is odd the end gets one more: at stride 2 an even side is padded on one side only, which no symmetric padding
+    reproduces.
     """
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
@@ -63,8 +62,8 @@ def max_pool(x_BCHW: Tensor) -> Tensor:
     """The largest of each 3x3 window at stride 2, without padding."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or x_BCHW.device.type != "cpu":
         return F.max_pool2d(x_BCHW, 3, stride=2)
-    # PyTorch's kernel runs over pixels one by one, over channels eight or more at once: there and back costs a third of it,
-    # 1.9 instead of 7.6 ms for one image's 64 maps of 112 x 112.
+    # With channels last PyTorch's kernel works on eight or more channels at once: with both copies 1.9 instead of 7.6 ms for
+    # one image's 64 maps of 112 x 112.
     return F.max_pool2d(x_BCHW.contiguous(memory_format=torch.channels_last), 3, stride=2).contiguous()
 
 
@@ -148,7 +147,7 @@ class Unit(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A BiT ResNet; it takes images of any size, `config.image_size` being the one it was made for."""
+    """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the size it was built for."""
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
@@ -191,16 +190,29 @@ class ResNet(nn.Module):
         return F.relu(self.norm(x_BCHW), inplace=True).mean(dim=(2, 3))
 
     def _run(self, stage: nn.Module, x_BCHW: Tensor) -> Tensor:
-        """One stage; where `recompute`, its activations are computed again for the backward pass instead of being kept."""
+        """One stage; with `recompute` (activation checkpointing) the backward pass computes its activations again."""
         again = self.recompute and torch.is_grad_enabled()
         x_BCHW = checkpoint(stage, x_BCHW, use_reentrant=False) if again else stage(x_BCHW)
         return x_BCHW
 
 
-def _framed(x_BCHW: Tensor) -> Tensor:
-    """The maps with a border of zeros, which the authors' pooling sees and which wins over negative maps: not its padding=1.
+def init_resnet(model: ResNet, draw: Draw) -> None:
+    """The authors' initial values: LeCun-normal kernels."""
+    for module in model.modules():
+        match module:
+            case StandardisedConv():
+                draw.lecun_normal(module.weight)
+            case nn.GroupNorm():
+                init_norm(module)
+            case _:
+                pass
+    init_head(model.head, model.config.head_bias)
 
-    Joined and not padded: ONNX Runtime moves a padding into the pooling behind it, where it means minus infinity.
+
+def _framed(x_BCHW: Tensor) -> Tensor:
+    """The maps with a border of zeros, which wins over negative values in the authors' pooling; `padding=1` would not.
+
+    By `cat`, not `pad`: ONNX Runtime merges a pad into the pooling after it, where padding means minus infinity.
     """
     b, c, h, w = x_BCHW.shape
     above_BC1W = x_BCHW.new_zeros(b, c, 1, w)

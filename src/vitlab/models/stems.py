@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitlab.config.model import ConvStem, Gelu, ResNetStem
+from vitlab.config.stems import ConvStem, ResNetStem
+from vitlab.config.vit import Gelu
+from vitlab.models.init import Draw, init_norm
 from vitlab.models.resnet import StandardisedConv, max_pool, pad_same
 
 
@@ -111,6 +113,21 @@ class ResNetBody(nn.Module):
         for stage in self.stages:
             x_BCHW = stage(x_BCHW)
         return x_BCHW
+
+
+def init_stem(stem: ConvolutionalStem | ResNetBody, draw: Draw) -> None:
+    """LeCun-normal kernels; the third norm of a ResNet's unit is zero, so that the unit begins as its shortcut alone."""
+    for module in stem.modules():
+        match module:
+            case StandardisedConv() | StemConvolution():
+                draw.lecun_normal(module.weight)
+            case nn.GroupNorm():
+                init_norm(module)
+            case _:
+                pass
+    for module in stem.modules():
+        if isinstance(module, Unit):
+            module.norm3.weight.zero_()
 
 
 def _conv(config: ResNetStem, inputs: int, outputs: int, kernel: int, *, stride: int = 1) -> StandardisedConv:

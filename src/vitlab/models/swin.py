@@ -1,4 +1,4 @@
-"""Swin Transformer (Liu et al. 2021): attention within windows that shift by half from one block to the next.
+"""Swin Transformer (Liu et al. 2021): attention within windows that shift by half a window from block to block.
 
 Axes: B batch, C channels or classes, G x J cells of a map (down, across), W windows, N cells of a window, D width, H heads,
 K width of a head, O offsets between two cells of a window.
@@ -13,11 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 from vitlab.config.swin import SwinConfig
 from vitlab.errors import ConfigError
+from vitlab.models.init import Draw, init_head, init_norm, zero
 from vitlab.models.record import Record
 from vitlab.models.vit import Mlp, PatchEmbedding, drop_path_rates, residual_branch
 
 Pair = tuple[int, int]
-FAR = -100.0  # added to the logit of two cells that shifting alone made neighbours: the authors' number
+FAR = -100.0  # added to the logit of two cells that are neighbours only because of the shift: the authors' number
 
 
 class WindowAttention(nn.Module):
@@ -38,13 +39,13 @@ class WindowAttention(nn.Module):
     def forward(self, x_BWND: Tensor, far_WNN: Tensor | None) -> Tensor:
         b, w, n, d = x_BWND.shape
         qkv_BWN3HK = self.qkv(x_BWND).view(b, w, n, 3, self.heads, d // self.heads)
-        # Windows stand beside heads (M of them together), so that one bias serves the whole batch.
+        # M = windows x heads on one axis, so that one bias serves the whole batch.
         q_BMNK, k_BMNK, v_BMNK = (part_BWNHK.transpose(2, 3).flatten(1, 2) for part_BWNHK in qkv_BWN3HK.unbind(3))
         bias_1HNN = self.offset_bias[self.index_NN.flatten()].view(n, n, self.heads).permute(2, 0, 1)[None]
         bias_WHNN = bias_1HNN.expand(w, -1, -1, -1) if far_WNN is None else bias_1HNN + far_WNN[:, None]
         bias_1MNN = bias_WHNN.reshape(1, w * self.heads, n, n).to(q_BMNK.dtype)
         y_BMNK = F.scaled_dot_product_attention(q_BMNK, k_BMNK, v_BMNK, attn_mask=bias_1MNN)  # softmax(q k / sqrt(K) + bias) v
-        # flatten, not reshape: torch.export turns the latter into a view of what this kernel left, and others leave it otherwise.
+        # flatten, not reshape: torch.export would turn reshape into a view that fits this kernel's memory layout alone.
         y_BWND = y_BMNK.view(b, w, self.heads, n, -1).transpose(2, 3).flatten(3)
         x_BWND = self.dropout(self.out(y_BWND))
         return x_BWND
@@ -75,7 +76,7 @@ class Block(nn.Module):
         down, across = self.window
         shift = shift_of((g, j), self.window) if self.shifted else (0, 0)
         back, whole = (-shift[0], -shift[1]), (0, 0, 0, -j % across, 0, -g % down)
-        # Padded first in the authors' detectors; where timm does not, cells of opposite edges see each other.
+        # The authors' detectors pad first; timm shifts first, so that cells of opposite edges see each other.
         x_BGJD = _rolled(F.pad(x_BGJD, whole), back) if self.pad_first else F.pad(_rolled(x_BGJD, back), whole)
         padded = (x_BGJD.shape[1], x_BGJD.shape[2])
         far_WNN = far_apart(padded, self.window, shift, x_BGJD.device) if any(shift) else None
@@ -105,7 +106,7 @@ class Merge(nn.Module):
 
 
 class Stage(nn.Module):
-    """Patches merged, but before the first stage, and then blocks."""
+    """Blocks; every stage but the first merges patches before them."""
 
     def __init__(self, config: SwinConfig, stage: int, drops: list[float]) -> None:
         super().__init__()
@@ -121,7 +122,7 @@ class Stage(nn.Module):
 
 
 class Swin(nn.Module):
-    """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the one it was made for."""
+    """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the size it was built for."""
 
     def __init__(self, config: SwinConfig) -> None:
         super().__init__()
@@ -161,8 +162,26 @@ class Swin(nn.Module):
         return y_BD
 
 
+def init_swin(model: Swin, draw: Draw) -> None:
+    """The authors' initial values: N(0, 0.02) cut at +-2; the patch embedding has torch's default."""
+    for module in model.modules():
+        match module:
+            case WindowAttention():
+                draw.trunc_normal(module.offset_bias, 0.02)
+            case PatchEmbedding():
+                draw.torch_default(module.weight, module.bias)
+            case nn.Linear():
+                draw.trunc_normal(module.weight, 0.02)
+                zero(module.bias)
+            case nn.LayerNorm():
+                init_norm(module)
+            case _:
+                pass
+    init_head(model.head, model.config.head_bias)
+
+
 def offset_index(window: Pair) -> Tensor:
-    """For each two cells of a window the row of the bias table that stands for their offset, (N, N), whatever the device around."""
+    """For each two cells of a window the row of the bias table for their offset, (N, N), always on the CPU."""
     down, across = window
     with torch.device("cpu"):
         rows_N = torch.arange(down).repeat_interleave(across)
@@ -173,12 +192,12 @@ def offset_index(window: Pair) -> Tensor:
 
 
 def shift_of(grid: Pair, window: Pair) -> Pair:
-    """Half a window, along each axis on which there is more than one."""
+    """Half a window along each axis that has more than one window."""
     return tuple(side // 2 if cells > side else 0 for cells, side in zip(grid, window, strict=True))  # type: ignore[return-value]
 
 
 def far_apart(grid: Pair, window: Pair, shift: Pair, device: torch.device) -> Tensor:
-    """0 where two cells of a window were neighbours before the map was rolled by `shift`, FAR where they were not: (W, N, N)."""
+    """(W, N, N): 0 if two cells of a window were neighbours before the map was rolled by `shift`, else FAR."""
     regions = []
     for cells, side, rolled in zip(grid, window, shift, strict=True):
         places = torch.arange(cells, device=device)
@@ -189,7 +208,7 @@ def far_apart(grid: Pair, window: Pair, shift: Pair, device: torch.device) -> Te
 
 
 def windowed(x_BGJD: Tensor, window: Pair) -> Tensor:
-    """A map cut into windows, in reading order, as are the cells of each: (B, W, N, D)."""
+    """Cut a map into windows in reading order, and each window into cells in reading order: (B, W, N, D)."""
     b, g, j, d = x_BGJD.shape
     down, across = window
     x_BWND = x_BGJD.view(b, g // down, down, j // across, across, d).transpose(2, 3).reshape(b, -1, down * across, d)
@@ -197,7 +216,7 @@ def windowed(x_BGJD: Tensor, window: Pair) -> Tensor:
 
 
 def unwindowed(x_BWND: Tensor, window: Pair, grid: Pair) -> Tensor:
-    """The map of the windows that `windowed` cut: (B, G, J, D)."""
+    """The inverse of `windowed`: (B, G, J, D)."""
     b, _, _, d = x_BWND.shape
     down, across = window
     x_BGJD = x_BWND.view(b, grid[0] // down, grid[1] // across, down, across, d).transpose(2, 3).reshape(b, *grid, d)

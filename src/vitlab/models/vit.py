@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitlab.config.model import Gelu, ViTConfig
+from vitlab.config.vit import Gelu, ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.models.attention_variants import (
     AttentionCapture,
@@ -31,9 +31,10 @@ from vitlab.models.attention_variants import (
     local_mask,
     relative_logits,
 )
+from vitlab.models.init import Draw, init_head, init_norm, zero
 from vitlab.models.position import Grid, Positions
 from vitlab.models.record import Record
-from vitlab.models.stems import ConvolutionalStem, ResNetBody
+from vitlab.models.stems import ConvolutionalStem, ResNetBody, init_stem
 
 
 def patchify(images_BCHW: Tensor, patch_size: tuple[int, int]) -> Tensor:
@@ -175,8 +176,9 @@ class Block(nn.Module):
 
     def forward(self, z_BND: Tensor, context: AttentionContext, record: Record | None = None) -> Tensor:
         drop = self.drop if self.training else 0.0
-        attended_BND = self.attention(self.norm1(z_BND), context, record)
-        z_BND = z_BND[:, : context.read] + residual_branch(attended_BND, self.scale1, drop)  # eq. 2
+        branch = residual_branch(self.attention(self.norm1(z_BND), context, record), self.scale1, drop)
+        z_BND = z_BND[:, : context.read] + branch  # eq. 2
+        del branch  # or it would be alive at the peak of memory, in the MLP
         return z_BND + residual_branch(self.mlp(self.norm2(z_BND)), self.scale2, drop)  # eq. 3
 
 
@@ -318,7 +320,9 @@ class ViT(nn.Module):
         self.lean = False  # True: the last layer leaves out the tokens nobody reads; the same numbers to rounding
         self.any_size = config.dynamic_size  # also True during progressive resizing
         self.stem = None if config.stem is None else ResNetBody(config.stem, config.channels)
-        self.early = None if config.early is None else ConvolutionalStem(config.early, config.channels, gelu=config.numerics.gelu)
+        self.early = (  # the convolutional stem; its name is part of the state dict
+            None if config.conv_stem is None else ConvolutionalStem(config.conv_stem, config.channels, gelu=config.numerics.gelu)
+        )
         channels = config.channels if config.before is None else config.before.out_width
         self.patches = PatchEmbedding(channels, config.width, config.patch_size, pad=config.pad)
         self.class_token = _tokens(config, int(config.class_token))
@@ -386,6 +390,61 @@ def tokens_read(config: ViTConfig) -> int | None:
     """How many of the first tokens the pool reads; None where it reads all, or where attention is not among all tokens."""
     among_all = config.attention == "global" and config.position.kind != "relative"
     return 1 + int(config.distill_token) if config.pool == "token" and among_all else None
+
+
+def init_vit(model: ViT, draw: Draw) -> None:
+    """The authors' initial values.
+
+    Dense layers of the encoder are Xavier-uniform, q, k and v each on its own; convolutions, the patch embedding and the hidden
+    layer of the pre-training head LeCun-normal (Flax's default); positions N(0, 0.02); biases of MLPs N(0, 1e-6); the class token
+    and the head zero.
+    """
+    zero(model.class_token)
+    for tokens_1ND in (model.distill_token, model.register_tokens):
+        if tokens_1ND is not None:  # not zero: without positions such tokens would stay equal for ever
+            draw.normal(tokens_1ND, 0.02)
+    if model.representation is not None:
+        draw.lecun_normal(model.representation.weight)
+        zero(model.representation.bias)
+    for child in model.children():
+        if isinstance(child, ResNetBody | ConvolutionalStem):
+            init_stem(child, draw)
+        else:
+            for module in child.modules():
+                _init_module(module, draw)
+    for head in (model.head, model.distill_head):
+        init_head(head, model.config.head_bias)
+
+
+def _init_module(module: nn.Module, draw: Draw) -> None:
+    match module:
+        case Block():
+            for scale_D in (module.scale1, module.scale2):
+                if scale_D is not None:
+                    scale_D.fill_(module.layer_scale)
+        case Attention():
+            for matrix in (*module.qkv.weight.chunk(3), module.out.weight):
+                draw.xavier_uniform(matrix)
+            zero(module.qkv.bias, module.out.bias)
+        case AttentionPool():
+            matrices = (module.query.weight, *module.key_value.weight.chunk(2), module.out.weight)
+            for matrix in (module.probe[0], *matrices):
+                draw.xavier_uniform(matrix)
+            zero(module.query.bias, module.key_value.bias, module.out.bias)
+        case Mlp():
+            for dense in (module.up, module.down):
+                draw.xavier_uniform(dense.weight)
+                draw.normal(dense.bias, 1e-6)
+        case PatchEmbedding():
+            draw.lecun_normal(module.weight)
+            zero(module.bias)
+        case Positions():
+            for parameter in module.parameters():
+                draw.normal(parameter, 0.02)
+        case nn.LayerNorm():
+            init_norm(module)
+        case _:
+            pass
 
 
 def _tokens(config: ViTConfig, count: int) -> nn.Parameter | None:

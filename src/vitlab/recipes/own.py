@@ -6,17 +6,18 @@ import math
 from dataclasses import dataclass, replace
 
 from vitlab.config.data import Augment, LoaderConfig, Preprocess, SplitRule, augreg, feeding
-from vitlab.config.model import ConvStem, ModelConfig, ViTConfig
+from vitlab.config.model import ModelConfig, variant
 from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts
 from vitlab.config.run import RunConfig, RunData
-from vitlab.config.scaling import every, pretraining_batch, rate_for, steps_of, warmup_of
-from vitlab.config.train import Average, Growth, Optimizer, Schedule, TrainConfig, scaled
-from vitlab.config.variants import variant
+from vitlab.config.scaling import every, lr_for, pretraining_batch, steps_of, warmup_of
+from vitlab.config.stems import ConvStem
+from vitlab.config.train import Average, Optimizer, Resizing, Schedule, TrainConfig, scaled
+from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.recipes.rules import fitted_model, new_model, plain_preprocess, precision_of, start_of, whole_patches, workers_of
 
 STROKES = DataFacts(
-    dataset="generated:kind=strokes,classes=100,image_size=32,variety=0.5", images=100_000, classes=100, channels=1, side=32
+    dataset="synthetic:kind=strokes,classes=100,image_size=32,variety=0.5", images=100_000, classes=100, channels=1, side=32
 )
 DIGITS = DataFacts(dataset="digits", images=1_212, classes=10, channels=1, side=8)
 
@@ -87,7 +88,7 @@ def small_data(facts: RunFacts, overrides: Overrides) -> RunConfig:
         mlp_width=512,
         patch_size=(2, 2),
         image_size=(side, side),
-        early=fine if side == 32 else coarse,
+        conv_stem=fine if side == 32 else coarse,
         pool="mean",
         class_token=False,
     )
@@ -108,7 +109,7 @@ def small_data(facts: RunFacts, overrides: Overrides) -> RunConfig:
     )
     optimizer = replace(run.train.optimizer, kind="muon", momentum=0.95, adam_lr=0.6 * run.train.optimizer.lr)
     schedule = replace(run.train.schedule, kind="linear")
-    return replace(run, train=replace(run.train, optimizer=optimizer, schedule=schedule, growth=_growth(model)))
+    return replace(run, train=replace(run.train, optimizer=optimizer, schedule=schedule, progressive_resizing=_resizing(model)))
 
 
 def _views_for(epochs: float, data: DataFacts, size: tuple[int, int]) -> Augment:
@@ -120,9 +121,9 @@ def _views_for(epochs: float, data: DataFacts, size: tuple[int, int]) -> Augment
     return Augment(area=(0.3, 1.0), flip=_flip(data), randaugment=(2, 5), mixup=0.2, interpolation="bicubic")
 
 
-def _growth(model: ModelConfig) -> Growth:
+def _resizing(model: ModelConfig) -> Resizing:
     """Images of three quarters of the side for three quarters of the steps; where the patch does not fit, whole at once."""
-    steps: Growth = ((0.0, 0.75), (0.75, 1.0))
+    steps: Resizing = ((0.0, 0.75), (0.75, 1.0))
     if not isinstance(model, ViTConfig) or model.position.kind == "relative" or model.attention != "global":
         return ()
     fits = all(
@@ -240,11 +241,11 @@ def _run(
         train=TrainConfig(
             steps=steps,
             optimizer=Optimizer(
-                lr=overrides.lr or rate_for(course.lr, batch=batch, reference=_REFERENCE_BATCH, kind="adamw"),
+                lr=overrides.lr or lr_for(course.lr, batch=batch, reference=_REFERENCE_BATCH, kind="adamw"),
                 weight_decay=course.weight_decay,
                 layer_decay=course.layer_decay,
             ),
-            schedule=Schedule(warmup=warmup_of(steps, share=course.warmup, most=steps)),
+            schedule=Schedule(warmup=warmup_of(steps, fraction=course.warmup, most=steps)),
             average=Average(decay=course.average),
             loss="sigmoid" if data.multi_label else "softmax",
             smoothing=0.0 if data.multi_label else course.smoothing,

@@ -11,12 +11,13 @@ import math
 from dataclasses import dataclass, field, replace
 
 from vitlab.config.data import Augment, LoaderConfig, SplitRule, augreg, feeding
-from vitlab.config.model import ModelConfig, Position, ResNetConfig, ViTConfig
+from vitlab.config.model import ModelConfig, variant
 from vitlab.config.overrides import DataFacts, Overrides, RunFacts
+from vitlab.config.resnet import ResNetConfig
 from vitlab.config.run import RunConfig, RunData
-from vitlab.config.scaling import every, finetuning_batch, pretraining_batch, rate_for, steps_like, steps_of, warmup_of
+from vitlab.config.scaling import every, finetuning_batch, lr_for, pretraining_batch, steps_like, steps_of, warmup_of
 from vitlab.config.train import Average, LossKind, Masked, Optimizer, Schedule, ScheduleKind, TrainConfig
-from vitlab.config.variants import called, name_of, variant
+from vitlab.config.vit import Position, ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.recipes.rules import fitted_model, new_model, plain_preprocess, precision_of, start_of, whole_patches, workers_of
 
@@ -107,7 +108,7 @@ def row_of(table: str, model: ModelConfig) -> tuple[Row, str | None]:
     ViT nor a BiT ResNet takes the first row, of the smallest ViT.
     """
     rows = TABLE_3[table]
-    name = name_of(model)
+    name = model.name
     for row in rows:
         if name in row.models:
             return row, None
@@ -139,7 +140,7 @@ def rates_of(recipe: str, model: ModelConfig, *, batch: int) -> tuple[float, ...
     """
     plain = isinstance(model, ViTConfig) and model.stem is None
     rates = [rate for rate in TABLE_4[recipe].rates if not (plain and rate == 0.06)]
-    return tuple(rate_for(rate, batch=batch, reference=512, kind="sgd") for rate in rates)
+    return tuple(lr_for(rate, batch=batch, reference=512, kind="sgd") for rate in rates)
 
 
 _BATCH = 4096  # Table 3
@@ -203,7 +204,7 @@ def masked(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """
     model = new_model("masked", facts, overrides, "ViT-B/16", classes=0, channels=3)  # its target is a colour
     if not isinstance(model, ViTConfig):
-        raise ConfigError(f"masked patch prediction needs a ViT, and this is {called(model)}")
+        raise ConfigError(f"masked patch prediction needs a ViT, and this is {model.title}")
     epochs = _MASKED_STEPS * _BATCH / JFT.images
     # B.1.2 names no weight decay and no clipping.
     course = Course(reference=JFT, epochs=epochs, lr=2e-4, weight_decay=0.0, clip=0.0, loss="softmax", masked=Masked())
@@ -276,7 +277,7 @@ _I21K_PRESETS = {
 def _augreg(
     name: str, facts: RunFacts, overrides: Overrides, model: ModelConfig, reference: DataFacts, presets: dict[str, str]
 ) -> RunConfig:
-    preset = overrides.preset or presets.get(name_of(model) or "", "medium1")
+    preset = overrides.preset or presets.get(model.name or "", "medium1")
     augment = replace(augreg(preset), interpolation="tf-bilinear")
     return _run(name, facts, overrides, model, Course(reference=reference, epochs=300, lr=1e-3, weight_decay=0.1, augment=augment))
 
@@ -328,13 +329,13 @@ def _run(name: str, facts: RunFacts, overrides: Overrides, model: ModelConfig, c
         train=TrainConfig(
             steps=steps,
             optimizer=Optimizer(
-                lr=overrides.lr or rate_for(course.lr, batch=batch, reference=course.batch, kind="adamw"),
+                lr=overrides.lr or lr_for(course.lr, batch=batch, reference=course.batch, kind="adamw"),
                 weight_decay=course.weight_decay,
                 clip=course.clip,
             ),
             schedule=Schedule(
                 kind=course.schedule,
-                warmup=warmup_of(steps, share=_WARMUP / published, most=_WARMUP),
+                warmup=warmup_of(steps, fraction=_WARMUP / published, most=_WARMUP),
                 end=1e-5 if course.schedule == "linear" else 0.0,
             ),
             loss=course.loss,
@@ -460,12 +461,12 @@ def _table_4(name: str, facts: RunFacts, overrides: Overrides) -> RunConfig:
             steps=steps,
             optimizer=Optimizer(
                 kind="sgd",
-                lr=overrides.lr or rate_for(row.lr, batch=batch, reference=_FINETUNE_BATCH, kind="sgd"),
+                lr=overrides.lr or lr_for(row.lr, batch=batch, reference=_FINETUNE_BATCH, kind="sgd"),
                 momentum=0.9,
                 clip=1.0,
             ),
             schedule=Schedule(
-                kind="cosine", warmup=warmup_of(steps, share=0.2, most=round(_FINETUNE_WARMUP * _FINETUNE_BATCH / batch))
+                kind="cosine", warmup=warmup_of(steps, fraction=0.2, most=round(_FINETUNE_WARMUP * _FINETUNE_BATCH / batch))
             ),
             loss="sigmoid" if data.multi_label else "softmax",
             precision=precision_of(facts.machine),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from vitlab.config.model import ModelConfig, ViTConfig
+from vitlab.config.model import ModelConfig
 from vitlab.config.overrides import DataFacts, Overrides, RunFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.train import scaled
-from vitlab.config.variants import name_of
+from vitlab.config.vit import ViTConfig
 from vitlab.recipes.paper import TABLE_3, row_of
 
 
@@ -51,11 +51,11 @@ def _size(run: RunConfig, facts: RunFacts, overrides: Overrides) -> str:
 
 
 def _growth(run: RunConfig) -> str:
-    if not run.train.growth:
+    if not run.train.progressive_resizing:
         return ""
     sizes = [
         f"{_by(scaled(run.model.image_size, scale))}{f' from {100 * share:.0f} % of the steps on' if share else ' at first'}"
-        for share, scale in run.train.growth
+        for share, scale in run.train.progressive_resizing
     ]
     return f"growing images: {', '.join(sizes)}: small ones are cheaper, and most can be learned from them"
 
@@ -102,11 +102,11 @@ def _views(run: RunConfig, data: DataFacts | None) -> str:
 
 def model_said(model: ModelConfig) -> str:
     """A model's name, or what it is where it has none."""
-    if (name := name_of(model)) is not None:
+    if (name := model.name) is not None:
         return name
     if isinstance(model, ViTConfig):
         return f"a ViT of width {model.width}, depth {model.depth}, patch {_by(model.patch_size)}"
-    return f"a {model.kind} that has no name"
+    return f"{model.title} without a name"
 
 
 def _by(size: tuple[int, int]) -> str:

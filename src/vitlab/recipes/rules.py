@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vitlab.config.data import Interpolation, Preprocess
-from vitlab.config.model import ModelConfig, ViTConfig
+from vitlab.config.model import ModelConfig, variant
 from vitlab.config.overrides import Machine, Overrides, RunFacts, StartFacts
 from vitlab.config.train import Precision
-from vitlab.config.variants import variant
+from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 
 

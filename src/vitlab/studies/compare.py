@@ -19,7 +19,6 @@ import torch
 from vitlab.config.model import ModelConfig
 from vitlab.config.published import Published, published
 from vitlab.config.serialize import from_text, to_text
-from vitlab.config.variants import name_of
 from vitlab.errors import ConfigError, at_least
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models.cost import Cost, cost
@@ -163,7 +162,7 @@ def compared(configs: Sequence[ModelConfig]) -> list[Compared]:
     if not configs:
         raise ConfigError("no models to compare", hint="name some: Swin-T ConvNeXt-T ViT-S/16")
     return [
-        Compared(name=name_of(config) or config.kind, config=config, cost=cost(config), published=published(config))
+        Compared(name=config.name or config.family, config=config, cost=cost(config), published=published(config))
         for config in configs
     ]
 

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from vitlab.checkpoints import describe, load
 from vitlab.config.data import Split, SplitRule
 from vitlab.config.evaluation import EvaluateConfig
+from vitlab.config.model import variant
 from vitlab.config.overrides import Overrides
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_json, from_text, to_json, to_text
-from vitlab.config.variants import name_of, variant
 from vitlab.data.dataset import ImageDataset
 from vitlab.data.readers.joined import JoinedEntry, Taken, names_digest, open_member, write_joined
 from vitlab.errors import ConfigError, DataError
@@ -380,7 +380,7 @@ class _Course:
         if model.is_file():
             return str(model)
         who = "the student" if number else "the teacher"
-        what = f"{who}, {name_of(run.model)} at {run.model.image_size[0]}x{run.model.image_size[1]}, learns"
+        what = f"{who}, {run.model.name} at {run.model.image_size[0]}x{run.model.image_size[1]}, learns"
         yield Stage(round=number, of=self.study.noisy.rounds, what=what)
         last: Event | None = None
         for event in train(run, out=folder, control=self.control):
@@ -403,7 +403,7 @@ class _Course:
         assert isinstance(found, Classification)
         score = replace(
             known,
-            model=name_of(checkpoint.config),
+            model=checkpoint.config.name,
             checkpoint=path,
             judged_by=images.judged_by,
             top1=found.top1.value,
@@ -452,6 +452,6 @@ def _refuse_smaller(study: NoisyStudent) -> None:
     mine, theirs = (cost(replace(config, num_classes=0, image_size=student.image_size)).parameters for config in (student, teacher))
     if mine < theirs:
         raise ConfigError(
-            f"the student {name_of(student)} has {mine:,} parameters and its teacher {name_of(teacher)} {theirs:,}",
+            f"the student {student.name} has {mine:,} parameters and its teacher {teacher.name} {theirs:,}",
             hint="a noisy student is as large as its teacher or larger; for a smaller one use distillation",
         )

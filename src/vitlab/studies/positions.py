@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
-from vitlab.config.model import Position, PositionKind, PositionPlace, ViTConfig
 from vitlab.config.overrides import Overrides
+from vitlab.config.vit import Position, PositionKind, PositionPlace, ViTConfig
 from vitlab.errors import at_least
 from vitlab.recipes.table import recipe
 from vitlab.studies.runner import Done, Job, Went, on_one_core, side_by_side

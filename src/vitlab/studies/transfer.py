@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitlab.config.convnext import ConvNeXtConfig
-from vitlab.config.model import ModelConfig, ResNetConfig, ResNetStem, ViTConfig
+from vitlab.config.model import ModelConfig, variant
 from vitlab.config.overrides import DataFacts, Overrides, StartFacts
 from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.resnet import ResNetConfig
 from vitlab.config.run import RunConfig
-from vitlab.config.variants import variant
+from vitlab.config.stems import ResNetStem
+from vitlab.config.vit import ViTConfig
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, at_least
 from vitlab.recipes.table import recipe

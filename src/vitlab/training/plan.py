@@ -200,7 +200,7 @@ def plan(
         notes.append("the time of a step was not measured: the model does not fit into memory")
     else:
         step_seconds, measured = _measure_step(run, whole, here, batch=own, most=max(1, min(rows, alone.largest(own, free))))
-        step_seconds *= mean_area(run.train.growth)
+        step_seconds *= mean_area(run.train.progressive_resizing)
         if measured < own and measured <= _FIRST:
             notes.append("the time of a step was measured with a single image and scaled: the real one is shorter")
     read_seconds = _measure_reading(run, whole, here, batch=own)
@@ -215,7 +215,7 @@ def plan(
         ranks=ranks,
         rank_parameters=memory.held,
         macs=memory.cost.macs,
-        exaflops=6 * memory.cost.macs * mean_area(run.train.growth) * run.train.steps * batch / 1e18,
+        exaflops=6 * memory.cost.macs * mean_area(run.train.progressive_resizing) * run.train.steps * batch / 1e18,
         memory_bytes=needed,
         memory_free=free,
         checkpoint_bytes=memory.cost.weight_bytes() * (1 + _slots(run) + bool(run.train.average.decay)),
@@ -262,7 +262,7 @@ def _free(here: World) -> int:
 
 def _measure_step(run: RunConfig, dataset: Dataset, here: World, *, batch: int, most: int) -> tuple[float, int]:
     """Seconds of a step with a whole batch, and the number of images that it was measured with."""
-    alone = replace(run, start=None, train=replace(run.train, strategy="single", micro_batch=0, growth=()))
+    alone = replace(run, start=None, train=replace(run.train, strategy="single", micro_batch=0, progressive_resizing=()))
     state = create_state(alone, dataset, here)
 
     def timed(rows: int) -> float:

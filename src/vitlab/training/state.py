@@ -258,7 +258,7 @@ def create_state(run: RunConfig, dataset: Dataset, world: World, snapshot: Snaps
     core.to(place)
     if isinstance(core, ViT):
         core.lean = True  # outputs that nobody reads need no gradient
-        core.any_size = core.any_size or bool(run.train.growth)
+        core.any_size = core.any_size or bool(run.train.progressive_resizing)
     (core.encoder if isinstance(core, ViT) else core).recompute = run.train.recompute
     unwrapped = _with_training_weights(core, run, snapshot).to(place)
     freeze(unwrapped, run.train)

@@ -89,7 +89,7 @@ class Classify:
         logits_BC, distill_BC = outputs if isinstance(outputs, tuple) else (outputs, outputs)
         loss_B = cross_entropy(logits_BC, targets_BC, smoothing=self.config.smoothing, weight_C=weight_C)
         if (distill := self.config.distill) is not None:
-            loss_B = (1 - distill.share) * loss_B + distill.share * self._distillation(distill_BC, inputs.images_BHWC, distill)
+            loss_B = (1 - distill.weight) * loss_B + distill.weight * self._distillation(distill_BC, inputs.images_BHWC, distill)
         correct_B = (logits_BC.argmax(-1) == targets_BC.argmax(-1)).float()
         return loss_B, correct_B
 
@@ -138,7 +138,12 @@ class PredictMasked:
         generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
         masked, rows = self.config, len(images_BHWC)
         drawn = corruption(
-            rows * self.ranks, self.patches, fraction=masked.share, masked=masked.masked, swapped=masked.swapped, generator=generator
+            rows * self.ranks,
+            self.patches,
+            fraction=masked.fraction,
+            masked=masked.masked,
+            swapped=masked.swapped,
+            generator=generator,
         )
         own = slice(rows * self.rank, rows * (self.rank + 1))
         return Inputs(images_BHWC=images_BHWC, targets=tuple(tensor[own] for tensor in drawn))

@@ -284,7 +284,7 @@ def prepare_inputs(state: TrainState, batch: Batch) -> Inputs:
     config = state.run.train
     rng = np.random.default_rng([config.seed, _MIX_STREAM, state.step])
     images_BHWC = torch.from_numpy(np.asarray(batch.images_BHWC))
-    scale = scale_at(state.step, steps=config.steps, growth=config.growth)
+    scale = scale_at(state.step, steps=config.steps, resizing=config.progressive_resizing)
     if scale != 1:
         images_BHWC = _resized(images_BHWC, scale)
     inputs = state.task.prepare(images_BHWC, torch.from_numpy(np.asarray(batch.labels)), rng)

@@ -11,7 +11,7 @@ from tests.checkpoints.formats.samples import OPTIONS, PLAIN, State, mini, rando
 from vitlab.checkpoints.formats import FORMATS
 from vitlab.checkpoints.formats.contract import Told
 from vitlab.checkpoints.table import Row, kernel, native_shapes, same, shaped, stacked, their_shapes, to_ours, to_theirs, turned
-from vitlab.config.model import ViTConfig
+from vitlab.config.vit import ViTConfig
 from vitlab.errors import CheckpointError, ConfigError
 
 HYBRID = OPTIONS["hybrid"]

@@ -11,7 +11,7 @@ from tests.checkpoints.formats.samples import OPTIONS, State, mini, random_state
 from vitlab.checkpoints.formats import FORMATS
 from vitlab.checkpoints.formats.contract import Told
 from vitlab.config import Position, ViTConfig, variant
-from vitlab.config.model import PROFILES
+from vitlab.config.vit import PROFILES
 from vitlab.errors import CheckpointError
 
 RENUMBERED = (

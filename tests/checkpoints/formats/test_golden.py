@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from vitlab.checkpoints import convert, load
-from vitlab.config.model import ViTConfig
+from vitlab.config.vit import ViTConfig
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 OFFICIAL: dict[str, tuple[dict[str, Any], float, int]] = {  # name: what to ask for, tolerance, heads

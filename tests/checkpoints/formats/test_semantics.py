@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from tests.checkpoints.formats.samples import mini, random_state, raw_of, read, written
 from vitlab.checkpoints.formats.contract import Told
 from vitlab.config import Position, ViTConfig
-from vitlab.config.model import PROFILES, with_profile
-from vitlab.models.families import skeleton
+from vitlab.config.vit import PROFILES, with_profile
+from vitlab.models.families import build_on_meta
 
 EXACT = with_profile(replace(mini(), width=32, heads=4, mlp_width=48), "torchvision")
 FLAX = replace(EXACT, numerics=PROFILES["official"])
@@ -29,7 +29,7 @@ def weights(config: ViTConfig) -> dict[str, Tensor]:
 
 
 def ours(config: ViTConfig, state: dict[str, Tensor], images_BCHW: Tensor) -> Tensor:
-    model = skeleton(config)
+    model = build_on_meta(config)
     model.load_state_dict(state, strict=True, assign=True)
     with torch.no_grad():
         logits_BC: Tensor = model.eval()(images_BCHW)

@@ -13,7 +13,7 @@ from vitlab.checkpoints.formats.contract import Told
 from vitlab.checkpoints.table import native_shapes
 from vitlab.config import ResNetConfig, ViTConfig, variant
 from vitlab.config.data import IMAGENET_MEAN
-from vitlab.config.model import PROFILES
+from vitlab.config.vit import PROFILES
 from vitlab.errors import CheckpointError
 
 VIT = replace(mini(), width=128, heads=2, numerics=PROFILES["torchvision"])

@@ -11,7 +11,7 @@ from vitlab.checkpoints.formats.infer import cropped, described, zero_head
 from vitlab.checkpoints.formats.timm_families import Found
 from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitlab.config.variants import RivalConfig
+from vitlab.config.model import ModelConfig
 
 
 def reading_of(raw: RawFile, found: Found, rows: Iterable[Row], name: str, notes: tuple[str, ...]) -> Reading:
@@ -34,7 +34,7 @@ def reading_of(raw: RawFile, found: Found, rows: Iterable[Row], name: str, notes
 
 
 def written_of(
-    state: State, config: RivalConfig, rows: Iterable[Row], preprocess: Preprocess, labels: tuple[str, ...] | None
+    state: State, config: ModelConfig, rows: Iterable[Row], preprocess: Preprocess, labels: tuple[str, ...] | None
 ) -> Written:
     """The model under its authors' names, in one safetensors file."""
     note = "the authors' code reads torch files: torch.save({'model': safetensors.torch.load_file(...)}, ...) makes one of this"

@@ -29,7 +29,8 @@ from vitlab.checkpoints.formats.infer import (
 )
 from vitlab.checkpoints.table import Row, kernel, native_shapes, same, to_ours, to_theirs
 from vitlab.config.data import Preprocess
-from vitlab.config.model import PROFILES, ModelConfig, Pool, Position, ViTConfig
+from vitlab.config.model import ModelConfig
+from vitlab.config.vit import PROFILES, Pool, Position, ViTConfig
 from vitlab.errors import CheckpointError
 
 FORMAT = "big-vision"

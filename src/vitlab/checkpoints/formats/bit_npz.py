@@ -13,7 +13,8 @@ from vitlab.checkpoints.formats.infer import count, described, lost, outputs, sh
 from vitlab.checkpoints.formats.resnet import IMAGE_SIZE, Sizes, only_resnet, resnet_config, resnet_notes
 from vitlab.checkpoints.table import Row, kernel, native_shapes, same, to_ours, to_theirs
 from vitlab.config.data import Preprocess
-from vitlab.config.model import ModelConfig, ResNetConfig
+from vitlab.config.model import ModelConfig
+from vitlab.config.resnet import ResNetConfig
 from vitlab.errors import CheckpointError
 
 FORMAT = "bit-npz"

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.config.data import Preprocess
-from vitlab.config.model import ModelConfig, Numerics, Pool, PositionKind, ResNetStem, ViTConfig
+from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
-from vitlab.config.variants import called
+from vitlab.config.stems import ResNetStem
+from vitlab.config.vit import Numerics, Pool, PositionKind, ViTConfig
 from vitlab.errors import CheckpointError, at_least, pair
 
 State = Mapping[str, Tensor]
@@ -127,8 +128,8 @@ _ELSEWHERE = {  # by kind of model
 
 def not_of(format_name: str, holds: str, config: ModelConfig) -> CheckpointError:
     """That a format is for another family of models, and which formats are for this one."""
-    hint = f"{called(config)} can be written as {_ELSEWHERE[config.kind]}"
-    return CheckpointError(f"{format_name} holds {holds}, and this is {called(config)}", hint=hint)
+    hint = f"{config.title} can be written as {_ELSEWHERE[config.family]}"
+    return CheckpointError(f"{format_name} holds {holds}, and this is {config.title}", hint=hint)
 
 
 def only_vit(config: ModelConfig, name: str) -> ViTConfig:
@@ -214,8 +215,8 @@ def _layers(config: ViTConfig, can: Expressible) -> list[str]:
     reasons = []
     if config.stem is not None and not can.stem:
         reasons.append("a hybrid's ResNet stem")
-    if config.early is not None:
-        reasons.append("convolutions before the patches (early)")
+    if config.conv_stem is not None:
+        reasons.append("a convolutional stem (conv_stem)")
     if config.attention != "global":
         reasons.append(f"attention={config.attention!r}")
     if config.layer_scale and not can.layer_scale:

@@ -6,12 +6,13 @@ from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats.authors import reading_of, written_of
 from vitlab.checkpoints.formats.contract import Reading, State, Told, Written, not_of
 from vitlab.checkpoints.formats.convnext_layout import AUTHORS, convnext_config, convnext_rows, names_of
-from vitlab.checkpoints.formats.header import adopted_rival, header_of
+from vitlab.checkpoints.formats.header import adopted_family, header_of
 from vitlab.checkpoints.formats.infer import numerics_of, unwrapped
 from vitlab.checkpoints.formats.timm_families import Found
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess
-from vitlab.config.model import PROFILES, ModelConfig
+from vitlab.config.model import ModelConfig
+from vitlab.config.vit import PROFILES
 
 FORMAT = "convnext"
 
@@ -31,7 +32,7 @@ def read(raw: RawFile, told: Told) -> Reading:
     said = None if header is None else header.config.image_size
     config, guessed = convnext_config(tensors, names, told, said, where=where)
     if header is not None:
-        config = adopted_rival(config, header, where=where)
+        config = adopted_family(config, header, where=where)
     return reading_of(raw, Found(config=config, tensors=tensors, notes=tuple(guessed)), convnext_rows(config, names), FORMAT, notes)
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from vitlab.checkpoints.formats.contract import Told
 from vitlab.checkpoints.formats.infer import count, making, outputs, shape_of
 from vitlab.checkpoints.table import Row, layer, same, shaped
-from vitlab.config.efficientnet import BASE, EfficientNetConfig, Padding
-from vitlab.config.variants import SCALES, efficientnet, rival_name
+from vitlab.config.efficientnet import BASE, SCALES, EfficientNetConfig, Padding, efficientnet
 from vitlab.errors import CheckpointError
 
 PLAIN = (("depthwise", "conv_dw", "bn1"), ("project", "conv_pw", "bn2"))
@@ -80,7 +79,7 @@ def _named(
 ) -> tuple[EfficientNetConfig, list[str]]:
     """With the size and dropout of the published model of this shape, and notes of what is a guess."""
     notes = []
-    name = (rival_name(config) or "").removeprefix("EfficientNet-")
+    name = (config.name or "").removeprefix("EfficientNet-")
     known = efficientnet(name) if name in SCALES else None
     size = said or (known or config).image_size
     if said is None:

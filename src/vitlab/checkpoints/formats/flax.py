@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.table import Row, same, turned
-from vitlab.config.model import ViTConfig
+from vitlab.config.vit import ViTConfig
 
 # Rows of the Flax layouts, which the official files and big_vision's share: dense, norm, attention and encoder blocks.
 #

@@ -15,14 +15,15 @@ from vitlab.checkpoints.formats.infer import making
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess
 from vitlab.config.efficientnet import EfficientNetConfig
-from vitlab.config.model import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.config.model import ModelConfig
+from vitlab.config.resnet import ResNetConfig
 from vitlab.config.serialize import from_json, to_json
 from vitlab.config.swin import SwinConfig
-from vitlab.config.variants import RivalConfig
+from vitlab.config.vit import ViTConfig
 from vitlab.errors import CheckpointError, ConfigError
 
 KEY = "vitlab_converted"
-Rival = TypeVar("Rival", bound=RivalConfig)
+Config = TypeVar("Config", bound=ModelConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,21 +78,21 @@ def adopted(found: ModelConfig, header: Header, told: Told, *, where: str) -> Mo
                 norm_eps=stated.norm_eps,
             )
     elif not isinstance(found, ViTConfig | ResNetConfig):
-        return adopted_rival(found, header, where=where)
+        return adopted_family(found, header, where=where)
     raise _another(where)
 
 
-def adopted_rival(found: Rival, header: Header, *, where: str) -> Rival:
+def adopted_family(found: Config, header: Header, *, where: str) -> Config:
     """The config in the header, where the tensors make that model; classes and channels are what the tensors show."""
     stated = header.config
-    if not isinstance(stated, type(found)) or printable(stated) != printable(found):
+    if not isinstance(stated, type(found)) or _shown_by_tensors(stated) != _shown_by_tensors(found):
         raise _another(where)
     with making(where):
         return replace(stated, num_classes=found.num_classes, channels=found.channels)
 
 
-def printable(config: RivalConfig) -> tuple[object, ...]:
-    """All of a rival's choices that its tensors show."""
+def _shown_by_tensors(config: ModelConfig) -> tuple[object, ...]:
+    """The choices of a model that its tensors show."""
     match config:
         case SwinConfig():
             sizes = (config.width, config.depths, config.heads, config.mlp_ratio, config.patch_size, config.qkv_bias)

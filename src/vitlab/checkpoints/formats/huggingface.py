@@ -36,8 +36,9 @@ from vitlab.checkpoints.formats.sidecar import Sidecar
 from vitlab.checkpoints.formats.timm_sidecar import is_timm
 from vitlab.checkpoints.table import Row, layer, native_shapes, same, stacked, to_ours, to_theirs
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Interpolation, Preprocess
-from vitlab.config.model import PROFILES, Gelu, ModelConfig, Numerics, Position, ViTConfig
+from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
+from vitlab.config.vit import PROFILES, Gelu, Numerics, Position, ViTConfig
 from vitlab.errors import CheckpointError
 
 # Hugging Face's config.json of a ViT or DeiT, read and written.

@@ -13,13 +13,13 @@ from torch import Tensor
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats.contract import Told
 from vitlab.config.data import Interpolation, Preprocess
-from vitlab.config.model import PROFILES, Numerics, ResNetStem
-from vitlab.config.variants import SIZES
+from vitlab.config.stems import ResNetStem
+from vitlab.config.vit import PROFILES, SIZES, Numerics
 from vitlab.errors import CheckpointError, ConfigError, did_you_mean
 
 Tensors = Mapping[str, Tensor]
 
-# Heads of models in use whose heads are not 64 wide: (width, depth, mlp_width) -> heads. ViT-Mini and ViT-b have no public weights: not here.
+# (width, depth, mlp_width) -> heads, of models whose heads are not 64 wide; ViT-Mini and ViT-b have no public weights.
 WIDE_HEADS: dict[tuple[int, int, int], int] = {
     (size.width, size.depth, size.mlp_width): size.heads
     for name, size in SIZES.items()

@@ -10,7 +10,10 @@ from torch import Tensor
 from vitlab.checkpoints.formats.contract import Told, not_of
 from vitlab.checkpoints.formats.infer import count, making, numerics_of, outputs, shape_of, stem_of
 from vitlab.checkpoints.table import Row, layer, same, shaped
-from vitlab.config.model import PROFILES, ModelConfig, ResNetConfig, ResNetStem
+from vitlab.config.model import ModelConfig
+from vitlab.config.resnet import ResNetConfig
+from vitlab.config.stems import ResNetStem
+from vitlab.config.vit import PROFILES
 from vitlab.errors import CheckpointError
 
 IMAGE_SIZE = (224, 224)  # where nothing says: a ResNet takes any

@@ -7,13 +7,14 @@ from dataclasses import replace
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats.authors import reading_of, written_of
 from vitlab.checkpoints.formats.contract import Reading, State, Told, Written, not_of
-from vitlab.checkpoints.formats.header import adopted_rival, header_of
+from vitlab.checkpoints.formats.header import adopted_family, header_of
 from vitlab.checkpoints.formats.infer import numerics_of, unwrapped
 from vitlab.checkpoints.formats.swin_layout import AUTHORS, Said, names_of, swin_config, swin_rows, without_computed
 from vitlab.checkpoints.formats.timm_families import Found
 from vitlab.config.data import Preprocess
-from vitlab.config.model import PROFILES, ModelConfig
+from vitlab.config.model import ModelConfig
 from vitlab.config.swin import SwinConfig
+from vitlab.config.vit import PROFILES
 
 FORMAT = "swin"
 
@@ -33,7 +34,7 @@ def read(raw: RawFile, told: Told) -> Reading:
     config, guessed = swin_config(kept, AUTHORS, told, said, where=where)
     config = replace(config, pad_first=told.profile in (None, "official"))
     if header is not None:
-        config = adopted_rival(config, header, where=where)
+        config = adopted_family(config, header, where=where)
     return reading_of(raw, Found(config=config, tensors=kept, notes=tuple(guessed)), swin_rows(config, AUTHORS), FORMAT, notes)
 
 

@@ -1,4 +1,4 @@
-"""timm's state dicts: ViT, DeiT, hybrids, BiT ResNets and the rivals, with or without the config.json of their folder.
+"""timm's state dicts: ViT, DeiT, hybrids, BiT, Swin, ConvNeXt and EfficientNet, with or without the config.json of their folder.
 
 A timm file does not say how many heads there are nor the shape of its grid; config.json, or vitlab's own header, may.
 """
@@ -15,14 +15,16 @@ from vitlab.checkpoints.formats.header import Header, adopted, header_of, metada
 from vitlab.checkpoints.formats.infer import WIDE_HEADS, cropped, described, making, squashed, stem_of, unwrapped, zero_head
 from vitlab.checkpoints.formats.resnet import bit_config, bit_rows, resnet_notes
 from vitlab.checkpoints.formats.sidecar import Sidecar
-from vitlab.checkpoints.formats.timm_families import find_rival, holds_rival, rival_notes, rival_rows
+from vitlab.checkpoints.formats.timm_families import family_notes, family_rows, find_other_family, holds_other_family
 from vitlab.checkpoints.formats.timm_sidecar import CONVNEXT_EPS, is_timm, labels_of, preprocess_of, said_of, sidecar_of
 from vitlab.checkpoints.formats.timm_vit import Said, vit_config, vit_rows
 from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitlab.config.model import PROFILES, ModelConfig, ResNetConfig, ViTConfig
+from vitlab.config.model import ModelConfig
+from vitlab.config.resnet import ResNetConfig
 from vitlab.config.swin import SwinConfig
+from vitlab.config.vit import PROFILES, ViTConfig
 
 FORMAT = "timm"
 CAN = Expressible(
@@ -45,7 +47,7 @@ READER = "timm"
 def matches(raw: RawFile) -> bool:
     """Whether the tensors carry the names of timm's VisionTransformer, BiT ResNets, Swin, ConvNeXt or EfficientNet."""
     tensors, _ = unwrapped(raw)
-    return _is_vit(tensors) or _is_bit(tensors) or holds_rival(tensors)
+    return _is_vit(tensors) or _is_bit(tensors) or holds_other_family(tensors)
 
 
 def read(raw: RawFile, told: Told) -> Reading:
@@ -54,9 +56,9 @@ def read(raw: RawFile, told: Told) -> Reading:
     where, header = raw.path.name, header_of(raw)
     beside = raw.sidecar if header is None and is_timm(raw.sidecar) else None
     config: ModelConfig
-    if holds_rival(tensors):
-        rival = find_rival(tensors, told, None if header is None else header.config, beside, where=where)
-        config, found, tensors = rival.config, list(rival.notes), rival.tensors
+    if holds_other_family(tensors):
+        other = find_other_family(tensors, told, None if header is None else header.config, beside, where=where)
+        config, found, tensors = other.config, list(other.notes), other.tensors
     else:
         config, found = _config(tensors, told, header, beside, where)
     if header is not None:
@@ -93,7 +95,7 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
         refuse(config, CAN, also=_unreadable(config))
         notes, alone = _vit_notes(config), _tensors_alone(config)
     else:
-        notes = rival_notes(config)
+        notes = family_notes(config)
         if isinstance(config, ConvNeXtConfig) and config.norm_eps != CONVNEXT_EPS:
             alone = [f"the tensors do not say that norm_eps is {config.norm_eps:g}: timm needs norm_eps={config.norm_eps:g}"]
     tensors = to_theirs(state, _rows(config), native_shapes(config))
@@ -112,7 +114,7 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
 def _rows(config: ModelConfig, tensors: dict[str, Tensor] | None = None) -> list[Row]:
     if isinstance(config, ViTConfig):
         return list(vit_rows(config))
-    return list(bit_rows(config) if isinstance(config, ResNetConfig) else rival_rows(config, tensors))
+    return list(bit_rows(config) if isinstance(config, ResNetConfig) else family_rows(config, tensors))
 
 
 def _is_vit(tensors: dict[str, Tensor]) -> bool:
@@ -174,7 +176,7 @@ def _unbuilt(config: ModelConfig) -> str:
         return "timm has no model with this ResNet under a name"
     if isinstance(config, SwinConfig) and not config.num_classes:
         return "timm reads a Swin without a head as a file of Swin's authors"
-    return f"timm has no {config.kind} of this shape under a name"
+    return f"timm has no {config.family} of this shape under a name"
 
 
 def _vit_notes(config: ViTConfig) -> list[str]:

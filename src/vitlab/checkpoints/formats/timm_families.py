@@ -14,37 +14,37 @@ from vitlab.checkpoints.formats.efficientnet import efficientnet_config, efficie
 from vitlab.checkpoints.formats.infer import making, numerics_of
 from vitlab.checkpoints.formats.sidecar import Sidecar, number, size, text, within
 from vitlab.checkpoints.formats.swin_layout import swin_config, swin_rows, without_computed
-from vitlab.checkpoints.formats.timm_sidecar import image_size_of, refuse_unseen
+from vitlab.checkpoints.formats.timm_sidecar import OtherConfig, image_size_of, refuse_unseen
 from vitlab.checkpoints.table import Row
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.efficientnet import EfficientNetConfig, Padding
-from vitlab.config.model import PROFILES, ModelConfig
+from vitlab.config.model import ModelConfig
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.swin import SwinConfig
-from vitlab.config.variants import RivalConfig
+from vitlab.config.vit import PROFILES
 
 Tensors = dict[str, Tensor]
 # ConvNeXts whose LayerNorms have another eps than the authors': depths, widths -> eps. This one is ConvNeXt-XXL, of CLIP.
-EPS = {((3, 4, 30, 3), (384, 768, 1536, 3072)): 1e-5}
+EPS: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {((3, 4, 30, 3), (384, 768, 1536, 3072)): 1e-5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A rival in a file: its config and notes of what was guessed, and the tensors that are its weights."""
+    """A model in a file: its config, its weights, and notes of what was guessed."""
 
-    config: RivalConfig
+    config: OtherConfig
     tensors: Tensors
     notes: tuple[str, ...] = ()
 
 
-def holds_rival(tensors: Tensors) -> bool:
+def holds_other_family(tensors: Tensors) -> bool:
     """Whether the tensors carry timm's names of a Swin, a ConvNeXt or an EfficientNet."""
     swin, convnext = swin_layout.names_of(tensors), convnext_layout.names_of(tensors)
     return swin is swin_layout.TIMM or _is_timms(convnext) or is_efficientnet(tensors)
 
 
-def find_rival(tensors: Tensors, told: Told, stated: ModelConfig | None, beside: Sidecar | None, *, where: str) -> Found:
-    """The rival of a file for which `holds_rival`; `stated` is the config of vitlab's own header, `beside` timm's config.json."""
+def find_other_family(tensors: Tensors, told: Told, stated: ModelConfig | None, beside: Sidecar | None, *, where: str) -> Found:
+    """The model in a file if `holds_other_family`; `stated` is the config of vitlab's own header, `beside` timm's config.json."""
     numerics_of(told, PROFILES["timm"])  # refuses a profile nobody knows
     said = stated.image_size if stated is not None else image_size_of(beside) if beside is not None else None
     if swin_layout.names_of(tensors) is swin_layout.TIMM:
@@ -78,8 +78,8 @@ def find_rival(tensors: Tensors, told: Told, stated: ModelConfig | None, beside:
     return Found(config=net, tensors=tensors, notes=tuple(notes))
 
 
-def rival_rows(config: RivalConfig, tensors: Tensors | None = None) -> Iterator[Row]:
-    """The rows of a rival under timm's names; `tensors` are those of the file that is read, which may spell some otherwise."""
+def family_rows(config: OtherConfig, tensors: Tensors | None = None) -> Iterator[Row]:
+    """The rows of a model under timm's names; `tensors` are those of the file to read, which may have other spellings."""
     match config:
         case SwinConfig():
             return swin_rows(config, swin_layout.TIMM)
@@ -92,7 +92,7 @@ def rival_rows(config: RivalConfig, tensors: Tensors | None = None) -> Iterator[
             raise not_of("timm", "ViTs, ResNets, Swins, ConvNeXts and EfficientNets", config)
 
 
-def rival_notes(config: RivalConfig) -> list[str]:
+def family_notes(config: OtherConfig) -> list[str]:
     """In what timm computes another model than this one."""
     match config:
         case SwinConfig():

@@ -11,21 +11,22 @@ from vitlab.checkpoints.formats.sidecar import Sidecar
 from vitlab.checkpoints.formats.timm_vit import Said
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Interpolation, Preprocess, Resize
-from vitlab.config.efficientnet import EfficientNetConfig
-from vitlab.config.model import Gelu, ModelConfig, Pool, ResNetConfig, ViTConfig
+from vitlab.config.efficientnet import SCALES, EfficientNetConfig
+from vitlab.config.model import ModelConfig
 from vitlab.config.recurrent import RecurrentConfig
+from vitlab.config.resnet import ResNetConfig
 from vitlab.config.serialize import Json, to_json
 from vitlab.config.swin import SwinConfig
-from vitlab.config.variants import SCALES, RivalConfig, name_of, rival_name
+from vitlab.config.vit import Gelu, Pool, ViTConfig
 from vitlab.errors import CheckpointError
 
-# What timm calls a rival of ours, and the arguments with which it builds it.
+OtherConfig = SwinConfig | ConvNeXtConfig | EfficientNetConfig | RecurrentConfig  # the families besides ViT and BiT ResNet
 
 CLASSIFIERS = {"swin": "head.fc", "convnext": "head.fc", "efficientnet": "classifier"}
 FIRST = {"swin": "patch_embed.proj", "convnext": "stem.0", "efficientnet": "conv_stem"}
 
 
-def architecture_of(config: RivalConfig) -> str | None:
+def architecture_of(config: OtherConfig) -> str | None:
     """A name under which timm builds a model whose shape can be given by arguments, or None."""
     match config:
         case SwinConfig():
@@ -36,7 +37,7 @@ def architecture_of(config: RivalConfig) -> str | None:
         case ConvNeXtConfig():
             return "convnext_base" if len(config.depths) == 4 else None
         case EfficientNetConfig():
-            size = (rival_name(config) or "").removeprefix("EfficientNet-")
+            size = (config.name or "").removeprefix("EfficientNet-")
             prefix = "tf_" if config.padding == "same" else ""
             usual = config.norm_eps == (1e-3 if config.padding == "same" else 1e-5) and config.squeeze == 0.25
             return f"{prefix}efficientnet_{size.lower()}" if size in SCALES and usual else None
@@ -44,7 +45,7 @@ def architecture_of(config: RivalConfig) -> str | None:
             return None
 
 
-def arguments_of(config: RivalConfig) -> dict[str, Json]:
+def arguments_of(config: OtherConfig) -> dict[str, Json]:
     """The arguments that make timm's model of that name this one."""
     match config:
         case SwinConfig():
@@ -238,7 +239,7 @@ def sidecar_of(config: ModelConfig, preprocess: Preprocess, labels: tuple[str, .
 def _architecture(config: ModelConfig) -> str | None:
     """A name under which timm builds a model whose arguments can all be given; a hybrid's ResNet cannot."""
     if isinstance(config, ResNetConfig):
-        return RESNETS.get(name_of(config) or "") if config.groups == 32 else None
+        return RESNETS.get(config.name or "") if config.groups == 32 else None
     if not isinstance(config, ViTConfig):
         return architecture_of(config)
     if config.representation_width:
@@ -253,7 +254,7 @@ def _classifier(config: ModelConfig) -> Json:
     if isinstance(config, ResNetConfig):
         return "head.fc"
     if not isinstance(config, ViTConfig):
-        return CLASSIFIERS[config.kind]
+        return CLASSIFIERS[config.family]
     return ["head", "head_dist"] if config.distill_token else "head"
 
 
@@ -261,7 +262,7 @@ def _first_convolution(config: ModelConfig) -> str:
     if isinstance(config, ResNetConfig):
         return "stem.conv"
     if not isinstance(config, ViTConfig):
-        return FIRST[config.kind]
+        return FIRST[config.family]
     if config.stem is None:
         return "patch_embed.proj"
     return "patch_embed.backbone.stem.conv" if config.stem.blocks else "patch_embed.backbone.conv"

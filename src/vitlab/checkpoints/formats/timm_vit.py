@@ -21,7 +21,8 @@ from vitlab.checkpoints.formats.infer import (
 )
 from vitlab.checkpoints.formats.resnet import has_stem, stem_config, stem_rows
 from vitlab.checkpoints.table import Row, layer, same
-from vitlab.config.model import PROFILES, Gelu, Numerics, Pool, Position, ResNetStem, ViTConfig
+from vitlab.config.stems import ResNetStem
+from vitlab.config.vit import PROFILES, Gelu, Numerics, Pool, Position, ViTConfig
 from vitlab.errors import CheckpointError
 
 Tensors = dict[str, Tensor]

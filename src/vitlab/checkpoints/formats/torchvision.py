@@ -25,7 +25,8 @@ from vitlab.checkpoints.formats.infer import (
 )
 from vitlab.checkpoints.table import Row, layer, native_shapes, same, to_ours, to_theirs
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitlab.config.model import PROFILES, ModelConfig, Position, ViTConfig
+from vitlab.config.model import ModelConfig
+from vitlab.config.vit import PROFILES, Position, ViTConfig
 
 FORMAT = "torchvision"
 CAN = Expressible(format=FORMAT, representation=True)

@@ -1,4 +1,4 @@
-"""The names of ViT's rivals, and their configs as text."""
+"""The names of every architecture family, and their configs as JSON."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from vitlab.config import ConvNeXtConfig, EfficientNetConfig, ModelConfig, RecurrentConfig, SwinConfig, variant
+from vitlab.config import ConvNeXtConfig, EfficientNetConfig, ModelConfig, RecurrentConfig, SwinConfig, ViTConfig, variant
+from vitlab.config.model import MODEL_CONFIGS, NAMES
 from vitlab.config.serialize import from_json, to_json
-from vitlab.config.variants import RIVAL_NAMES, name_of
 from vitlab.errors import ConfigError
 
+OTHER_NAMES = [name for family in MODEL_CONFIGS if family is not ViTConfig for name in family.names]  # where case matters: ViT-g
 
-@pytest.mark.parametrize("name", RIVAL_NAMES)
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
 def test_a_name_is_the_name_of_what_it_names_in_any_case_of_letters(name: str) -> None:
     config = variant(name, num_classes=7, channels=1)
-    assert name_of(config) == name
+    assert config.name == name
     assert (config.num_classes, config.channels) == (7, 1)
     assert variant(name.lower(), num_classes=7, channels=1) == config
 
 
-@pytest.mark.parametrize("name", RIVAL_NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_config_comes_back_from_its_text(name: str) -> None:
     config = variant(name)
     assert from_json(ModelConfig, to_json(config)) == config
@@ -43,7 +45,7 @@ def test_a_swins_window_follows_the_image_size_unless_it_is_said(
     config = variant(name, image_size=image_size)
     assert isinstance(config, SwinConfig)
     assert config.window == (window, window)
-    assert name_of(config) == called
+    assert config.name == called
 
 
 def test_every_size_comes_with_its_own_images_and_dropout() -> None:
@@ -57,7 +59,7 @@ def test_every_size_comes_with_its_own_images_and_dropout() -> None:
 def test_a_recurrent_network_takes_any_patch() -> None:
     config = variant("RNN-S/8x4")
     assert isinstance(config, RecurrentConfig)
-    assert (config.cell, config.patch_size, name_of(config)) == ("rnn", (8, 4), "RNN-S/8x4")
+    assert (config.cell, config.patch_size, config.name) == ("rnn", (8, 4), "RNN-S/8x4")
 
 
 @pytest.mark.parametrize(
@@ -84,15 +86,15 @@ def test_a_window_or_patch_of_nothing_is_refused(name: str) -> None:
 
 
 def test_what_only_a_vit_chooses_is_refused() -> None:
-    with pytest.raises(ConfigError, match="choices of a ViT"):
+    with pytest.raises(ConfigError, match="options of a ViT"):
         variant("Swin-T", pool="mean")
-    with pytest.raises(ConfigError, match="choices of a ViT"):
+    with pytest.raises(ConfigError, match="options of a ViT"):
         variant("LSTM-S/16", pad=True)
 
 
 def test_a_model_of_another_size_has_no_name() -> None:
-    assert name_of(replace(variant("ConvNeXt-T"), depths=(1, 1, 1, 1))) is None  # type: ignore[arg-type]
-    assert name_of(ConvNeXtConfig(depths=(1,), widths=(8,))) is None
-    assert name_of(EfficientNetConfig(stages=((1, 3, 1, 1, 8),))) is None
-    assert name_of(RecurrentConfig(cell="lstm", width=5, depth=1)) is None
-    assert name_of(SwinConfig(width=32, depths=(2,), heads=(2,))) is None
+    assert replace(variant("ConvNeXt-T"), depths=(1, 1, 1, 1)).name is None  # type: ignore[arg-type]
+    assert ConvNeXtConfig(depths=(1,), widths=(8,)).name is None
+    assert EfficientNetConfig(stages=((1, 3, 1, 1, 8),)).name is None
+    assert RecurrentConfig(cell="lstm", width=5, depth=1).name is None
+    assert SwinConfig(width=32, depths=(2,), heads=(2,)).name is None

@@ -1,4 +1,4 @@
-"""One behavioural contract over every kind of model."""
+"""One contract that every architecture family obeys."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from vitlab.config import (
     ViTConfig,
     variant,
 )
-from vitlab.config.variants import NAMES
+from vitlab.config.model import MODEL_CONFIGS, NAMES
 from vitlab.models import Record, build
-from vitlab.models.families import Model
+from vitlab.models.families import FAMILIES, Model, build_on_meta
 from vitlab.models.vit import ViT
 
 
@@ -52,7 +52,7 @@ CONFIGS: dict[str, ModelConfig] = {
     "relative": replace(mini(), position=Position(kind="relative", place="every")),
     "dynamic": replace(mini(), dynamic_size=True),
     "hybrid": replace(mini(), stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1), image_size=(64, 64)),
-    "early": replace(mini(), early=ConvStem(widths=(16, 32), units=(2, 2)), patch_size=(2, 2)),
+    "early": replace(mini(), conv_stem=ConvStem(widths=(16, 32), units=(2, 2)), patch_size=(2, 2)),
     "hybrid-root": replace(mini(), stem=ResNetStem(blocks=(), width=32), patch_size=(2, 2)),
     "resnet": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, image_size=(64, 64), num_classes=5),
     "swin": SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4), image_size=(32, 32), num_classes=5),
@@ -90,6 +90,11 @@ CONFIGS: dict[str, ModelConfig] = {
 MAPS = (ResNetConfig, SwinConfig, ConvNeXtConfig, EfficientNetConfig)  # what a record has of these is maps
 
 each = pytest.mark.parametrize("name", CONFIGS)
+
+
+def test_every_family_has_a_row_and_a_case_here() -> None:
+    assert {family.config for family in FAMILIES} == set(MODEL_CONFIGS) == {type(config) for config in CONFIGS.values()}
+    assert len({family.config.family for family in FAMILIES}) == len(FAMILIES)
 
 
 def trained(name: str) -> Model:
@@ -190,6 +195,33 @@ def test_the_same_seed_gives_the_same_model_and_another_seed_another(name: str) 
     first, again, other = (build(CONFIGS[name], seed=seed).state_dict() for seed in (4, 4, 5))
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+@each
+def test_under_the_meta_device_a_model_has_shapes_and_no_values(name: str) -> None:
+    with torch.device("meta"):
+        model = build(CONFIGS[name])
+    assert all(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
+    assert {key: tensor.shape for key, tensor in model.state_dict().items()} == {
+        key: tensor.shape for key, tensor in build(CONFIGS[name]).state_dict().items()
+    }
+
+
+@each
+def test_the_default_device_changes_no_initial_value(name: str) -> None:
+    with torch.device("meta"):  # any device but the CPU; the values are drawn on the CPU
+        model = build(CONFIGS[name], seed=4, device="cpu")
+    wanted = build(CONFIGS[name], seed=4).state_dict()
+    assert all(torch.equal(tensor, wanted[key]) for key, tensor in model.state_dict().items())
+
+
+@each
+def test_a_state_dict_fills_a_model_built_on_meta(name: str) -> None:
+    model, empty, images_BCHW = trained(name), build_on_meta(CONFIGS[name]), images(CONFIGS[name])
+    assert all(parameter.is_meta for parameter in empty.parameters())
+    empty.load_state_dict(model.state_dict(), strict=True, assign=True)
+    with torch.no_grad():
+        assert torch.equal(empty.eval()(images_BCHW), model(images_BCHW))
 
 
 @each

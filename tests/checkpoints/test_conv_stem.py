@@ -1,4 +1,4 @@
-"""Convolutions before the patches, kept: fitted to other channels, and refused by formats that have no place for them."""
+"""A convolutional stem in checkpoints: fitted to other channels, and refused by formats that cannot hold it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from vitlab.errors import CheckpointError
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    config = small_config(early=ConvStem(widths=(16, 24), units=(1, 2)), patch_size=(2, 2), channels=3)
-    save(tmp_path / "early.safetensors", small_checkpoint(config))
-    return tmp_path / "early.safetensors"
+    config = small_config(conv_stem=ConvStem(widths=(16, 24), units=(1, 2)), patch_size=(2, 2), channels=3)
+    save(small_checkpoint(config), tmp_path / "stem.safetensors")
+    return tmp_path / "stem.safetensors"
 
 
 @torch.no_grad()
@@ -29,6 +29,6 @@ def test_one_grey_channel_is_answered_as_the_same_grey_in_three(saved: Path) -> 
 
 
 @pytest.mark.parametrize(("form", "name"), [("timm", "out.safetensors"), ("jax-npz", "out.npz"), ("huggingface", "out")])
-def test_a_format_without_a_place_for_convolutions_refuses_them_by_name(form: str, name: str, saved: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="convolutions before the patches"):
+def test_a_format_that_cannot_hold_a_conv_stem_refuses_it_by_name(form: str, name: str, saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="conv_stem"):
         convert(saved, tmp_path / name, to=form)

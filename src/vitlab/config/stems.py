@@ -1,0 +1,129 @@
+"""What may stand before a ViT's patches: plain convolutions, or the ResNet of a hybrid. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vitlab.config.cost_counter import MAXIMUM, CostCounter, Size, cells, strided
+from vitlab.errors import ConfigError, at_least, choice
+
+Standardise = Literal["std", "variance"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvStem:
+    """Plain convolutions before the patches ("Early convolutions help transformers see better", Xiao et al. 2021).
+
+    Each stage begins with a 3x3 convolution of stride 2. `widths` are the channels of each stage and `units` its number of
+    convolutions; those after the first have a shortcut around them. A GroupNorm over groups of `group_width` channels and a GELU
+    follow each convolution. The first map has half the image's size; in the paper's hybrids it has a quarter.
+    """
+
+    widths: tuple[int, ...] = (64, 128)
+    units: tuple[int, ...] = (2, 2)
+    group_width: int = 8
+    norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not self.widths or len(self.widths) != len(self.units):
+            raise ConfigError(f"conv_stem.widths={self.widths} and conv_stem.units={self.units} must have one number a stage")
+        for units in self.units:
+            at_least("conv_stem.units", units, 1)
+        at_least("conv_stem.group_width", self.group_width, 1)
+        for width in self.widths:
+            if width < 1 or width % self.group_width:
+                raise ConfigError(f"conv_stem.widths={self.widths} must be multiples of conv_stem.group_width={self.group_width}")
+        if not 0 < self.norm_eps < 1:
+            raise ConfigError(f"conv_stem.norm_eps={self.norm_eps} must be between 0 and 1")
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the image per cell of the feature map, in each direction."""
+        return 1 << len(self.widths)
+
+    @property
+    def out_width(self) -> int:
+        """Channels of the feature map."""
+        return self.widths[-1]
+
+    def count(self, counter: CostCounter, channels: int, image_size: Size) -> int:
+        """Add a forward pass of one image; the numbers of the last map. The image is copied once, channels last."""
+        image = channels * image_size[0] * image_size[1]
+        size, inputs, x = image_size, channels, image
+        for width, units in zip(self.widths, self.units, strict=True):
+            size = strided(size)
+            for _ in range(units):
+                out, groups = cells(size) * width, width // self.group_width
+                counter.conv(cells(size), inputs, width, 3, bias=False)
+                counter.norms(width)
+                # The convolution's input, the norm's with its means and deviations, and the GELU's.
+                counter.kept += x + 2 * out + 2 * groups
+                counter.alive(image + x + 2 * out)
+                x, inputs = out, width
+        return x
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResNetStem:
+    """The post-activation ResNet before a hybrid's patches: root convolution (stride 4 with its pooling), then stages.
+
+    `blocks` is the number of units of each stage, empty for the root alone; each stage after the first halves the resolution.
+    `width` is the root's channels (64 in the paper). `standardise` divides the weights by (std + eps), as the authors' Flax code
+    does, or by sqrt(variance + eps), as timm does.
+    """
+
+    blocks: tuple[int, ...] = (3, 4, 9)
+    width: int = 64
+    groups: int = 32
+    standardise: Standardise = "std"
+    standardise_eps: float = 1e-5
+    norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        choice("stem.standardise", self.standardise, Standardise)
+        for units in self.blocks:
+            at_least("stem.blocks", units, 1)
+        at_least("stem.groups", self.groups, 1)
+        if self.width < self.groups or self.width % self.groups:
+            raise ConfigError(f"stem.width={self.width} must be a multiple of stem.groups={self.groups}")
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the image per cell of the feature map, in each direction."""
+        return 4 << max(len(self.blocks) - 1, 0)
+
+    @property
+    def out_width(self) -> int:
+        """Channels of the feature map."""
+        return self.width * 4 << len(self.blocks) - 1 if self.blocks else self.width
+
+    def count(self, counter: CostCounter, channels: int, image_size: Size) -> int:
+        """Add a forward pass of one image; the numbers of the last map."""
+        image = channels * image_size[0] * image_size[1]
+        size = strided(image_size)
+        root = cells(size) * self.width
+        counter.standardised_conv(cells(size), channels, self.width, 7)
+        counter.norms(self.width)
+        size = strided(size)
+        x = cells(size) * self.width
+        counter.kept += image + 3 * root + MAXIMUM * x  # the image padded; the root before its norm, after it, and padded
+        counter.alive(image + 3 * root + (1 + MAXIMUM) * x)  # the root, padded, and with its channels last to be pooled
+        inputs = self.width
+        for stage, units in enumerate(self.blocks):
+            width, begun = self.width * 2**stage, 0
+            for unit in range(units):
+                after = strided(size) if unit == 0 and stage else size
+                counter.bottleneck((inputs, width, width * 4), size, after, first=unit == 0)
+                counter.norms(width, width, width * 4, *([width * 4] if unit == 0 else []))
+                wide, narrow, out = cells(size) * width, cells(after) * width, cells(after) * width * 4
+                shortcut = out if unit == 0 else 0
+                padded = wide if after != size else 0
+                # Inputs of the convolutions and of the norms after them.
+                counter.kept += x + 2 * wide + padded + 2 * narrow + out + shortcut
+                within = max(2 * wide, wide + padded + narrow, wide + 2 * narrow, narrow + 2 * out)
+                counter.alive(image + begun + x + shortcut + within)
+                begun = begun or x
+                x, size, inputs = out, after, width * 4
+        counter.kept += x if self.blocks else 0
+        return x

@@ -1,0 +1,474 @@
+"""Vision Transformers, also hybrids: the config, the sizes by name, the cost. No torch here.
+
+Letters in the cost: n patches, p prefix tokens, N = p + n tokens, D width, M mlp_width, H heads.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+from vitlab.config.cost_counter import CostCounter, cells
+from vitlab.config.serialize import Json, to_json
+from vitlab.config.stems import ConvStem, ResNetStem
+from vitlab.errors import ConfigError, at_least, choice, fraction, pair
+
+Pool = Literal["token", "mean", "map"]
+PositionKind = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]
+PositionPlace = Literal["stem", "every", "shared"]
+AttentionKind = Literal["global", "local", "axial"]
+Gelu = Literal["exact", "tanh"]
+PositionResize = Literal["official", "bicubic"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """Details in which implementations of the paper differ; weights need those they were trained with.
+
+    `gelu`: exact, or its tanh approximation. `norm_eps`: the epsilon of LayerNorm. `resize`: how positions are interpolated to
+    another grid; `official` is bilinear with aligned corners (scipy's zoom of order 1), `bicubic` has no aligned corners.
+    """
+
+    gelu: Gelu = "tanh"
+    norm_eps: float = 1e-6
+    resize: PositionResize = "official"
+
+    def __post_init__(self) -> None:
+        choice("gelu", self.gelu, Gelu)
+        choice("resize", self.resize, PositionResize)
+        if not 0 < self.norm_eps < 1:
+            raise ConfigError(f"norm_eps={self.norm_eps} must be between 0 and 1")
+
+
+PROFILES: dict[str, Numerics] = {
+    "official": Numerics(gelu="tanh", norm_eps=1e-6, resize="official"),  # the authors' Flax code
+    "timm": Numerics(gelu="exact", norm_eps=1e-6, resize="bicubic"),
+    "huggingface": Numerics(gelu="exact", norm_eps=1e-12, resize="bicubic"),
+    "torchvision": Numerics(gelu="exact", norm_eps=1e-6, resize="bicubic"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Position embeddings: their kind, and the layers that get them (Table 8, app. D.4).
+
+    `kind`: `learned-1d` one vector a token; `learned-2d` a row half and a column half; `relative` an embedding of the offset
+    between two patches, used as a key beside the content's; `sincos-2d` fixed waves; `none`.
+    `place`: `stem` once, before the first layer; `every` a table of its own at each layer; `shared` one table at each layer.
+    For `relative`, which acts inside attention, the same words say which layers' attention it enters: the first; every one with
+    its own table; every one with the same table.
+    `prefix`: whether class, distillation and register tokens have a position too (learned kinds).
+    """
+
+    kind: PositionKind = "learned-1d"
+    place: PositionPlace = "stem"
+    prefix: bool = True
+
+    def __post_init__(self) -> None:
+        choice("position.kind", self.kind, PositionKind)
+        choice("position.place", self.place, PositionPlace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViTConfig:
+    """A Vision Transformer; with `stem` a hybrid, with `conv_stem` plain convolutions before the patches.
+
+    `patch_size` and `image_size` are (height, width) in pixels; after a stem, `patch_size` counts cells of its map.
+    An `image_size` that the patch does not divide is refused unless `pad`, which fills the right and lower edge with zeros.
+    `representation_width` adds the paper's pre-training head: a tanh layer of that width before the linear one; 0 for none.
+    `num_classes` 0 leaves the head out. `head_bias` is its initial value (-10 for sigmoid training on 21k classes).
+    `norm_after_pool` moves the last LayerNorm from the tokens to the pooled vector (timm's mean-pooled models).
+    `window` is the side of the square of neighbours seen in `local` attention, an odd number of patches.
+    `axial` attention replaces each layer by two, along rows and then along columns (app. D.6).
+    `dropout` acts where the paper says (B.1): after each dense layer but q, k, v, and after positions are added.
+    `drop_path` is the last layer's rate of stochastic depth, rising linearly from 0; `patch_dropout` the fraction of patches left
+    out in training; `layer_scale` the initial value of a per-channel factor on each residual branch, 0 for none.
+    `dynamic_size` lets the model take any image size, interpolating its positions as it runs.
+    """
+
+    family: ClassVar[str] = "vit"
+    title: ClassVar[str] = "a ViT"
+    names: ClassVar[tuple[str, ...]] = (  # what is published; `from_name` also takes any other patch size
+        *("ViT-Mini/8", "ViT-Ti/16", "ViT-S/16", "ViT-S/32", "ViT-B/8", "ViT-B/16", "ViT-B/32", "ViT-b/32", "ViT-L/16", "ViT-L/32"),
+        *("ViT-So400m/14", "ViT-H/14", "ViT-g/14", "ViT-G/14"),
+        *("R+ViT-Ti/16", "R26+ViT-S/32", "R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32"),
+    )
+
+    width: int
+    depth: int
+    heads: int
+    mlp_width: int
+    patch_size: tuple[int, int] = (16, 16)
+    image_size: tuple[int, int] = (224, 224)
+    channels: int = 3
+    num_classes: int = 1000
+    pad: bool = False
+    dynamic_size: bool = False
+    stem: ResNetStem | None = None
+    conv_stem: ConvStem | None = None
+    pool: Pool = "token"
+    class_token: bool = True
+    distill_token: bool = False
+    register_tokens: int = 0
+    representation_width: int = 0
+    head_bias: float = 0.0
+    norm_after_pool: bool = False
+    position: Position = field(default_factory=Position)
+    attention: AttentionKind = "global"
+    window: int = 7
+    qkv_bias: bool = True
+    dropout: float = 0.0
+    drop_path: float = 0.0
+    patch_dropout: float = 0.0
+    layer_scale: float = 0.0
+    numerics: Numerics = field(default_factory=Numerics)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "patch_size", pair("patch_size", self.patch_size))
+        object.__setattr__(self, "image_size", pair("image_size", self.image_size))
+        for name in ("width", "depth", "heads", "mlp_width", "channels", "window"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("num_classes", "register_tokens", "representation_width", "layer_scale"):
+            at_least(name, getattr(self, name), 0)
+        for name in ("dropout", "drop_path", "patch_dropout"):
+            fraction(name, getattr(self, name))
+        choice("pool", self.pool, Pool)
+        choice("attention", self.attention, AttentionKind)
+        if self.width % self.heads:
+            raise ConfigError(f"width={self.width} is not a multiple of heads={self.heads}")
+        if self.stem is not None and self.conv_stem is not None:
+            raise ConfigError("stem and conv_stem exclude each other")
+        self._check_tokens()
+        self._check_positions()
+        self._check_image_size()
+
+    def _check_tokens(self) -> None:
+        if self.pool == "token" and not self.class_token:
+            raise ConfigError("pool='token' needs class_token=True", hint="or choose pool='mean'")
+        if self.distill_token and self.pool != "token":
+            raise ConfigError(f"distill_token=True needs pool='token', not {self.pool!r}")
+        if self.distill_token and self.representation_width:
+            raise ConfigError("distill_token=True and representation_width exclude each other")
+        if self.norm_after_pool and self.pool == "map":
+            raise ConfigError("norm_after_pool=True excludes pool='map', which has its own LayerNorm")
+
+    def _check_positions(self) -> None:
+        kind = self.position.kind
+        if kind == "learned-2d" and self.width % 2:
+            raise ConfigError(f"position.kind='learned-2d' needs an even width, not {self.width}")
+        if kind == "sincos-2d" and self.width % 4:
+            raise ConfigError(f"position.kind='sincos-2d' needs a width that 4 divides, not {self.width}")
+        if self.attention == "local" and self.window % 2 == 0:
+            raise ConfigError(f"window={self.window} must be odd")
+        whole_grid = kind == "relative" or self.attention != "global" or self.position.place != "stem"
+        if self.patch_dropout and whole_grid:
+            raise ConfigError(
+                "patch_dropout needs global attention and positions added at the stem: other kinds need the whole grid"
+            )
+        if kind == "relative" and self.attention == "axial":
+            raise ConfigError("position.kind='relative' is defined over all patches; axial attention sees one row or column")
+
+    def _check_image_size(self) -> None:
+        step_h, step_w = self.step
+        height, width = self.image_size
+        if not self.pad and (height % step_h or width % step_w):
+            near = f"{_nearest(height, step_h)}x{_nearest(width, step_w)}"
+            raise ConfigError(
+                f"image_size={height}x{width} is not a multiple of the patch {step_h}x{step_w}",
+                hint=f"use image_size={near}, or pad=True to fill the edge",
+            )
+
+    @property
+    def step(self) -> tuple[int, int]:
+        """Pixels from one token to the next, (down, across)."""
+        stride = 1 if self.before is None else self.before.stride
+        return self.patch_size[0] * stride, self.patch_size[1] * stride
+
+    @property
+    def before(self) -> ResNetStem | ConvStem | None:
+        """The stem between the image and the patches, if there is one."""
+        return self.conv_stem if self.stem is None else self.stem
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches (down, across) at `image_size`."""
+        return self.grid_of(self.image_size)
+
+    def grid_of(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """Patches (down, across) of an image of that size, a fraction of a patch counts as one."""
+        return -(-image_size[0] // self.step[0]), -(-image_size[1] // self.step[1])
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens before the patches: class, distillation, registers."""
+        return int(self.class_token) + int(self.distill_token) + self.register_tokens
+
+    @property
+    def tokens(self) -> int:
+        """Length of the sequence the encoder sees."""
+        return self.prefix_tokens + self.grid[0] * self.grid[1]
+
+    @property
+    def layers(self) -> int:
+        """Attention + MLP layers in the encoder: `depth`, or twice that for axial attention."""
+        return self.depth * 2 if self.attention == "axial" else self.depth
+
+    @property
+    def feature_width(self) -> int:
+        """Length of the vector the head sees."""
+        return self.representation_width or self.width
+
+    @property
+    def block_count(self) -> int:
+        """Layers of the encoder, and units and convolutions of the stem."""
+        stem = 0 if self.stem is None else sum(self.stem.blocks)
+        return self.layers + stem + (0 if self.conv_stem is None else sum(self.conv_stem.units))
+
+    @property
+    def computed_numbers(self) -> int:
+        """Numbers that the model computes when it is built and no file holds: sine and cosine positions."""
+        return self.tokens * self.width if self.position.kind == "sincos-2d" else 0
+
+    @property
+    def first_kernel(self) -> str:
+        """The state-dict key of the kernel that sees the image."""
+        if self.conv_stem is not None:
+            return "early.stages.0.0.weight"
+        return "patches.weight" if self.stem is None else "stem.root.weight"
+
+    @classmethod
+    def from_name(cls, name: str, image_size: tuple[int, int] | None) -> ViTConfig | None:
+        """The ViT or hybrid of that name, of any patch size, or None; ConfigError if the name could mean two models."""
+        match = _NAME.fullmatch(name)
+        size = None if match is None else _size_named(name, match)
+        if match is None or size is None:
+            return None
+        stem, patch = None, (int(match["p"]), int(match["q"] or match["p"]))
+        if match["stem"] is not None:
+            key = (match["stem"].upper(), patch[0])
+            if patch[0] != patch[1] or key not in STEMS:
+                return None
+            stem, cell = STEMS[key]
+            patch = (cell, cell)
+        return ViTConfig(
+            width=size.width,
+            depth=size.depth,
+            heads=size.heads,
+            mlp_width=size.mlp_width,
+            patch_size=patch,
+            image_size=image_size or (size.image_size, size.image_size),
+            pad=True,  # any image size; `variant` sets what the caller asked for
+            stem=stem,
+        )
+
+    @property
+    def name(self) -> str | None:
+        """The name that `from_name` takes, or None for a size without one; image size, head and numerics are not part of it."""
+        shape = (self.width, self.depth, self.heads, self.mlp_width)
+        sizes = (name for name, size in SIZES.items() if shape == (size.width, size.depth, size.heads, size.mlp_width))
+        size = next(sizes, None)
+        if size is None or self.conv_stem is not None:
+            return None
+        height, width = self.patch_size
+        if self.stem is None:
+            return f"ViT-{size}/{height}" if height == width else f"ViT-{size}/{height}x{width}"
+        for (resnet, patch), (stem, cell) in STEMS.items():
+            if stem.blocks == self.stem.blocks and stem.width == self.stem.width and (cell, cell) == self.patch_size:
+                return f"{resnet}+ViT-{size}/{patch}"
+        return None
+
+    def facts(self) -> dict[str, Json]:
+        """What `vitlab describe` shows first."""
+        profiles = [name for name, numerics in PROFILES.items() if numerics == self.numerics]
+        return {
+            "image_size": list(self.image_size),
+            "channels": self.channels,
+            "patch_size": list(self.patch_size),
+            "grid": list(self.grid),
+            "tokens": self.tokens,
+            "width": self.width,
+            "depth": self.depth,
+            "heads": self.heads,
+            "mlp_width": self.mlp_width,
+            "pool": self.pool,
+            "position": to_json(self.position),
+            "attention": self.attention,
+            "num_classes": self.num_classes,
+            "profile": profiles[0] if profiles else "custom",
+            "numerics": to_json(self.numerics),
+        }
+
+    def count(self, counter: CostCounter) -> None:
+        """Add a forward pass of one image."""
+        width, hidden, tokens = self.width, self.mlp_width, self.tokens
+        patches = cells(self.grid)
+        inputs, held, conv_stem = self.channels, self.channels * cells(self.image_size), 0
+        if self.stem is not None:
+            inputs = self.stem.out_width
+            held += self.stem.count(counter, self.channels, self.image_size)
+        elif self.conv_stem is not None:
+            inputs = self.conv_stem.out_width
+            conv_stem = self.conv_stem.count(counter, self.channels, self.image_size)
+        pixels = patches * inputs * cells(self.patch_size)
+        counter.dense(patches, pixels // patches, width)
+        counter.kept += pixels
+        counter.alive(held + conv_stem + pixels + patches * width)
+        counter.parameters += self.prefix_tokens * width
+        counter.parameters += self._position_parameters()
+        held += tokens * width  # z_0 stays with the caller of the encoder
+        if self.dropout:
+            counter.kept += tokens * width
+
+        for layer in range(self.layers):
+            self._count_layer(counter, layer, held)
+        counter.norms(width)  # after the encoder, or after the pool
+        counter.kept += 2 * self._trained_tokens() * width
+
+        if self.pool == "map":
+            counter.parameters += width  # the probe
+            counter.dense(1, width, width)
+            counter.dense(patches, width, 2 * width)
+            counter.macs += 2 * patches * width
+            counter.dense(1, width, width)
+            counter.norms(width)
+            counter.dense(1, width, hidden)
+            counter.dense(1, hidden, width)
+            counter.kept += 2 * self._trained_tokens() * width
+        if self.representation_width:
+            counter.dense(1, width, self.representation_width)
+        if self.num_classes:
+            for _ in range(2 if self.distill_token else 1):
+                counter.dense(1, self.feature_width, self.num_classes)
+
+    def _trained_tokens(self) -> int:
+        """Tokens of a training pass: patch dropout removes some."""
+        patches = cells(self.grid)
+        return self.prefix_tokens + max(1, round(patches * (1 - self.patch_dropout)))
+
+    def _position_parameters(self) -> int:
+        tables = self.layers if self.position.place == "every" else 1
+        placed = self.prefix_tokens if self.position.prefix else 0
+        down, across = self.grid
+        match self.position.kind:
+            case "learned-1d":
+                return tables * (placed + down * across) * self.width
+            case "learned-2d":
+                return tables * ((down + across) * (self.width // 2) + placed * self.width)
+            case "relative":
+                return tables * (2 * down * across - 1) * self.width
+            case "none" | "sincos-2d":
+                return 0
+
+    def _count_layer(self, counter: CostCounter, layer: int, held: int) -> None:
+        """Attention and MLP, with `held` numbers alive around them.
+
+        Kept: the input of each norm and dense layer and of the GELU, q, k, v, attention's output; about 8 N D + 2 N M.
+        """
+        width, hidden, tokens, trained = self.width, self.mlp_width, self.tokens, self._trained_tokens()
+        rows = tokens * width
+        counter.norms(width, width)
+        counter.dense(tokens, width, 3 * width, bias=self.qkv_bias)
+        if self.attention == "axial":
+            inside = self._count_axial(counter, layer)
+        elif self.position.kind == "relative" and (layer == 0 or self.position.place != "stem"):
+            inside = self._count_relative(counter)
+        else:
+            counter.macs += 2 * tokens * rows  # q k and the weighted sum of v
+            counter.kept += trained * (width + self.heads)  # the output, and one logsumexp a row of attention
+            inside = rows
+        counter.alive(held + 6 * rows + inside)  # z, its norm, q, k, v, and the output
+        counter.dense(tokens, width, width)
+        counter.dense(tokens, width, hidden)
+        counter.dense(tokens, hidden, width)
+        counter.kept += trained * (7 * width + 2 * hidden + 4)
+        counter.alive(held + 3 * rows + 2 * tokens * hidden)
+        if self.layer_scale:
+            counter.parameters += 2 * width
+            counter.kept += 2 * trained * width
+        if self.dropout:
+            counter.kept += trained * (2 * width + hidden)  # the masks
+
+    def _count_relative(self, counter: CostCounter) -> int:
+        """Attention with relative positions, which no fused kernel has: attention matrices are real. Numbers alive within."""
+        patches = cells(self.grid)
+        rows, maps, offsets = self.tokens * self.width, self.heads * self.tokens**2, 2 * patches - 1
+        counter.macs += 2 * self.tokens * rows
+        counter.macs += patches * self.width * offsets  # each patch's query with every offset
+        counter.kept += 4 * rows + maps + offsets * self.width
+        return rows + 4 * maps
+
+    def _count_axial(self, counter: CostCounter, layer: int) -> int:
+        """Attention along rows, then columns: a patch sees its line and the prefix, the prefix sees all. Numbers alive within."""
+        prefix, (down, across) = self.prefix_tokens, self.grid
+        lines, length = (down, across) if layer % 2 == 0 else (across, down)
+        patches, seen = down * across, lines * (prefix + length)
+        counter.macs += 2 * self.width * (patches * (prefix + length) + prefix * self.tokens)
+        # Queries in lines, keys and values in lines with the prefix before each, and the output in lines and in order.
+        counter.kept += (patches + 2 * seen + self.tokens) * self.width
+        return (2 * seen + 2 * self.tokens) * self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """The size of an encoder: Table 1 of the paper and its successors."""
+
+    width: int
+    depth: int
+    heads: int
+    mlp_width: int
+    image_size: int = 224
+
+
+SIZES: dict[str, Size] = {
+    "Mini": Size(width=64, depth=2, heads=4, mlp_width=128, image_size=32),  # for tests and first steps
+    "Ti": Size(width=192, depth=12, heads=3, mlp_width=768),
+    "S": Size(width=384, depth=12, heads=6, mlp_width=1536),
+    "B": Size(width=768, depth=12, heads=12, mlp_width=3072),  # Table 1
+    "b": Size(width=384, depth=12, heads=12, mlp_width=1536),  # Fig. 4: B with all hidden dimensions halved, the heads' too
+    "L": Size(width=1024, depth=24, heads=16, mlp_width=4096),  # Table 1
+    "So400m": Size(width=1152, depth=27, heads=16, mlp_width=4304),  # Alabdulmohsin et al. 2023
+    "H": Size(width=1280, depth=32, heads=16, mlp_width=5120),  # Table 1
+    "g": Size(width=1408, depth=40, heads=16, mlp_width=6144),  # Zhai et al. 2021
+    "G": Size(width=1664, depth=48, heads=16, mlp_width=8192),  # Zhai et al. 2021
+}
+
+# (ResNet, the name's "patch") -> stages and the patch on the feature map. At /16 the units of stage 4 are in stage 3 (section 4.1).
+# R+Ti/16 is called /16 by its authors, but a stride-4 root and 8x8 patches step 32 pixels.
+STEMS: dict[tuple[str, int], tuple[ResNetStem, int]] = {
+    ("R", 16): (ResNetStem(blocks=()), 8),
+    ("R26", 32): (ResNetStem(blocks=(2, 2, 2, 2)), 1),
+    ("R50", 16): (ResNetStem(blocks=(3, 4, 9)), 1),
+    ("R50", 32): (ResNetStem(blocks=(3, 4, 6, 3)), 1),
+}
+_NAME = re.compile(
+    r"(?:(?P<stem>R\d*)\+)?(?P<prefix>ViT[-_ ])?(?P<size>[A-Za-z][A-Za-z0-9]*?)(?P<mark>[/_-])(?P<p>\d+)(?:x(?P<q>\d+))?",
+    re.IGNORECASE,
+)
+
+
+def _size_named(name: str, match: re.Match[str]) -> Size | None:
+    """The size: by exact letters in the paper's spelling (g is not G), else in any case of letters if only one size fits.
+
+    Only the exact spelling ViT-b means the paper's ViT-b: vit_b_16 is torchvision's name of ViT-B/16.
+    """
+    written, prefix = match["size"], match["prefix"]
+    exact = match["mark"] == "/" and (prefix or "ViT-") == "ViT-"
+    if exact and written in SIZES and (written != "b" or prefix):
+        return SIZES[written]
+    fitting = [size for size in SIZES if size.casefold() == written.casefold() and (size != "b" or (exact and not prefix))]
+    if len(fitting) > 1:
+        spelled = " or ".join(f"ViT-{size}/{match['p']}" for size in fitting)
+        raise ConfigError(f"{name!r} could be {spelled}", hint="write it as the paper does: upper and lower case differ")
+    return SIZES[fitting[0]] if fitting else None
+
+
+def with_profile(config: ViTConfig, profile: str) -> ViTConfig:
+    """The same model with the numerics of `official`, `timm`, `huggingface` or `torchvision` code."""
+    if profile not in PROFILES:
+        raise ConfigError(f"no numerics profile called {profile!r}", hint=f"one of {', '.join(PROFILES)}")
+    return replace(config, numerics=PROFILES[profile])
+
+
+def _nearest(size: int, step: int) -> int:
+    return max(step, round(size / step) * step)
