@@ -1,4 +1,4 @@
-"""A processor that announces what it cannot do is found out by a child process, not by the death of the run."""
+"""A CPU that announces instructions it cannot run is found out in a child process, not by the death of the run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_trial_that_ends_badly_is_told_by_its_end(trial: str, said: str, monke
 
 def test_a_trial_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bfloat16, "_TRIAL", "import time; time.sleep(60)")
-    monkeypatch.setattr(bfloat16, "_PATIENCE", 0.2)
+    monkeypatch.setattr(bfloat16, "_TIMEOUT", 0.2)
     assert "did not end" in (bfloat16_trouble() or "")
 
 

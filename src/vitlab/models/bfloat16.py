@@ -1,4 +1,4 @@
-"""Whether products in bfloat16 can be made on this processor, which says so itself and is not always right."""
+"""Whether this CPU can really compute in bfloat16: some announce instructions that they cannot run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from functools import cache
 
 from vitlab.io.trial import trouble_with
 
-_PATIENCE = 120.0  # seconds, of which nearly all is the import of torch on a busy machine
-# A forward and a backward pass through what a model is made of: products of matrices, attention, a kernel.
+_TIMEOUT = 120.0  # seconds; nearly all of it is the import of torch on a busy machine
+# A forward and a backward pass through the operations of a model: matrix product, attention, convolution.
 _TRIAL = """
 import torch
 torch.set_num_threads(1)
@@ -23,8 +23,8 @@ assert bool(torch.isfinite(x.grad).all())
 
 @cache
 def bfloat16_trouble() -> str | None:
-    """Why products in bfloat16 cannot be made on this machine's processor, or None if they can.
+    """Why the CPU cannot compute in bfloat16, or None if it can.
 
-    Tried in a child process, once in the life of this one: about as long as `import torch` takes.
+    Tries it once in a child process, which takes about as long as `import torch`.
     """
-    return trouble_with(_TRIAL, patience=_PATIENCE)
+    return trouble_with(_TRIAL, patience=_TIMEOUT)

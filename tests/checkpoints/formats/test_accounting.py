@@ -198,10 +198,10 @@ SHAPES = st.lists(st.integers(0, 3), max_size=5).map(tuple)  # none of them a ri
 
 
 LARGEST = [(name, PLAIN.get(name, "hybrid" if name in ("jax-npz", "timm") else "plain")) for name in FORMATS]
-RIVALS = [("timm", option) for option in ("swin", "convnext", "efficientnet")]
+OTHER_FAMILIES = [("timm", option) for option in ("swin", "convnext", "efficientnet")]
 
 
-@pytest.mark.parametrize(("name", "option"), [*LARGEST, *RIVALS])
+@pytest.mark.parametrize(("name", "option"), [*LARGEST, *OTHER_FAMILIES])
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_whatever_shapes_a_file_claims_the_answer_is_one_typed_error(name: str, option: str, data: st.DataObject) -> None:
