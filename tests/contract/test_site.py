@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import vitlab
 from tests import processes
 
 SOURCES = ("mkdocs.yml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "src", "examples")
@@ -25,4 +26,9 @@ def test_a_broken_link_or_anchor_and_a_list_that_is_not_rendered_fail_the_build(
     assert built.returncode == 1
     for word in ("nowhere.md", "#no-such-heading", "not rendered as a list"):
         assert any(word in line for line in warnings), (word, built.stderr)
-    assert len(warnings) == 3
+
+
+def test_every_public_name_is_in_the_reference(checkout: Path) -> None:
+    pages = [page.read_text(encoding="utf-8") for page in (checkout / "docs" / "reference").glob("*.md")]
+    shown = {line.removeprefix("::: ") for page in pages for line in page.splitlines() if line.startswith("::: ")}
+    assert {f"vitlab.{name}" for name in vitlab.__all__} - {"vitlab.VitlabError"} <= shown  # which stands at vitlab.errors
