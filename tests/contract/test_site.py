@@ -14,8 +14,8 @@ SOURCES = ("mkdocs.yml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURI
 
 def test_a_broken_link_or_anchor_and_a_list_that_is_not_rendered_fail_the_build(checkout: Path, tmp_path: Path) -> None:
     for name in SOURCES:
-        dataset = checkout / name
-        (shutil.copytree if dataset.is_dir() else shutil.copy)(dataset, tmp_path / name)
+        path = checkout / name
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, tmp_path / name)
     faults = "\n[away](docs/nowhere.md) [here](docs/results.md#no-such-heading)\n- an item without an empty line before it\n"
     with (tmp_path / "README.md").open("a", encoding="utf-8") as readme:
         readme.write(faults)

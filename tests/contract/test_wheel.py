@@ -58,10 +58,10 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_file_of_the_package_is_in_the_wheel(wheel: Path, checkout: Path) -> None:
-    dataset = checkout / "src"
+    source = checkout / "src"
     here = {
-        file.relative_to(dataset).as_posix()
-        for file in (dataset / "vitlab").rglob("*")
+        file.relative_to(source).as_posix()
+        for file in (source / "vitlab").rglob("*")
         if file.is_file() and "__pycache__" not in file.parts
     }
     assert {"vitlab/py.typed", "vitlab/data/digits.npz", "vitlab/data/digits.txt"} < here
