@@ -1,4 +1,10 @@
-"""Noise of sensors and wires. Strengths after Hendrycks and Dietterich 2019. Axes: H height, W width, C channels."""
+"""The fifteen corruptions as functions, and the image operations they are made of.
+
+Strengths are those of Hendrycks and Dietterich 2019, one for each severity. A corruption takes pixels, uint8 (H, W, C), a severity
+from 0 to 4 and a random generator; the operations work on float32 (H, W, C) from 0 to 1.
+
+Axes: H height, W width, C channels.
+"""
 
 from __future__ import annotations
 
@@ -14,42 +20,37 @@ Floats = NDArray[np.float32]
 
 
 def floats(image_HWC: Pixels) -> Floats:
-    """Pixels as 0 to 1."""
+    """Pixels as floats from 0 to 1."""
     return image_HWC.astype(np.float32) / np.float32(255)
 
 
 def pixels(image_HWC: NDArray[np.floating]) -> Pixels:
-    """0 to 1 as pixels, rounded, whatever is beyond cut off."""
+    """Floats from 0 to 1 as pixels, clipped and rounded."""
     rounded_HWC: Pixels = np.rint(np.clip(image_HWC, 0, 1) * 255).astype(np.uint8)
     return rounded_HWC
 
 
 def gaussian_noise(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """As in poor light."""
+    """Gaussian noise, as in poor light."""
     spread = (0.08, 0.12, 0.18, 0.26, 0.38)[severity]
     return pixels(floats(image_HWC) + np.float32(spread) * rng.standard_normal(image_HWC.shape, np.float32))
 
 
 def shot_noise(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """As of light that comes in single particles, this many for white."""
+    """Poisson noise, as of single photons, this many for white."""
     particles = (60, 25, 12, 5, 3)[severity]
     return pixels(rng.poisson(floats(image_HWC) * particles) / particles)
 
 
 def impulse_noise(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """As of broken bits: this share of the values becomes black or white."""
+    """Salt-and-pepper noise: this share of the values becomes black or white."""
     share = (0.03, 0.06, 0.09, 0.17, 0.27)[severity]
     draw = rng.random(image_HWC.shape, np.float32)
     return np.where(draw < share / 2, np.uint8(0), np.where(draw < share, np.uint8(255), image_HWC))
 
 
-# The few operations corruptions are made of: blurs as matrices, shifts, zooms, and sampling between pixels.
-#
-# Images are float32 [H, W, C], 0 to 1. Axes: H height, W width, C channels.
-
-
 def gaussian(image_HWC: Floats, sigma: float, *, truncate: float = 4.0) -> Floats:
-    """Blurred by a Gaussian of `sigma` pixels, cut at `truncate` sigmas; the image is mirrored at its borders."""
+    """Blur by a Gaussian of `sigma` pixels, cut at `truncate` sigmas; borders are mirrored."""
     height, width, channels = image_HWC.shape
     down_HH, across_WW = _blur_matrix(height, sigma, truncate), _blur_matrix(width, sigma, truncate)
     blurred_HWC = (down_HH @ image_HWC.reshape(height, -1)).reshape(height, width, channels)
@@ -59,7 +60,7 @@ def gaussian(image_HWC: Floats, sigma: float, *, truncate: float = 4.0) -> Float
 
 @lru_cache(maxsize=64)
 def _blur_matrix(length: int, sigma: float, truncate: float) -> Floats:
-    """(length, length): what each pixel gives to each other, borders folded in, so that any sigma is exact."""
+    """(length, length): the weight of each pixel in each other, borders included, so that any sigma is exact."""
     reach = int(truncate * sigma + 0.5)
     offset_R = np.arange(-reach, reach + 1)
     weight_R = np.exp(-0.5 * (offset_R / max(sigma, 1e-6)) ** 2)
@@ -70,13 +71,13 @@ def _blur_matrix(length: int, sigma: float, truncate: float) -> Floats:
 
 
 def mirrored(place: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-    """Places outside 0..length - 1 brought inside by mirroring: -1 is 0, -2 is 1, `length` is length - 1."""
+    """Mirror places outside 0..length - 1 to the inside: -1 is 0, -2 is 1, `length` is length - 1."""
     place = place % (2 * length)
     return np.where(place >= length, 2 * length - 1 - place, place)
 
 
 def convolved(image_HWC: Floats, kernel_KK: Floats) -> Floats:
-    """The image through a square kernel of odd side, mirrored at its borders."""
+    """Convolve with a square kernel of odd size; borders are mirrored."""
     reach = len(kernel_KK) // 2
     height, width, _ = image_HWC.shape
     padded = image_HWC[mirrored(np.arange(-reach, height + reach), height)][:, mirrored(np.arange(-reach, width + reach), width)]
@@ -87,7 +88,7 @@ def convolved(image_HWC: Floats, kernel_KK: Floats) -> Floats:
 
 
 def moved(image_HWC: Floats, length: int, sigma: float, angle: float) -> Floats:
-    """Dragged in one direction over `length` pixels, fading as a Gaussian of `sigma`; `angle` in radians from the x axis."""
+    """Smear over `length` pixels in one direction, fading as a Gaussian of `sigma`; `angle` is in radians from the x axis."""
     step_I = np.arange(max(length, 1))
     weight_I = np.exp(-0.5 * (step_I / max(sigma, 1e-6)) ** 2)
     weight_I /= weight_I.sum()
@@ -102,7 +103,7 @@ def moved(image_HWC: Floats, length: int, sigma: float, angle: float) -> Floats:
 
 
 def zoomed(image_HWC: Floats, factor: float) -> Floats:
-    """The centre enlarged by `factor`, of the same size, linear between pixels."""
+    """Enlarge the centre by `factor`, bilinearly, at the same size."""
     height, width, _ = image_HWC.shape
     above, below, down = _between(height, factor)
     left, right, across = _between(width, factor)
@@ -118,7 +119,7 @@ def _between(length: int, factor: float) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def sampled(image_HWC: Floats, y_HW: NDArray[np.float64], x_HW: NDArray[np.float64]) -> Floats:
-    """The image at any places (in pixels), linear between pixels, mirrored at its borders."""
+    """Sample the image bilinearly at these places (in pixels); borders are mirrored."""
     height, width, _ = image_HWC.shape
     top, left = np.floor(y_HW).astype(np.int64), np.floor(x_HW).astype(np.int64)
     down, across = (y_HW - top).astype(np.float32)[:, :, None], (x_HW - left).astype(np.float32)[:, :, None]
@@ -130,7 +131,7 @@ def sampled(image_HWC: Floats, y_HW: NDArray[np.float64], x_HW: NDArray[np.float
 
 
 def plasma(side: int, decay: float, rng: np.random.Generator) -> Floats:
-    """A cloudy height map (side, side), 0 to 1: a torus refined by diamonds and squares, each level `decay` times weaker."""
+    """A plasma fractal (side, side) from 0 to 1, by the diamond-square algorithm; each level is `decay` times weaker."""
     map_SS = np.zeros((1, 1))
     strength = 1.0
     while len(map_SS) < side:
@@ -151,11 +152,8 @@ def plasma(side: int, decay: float, rng: np.random.Generator) -> Floats:
     return np.asarray(map_SS / max(float(map_SS.max()), 1e-12), np.float32)
 
 
-# Blurs. Strengths after Hendrycks and Dietterich 2019. Axes: H height, W width, C channels.
-
-
 def scale_of(image_HWC: Pixels) -> float:
-    """How much larger than the 224 pixels of the paper the image is."""
+    """The image's shorter side relative to the paper's 224 pixels."""
     height, width, _ = image_HWC.shape
     return float(min(height, width)) / 224
 
@@ -175,7 +173,7 @@ def _disc(radius: float, soft: float) -> Floats:
 
 
 def glass_blur(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """Through frosted glass: blurred, pixels taken from nearby by chance, blurred again."""
+    """Frosted glass: blur, exchange nearby pixels at random, blur again."""
     sigma, farthest, rounds = ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2))[severity]
     scale = scale_of(image_HWC)
     height, width, _ = image_HWC.shape
@@ -189,7 +187,7 @@ def glass_blur(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pi
 
 
 def motion_blur(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """The camera moved, in a direction within 45 degrees of level."""
+    """The camera moves, within 45 degrees of the horizontal."""
     radius, sigma = ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))[severity]
     scale = scale_of(image_HWC)
     angle = np.deg2rad(rng.uniform(-45, 45))
@@ -197,7 +195,7 @@ def motion_blur(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> P
 
 
 def zoom_blur(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """The camera came nearer: the mean of ever larger images, up to this factor in steps of this size."""
+    """The camera comes nearer: the mean of enlarged images, up to this factor in steps of this size."""
     largest, step = ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))[severity]
     image = floats(image_HWC)
     factors = np.arange(1, largest, step)
@@ -207,11 +205,8 @@ def zoom_blur(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pix
     return pixels(total / (len(factors) + 1))
 
 
-# What screens, lenses and files do. Strengths after Hendrycks and Dietterich 2019. Axes: H height, W width, C channels.
-
-
 def contrast(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """Everything drawn towards the mean of its channel; this share of the difference is left."""
+    """Contrast reduced: this share of the difference from the channel's mean is left."""
     left = (0.4, 0.3, 0.2, 0.1, 0.05)[severity]
     image = floats(image_HWC)
     mean = image.mean((0, 1), keepdims=True)
@@ -219,8 +214,8 @@ def contrast(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixe
 
 
 def elastic(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """Sheared by three points that move by chance, then stretched and pinched in small regions."""
-    # 244 is a slip of the pen in the published code that its files were made with.
+    """An affine map by three randomly moved points, then random stretching of small regions."""
+    # 244 (for 224) is a typo in the published code, with which the published files were made.
     reach, region, corner = (
         (244 * 2.0, 244 * 0.7, 244 * 0.1),
         (244 * 2.0, 244 * 0.08, 244 * 0.2),
@@ -234,10 +229,10 @@ def elastic(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixel
     middle = np.array([height // 2, width // 2], np.float64)
     before = middle + third * np.array([[1, 1], [1, -1], [-1, -1]])
     after = before + rng.uniform(-corner * scale, corner * scale, before.shape)
-    # The affine map that brings the moved points back to where they were: where each pixel of the result comes from.
+    # The affine map from the moved points back to their origin gives the source of each pixel.
     back_32 = np.linalg.solve(np.column_stack([after, np.ones(3)]), before)
     noise = rng.uniform(-1, 1, (height, width, 2)).astype(np.float32)
-    # The mean of more pixels is smaller: once for the length itself, once to undo that.
+    # Squared: once because lengths scale, once because averaging more pixels of noise makes it smaller.
     shift_HW2 = gaussian(noise, region * scale, truncate=3.0) * np.float32(reach * scale**2)
     place_HW2 = np.moveaxis(np.mgrid[:height, :width], 0, 2) + shift_HW2
     from_HW2 = place_HW2 @ back_32[:2] + back_32[2]
@@ -245,7 +240,7 @@ def elastic(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixel
 
 
 def pixelate(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """Enlarged from this share of its size."""
+    """Reduce to this share of the size, and enlarge again."""
     share = (0.6, 0.5, 0.4, 0.3, 0.25)[severity]
     height, width, channels = image_HWC.shape
     small = max(1, int(width * share)), max(1, int(height * share))
@@ -257,28 +252,26 @@ def pixelate(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixe
 
 
 def jpeg(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """Packed as JPEG of this quality, and unpacked; other than three channels one by one."""
+    """Encode as JPEG of this quality, and decode; images without three channels channel by channel."""
     quality = (25, 18, 15, 10, 7)[severity]
     if image_HWC.shape[2] == 3:
-        return _packed(Image.fromarray(image_HWC), quality)
-    return np.stack([_packed(Image.fromarray(plane), quality) for plane in np.moveaxis(image_HWC, 2, 0)], axis=2)
+        return _jpeg_round_trip(Image.fromarray(image_HWC), quality)
+    return np.stack([_jpeg_round_trip(Image.fromarray(plane), quality) for plane in np.moveaxis(image_HWC, 2, 0)], axis=2)
 
 
-def _packed(image: Image.Image, quality: int) -> Pixels:
+def _jpeg_round_trip(image: Image.Image, quality: int) -> Pixels:
     file = io.BytesIO()
     image.save(file, "JPEG", quality=quality)
     with Image.open(file, formats=["JPEG"]) as opened:
         return np.array(opened)
 
 
-# Weather. Strengths after Hendrycks and Dietterich 2019. Axes: H height, W width, C channels.
-
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 _ICE = np.array([0.82, 0.91, 1.0], np.float32)
 
 
 def snow(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """Falling flakes, blurred by their fall, before an image that the snow has whitened."""
+    """Falling flakes, blurred by their motion, over a whitened image."""
     mean, spread, zoom, least, radius, sigma, kept = (
         (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
         (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
@@ -298,14 +291,14 @@ def snow(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
 
 
 def frost(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """Ice on the lens: crystals grown from noise, thickest towards one corner."""
+    """Ice on the lens: crystals made from noise, thickest towards one corner."""
     kept, ice = ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))[severity]
     image = floats(image_HWC)
     return pixels(kept * image + ice * _crystals(image.shape, rng))
 
 
 def _crystals(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-    """Ice (H, W, C): ridges, the places where noise crosses its middle, of three sizes, under a slowly changing thickness."""
+    """Ice (H, W, C): ridges of three sizes, where noise crosses its mean, times a slowly varying thickness."""
     height, width, channels = shape
     side = max(height, width)
     ridges = np.zeros((height, width), np.float32)
@@ -323,18 +316,18 @@ def _crystals(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
 
 
 def fog(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """A cloud of this thickness and roughness before everything."""
+    """A cloud of this thickness and roughness over the image."""
     thick, decay = ((1.5, 2), (2.0, 2), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4))[severity]
     image = floats(image_HWC)
     height, width, _ = image.shape
     brightest = float(image.max())
-    # The published code's noise falls by the square of its decay from level to level.
+    # In the published code, noise falls by the square of its decay from level to level.
     cloud = thick * plasma(max(height, width), decay**2, rng)[:height, :width, None]
     return pixels((image + cloud) * brightest / (brightest + thick))
 
 
 def brightness(image_HWC: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
-    """Daylight: this much added to the value of hue, saturation and value, which scales all channels of a pixel alike."""
+    """Brightness: this much is added to the V of HSV, which scales all channels of a pixel equally."""
     added = (0.1, 0.2, 0.3, 0.4, 0.5)[severity]
     image = floats(image_HWC)
     value = image.max(2, keepdims=True)

@@ -1,6 +1,6 @@
-"""How fast a model is in each runtime: latency of one image, images a second in batches, memory, share of the machine's peak.
+"""The speed of a model in each backend: latency of one image, images/s in batches, memory, fraction of the machine's peak.
 
-All are measured in turn, round after round, so that a busy moment of the machine falls on all of them.
+All backends are measured in turn, round after round, so that a busy moment of the machine affects all of them.
 
 Axes: B batch, H height, W width, C channels of an image.
 """
@@ -33,12 +33,12 @@ _LATENCIES = 5  # of one image, in each round
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """What was measured of one runtime.
+    """The measurements of one backend.
 
-    `latency_ms` are the quantiles 0.5, 0.9 and 0.99 of one image's time; `rate` is images/s at `batch`, the best of those
-    tried, and `rates` those of all of them; `of_peak` the share of the machine's own product of matrices, 0 to about 1, counting
-    the multiply-adds of the model as it is built (one that leaves some out can pass 1). `memory` is by how many bytes the process
-    grew when this was made and first run, None where the system does not say.
+    `latency_ms` are the quantiles 0.5, 0.9 and 0.99 of one image's time. `rate` is images/s at `batch`, the best of the batch
+    sizes, and `rates` has all of them. `of_peak` is the fraction of the machine's matrix-product speed, from 0 to about 1,
+    counting the multiply-adds of the model itself (a backend that leaves some out can pass 1). `memory` is by how many bytes the
+    process grew when the backend was made and first run, None if the system does not say.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Speed:
 
 
 def bench(
-    makers: Mapping[str, Callable[[], Run]], checkpoint: Checkpoint, *, seconds: float, batches: tuple[int, ...] = BATCHES
+    factories: Mapping[str, Callable[[], Run]], checkpoint: Checkpoint, *, seconds: float, batches: tuple[int, ...] = BATCHES
 ) -> list[Speed]:
-    """Measure everything that can be made, in turn, for about `seconds` after it is made and warm; in the order given."""
+    """Measure every backend, in turn, for about `seconds` after all are made and warm; results are in the order given."""
     if not seconds > 0:
         raise ConfigError(f"seconds={seconds} must be above 0")
     for batch in batches:
@@ -62,9 +62,9 @@ def bench(
     images_BHWC = np.random.default_rng(0).integers(0, 256, (max(batches), *shape), np.uint8)
     runs: dict[str, Run] = {}
     memory: dict[str, int | None] = {}
-    for name, make in makers.items():
+    for name, factory in factories.items():
         before = resident()
-        runs[name] = make()
+        runs[name] = factory()
         for count in (1, *batches):
             runs[name](images_BHWC[:count])
         after = resident()
@@ -99,7 +99,7 @@ def bench(
 
 
 def sgemm_peak() -> float:
-    """Floating-point operations a second of one large float32 product in torch, with the threads it has: the best of many."""
+    """Floating-point operations per second of one large float32 matrix product in PyTorch: the best of several."""
     a, b = torch.ones(1576, 768), torch.ones(768, 3072)
     out = torch.empty(1576, 3072)
     spent = min(_timed(lambda _: torch.mm(a, b, out=out), np.empty(0, np.uint8)) for _ in range(20))
@@ -107,7 +107,7 @@ def sgemm_peak() -> float:
 
 
 def resident() -> int | None:
-    """Bytes of this process in memory, None where the system does not say."""
+    """Resident bytes of this process, None if the system does not say."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
@@ -116,10 +116,10 @@ def resident() -> int | None:
 
 
 def timm_model(config: ViTConfig) -> torch.nn.Module:
-    """timm's ViT of the same sizes, with its own random values; ConfigError where timm or such a model is not to be had."""
+    """timm's ViT of the same size, randomly initialised; ConfigError if timm or such a model is not available."""
     try:
         from timm.models.vision_transformer import VisionTransformer
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that does not fit the torch beside it
+    except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision does not fit the installed torch
         raise ConfigError(f"timm cannot be imported: {error}", hint="pip install timm, in an environment of its own") from error
     if config.before is not None or config.pool == "map" or config.attention != "global" or config.position.kind != "learned-1d":
         raise ConfigError("timm's plain ViT has no such model")
@@ -140,7 +140,7 @@ def timm_model(config: ViTConfig) -> torch.nn.Module:
 
 
 def timm_run(checkpoint: Checkpoint) -> Run:
-    """timm's model of the same sizes, fed as a user of timm feeds it: images normalised, then the model."""
+    """timm's model of the same size, used as a user of timm does: normalise the images, then run the model."""
     from vitlab.data.transforms import normalise
 
     assert isinstance(checkpoint.config, ViTConfig)
@@ -160,7 +160,7 @@ def _timed(run: Run, images_BHWC: NDArray[np.uint8]) -> float:
 
 
 NAMES = ("torch", "compile", "onnxruntime", "openvino", "plain", "timm")
-"""What can be measured: the backends, `plain` (the model as it is built) and timm's model of the same architecture."""
+"""What can be measured: the backends, `plain` (the model without folded weights) and timm's model of the same architecture."""
 
 
 def bench_checkpoint(
@@ -174,7 +174,7 @@ def bench_checkpoint(
     seconds: float,
     notify: Callable[[str], None],
 ) -> Facts:
-    """Measure a checkpoint in these backends, or in all that are installed; of a `stored` one, tell `auto` which is fastest."""
+    """Measure a checkpoint in these backends, or in all that are installed; for a `stored` one, `auto` keeps which is fastest."""
     for backend in backends or ():
         if backend not in NAMES:
             raise UsageError(f"`backend`: {backend!r} is not one of {', '.join(NAMES)}", hint=did_you_mean(backend, NAMES))
