@@ -23,6 +23,14 @@ def test_every_extra_that_users_install_is_part_of_all(checkout: Path) -> None:
     assert set(re.findall(r"[\w-]+", everything)) - {"vitlab"} == set(extras) - {"all", "dev", "docs"}
 
 
+def test_every_extra_that_users_install_is_used_by_the_package(checkout: Path) -> None:
+    extras = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    package = "".join(path.read_text(encoding="utf-8") for path in (checkout / "src" / "vitlab").rglob("*.py"))
+    for extra in set(extras) - {"all", "dev", "docs"}:
+        names = {re.split(r"[\[><=]", word)[0] for word in extras[extra]} - {"vitlab"}
+        assert [name for name in names if not re.search(rf"\b{name}\b", package)] == [], extra
+
+
 def test_every_version_that_is_installed_for_the_tests_is_pinned(checkout: Path) -> None:
     """A requirement without a pin would bring another version to every machine."""
     project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -79,3 +79,8 @@ def test_a_new_environment_describes_a_model(installed: Path, tmp_path: Path) ->
     assert Path(where.stdout.strip()).is_relative_to(installed.parent)
     described = processes.run([installed / "vitlab", "describe", "ViT-B/16"], cwd=tmp_path)
     assert "86,567,656" in described.stdout
+
+
+def test_a_new_environment_has_the_digits(installed: Path, tmp_path: Path) -> None:
+    program = "import vitlab; print(len(vitlab.open_dataset('digits', split='all')))"
+    assert processes.run([installed / "python", "-c", program], cwd=tmp_path).stdout.strip() == "1797"
