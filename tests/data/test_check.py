@@ -277,7 +277,7 @@ def test_a_zip_is_checked_like_the_folder_it_holds(tmp_path: Path) -> None:
     assert folder.sizes == archive.sizes
 
 
-@pytest.mark.parametrize("spec", ["digits", "generated:kind=contours,classes=6,examples=4,image_size=48"])
+@pytest.mark.parametrize("spec", ["digits", "synthetic:kind=contours,classes=6,samples_per_class=4,image_size=48"])
 def test_the_built_in_sets_have_no_problems(spec: str) -> None:
     report = check(spec)
     assert report.problems() == []

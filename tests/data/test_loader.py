@@ -110,7 +110,7 @@ def test_a_source_that_makes_many_images_at_once_gives_those_it_makes_one_by_one
 
 
 @given(count=st.integers(1, 40), batch=st.integers(1, 16), skipped=st.integers(0, 12), seed=st.integers(0, 2**64 - 1))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_a_stream_resumed_anywhere_goes_on_as_if_never_stopped(count: int, batch: int, skipped: int, seed: int) -> None:
     made = loader(Stamps(count=count), replace(CONFIG, batch_size=batch, seed=seed))
     whole = taken(made, skipped + 3)
@@ -149,7 +149,7 @@ def test_a_resume_may_change_the_batch_size() -> None:
     position=st.integers(0, 100),
     broken=st.sets(st.integers(0, 39), max_size=2),
 )
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_the_ranks_together_have_the_batch_of_one(count: int, each: int, ranks: int, position: int, broken: set[int]) -> None:
     config = replace(CONFIG, batch_size=each * ranks, corrupt="skip", corrupt_budget=0.99)
     # So many whole ones beside the broken that eight substitutes in a row are never all broken.
@@ -160,7 +160,7 @@ def test_the_ranks_together_have_the_batch_of_one(count: int, each: int, ranks: 
 
 
 @given(count=st.integers(1, 40), batch=st.integers(1, 12), ranks=st.integers(1, 4))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_the_ranks_together_evaluate_every_image_once(count: int, batch: int, ranks: int) -> None:
     config = replace(CONFIG, batch_size=batch)
     alone = list(loader(Stamps(count=count), config, train=False))

@@ -269,7 +269,7 @@ def test_a_path_in_a_zip_cannot_leave_it(tmp_path: Path) -> None:
         opened(as_zip(tmp_path / "it.zip", files))
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=20), st.data())
 def test_a_table_of_labels_gives_back_what_was_put_in_and_taken(several: list[list[int]], data: st.DataObject) -> None:
     table = LabelTable.several(several)

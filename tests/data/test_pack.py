@@ -179,7 +179,7 @@ def test_labels_come_back_whatever_classes_are_called(
     assert [after.label(index) for index in range(len(used))] == [before.label(index) for index in range(len(used))]
 
 
-@pytest.mark.parametrize("spec", ["digits", "generated:kind=strokes,classes=3,examples=3,image_size=16,channels=3"])
+@pytest.mark.parametrize("spec", ["digits", "synthetic:kind=strokes,classes=3,samples_per_class=3,image_size=16,channels=3"])
 def test_pixels_are_packed_without_loss(tmp_path: Path, spec: str) -> None:
     pack(spec, tmp_path / "shards", split="test")
     before, after = open_dataset(spec, split="test"), open_dataset(tmp_path / "shards", split="all")

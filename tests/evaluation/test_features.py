@@ -154,9 +154,11 @@ def test_progress_counts_what_is_known_already(dataset: Dataset) -> None:
     store, config = FeatureStore(model_key(CHECKPOINT)), EvaluateConfig(batch_size=4)
     assert isinstance(dataset, ImageDataset)
     extract_features(CHECKPOINT, dataset.take(np.arange(4)), config=config, store=store)
-    told: list[tuple[str, int, int | None]] = []
-    extract_features(CHECKPOINT, dataset, config=config, store=store, description="train", progress=lambda *said: told.append(said))
-    assert told == [("train", 4, 12), ("train", 8, 12), ("train", 12, 12)]
+    heard: list[tuple[str, int, int | None]] = []
+    extract_features(
+        CHECKPOINT, dataset, config=config, store=store, description="train", progress=lambda *reported: heard.append(reported)
+    )
+    assert heard == [("train", 4, 12), ("train", 8, 12), ("train", 12, 12)]
 
 
 def damaged_in_every_way(folder: Path) -> None:
@@ -213,7 +215,7 @@ def test_nothing_readable_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_generated_set_has_features_too(read: list[int]) -> None:
-    dataset = open_dataset("generated:kind=strokes,classes=3,examples=3,image_size=32", split="train")
+    dataset = open_dataset("synthetic:kind=strokes,classes=3,samples_per_class=3,image_size=32", split="train")
     store = FeatureStore(model_key(CHECKPOINT))
     first = extract_features(CHECKPOINT, dataset, store=store)
     assert np.array_equal(extract_features(CHECKPOINT, dataset, store=store).features_ND, first.features_ND)
@@ -229,7 +231,7 @@ def test_images_without_a_label_or_with_several_are_refused(tmp_path: Path) -> N
         labels_of(open_dataset(tmp_path / "loose", split="all"))
 
 
-def test_a_model_left_in_training_mode_is_judged_in_evaluation_mode(dataset: Dataset) -> None:
+def test_a_model_left_in_training_mode_is_run_in_evaluation_mode(dataset: Dataset) -> None:
     expected = extract_features(CHECKPOINT, dataset).features_ND
     dropping = small_checkpoint(small_config(dropout=0.5))
     dropping.model.load_state_dict(CHECKPOINT.model.state_dict())

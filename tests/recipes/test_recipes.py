@@ -15,7 +15,7 @@ from vitlab.config.train import Masked, OptimizerKind
 from vitlab.errors import ConfigError
 from vitlab.models.cost import cost
 from vitlab.recipes import recipe
-from vitlab.recipes.paper import CIFAR10, IMAGENET, IMAGENET21K, JFT, PETS, TABLE_3, TABLE_4, rates_of
+from vitlab.recipes.paper import CIFAR10, IMAGENET, IMAGENET21K, JFT, PETS, TABLE_3, TABLE_4, sweep_lrs
 from vitlab.recipes.table import RECIPES
 
 START = StartFacts(
@@ -122,13 +122,13 @@ def test_fine_tuning_is_as_printed_in_table_4(name: str, steps: int, rates: tupl
     assert run.model.image_size == run.preprocess.image_size == (384, 384)
     assert run.data.rule.val == held_out
     assert optimizer.lr in rates
-    assert rates_of(name, variant("R50+ViT-B/16"), batch=512) == rates
-    assert rates_of(name, variant("BiT-R50x1"), batch=512) == rates
+    assert sweep_lrs(name, variant("R50+ViT-B/16"), batch=512) == rates
+    assert sweep_lrs(name, variant("BiT-R50x1"), batch=512) == rates
 
 
 def test_the_largest_rate_on_imagenet_is_not_for_a_plain_vit() -> None:
-    assert rates_of("finetune-imagenet", variant("ViT-L/16"), batch=512) == (0.003, 0.01, 0.03)
-    assert rates_of("finetune-imagenet", variant("ViT-L/16"), batch=256) == pytest.approx((0.0015, 0.005, 0.015))
+    assert sweep_lrs("finetune-imagenet", variant("ViT-L/16"), batch=512) == (0.003, 0.01, 0.03)
+    assert sweep_lrs("finetune-imagenet", variant("ViT-L/16"), batch=256) == pytest.approx((0.0015, 0.005, 0.015))
 
 
 def test_the_tables_hold_no_row_that_was_not_checked() -> None:
@@ -343,7 +343,7 @@ def test_a_whole_config_can_be_wished_for_in_place_of_a_name() -> None:
         ("finetune-pets", Overrides(), None, "finetune-pets fine-tunes a checkpoint"),
         ("finetune-folder", Overrides(), START, "needs to know the images"),
         ("finetune-pets", Overrides(model="ViT-S/16"), START, "takes the model of its checkpoint"),
-        ("imagenet-scratch", Overrides(), START, "begins from random values"),
+        ("imagenet-scratch", Overrides(), START, "from scratch"),
         ("imagenet-scratch", Overrides(model="BiT-R50x1"), None, "no ResNet on imagenet-scratch"),
         ("imagenet-scratch", Overrides(preset="light1"), None, "no preset"),
         ("augreg-i1k", Overrides(preset="light9"), None, "no augmentation called 'light9'"),

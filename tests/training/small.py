@@ -30,7 +30,7 @@ def small_run(*, steps: int = 20) -> RunConfig:
         model=replace(model, width=32, heads=2, mlp_width=32, patch_size=(4, 4), dropout=0.1, drop_path=0.2),
         preprocess=Preprocess(image_size=SIZE, resize="squash", mean=(0.5,), std=(0.5,)),
         data=RunData(
-            dataset="generated:kind=contours,classes=4,examples=16,image_size=16",
+            dataset="synthetic:kind=contours,classes=4,samples_per_class=16,image_size=16",
             rule=SplitRule(val=0.25, test=0.25),
             augment=Augment(image_size=SIZE, mixup=0.3),
             loader=LoaderConfig(batch_size=12, workers=0),

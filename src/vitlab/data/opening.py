@@ -116,7 +116,6 @@ def _parsed(text: str) -> SyntheticConfig:
     values: dict[str, Any] = {}
     for setting in text.split(","):
         name, equals, value = (word.strip() for word in setting.partition("="))
-        name = {"examples": "samples_per_class"}.get(name, name)  # its name in version 0.1
         if name not in known or not equals:
             hint = did_you_mean(name, list(known)) or f"settings are {', '.join(known)}"
             raise DataError(f"synthetic has no setting '{printable(setting)}'", hint=hint)

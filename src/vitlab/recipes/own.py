@@ -1,4 +1,4 @@
-"""vitlab's own recipes: any folder of images, few images and no checkpoint, and first steps on built-in data."""
+"""vitlab's own recipes: any folder of images, few images without a checkpoint, and the quickstart on built-in data."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DIGITS = DataFacts(dataset="digits", images=1_212, classes=10, channels=1, side=
 
 _MINI = variant("ViT-Mini/8", pool="mean")
 _REFERENCE_BATCH = 64
-_UNEVEN = 3.0  # from this ratio of the largest class to the smallest on, rare classes are shown more often
+_UNEVEN = 3.0  # if the largest class has this many times the images of the smallest, rare classes are sampled more often
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """How a recipe trains: `lr` is for batches of 64, `epochs` for a run without overrides, `most` the largest batch."""
+class Defaults:
+    """How a recipe trains without overrides: `lr` is for batches of 64, `most` is the largest batch."""
 
     most: int
     epochs: float
@@ -41,11 +41,11 @@ class Course:
 
 
 def finetune_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """Fine-tune a checkpoint on any labelled images: AdamW, slower towards the first layers, averaged weights, cosine.
+    """Fine-tune a checkpoint on any labelled images: AdamW, layer-wise learning-rate decay, averaged weights, cosine.
 
-    On a processor alone: at most 160 px and no more than the images have, 60,000 images in all (fewer for a model larger than
-    Ti, by the root of its size), from 3 to 20 epochs, batches of at most 64. With an accelerator: the checkpoint's own size,
-    400,000 images, from 5 to 40 epochs, batches of at most 512.
+    On a CPU: at most 160 px and no more than the images have, 60,000 images in total (fewer for a model larger than Ti, by the
+    square root of its size), 3 to 20 epochs, batches of at most 64. With an accelerator: the checkpoint's own image size, 400,000
+    images, 5 to 40 epochs, batches of at most 512.
     Command: vitlab finetune pets/ --from deit_tiny.npz
     Time: DeiT-Ti on 3,680 pets, on one core of an Intel Xeon: 7 epochs at 128 px 10 CPU-minutes, then 2.5 at 160 px 5 more.
     Score: of the 3,669 test pets 86.7 % after the first, 88.8 % after the second, one seed; commands in docs/guides/fine-tune.md.
@@ -55,7 +55,7 @@ def finetune_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
     model = fitted_model(start.model, size, data.classes)
     fed, _ = feeding(start.preprocess, model, resized=True)
     most, seen, fewest, longest = (512, 400_000.0, 5, 40) if facts.machine.accelerator else (64, 60_000 / _times_ti(model), 3, 20)
-    course = Course(
+    defaults = Defaults(
         most=most,
         epochs=min(max(seen / data.images, fewest), longest),
         lr=1e-3,
@@ -65,17 +65,17 @@ def finetune_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
         layer_decay=0.75,
     )
     augment = _augment(overrides, Augment(area=(0.25, 1.0), interpolation="bicubic", flip=_flip(data)), size)
-    return replace(_run("finetune-folder", facts, overrides, data, model, course, augment, fed), start=start.path)
+    return replace(_run("finetune-folder", facts, overrides, data, model, defaults, augment, fed), start=start.path)
 
 
 def small_data(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """A few thousand images and no checkpoint: convolutions before few patches, Muon, and images that grow as it learns.
+    """A few thousand images and no checkpoint: a convolutional stem before few patches, Muon, and progressive resizing.
 
-    Views follow the length: shifts and flips alone for up to 15 epochs, cut-out boxes up to 60, then RandAugment and mixup too.
+    Longer runs augment more: shifts and flips for up to 15 epochs, random crops up to 60, then RandAugment and mixup too.
     Command: vitlab finetune pets/          (without --from), or vitlab pretrain --recipe small-data --data pets/ --out runs/pets
-    Time: on a processor about 300,000 images in all; 271,616 of 32 px took 491 s of one core of an Intel Xeon.
-    Score: after those, 77.4 % of CIFAR-10's test images (all 50,000 to learn from), measured here, one seed; a plain ViT of
-    four times the parameters has 37.8 % after 600 s (benchmarks/time_to_accuracy.py). A checkpoint to begin with is worth far more.
+    Time: about 300,000 images in total on a CPU; 271,616 of 32 px took 491 s on one core of an Intel Xeon.
+    Score: then 77.4 % on CIFAR-10's test split (trained on all 50,000 images), measured here, one seed; a plain ViT with four times
+    the parameters has 37.8 % after 600 s (benchmarks/time_to_accuracy.py). Starting from a checkpoint is worth far more.
     """
     data = _labelled("small-data", facts.data)
     side = 32 if data.side <= 48 else 128 if facts.machine.accelerator and data.side > 96 else 64
@@ -94,26 +94,26 @@ def small_data(facts: RunFacts, overrides: Overrides) -> RunConfig:
     )
     model = new_model("small-data", facts, overrides, small, classes=data.classes, channels=data.channels)
     seen = 2_000_000 if facts.machine.accelerator else 300_000
-    course = Course(
+    defaults = Defaults(
         most=512 if facts.machine.accelerator else 128,
         epochs=min(max(seen / data.images, 6), 200),
         lr=2.5e-3,
         weight_decay=0.02,
         warmup=0.1,
     )
-    batch = overrides.batch_size or pretraining_batch(data.images, most=course.most)
-    epochs = overrides.steps * batch / data.images if overrides.steps else overrides.epochs or course.epochs
-    augment = _augment(overrides, _views_for(epochs, data, model.image_size), model.image_size)
+    batch = overrides.batch_size or pretraining_batch(data.images, most=defaults.most)
+    epochs = overrides.steps * batch / data.images if overrides.steps else overrides.epochs or defaults.epochs
+    augment = _augment(overrides, _augment_for(epochs, data, model.image_size), model.image_size)
     run = _run(
-        "small-data", facts, overrides, data, model, course, augment, plain_preprocess(model, margin=1.0, interpolation="bicubic")
+        "small-data", facts, overrides, data, model, defaults, augment, plain_preprocess(model, margin=1.0, interpolation="bicubic")
     )
     optimizer = replace(run.train.optimizer, kind="muon", momentum=0.95, adam_lr=0.6 * run.train.optimizer.lr)
     schedule = replace(run.train.schedule, kind="linear")
     return replace(run, train=replace(run.train, optimizer=optimizer, schedule=schedule, progressive_resizing=_resizing(model)))
 
 
-def _views_for(epochs: float, data: DataFacts, size: tuple[int, int]) -> Augment:
-    """What is seen a few times can be shown nearly as it is; what is seen often must be made to look different."""
+def _augment_for(epochs: float, data: DataFacts, size: tuple[int, int]) -> Augment:
+    """Images that the model sees only a few times need little augmentation; images that it sees often need much."""
     if epochs <= 15 and data.side <= 48:
         return Augment(crop="pad", padding=max(size) // 8, flip=_flip(data), interpolation="bicubic")
     if epochs <= 60:
@@ -122,7 +122,7 @@ def _views_for(epochs: float, data: DataFacts, size: tuple[int, int]) -> Augment
 
 
 def _resizing(model: ModelConfig) -> Resizing:
-    """Images of three quarters of the side for three quarters of the steps; where the patch does not fit, whole at once."""
+    """Images of 75 % of the side for 75 % of the steps; none if those sizes have no whole patches."""
     steps: Resizing = ((0.0, 0.75), (0.75, 1.0))
     if not isinstance(model, ViTConfig) or model.position.kind == "relative" or model.attention != "global":
         return ()
@@ -133,32 +133,30 @@ def _resizing(model: ModelConfig) -> Resizing:
 
 
 def quickstart(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """First steps: a tiny ViT learns to tell 100 invented letters apart, drawn as it goes. Nothing is downloaded.
+    """First steps: a tiny ViT learns 100 invented letters, which are drawn during training. Nothing is downloaded.
 
     Command: vitlab pretrain --recipe quickstart --out runs/quickstart
-    Time: about 40 s of one core of an Intel Xeon.
-    Score: 79.6 % of 2,000 letters it has not seen told right, of 100 kinds; measured here.
+    Time: about 40 s on one core of an Intel Xeon.
+    Score: 79.6 % accuracy on 2,000 held-out letters of 100 classes; measured here.
     """
     data = facts.data or STROKES
     model = new_model("quickstart", facts, overrides, _MINI, classes=data.classes, channels=data.channels)
-    course = Course(most=128, epochs=1.0, lr=2e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
+    defaults = Defaults(most=128, epochs=1.0, lr=2e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
     augment = _augment(overrides, Augment(crop="squash", flip=0.0), model.image_size)
-    run = _run(
-        "quickstart", facts, overrides, data, model, course, augment, plain_preprocess(model, margin=1.0, interpolation="bilinear")
-    )
-    # What is drawn by a formula need not be kept: drawing it all beforehand would only delay the first step. And 2,000 of
-    # 100,000 images are enough to judge by.
+    preprocess = plain_preprocess(model, margin=1.0, interpolation="bilinear")
+    run = _run("quickstart", facts, overrides, data, model, defaults, augment, preprocess)
+    # No cache: drawing all images beforehand would only delay the first step. 2,000 of 100,000 images are enough to evaluate.
     loader, rule = replace(run.data.loader, cache="none"), overrides.rule or SplitRule(val=0.02, test=0.02)
     return replace(run, data=replace(run.data, loader=loader, rule=rule))
 
 
 def quickstart_finetune(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """Second steps: 1,797 real handwritten digits of 8 x 8 pixels, beginning with what `quickstart` learned, or with nothing.
+    """Second steps: 1,797 real handwritten digits of 8 x 8 pixels, from the checkpoint of `quickstart` or from scratch.
 
     Command: vitlab finetune digits --recipe quickstart-finetune --from runs/quickstart
-    Time: a quarter of a minute of one core of an Intel Xeon.
-    Score: in `vitlab quickstart`, at 48 px and 600 updates, 99.1 % of the 450 test digits beginning with `quickstart` and 97.1 %
-    from random values, each at its best rate; measured here, one seed each.
+    Time: 15 s on one core of an Intel Xeon.
+    Score: in `vitlab quickstart`, at 48 px and 600 updates, 99.1 % of the 450 test digits from the checkpoint of `quickstart` and
+    97.1 % from scratch, each at its best learning rate; measured here, one seed each.
     """
     data = facts.data or DIGITS
     if facts.start is None:
@@ -168,22 +166,22 @@ def quickstart_finetune(facts: RunFacts, overrides: Overrides) -> RunConfig:
         start = start_of("quickstart-finetune", facts, overrides)
         model = fitted_model(start.model, overrides.image_size or start.model.image_size, data.classes)
         fed, _ = feeding(start.preprocess, model, resized=True)
-    course = Course(most=64, epochs=20.0, lr=1e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
+    defaults = Defaults(most=64, epochs=20.0, lr=1e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
     augment = _augment(overrides, Augment(crop="pad", padding=2, flip=0.0, fill=0), model.image_size)
-    run = _run("quickstart-finetune", facts, overrides, data, model, course, augment, fed)
+    run = _run("quickstart-finetune", facts, overrides, data, model, defaults, augment, fed)
     return run if facts.start is None else replace(run, start=facts.start.path)
 
 
 def _labelled(name: str, data: DataFacts | None) -> DataFacts:
     if data is None:
-        raise ConfigError(f"{name} needs to know the images", hint="recipe(..., data=survey(FOLDER)), or vitlab finetune FOLDER")
+        raise ConfigError(f"{name} needs a dataset", hint="recipe(..., data=survey(FOLDER)), or vitlab finetune FOLDER")
     if not data.classes:
-        raise ConfigError(f"{data.dataset} has no labels to learn", hint="--recipe masked learns without labels")
+        raise ConfigError(f"{data.dataset} has no labels", hint="--recipe masked trains without labels")
     return data
 
 
 def _folder_size(model: ModelConfig, data: DataFacts, machine: Machine) -> tuple[int, int]:
-    """The checkpoint's own size; on a processor alone at most 160 px and no more than the images have, but 96 at least."""
+    """The checkpoint's own size; on a CPU at most 160 px and no more than the images have, but at least 96."""
     limit = min(max(data.side, 96), 160)
     if machine.accelerator or max(model.image_size) <= limit:
         return model.image_size
@@ -191,18 +189,18 @@ def _folder_size(model: ModelConfig, data: DataFacts, machine: Machine) -> tuple
 
 
 def _times_ti(model: ModelConfig) -> float:
-    """The root of how many times larger than ViT-Ti a model is, at least 1; what is no ViT counts as ViT-S."""
+    """The square root of how many times larger than ViT-Ti a model is, at least 1; other families count as ViT-S."""
     size = model.depth * model.width**2 if isinstance(model, ViTConfig) else 12 * 384**2
     return max(1.0, math.sqrt(size / (12 * 192**2)))
 
 
 def _flip(data: DataFacts) -> float:
-    """Grey images are mostly writing and scans, where a mirrored sign is another sign."""
+    """No flips for grey images: most are writing or scans, and a mirrored letter is another letter."""
     return 0.0 if data.channels == 1 else 0.5
 
 
 def _augment(overrides: Overrides, own: Augment, image_size: tuple[int, int]) -> Augment:
-    """The recipe's own augmentation, or the preset asked for with the recipe's flips."""
+    """The recipe's own augmentation, or the requested preset with the recipe's flips."""
     chosen = own if overrides.preset is None else replace(augreg(overrides.preset), flip=own.flip, interpolation=own.interpolation)
     return replace(chosen, image_size=image_size, resize_to=max(chosen.resize_to, *image_size))
 
@@ -213,15 +211,15 @@ def _run(
     overrides: Overrides,
     data: DataFacts,
     model: ModelConfig,
-    course: Course,
+    defaults: Defaults,
     augment: Augment,
     preprocess: Preprocess,
 ) -> RunConfig:
-    batch = overrides.batch_size or pretraining_batch(data.images, most=course.most)
-    steps = overrides.steps or steps_of(overrides.epochs or course.epochs, data.images, batch)
+    batch = overrides.batch_size or pretraining_batch(data.images, most=defaults.most)
+    steps = overrides.steps or steps_of(overrides.epochs or defaults.epochs, data.images, batch)
     uneven = data.imbalance >= _UNEVEN and not data.multi_label
-    # Once an epoch, but neither more than about twenty times nor fewer than five.
-    look = max(every(steps, times=20), min(max(1, data.images // batch), every(steps, times=5)))
+    # Once an epoch, but about 5 to 20 times a run.
+    interval = max(every(steps, times=20), min(max(1, data.images // batch), every(steps, times=5)))
     return RunConfig(
         name=name,
         model=model,
@@ -241,17 +239,17 @@ def _run(
         train=TrainConfig(
             steps=steps,
             optimizer=Optimizer(
-                lr=overrides.lr or lr_for(course.lr, batch=batch, reference=_REFERENCE_BATCH, kind="adamw"),
-                weight_decay=course.weight_decay,
-                layer_decay=course.layer_decay,
+                lr=overrides.lr or lr_for(defaults.lr, batch=batch, reference=_REFERENCE_BATCH, kind="adamw"),
+                weight_decay=defaults.weight_decay,
+                layer_decay=defaults.layer_decay,
             ),
-            schedule=Schedule(warmup=warmup_of(steps, fraction=course.warmup, most=steps)),
-            average=Average(decay=course.average),
+            schedule=Schedule(warmup=warmup_of(steps, fraction=defaults.warmup, most=steps)),
+            average=Average(decay=defaults.average),
             loss="sigmoid" if data.multi_label else "softmax",
-            smoothing=0.0 if data.multi_label else course.smoothing,
+            smoothing=0.0 if data.multi_label else defaults.smoothing,
             precision=precision_of(facts.machine),
-            evaluate_every=look,
-            save_every=look,
+            evaluate_every=interval,
+            save_every=interval,
             seed=overrides.seed or 0,
         ),
         preprocess=preprocess,

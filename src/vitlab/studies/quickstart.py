@@ -27,8 +27,8 @@ from vitlab.io.atomic import write_bytes
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.recipes.own import STROKES
 from vitlab.recipes.table import recipe
-from vitlab.reports.report import Written, write_report
 from vitlab.reports.content import Comparison, percent
+from vitlab.reports.report import Written, write_report
 from vitlab.studies.runner import Done, Job, Went, on_one_core, side_by_side
 from vitlab.studies.verdict import accuracy_of, judge_run
 from vitlab.training.control import Control
@@ -97,7 +97,7 @@ class Budget:
 BUDGETS: dict[str, Budget] = {
     "full": Budget(letters=100_000, all_steps=600, few_steps=300),
     "tiny": Budget(
-        letters=32, all_steps=2, few_steps=2, data=replace(STROKES, dataset=f"{STROKES.dataset},examples=10", images=1000)
+        letters=32, all_steps=2, few_steps=2, data=replace(STROKES, dataset=f"{STROKES.dataset},samples_per_class=10", images=1000)
     ),
 }
 

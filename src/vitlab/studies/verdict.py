@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vitlab.studies.runner import Job
 
 
-_GENERATED = "generated"
+_SYNTHETIC = "synthetic"
 _CONFIG = EvaluateConfig(workers=0, resamples=0)
 
 
@@ -26,7 +26,7 @@ def judge_run(job: Job) -> dict[str, Json]:
     data = job.run.data
     checkpoint = load(job.out / "model.safetensors")
     parts: dict[str, Split] = {"test": "test"}
-    if not data.dataset.startswith(_GENERATED):  # of an endless set nothing is learned by heart
+    if not data.dataset.startswith(_SYNTHETIC):  # of an endless set nothing is learned by heart
         parts["train"] = data.train_split
     told: dict[str, Json] = {}
     for name, split in parts.items():
