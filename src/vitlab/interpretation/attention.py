@@ -9,7 +9,6 @@ are rolled out, G x J patches down and across, K width of a head.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
+from vitlab.inference.backends import evaluating
 from vitlab.models.attention_variants import AttentionCapture, attention_weights
 from vitlab.models.convnext import ConvNeXt
 from vitlab.models.efficientnet import EfficientNet
@@ -75,18 +75,6 @@ def what_is_read(config: ViTConfig) -> str:
             return "the mean of the patches"
         case "map":
             return "the query of the attention pool"
-
-
-@contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode inside the block; afterwards every module is in the mode it was in."""
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training
 
 
 def batches(model: nn.Module, images_BCHW: Tensor, *, bytes_each: int) -> Iterator[Tensor]:
@@ -187,7 +175,7 @@ def query_attention(model: nn.Module, images_BCHW: Tensor, query: Query, *, laye
     vit = needs_attention(model, "attention")
     chosen = chosen_layers(len(vit.encoder.blocks), layers)
     parts = []
-    with at_rest(vit), torch.inference_mode():
+    with evaluating(vit), torch.inference_mode():
         for part_BCHW in batches(vit, images_BCHW, bytes_each=bytes_kept(vit, images_BCHW, len(chosen))):
             grid = vit.config.grid_of((part_BCHW.shape[2], part_BCHW.shape[3]))
             token = place_of(query, vit.config, grid)
@@ -219,7 +207,7 @@ def place_of(query: Query, config: ViTConfig, grid: tuple[int, int]) -> int:
 def _probe_attention(vit: ViT, images_BCHW: Tensor) -> Floats:
     assert vit.pool is not None
     parts = []
-    with at_rest(vit), torch.inference_mode():
+    with evaluating(vit), torch.inference_mode():
         for part_BCHW in batches(vit, images_BCHW, bytes_each=bytes_kept(vit, images_BCHW, 1)):
             z_BND = vit.encode_images(part_BCHW)
             q_BH1K, k_BHNK, _ = vit.pool.query_key_value(z_BND[:, vit.config.prefix_tokens :])
@@ -237,7 +225,7 @@ def attention_distance(model: nn.Module, images_BCHW: Tensor, *, layers: Sequenc
     vit = needs_attention(model, "attention distance")
     chosen = chosen_layers(len(vit.encoder.blocks), layers)
     total_LH = torch.zeros(len(chosen), vit.config.heads, dtype=torch.float64)
-    with at_rest(vit), torch.inference_mode():
+    with evaluating(vit), torch.inference_mode():
         for part_BCHW in batches(vit, images_BCHW, bytes_each=bytes_kept(vit, images_BCHW, len(chosen))):
             record = Record(layers=chosen, attention=False, captures=True)
             vit.encode_images(part_BCHW, record)
@@ -279,7 +267,7 @@ def rollout(model: nn.Module, images_BCHW: Tensor) -> Floats:
     """
     vit = needs_attention(model, "attention rollout")
     maps = []
-    with at_rest(vit), torch.inference_mode():
+    with evaluating(vit), torch.inference_mode():
         for part_BCHW in batches(vit, images_BCHW, bytes_each=bytes_kept(vit, images_BCHW, len(vit.encoder.blocks))):
             record = Record(attention=False, captures=True)
             z_BND = vit.encode_images(part_BCHW, record)
@@ -354,7 +342,7 @@ def relevance(model: nn.Module, images_BCHW: Tensor, classes: int | Sequence[int
     needs_head(vit, "gradient-weighted attention")
     wanted = a_class_each(classes, len(images_BCHW))
     maps, done = [], 0
-    with at_rest(vit):
+    with evaluating(vit):
         for part_BCHW in batches(vit, images_BCHW, bytes_each=4 * bytes_kept(vit, images_BCHW, len(vit.encoder.blocks))):
             own = None if wanted is None else wanted[done : done + len(part_BCHW)]
             done += len(part_BCHW)

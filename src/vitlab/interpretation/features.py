@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import ConfigError, at_least
-from vitlab.interpretation.attention import Floats, as_floats, at_rest, batches, bytes_kept, chosen_layers
+from vitlab.inference.backends import evaluating
+from vitlab.interpretation.attention import Floats, as_floats, batches, bytes_kept, chosen_layers
 from vitlab.interpretation.weights import principal_directions
 from vitlab.models.convnext import ConvNeXt
 from vitlab.models.efficientnet import EfficientNet
@@ -47,7 +48,7 @@ def token_pca(model: nn.Module, images_BCHW: Tensor, *, layer: int | None = None
 
 def place_features(model: nn.Module, images_BCHW: Tensor, *, layer: int | None = None) -> Tensor:
     """The features of each patch, or of each place of a stage's maps, (B, G, J, D), on the CPU."""
-    with at_rest(model), torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         parts = batches(model, images_BCHW, bytes_each=_bytes(model, images_BCHW))
         return torch.cat([_features(model, part_BCHW, layer).float().cpu() for part_BCHW in parts])
 

@@ -15,10 +15,10 @@ import torch
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.serialize import Json
 from vitlab.errors import ConfigError, did_you_mean
+from vitlab.inference.backends import evaluating
 from vitlab.interpretation.attention import (
     Floats,
     Query,
-    at_rest,
     attention_distance,
     batches,
     class_attention,
@@ -226,7 +226,7 @@ def _classes(subject: Subject) -> list[int]:
     count = subject.checkpoint.config.num_classes
     images_BCHW = subject.images.images_BCHW
     if target is None:
-        with at_rest(model), torch.inference_mode():
+        with evaluating(model), torch.inference_mode():
             chosen = [model(part_BCHW).argmax(1).cpu() for part_BCHW in batches(model, images_BCHW, bytes_each=1 << 23)]
         return [int(label) for label in torch.cat(chosen)]
     if labels is not None and target in labels:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import ConfigError, at_least, choice, pair
+from vitlab.inference.backends import evaluating
 from vitlab.interpretation.attention import (
     Floats,
     a_class_each,
     as_floats,
-    at_rest,
     batches,
     chosen_classes,
     needs_attention,
@@ -47,7 +47,7 @@ def occlusion(
     needs_head(model, "occlusion")
     wanted = a_class_each(classes, len(images_BCHW))
     maps, done = [], 0
-    with at_rest(model), torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         for part_BCHW in batches(model, images_BCHW, bytes_each=1 << 28):  # one by one: each is many images by itself
             logits_1C: Tensor = model(part_BCHW)
             chosen = int(chosen_classes(logits_1C, None if wanted is None else wanted[done : done + 1])[0])
