@@ -79,7 +79,7 @@ def test_real_leaves_out_images_without_a_label_and_counts_any_of_several() -> N
     assert (found.real.correct, found.real.total) == (2, 4)
 
 
-def test_a_part_of_the_classes_is_judged_among_all_and_among_themselves() -> None:
+def test_a_subset_of_the_classes_is_evaluated_among_all_and_among_themselves() -> None:
     answers = fake_logits.made(images=400)
     kept_N = answers.labels < 3
     part = Logits(logits_NC=answers.logits_NC[kept_N], labels=answers.labels[kept_N], indices_N=np.arange(kept_N.sum()))
@@ -144,7 +144,7 @@ def test_few_classes_have_no_top_5() -> None:
     assert classified(fake_logits.made(classes=5), fake_logits.same(5)).top5 is None
 
 
-def test_a_model_that_has_diverged_is_told_without_a_crash() -> None:
+def test_a_model_that_has_diverged_is_reported_without_a_crash() -> None:
     answers = replace(fake_logits.made(), logits_NC=np.full((200, 8), np.nan, np.float32))
     found = classified(answers, fake_logits.same())
     assert found.top1.correct == 0
@@ -152,7 +152,7 @@ def test_a_model_that_has_diverged_is_told_without_a_crash() -> None:
     assert np.isnan(found.loss)
 
 
-def test_several_labels_are_judged_by_average_precision_as_scikit_learn_has_it() -> None:
+def test_several_labels_are_evaluated_by_the_average_precision_of_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     right_NK = rng.random((80, 4)) < 0.4
     logits_NC = (rng.normal(size=(80, 4)) + right_NK).astype(np.float32)

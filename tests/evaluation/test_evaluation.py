@@ -1,4 +1,4 @@
-"""A checkpoint judged by a source: every image once, in any batches, and what cannot be read is never left out in silence."""
+"""Evaluation of a checkpoint on a dataset: every image counts once, in any batches, also one that cannot be read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vitlab.inference import Predictor
 QUICK = EvaluateConfig(batch_size=4, workers=0, resamples=0)
 
 
-def judged(checkpoint: Checkpoint, dataset: Dataset, *, config: EvaluateConfig = QUICK) -> Evaluation:
+def evaluated(checkpoint: Checkpoint, dataset: Dataset, *, config: EvaluateConfig = QUICK) -> Evaluation:
     targets = match_by_name(dataset.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
     return evaluate(checkpoint, dataset, targets, config=config)
 
@@ -35,7 +35,7 @@ def single(found: Evaluation) -> Classification:
 
 def test_the_accuracy_is_that_of_predicting_the_images_one_by_one(pets: Path, expert: Checkpoint) -> None:
     dataset = open_dataset(pets, split="all")
-    found = single(judged(expert, dataset))
+    found = single(evaluated(expert, dataset))
     predictor = Predictor(expert, batch_size=1)
     right = [predictor([name_in(dataset, index)])[0].top(1)[0][0] == dataset.labels[index // 7] for index in range(21)]
     assert (found.top1.correct, found.top1.total) == (sum(right), 21)
@@ -44,8 +44,8 @@ def test_the_accuracy_is_that_of_predicting_the_images_one_by_one(pets: Path, ex
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (5, 2), (21, 1), (64, 3)])
 def test_batches_and_workers_change_nothing(pets: Path, expert: Checkpoint, batch_size: int, workers: int) -> None:
     dataset = open_dataset(pets, split="all")
-    one = judged(expert, dataset)
-    other = judged(expert, dataset, config=replace(QUICK, batch_size=batch_size, workers=workers))
+    one = evaluated(expert, dataset)
+    other = evaluated(expert, dataset, config=replace(QUICK, batch_size=batch_size, workers=workers))
     np.testing.assert_allclose(one.logits.logits_NC, other.logits.logits_NC, atol=1e-5)
     assert np.array_equal(one.logits.indices_N, other.logits.indices_N)
     assert single(one).top1 == single(other).top1
@@ -53,12 +53,12 @@ def test_batches_and_workers_change_nothing(pets: Path, expert: Checkpoint, batc
 
 def test_a_image_that_cannot_be_read_fails_by_name_or_is_counted_as_wrong(pets: Path, expert: Checkpoint) -> None:
     bad = pets / "dog" / "photo-013.jpg"
-    whole = judged(expert, open_dataset(pets, split="all"))
+    whole = evaluated(expert, open_dataset(pets, split="all"))
     bad.write_bytes(bad.read_bytes()[:200])
     dataset = open_dataset(pets, split="all")
     with pytest.raises(DataError, match=r"dog/photo-013\.jpg"):
-        judged(expert, dataset)
-    found = judged(expert, dataset, config=replace(QUICK, corrupt="skip"))
+        evaluated(expert, dataset)
+    found = evaluated(expert, dataset, config=replace(QUICK, corrupt="skip"))
     result = single(found)
     assert (result.images, result.unreadable, result.top1.total) == (21, 1, 21)
     assert result.per_class[1].total == 7
@@ -71,10 +71,10 @@ def test_all_images_unreadable_is_an_error_not_a_nought(pets: Path, expert: Chec
     for file in pets.rglob("*.jpg"):
         file.write_bytes(b"junk")
     with pytest.raises(DataError, match=r"cannot be read|could be read"):
-        judged(expert, open_dataset(pets, split="all"), config=replace(QUICK, corrupt="skip"))
+        evaluated(expert, open_dataset(pets, split="all"), config=replace(QUICK, corrupt="skip"))
 
 
-def test_progress_is_told_up_to_the_last_image(pets: Path, expert: Checkpoint) -> None:
+def test_progress_is_reported_up_to_the_last_image(pets: Path, expert: Checkpoint) -> None:
     dataset = open_dataset(pets, split="all")
     heard: list[tuple[str, int, int | None]] = []
     targets = match_by_name(dataset.labels, expert.labels, classes=3)
@@ -123,9 +123,9 @@ def tagged(tmp_path: Path) -> Dataset:
     return open_dataset(tmp_path / "tagged" / "labels.csv", split="all")
 
 
-def test_images_of_several_classes_are_judged_by_average_precision(tagged: Dataset, expert: Checkpoint) -> None:
+def test_images_of_several_classes_are_evaluated_by_average_precision(tagged: Dataset, expert: Checkpoint) -> None:
     assert tagged.multi_label
-    found = judged(expert, tagged)
+    found = evaluated(expert, tagged)
     assert isinstance(found.result, MultiLabel)
     assert found.per_image is None
     assert 0 < found.result.mean_average_precision <= 1
@@ -138,7 +138,7 @@ def test_images_of_several_classes_are_judged_by_average_precision(tagged: Datas
 
 def test_an_unreadable_image_of_several_classes_is_counted(tagged: Dataset, expert: Checkpoint) -> None:
     Path(name_in(tagged, 4)).write_bytes(b"junk")
-    found = judged(expert, tagged, config=replace(QUICK, corrupt="skip")).result
+    found = evaluated(expert, tagged, config=replace(QUICK, corrupt="skip")).result
     assert isinstance(found, MultiLabel)
     assert (found.images, found.unreadable) == (9, 1)
     assert sum(count for _, _, count in found.per_class) == sum(bin((place + 1) & 7).count("1") for place in range(9))
@@ -170,7 +170,7 @@ def test_the_file_per_image_adds_up_to_the_result(pets: Path, expert: Checkpoint
 
 def test_the_file_per_image_of_several_classes_names_them(tagged: Dataset, expert: Checkpoint, tmp_path: Path) -> None:
     Path(name_in(tagged, 4)).write_bytes(b"junk")
-    write_per_image(tmp_path / "out.csv", judged(expert, tagged, config=replace(QUICK, corrupt="skip")), tagged)
+    write_per_image(tmp_path / "out.csv", evaluated(expert, tagged, config=replace(QUICK, corrupt="skip")), tagged)
     lines = lines_of(tmp_path / "out.csv")
     assert lines[2]["labels"] == "cat|dog"
     assert lines[-1]["labels"] == "cat|owl"
@@ -179,7 +179,7 @@ def test_the_file_per_image_of_several_classes_names_them(tagged: Dataset, exper
 
 def test_robustness_is_the_evaluation_of_corrupted_images(pets: Path, expert: Checkpoint) -> None:
     dataset = open_dataset(pets, split="all")
-    clean = judged(expert, dataset)
+    clean = evaluated(expert, dataset)
     found = robustness(expert, dataset, clean, corruptions=("brightness", "fog"), severities=(1, 5), config=QUICK)
     assert found.measure == "top1"
     assert found.clean == single(clean).top1.value
@@ -193,7 +193,7 @@ def test_robustness_is_the_evaluation_of_corrupted_images(pets: Path, expert: Ch
         robustness(expert, dataset, clean, corruptions=(), severities=(1,), config=QUICK)
 
 
-def test_the_declared_test_part_is_taken_then_val_then_everything(pets: Path, expert: Checkpoint, tmp_path: Path) -> None:
+def test_the_declared_test_split_is_taken_then_val_then_everything(pets: Path, expert: Checkpoint, tmp_path: Path) -> None:
     dataset, notes = open_split(str(pets), None, expert)
     assert len(dataset) == 21
     assert any("no splits" in note for note in notes)
@@ -209,7 +209,7 @@ def test_the_declared_test_part_is_taken_then_val_then_everything(pets: Path, ex
     assert len(open_split(str(parted), None, expert)[0]) == 4
 
 
-def test_data_the_model_was_trained_on_is_judged_by_what_training_held_out(pets: Path, expert: Checkpoint) -> None:
+def test_on_its_training_data_a_model_is_evaluated_on_what_training_held_out(pets: Path, expert: Checkpoint) -> None:
     rule = {"val": 0.2, "test": 0.3}
     trained = replace(expert, recipe={"data": {"dataset": str(pets), "rule": {**rule}}})
     dataset, notes = open_split(str(pets), None, trained)
@@ -221,6 +221,6 @@ def test_data_the_model_was_trained_on_is_judged_by_what_training_held_out(pets:
     assert len(open_split(str(pets), None, other)[0]) == 21
 
 
-def test_generated_images_are_judged_by_their_test_part(expert: Checkpoint) -> None:
-    dataset, _ = open_split("generated:kind=strokes,classes=3,examples=20,image_size=32", None, expert)
+def test_synthetic_images_are_evaluated_on_their_test_split(expert: Checkpoint) -> None:
+    dataset, _ = open_split("synthetic:kind=strokes,classes=3,samples_per_class=20,image_size=32", None, expert)
     assert len(dataset) == 6

@@ -109,7 +109,7 @@ def test_a_class_with_fewer_images_gives_what_it_has_and_is_named() -> None:
     assert many.short == ("class 1",)
 
 
-def test_a_class_without_a_image_is_refused() -> None:
+def test_a_class_without_an_image_is_refused() -> None:
     train, test = clouds((5, 0, 5), width=4, seed=0), clouds((5,) * 3, width=4, seed=1)
     with pytest.raises(DataError, match="class 1"):
         list(few_shot(train, test))

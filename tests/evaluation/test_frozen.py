@@ -36,19 +36,19 @@ def a_pile(*parts: str, count: int = 12) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def parted(tmp_path: Path) -> str:
-    return str(as_folder(tmp_path / "parted", a_pile("train", "test")))
+def with_splits(tmp_path: Path) -> str:
+    return str(as_folder(tmp_path / "with_splits", a_pile("train", "test")))
 
 
-def sizes(pair: TrainTest) -> tuple[int, int]:
-    return len(pair.train), len(pair.test)
+def sizes(splits: TrainTest) -> tuple[int, int]:
+    return len(splits.train), len(splits.test)
 
 
-def test_numbers_are_those_of_the_parts(parted: str) -> None:
-    asked = FrozenConfig(few_shot=FewShotConfig(shots=(1, 5)), knn=KnnConfig(k=(1, 3)), probe=PROBE)
-    found = evaluate_frozen(CHECKPOINT, open_train_test(parted, None, CHECKPOINT), asked, config=READING)
-    train = extract_features(CHECKPOINT, open_dataset(parted, split="train+val"), config=READING)
-    test = extract_features(CHECKPOINT, open_dataset(parted, split="test"), config=READING)
+def test_results_are_those_of_each_method_alone(with_splits: str) -> None:
+    methods = FrozenConfig(few_shot=FewShotConfig(shots=(1, 5)), knn=KnnConfig(k=(1, 3)), probe=PROBE)
+    found = evaluate_frozen(CHECKPOINT, open_train_test(with_splits, None, CHECKPOINT), methods, config=READING)
+    train = extract_features(CHECKPOINT, open_dataset(with_splits, split="train+val"), config=READING)
+    test = extract_features(CHECKPOINT, open_dataset(with_splits, split="test"), config=READING)
     assert found.few_shot == tuple(few_shot(train, test, FewShotConfig(shots=(1, 5))))
     assert found.knn == knn(train, test, KnnConfig(k=(1, 3)))
     assert found.probe is not None
@@ -62,21 +62,21 @@ def test_numbers_are_those_of_the_parts(parted: str) -> None:
 def test_few_shots_alone_read_only_what_is_drawn_and_find_the_same(tmp_path: Path) -> None:
     folder = str(as_folder(tmp_path / "many", a_pile("train", "test", count=30)))
     few = FewShotConfig(shots=(1, 2), seeds=(0, 1))
-    pair = open_train_test(folder, None, CHECKPOINT)
-    alone = evaluate_frozen(CHECKPOINT, pair, FrozenConfig(few_shot=few), config=READING, cache=False)
-    beside = evaluate_frozen(CHECKPOINT, pair, FrozenConfig(few_shot=few, knn=KnnConfig(k=(1,))), config=READING, cache=False)
+    splits = open_train_test(folder, None, CHECKPOINT)
+    alone = evaluate_frozen(CHECKPOINT, splits, FrozenConfig(few_shot=few), config=READING, cache=False)
+    beside = evaluate_frozen(CHECKPOINT, splits, FrozenConfig(few_shot=few, knn=KnnConfig(k=(1,))), config=READING, cache=False)
     assert alone.few_shot == beside.few_shot
     assert alone.read <= 90 + 3 * 2 * 2
     assert beside.read == 180
 
 
-def test_the_second_time_features_are_known(parted: str) -> None:
-    pair = open_train_test(parted, None, CHECKPOINT)
-    first = evaluate_frozen(CHECKPOINT, pair, FrozenConfig(knn=KnnConfig(k=(1,))), config=READING)
-    again = evaluate_frozen(CHECKPOINT, pair, FrozenConfig(few_shot=FewShotConfig(shots=(1,))), config=READING)
+def test_the_second_time_features_are_known(with_splits: str) -> None:
+    splits = open_train_test(with_splits, None, CHECKPOINT)
+    first = evaluate_frozen(CHECKPOINT, splits, FrozenConfig(knn=KnnConfig(k=(1,))), config=READING)
+    again = evaluate_frozen(CHECKPOINT, splits, FrozenConfig(few_shot=FewShotConfig(shots=(1,))), config=READING)
     assert (first.read, first.cached) == (72, 0)
     assert again.read == 0
-    assert evaluate_frozen(CHECKPOINT, pair, FrozenConfig(knn=KnnConfig(k=(1,))), config=READING, cache=False).read == 72
+    assert evaluate_frozen(CHECKPOINT, splits, FrozenConfig(knn=KnnConfig(k=(1,))), config=READING, cache=False).read == 72
 
 
 @pytest.mark.parametrize(
@@ -88,42 +88,42 @@ def test_the_second_time_features_are_known(parted: str) -> None:
         (("train", "val"), None, (36, 36), "trained on train, evaluated on val"),
     ],
 )
-def test_it_is_judged_by_images_that_are_not_learned_from(
+def test_the_test_set_has_no_image_of_the_training_set(
     tmp_path: Path, parts: tuple[str, ...], split: str | None, expected: tuple[int, int], said: str
 ) -> None:
     import re
 
     folder = as_folder(tmp_path / "data", a_pile(*parts))
-    pair = open_train_test(str(folder), split, CHECKPOINT)  # type: ignore[arg-type]
-    assert sizes(pair) == expected
-    assert re.search(said, pair.notes[-1])
+    splits = open_train_test(str(folder), split, CHECKPOINT)  # type: ignore[arg-type]
+    assert sizes(splits) == expected
+    assert re.search(said, splits.notes[-1])
 
 
-def test_data_without_parts_is_divided_by_content(tmp_path: Path) -> None:
-    pair = open_train_test(str(as_folder(tmp_path / "data", a_pile(count=40))), None, CHECKPOINT)
-    learn, judge = sizes(pair)
-    assert learn + judge == 120
-    assert 3 <= judge < 40
-    assert isinstance(pair.train, ImageDataset)
-    assert isinstance(pair.test, ImageDataset)
-    assert not {d.tobytes() for d in pair.train.digests()} & {d.tobytes() for d in pair.test.digests()}
-    assert "all other images" in pair.notes[-1]
+def test_data_without_declared_splits_is_split_by_content(tmp_path: Path) -> None:
+    splits = open_train_test(str(as_folder(tmp_path / "data", a_pile(count=40))), None, CHECKPOINT)
+    train, test = sizes(splits)
+    assert train + test == 120
+    assert 3 <= test < 40
+    assert isinstance(splits.train, ImageDataset)
+    assert isinstance(splits.test, ImageDataset)
+    assert not {d.tobytes() for d in splits.train.digests()} & {d.tobytes() for d in splits.test.digests()}
+    assert "all other images" in splits.notes[-1]
 
 
-def test_a_generated_set_is_learned_from_and_judged_by_its_parts() -> None:
-    pair = open_train_test("generated:kind=strokes,classes=3,examples=20,image_size=32", None, CHECKPOINT)
-    found = evaluate_frozen(CHECKPOINT, pair, FrozenConfig(few_shot=FewShotConfig(shots=(1,)), probe=PROBE), config=READING)
+def test_a_synthetic_dataset_is_trained_and_evaluated_on_its_splits() -> None:
+    splits = open_train_test("synthetic:kind=strokes,classes=3,samples_per_class=20,image_size=32", None, CHECKPOINT)
+    found = evaluate_frozen(CHECKPOINT, splits, FrozenConfig(few_shot=FewShotConfig(shots=(1,)), probe=PROBE), config=READING)
     assert found.test_images == 6
     assert found.probe is not None
 
 
 @pytest.mark.parametrize("split", ["train", "all", "train+val"])
-def test_a_part_that_leaves_nothing_to_learn_from_is_refused(parted: str, split: str) -> None:
+def test_a_split_that_leaves_nothing_to_train_on_is_refused(with_splits: str, split: str) -> None:
     with pytest.raises(ConfigError, match="no images to train on"):
-        open_train_test(parted, split, CHECKPOINT)  # type: ignore[arg-type]
+        open_train_test(with_splits, split, CHECKPOINT)  # type: ignore[arg-type]
 
 
-def test_a_declared_val_part_is_what_a_probe_chooses_by(tmp_path: Path) -> None:
+def test_a_probe_chooses_by_the_declared_val_split(tmp_path: Path) -> None:
     dataset = open_dataset(as_folder(tmp_path / "data", a_pile("train", "val", "test")), split="train+val")
     assert isinstance(dataset, ImageDataset)
     assert np.array_equal(held_out(dataset), dataset.splits == 1)
@@ -137,25 +137,25 @@ def test_without_one_a_tenth_is_held_out_and_every_class_is_in_it(tmp_path: Path
     assert set(dataset.table.codes[held]) == {0, 1, 2}
 
 
-def test_unreadable_images_are_counted_and_named(parted: str) -> None:
+def test_unreadable_images_are_counted_and_named(with_splits: str) -> None:
     for broken in ("train/class 0/1.jpg", "test/class 1/2.jpg"):
-        (Path(parted) / broken).write_bytes(b"no image")
-    pair = open_train_test(parted, None, CHECKPOINT)
-    asked = FrozenConfig(few_shot=FewShotConfig(shots=(5,)), knn=KnnConfig(k=(1,)), probe=PROBE)
+        (Path(with_splits) / broken).write_bytes(b"no image")
+    splits = open_train_test(with_splits, None, CHECKPOINT)
+    methods = FrozenConfig(few_shot=FewShotConfig(shots=(5,)), knn=KnnConfig(k=(1,)), probe=PROBE)
     with pytest.raises(DataError, match=r"1\.jpg"):
-        evaluate_frozen(CHECKPOINT, pair, asked, config=READING)
-    found = evaluate_frozen(CHECKPOINT, pair, asked, config=EvaluateConfig(workers=0, corrupt="skip"))
+        evaluate_frozen(CHECKPOINT, splits, methods, config=READING)
+    found = evaluate_frozen(CHECKPOINT, splits, methods, config=EvaluateConfig(workers=0, corrupt="skip"))
     assert [Path(failure.name).name for failure in found.failures] == ["1.jpg", "2.jpg"]
     assert found.test_images == found.knn[0].total == 36
 
 
-def test_classes_with_too_few_images_are_noted(parted: str) -> None:
-    asked = FrozenConfig(few_shot=FewShotConfig(shots=(5, 25)))
-    found = evaluate_frozen(CHECKPOINT, open_train_test(parted, None, CHECKPOINT), asked, config=READING)
+def test_classes_with_too_few_images_are_noted(with_splits: str) -> None:
+    methods = FrozenConfig(few_shot=FewShotConfig(shots=(5, 25)))
+    found = evaluate_frozen(CHECKPOINT, open_train_test(with_splits, None, CHECKPOINT), methods, config=READING)
     assert any("fewer than 25 images use all they have: class 0, class 1, class 2" in note for note in found.notes)
 
 
-def test_nothing_asked_is_refused() -> None:
+def test_no_method_is_refused() -> None:
     with pytest.raises(ConfigError, match="no method"):
         FrozenConfig()
 
@@ -176,6 +176,6 @@ def test_deit_tells_four_breeds_apart_after_five_images_of_each() -> None:
 
         return replace(chosen, table=replace(chosen.table, codes=codes), labels=tuple(whole.labels[code] for code in breeds))
 
-    pair = TrainTest(train=some(0, 5), test=some(2, 6))
-    found = evaluate_frozen(checkpoint, pair, FrozenConfig(few_shot=FewShotConfig(shots=(5,))), config=READING, cache=False)
+    splits = TrainTest(train=some(0, 5), test=some(2, 6))
+    found = evaluate_frozen(checkpoint, splits, FrozenConfig(few_shot=FewShotConfig(shots=(5,))), config=READING, cache=False)
     assert found.few_shot[0].mean > 0.9

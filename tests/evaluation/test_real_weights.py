@@ -17,8 +17,8 @@ pytestmark = pytest.mark.data
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """What `vitlab evaluate` says in JSON and per image."""
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """The JSON and the per-image CSV of `vitlab evaluate`."""
     folder = real_data()
     lines = tmp_path_factory.mktemp("real") / "lines.csv"
     words = [
@@ -36,8 +36,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list
         return json.loads(out.getvalue()), list(csv.DictReader(file))
 
 
-def test_deit_tiny_gets_exactly_what_timm_gets(told: tuple[dict[str, Any], list[dict[str, str]]]) -> None:
-    report, _ = told
+def test_deit_tiny_gets_exactly_what_timm_gets(evaluated: tuple[dict[str, Any], list[dict[str, str]]]) -> None:
+    report, _ = evaluated
     assert {name: (report[name]["correct"], report[name]["total"]) for name in ("top1", "top5", "real")} == {
         "top1": (702, 1000),
         "top5": (902, 1000),
@@ -45,8 +45,8 @@ def test_deit_tiny_gets_exactly_what_timm_gets(told: tuple[dict[str, Any], list[
     }
 
 
-def test_the_lines_of_the_images_add_up_to_the_report(told: tuple[dict[str, Any], list[dict[str, str]]]) -> None:
-    report, lines = told
+def test_the_lines_of_the_images_add_up_to_the_report(evaluated: tuple[dict[str, Any], list[dict[str, str]]]) -> None:
+    report, lines = evaluated
     assert len(lines) == report["images"] == 1000
     assert sum(line["correct"] == "1" for line in lines) == 702
     assert sum(int(line["rank"]) < 5 for line in lines) == 902
@@ -56,12 +56,12 @@ def test_the_lines_of_the_images_add_up_to_the_report(told: tuple[dict[str, Any]
 
 
 def test_one_image_straight_out_of_the_zip_is_predicted_as_it_was_evaluated(
-    told: tuple[dict[str, Any], list[dict[str, str]]],
+    evaluated: tuple[dict[str, Any], list[dict[str, str]]],
 ) -> None:
-    _, lines = told
+    _, lines = evaluated
     predictor = Predictor(real_data() / "deit_tiny_patch16_224.npz")
     (found,) = predictor([Path(lines[293]["name"])])
     label, chance = found.top(1)[0]
-    classes = json.loads(json.dumps(told[0]["classes"]))
+    classes = json.loads(json.dumps(evaluated[0]["classes"]))
     assert classes[int(label)] == lines[293]["predicted"]
     assert chance == pytest.approx(float(lines[293]["confidence"]), abs=1e-5)

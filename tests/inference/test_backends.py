@@ -250,7 +250,7 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_fewer_threads_for_one_image_are_found_told_remembered_and_used_again(clock: list[float]) -> None:
+def test_fewer_threads_for_one_image_are_found_reported_kept_and_used_again(clock: list[float]) -> None:
     checkpoint, said = vit(), list[str]()
     auto = AutoBackend(checkpoint, Crowded("torch", 0.0, clock), lambda: "digest", notify=said.append)
     with pytest.MonkeyPatch.context() as patch:

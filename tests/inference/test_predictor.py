@@ -49,7 +49,7 @@ def test_a_prediction_is_what_the_model_says_of_the_preprocessed_image(predictor
     np.testing.assert_allclose(found.probabilities, expected, rtol=1e-6)
 
 
-def test_every_way_to_give_a_image_gives_the_same_answer(predictor: Predictor, tmp_path: Path) -> None:
+def test_every_form_of_an_image_gives_the_same_prediction(predictor: Predictor, tmp_path: Path) -> None:
     pixels_HWC = scene(45, 60)
     file = tmp_path / "scene.png"
     file.write_bytes(encode(pixels_HWC, "PNG"))
@@ -167,7 +167,7 @@ def test_a_batch_of_unreadable_images_alone_does_not_run_the_model(predictor: Pr
         (Image.new("F", (8, 8)), "floating-point"),
     ],
 )
-def test_what_is_no_image_is_told_by_its_place(predictor: Predictor, image: object, complaint: str) -> None:
+def test_what_is_not_an_image_is_reported_by_its_place(predictor: Predictor, image: object, complaint: str) -> None:
     good = scene(40, 40)
     with pytest.raises(DataError, match=complaint) as caught:
         predictor([good, image])  # type: ignore[list-item]
@@ -330,7 +330,7 @@ def test_a_checkpoint_without_labels_calls_classes_by_number_and_says_so() -> No
 def test_a_path_a_string_and_a_checkpoint_make_the_same_predictor(tmp_path: Path) -> None:
     made = small.checkpoint()
     file = tmp_path / "model.safetensors"
-    save(file, made)
+    save(made, file)
     predictors = [Predictor(made), Predictor(file), Predictor(str(file))]
     assert len({predictor.digest for predictor in predictors}) == 1
     found = [predictor([scene(40, 40)])[0] for predictor in predictors]

@@ -127,6 +127,6 @@ def test_embedding_a_source_keeps_names_labels_and_features_and_leaves_out_what_
 
 
 def test_embedding_generated_images_works_too(tmp_path: Path) -> None:
-    dataset = open_dataset("generated:kind=strokes,classes=3,examples=2,image_size=32", split="train")
+    dataset = open_dataset("synthetic:kind=strokes,classes=3,samples_per_class=2,image_size=32", split="train")
     assert embed(Engine(small.checkpoint()), dataset, tmp_path / "out.npz", made_by="here") == ()
     assert len(Index(tmp_path / "out.npz")) == 6
