@@ -120,7 +120,7 @@ def test_a_checksum_nobody_publishes_is_printed(
         (["fetch"], 2, "missing NAME", "vitlab data fetch --help"),
         (["check", "nowhere"], 1, "nowhere does not exist", ""),
         (["check", "digits", "--shown", "many"], 2, "--shown: 'many' is not a whole number", ""),
-        (["chek"], 2, "data has no 'chek'", "did you mean check"),
+        (["chek"], 2, "data has no verb called 'chek'", "did you mean check"),
         (["--json"], 2, "no option called --json", "vitlab data --help"),
         (["show", "digits"], 2, "missing --out", "vitlab data show --help"),
         (["show", "digits", "--out", "x.png", "--count", "0"], 1, "count=0 must be from 1", ""),
@@ -161,7 +161,7 @@ def test_strictness_makes_problems_an_error(capsys: pytest.CaptureFixture[str], 
     told = json.loads(printed(capsys, "check", str(images), "--json"))
     assert {problem["kind"]: problem["count"] for problem in told["problems"]} == {"broken": 1, "leak": 1}
     (twins,) = told["twins"]
-    assert {(image["part"], image["label"]) for image in twins["images"]} == {("train", "cat"), ("test", "cat")}
+    assert {(image["split"], image["label"]) for image in twins["images"]} == {("train", "cat"), ("test", "cat")}
 
 
 def test_no_more_findings_are_printed_than_asked_for(capsys: pytest.CaptureFixture[str], images: Path) -> None:

@@ -10,11 +10,10 @@ import pytest
 
 from tests.inference import small
 from vitlab.checkpoints import load
-from vitlab.cli.evaluate import severities
 from vitlab.cli.main import main
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.data.opening import open_dataset
-from vitlab.evaluation.classify import Classification
+from vitlab.evaluation.classification import Classification
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.evaluation.label_mapping import match_by_name
 
@@ -55,7 +54,7 @@ def test_the_json_is_what_the_library_finds(model: Path, pets: Path, capsys: pyt
     found = evaluate(load(model), dataset, match_by_name(dataset.labels, KINDS, classes=3), config=EvaluateConfig(workers=0)).result
     assert isinstance(found, Classification)
     assert report["top1"] == {
-        "value": found.top1.value, "right": found.top1.right, "of": 18, "interval": list(found.top1.interval or ()),
+        "value": found.top1.value, "correct": found.top1.correct, "total": 18, "interval": list(found.top1.interval or ()),
     }  # fmt: skip
     assert report["loss"] == pytest.approx(found.loss)
     assert report["temperature"] == pytest.approx(found.temperature)
@@ -108,10 +107,10 @@ def test_a_checkpoint_without_labels_takes_the_datas_and_says_so(
 ) -> None:
     from vitlab.checkpoints import save
 
-    save(tmp_path / "nameless.safetensors", small.checkpoint(None, classes=3))
+    save(small.checkpoint(None, classes=3), tmp_path / "nameless.safetensors")
     _, said = evaluated(capsys, tmp_path / "nameless.safetensors", pets)
     assert any("no labels" in line for line in said)
-    save(tmp_path / "four.safetensors", small.checkpoint(None, classes=4))
+    save(small.checkpoint(None, classes=4), tmp_path / "four.safetensors")
     _, said = evaluated(capsys, tmp_path / "four.safetensors", pets, code=1)
     assert "3 classes and the model 4" in said[-2]
 
@@ -157,17 +156,6 @@ def test_corruptions_are_tabled_with_their_mean(model: Path, pets: Path, capsys:
     assert "kept" in out
     _, said = evaluated(capsys, model, pets, "--corruptions", "smog", code=1)
     assert said[-2] == "error: no corruption is called 'smog'"
-
-
-@pytest.mark.parametrize(("word", "levels"), [("3", (3,)), ("1-5", (1, 2, 3, 4, 5)), ("5,1-2", (1, 2, 5))])
-def test_severities_are_numbers_ranges_and_lists(word: str, levels: tuple[int, ...]) -> None:
-    assert severities(word) == levels
-
-
-@pytest.mark.parametrize("word", ["", "0", "6", "1-", "5-1", "a", "1;2"])
-def test_other_severities_are_refused(word: str) -> None:
-    with pytest.raises(ValueError, match=r"severity|backwards"):
-        severities(word)
 
 
 def test_a_line_for_each_image_is_written(model: Path, pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

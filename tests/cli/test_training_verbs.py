@@ -15,15 +15,15 @@ import pytest
 from PIL import Image
 
 from tests import processes
+from vitlab.api import _default_out
 from vitlab.checkpoints import describe, load
 from vitlab.cli.main import main
-from vitlab.cli.training import default_out
 from vitlab.config import RunConfig, ViTConfig
 from vitlab.config.serialize import from_text
 from vitlab.training.checkpointing import read_snapshot
 from vitlab.training.run_folder import RunDirectory
 
-LETTERS = "generated:kind=strokes,classes=4,examples=32,image_size=32"
+LETTERS = "synthetic:kind=strokes,classes=4,samples_per_class=32,image_size=32"
 QUICK = ("--batch-size", "16", "--workers", "0")
 
 
@@ -38,7 +38,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str | Path, code: int = 0) 
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a short pre-training run on generated letters."""
     out = tmp_path_factory.mktemp("runs") / "letters"
-    assert main(["pretrain", "--recipe", "quickstart", "--data", LETTERS, "--out", str(out), "--steps", "6", *QUICK]) == 0
+    assert main(["pretrain", LETTERS, "--recipe", "quickstart", "--out", str(out), "--steps", "6", *QUICK]) == 0
     return out
 
 
@@ -105,7 +105,7 @@ def test_on_the_same_classes_at_a_larger_size_the_head_stays_and_its_hidden_laye
     larger = ("--image-size", "40", "--steps", "1", *QUICK)
     _, err = told(capsys, "finetune", LETTERS, "--from", pretrained, "--out", tmp_path / "kept", *larger)
     assert not any("new head" in line for line in err)
-    published = ("--recipe", "imagenet21k", "--model", "ViT-Mini/8", "--data", LETTERS, "--steps", "1", *QUICK)
+    published = (LETTERS, "--recipe", "imagenet21k", "--model", "ViT-Mini/8", "--steps", "1", *QUICK)
     told(capsys, "pretrain", *published, "--out", tmp_path / "deep")
     deep, after = describe(tmp_path / "deep" / "model.safetensors").config, tmp_path / "flat"
     assert isinstance(deep, ViTConfig)
@@ -122,13 +122,13 @@ def test_a_folder_alone_is_trained_from_scratch_and_told_why(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     out, err = told(capsys, "finetune", photos, "--dry-run", "--json")
-    assert err[0].startswith("recipe: small-data, from random values, since no checkpoint is given")
+    assert err[0].startswith("recipe: small-data, from scratch, since no checkpoint is given")
     plan = json.loads(out)
     assert plan["out"] == "runs/photos"
     assert plan["steps"] > 0
     assert plan["seconds"] > 0
     run = plan["run"]
-    assert (run["start"], run["model"]["num_classes"], run["data"]["source"]) == (None, 2, str(photos))
+    assert (run["start"], run["model"]["num_classes"], run["data"]["dataset"]) == (None, 2, str(photos))
     assert not (tmp_path / "runs").exists()  # nothing was begun
     table, _ = told(capsys, "finetune", photos, "--dry-run")
     assert {"steps", "epochs", "parameters", "macs", "memory", "step", "total"} <= {line.split()[0] for line in table.splitlines()}
@@ -141,14 +141,14 @@ def test_the_run_of_a_dry_run_is_a_config_that_train_takes(
     run = json.loads(told(capsys, *words, "--dry-run", "--json")[0])["run"]
     (tmp_path / "run.json").write_text(json.dumps(run))
     told(capsys, *words, "--out", tmp_path / "one")
-    told(capsys, "train", "--config", tmp_path / "run.json", "--out", tmp_path / "other")
+    told(capsys, "train", tmp_path / "run.json", "--out", tmp_path / "other")
     one, other = read_snapshot(tmp_path / "one" / "last"), read_snapshot(tmp_path / "other" / "last")
     assert all(bool((one.model[name] == other.model[name]).all()) for name in one.model)
 
 
 def test_a_config_can_be_changed_on_the_command_line(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = pretrained / "run.json"
-    told(capsys, "train", "--config", config, "--out", tmp_path / "a", "--steps", "2", "--seed", "5", "--save-every", "1")
+    told(capsys, "train", config, "--out", tmp_path / "a", "--steps", "2", "--seed", "5", "--save-every", "1")
     run = RunDirectory(tmp_path / "a").config()
     assert run is not None
     assert (run.train.steps, run.train.seed, run.data.loader.seed, run.train.save_every) == (2, 5, 5, 1)
@@ -171,11 +171,11 @@ def test_a_sweep_prints_its_trials_and_the_final_run(pretrained: Path, tmp_path:
     )
     table, err = told(capsys, *words)
     assert table.splitlines()[0].split() == ["lr", "loss", "top1", "top5", "chosen"]
-    assert any(line.startswith("sweep: rates 0.001, 0.01, each judged by val") for line in err)
+    assert any(line.startswith("sweep: learning rates 0.001, 0.01, each evaluated on val") for line in err)
     said = json.loads(told(capsys, *words, "--json")[0])
     assert [trial["lr"] for trial in said["trials"]] == [0.001, 0.01]
     assert said["lr"] in (0.001, 0.01)
-    assert said["judged_by"] == "test"
+    assert said["evaluated_on"] == "test"
     assert Path(said["model"]) == tmp_path / "final" / "model.safetensors"
 
 
@@ -222,14 +222,14 @@ def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
     words = ("finetune", tmp_path / "few", "--steps", "1", "--out", tmp_path / "run", *QUICK)
     _, err = told(capsys, *words, code=1)
     assert "leaves none for" in err[-2]
-    told(capsys, *words, "--val-share", "0", "--test-share", "0")
+    told(capsys, *words, "--val-fraction", "0", "--test-fraction", "0")
 
 
 def test_masked_pre_training_is_chosen_for_images_without_labels(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = f"images:{photos}"
-    words = ("pretrain", "--data", data, "--model", "ViT-Mini/8", "--steps", "2", "--out", tmp_path / "masked", *QUICK)
+    words = ("pretrain", data, "--model", "ViT-Mini/8", "--steps", "2", "--out", tmp_path / "masked", *QUICK)
     _, err = told(capsys, *words)
     assert err[0] == "recipe: masked, since the images have no labels"
     assert describe(tmp_path / "masked" / "model.safetensors").config.num_classes == 0
@@ -264,15 +264,15 @@ def test_a_image_that_cannot_be_read_is_named_and_passed_over(
             "--recipe: no recipe called 'finetune-petz': did you mean finetune-pets?",
         ),
         (("finetune", "digits", "--rates", "0.1"), "--rates is for --sweep"),
-        (("finetune", "digits", "--sweep", "--lr", "0.1"), "--lr is one rate and --sweep tries several"),
+        (("finetune", "digits", "--sweep", "--lr", "0.1"), "--lr is one learning rate and --sweep tries several"),
         (("finetune", "digits", "--sweep", "--rates", "0.1,x"), "--rates: 'x' is not a number above 0"),
         (("finetune", "digits", "--lr", "-1"), "--lr: '-1' is not a number above 0"),
-        (("finetune", "digits", "--val-share", "1"), "--val-share: '1' is not a share"),
+        (("finetune", "digits", "--val-fraction", "1"), "--val-fraction: '1' is not a"),
         (("finetune", "digits", "--precision", "float8"), "--precision: 'float8' is not one of float32, bfloat16"),
         (("finetune", "digits", "--stepz", "3"), "no option called --stepz"),
         (("pretrain", "--max-minutes", "0"), "--max-minutes: '0' is not a number above 0"),
-        (("train", "--out", "x"), "missing --config"),
-        (("train", "--config", "nowhere.json", "--out", "x"), "--config: no file called 'nowhere.json'"),
+        (("train", "--out", "x"), "missing CONFIG"),
+        (("train", "nowhere.json", "--out", "x"), "no file called 'nowhere.json'"),
     ],
 )
 def test_a_command_line_not_understood_exits_2(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,9 +286,9 @@ def test_a_command_line_not_understood_exits_2(words: tuple[str, ...], message: 
     [
         (("finetune", "nowhere/"), "nowhere/ does not exist"),
         (("finetune", "digits", "--recipe", "finetune-pets"), "finetune-pets fine-tunes a checkpoint, and none is given"),
-        (("finetune", "digits", "--steps", "4", "--epochs", "2"), "steps=4 and epochs=2.0 both say how long"),
+        (("finetune", "digits", "--steps", "4", "--epochs", "2"), "steps=4 and epochs=2.0 both set the length"),
         (("finetune", "digits", "--model", "ViT-X/16"), "no model called 'ViT-X/16'"),
-        (("pretrain", "--recipe", "imagenet-scratch", "--data", "digits", "--preset", "light1"), "imagenet-scratch has its own"),
+        (("pretrain", "digits", "--recipe", "imagenet-scratch", "--preset", "light1"), "imagenet-scratch has its own"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_with_a_hint(
@@ -303,15 +303,15 @@ def test_what_cannot_be_is_refused_in_one_line_with_a_hint(
 def test_a_config_that_is_none_names_the_file_and_the_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "run.json"
     file.write_text('{"name": "x", "modell": {}}')
-    _, err = told(capsys, "train", "--config", file, "--out", tmp_path / "out", code=1)
+    _, err = told(capsys, "train", file, "--out", tmp_path / "out", code=1)
     assert err == [f"error: {file}: no setting called modell", "hint: did you mean model?"]
     file.write_bytes(b"\xff\xfe")
-    _, err = told(capsys, "train", "--config", file, "--out", tmp_path / "out", code=1)
+    _, err = told(capsys, "train", file, "--out", tmp_path / "out", code=1)
     assert err[0].startswith(f"error: {file} cannot be read")
 
 
 @pytest.mark.parametrize(
-    ("source", "out"),
+    ("dataset", "out"),
     [
         ("pets/", "runs/pets"),
         ("/data/my pets", "runs/my-pets"),
@@ -324,13 +324,13 @@ def test_a_config_that_is_none_names_the_file_and_the_setting(tmp_path: Path, ca
     ],
 )
 def test_a_run_is_kept_under_the_datas_name(dataset: str, out: str) -> None:
-    assert default_out(dataset) == out
+    assert _default_out(dataset) == out
 
 
 @contextmanager
 def started(out: Path, warm: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A long run in a process of its own, after its tenth update."""
-    options = ("--recipe", "quickstart", "--data", LETTERS, "--out", str(out), "--steps", "100000", *QUICK)
+    options = (LETTERS, "--recipe", "quickstart", "--out", str(out), "--steps", "100000", *QUICK)
     with processes.started([warm / "vitlab", "pretrain", *options, *words]) as process:
         processes.eventually(lambda: steps(out) >= 10, process)
         yield process

@@ -6,14 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests import processes
 from vitlab.cli import main as cli
-from vitlab.errors import ConfigError
+from vitlab.errors import ConfigError, DataError, UsageError
+from vitlab.io.display import Facts
 
 
 def told(capsys: pytest.CaptureFixture[str], words: Sequence[str]) -> tuple[int, list[str]]:
@@ -33,7 +34,7 @@ def assert_one_error(lines: list[str]) -> None:
     [
         (["descibe"], "no verb called 'descibe'"),
         (["--verbose"], "no option called --verbose"),
-        (["describe"], "missing NAME|FILE"),
+        (["describe"], "missing MODEL"),
         (["describe", "ViT-B/16", "--imagesize", "3"], "no option called --imagesize"),
         (["describe", "ViT-B/16", "more", "and more"], "unexpected argument 'more'"),
         (["describe", "ViT-B/16", "--num-classes", "ten"], "--num-classes: 'ten' is not a whole number of at least 0"),
@@ -42,10 +43,10 @@ def assert_one_error(lines: list[str]) -> None:
         (["describe", "ViT-B/16", "--image-size", "0"], "--image-size: '0' is neither one number"),
         (["describe", "nowhere.safetensors"], "no file or folder called 'nowhere.safetensors'"),
         (["describe", "../nowhere"], "no file or folder called '../nowhere'"),
-        (["convert", "nowhere.npz", "out", "--to", "timm"], "IN: no file or folder called 'nowhere.npz'"),
-        (["convert", "nowhere.npz", "out", "--to", "tim"], "--to: 'tim' is not one of"),
+        (["convert", "nowhere.npz", "out", "--to", "timm"], "SOURCE: no file or folder called 'nowhere.npz'"),
+        (["convert", ".", "out", "--to", "tim"], "--to: 'tim' is not one of"),
         (["convert", "nowhere.npz", "out"], "missing --to"),
-        (["convert"], "missing IN, OUT, --to"),
+        (["convert"], "missing SOURCE, DESTINATION, --to"),
     ],
 )
 def test_a_command_line_not_understood_exits_2_with_one_line(
@@ -63,7 +64,7 @@ def test_a_command_line_not_understood_exits_2_with_one_line(
         (["descibe"], "did you mean describe?"),
         (["zzz"], "vitlab --help lists the verbs"),
         (["describe", "ViT-B/16", "--imagesize", "3"], "did you mean --image-size?"),
-        (["convert", "a", "b", "--to", "tim"], "did you mean timm?"),
+        (["convert", ".", "b", "--to", "tim"], "did you mean timm?"),
         (["describe", "ViT-X/16"], "did you mean"),
     ],
 )
@@ -82,7 +83,7 @@ def test_a_refusal_of_the_library_exits_1_with_its_message_and_hint(capsys: pyte
 def test_long_words_are_told_whole(capsys: pytest.CaptureFixture[str]) -> None:
     name = "x" * 300 + ".npz"
     _, lines = told(capsys, ["convert", name, "out", "--to", "timm"])
-    assert lines[0] == f"error: IN: no file or folder called '{name}'"
+    assert lines[0] == f"error: SOURCE: no file or folder called '{name}'"
 
 
 def test_a_name_with_control_characters_stays_on_one_line_and_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,36 +93,50 @@ def test_a_name_with_control_characters_stays_on_one_line_and_is_escaped(capsys:
     assert "\x1b" not in lines[0]
 
 
-@pytest.fixture
-def verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A verb `probe` whose module a test writes to the returned file."""
-    monkeypatch.setitem(cli.VERBS, "probe", ("a verb for tests", "probe_verb"))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "probe_verb", raising=False)
-    return tmp_path / "probe_verb.py"
+def failing(fault: BaseException) -> Callable[[], None]:
+    """A verb that fails."""
+
+    def probe() -> None:
+        """Fail."""
+        raise fault
+
+    return probe
 
 
-def test_ctrl_c_is_one_line_and_exit_130(verb: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    verb.write_text("def run(words): raise KeyboardInterrupt")
+def test_ctrl_c_is_one_line_and_exit_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(cli.VERBS, "probe", failing(KeyboardInterrupt()))
     assert told(capsys, ["probe"]) == (130, ["interrupted"])
 
 
-def test_a_bug_is_not_dressed_up_as_an_error_of_the_user(verb: Path) -> None:
-    verb.write_text("def run(words): raise ZeroDivisionError('bug')")
-    with pytest.raises(ZeroDivisionError):
+@pytest.mark.parametrize("bug", [ZeroDivisionError("bug"), BrokenPipeError("some socket")])
+def test_a_bug_is_not_dressed_up_as_an_error_of_the_user(bug: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.VERBS, "probe", failing(bug))
+    with pytest.raises(type(bug)):
         cli.main(["probe"])
 
 
-def test_a_broken_pipe_that_is_not_our_output_is_a_bug_to_be_seen(verb: Path) -> None:
-    verb.write_text("def run(words): raise BrokenPipeError('some socket')")
-    with pytest.raises(BrokenPipeError):
-        cli.main(["probe"])
-
-
-def test_an_error_without_a_hint_prints_no_hint_line(verb: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    verb.write_text("from vitlab.errors import ConfigError\ndef run(words): raise ConfigError('width=0 is too small')")
+def test_an_error_without_a_hint_prints_no_hint_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(cli.VERBS, "probe", failing(ConfigError("width=0 is too small")))
     assert told(capsys, ["probe"]) == (1, ["error: width=0 is too small"])
-    assert issubclass(ConfigError, Exception)
+
+
+def test_a_parameter_is_named_as_the_command_line_spells_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(cli.VERBS, "probe", failing(UsageError("`image_size` is missing", hint="or leave `start` out")))
+    assert told(capsys, ["probe"]) == (2, ["error: --image-size is missing", "hint: or leave --from out"])
+
+
+def test_a_strict_verb_shows_what_it_found_and_then_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = DataError("2 problems")
+    fault.result = Facts({"problems": 2})
+    monkeypatch.setitem(cli.VERBS, "probe", failing(fault))
+    assert cli.main(["probe"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "problems  2\n"
+    assert captured.err == "error: 2 problems\n"
 
 
 def vitlab(*words: str, stdout: int, unbuffered: str) -> subprocess.CompletedProcess[str]:
@@ -156,12 +171,20 @@ def test_output_that_cannot_be_written_is_an_error_not_a_traceback(unbuffered: s
     assert done.stderr.splitlines() == ["error: cannot write the output: no space left on the device"]
 
 
-def test_ctrl_c_in_a_real_process_leaves_one_line_and_130(tmp_path: Path) -> None:
-    (tmp_path / "probe_verb.py").write_text(
-        "import sys, time\ndef run(words):\n    print('ready', flush=True)\n    time.sleep(60)\n"
-    )
-    start = "import vitlab.cli.main as cli; cli.VERBS['probe'] = ('', 'probe_verb'); raise SystemExit(cli.main(['probe']))"
-    with processes.started([sys.executable, "-c", start], cwd=tmp_path) as process:
+def test_ctrl_c_in_a_real_process_leaves_one_line_and_130() -> None:
+    start = """
+import time
+import vitlab.cli.main as cli
+
+def probe() -> None:
+    "Wait."
+    print("ready", flush=True)
+    time.sleep(60)
+
+cli.VERBS["probe"] = probe
+raise SystemExit(cli.main(["probe"]))
+"""
+    with processes.started([sys.executable, "-c", start]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)

@@ -24,7 +24,9 @@ def command(*words: str) -> str:
     return f"from vitlab.cli.main import main\nassert main({list(words)!r}) == 0"
 
 
-@pytest.mark.parametrize("module", ["vitlab", "vitlab.errors", "vitlab.config", "vitlab.cli.main", "vitlab.models.cost"])
+@pytest.mark.parametrize(
+    "module", ["vitlab", "vitlab.api", "vitlab.errors", "vitlab.config", "vitlab.cli.main", "vitlab.models.cost"]
+)
 def test_importing_a_light_module_leaves_the_heavy_ones_out(module: str) -> None:
     assert loaded_by(f"import {module}").isdisjoint(HEAVY)
 
@@ -36,12 +38,17 @@ def test_help_and_version_need_not_even_the_argument_parser(words: tuple[str, ..
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_help_page_of_a_verb_leaves_the_heavy_modules_out(verb: str) -> None:
-    assert loaded_by(command(verb, "--help")).isdisjoint(HEAVY)
+    assert loaded_by(command(*verb.split(), "--help")).isdisjoint(HEAVY)
 
 
 @pytest.mark.parametrize("name", ["ViT-B/16", "R50+ViT-B/16", "BiT-R152x4"])
 def test_describing_a_variant_leaves_the_heavy_modules_out(name: str) -> None:
     assert loaded_by(command("describe", name)).isdisjoint({*HEAVY, "typeguard"})
+
+
+def test_a_function_of_the_front_door_is_found_without_the_heavy_modules() -> None:
+    statements = "import vitlab\nassert callable(vitlab.predict)\nassert 'ViT-B/16' in vitlab.list_models('vit*')\ndir(vitlab)"
+    assert loaded_by(statements).isdisjoint({*HEAVY, "tyro"})
 
 
 def test_a_module_that_does_import_torch_is_seen() -> None:

@@ -67,9 +67,12 @@ def logged() -> Iterator[None]:
 
 @contextmanager
 def bar(*, of_bytes: bool = False) -> Iterator[ProgressCallback]:
-    """A progress callback: bars on a terminal, which go away when the block ends; elsewhere a line every ten seconds."""
+    """A progress callback: bars on a terminal, which go away when the block ends; elsewhere a line every ten seconds.
+
+    `of_bytes`: bytes are counted, as of a download, which also gets a line when it begins.
+    """
     if not sys.stderr.isatty():
-        yield _Lines()
+        yield _Lines(begin=of_bytes)
         return
     from rich.console import Console
     from rich.progress import (
@@ -113,11 +116,14 @@ def bar(*, of_bytes: bool = False) -> Iterator[ProgressCallback]:
 class _Lines:
     """A line every ten seconds: what is done, how much of it, and of how much."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, begin: bool) -> None:
+        self._begin = begin
         self._last: dict[str, float] = {}
 
     def __call__(self, description: str, done: int, total: int | None) -> None:
         now = time.monotonic()
+        if self._begin and description not in self._last:
+            note(description)
         if now - self._last.setdefault(description, now) >= _LINE_EVERY:
             self._last[description] = now
             note(f"{description}: {done:,}" + (f" of {total:,} ({100 * done // total} %)" if total else ""))

@@ -17,6 +17,7 @@ from typing import Any
 
 from vitlab import __version__, api
 from vitlab.cli import console
+from vitlab.cli.docstrings import summary
 from vitlab.errors import UsageError, VitlabError, did_you_mean
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -124,9 +125,10 @@ def _run(verb: str, words: list[str]) -> int:
             result = function(**arguments, **({"progress": progress} if takes else {}))
         if verb == "train":
             result = result.run_to_end()
-    if os.environ.get("RANK", "0") == "0" and verb != "predict":
+    code = _ENDINGS.get(getattr(result, "reason", None) or "", 0)
+    if code == 0 and verb != "predict" and os.environ.get("RANK", "0") == "0":
         console.show(result, as_json=as_json)
-    return _ENDINGS.get(getattr(result, "reason", None) or "", 0)
+    return code
 
 
 def _to_stdout(arguments: dict[str, Any], as_json: bool) -> None:
@@ -151,8 +153,6 @@ def _to_stdout(arguments: dict[str, Any], as_json: bool) -> None:
 
 
 def _help(group: str | None = None) -> str:
-    from vitlab.cli.options import summary
-
     chosen = {verb.removeprefix(f"{group} "): summary(run) for verb, run in VERBS.items() if verb.partition(" ")[1] == "" or group}
     if group is not None:
         chosen = {verb: text for verb, text in chosen.items() if f"{group} {verb}" in VERBS}

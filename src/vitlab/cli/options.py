@@ -23,6 +23,7 @@ import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from vitlab import api
+from vitlab.cli import docstrings
 from vitlab.config import data, renamed
 from vitlab.config.run import RunConfig
 from vitlab.config.train import Precision, Strategy
@@ -243,9 +244,11 @@ def _arguments(function: Callable[..., Any]) -> type:
     )
     helps = documentation(function)
     fields = [_field(one, _kind(hints[one.name]), *helps[one.name]) for one in asked]
-    fields.append(("json", Annotated[bool, tyro.conf.arg(name="json", help="print JSON")], field(default=False)))
+    fields.append(
+        ("json", Annotated[bool, tyro.conf.arg(name="json", help="print JSON", help_behavior_hint="")], field(default=False))
+    )
     made = make_dataclass(function.__name__, fields, kw_only=True)
-    made.__doc__ = description(function)
+    made.__doc__ = docstrings.description(function)
     return made
 
 
@@ -273,38 +276,14 @@ def _field(parameter: inspect.Parameter, kind: Any, text: str, unset: str | None
     return parameter.name, Annotated[shape, tyro.conf.Positional] if by_place else shape, value
 
 
-def description(function: Callable[..., Any]) -> str:
-    """What a verb does: the docstring without its arguments and what is returned."""
-    text = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:")[0]
-    return "\n\n".join(part for part in text.strip().split("\n\n") if not part.startswith("Returns"))
-
-
-def summary(function: Callable[..., Any]) -> str:
-    """The first sentence, for a list of verbs."""
-    first = description(function).split("\n\n")[0].replace("\n", " ")
-    return re.split(r"(?<=[a-z)])[.:] ", first, maxsplit=1)[0].rstrip(".")
-
-
 def documentation(function: Callable[..., Any]) -> dict[str, tuple[str, str | None]]:
     """Parameter -> its help, and what leaving it out means if that is said as `(default: ...)`.
 
     Parameters that several functions share are documented at `predict` and `finetune`.
     """
     first, second = (api.finetune, api.predict) if "lr" in inspect.signature(function).parameters else (api.predict, api.finetune)
-    found = {**_documented(second), **_documented(first), **_documented(function)}
+    found = {**docstrings.arguments(second), **docstrings.arguments(first), **docstrings.arguments(function)}
     return {one.name: found[one.name] for one in parameters(function)}
-
-
-def _documented(function: Callable[..., Any]) -> dict[str, tuple[str, str | None]]:
-    section = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:\n")[2]
-    found: dict[str, tuple[str, str | None]] = {}
-    for entry in re.split(r"\n(?= {4}\w)", section):
-        name, colon, text = entry.strip().partition(":")
-        if colon:
-            text = " ".join(text.split())
-            match = re.fullmatch(r"(.*?) ?\(default: (.*)\)", text)
-            found[name] = (match[1], match[2]) if match else (text, None)
-    return found
 
 
 # --- parsing, and errors in one line ------------------------------------------------------------------------------------------
@@ -383,7 +362,8 @@ def _usage_error(box: str, arguments: type, words: Sequence[str], verb: str) -> 
         return UsageError(f"unexpected argument {first!r}", hint=ways)
     if match := re.match(r"Missing value for argument '(.+?)'", text):
         return UsageError(f"{match[1]} needs a value", hint=ways)
-    return UsageError(text.removeprefix("Error parsing "), hint=ways)
+    text, _, near = text.removeprefix("Error parsing ").partition("; did you mean ")
+    return UsageError(text, hint=f"did you mean {near}" if near else ways)
 
 
 def _options(arguments: type, verb: str) -> list[str]:

@@ -21,7 +21,7 @@ from vitlab.config.run import RunConfig
 from vitlab.config.serialize import to_json
 from vitlab.errors import TrainingError
 from vitlab.io.display import Block, Displayed
-from vitlab.recipes.reasons import model_said
+from vitlab.recipes.reasons import model_in_words
 from vitlab.training.events import Finished, Reason
 from vitlab.training.run_folder import RunDirectory
 
@@ -109,7 +109,7 @@ class Run(Displayed):
         if self.plan is not None:
             return [self._planned(self.plan) | {"total_seconds": _said(self._total(self.plan))}]
         if not self.trials:
-            return [self._ended(self.metrics)]
+            return [self._unfinished_sweep() if self.runs > 1 else self._ended(self.metrics)]
         return [self._trials(), self._ended(self.metrics) | {"sweep": str(self.path.parent / "sweep.json")}]
 
     def to_json(self) -> dict[str, Any]:
@@ -119,13 +119,16 @@ class Run(Displayed):
             return {**told, "notes": list(self.plan.notes), "run": to_json(self.config)}
         ended = self._ended({"metrics": dict(self.metrics)}) | {"notes": list(self.notes)}
         if not self.trials:
-            return ended
+            return self._unfinished_sweep() if self.runs > 1 else ended
         return {
             "trials": self._trials(),
             "lr": self.config.train.optimizer.lr,
             **ended,
             "sweep": str(self.path.parent / "sweep.json"),
         }
+
+    def _unfinished_sweep(self) -> dict[str, Any]:
+        return {"recipe": self.config.name, "ended": self.reason, "sweep": str(self.path)}
 
     def _ended(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         stopped = self.reason not in ("finished", "patience")
@@ -155,7 +158,7 @@ class Run(Displayed):
         assert isinstance(counted, dict)
         return {
             "recipe": self.config.name,
-            "model": model_said(self.config.model),
+            "model": model_in_words(self.config.model),
             "start": self.config.start,
             "out": str(self.path),
             "image_size": list(self.config.model.image_size),
@@ -295,6 +298,7 @@ class EventStream(Iterator["SweepEvent"]):
             evaluated_on=self._final_split if trials else config.data.evaluate_split,
             notes=self._notes,
             trials=trials,
+            runs=len(self._rates) + 1,
         )
 
     def _swept(self, swept: SweepFinished) -> Run:
