@@ -91,7 +91,7 @@ def test_each_override_can_be_left_out() -> None:
     assert all(field.default is None for field in fields(Overrides))
 
 
-@pytest.mark.parametrize("words", ["100 classes", "ViT-Mini/8 from random values", "781 steps of 128 images, 1 epoch", "adamw"])
+@pytest.mark.parametrize("words", ["100 classes", "ViT-Mini/8 from scratch", "781 steps of 128 images, 1 epoch", "adamw"])
 def test_a_run_is_explained_in_sentences(words: str) -> None:
     from vitlab.recipes.own import STROKES
 
@@ -111,7 +111,7 @@ def test_images_that_grow_are_said_with_their_sizes() -> None:
     run = recipe("small-data", overrides, data=data)
     assert run.train.progressive_resizing
     assert any(
-        "growing images: 24 x 24 at first, 32 x 32 from 75 % of the steps on" in sentence
+        "progressive resizing: 24 x 24 at first, 32 x 32 after 75 % of the steps" in sentence
         for sentence in reasons(run, facts, overrides)
     )
     still = replace(run, train=replace(run.train, progressive_resizing=()))

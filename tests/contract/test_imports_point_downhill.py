@@ -1,69 +1,109 @@
-"""errors <- config <- {data, model, objective} <- checkpoint <- ... <- cli: an import only ever points to the left."""
+"""Imports point downhill, from folder to folder and inside data, checkpoints, training and inference.
+
+errors <- io <- config <- recipes <- {data, models, objective} <- checkpoints <- inference <- evaluation <- training
+<- {interpretation, exporters} <- reports <- studies <- serving <- {api, cli}
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-# The places that share a step do not import each other.
+# Folders of one step do not import each other. The root's __init__ and api.py load names lazily, so they stand at the top.
 STEPS: tuple[frozenset[str], ...] = (
-    frozenset({"vitlab"}),  # the package's own __init__: a docstring and the version
     frozenset({"errors"}),
+    frozenset({"io"}),
     frozenset({"config"}),
-    frozenset({"data", "model", "objective"}),
-    frozenset({"checkpoint"}),
-    frozenset({"predict"}),
-    frozenset({"evaluate"}),
-    frozenset({"train"}),
-    frozenset({"inspect", "export"}),
-    frozenset({"study"}),
-    frozenset({"serve"}),
+    frozenset({"recipes"}),
+    frozenset({"data", "models", "objective"}),
+    frozenset({"checkpoints"}),
+    frozenset({"inference"}),
+    frozenset({"evaluation"}),
+    frozenset({"training"}),
+    frozenset({"interpretation", "exporters"}),
+    frozenset({"reports"}),
+    frozenset({"studies"}),
+    frozenset({"serving"}),
+    frozenset({"api"}),
     frozenset({"cli"}),
     frozenset({"__main__"}),
 )
 STEP_OF = {place: step for step, places in enumerate(STEPS) for place in places}
+NO_CYCLES = ("data", "checkpoints", "training", "inference")
 
 
 def modules_named(tree: ast.Module) -> Iterator[str]:
-    """Every module of vitlab a file imports, wherever in it, and every one it names in a string to import it later."""
+    """What a file imports of vitlab, at any level, and every module that it names in a string; `vitlab.a.b` for a name b of a."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 yield from (name.name for name in names)
-            case ast.ImportFrom(module=module, names=names, level=0) if module == "vitlab":
-                yield from (f"vitlab.{name.name}" for name in names if not name.name.startswith("__"))
-            case ast.ImportFrom(module=str() as module, level=0):
-                yield module
+            case ast.ImportFrom(module=str() as module, names=names, level=0):
+                yield from (f"{module}.{name.name}" for name in names)
             case ast.ImportFrom(level=level) if level > 0:
                 raise AssertionError(f"line {node.lineno}: a relative import hides where it points")
             case ast.Constant(value=str() as text) if re.fullmatch(r"vitlab(\.[a-z_0-9]+)+", text):
                 yield text
 
 
-def uphill_imports(package: Path) -> list[str]:
-    """`file: what it imports`, for each import that does not point to an earlier step or to its own place."""
-    wrong = []
+def imports_of(package: Path) -> dict[str, set[str]]:
+    """Module -> what it imports of vitlab; a package's __init__ has the package's name."""
+    found = {}
     for file in sorted(package.rglob("*.py")):
         parts = file.relative_to(package).with_suffix("").parts
-        place = "vitlab" if parts == ("__init__",) else parts[0]
-        assert place in STEP_OF, f"{file.relative_to(package)}: where in the order does {place!r} stand?"
-        for module in modules_named(ast.parse(file.read_text(encoding="utf-8"))):
-            root, *rest = module.split(".")
-            target = rest[0] if rest else root
-            if root != "vitlab" or target == place:
+        name = ".".join(("vitlab", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+        named = modules_named(ast.parse(file.read_text(encoding="utf-8")))
+        found[name] = {module for module in named if module.startswith("vitlab.")}
+    return found
+
+
+def uphill_imports(package: Path) -> list[str]:
+    """`module: what it imports` for each import that points neither to an earlier step nor into its own folder."""
+    wrong = []
+    for name, modules in imports_of(package).items():
+        if name == "vitlab":  # the front door, which may name everything, lazily
+            continue
+        place = name.split(".")[1]
+        assert place in STEP_OF, f"{name}: where in the order does {place!r} stand?"
+        for module in modules:
+            target = module.split(".")[1]
+            if target == place or target.startswith("__"):
                 continue
-            assert target in STEP_OF, f"{file.relative_to(package)} imports {module}, which is nowhere in the order"
-            if STEP_OF[target] >= STEP_OF[place]:
-                wrong.append(f"{file.relative_to(package)}: {module}")
-    return wrong
+            # What is no folder is a function of the front door, which stands above all folders.
+            if STEP_OF.get(target, len(STEPS)) >= STEP_OF[place]:
+                wrong.append(f"{name}: {module}")
+    return sorted(wrong)
+
+
+def cycle_in(package: Path, folder: str) -> list[str]:
+    """Modules of a folder that import each other in a circle, function-level imports included; empty if there are none."""
+    imports = imports_of(package)
+    inside = {name for name in imports if f"{name}.".startswith(f"vitlab.{folder}.")}
+    graph = {name: {module_of(imported, inside) for imported in imports[name]} - {None, name} for name in inside}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def module_of(imported: str, modules: set[str]) -> str | None:
+    """The module that holds what is imported: itself, or the one before its last dot."""
+    return next((name for name in (imported, imported.rpartition(".")[0]) if name in modules), None)
 
 
 def test_every_import_of_the_package_points_downhill(checkout: Path) -> None:
     assert uphill_imports(checkout / "src" / "vitlab") == []
+
+
+@pytest.mark.parametrize("folder", NO_CYCLES)
+def test_the_files_of_a_folder_import_each_other_in_no_circle(checkout: Path, folder: str) -> None:
+    assert cycle_in(checkout / "src" / "vitlab", folder) == []
 
 
 @pytest.mark.parametrize(
@@ -71,16 +111,28 @@ def test_every_import_of_the_package_points_downhill(checkout: Path) -> None:
     [
         "from vitlab.training import train",
         "import vitlab.cli.main",
-        "from vitlab import predict",
+        "from vitlab import predict",  # a function of the front door
+        "from vitlab import inference",
         "def f():\n    from vitlab.checkpoints import load",
-        "from vitlab.data.dataset import Folder",  # beside model, not below it
-        "import importlib\nimportlib.import_module('vitlab.evaluation.knn')",
+        "from vitlab.data.dataset import Folder",  # beside models, not below
+        "import importlib\nimportlib.import_module('vitlab.evaluation.frozen')",
     ],
 )
 def test_an_import_that_points_uphill_or_sideways_is_found(tmp_path: Path, line: str) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "vit.py").write_text(f"from vitlab.config import variant\nfrom vitlab.models import mlp\n{line}\n")
-    assert len(uphill_imports(tmp_path)) == 1
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "vit.py").write_text(f"from vitlab.config import variant\nfrom vitlab.models import position\n{line}\n")
+    assert uphill_imports(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["from vitlab.data.a import x", "from vitlab.data import a", "def f():\n    import vitlab.data.a"])
+def test_a_circle_inside_a_folder_is_found(tmp_path: Path, line: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "__init__.py").write_text("from vitlab.data.a import x\n")
+    (tmp_path / "data" / "a.py").write_text("from vitlab.data import b\n")
+    (tmp_path / "data" / "b.py").write_text("")
+    assert cycle_in(tmp_path, "data") == []
+    (tmp_path / "data" / "b.py").write_text(f"{line}\n")
+    assert cycle_in(tmp_path, "data")
 
 
 def test_a_new_place_must_be_given_its_step(tmp_path: Path) -> None:

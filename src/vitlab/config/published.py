@@ -1,4 +1,4 @@
-"""What others have published of the models here: accuracy on ImageNet, multiply-adds, speed on a GPU; each with its source."""
+"""Published numbers of the models: accuracy on ImageNet, multiply-adds, speed on a GPU; each with its source."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from vitlab.config.model import ModelConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A row of somebody's table: percent of ImageNet's validation images told right, and what the model had learned from.
+    """A row of a published table: top-1 accuracy on ImageNet's validation split in percent, and the training data.
 
-    `gmacs` is as printed there, in thousands of millions; `rate` images/s on one V100 GPU; None where the table has no such
-    column.
+    `gmacs` is in billions, as printed; `images_per_sec` is on one V100 GPU. None if the table has no such column.
     """
 
     top1: float
-    learned: str
+    trained_on: str
     source: str
     gmacs: float | None = None
-    rate: float | None = None
+    images_per_sec: float | None = None
 
 
 _SWIN = "Liu et al. 2021, Swin Transformer, Table 1"
@@ -34,17 +33,23 @@ _NOISY = "Xie et al. 2020, Table 2"
 _1K, _21K = "ImageNet-1k", "ImageNet-21k, then 1k"
 
 
-def _both(one: float | None, more: float | None, gmacs: float, rate: float | None, source: str) -> tuple[Published, ...]:
-    """Rows of one model after ImageNet-1k alone and after ImageNet-21k, where there are both."""
-    learned = ((one, _1K), (more, _21K))
-    return tuple(Published(top1=top1, learned=told, source=source, gmacs=gmacs, rate=rate) for top1, told in learned if top1)
+def _both(one: float | None, more: float | None, gmacs: float, images_per_sec: float | None, source: str) -> tuple[Published, ...]:
+    """Rows of one model after ImageNet-1k alone and after ImageNet-21k."""
+    scores = ((one, _1K), (more, _21K))
+    return tuple(
+        Published(top1=top1, trained_on=data, source=source, gmacs=gmacs, images_per_sec=images_per_sec)
+        for top1, data in scores
+        if top1
+    )
 
 
-def _one(top1: float, learned: str, source: str, *, gmacs: float | None = None, rate: float | None = None) -> tuple[Published, ...]:
-    return (Published(top1=top1, learned=learned, source=source, gmacs=gmacs, rate=rate),)
+def _one(
+    top1: float, trained_on: str, source: str, *, gmacs: float | None = None, images_per_sec: float | None = None
+) -> tuple[Published, ...]:
+    return (Published(top1=top1, trained_on=trained_on, source=source, gmacs=gmacs, images_per_sec=images_per_sec),)
 
 
-# (name, image size) -> the rows that are quoted. Rates are those of the ConvNeXt paper, which measured both families alike.
+# (name, image size) -> the rows that are quoted. Speeds are those of the ConvNeXt paper, which measured both families alike.
 PUBLISHED: dict[tuple[str, int], tuple[Published, ...]] = {
     ("Swin-T", 224): _both(81.3, None, 4.5, 757.9, _SWIN),
     ("Swin-S", 224): _both(83.0, None, 8.7, 436.7, _SWIN),
@@ -73,8 +78,8 @@ PUBLISHED: dict[tuple[str, int], tuple[Published, ...]] = {
     ("R26+ViT-S/32", 384): _one(83.85, _21K, _AUGREG),
     ("R50+ViT-L/32", 384): _one(85.99, _21K, _AUGREG),
     ("ViT-Ti/16", 224): _one(72.2, _1K, _DEIT),
-    ("ViT-S/16", 224): _one(79.8, _1K, _DEIT, rate=978.5),
-    ("ViT-B/16", 224): _one(81.8, _1K, _DEIT, rate=302.1),
+    ("ViT-S/16", 224): _one(79.8, _1K, _DEIT, images_per_sec=978.5),
+    ("ViT-B/16", 224): _one(81.8, _1K, _DEIT, images_per_sec=302.1),
     ("EfficientNet-B0", 224): _one(77.1, _1K, _EFFICIENT, gmacs=0.39),
     ("EfficientNet-B1", 240): _one(79.1, _1K, _EFFICIENT, gmacs=0.70),
     ("EfficientNet-B2", 260): _one(80.1, _1K, _EFFICIENT, gmacs=1.0),
@@ -88,6 +93,6 @@ PUBLISHED: dict[tuple[str, int], tuple[Published, ...]] = {
 
 
 def published(config: ModelConfig) -> tuple[Published, ...]:
-    """What is published of this model at its image size, perhaps nothing."""
+    """The published rows of this model at its image size; empty if there are none."""
     name, (height, width) = config.name, config.image_size
     return () if name is None or height != width else PUBLISHED.get((name, height), ())

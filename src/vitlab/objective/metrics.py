@@ -1,6 +1,6 @@
-"""How well a classifier does: pure functions of what it said and what was right.
+"""Metrics of a classifier: accuracy, calibration, average precision, confidence intervals. Pure functions of arrays.
 
-Axes: N images, C classes, K chosen classes, R resamples. Arrays in, numbers out; nothing here needs a model.
+Axes: N images, C classes, K predicted classes, R resamples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_AT_ONCE = 1 << 22  # logits worked on at a time: 50,000 images of 1,000 classes need not be in memory twice in double precision
+_AT_ONCE = 1 << 22  # logits converted to double precision at a time, so that 50,000 x 1,000 of them are not copied at once
 
 
 def log_softmax(logits_NC: NDArray[np.floating]) -> Floats:
@@ -29,7 +29,7 @@ def log_softmax(logits_NC: NDArray[np.floating]) -> Floats:
 
 
 def top_classes(logits_NC: NDArray[np.floating], k: int) -> Ints:
-    """The k classes with the largest logits, best first; of equals the lower number first."""
+    """The k classes with the largest logits, best first; the lower class number first among equals."""
     return np.argsort(-np.asarray(logits_NC), axis=-1, kind="stable")[:, :k].astype(np.int64)
 
 
@@ -40,7 +40,7 @@ def hits(logits_NC: NDArray[np.floating], labels_N: Ints, k: int = 1) -> Bools:
 
 
 def ranks(logits_NC: NDArray[np.floating], labels_N: Ints) -> Ints:
-    """How many classes stand before the right one, 0 to C - 1 by the order of `top_classes`; C where a logit is not a number."""
+    """How many classes rank above the right one, 0 to C - 1 in the order of `top_classes`; C if a logit is not a number."""
     rank_N = np.empty(len(labels_N), np.int64)
     for rows, logits in _parts(logits_NC):
         right_R1 = np.asarray(labels_N)[rows, None]
@@ -57,14 +57,14 @@ def real_hits(logits_NC: NDArray[np.floating], labels: Sequence[Sequence[int]]) 
 
 
 def confusion(labels_N: Ints, chosen_N: Ints, classes: int) -> Ints:
-    """Counts (right class, chosen class)."""
+    """Counts (right class, predicted class)."""
     counts = np.zeros((classes, classes), np.int64)
     np.add.at(counts, (np.asarray(labels_N), np.asarray(chosen_N)), 1)
     return counts
 
 
 def per_class_accuracy(confusion_CC: Ints) -> Floats:
-    """Share of each class's images that were recognised; nan for a class without images."""
+    """The accuracy on the images of each class; nan for a class without images."""
     totals_C = confusion_CC.sum(1)
     with np.errstate(invalid="ignore"):
         return np.where(totals_C > 0, np.diag(confusion_CC) / np.maximum(totals_C, 1), np.nan)
@@ -84,14 +84,14 @@ def negative_log_likelihood(logits_NC: NDArray[np.floating], labels_N: Ints) -> 
 
 
 def sigmoid_losses(logits_NC: NDArray[np.floating], right_NC: NDArray[np.floating] | Bools) -> Floats:
-    """For images of several classes: minus the log-probability of the yes or no of every class, summed, in nats."""
+    """For multi-label images: the binary cross-entropy summed over classes, in nats."""
     wide_NC = np.asarray(logits_NC, np.float64)
     each_NC: Floats = np.logaddexp(0, wide_NC) - wide_NC * np.asarray(right_NC, np.float64)
     return np.asarray(each_NC.sum(-1))
 
 
 def confidences(logits_NC: NDArray[np.floating]) -> Floats:
-    """The probability of the likeliest class of each image."""
+    """The largest probability of each image."""
     chance_N = np.empty(len(logits_NC), np.float64)
     for rows, logits in _parts(logits_NC):
         chance_N[rows] = np.exp(log_softmax(logits).max(-1))
@@ -109,12 +109,12 @@ class Calibration:
 
 
 def calibration(logits_NC: NDArray[np.floating], labels_N: Ints, *, bins: int = 15) -> Calibration:
-    """How far the confidence in the chosen class is from how often it is right; empty bins give nan."""
+    """Confidence in the predicted class against its accuracy; empty bins are nan."""
     return calibration_of(confidences(logits_NC), ranks(logits_NC, labels_N) == 0, bins=bins)
 
 
 def calibration_of(chance_N: Floats, right_N: Bools, *, bins: int = 15) -> Calibration:
-    """The same of confidences, 0 to 1, and whether each choice was right."""
+    """The same from confidences, 0 to 1, and whether each prediction is correct."""
     bin_N = np.minimum((chance_N * bins).astype(int), bins - 1)
     count = np.bincount(bin_N, minlength=bins)
     with np.errstate(invalid="ignore"):
@@ -126,8 +126,8 @@ def calibration_of(chance_N: Floats, right_N: Bools, *, bins: int = 15) -> Calib
 
 
 def temperature(logits_NC: NDArray[np.floating], labels_N: Ints) -> float:
-    """The divisor of the logits that makes the right classes likeliest, found between 0.01 and 100 (Guo et al. 2017)."""
-    low, high = 0.01, 100.0  # of the inverse temperature, in which the likelihood has one peak
+    """The temperature that minimises the loss, between 0.01 and 100 (Guo et al. 2017): divide the logits by it."""
+    low, high = 0.01, 100.0  # of the inverse temperature, in which the likelihood has a single peak
     inverse = 1.0
     for _ in range(100):
         slope, bend = _slope_and_bend(logits_NC, labels_N, inverse)
@@ -141,7 +141,7 @@ def temperature(logits_NC: NDArray[np.floating], labels_N: Ints) -> float:
 
 
 def _slope_and_bend(logits_NC: NDArray[np.floating], labels_N: Ints, inverse: float) -> tuple[float, float]:
-    """First and second derivative of the summed loss by the inverse temperature: mean and variance of the logits, as chosen."""
+    """First and second derivative of the summed loss by the inverse temperature."""
     slope = bend = 0.0
     for rows, logits in _parts(logits_NC):
         wide_RC = np.asarray(logits, np.float64)
@@ -163,7 +163,7 @@ def bootstrap(
     resamples: int = 1000,
     level: float = 0.95,
 ) -> tuple[float, float]:
-    """The interval that holds the mean of `values_N` at that level, by resampling images with replacement.
+    """The confidence interval of the mean of `values_N` at that level, by resampling images with replacement.
 
     `statistic` maps resampled values (R, N) to one number each (R,); the mean unless given.
     """
@@ -182,27 +182,27 @@ def bootstrap(
 
 
 def average_precision(scores_N: NDArray[np.floating], right_N: Bools) -> float:
-    """Area under precision against recall, as steps: the ranking quality of one class of a multi-label set; nan without a yes."""
+    """The area under the precision-recall curve of one class, as steps; nan if no image has the class."""
     right_N = np.asarray(right_N, bool)
     if not right_N.any():
         return float("nan")
     order = np.argsort(-np.asarray(scores_N), kind="stable")
     scores, right = np.asarray(scores_N)[order], right_N[order]
-    ends = np.append(np.flatnonzero(scores[1:] != scores[:-1]), len(scores) - 1)  # equal scores stand or fall together
+    ends = np.append(np.flatnonzero(scores[1:] != scores[:-1]), len(scores) - 1)  # equal scores count together
     found = np.cumsum(right)[ends]
     precision, recall = found / (ends + 1), found / right.sum()
     return float((np.diff(recall, prepend=0.0) * precision).sum())
 
 
 def mean_average_precision(scores_NC: NDArray[np.floating], right_NC: Bools) -> float:
-    """The mean of `average_precision` over the classes that have an image; nan where none has."""
+    """The mean of `average_precision` over the classes that have an image; nan if none has."""
     each = [average_precision(scores_N, right_N) for scores_N, right_N in zip(scores_NC.T, np.asarray(right_NC).T, strict=True)]
     known = [value for value in each if not np.isnan(value)]
     return float(np.mean(known)) if known else float("nan")
 
 
 def _parts(logits_NC: NDArray[np.floating]) -> Iterator[tuple[slice, NDArray[np.floating]]]:
-    """Rows a part at a time, with their place."""
+    """Blocks of rows with their slices."""
     count, classes = logits_NC.shape
     step = max(1, _AT_ONCE // max(classes, 1))
     for start in range(0, count, step):

@@ -1,8 +1,14 @@
-"""Pre-training as published: Table 3 and masked patch prediction of the paper, and the AugReg runs after it.
+"""The recipes of the paper and of AugReg: Tables 3 and 4 as data, and a function for each recipe.
 
-What Table 3 leaves open is from the authors' answers and code: sigmoid cross-entropy with labels smoothed by 1e-4, the hidden
-layer of the head as wide as the model, the head's bias at -10, the linear schedule's end at 1e-5, inception crops and flips.
-On other data than the published, the rules of `scale.py` apply.
+Pre-training: Table 3, masked patch prediction (app. B.1.2), and the later AugReg runs. What Table 3 leaves open is from the
+authors' answers and code: sigmoid cross-entropy with label smoothing 1e-4, a pre-training head whose hidden layer has the model's
+width, the head's bias at -10, a linear schedule that ends at 1e-5, inception crops and flips.
+
+Fine-tuning: Table 4 and app. B.1.1, each dataset with its own steps and learning rates, at 384 px with a new head of zeros. What
+they leave open is from the authors' code: inception crops and flips, test images resized to a square, and a warm-up of 500 steps
+(100 for runs of 500), counted in batches of 512.
+
+On other data than the published, the rules of `vitlab.config.scaling` apply.
 """
 
 from __future__ import annotations
@@ -21,8 +27,6 @@ from vitlab.config.vit import Position, ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.recipes.rules import fitted_model, new_model, plain_preprocess, precision_of, start_of, whole_patches, workers_of
 
-# Tables 3 and 4 of the paper as they stand there, with the size of the sets they were made for.
-
 IMAGENET = DataFacts(dataset="imagenet", images=1_281_167, classes=1000, side=400, splits=("train", "val"))
 IMAGENET21K = DataFacts(dataset="imagenet21k", images=14_197_122, classes=21_843, side=400)
 JFT = DataFacts(dataset="jft", images=303_000_000, classes=18_291, side=400)  # section 4.1: 303M images, 18k classes
@@ -34,8 +38,8 @@ VTAB = DataFacts(dataset="vtab", images=1_000, classes=100, side=256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A row of Table 3; of two numbers of epochs the larger is taken unless `epochs` overrides it."""
+class PretrainRow:
+    """A row of Table 3; of two numbers of epochs the recipe takes the larger."""
 
     models: tuple[str, ...]
     epochs: tuple[int, ...]
@@ -45,11 +49,11 @@ class Row:
     dropout: float
 
 
-def _jft(models: tuple[str, ...], lr: float, *epochs: int) -> Row:
-    return Row(models=models, epochs=epochs, lr=lr, schedule="linear", weight_decay=0.1, dropout=0.0)
+def _jft(models: tuple[str, ...], lr: float, *epochs: int) -> PretrainRow:
+    return PretrainRow(models=models, epochs=epochs, lr=lr, schedule="linear", weight_decay=0.1, dropout=0.0)
 
 
-TABLE_3: dict[str, tuple[Row, ...]] = {
+TABLE_3: dict[str, tuple[PretrainRow, ...]] = {
     "jft": (
         _jft(("ViT-B/16", "ViT-B/32"), 8e-4, 7),
         _jft(("ViT-L/32",), 6e-4, 7),
@@ -63,11 +67,11 @@ TABLE_3: dict[str, tuple[Row, ...]] = {
         _jft(("R50+ViT-L/16",), 4e-4, 7, 14),
     ),
     "imagenet21k": (
-        Row(models=("ViT-B/16", "ViT-B/32"), epochs=(90,), lr=1e-3, schedule="linear", weight_decay=0.03, dropout=0.1),
-        Row(models=("ViT-L/16", "ViT-L/32"), epochs=(30, 90), lr=1e-3, schedule="linear", weight_decay=0.03, dropout=0.1),
+        PretrainRow(models=("ViT-B/16", "ViT-B/32"), epochs=(90,), lr=1e-3, schedule="linear", weight_decay=0.03, dropout=0.1),
+        PretrainRow(models=("ViT-L/16", "ViT-L/32"), epochs=(30, 90), lr=1e-3, schedule="linear", weight_decay=0.03, dropout=0.1),
     ),
     "imagenet-scratch": (  # "ViT-*": one row for all
-        Row(
+        PretrainRow(
             models=("ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32"),
             epochs=(300,),
             lr=3e-3,
@@ -81,31 +85,31 @@ TABLE_3: dict[str, tuple[Row, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinetuneRow:
-    """A row of Table 4 with its dev split (B.1.1); `lr` is the rate without a sweep over `rates`."""
+    """A row of Table 4 with its dev split (B.1.1); `lr` is the learning rate without a sweep over `lrs`."""
 
     data: DataFacts
     steps: int
-    rates: tuple[float, ...]
+    lrs: tuple[float, ...]
     lr: float
     dev: float
 
 
-_SMALL_RATES = (0.001, 0.003, 0.01, 0.03)
+_SMALL_LRS = (0.001, 0.003, 0.01, 0.03)
 TABLE_4: dict[str, FinetuneRow] = {
-    "finetune-imagenet": FinetuneRow(data=IMAGENET, steps=20_000, rates=(0.003, 0.01, 0.03, 0.06), lr=0.03, dev=0.01),
-    "finetune-cifar10": FinetuneRow(data=CIFAR10, steps=10_000, rates=_SMALL_RATES, lr=0.01, dev=0.02),
-    "finetune-cifar100": FinetuneRow(data=CIFAR100, steps=10_000, rates=_SMALL_RATES, lr=0.03, dev=0.02),
-    "finetune-pets": FinetuneRow(data=PETS, steps=500, rates=_SMALL_RATES, lr=0.01, dev=0.1),
-    "finetune-flowers": FinetuneRow(data=FLOWERS, steps=500, rates=_SMALL_RATES, lr=0.01, dev=0.1),
-    "finetune-vtab": FinetuneRow(data=VTAB, steps=2_500, rates=(0.01,), lr=0.01, dev=0.2),
+    "finetune-imagenet": FinetuneRow(data=IMAGENET, steps=20_000, lrs=(0.003, 0.01, 0.03, 0.06), lr=0.03, dev=0.01),
+    "finetune-cifar10": FinetuneRow(data=CIFAR10, steps=10_000, lrs=_SMALL_LRS, lr=0.01, dev=0.02),
+    "finetune-cifar100": FinetuneRow(data=CIFAR100, steps=10_000, lrs=_SMALL_LRS, lr=0.03, dev=0.02),
+    "finetune-pets": FinetuneRow(data=PETS, steps=500, lrs=_SMALL_LRS, lr=0.01, dev=0.1),
+    "finetune-flowers": FinetuneRow(data=FLOWERS, steps=500, lrs=_SMALL_LRS, lr=0.01, dev=0.1),
+    "finetune-vtab": FinetuneRow(data=VTAB, steps=2_500, lrs=(0.01,), lr=0.01, dev=0.2),
 }
 
 
-def row_of(table: str, model: ModelConfig) -> tuple[Row, str | None]:
-    """The row of Table 3 for a model, and where it stands in none, the name of the listed model whose row it takes.
+def row_of(table: str, model: ModelConfig) -> tuple[PretrainRow, str | None]:
+    """The row of Table 3 for a model; if no row has it, also the name of the listed model whose row it takes.
 
-    That is the nearest in size, and of equals in size the nearest in patch; hybrids count as their ViT (B.1). What is neither a
-    ViT nor a BiT ResNet takes the first row, of the smallest ViT.
+    That is the nearest in size, then in patch size; hybrids count as their ViT (B.1). Models of other families take the first row,
+    that of the smallest ViT.
     """
     rows = TABLE_3[table]
     name = model.name
@@ -116,13 +120,13 @@ def row_of(table: str, model: ModelConfig) -> tuple[Row, str | None]:
         return rows[0], rows[0].models[0]
     listed = {other: row for row in rows for other in row.models if type(variant(other)) is type(model) and "+" not in other}
     if not listed:
-        raise ConfigError(f"Table 3 trains no ResNet on {table}", hint="its ResNets were trained on JFT: --recipe jft")
+        raise ConfigError(f"Table 3 has no ResNet for {table}", hint="its ResNets were trained on JFT: --recipe jft")
     nearest = min(listed, key=lambda other: _distance(model, variant(other)))
     return listed[nearest], nearest
 
 
 def _distance(model: ModelConfig, other: ModelConfig) -> tuple[float, float]:
-    """How many times larger or smaller, as a logarithm: the weights, then the step between patches."""
+    """The logarithm of the ratio of sizes, then of patch sizes."""
     if isinstance(model, ViTConfig) and isinstance(other, ViTConfig):
         return (
             abs(math.log(model.depth * model.width**2 / (other.depth * other.width**2))),
@@ -133,14 +137,14 @@ def _distance(model: ModelConfig, other: ModelConfig) -> tuple[float, float]:
     return abs(math.log(sum(model.blocks) / sum(other.blocks))), abs(math.log(model.width_factor / other.width_factor))
 
 
-def rates_of(recipe: str, model: ModelConfig, *, batch: int) -> tuple[float, ...]:
-    """Table 4's grid of learning rates for a recipe, by the rule of `scale.py` for another batch than 512.
+def sweep_lrs(recipe: str, model: ModelConfig, *, batch: int) -> tuple[float, ...]:
+    """Table 4's learning rates for a recipe, scaled for another batch size than 512.
 
-    0.06 was tried for ResNets and hybrids alone (B.1.1).
+    0.06 is for ResNets and hybrids only (B.1.1).
     """
     plain = isinstance(model, ViTConfig) and model.stem is None
-    rates = [rate for rate in TABLE_4[recipe].rates if not (plain and rate == 0.06)]
-    return tuple(lr_for(rate, batch=batch, reference=512, kind="sgd") for rate in rates)
+    lrs = [lr for lr in TABLE_4[recipe].lrs if not (plain and lr == 0.06)]
+    return tuple(lr_for(lr, batch=batch, reference=512, kind="sgd") for lr in lrs)
 
 
 _BATCH = 4096  # Table 3
@@ -149,8 +153,8 @@ _MASKED_STEPS = 1_000_000  # app. B.1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """A published pre-training: on `reference`, so many epochs of batches of `batch`, ...; what `scale.py` scales."""
+class Pretraining:
+    """A published pre-training run on `reference`; `vitlab.config.scaling` scales it to other data."""
 
     reference: DataFacts
     epochs: float
@@ -166,7 +170,7 @@ class Course:
 
 
 def imagenet_scratch(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """ViT from random values on ImageNet-1k: Table 3's last row, 300 epochs, cosine, weight decay 0.3, clipping at 1.
+    """ViT from scratch on ImageNet-1k: Table 3's last row, 300 epochs, cosine, weight decay 0.3, clipping at 1.
 
     Command: vitlab pretrain --recipe imagenet-scratch --model ViT-B/16 --data imagenet/ --out runs/b16
     Time: 300 epochs of B/16 are 4e19 multiply-adds, forward and back: days on eight large GPUs. Not measured here.
@@ -186,7 +190,7 @@ def imagenet21k(facts: RunFacts, overrides: Overrides) -> RunConfig:
 
 
 def jft(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """ViT, hybrids and BiT ResNets on JFT-300M, or on any large set: Table 3, 7 or 14 epochs, linear decay, weight decay 0.1.
+    """ViT, hybrids and BiT ResNets on JFT-300M, or on any large dataset: Table 3, 7 or 14 epochs, linear decay, weight decay 0.1.
 
     Command: vitlab pretrain --recipe jft --model ViT-H/14 --data shards/ --out runs/h14
     Time: Table 2 has 2,500 TPUv3-core-days for H/14 and 680 for L/16. JFT is not public. Not measured here.
@@ -202,19 +206,19 @@ def masked(facts: RunFacts, overrides: Overrides) -> RunConfig:
     Time: 1M steps of 4,096 images; the authors saw little more after 100,000. Not measured here.
     Score: B/16 then fine-tuned on ImageNet: 79.9, 2 points above training from scratch. Not run here.
     """
-    model = new_model("masked", facts, overrides, "ViT-B/16", classes=0, channels=3)  # its target is a colour
+    model = new_model("masked", facts, overrides, "ViT-B/16", classes=0, channels=3)  # the target is a colour
     if not isinstance(model, ViTConfig):
-        raise ConfigError(f"masked patch prediction needs a ViT, and this is {model.title}")
+        raise ConfigError(f"masked patch prediction needs a ViT, not {model.title}")
     epochs = _MASKED_STEPS * _BATCH / JFT.images
     # B.1.2 names no weight decay and no clipping.
-    course = Course(reference=JFT, epochs=epochs, lr=2e-4, weight_decay=0.0, clip=0.0, loss="softmax", masked=Masked())
-    return _run("masked", facts, overrides, model, course)
+    published = Pretraining(reference=JFT, epochs=epochs, lr=2e-4, weight_decay=0.0, clip=0.0, loss="softmax", masked=Masked())
+    return _run("masked", facts, overrides, model, published)
 
 
 def augreg_i1k(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """ViT on ImageNet-1k with AugReg (Steiner et al. 2021): 300 epochs, rate 1e-3, weight decay 0.1, one of seven augmentations.
+    """ViT on ImageNet-1k with AugReg (Steiner et al. 2021): 300 epochs, lr 1e-3, weight decay 0.1, one of seven augmentations.
 
-    The augmentation is `preset`, or what suits the model best by their Fig. 4.
+    The augmentation is `preset`, or the best for the model by their Fig. 4.
     Command: vitlab pretrain --recipe augreg-i1k --model ViT-S/16 --preset medium2 --data imagenet/ --out runs/s16
     Time: not measured here.
     Score: not published model by model for ImageNet-1k alone at 224 px. Not run here.
@@ -226,7 +230,7 @@ def augreg_i1k(facts: RunFacts, overrides: Overrides) -> RunConfig:
 
 
 def augreg_i21k(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """ViT on ImageNet-21k with AugReg: 300 epochs, rate 1e-3, weight decay 0.1, mean pooling, one of seven augmentations.
+    """ViT on ImageNet-21k with AugReg: 300 epochs, lr 1e-3, weight decay 0.1, mean pooling, one of seven augmentations.
 
     Command: vitlab pretrain --recipe augreg-i21k --model ViT-B/16 --preset light2 --data imagenet21k/ --out runs/b16
     Time: not measured here.
@@ -241,7 +245,7 @@ def augreg_i21k(facts: RunFacts, overrides: Overrides) -> RunConfig:
 def s16_i1k(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """The plain good baseline (Beyer et al. 2022): S/16, 90 epochs of ImageNet-1k, batch 1,024, mean pooling, fixed 2-D positions.
 
-    RandAugment (2, 10) and mixup 0.2, softmax, rate 1e-3, weight decay 0.1, 10,000 steps of warm-up.
+    RandAugment (2, 10) and mixup 0.2, softmax, lr 1e-3, weight decay 0.1, 10,000 steps of warm-up.
     Command: vitlab pretrain --recipe s16-i1k --data imagenet/ --out runs/s16
     Time: 6 to 7 hours on a TPU v3-8 by its authors. Not measured here.
     Score: 76.5 top-1 by its authors. Not run here.
@@ -251,11 +255,11 @@ def s16_i1k(facts: RunFacts, overrides: Overrides) -> RunConfig:
         position = Position(kind="sincos-2d")
         model = replace(model, pool="mean", class_token=False, position=position, representation_width=model.width)
     augment = replace(augreg("light2"), interpolation="tf-bilinear")
-    course = Course(reference=IMAGENET, epochs=90, lr=1e-3, weight_decay=0.1, batch=1024, loss="softmax", augment=augment)
-    return _run("s16-i1k", facts, overrides, model, course)
+    published = Pretraining(reference=IMAGENET, epochs=90, lr=1e-3, weight_decay=0.1, batch=1024, loss="softmax", augment=augment)
+    return _run("s16-i1k", facts, overrides, model, published)
 
 
-# The augmentation that suits each model best, by Fig. 4 of AugReg as its authors' code has it.
+# The best augmentation for each model, by Fig. 4 of AugReg and its authors' code.
 _I1K_PRESETS = {
     "ViT-Ti/16": "light1",
     "ViT-S/32": "light2",
@@ -279,7 +283,8 @@ def _augreg(
 ) -> RunConfig:
     preset = overrides.preset or presets.get(model.name or "", "medium1")
     augment = replace(augreg(preset), interpolation="tf-bilinear")
-    return _run(name, facts, overrides, model, Course(reference=reference, epochs=300, lr=1e-3, weight_decay=0.1, augment=augment))
+    published = Pretraining(reference=reference, epochs=300, lr=1e-3, weight_decay=0.1, augment=augment)
+    return _run(name, facts, overrides, model, published)
 
 
 def _table_3(name: str, facts: RunFacts, overrides: Overrides, reference: DataFacts, *, clip: float) -> RunConfig:
@@ -289,7 +294,7 @@ def _table_3(name: str, facts: RunFacts, overrides: Overrides, reference: DataFa
         model = replace(model, dropout=row.dropout, representation_width=model.width, head_bias=-10.0)
     else:
         model = replace(model, head_bias=-10.0)
-    course = Course(
+    published = Pretraining(
         reference=reference,
         epochs=max(row.epochs),
         lr=row.lr,
@@ -298,7 +303,7 @@ def _table_3(name: str, facts: RunFacts, overrides: Overrides, reference: DataFa
         clip=clip,
         smoothing=1e-4,
     )
-    return _run(name, facts, overrides, model, course)
+    return _run(name, facts, overrides, model, published)
 
 
 def _labelled_model(
@@ -306,16 +311,16 @@ def _labelled_model(
 ) -> ModelConfig:
     data = facts.data or reference
     if not data.classes:
-        raise ConfigError(f"{data.dataset} has no labels, which {name} learns", hint="--recipe masked learns without labels")
+        raise ConfigError(f"{name} needs labels, and {data.dataset} has none", hint="--recipe masked trains without labels")
     return new_model(name, facts, overrides, default, classes=data.classes, channels=data.channels)
 
 
-def _run(name: str, facts: RunFacts, overrides: Overrides, model: ModelConfig, course: Course) -> RunConfig:
-    """The course, on the data and with the batch and length wished for."""
-    data = facts.data or course.reference
-    batch = overrides.batch_size or pretraining_batch(data.images, most=course.batch)
-    steps = overrides.steps or steps_of(overrides.epochs or course.epochs, data.images, batch)
-    published = steps_of(course.epochs, course.reference.images, course.batch)
+def _run(name: str, facts: RunFacts, overrides: Overrides, model: ModelConfig, published: Pretraining) -> RunConfig:
+    """The published run, scaled to the data, with overrides."""
+    data = facts.data or published.reference
+    batch = overrides.batch_size or pretraining_batch(data.images, most=published.batch)
+    steps = overrides.steps or steps_of(overrides.epochs or published.epochs, data.images, batch)
+    published_steps = steps_of(published.epochs, published.reference.images, published.batch)
     return RunConfig(
         name=name,
         model=model,
@@ -323,24 +328,24 @@ def _run(name: str, facts: RunFacts, overrides: Overrides, model: ModelConfig, c
             dataset=data.dataset,
             evaluate_split="val" if "val" in data.splits else None,
             rule=overrides.rule or SplitRule(),
-            augment=replace(course.augment, image_size=model.image_size),
+            augment=replace(published.augment, image_size=model.image_size),
             loader=LoaderConfig(batch_size=batch, seed=overrides.seed or 0, workers=workers_of(facts.machine)),
         ),
         train=TrainConfig(
             steps=steps,
             optimizer=Optimizer(
-                lr=overrides.lr or lr_for(course.lr, batch=batch, reference=course.batch, kind="adamw"),
-                weight_decay=course.weight_decay,
-                clip=course.clip,
+                lr=overrides.lr or lr_for(published.lr, batch=batch, reference=published.batch, kind="adamw"),
+                weight_decay=published.weight_decay,
+                clip=published.clip,
             ),
             schedule=Schedule(
-                kind=course.schedule,
-                warmup=warmup_of(steps, fraction=_WARMUP / published, most=_WARMUP),
-                end=1e-5 if course.schedule == "linear" else 0.0,
+                kind=published.schedule,
+                warmup=warmup_of(steps, fraction=_WARMUP / published_steps, most=_WARMUP),
+                end=1e-5 if published.schedule == "linear" else 0.0,
             ),
-            loss=course.loss,
-            smoothing=course.smoothing,
-            masked=course.masked,
+            loss=published.loss,
+            smoothing=published.smoothing,
+            masked=published.masked,
             precision=precision_of(facts.machine),
             evaluate_every=every(steps, times=20),
             save_every=every(steps, times=50),
@@ -350,28 +355,23 @@ def _run(name: str, facts: RunFacts, overrides: Overrides, model: ModelConfig, c
     )
 
 
-# Fine-tuning as in the paper: Table 4 and B.1.1, each set's own steps and rates, at 384 px with a new head of zeros.
-#
-# What they leave open is from the authors' code: inception crops and flips, test images squashed to a square, and a warm-up of
-# 500 steps (100 of 500), counted in batches of 512. On other data than the paper's, the rules of `scale.py` apply.
-
 _FINETUNE_BATCH = 512
 _SIZE = 384
 _FINETUNE_WARMUP = 500
 
 
 def finetune_imagenet(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """Fine-tune on ImageNet-1k at 384 px: Table 4, 20,000 steps of 512, cosine. Rates .003 .01 .03 .06 with --sweep, .03 without.
+    """Fine-tune on ImageNet-1k at 384 px: Table 4, 20,000 steps of 512, cosine. lr .03; with --sweep .003 .01 .03 .06.
 
     Command: vitlab finetune imagenet/ --recipe finetune-imagenet --from l16.npz --sweep
-    Time: not measured here; `--dry-run` says what it would take.
+    Time: not measured here; `--dry-run` estimates it.
     Score: Table 5 without averaging, from ImageNet-21k: B/16 83.97, B/32 81.28, L/16 85.15, L/32 80.99. Not run here.
     """
     return _table_4("finetune-imagenet", facts, overrides)
 
 
 def finetune_imagenet_table2(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """The same as Table 2 has it (section 4.1): 512 px, 518 for a patch of 14, weights averaged with factor 0.9999.
+    """The same as in Table 2 (section 4.1): 512 px, 518 for a patch of 14, weights averaged with decay 0.9999.
 
     Command: vitlab finetune imagenet/ --recipe finetune-imagenet-table2 --from h14.safetensors
     Time: not measured here.
@@ -385,7 +385,7 @@ def finetune_imagenet_table2(facts: RunFacts, overrides: Overrides) -> RunConfig
 
 
 def finetune_cifar10(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """Fine-tune on CIFAR-10 at 384 px: Table 4, 10,000 steps of 512. Rates .001 .003 .01 .03 with --sweep, .01 without.
+    """Fine-tune on CIFAR-10 at 384 px: Table 4, 10,000 steps of 512. lr .01; with --sweep .001 .003 .01 .03.
 
     Command: vitlab finetune cifar10:cifar-10-batches-bin --recipe finetune-cifar10 --from b16.npz --sweep
     Time: not measured here.
@@ -395,7 +395,7 @@ def finetune_cifar10(facts: RunFacts, overrides: Overrides) -> RunConfig:
 
 
 def finetune_cifar100(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """Fine-tune on CIFAR-100 at 384 px: Table 4, 10,000 steps of 512. Rates .001 .003 .01 .03 with --sweep, .03 without.
+    """Fine-tune on CIFAR-100 at 384 px: Table 4, 10,000 steps of 512. lr .03; with --sweep .001 .003 .01 .03.
 
     Command: vitlab finetune cifar100:cifar-100-binary --recipe finetune-cifar100 --from b16.npz --sweep
     Time: not measured here.
@@ -405,7 +405,7 @@ def finetune_cifar100(facts: RunFacts, overrides: Overrides) -> RunConfig:
 
 
 def finetune_pets(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """Fine-tune on Oxford-IIIT Pets at 384 px: Table 4, 500 steps of 512. Rates .001 .003 .01 .03 with --sweep, .01 without.
+    """Fine-tune on Oxford-IIIT Pets at 384 px: Table 4, 500 steps of 512. lr .01; with --sweep .001 .003 .01 .03.
 
     Command: vitlab finetune pets/ --recipe finetune-pets --from b16.npz --sweep
     Time: not measured here.
@@ -415,7 +415,7 @@ def finetune_pets(facts: RunFacts, overrides: Overrides) -> RunConfig:
 
 
 def finetune_flowers(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """Fine-tune on Oxford Flowers-102 at 384 px: Table 4, 500 steps of 512. Rates .001 .003 .01 .03 with --sweep, .01 without.
+    """Fine-tune on Oxford Flowers-102 at 384 px: Table 4, 500 steps of 512. lr .01; with --sweep .001 .003 .01 .03.
 
     Command: vitlab finetune flowers/ --recipe finetune-flowers --from b16.npz --sweep
     Time: not measured here.
@@ -451,7 +451,7 @@ def _table_4(name: str, facts: RunFacts, overrides: Overrides) -> RunConfig:
         model=model,
         data=RunData(
             dataset=data.dataset,
-            train_split="train+val" if tests else "train",  # B.1.1: the final run learns from all training images
+            train_split="train+val" if tests else "train",  # B.1.1: the final run trains on all training images
             evaluate_split="test" if tests else "val" if "val" in data.splits else None,
             rule=overrides.rule or SplitRule(val=row.dev),
             augment=Augment(image_size=size, interpolation="tf-bilinear"),

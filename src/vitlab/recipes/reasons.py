@@ -1,4 +1,4 @@
-"""A run in sentences: what was chosen, and why. For the person who typed one line and got a hundred settings."""
+"""A run in sentences: what a recipe chose, and why. For the person who typed one line and got a hundred settings."""
 
 from __future__ import annotations
 
@@ -11,97 +11,99 @@ from vitlab.recipes.paper import TABLE_3, row_of
 
 
 def reasons(run: RunConfig, facts: RunFacts, overrides: Overrides) -> tuple[str, ...]:
-    """What the run is and why it is so, a sentence each."""
-    begun = [_images(run, facts.data), _model(run), _size(run, facts, overrides), _growth(run)]
-    told = [*begun, _length(run, facts, overrides), _steps(run), _views(run, facts.data)]
-    return tuple(sentence for sentence in told if sentence)
+    """What the recipe chose and why, one sentence for each choice."""
+    sentences = (
+        _images(run, facts.data),
+        _model(run),
+        _size(run, facts, overrides),
+        _resizing(run),
+        _length(run, facts, overrides),
+        _optimizer(run),
+        _augmentation(run, facts.data),
+    )
+    return tuple(sentence for sentence in sentences if sentence)
 
 
 def _images(run: RunConfig, data: DataFacts | None) -> str:
     if data is None:
         return f"images: {run.data.dataset}"
-    kinds = f"{data.classes:,} classes" if data.classes else "no labels"
-    judged = "nothing is held out" if run.data.evaluate_split is None else f"judged by its {run.data.evaluate_split} part"
-    exact = "" if run.data.evaluate_split is None else "about "
-    return f"images: {data.dataset}, {exact}{data.images:,} to learn from, {kinds}, {judged}"
+    classes = f"{data.classes:,} classes" if data.classes else "no labels"
+    split = run.data.evaluate_split
+    evaluated = "no evaluation" if split is None else f"evaluated on its {split} split"
+    return f"images: {data.dataset}, {'' if split is None else 'about '}{data.images:,} for training, {classes}, {evaluated}"
 
 
 def _model(run: RunConfig) -> str:
-    name = model_said(run.model)
+    name = model_in_words(run.model)
     if run.start is not None:
-        head = f"for {run.model.num_classes:,} classes, of zeros unless the checkpoint has the same classes (app. B.1.1)"
-        return f"model: {name} of {run.start} with a head {head}"
+        head = f"a head for {run.model.num_classes:,} classes, zero unless the checkpoint has the same classes (app. B.1.1)"
+        return f"model: {name} from {run.start} with {head}"
     if run.name in TABLE_3 and (other := row_of(run.name, run.model)[1]) is not None:
-        return f"model: {name} from random values; Table 3 does not have it, so it takes the row of {other}"
-    return f"model: {name} from random values"
+        return f"model: {name} from scratch; Table 3 does not have it, so the recipe uses the row of {other}"
+    return f"model: {name} from scratch"
 
 
 def _size(run: RunConfig, facts: RunFacts, overrides: Overrides) -> str:
     size, own = run.model.image_size, None if facts.start is None else facts.start.model.image_size
-    said = f"image size: {_by(size)} pixels"
+    text = f"image size: {_by(size)} pixels"
     if isinstance(run.model, ViTConfig):
-        said += f", {run.model.grid[0] * run.model.grid[1]:,} patches"
+        text += f", {run.model.grid[0] * run.model.grid[1]:,} patches"
     if overrides.image_size is not None:
-        return f"{said}, as asked"
+        return f"{text}, as requested"
     if own is not None and own != size:
-        limited = " to be bearable on a processor" if max(size) < max(own) and not facts.machine.accelerator else ""
-        fitted = ": its positions are interpolated" if isinstance(run.model, ViTConfig) else ""
-        return f"{said} instead of the checkpoint's {_by(own)}{limited}{fitted}"
-    return said
+        limited = ", so that a CPU is fast enough" if max(size) < max(own) and not facts.machine.accelerator else ""
+        fitted = "; its positions are interpolated" if isinstance(run.model, ViTConfig) else ""
+        return f"{text} instead of the checkpoint's {_by(own)}{limited}{fitted}"
+    return text
 
 
-def _growth(run: RunConfig) -> str:
+def _resizing(run: RunConfig) -> str:
     if not run.train.progressive_resizing:
         return ""
     sizes = [
-        f"{_by(scaled(run.model.image_size, scale))}{f' from {100 * share:.0f} % of the steps on' if share else ' at first'}"
-        for share, scale in run.train.progressive_resizing
+        f"{_by(scaled(run.model.image_size, scale))}{f' after {100 * start:.0f} % of the steps' if start else ' at first'}"
+        for start, scale in run.train.progressive_resizing
     ]
-    return f"growing images: {', '.join(sizes)}: small ones are cheaper, and most can be learned from them"
+    return f"progressive resizing: {', '.join(sizes)}; small images are cheaper, and the model learns most from them"
 
 
 def _length(run: RunConfig, facts: RunFacts, overrides: Overrides) -> str:
     steps, batch = run.train.steps, run.data.loader.batch_size
-    said = f"length: {steps:,} steps of {batch:,} images"
+    text = f"length: {steps:,} steps of {batch:,} images"
     if facts.data is not None:
         epochs = f"{steps * batch / facts.data.images:.3g}"
-        said += f", {epochs} epoch{'' if epochs == '1' else 's'}"
+        text += f", {epochs} epoch{'' if epochs == '1' else 's'}"
     if overrides.steps is not None or overrides.epochs is not None:
-        return f"{said}, as asked"
-    return said if facts.machine.accelerator or run.name not in ("finetune-folder", "small-data") else f"{said}, for a processor"
+        return f"{text}, as requested"
+    return text if facts.machine.accelerator or run.name not in ("finetune-folder", "small-data") else f"{text}, chosen for a CPU"
 
 
-def _steps(run: RunConfig) -> str:
+def _optimizer(run: RunConfig) -> str:
     optimizer, schedule, average = run.train.optimizer, run.train.schedule, run.train.average
-    said = (
-        f"learning: {optimizer.kind}, rate {optimizer.lr:.3g} after {_steps_said(schedule.warmup)} of warm-up, then {schedule.kind}"
-    )
+    warmup = f"{schedule.warmup:,} step{'' if schedule.warmup == 1 else 's'}"
+    text = f"optimizer: {optimizer.kind}, learning rate {optimizer.lr:.3g} after {warmup} of warm-up, then {schedule.kind}"
     if optimizer.layer_decay < 1:
-        said += f", {optimizer.layer_decay:g} times as much for each layer further from the head"
-    return said + (f"; weights averaged with factor {average.decay:g}" if average.decay else "")
+        text += f", times {optimizer.layer_decay:g} for each layer further from the head"
+    return text + (f"; weights averaged with decay {average.decay:g}" if average.decay else "")
 
 
-def _steps_said(steps: int) -> str:
-    return f"{steps:,} step{'' if steps == 1 else 's'}"
-
-
-def _views(run: RunConfig, data: DataFacts | None) -> str:
+def _augmentation(run: RunConfig, data: DataFacts | None) -> str:
     augment = run.data.augment
     parts = [f"{augment.crop} crops" if augment.crop != "squash" else "whole images"]
     parts += ["flips"] if augment.flip else []
     parts += [f"RandAugment {augment.randaugment[0]}, {augment.randaugment[1]:g}"] if augment.randaugment is not None else []
     parts += [f"mixup {augment.mixup:g}"] if augment.mixup else []
     parts += [f"cutmix {augment.cutmix:g}"] if augment.cutmix else []
-    said = f"views: {', '.join(parts)}"
+    text = f"augmentation: {', '.join(parts)}"
     if not augment.flip and data is not None and data.channels == 1:
-        said += "; no flips, since the images are grey and may be writing"
+        text += "; no flips, since the images are grey and may show writing"
     if run.data.loader.balance and data is not None:
-        said += f"; rare classes shown more often, since the largest is {data.imbalance:.3g} times the smallest"
-    return said
+        text += f"; rare classes are sampled more often, since the largest class is {data.imbalance:.3g} times the smallest"
+    return text
 
 
-def model_said(model: ModelConfig) -> str:
-    """A model's name, or what it is where it has none."""
+def model_in_words(model: ModelConfig) -> str:
+    """A model's name, or a description if it has none."""
     if (name := model.name) is not None:
         return name
     if isinstance(model, ViTConfig):

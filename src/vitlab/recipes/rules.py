@@ -1,4 +1,4 @@
-"""What every recipe needs and none decides alone: the model wished for, its preprocessing, and what the machine is good for."""
+"""What all recipes share: the choice of the model, its preprocessing, and what the machine can do."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vitlab.errors import ConfigError
 def new_model(
     name: str, facts: RunFacts, overrides: Overrides, default: str | ModelConfig, *, classes: int, channels: int
 ) -> ModelConfig:
-    """The model wished for, or else `default`, with random values, for these classes; else as its config or name has it."""
+    """The model to train from scratch, `overrides.model` or else `default`, for these classes and channels."""
     if facts.start is not None:
         raise ConfigError(
-            f"{name} begins from random values, and a checkpoint is given",
-            hint="leave the checkpoint out, or take a recipe that begins with one: finetune-folder",
+            f"{name} trains from scratch, but a checkpoint is given",
+            hint="leave the checkpoint out, or use a recipe that starts from one: finetune-folder",
         )
     chosen = default if overrides.model is None else overrides.model
     if isinstance(chosen, str):
@@ -29,14 +29,14 @@ def new_model(
 
 
 def start_of(name: str, facts: RunFacts, overrides: Overrides) -> StartFacts:
-    """The checkpoint to begin with."""
+    """The checkpoint to start from."""
     if facts.start is None:
         raise ConfigError(
-            f"{name} fine-tunes a checkpoint, and none is given",
+            f"{name} fine-tunes a checkpoint, but none is given",
             hint="--from CHECKPOINT, or recipe(..., start=start_facts(CHECKPOINT))",
         )
     if overrides.model is not None:
-        raise ConfigError(f"{name} takes the model of its checkpoint, so none can be chosen", hint="leave the model out")
+        raise ConfigError(f"{name} uses the model of its checkpoint; you cannot choose another", hint="leave the model out")
     return facts.start
 
 
@@ -48,7 +48,7 @@ def fitted_model(model: ModelConfig, image_size: tuple[int, int], classes: int) 
 
 
 def whole_patches(model: ModelConfig, side: int) -> tuple[int, int]:
-    """The square nearest to that many pixels, each side a whole number of the model's patches."""
+    """The square nearest to that side in pixels that has whole patches."""
     if not isinstance(model, ViTConfig):
         return side, side
     down, across = (max(1, round(side / step)) * step for step in model.step)
@@ -56,7 +56,7 @@ def whole_patches(model: ModelConfig, side: int) -> tuple[int, int]:
 
 
 def plain_preprocess(model: ModelConfig, *, margin: float, interpolation: Interpolation) -> Preprocess:
-    """The centre of an image whose short side is `margin` times the model's, to [-1, 1]."""
+    """Resize the short side to `margin` times the model's image size, crop the centre, normalise to [-1, 1]."""
     middle = (0.5,) * model.channels
     return Preprocess(
         image_size=model.image_size,
@@ -68,10 +68,10 @@ def plain_preprocess(model: ModelConfig, *, margin: float, interpolation: Interp
 
 
 def workers_of(machine: Machine) -> int:
-    """Loading processes: at most two where the processor also computes the model, else one a core up to 16."""
+    """Worker processes: at most two if the CPU also computes the model, else one per core up to 16."""
     return min(machine.cores, 16 if machine.accelerator else 2)
 
 
 def precision_of(machine: Machine) -> Precision:
-    """bfloat16 where there is an accelerator made for it; a processor is seldom faster with it."""
+    """bfloat16 with an accelerator; a CPU is seldom faster with it."""
     return "bfloat16" if machine.accelerator else "float32"

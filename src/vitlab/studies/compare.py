@@ -130,7 +130,7 @@ class Compared:
     @property
     def published_rate(self) -> float | None:
         """Images/s on the GPU of the publication."""
-        return next((quoted.rate for quoted in self.published if quoted.rate is not None), None)
+        return next((quoted.images_per_sec for quoted in self.published if quoted.images_per_sec is not None), None)
 
     @property
     def memory(self) -> int:

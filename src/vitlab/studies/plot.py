@@ -100,7 +100,7 @@ def _lines(points: Sequence[_Point]) -> list[Line]:
 
 
 def _after(quoted: Published) -> str:
-    return "from 1k" if quoted.learned == "ImageNet-1k" else "from more"
+    return "from 1k" if quoted.trained_on == "ImageNet-1k" else "from more"
 
 
 def _family(row: Compared) -> str:

@@ -315,7 +315,7 @@ def _compared_row(row: Compared, *, measured: bool) -> dict[str, Any]:
         shown["images/s"] = f"{row.rate.middle:.1f} ({row.rate.low:.1f} to {row.rate.high:.1f})"
     if measured:
         shown["measured top-1"] = "-" if row.measured is None else f"{row.measured:.2f} %"
-    shown["published top-1, trained on"] = "; ".join(f"{quoted.top1:g} % {quoted.learned}" for quoted in row.published) or "-"
+    shown["published top-1, trained on"] = "; ".join(f"{quoted.top1:g} % {quoted.trained_on}" for quoted in row.published) or "-"
     return shown
 
 
@@ -334,7 +334,7 @@ def _compared_json(row: Compared) -> dict[str, Any]:
         "published": [
             {
                 "top1": quoted.top1,
-                "trained_on": quoted.learned,
+                "trained_on": quoted.trained_on,
                 "source": quoted.source,
                 "gmacs": quoted.gmacs,
                 "images_per_sec_v100": quoted.rate,
