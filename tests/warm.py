@@ -69,6 +69,12 @@ def warm_commands() -> Iterator[Path]:
             yield path
 
 
+def torchrun(warm: Path, *words: str | Path, ranks: int = 2) -> list[str | Path]:
+    """The command that runs `python WORDS` as so many ranks, all of them warm."""
+    launch = ("-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
+    return [warm / "python", *launch, "--no-python", warm / "python", *words]
+
+
 def serve(address: str) -> None:
     """Start commands until standard input ends, which it does when the process that started this one does."""
     for name in _IMPORTED:

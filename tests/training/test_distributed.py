@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ import torch
 
 from tests import processes
 from tests.training.small import last, run_to, small_run, without_noise
+from tests.warm import torchrun
 from vitlab.checkpoints import describe, load, save
 from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config import ViTConfig, variant
@@ -88,17 +88,15 @@ def distilled(run: RunConfig, teacher: Path) -> RunConfig:
 
 
 @contextmanager
-def torchrun(jobs: list[Job], folder: Path, *, ranks: int = 2) -> Iterator[subprocess.Popen[str]]:
+def two_ranks(jobs: list[Job], folder: Path, warm: Path) -> Iterator[subprocess.Popen[str]]:
     (folder / "jobs.json").write_text(json.dumps([job.told() for job in jobs]))
-    words = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--master-port=0", "--rdzv-backend=c10d"]
-    words += ["--rdzv-endpoint=localhost:0", str(Path(__file__).with_name("rank.py")), str(folder / "jobs.json")]
-    environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    with processes.started(words, env=environment) as process:
+    words = torchrun(warm, Path(__file__).with_name("rank.py"), folder / "jobs.json")
+    with processes.started(words, env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
+def session(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Session:
     """The complete runs of two ranks, all made by one pair of processes."""
     folder = tmp_path_factory.mktemp("ranks")
     teacher = folder / "teacher.safetensors"
@@ -119,7 +117,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
         Job(run=by(muon(even(steps=5)), "fsdp"), out=folder / "muon"),
         Job(run=by(even(steps=9), "fsdp"), out=folder / "full-disk", fault="full-disk", at=4),
     ]
-    with torchrun(jobs, folder) as process:
+    with two_ranks(jobs, folder, warm) as process:
         out, said = process.communicate(timeout=processes.LIMIT)
     assert process.returncode == 0, said
     done = Session(folder=folder)
@@ -207,7 +205,7 @@ def test_a_single_part_or_too_few_parts_are_refused_with_a_hint(session: Session
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(CheckpointError, match="of 2 parts of model, 1 missing"):
         load(tmp_path)
-    with pytest.raises(CheckpointError, match=r"not as written"):
+    with pytest.raises(CheckpointError, match=r"missing or changed"):
         read_snapshot(tmp_path)
     (tmp_path / "model-part-1-of-2.safetensors").write_bytes((folder / "model-part-0-of-2.safetensors").read_bytes())
     with pytest.raises(CheckpointError, match=r"is part 0 of 2"):
@@ -222,7 +220,7 @@ def test_a_damaged_part_is_refused_and_the_previous_checkpoint_is_used(damage: s
         if path.name == "optimizer-part-1-of-2.safetensors":
             content = content[:-5] if damage == "cut" else content[:-5] + bytes([content[-5] ^ 4]) + content[-4:]
         (tmp_path / path.name).write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"optimizer-part-1-of-2\.safetensors not as written"):
+    with pytest.raises(CheckpointError, match=r"optimizer-part-1-of-2\.safetensors missing or changed"):
         read_snapshot(tmp_path)
 
 
@@ -272,7 +270,7 @@ def test_muon_orthogonalises_whole_matrices_though_ranks_hold_parts_of_them(sess
 def test_a_full_disk_on_one_rank_ends_the_run_on_all_and_leaves_the_previous_checkpoint(session: Session) -> None:
     for rank in range(2):
         ended = session.ended[rank, "full-disk"]
-        assert ended.startswith("failed the checkpoint could not be written: rank 1: cannot write")
+        assert ended.startswith("failed cannot write the checkpoint: rank 1: cannot write")
         assert "bytes are needed" in ended
     out = session.folder / "full-disk"
     reached = last(out).progress.step
@@ -282,9 +280,9 @@ def test_a_full_disk_on_one_rank_ends_the_run_on_all_and_leaves_the_previous_che
     assert last(out).progress.step == 9
 
 
-def test_a_rank_killed_between_its_part_and_the_rename_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
+def test_a_rank_killed_between_its_part_and_the_rename_leaves_the_previous_checkpoint(warm: Path, tmp_path: Path) -> None:
     job = Job(run=by(even(steps=9), "fsdp"), out=tmp_path / "run", fault="dies-before-telling", at=4)
-    with torchrun([job], tmp_path) as process:
+    with two_ranks([job], tmp_path, warm) as process:
         process.communicate(timeout=processes.LIMIT)
     assert process.returncode != 0
     directory = RunDirectory(tmp_path / "run")
@@ -297,8 +295,8 @@ def test_a_rank_killed_between_its_part_and_the_rename_leaves_the_previous_check
     near(last(tmp_path / "run"), last(tmp_path / "alone"))
 
 
-def test_a_killed_rank_ends_the_job_and_leaves_its_checkpoint(tmp_path: Path) -> None:
-    with torchrun([Job(run=even(steps=100_000), out=tmp_path / "run")], tmp_path) as process:
+def test_a_killed_rank_ends_the_job_and_leaves_its_checkpoint(warm: Path, tmp_path: Path) -> None:
+    with two_ranks([Job(run=even(steps=100_000), out=tmp_path / "run")], tmp_path, warm) as process:
         assert process.stdout is not None
         for line in process.stdout:
             pid, rank, _, step = line.split()

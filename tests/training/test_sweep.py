@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from tests import processes
 from tests.training.small import last, run_to, same, small_run, without_noise
+from tests.warm import torchrun
 from vitlab.config import RunConfig
 from vitlab.config.serialize import to_text
 from vitlab.config.train import Masked
@@ -190,14 +190,11 @@ for event in sweep(from_text(RunConfig, Path(sys.argv[1]).read_text()), (1e-4, 1
 
 
 @pytest.mark.slow
-def test_two_ranks_sweep_as_one(tmp_path: Path) -> None:
+def test_two_ranks_sweep_as_one(warm: Path, tmp_path: Path) -> None:
     even = without_noise(replace(tiny_run(), train=replace(tiny_run().train, micro_batch=3)))
     (tmp_path / "rank.py").write_text(RANK)
     (tmp_path / "wanted.json").write_text(to_text(even))
-    words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--rdzv-backend=c10d"]
-    words += ["--rdzv-endpoint=localhost:0", *(str(tmp_path / name) for name in ("rank.py", "wanted.json", "ranks"))]
-    done = processes.run([sys.executable, *words], check=False)
-    assert done.returncode == 0, done.stderr
+    processes.run(torchrun(warm, *(tmp_path / name for name in ("rank.py", "wanted.json", "ranks"))))
     swept(tmp_path / "alone", run=even)
     one, other = (json.loads((tmp_path / place / "sweep.json").read_text()) for place in ("ranks", "alone"))
     assert one["chosen"] == other["chosen"]
