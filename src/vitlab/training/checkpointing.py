@@ -214,7 +214,7 @@ def read_progress(folder: Path) -> Progress:
     found = {entry.name: file_digest(entry) for entry in folder.iterdir() if entry.name != PROGRESS}
     odd = sorted({name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)})
     if odd:
-        raise CheckpointError(f"{folder} is damaged: {', '.join(odd)} changed after writing")
+        raise CheckpointError(f"{folder} is damaged: {', '.join(odd)} missing or changed")
     return progress
 
 
