@@ -149,7 +149,7 @@ def test_masked_prediction_is_as_in_b_1_2() -> None:
 def test_masked_prediction_sees_grey_images_in_colour_and_needs_no_labels() -> None:
     grey = DataFacts(dataset="images:scans", images=900, classes=0, channels=1)
     assert recipe("masked", data=grey).model.channels == 3
-    with pytest.raises(ConfigError, match="no labels"):
+    with pytest.raises(ConfigError, match="needs labels"):
         recipe("imagenet-scratch", data=grey)
     with pytest.raises(ConfigError, match="ViT"):
         recipe("masked", Overrides(model="BiT-R50x1"))
@@ -341,10 +341,10 @@ def test_a_whole_config_can_be_wished_for_in_place_of_a_name() -> None:
     [
         ("finetune-petz", Overrides(), None, "no recipe called 'finetune-petz'"),
         ("finetune-pets", Overrides(), None, "finetune-pets fine-tunes a checkpoint"),
-        ("finetune-folder", Overrides(), START, "needs to know the images"),
-        ("finetune-pets", Overrides(model="ViT-S/16"), START, "takes the model of its checkpoint"),
+        ("finetune-folder", Overrides(), START, "needs a dataset"),
+        ("finetune-pets", Overrides(model="ViT-S/16"), START, "uses the model of its checkpoint"),
         ("imagenet-scratch", Overrides(), START, "from scratch"),
-        ("imagenet-scratch", Overrides(model="BiT-R50x1"), None, "no ResNet on imagenet-scratch"),
+        ("imagenet-scratch", Overrides(model="BiT-R50x1"), None, "no ResNet for imagenet-scratch"),
         ("imagenet-scratch", Overrides(preset="light1"), None, "no preset"),
         ("augreg-i1k", Overrides(preset="light9"), None, "no augmentation called 'light9'"),
         ("imagenet-scratch", Overrides(image_size=(225, 225)), None, "image_size=225x225"),

@@ -337,7 +337,7 @@ def _compared_json(row: Compared) -> dict[str, Any]:
                 "trained_on": quoted.trained_on,
                 "source": quoted.source,
                 "gmacs": quoted.gmacs,
-                "images_per_sec_v100": quoted.rate,
+                "images_per_sec_v100": quoted.images_per_sec,
             }
             for quoted in row.published
         ],

@@ -150,7 +150,7 @@ def said_of(data: Sidecar) -> Said:
 
 def refuse_unseen(data: Sidecar, family: str) -> None:
     """Refuse a model of which config.json says that it computes something vitlab does not have."""
-    arguments = ARGUMENTS.get(sidecar.text(data, "architecture") or "", {}) | sidecar.within(data, "model_args")
+    arguments = {**ARGUMENTS.get(sidecar.text(data, "architecture") or "", {}), **sidecar.within(data, "model_args")}
     for key, known in UNSEEN_IN_FAMILY[family].items():
         if (value := sidecar.text(arguments, key)) not in known:
             raise CheckpointError(f"config.json says {key}={value!r}, which vitlab does not have for this {family}")
