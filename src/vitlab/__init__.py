@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from vitlab.api import inspect as inspect
     from vitlab.api import list_data as list_data
     from vitlab.api import list_models as list_models
-    from vitlab.api import open_dataset as open_dataset
     from vitlab.api import pack_data as pack_data
     from vitlab.api import predict as predict
     from vitlab.api import pretrain as pretrain
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from vitlab.checkpoints import save as save
     from vitlab.config import Overrides as Overrides
     from vitlab.config import RunConfig as RunConfig
+    from vitlab.data.opening import open_dataset as open_dataset
     from vitlab.errors import VitlabError as VitlabError
     from vitlab.inference import Predictor as Predictor
     from vitlab.models import Record as Record
@@ -57,7 +57,7 @@ __version__ = "0.2.0"
 
 _API = (
     "bench", "check_data", "convert", "create_model", "describe", "embed", "evaluate", "export", "fetch_data", "finetune",
-    "inspect", "list_data", "list_models", "open_dataset", "pack_data", "predict", "pretrain", "quickstart", "report", "show_data",
+    "inspect", "list_data", "list_models", "pack_data", "predict", "pretrain", "quickstart", "report", "show_data",
     "similar", "study_compare", "study_noisy_student", "study_positions", "study_transfer", "train",
 )  # fmt: skip
 _HOMES = dict.fromkeys(_API, "vitlab.api") | {
@@ -69,6 +69,7 @@ _HOMES = dict.fromkeys(_API, "vitlab.api") | {
     "RunConfig": "vitlab.config",
     "VitlabError": "vitlab.errors",
     "load": "vitlab.checkpoints",
+    "open_dataset": "vitlab.data.opening",
     "recipe": "vitlab.recipes",
     "save": "vitlab.checkpoints",
 }

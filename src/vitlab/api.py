@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from vitlab.config.overrides import DataFacts, Overrides, StartFacts
     from vitlab.config.run import RunConfig
     from vitlab.config.train import Precision, Strategy
-    from vitlab.data.dataset import Dataset, ImageDataset, Pixels
+    from vitlab.data.dataset import Dataset
     from vitlab.data.quality.summary import DataCheck
-    from vitlab.data.synthetic.dataset import SyntheticDataset
     from vitlab.evaluation.summary import EvaluationSummary
     from vitlab.exporters import Exported
     from vitlab.inference import Predictions
@@ -1189,28 +1188,6 @@ def _default_out(dataset: str, *, after: str = "") -> str:
 # --- data ---------------------------------------------------------------------------------------------------------------------
 
 
-def open_dataset(
-    data: str | os.PathLike[str],
-    *,
-    split: Split = "train",
-    image_size: Size | None = None,
-    transform: Callable[[Pixels], Any] | None = None,
-    label_column: str | None = None,
-) -> ImageDataset | SyntheticDataset:
-    """Open a dataset as torch's DataLoader takes it: `len(dataset)`, `dataset[i].image`, `dataset[i].label`.
-
-    Args:
-        data: a folder of class folders, a zip, a CSV list, shards, digits, reader:path, ...
-        split: train, val, train+val, test or all
-        image_size: pixels; scales the shorter side of each image and crops the centre (default: images keep their sizes)
-        transform: a function of the pixels, uint8 (H, W, 3), applied after image_size (default: none)
-        label_column: column of the labels, if a list has several (default: the first that is known)
-    """
-    from vitlab.data.opening import open_dataset as open_by_spec
-
-    return open_by_spec(os.fspath(data), split=split, image_size=image_size, transform=transform, label_column=label_column)
-
-
 def list_data(name: str | None = None) -> Table | Facts:
     """List the public datasets of the paper and of VTAB, or everything about one.
 
@@ -1361,11 +1338,11 @@ def show_data(
         side: pixels of the square that an image is fitted into
         split: the split to choose from
     """
-    from vitlab.data.opening import open_dataset as open_by_spec
+    from vitlab.data.opening import open_dataset
     from vitlab.data.quality.contact_sheet import write_sheet
     from vitlab.io.display import Facts
 
-    dataset = open_by_spec(os.fspath(data), split=split)
+    dataset = open_dataset(os.fspath(data), split=split)
     shown = write_sheet(
         dataset, Path(out).expanduser(), title=os.fspath(data), count=count, seed=seed, side=side, progress=progress or silent
     )

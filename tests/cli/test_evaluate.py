@@ -60,7 +60,7 @@ def test_the_json_is_what_the_library_finds(model: Path, pets: Path, capsys: pyt
     assert report["temperature"] == pytest.approx(found.temperature)
     assert report["calibration_error"] == pytest.approx(found.calibration.error)
     assert len(report["calibration"]) == 15
-    assert [score["of"] for score in report["per_class"]] == [6, 6, 6]
+    assert [score["total"] for score in report["per_class"]] == [6, 6, 6]
     assert sum(pair["count"] for pair in report["confusion"]) == 18
     assert report["classes"] == list(KINDS)
     assert report["preprocess"]["image_size"] == [32, 32]
@@ -72,11 +72,11 @@ def test_the_page_for_eyes_has_the_numbers_of_the_json(model: Path, pets: Path, 
     out, said = evaluated(capsys, model, pets)
     (line,) = [line for line in out.splitlines() if line.startswith("top-1")]
     assert f"{100 * report['top1']['value']:.2f} %" in line
-    assert f"{report['top1']['right']} of 18" in line
+    assert f"{report['top1']['correct']} of 18" in line
     assert "95 %" in line
     assert "top-5" not in out  # of three classes
     assert "worst class" in out
-    assert said == ["note: the data declares no parts: all 18 images are evaluated"]
+    assert said == ["note: the data declares no splits: all 18 images are evaluated"]
 
 
 def test_classes_in_another_order_or_unknown_are_refused_with_what_differs(
@@ -96,7 +96,7 @@ def test_classes_in_another_order_or_unknown_are_refused_with_what_differs(
 def test_a_subset_is_matched_by_name_and_judged_both_ways(large: Path, pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (pets / "owl").rename(pets / "bee")  # sorted: bee, cat, dog; the model has cat, dog, owl, emu, yak, ant, bee
     report = told(capsys, large, pets, "--subset")
-    assert report["within_top1"]["right"] >= report["top1"]["right"]
+    assert report["within_top1"]["correct"] >= report["top1"]["correct"]
     assert [score["label"] for score in report["per_class"]] == ["bee", "cat", "dog"]
     out, _ = evaluated(capsys, large, pets, "--subset")
     assert "top-1 among the data's classes" in out
@@ -122,7 +122,7 @@ def test_a_corrupt_image_stops_by_name_or_is_counted_as_wrong(model: Path, pets:
     assert out == ""
     assert str(bad) in said[-2]
     report = told(capsys, model, pets, "--corrupt", "skip")
-    assert (report["images"], report["unreadable"], report["top1"]["of"]) == (18, 1, 18)
+    assert (report["images"], report["unreadable"], report["top1"]["total"]) == (18, 1, 18)
     assert report["failures"][0]["name"] == str(bad)
     out, said = evaluated(capsys, model, pets, "--corrupt", "skip")
     assert "1, counted as wrong" in out
@@ -141,7 +141,7 @@ def test_a_mapping_and_real_labels_come_from_files(
         "file,real_labels\n" + "".join(f"{file.name},{place % 3}\n" for place, file in enumerate(files))
     )
     report = told(capsys, large, pets, "--subset", "--real", tmp_path / "real.csv")
-    assert report["real"]["of"] == 18
+    assert report["real"]["total"] == 18
     assert main(["evaluate", str(large), str(pets), "--mapping", "a", "--subset"]) == 2
 
 
@@ -155,7 +155,7 @@ def test_corruptions_are_tabled_with_their_mean(model: Path, pets: Path, capsys:
     assert "severity 1" in out
     assert "kept" in out
     _, said = evaluated(capsys, model, pets, "--corruptions", "smog", code=1)
-    assert said[-2] == "error: no corruption is called 'smog'"
+    assert said[-2] == "error: no corruption called 'smog'"
 
 
 def test_a_line_for_each_image_is_written(model: Path, pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

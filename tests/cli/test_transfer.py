@@ -52,27 +52,27 @@ def test_all_three_are_tabled(model: Path, pets: Path, capsys: pytest.CaptureFix
         capsys, model, pets, "--fewshot", "--shots", "1,5", "--seeds", "2", "--knn", "--neighbours", "1,3", "--probe"
     )
     lines = [line.split() for line in out.splitlines()]
-    assert lines[0] == ["method", "accuracy", "deviation", "each"]
+    assert lines[0] == ["method", "accuracy", "deviation", "details"]
     assert [line[0] for line in lines[1:]] == ["1-shot", "5-shot", "1-NN", "3-NN", "linear"]
     assert "converged" in out
-    assert "16 images to learn from, 8 to judge by; 0 features known, 24 made" in err
-    assert "judged by test" in err
+    assert "16 training images, 8 test images; 24 features extracted, 0 cached" in err
+    assert "evaluated on test" in err
 
 
 def test_the_json_has_every_number(model: Path, pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = told(capsys, model, pets, "--fewshot", "--knn", "--neighbours", "1,5", "--probe")
-    assert [shot["shots"] for shot in report["fewshot"]] == [1, 5, 10, 25]
-    assert all(len(shot["accuracies"]) == 3 for shot in report["fewshot"])
-    assert report["fewshot"][-1]["classes_with_fewer"] == ["ant", "bee"]
-    assert [near["of"] for near in report["knn"]] == [8, 8]
+    assert [shot["shots"] for shot in report["few_shot"]] == [1, 5, 10, 25]
+    assert all(len(shot["accuracies"]) == 3 for shot in report["few_shot"])
+    assert report["few_shot"][-1]["classes_with_fewer"] == ["ant", "bee"]
+    assert [near["total"] for near in report["knn"]] == [8, 8]
     assert report["probe"]["converged"] is True
     assert report["probe"]["gradient"] <= 1e-5
     assert report["probe"]["l2"] in [tried["l2"] for tried in report["probe"]["tried"]]
-    assert (report["classes"], report["learned_from"], report["judged_by"], report["features_made"]) == (2, 16, 8, 24)
+    assert (report["classes"], report["train_images"], report["test_images"], report["features_extracted"]) == (2, 16, 8, 24)
     again = told(capsys, model, pets, "--knn")
     assert [near["k"] for near in again["knn"]] == [1, 5, 10]  # of 16 images
-    assert (again["features_made"], again["features_known"], again["fewshot"], again["probe"]) == (0, 24, [], None)
-    assert told(capsys, model, pets, "--knn", "--neighbours", "1", "--no-cache")["features_made"] == 24
+    assert (again["features_extracted"], again["features_cached"], again["few_shot"], again["probe"]) == (0, 24, [], None)
+    assert told(capsys, model, pets, "--knn", "--neighbours", "1", "--no-cache")["features_extracted"] == 24
 
 
 def test_vtab_is_tabled_with_what_is_missing_and_the_paper(
@@ -93,7 +93,7 @@ def test_vtab_is_tabled_with_what_is_missing_and_the_paper(
     assert "PARTIAL: 0 of 7 tasks" in means[0]
     assert "PARTIAL: 2 of 8 tasks" in means[2]
     assert "PARTIAL: 2 of 19 tasks" in means[3]
-    assert "fine-tuned" in err
+    assert "fine-tunes" in err
     assert "not the published one" in err
     assert "at most 5 test images" in err
     assert "failed: Camelyon: " in err
@@ -105,7 +105,7 @@ def test_vtab_is_tabled_with_what_is_missing_and_the_paper(
     assert len(report["missing"]) == 16
     assert report["means"][3]["complete"] is False
     assert report["preprocess"]["resize"] == "squash"
-    assert "fine-tuned" in report["protocol"]
+    assert "fine-tunes" in report["protocol"]
     assert told(capsys, model, "--vtab", tmp_path, "--vtab-test", "5", "--resize", "pad")["preprocess"]["resize"] == "pad"
 
 
@@ -134,10 +134,10 @@ def test_what_cannot_be_done_says_why(model: Path, pets: Path, tmp_path: Path, c
     cases: list[tuple[list[str | Path], str]] = [
         ([pets, "--fewshot", "--shots", "5,1"], "shots="),
         ([pets, "--knn", "--neighbours", "1,100"], "k=100 neighbours of 16"),
-        ([pets, "--fewshot", "--split", "all"], "nothing to learn from"),
+        ([pets, "--fewshot", "--split", "all"], "no images to train on"),
         (["--vtab", tmp_path / "nowhere"], "no folder"),
-        (["--vtab", tmp_path], "none of the 19 tasks"),
-        (["--vtab", pets, "--vtab-splits", tmp_path / "no.json"], "no JSON file"),
+        (["--vtab", tmp_path], "none of the 19"),
+        (["--vtab", pets, "--vtab-splits", tmp_path / "no.json"], "no.json"),
     ]
     for words, complaint in cases:
         _, err = evaluated(capsys, model, *words, code=1)

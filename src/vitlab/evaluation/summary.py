@@ -211,8 +211,12 @@ def _features(checkpoint: Checkpoint, asked: Asked, data: str, *, name: str, pro
         probe=ProbeConfig() if asked.probe else None,
     )
     found = evaluate_frozen(checkpoint, pair, wanted, config=asked.config, cache=asked.cache, progress=progress)
+    counted = (
+        f"{found.classes:,} classes; {found.train_images:,} training images, {found.test_images:,} test images;"
+        f" {found.read:,} features extracted, {found.cached:,} cached"
+    )
     return EvaluationSummary(
-        model=name, data=data, preprocess=checkpoint.preprocess, features=found, notes=(*checkpoint.notes, *found.notes)
+        model=name, data=data, preprocess=checkpoint.preprocess, features=found, notes=(*checkpoint.notes, *found.notes, counted)
     )
 
 
