@@ -3,11 +3,11 @@
     PYTHON_WITH_PEERS benchmarks/inference.py [--models Ti/16 B/16 Ti/16@384] [--threads 2] [--quick]
 
 Each runtime runs one image alone and batches of several sizes, of which its best counts; rounds go through all of them in turn,
-and the least time of each counts. Peers are given images that are normalised already; vitlab is given uint8 pixels and
-normalises them itself, so its time has that in it. `--clock cpu` counts the processor's time in place of the wall's, for one thread
-on a machine that others use too. Needs timm; transformers, vit_pytorch, onnxruntime and openvino are measured where they are.
+and the least time of each counts. Peers get images that are normalised already; vitlab gets uint8 pixels and normalises them
+itself, within its time. `--clock cpu` measures CPU time instead of wall time, for one thread on a machine that is used by others
+too. It needs timm; transformers, vit_pytorch, onnxruntime and openvino are measured if they are installed.
 
-`--int8` measures 8 bits apart: vitlab's exported files in OpenVINO and ONNX Runtime, beside the same graph in float and timm.
+`--int8` measures 8 bits separately: vitlab's exported files in OpenVINO and ONNX Runtime, beside the same graph in float and timm.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ Run = Callable[[int], Any]
 
 @dataclass
 class Line:
-    """A runtime and what it took: seconds an image by batch. `ours`: vitlab's. `same`: it has the weights of the others."""
+    """A runtime and its seconds per image by batch size. `ours`: vitlab's. `same`: it has the same weights as the others."""
 
     name: str
     run: Run
     ours: bool = False
     same: bool = True
-    apart: float = float("nan")
+    difference: float = float("nan")
 
     def __post_init__(self) -> None:
         self.seconds: dict[int, float] = {}
@@ -209,8 +209,10 @@ class Case:
             for batch in self.batches:
                 found = line.run(batch)
                 if line.same:
-                    line.apart = np.fmax(line.apart, float(np.abs(found - expected[:batch]).max() / np.abs(expected).max()))
-            assert not line.same or line.apart < 1e-4, f"{line.name} gives other numbers: {line.apart}"
+                    line.difference = np.fmax(
+                        line.difference, float(np.abs(found - expected[:batch]).max() / np.abs(expected).max())
+                    )
+            assert not line.same or line.difference < 1e-4, f"{line.name} differs from the model: {line.difference}"
         for _ in range(self.options.rounds):
             for batch in self.batches:
                 for line in self.lines:
@@ -263,7 +265,7 @@ def _streams(path: Path, shape: tuple[int, ...], arrays: NDArray[Any]) -> Run:
 
 
 def peak(clock: Callable[[], float]) -> float:
-    """Floating-point operations a second of one large product."""
+    """Floating-point operations per second of one large matrix product."""
     a, b, out = torch.ones(1576, 768), torch.ones(768, 3072), torch.empty(1576, 3072)
     least = float("inf")
     for _ in range(20):
@@ -273,7 +275,7 @@ def peak(clock: Callable[[], float]) -> float:
     return 2 * 1576 * 768 * 3072 / least
 
 
-def report(name: str, case: Case, flops_a_second: float) -> dict[str, Any]:
+def report(name: str, case: Case, flops_per_second: float) -> dict[str, Any]:
     """Print a table; the same as plain values."""
     rows = []
     peers = [line for line in case.lines if not line.ours]
@@ -282,7 +284,7 @@ def report(name: str, case: Case, flops_a_second: float) -> dict[str, Any]:
     eager = next(line for line in case.lines if line.name == "timm eager")
     flops = 2 * cost(case.config).macs
     print(f"\nViT-{name}: {'':24} one image                     best batch")
-    one_heads, many_heads = ("ms", "x timm", "x best"), ("batch", "pics/s", "x timm", "x best", "of peak", "apart")
+    one_heads, many_heads = ("ms", "x timm", "x best"), ("batch", "img/s", "x timm", "x best", "of peak", "diff")
     print(f"{'':34}{''.join(f'{word:>8}' for word in one_heads)}  {''.join(f'{word:>8}' for word in many_heads)}")
     for line in case.lines:
         batch = min(line.seconds, key=line.seconds.__getitem__)
@@ -296,13 +298,13 @@ def report(name: str, case: Case, flops_a_second: float) -> dict[str, Any]:
             "rate": 1 / many,
             "over_timm": min(eager.seconds.values()) / many,
             "over_best": best_many / many,
-            "of_peak": flops / many / flops_a_second,
-            "apart": line.apart,
+            "of_peak": flops / many / flops_per_second,
+            "difference": line.difference,
         }
         rows.append(row)
         alone = f"{row['one_ms']:8.2f}{row['one_over_timm']:8.2f}{row['one_over_best']:8.2f}"
         together = (
-            f"{batch:8}{row['rate']:8.1f}{row['over_timm']:8.2f}{row['over_best']:8.2f}{row['of_peak']:8.2f}{line.apart:8.1g}"
+            f"{batch:8}{row['rate']:8.1f}{row['over_timm']:8.2f}{row['over_best']:8.2f}{row['of_peak']:8.2f}{line.difference:8.1g}"
         )
         print(f"{line.name:34}{alone}  {together}", flush=True)
     return {"model": name, "rows": rows}
@@ -318,8 +320,8 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="4 rounds, batches to 8, without torch.compile, which takes minutes to make"
     )
-    parser.add_argument("--merge", type=int, default=0, help="also with so many pairs of patches merged a layer: other numbers")
-    parser.add_argument("--int8", action="store_true", help="8 bits, apart, in place of vitlab's other backends")
+    parser.add_argument("--merge", type=int, default=0, help="also with this many pairs of patches merged per layer: other numbers")
+    parser.add_argument("--int8", action="store_true", help="8 bits, instead of vitlab's other backends")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", type=Path, help="file to write")
     options = parser.parse_args()
