@@ -109,7 +109,7 @@ def test_without_h5py_it_is_said_what_to_install(camelyon: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(DataError, match="need h5py") as caught:
         open_camelyon(camelyon)
-    assert caught.value.hint == "pip install vitlab[hdf5]"
+    assert caught.value.hint == "pip install 'vitlab[hdf5]'"
 
 
 def test_files_that_are_missing_are_named(camelyon: Path) -> None:
@@ -124,8 +124,8 @@ def test_files_that_lie_are_refused(camelyon: Path) -> None:
     images, labels = camelyon / f"{STEM}_train_x.h5", camelyon / f"{STEM}_train_y.h5"
     good = images.read_bytes()
     for values, why in (
-        (np.zeros((12, 4, 4), np.uint8), "where images are"),
-        (np.zeros((12, 4, 4, 2), np.uint8), "where images are"),
+        (np.zeros((12, 4, 4), np.uint8), "but must be"),
+        (np.zeros((12, 4, 4, 2), np.uint8), "but must be"),
         (np.zeros((12, 4, 4, 3), np.float32), "float32, where bytes"),
         (np.zeros((11, 4, 4, 3), np.uint8), "11 images and 12 labels"),
     ):

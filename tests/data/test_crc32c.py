@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.test_tfrecord import crc32c as masked_by_definition
-from vitlab.io.digests import crc32c, masked_crc32c
+from vitlab.data.readers.tfrecord import crc32c, masked_crc32c
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     assert "holds no image" in refusal(tmp_path)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.txt").touch()
-    assert "holds no image (1 files left out that are no images: 1 .txt)" in refusal(tmp_path)
+    assert "holds no image (1 files left out that are not images: 1 .txt)" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("names", [["a/1.jpg", "a/2.jpg"], ["around/a/1.jpg"], ["train/a/1.jpg", "val/a/2.jpg"]])
@@ -156,7 +156,7 @@ def test_everything_that_is_wrong_is_in_one_error(tmp_path: Path) -> None:
         ("train/class-0/gone.jpg", "a link that leads nowhere"),
         ("train/class-0/itself.jpg", "a link that leads nowhere"),
         ("train/class-1/round", "already read (train)"),
-        ("train/class-2/pipe.jpg", "no ordinary file"),
+        ("train/class-2/pipe.jpg", "not a regular file"),
         ("val/class-2", "this class has no image in this split"),
         ("val/class-9", "a class folder without an image"),
     ):
@@ -202,7 +202,7 @@ def test_a_class_whose_name_is_not_even_text_is_refused(tmp_path: Path) -> None:
 
 def test_two_spellings_of_one_name_are_refused(tmp_path: Path) -> None:
     files = pile() | {"caf\u00e9/1.jpg": b"", "cafe\u0301/1.jpg": b""}
-    assert "spelled in two ways of Unicode" in refusal(as_folder(tmp_path, files))
+    assert "spelled in two Unicode forms" in refusal(as_folder(tmp_path, files))
 
 
 def test_files_of_any_name_are_read_and_shown_on_one_line(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
 
 def test_a_folder_beside_the_parts_that_holds_images_is_refused(tmp_path: Path) -> None:
     files = pile(start="train/") | pile(start="val/") | {"extra/1.jpg": b""}
-    assert "extra: stands beside train, which looks like a split" in refusal(as_folder(tmp_path, files))
+    assert "extra: is beside train, which looks like a split" in refusal(as_folder(tmp_path, files))
 
 
 def test_a_folder_beside_the_parts_without_images_is_left_alone(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_folder_beside_the_parts_without_images_is_left_alone(tmp_path: Path) 
 
 
 def test_two_folders_that_say_the_same_part_are_refused(tmp_path: Path) -> None:
-    assert "both say val" in refusal(as_folder(tmp_path, pile(start="val/") | pile(start="valid/")))
+    assert "both mean val" in refusal(as_folder(tmp_path, pile(start="val/") | pile(start="valid/")))
 
 
 def test_parts_that_hold_no_class_folders_are_refused_as_classes(tmp_path: Path) -> None:
@@ -292,4 +292,4 @@ def test_a_folder_alone_around_everything_is_passed_through_and_said(tmp_path: P
     ):
         assert isinstance(dataset, ImageDataset)
         assert dataset.labels == ("class-0", "class-1", "class-2")
-        assert "the folder pets/v1 is taken as the root" in dataset.notes
+        assert "the folder pets/v1 is used as the root" in dataset.notes

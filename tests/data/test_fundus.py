@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.readers.retinopathy import RADIUS, comparable_fundus, encoded_fundus, estimated_radius
+from vitlab.data.readers.retinopathy import RADIUS, encoded_fundus, estimated_radius, normalised_fundus
 
 KEPT = int(0.9 * RADIUS)
 
@@ -37,37 +37,37 @@ def test_the_radius_is_found(radius: int) -> None:
 def test_a_black_row_is_taken_for_an_eye_as_high_as_the_image() -> None:
     image = np.zeros((80, 120, 3), np.uint8)
     assert estimated_radius(image) == 40
-    assert comparable_fundus(image).shape == (2 * KEPT, 2 * KEPT, 3)
+    assert normalised_fundus(image).shape == (2 * KEPT, 2 * KEPT, 3)
 
 
 @pytest.mark.parametrize("radius", [90, 300, 1100])
 def test_every_eye_comes_out_as_large(radius: int) -> None:
-    assert comparable_fundus(eye(radius)).shape == (2 * KEPT, 2 * KEPT, 3)
+    assert normalised_fundus(eye(radius)).shape == (2 * KEPT, 2 * KEPT, 3)
 
 
 def test_a_photograph_that_cuts_the_eye_off_gives_a_lower_image() -> None:
     cut = eye(400, height=500)  # 500 of 800: 375 of 600 once scaled
-    found = comparable_fundus(cut)
+    found = normalised_fundus(cut)
     assert found.shape == (375, 2 * KEPT, 3)
 
 
 def test_outside_the_disc_is_grey_and_the_middle_of_an_even_eye_too() -> None:
-    found = comparable_fundus(eye(350)).astype(int)
+    found = normalised_fundus(eye(350)).astype(int)
     y, x = np.mgrid[: 2 * KEPT, : 2 * KEPT] - KEPT
     assert np.all(found[y**2 + x**2 > KEPT**2] == 128)
     assert np.all(np.abs(found[y**2 + x**2 < (KEPT - 35) ** 2] - 128) <= 4)
 
 
 def test_light_and_its_slope_are_evened_out_and_marks_are_not() -> None:
-    plain, sloping = (comparable_fundus(eye(350, light=light, slope=slope)).astype(int) for light, slope in ((90, 0), (140, 60)))
+    plain, sloping = (normalised_fundus(eye(350, light=light, slope=slope)).astype(int) for light, slope in ((90, 0), (140, 60)))
     middle = slice(KEPT - 150, KEPT + 150)
     assert np.abs(plain[middle, middle] - sloping[middle, middle]).max() <= 8
-    marked = comparable_fundus(eye(350, spots=True)).astype(int)
+    marked = normalised_fundus(eye(350, spots=True)).astype(int)
     assert marked[middle, middle].min() < 60
 
 
 def test_the_same_eye_at_two_resolutions_is_nearly_the_same_image() -> None:
-    large, small = (comparable_fundus(eye(radius, spots=True)).astype(float) for radius in (900, 450))
+    large, small = (normalised_fundus(eye(radius, spots=True)).astype(float) for radius in (900, 450))
     middle = slice(KEPT - 150, KEPT + 150)
     assert np.corrcoef(large[middle, middle].ravel(), small[middle, middle].ravel())[0, 1] > 0.9
     assert np.corrcoef(large[middle, middle].ravel(), large[middle, middle][::-1].ravel())[0, 1] < 0.5
@@ -75,7 +75,7 @@ def test_the_same_eye_at_two_resolutions_is_nearly_the_same_image() -> None:
 
 def test_only_the_middle_is_worked_on_and_the_rest_of_a_wide_photograph_changes_nothing() -> None:
     narrow, wide = eye(300, width=1000), eye(300, width=1800)
-    assert np.array_equal(comparable_fundus(narrow), comparable_fundus(wide))
+    assert np.array_equal(normalised_fundus(narrow), normalised_fundus(wide))
 
 
 def test_each_pixel_is_four_times_its_difference_from_the_local_average_around_grey() -> None:
@@ -84,7 +84,7 @@ def test_each_pixel_is_four_times_its_difference_from_the_local_average_around_g
     image = eye(RADIUS, height=600, width=600)
     image = np.where(image > 0, np.clip(image + rng.normal(0, 12, image.shape), 1, 255), 0).astype(np.uint8)
     image[300, :] = 200  # the middle row is bright from end to end: the radius is 300, nothing is scaled
-    found = comparable_fundus(image)
+    found = normalised_fundus(image)
     weights = np.exp(-0.5 * (np.arange(-30, 31) / 10) ** 2)
     kernel = np.outer(weights, weights) / weights.sum() ** 2
     for y, x in ((300, 300), (210, 402), (377, 123)):

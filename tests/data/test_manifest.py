@@ -188,9 +188,9 @@ def test_every_bad_row_is_in_one_error(tmp_path: Path) -> None:
     for fault in (
         "line 3 (images/gone.jpg): no such file",
         "line 4 (images/1.jpg): no label",
-        "line 5 (images/2.jpg): split 'tarin' is none of train, val and test",
+        "line 5 (images/2.jpg): split 'tarin' is not train, val or test",
         "line 6 (images/0.jpg): listed already in line 2",
-        "line 7: has not 3 columns",
+        "line 7: does not have 3 columns",
         "line 8: no path in column path",
         "line 9 (images): a folder, where a file is meant",
         "line 10 (http://example.org/x.jpg): an address",
@@ -203,9 +203,9 @@ def test_every_bad_row_is_in_one_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("{", "is no JSON"),
-        ("[1]", "is no JSON object"),
-        ("[" * 100_000, "is no JSON"),
+        ("{", "is not JSON"),
+        ("[1]", "is not a JSON object"),
+        ("[" * 100_000, "is not JSON"),
         ('{"path": 3}', "no path in column path"),
         ('{"path": "images/1.jpg", "label": 1.5}', "a label is a name, a whole number"),
         ('{"path": "images/1.jpg", "label": true}', "a label is a name, a whole number"),
@@ -229,10 +229,10 @@ def test_a_bad_line_of_json_is_named(tmp_path: Path, line: str, reason: str) -> 
         ("path,label\n", "lists no image"),
         ("name,label\nx,y\n", "no column of paths, only name, label"),
         ("path,path,label\nx,y,z\n", "two columns called"),
-        ('path,label\n"images/0.jpg,a\n', "is no CSV"),
-        ("path,label\n" + "x" * 200_000 + ",a\n", "is no CSV|no such file"),
-        (rows("a", "a"), "is the only one: a classifier needs two"),
-        (rows("5000000", "1"), "is no index of a class"),
+        ('path,label\n"images/0.jpg,a\n', "is not CSV"),
+        ("path,label\n" + "x" * 200_000 + ",a\n", "is not CSV|no such file"),
+        (rows("a", "a"), "is the only class: a classifier needs two"),
+        (rows("5000000", "1"), "too large for the index"),
         (rows("-1", "1"), "label -1 is outside"),
     ],
 )
@@ -259,7 +259,7 @@ def test_labels_outside_the_list_of_classes_are_refused(tmp_path: Path, classes:
 def test_a_list_in_latin_letters_of_old_is_refused_with_the_byte(tmp_path: Path) -> None:
     path = written(tmp_path, "")
     path.write_bytes("path,label\nimages/0.jpg,café\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"no UTF-8 text \(byte 27\)"):
+    with pytest.raises(DataError, match=r"not UTF-8 text \(byte 27\)"):
         opened(path)
 
 

@@ -137,18 +137,18 @@ def test_parts_can_be_named(tmp_path: Path) -> None:
         ({"labels": np.arange(29) % 3}, "30 images and 29 labels"),
         ({"labels": np.arange(30)}, "27 labels are outside 0 to 2; the first is 3, of image 3"),
         ({"labels": np.arange(30) - 1}, "labels are outside 0 to 2; the first is -1"),
-        ({"labels": np.arange(30) / 2}, "where whole numbers are meant"),
+        ({"labels": np.arange(30) / 2}, "but must be whole numbers"),
         ({"classes": None, "labels": np.full(30, 10**6)}, "1000001 classes"),
         ({"classes": None, "labels": np.zeros(30, int)}, "1 classes"),
         ({"classes": np.arange(3)}, "must be names"),
-        ({"train": np.arange(30)}, "must say True or False"),
-        ({"train": np.ones(29, bool)}, "must say True or False"),
-        ({"train": None, "split": np.array(["train"] * 29 + ["trian"])}, "must say train, val or test"),
+        ({"train": np.arange(30)}, "must be True or False"),
+        ({"train": np.ones(29, bool)}, "must be True or False"),
+        ({"train": None, "split": np.array(["train"] * 29 + ["trian"])}, "must be train, val or test"),
         ({"jpeg": np.zeros(10, np.float32)}, "must be bytes end to end"),
         ({"offsets": np.arange(31)}, "must rise from 0 to"),
         ({"offsets": np.cumsum([0, *map(len, ENCODED)])[::-1]}, "must rise from 0 to"),
         ({"offsets": np.array([-5] + [10] * 30)}, "must rise from 0 to"),
-        ({"jpeg": None}, "holds offsets, labels, train, classes, which is no pack"),
+        ({"jpeg": None}, "holds offsets, labels, train, classes, which is not a pack"),
         ({"jpeg": None, "images": np.zeros((30, 4, 4, 3), np.float32)}, "pixels must be uint8"),
         ({"jpeg": None, "images": np.zeros((30, 3, 4, 4), np.uint8)[..., :2]}, "of 1, 3 or 4 channels"),
         ({"jpeg": None, "images": np.asfortranarray(np.zeros((30, 4, 4), np.uint8))}, "Fortran order"),
@@ -265,7 +265,7 @@ def test_a_changed_byte_of_the_pixels_is_noticed_at_the_start(tmp_path: Path) ->
 
 def test_weights_are_no_pack(tmp_path: Path) -> None:
     path = saved(tmp_path / "weights.npz", {f"layer{number}/kernel": np.zeros((3, 3)) for number in range(20)})
-    with pytest.raises(DataError, match=r"layer4/kernel and 15 more, which is no pack"):
+    with pytest.raises(DataError, match=r"layer4/kernel and 15 more, which is not a pack"):
         opened(path)
 
 

@@ -152,7 +152,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
 def test_what_is_no_table_of_images_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "it.parquet"
     path.write_bytes(b"PAR1 and no more")
-    with pytest.raises(DataError, match=r"is no Parquet file"):
+    with pytest.raises(DataError, match=r"is not a Parquet file"):
         opened(path)
     pq.write_table(pa.table({"label": [1, 2]}), path)
     with pytest.raises(DataError, match=r"has no column of images \(bytes\), only label"):
@@ -164,7 +164,7 @@ def test_what_is_no_table_of_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds no row"):
         opened(path)
     pq.write_table(table(labels=[0.5] * 20, features={}), path)
-    with pytest.raises(DataError, match=r"20 faults: .*row 0: its label is no name"):
+    with pytest.raises(DataError, match=r"20 faults: .*row 0: its label is not a name"):
         opened(path)
     pq.write_table(table(labels=[0, 7] * 10), path)
     with pytest.raises(DataError, match=r"10 faults: .*row 1: label 7 is outside 0 to 2"):
@@ -192,7 +192,7 @@ def test_a_row_without_bytes_is_named_when_it_is_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": images, "label": ["a", "b"]}), tmp_path / "it.parquet")
     dataset = opened(tmp_path / "it.parquet")
     assert dataset.read(1).content == b"b"
-    with pytest.raises(DataError, match=r"row 0 holds no bytes"):
+    with pytest.raises(DataError, match=r"row 0 holds no image data"):
         dataset.read(0)
 
 

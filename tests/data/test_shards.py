@@ -338,7 +338,7 @@ def test_a_sample_that_is_not_a_image_and_a_label_is_named(tmp_path: Path, chang
 
 def test_a_sample_in_two_places_is_refused(tmp_path: Path) -> None:
     files = [member("a.jpg"), member("b.jpg"), member("a.cls")]
-    with pytest.raises(DataError, match=r"stands in two places"):
+    with pytest.raises(DataError, match=r"is in two places"):
         opened(as_tar_of_members(tmp_path / "it.tar", files))
 
 

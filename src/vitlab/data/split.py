@@ -1,4 +1,4 @@
-"""Train, val and test: as the data declares them, else by the hash of each image's content."""
+"""Splits: train, val and test as the data declares them, else made by the hash of each image's content."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _WORD = re.compile(r"(?:^|[-_.])(" + "|".join(_SPELLINGS) + r")(?=[-_.]|$)", re.
 
 
 def split_named(word: str) -> int | None:
-    """The split a folder or a cell is named after (`valid`, `validation` and `dev` are `val`), or None."""
+    """The split of this name (`valid`, `validation` and `dev` mean `val`), or None."""
     return _SPELLINGS.get(word.strip().casefold())
 
 
 def splits_of_files(paths: Sequence[Path], faults: Faults) -> dict[Path, int]:
-    """The split each file is named after (`train-0001.tar`, `validation-00000-of-00002.parquet`, `test/0001.tar`), or -1 for all.
+    """The split in each file's name (`train-0001.tar`, `validation-00000-of-00002.parquet`, `test/0001.tar`), or -1 for all.
 
-    Where some are named after a split and others are not, those others are faults.
+    If only some files are named after a split, the others are faults.
     """
-    told = {path: _split_of_file(path) for path in paths}
-    if set(told.values()) != {UNDECLARED}:
+    named = {path: _split_of_file(path) for path in paths}
+    if set(named.values()) != {UNDECLARED}:
         for path in paths:
-            if told[path] == UNDECLARED:
-                faults.add(str(path), "is named after no split (train, val, test), as other files are")
-    return told
+            if named[path] == UNDECLARED:
+                faults.add(str(path), "is named after no split (train, val, test), although other files are")
+    return named
 
 
 def _split_of_file(path: Path) -> int:
@@ -52,10 +52,10 @@ def _split_of_file(path: Path) -> int:
 
 
 def take_split(whole: ImageDataset, split: Split, rule: SplitRule, *, where: str) -> ImageDataset:
-    """The images of one split, in the order of the whole.
+    """The images of one split, in the order of the whole dataset.
 
-    Declared splits are taken as they are; a `val` that is not declared is held out of the declared `train`; where nothing is
-    declared, `val` and `test` are held out of everything. `train+val` is all that may be trained on, `all` is everything.
+    Declared splits are taken as they are. A missing `val` is held out of the declared `train`. If no split is declared, `val` and
+    `test` are held out of all images. `train+val` is everything that may be trained on; `all` is everything.
     `where` names the data in messages.
     """
     if split == "all":
@@ -70,21 +70,21 @@ def take_split(whole: ImageDataset, split: Split, rule: SplitRule, *, where: str
         _refuse(split, declared, where)
 
     notes = []
-    shared = made | {TRAIN}  # the splits that are cut out of one pool
+    shared = made | {TRAIN}  # the splits that are made of one pool
     pool = np.flatnonzero(whole.splits == (TRAIN if declared else UNDECLARED))
     splits = whole.splits.copy()
     splits[pool] = TRAIN
-    if wanted & shared and not shared <= wanted:  # else no image need be read to tell its split
+    if wanted & shared and not shared <= wanted:  # else no image needs to be read
         held = whole.take(pool)
-        shares = SplitRule(val=rule.val if VAL in made else 0, test=rule.test if TEST in made else 0)
-        splits[pool] = assign_splits(held.digests(), held.table, shares, labels=whole.labels, where=where)
+        fractions = SplitRule(val=rule.val if VAL in made else 0, test=rule.test if TEST in made else 0)
+        splits[pool] = assign_splits(held.digests(), held.table, fractions, labels=whole.labels, where=where)
         counts = ", ".join(f"{np.count_nonzero(splits[pool] == split):,} {SPLITS[split]}" for split in sorted(shared))
-        notes.append(f"{len(pool):,} images divided by the hash of their content: {counts}")
+        notes.append(f"{len(pool):,} images split by the hash of their content: {counts}")
     return whole.take(np.flatnonzero(np.isin(splits, list(wanted))), notes=notes)
 
 
 def assign_splits(digests: Digests, table: LabelTable, rule: SplitRule, *, labels: tuple[str, ...], where: str) -> SplitCodes:
-    """The split of each image by the rule of `SplitRule`; refuses classes with fewer different images than splits."""
+    """The split of each image by `SplitRule`; DataError if a class has fewer different images than there are splits."""
     contents, content_of = np.unique(digests, axis=0, return_inverse=True)  # sorted, so ids are in the order of the hash
     numbers = as_numbers(contents)
     strata = table.strata()
@@ -98,7 +98,7 @@ def assign_splits(digests: Digests, table: LabelTable, rule: SplitRule, *, label
         test, held = np.searchsorted(numbers[ids], [rule.test, rule.test + rule.val]).tolist()
         test = _between(test, bool(rule.test), len(ids) - 1 - bool(rule.val))
         held = test + _between(held - test, bool(rule.val), len(ids) - 1 - test)
-        # An image that stands in two classes goes where either sends it, test before val before train: no split knows another.
+        # An image of two classes goes to test before val before train, so that no image is in two splits.
         split_of_content[ids[:test]] = TEST
         split_of_content[ids[test:held]] = np.maximum(split_of_content[ids[test:held]], VAL)
 
@@ -117,7 +117,7 @@ def _between(value: int, least: int, most: int) -> int:
 
 
 def _made(declared: set[int], rule: SplitRule) -> set[int]:
-    """The splits that are cut out of others because the data does not declare them."""
+    """The splits that are held out because the data does not declare them."""
     if declared:
         return {VAL} if TRAIN in declared and VAL not in declared and rule.val else set()
     return ({VAL} if rule.val else set()) | ({TEST} if rule.test else set())
@@ -125,9 +125,9 @@ def _made(declared: set[int], rule: SplitRule) -> set[int]:
 
 def _refuse(split: Split, declared: set[int], where: str) -> None:
     if not declared:
-        raise DataError(f"{where} has no {split} split, and none is made of it: its share is 0", hint=f"give {split} a share")
+        raise DataError(f"{where} has no {split} split, and its fraction is 0", hint=f"set the fraction of {split}")
     has = " and ".join(SPLITS[split] for split in sorted(declared))
     raise DataError(
         f"{where} has no {split} split: it declares {has}",
-        hint="ask for one of these, or for all" if split != "val" else "ask for one of these, or give val a share of train",
+        hint="choose one of these, or all" if split != "val" else "choose one of these, or set the fraction of val",
     )

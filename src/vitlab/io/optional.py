@@ -17,7 +17,6 @@ EXTRAS: dict[str, str] = {
     "onnxscript": "export",
     "openvino": "openvino",
     "pyarrow": "parquet",
-    "scipy": "mat",
     "simplejpeg": "jpeg",
     "tensorboard": "track",
 }

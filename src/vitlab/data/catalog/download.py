@@ -1,7 +1,7 @@
-"""One file from an http address to disk: resumed where it broke off, and under its name only once it is whole and verified.
+"""Downloads of files: resumed after an interruption, verified by checksum, and named only when complete.
 
-Until then its bytes are in `.NAME.partial` beside it, and `.NAME.partial.json` says which version of which address they are
-the beginning of, so that a later call goes on from there.
+Until then the bytes are in `.NAME.partial`, and `.NAME.partial.json` says which version of which address they belong to, so that
+a later call resumes. Standard library only: urllib has no resume, retry or checksum, so these are written here.
 """
 
 from __future__ import annotations
@@ -34,14 +34,12 @@ from vitlab.io.atomic import DISK_FULL, sync_folder
 from vitlab.io.lock import try_lock
 from vitlab.io.progress import ProgressCallback, silent
 
-# One question to an http server: the bytes of a file from some place on, and what the server says of the file.
-
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-_LONGEST_WAIT = 60.0  # seconds; a server may ask for more, and is then asked again sooner
+_TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_LONGEST_WAIT = 60.0  # seconds; a server that asks for more is asked again sooner
 
 
-class PassingError(Exception):
-    """Something that may be over at the next try. `wait` is how many seconds the server asks for."""
+class TemporaryError(Exception):
+    """An error that a retry may solve. `wait` is the number of seconds that the server asks for."""
 
     def __init__(self, reason: str, *, offline: bool = False, wait: float = 0.0) -> None:
         super().__init__(reason)
@@ -49,19 +47,19 @@ class PassingError(Exception):
         self.wait = wait
 
 
-class BeyondTheEndError(PassingError):
-    """The file at the server is no longer than what is already here."""
+class BeyondTheEndError(TemporaryError):
+    """The server's file is not longer than what is already here."""
 
 
 class RefusedError(Exception):
-    """Something that will not change by trying again."""
+    """An error that a retry cannot solve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back: from which byte on, of how many (None where the server does not say), and which version of the file.
+    """A server's answer: the first byte, the total number of bytes (None if unknown), and the version of the file.
 
-    `version` is what to show the server later to be given the rest of the same version, or None.
+    `version` identifies the file in a later request for the rest of it; it may be None.
     """
 
     address: str
@@ -71,12 +69,12 @@ class Answer:
     body: IO[bytes]
 
     def chunks(self, size: int) -> Iterator[bytes]:
-        """The bytes as they come, at most `size` at a time; PassingError where the connection breaks."""
+        """The bytes, at most `size` at a time; TemporaryError if the connection breaks."""
         while True:
             try:
                 chunk = self.body.read(size)
             except (OSError, http.client.HTTPException) as error:
-                raise PassingError(f"the connection broke: {_words(error)}") from error
+                raise TemporaryError(f"the connection broke: {_words(error)}") from error
             if not chunk:
                 return
             yield chunk
@@ -84,13 +82,13 @@ class Answer:
 
 @contextmanager
 def ask(address: str, *, start: int = 0, version: str | None = None, timeout: float) -> Iterator[Answer]:
-    """Ask for a file from byte `start` on, if it is still of this `version`; a server may answer with all of it instead.
+    """Request a file from byte `start`, if it still has this `version`; the server may send all of it instead.
 
-    Redirections are followed, but only to http and https, and never from https to http.
+    Redirects are followed to http and https only, and never from https to http.
     """
     if urlsplit(address).scheme not in ("http", "https"):
-        raise RefusedError(f"{address} is no http address")
-    # Compressed on the way it would be other bytes than those the checksum is of.
+        raise RefusedError(f"{address} is not an http address")
+    # The checksum is that of the uncompressed bytes.
     headers = {"User-Agent": f"vitlab/{__version__}", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
@@ -104,7 +102,7 @@ def ask(address: str, *, start: int = 0, version: str | None = None, timeout: fl
     except urllib.error.URLError as error:
         raise _unreachable(error.reason, address) from error
     except (OSError, http.client.HTTPException) as error:
-        raise PassingError(f"the connection to {address} broke: {_words(error)}") from error
+        raise TemporaryError(f"the connection to {address} broke: {_words(error)}") from error
     with response:
         yield _answer(response, address)
 
@@ -112,31 +110,31 @@ def ask(address: str, *, start: int = 0, version: str | None = None, timeout: fl
 def _answer(response: http.client.HTTPResponse, address: str) -> Answer:
     headers = response.headers
     if (coding := headers.get("Content-Encoding", "identity").lower()) != "identity":
-        raise RefusedError(f"{address} sends the file compressed ({coding}), which was not asked for")
+        raise RefusedError(f"{address} sends the file compressed ({coding}), which was not requested")
     length = headers.get("Content-Length", "")
     total = int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
     start = 0
     if response.status == HTTPStatus.PARTIAL_CONTENT:
         part = re.fullmatch(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|\*)", headers.get("Content-Range", ""))
         if part is None:
-            raise RefusedError(f"{address} sends a part of the file and does not say which")
+            raise RefusedError(f"{address} sends a part of the file without saying which")
         start, total = int(part[1]), None if part[2] == "*" else int(part[2])
     elif response.status != HTTPStatus.OK:
         raise RefusedError(f"{address} answers with status {response.status}, and no file")
     etag = headers.get("ETag")
-    strong = etag if etag and not etag.startswith("W/") else None  # a weak one does not promise the same bytes
+    strong = etag if etag and not etag.startswith("W/") else None  # a weak tag does not guarantee the same bytes
     return Answer(address=address, start=start, total=total, version=strong or headers.get("Last-Modified"), body=response)
 
 
 def _unwilling(error: urllib.error.HTTPError, address: str, start: int) -> Exception:
-    said = f"{address} answers {error.code} {error.reason}"
+    message = f"{address} answers {error.code} {error.reason}"
     if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
-        return BeyondTheEndError(said)
-    if error.code in _PASSING:
-        return PassingError(said, wait=_wait(error.headers.get("Retry-After")))
+        return BeyondTheEndError(message)
+    if error.code in _TEMPORARY:
+        return TemporaryError(message, wait=_wait(error.headers.get("Retry-After")))
     if 300 <= error.code < 400:
-        return RefusedError(f"{address} redirects to what is no http address ({error.headers.get('Location')})")
-    return RefusedError(said)
+        return RefusedError(f"{address} redirects to something that is not an http address ({error.headers.get('Location')})")
+    return RefusedError(message)
 
 
 def _unreachable(reason: object, address: str) -> Exception:
@@ -145,16 +143,16 @@ def _unreachable(reason: object, address: str) -> Exception:
         case ssl.SSLCertVerificationError():
             return RefusedError(f"the certificate of {host} cannot be verified: {reason.verify_message}")
         case socket.gaierror():
-            return PassingError(f"{host} is not found", offline=True)
+            return TemporaryError(f"{host} is not found", offline=True)
         case OSError():
-            return PassingError(f"{host} cannot be reached: {_words(reason)}", offline=True)
+            return TemporaryError(f"{host} cannot be reached: {_words(reason)}", offline=True)
         case _:
             return RefusedError(f"{address} cannot be opened: {reason}")
 
 
 def _words(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "nothing came for too long"
+        return "no data arrived in time"
     text = error.strerror if isinstance(error, OSError) else str(error)
     return text or type(error).__name__
 
@@ -182,7 +180,7 @@ class _Redirections(urllib.request.HTTPRedirectHandler):
         old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
         if new not in ("http", "https"):
             fp.close()
-            raise RefusedError(f"{req.full_url} redirects to what is no http address ({newurl})")
+            raise RefusedError(f"{req.full_url} redirects to something that is not an http address ({newurl})")
         if old == "https" and new == "http":
             fp.close()
             raise RefusedError(f"{req.full_url} redirects from https to plain http ({newurl})")
@@ -205,13 +203,11 @@ def _opener() -> urllib.request.OpenerDirector:
     return opener
 
 
-# Checksums of downloaded files: as published, or as the first download of a file recorded them.
-
 _CHUNK = 2**20
 
 
 def sum_of(path: Path, algorithm: str, *, progress: ProgressCallback = silent) -> str:
-    """The checksum of a file in hexadecimal digits; `algorithm` is sha256 or md5."""
+    """The checksum of a file as hexadecimal digits; `algorithm` is sha256 or md5."""
     made = hashlib.new(algorithm, usedforsecurity=algorithm != "md5")
     total, done = path.stat().st_size, 0
     what = f"verifying {path.name.removeprefix('.').removesuffix('.partial')}"
@@ -224,33 +220,33 @@ def sum_of(path: Path, algorithm: str, *, progress: ProgressCallback = silent) -
 
 
 def fault_of(path: Path, checksum: str | None, *, size: int | None, progress: ProgressCallback = silent) -> str | None:
-    """What is wrong with a file, in words; None where its bytes are the ones they should be.
+    """What is wrong with a file, or None if it is correct.
 
-    `checksum` is `sha256:...` or `md5:...`; None asks for the size alone.
+    `checksum` is `sha256:...` or `md5:...`; with None only the size is checked.
     """
     found = path.stat().st_size
     if size is not None and found != size:
-        return f"it has {found:,} bytes, and should have {size:,}"
+        return f"it has {found:,} bytes instead of {size:,}"
     if checksum is None:
         return None
     algorithm, _, digest = checksum.partition(":")
     seen = sum_of(path, algorithm, progress=progress)
-    return None if seen == digest else f"its {algorithm} is {seen}, and should be {digest}"
+    return None if seen == digest else f"its {algorithm} is {seen} instead of {digest}"
 
 
 def recorded(target: Path) -> str | None:
-    """The checksum that the first download of a file without a published one left beside it."""
+    """The checksum that the first download recorded beside a file without a published checksum, or None."""
     note = _note(target)
     if not note.is_file():
         return None
     word = note.read_text(encoding="utf-8", errors="replace").partition(" ")[0].strip()
     if not re.fullmatch(r"[0-9a-f]{64}", word):
-        raise DataError(f"{note} holds no SHA-256", hint="remove it, and the next download will be taken as it comes")
+        raise DataError(f"{note} holds no SHA-256", hint="remove it; the next download records a new one")
     return f"sha256:{word}"
 
 
 def record(target: Path, digest: str) -> None:
-    """Keep a file's SHA-256 beside it, in the form of `sha256sum`, so that later downloads are held to it."""
+    """Record a file's SHA-256 beside it, in the format of `sha256sum`, for later downloads."""
     _note(target).write_text(f"{digest}  {target.name}\n", encoding="utf-8")
 
 
@@ -259,16 +255,16 @@ def _note(target: Path) -> Path:
 
 
 _OFFLINE_ATTEMPTS = 2
-_MOST_ATTEMPTS = 100  # in all: an end even to a connection that breaks after every few bytes
+_MOST_ATTEMPTS = 100  # in total, for a connection that breaks after every few bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How a download deals with a bad connection.
+    """Retries of a download.
 
-    `attempts` is how often it tries without a byte of progress (at most twice where the server cannot be reached at all);
-    `wait` is the seconds before the second try, doubled each time up to 60; `timeout` is the seconds without a byte after which a
-    connection counts as broken.
+    `attempts` is the number of tries without progress (at most two if the server cannot be reached at all); `wait` is the number
+    of seconds before the second try, doubled each time up to 60; `timeout` is the number of seconds without data after which
+    a connection counts as broken.
     """
 
     attempts: int = 6
@@ -282,44 +278,44 @@ class Patience:
 
 
 def download(file: RemoteFile, target: Path, *, patience: Patience | None = None, progress: ProgressCallback = silent) -> str:
-    """Bring `file` to the path `target`, which does not exist before it is whole, and return its SHA-256.
+    """Download `file` to the path `target`, which exists only when the file is complete and verified; returns its SHA-256.
 
-    It is held to the checksum of the catalogue; where that has none, to the one that the first download recorded in
-    `NAME.sha256`; and where that is this one, the sum that is seen is recorded.
+    The file is verified by the catalog's checksum. If the catalog has none, it is verified by the one that the first download
+    recorded in `NAME.sha256`; the first download records it.
     """
     job = _Job(file=file, target=target, expected=file.checksum or recorded(target), progress=progress)
     with _partial(target) as out:
         resumed = _length(out) > 0
-        job.from_somewhere(out, patience or Patience())
+        job.from_any_address(out, patience or Patience())
         fault = job.fault(out)
         if fault is not None and resumed:
-            # What an earlier call left may have been the beginning of another version: once more, from nothing.
+            # An earlier call may have left the beginning of another version: download it again from the start.
             out.truncate(0)
-            job.from_somewhere(out, patience or Patience())
+            job.from_any_address(out, patience or Patience())
             fault = job.fault(out)
         if fault is not None:
             out.truncate(0)
             raise DataError(
-                f"{file.name} from {file.addresses[0]} is not the file it should be: {fault}",
-                hint=f"nothing of it is kept; {by_hand(file)}",
+                f"{file.name} from {file.addresses[0]} is not the expected file: {fault}",
+                hint=f"it was deleted; {by_hand(file)}",
             )
         return job.finish(out)
 
 
 def take(given: Path, file: RemoteFile, target: Path, *, progress: ProgressCallback = silent) -> str:
-    """Put a file that was downloaded by other means at `target`, verified like any other; its SHA-256."""
+    """Copy a file that the user downloaded to `target`, verified like a download; returns its SHA-256."""
     job = _Job(file=file, target=target, expected=file.checksum or recorded(target), progress=progress)
     try:
         fault = fault_of(given, job.expected, size=file.size, progress=progress)
-        dataset = given.open("rb")
+        source = given.open("rb")
     except OSError as error:
         raise DataError(f"{given} cannot be read: {error.strerror}") from error
-    with dataset, _partial(target) as out:
+    with source, _partial(target) as out:
         if fault is not None:
             raise DataError(f"{given} is not {file.name}: {fault}", hint=by_hand(file))
         out.truncate(0)
-        with _room(target, os.fstat(dataset.fileno()).st_size):
-            while chunk := dataset.read(_CHUNK):
+        with _disk_space(target, os.fstat(source.fileno()).st_size):
+            while chunk := source.read(_CHUNK):
                 _write_all(out, chunk)
         fault = job.fault(out)
         if fault is not None:
@@ -329,12 +325,12 @@ def take(given: Path, file: RemoteFile, target: Path, *, progress: ProgressCallb
 
 
 def by_hand(file: RemoteFile) -> str:
-    """What to do where a download does not work."""
-    return f"download {file.addresses[0]} by other means, then give that file to --from" if file.addresses else ""
+    """What to do if a download does not work."""
+    return f"download {file.addresses[0]} yourself, then give that file to --from" if file.addresses else ""
 
 
 class _UnavailableError(Exception):
-    """An address that does not give the file, and why."""
+    """An address does not deliver the file."""
 
     def __init__(self, reason: str, *, offline: bool = False) -> None:
         super().__init__(reason)
@@ -343,7 +339,7 @@ class _UnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Version:
-    """Which bytes these are: the address they come from, how many there are, and what its server calls their version."""
+    """The identity of partial bytes: their address, their total number, and the server's name of the version."""
 
     address: str
     total: int | None
@@ -352,15 +348,15 @@ class _Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """A file on its way to `target`; `expected` is its checksum, or None where none is known."""
+    """A download to `target`; `expected` is the checksum, or None if none is known."""
 
     file: RemoteFile
     target: Path
     expected: str | None
     progress: ProgressCallback
 
-    def from_somewhere(self, out: FileIO, patience: Patience) -> None:
-        """Fill the partial file from the first address that gives it."""
+    def from_any_address(self, out: FileIO, patience: Patience) -> None:
+        """Complete the partial file from the first address that delivers it."""
         faults: list[_UnavailableError] = []
         for address in self.file.addresses:
             try:
@@ -369,20 +365,20 @@ class _Job:
                 faults.append(fault)
             else:
                 return
-        why = "this machine seems to be offline" if all(fault.offline for fault in faults) else "no address gives it"
+        why = "this machine seems to be offline" if all(fault.offline for fault in faults) else "no address delivers it"
         raise DataError(
-            f"{self.file.name} cannot be fetched, {why}: {'; '.join(map(str, faults))}",
-            hint=f"run this again to go on from where it stopped, or {by_hand(self.file)}",
+            f"{self.file.name} cannot be downloaded, {why}: {'; '.join(map(str, faults))}",
+            hint=f"run this again to resume, or {by_hand(self.file)}",
         )
 
     def fault(self, out: FileIO) -> str | None:
-        """What is wrong with the bytes that were fetched."""
+        """What is wrong with the downloaded bytes, or None."""
         return fault_of(Path(out.name), self.expected, size=self.file.size, progress=self.progress)
 
     def finish(self, out: FileIO) -> str:
-        """Give a verified file its name, durably: bytes, then name, then folder."""
+        """Rename a verified file atomically."""
         known = (self.expected or "").partition("sha256:")[2]
-        with _room(self.target, None):
+        with _disk_space(self.target, None):
             os.fsync(out.fileno())
             seen = known or sum_of(Path(out.name), "sha256")
             if self.expected is None:
@@ -396,8 +392,8 @@ class _Job:
         failed = furthest = 0
         for attempt in range(1, _MOST_ATTEMPTS + 1):
             try:
-                self._go_on(address, out, patience.timeout)
-            except PassingError as fault:
+                self._resume(address, out, patience.timeout)
+            except TemporaryError as fault:
                 failed = 1 if _length(out) > furthest else failed + 1
                 furthest = max(furthest, _length(out))
                 most = min(_OFFLINE_ATTEMPTS, patience.attempts) if fault.offline else patience.attempts
@@ -410,53 +406,53 @@ class _Job:
             else:
                 return
 
-    def _go_on(self, address: str, out: FileIO, timeout: float) -> None:
-        """Ask an address for what is missing, and write it; PassingError where the connection breaks."""
+    def _resume(self, address: str, out: FileIO, timeout: float) -> None:
+        """Request and write what is missing; TemporaryError if the connection breaks."""
         have = _length(out)
         begun = _begun(self.target) if have else None
-        # A beginning can be continued where the server can be held to the version it is of, or the checksum will tell.
+        # A download can be resumed if the server identifies the version, or if a checksum will verify the result.
         if begun is None or begun.address != address or (begun.version is None and self.expected is None):
             have, begun = out.truncate(0), None
         elif have == (begun.total or self.file.size):
-            return  # all was there, and an earlier call was stopped before it could verify it
+            return  # complete; an earlier call was stopped before it verified the file
         try:
             with ask(address, start=have, version=begun.version if begun else None, timeout=timeout) as answer:
                 if answer.start == 0 and have:
-                    have, begun = out.truncate(0), None  # the server gives all or nothing, or has another version by now
+                    have, begun = out.truncate(0), None  # the server sends all of it, or has another version
                 total = self._agree(answer, begun, have)
                 self._write(answer, out, total)
         except BeyondTheEndError:
             out.truncate(0)
-            raise PassingError("the file at the server is shorter than what was already fetched") from None
+            raise TemporaryError("the server's file is shorter than what was already downloaded") from None
         if total is not None and _length(out) < total:
-            raise PassingError(f"the connection ended after {_length(out):,} of {total:,} bytes")
+            raise TemporaryError(f"the connection ended after {_length(out):,} of {total:,} bytes")
 
     def _agree(self, answer: Answer, begun: _Version | None, have: int) -> int | None:
-        """The bytes the whole file has, once the answer fits what was asked and what is known."""
+        """The total number of bytes; RefusedError if the answer does not match the request and what is known."""
         if answer.start != have:
-            raise RefusedError(f"{answer.address} answers from byte {answer.start:,}, where byte {have:,} was asked for")
+            raise RefusedError(f"{answer.address} answers from byte {answer.start:,} instead of {have:,}")
         total = answer.total if answer.total is not None else self.file.size
         if self.file.size is not None and total != self.file.size:
             raise RefusedError(
-                f"{answer.address} offers {total:,} bytes, and should offer {self.file.size:,}:"
+                f"{answer.address} offers {total:,} bytes instead of {self.file.size:,}:"
                 " the file has changed, or this is an error page"
             )
         if begun is not None and begun.total is not None and total != begun.total:
-            raise RefusedError(f"{answer.address} now offers another file than the one that was begun")
+            raise RefusedError(f"{answer.address} now offers another file")
         if total is None and self.expected is None:
-            raise RefusedError(f"{answer.address} does not say how long the file is, and no checksum of it is known")
+            raise RefusedError(f"{answer.address} does not give the file's length, and no checksum is known")
         return total
 
     def _write(self, answer: Answer, out: FileIO, total: int | None) -> None:
         have = answer.start
         version = _Version(address=answer.address, total=answer.total, version=answer.version)
-        with _room(self.target, None if total is None else total - have):
+        with _disk_space(self.target, None if total is None else total - have):
             _about(self.target).write_text(json.dumps(asdict(version)), encoding="utf-8")
             self.progress(f"downloading {self.file.name}", have, total)
             for chunk in answer.chunks(_CHUNK):
                 have += len(chunk)
                 if total is not None and have > total:
-                    raise RefusedError(f"{answer.address} gives more than the {total:,} bytes it should")
+                    raise RefusedError(f"{answer.address} sends more than {total:,} bytes")
                 _write_all(out, chunk)
                 self.progress(f"downloading {self.file.name}", have, total)
 
@@ -474,15 +470,15 @@ def _length(out: FileIO) -> int:
 
 def _begun(target: Path) -> _Version | None:
     try:
-        said = json.loads(_about(target).read_text(encoding="utf-8"))
-        return _Version(address=said["address"], total=said["total"], version=said["version"])
+        facts = json.loads(_about(target).read_text(encoding="utf-8"))
+        return _Version(address=facts["address"], total=facts["total"], version=facts["version"])
     except (OSError, ValueError, TypeError, KeyError):
-        return None  # not known: begin again
+        return None  # unknown: start again
 
 
 @contextmanager
 def _partial(target: Path) -> Iterator[FileIO]:
-    """The partial file of `target`, open at its end and locked; removed where it is left empty."""
+    """The partial file of `target`, locked and open at its end; it is removed if it stays empty."""
     path = target.with_name(f".{target.name}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -494,7 +490,7 @@ def _partial(target: Path) -> Iterator[FileIO]:
         try:
             yield out
         finally:
-            # By its name only where that is still this file, and not under its final name already.
+            # Only if the name still belongs to this file, which may have its final name already.
             if path.exists() and os.path.samestat(path.stat(), os.fstat(out.fileno())) and path.stat().st_size == 0:
                 path.unlink()
                 _about(target).unlink(missing_ok=True)
@@ -506,8 +502,8 @@ def _lock(out: FileIO, target: Path) -> None:
 
 
 @contextmanager
-def _room(target: Path, needed: int | None) -> Iterator[None]:
-    """Refuse at once what the disk has no room for, and say so where it fills up on the way."""
+def _disk_space(target: Path, needed: int | None) -> Iterator[None]:
+    """DataError if the disk is too small, at once or when it becomes full."""
     free = shutil.disk_usage(target.parent).free
     if needed is not None and needed > free:
         raise _full(target, needed, free)
@@ -522,8 +518,8 @@ def _room(target: Path, needed: int | None) -> Iterator[None]:
 def _full(target: Path, needed: int | None, free: int) -> DataError:
     wanted = "" if needed is None else f" {needed:,} more bytes are needed and"
     return DataError(
-        f"no room for {target.name} in {target.parent}:{wanted} {free:,} are free",
-        hint="make room, or choose another folder with --into; what was fetched so far is kept and will be continued",
+        f"the disk is too full for {target.name} in {target.parent}:{wanted} {free:,} are free",
+        hint="free some space, or choose another folder with --into; the partial download is kept and will be resumed",
     )
 
 

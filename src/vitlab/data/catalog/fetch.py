@@ -1,4 +1,7 @@
-"""A public data set of the catalogue, brought to a folder and made ready to be read."""
+"""Download a dataset of the catalog and prepare it for reading: unpack it, and write labels.csv if labels are in other files.
+
+Each step is skipped if its result exists; a result is complete or does not exist.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ Origin = Literal["downloaded", "given", "already there"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedFile:
-    """One file of a set, in place: `sha256` is what it has, `trusted` whether that was compared with a published sum."""
+    """One file of a dataset; `trusted` says whether its SHA-256 was compared with a published one."""
 
     name: str
     bytes: int
@@ -36,7 +39,7 @@ class FetchedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A set in its folder. `data` is the spelling that reads it, or None where nothing here reads its format."""
+    """A dataset in its folder. `data` is the spelling that `open_dataset` takes, or None if its format is not supported."""
 
     folder: Path
     files: tuple[FetchedFile, ...]
@@ -51,13 +54,13 @@ def fetch(
     patience: Patience | None = None,
     progress: ProgressCallback = silent,
 ) -> Fetched:
-    """Bring the files of a set to `folder`, verified, and unpack and list them as its spelling needs.
+    """Download the files of a dataset to `folder`, verify them, and prepare them for reading.
 
-    `given` are files, or folders of files, that were downloaded by other means: they are taken in place of a download, by
-    their names. What is already in the folder is verified and left alone.
+    `given` are files, or folders of files, that the user downloaded; they are used instead of a download, by their names.
+    Files that are already in the folder are only verified.
     """
     if entry.by_hand is not None:
-        raise DataError(f"{entry.title} has no direct address: it must be fetched by hand", hint=entry.by_hand)
+        raise DataError(f"{entry.title} has no direct address: you must download it yourself", hint=entry.by_hand)
     found = _named(given, entry)
     fetched = []
     for file in entry.files:
@@ -78,7 +81,7 @@ def fetch(
 
 
 def _named(given: Sequence[Path], entry: PublicSet) -> dict[str, Path]:
-    """The given files by the names of the set's files; DataError for one that is none of them."""
+    """The given files by the names of the dataset's files; DataError for any other file."""
     wanted = [file.name for file in entry.files]
     found: dict[str, Path] = {}
     for path in given:
@@ -92,9 +95,9 @@ def _named(given: Sequence[Path], entry: PublicSet) -> dict[str, Path]:
         elif path.name in wanted:
             found[path.name] = path
         elif len(wanted) == 1:
-            found[wanted[0]] = path  # whatever a browser called it: the checksum will tell
+            found[wanted[0]] = path  # a browser may have renamed it; the checksum verifies it
         else:
-            raise DataError(f"{path} is no file of {entry.title} by its name", hint=f"they are called {', '.join(wanted)}")
+            raise DataError(f"{path} is not a file of {entry.title} by its name", hint=f"they are called {', '.join(wanted)}")
     return found
 
 
@@ -107,22 +110,18 @@ def _verified(file: RemoteFile, target: Path, progress: ProgressCallback) -> str
     except OSError as error:
         raise DataError(f"{target} cannot be read: {error.strerror}") from error
     if fault is not None:
-        raise DataError(f"{target} is there, and is not the file it should be: {fault}", hint=f"remove it; or {by_hand(file)}")
+        raise DataError(f"{target} exists, but is not the expected file: {fault}", hint=f"remove it; or {by_hand(file)}")
     return seen
 
-
-# From a set's official archives to a form that is read: unpacked, and where labels are in lists of their own, a labels.csv.
-#
-# Every step is left out where its result is already there, and a result is there whole or not at all.
 
 _UNPACKED = "unpacked"
 
 Row = tuple[str, str, str]
-"""path, label, split (empty where there is none)"""
+"""path, label, split (may be empty)"""
 
 
 def arrange(entry: PublicSet, folder: Path, *, progress: ProgressCallback = silent) -> None:
-    """Make what `entry.spelling` reads out of the files of a set that lie in `folder`."""
+    """Prepare the files of a dataset in `folder` for its reader."""
     archives = [folder / file.name for file in entry.files]
     _STEPS[entry.arrangement](folder, archives, progress)
 
@@ -229,13 +228,13 @@ _STEPS: dict[Arrangement, Callable[[Path, Sequence[Path], ProgressCallback], Non
 
 def _unpack(archive: Path, target: Path, progress: ProgressCallback) -> None:
     if target.is_dir():
-        return  # `extract` makes it whole or not at all
+        return  # `extract` creates it complete or not at all
     progress(f"unpacking {archive.name}", 0, None)
     extract(archive, target)
 
 
 def _write(path: Path, rows: Iterable[Row], classes: Sequence[str] | None = None) -> None:
-    """A list of images, and where their order matters the names of its classes, each made whole before it has its name."""
+    """Write a list of images, and the class names if their order matters."""
     if classes is not None:
         write_text(path.with_name(CLASSES_NAME), "".join(f"{name}\n" for name in classes))
     text = io.StringIO(newline="")
@@ -246,11 +245,11 @@ def _write(path: Path, rows: Iterable[Row], classes: Sequence[str] | None = None
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of an annotation file that say something."""
+    """The lines of an annotation file, without comments and empty lines."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the archive does not hold what it should: {path} cannot be read") from error
+        raise DataError(f"the archive does not hold the expected files: cannot read {path}") from error
     return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 

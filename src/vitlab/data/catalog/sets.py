@@ -1,4 +1,4 @@
-"""What the catalogue says of a public data set: its files, where they are, and how they are read once fetched."""
+"""The catalog of public datasets: their files, checksums, licences, splits, and how they are read."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from vitlab.errors import DataError, did_you_mean
 
 Arrangement = Literal[
     "as fetched", "unpacked", "pets", "flowers102", "dtd", "caltech101", "sun397", "clevr", "kitti"
-]  # what is done with the files once they are there; `vitlab.data.catalog.fetch` holds one function each
+]  # how the files are prepared; `vitlab.data.catalog.fetch` has a function for each
 
 _TFDS = "TensorFlow Datasets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFile:
-    """One file of a set: its name here, its addresses (the first is tried first), bytes, and published checksum.
+    """One file of a dataset: its name, its addresses in the order of trying, bytes, and published checksum.
 
-    `checksum` is `sha256:...` or `md5:...`, or None where none could be verified; `said_by` names who publishes it, or says
-    why there is none.
+    `checksum` is `sha256:...` or `md5:...`, or None; `said_by` names who publishes it, or says why there is none.
     """
 
     name: str
@@ -32,11 +31,11 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicSet:
-    """A data set as its publisher offers it.
+    """A public dataset.
 
-    `counts` are images by part; `split` says who divides them and how; `spelling` is the `--data` that reads the set once
-    fetched, where `{folder}` is where it was put, or None where nothing here reads its format yet. `by_hand` says, for a set
-    that has no direct address, what to do instead.
+    `counts` are images per split; `split` says who made the splits and how; `spelling` is what `open_dataset` takes after the
+    download, with `{folder}` for the folder, or None if the format is not supported. `by_hand` says what to do for a dataset
+    without a direct address.
     """
 
     name: str
@@ -56,13 +55,13 @@ class PublicSet:
 
     @property
     def size(self) -> int | None:
-        """Bytes to download, or None where a file's size is not known or there is none to download."""
+        """Bytes to download, or None if unknown or if there is nothing to download."""
         sizes = [file.size for file in self.files]
         return None if not sizes or None in sizes else sum(size for size in sizes if size is not None)
 
 
 def alike(address: str, rows: Sequence[tuple[str, int, str]], *, mirrors: Sequence[str] = ()) -> tuple[RemoteFile, ...]:
-    """Files whose addresses and names begin alike; a row is the rest of the name, the bytes and the SHA-256."""
+    """Files with a common start of addresses and names; a row is the rest of the name, the bytes and the SHA-256."""
     start = address.rpartition("/")[2]
     return tuple(
         RemoteFile(
@@ -75,7 +74,7 @@ def alike(address: str, rows: Sequence[tuple[str, int, str]], *, mirrors: Sequen
     )
 
 
-# The catalogue, first page: the sets of the paper's tables, and MNIST beside Fashion-MNIST.
+# Datasets of the paper's tables, MNIST and Fashion-MNIST.
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz/"
 _OXFORD = "https://www.robots.ox.ac.uk/~vgg/data/"

@@ -1,4 +1,4 @@
-"""Images that lie one after another in a file: pixels of one shape, or encoded images end to end."""
+"""Blocks: consecutive images of a file, as pixels of one shape or as encoded images end to end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TO_HWC = {"HWC": (0, 1, 2), "CHW": (1, 2, 0), "CWH": (2, 1, 0)}
 
 
 class Block(Protocol):
-    """Some images in a row, in one file."""
+    """Consecutive images of one file."""
 
     @property
     def where(self) -> str:
@@ -33,17 +33,18 @@ class Block(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, index: int) -> Content:
-        """One of them."""
+        """One image."""
         ...
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
-        """The hash of each of these."""
+        """The hash of each of these images."""
         ...
 
 
 class PixelBlock:
-    """Images of one shape. `load` gives them as an array, (images, ...), and is called once in each process that reads:
-    only it travels to other processes, which after a fork share the memory anyhow.
+    """Images of one shape. `load` returns them as an array, (images, ...); each process that reads calls it once.
+
+    The array is not pickled; forked processes share its memory.
     """
 
     def __init__(self, where: str, count: int, load: Callable[[], Pixels], *, shape: tuple[int, ...], layout: Layout) -> None:
@@ -101,7 +102,7 @@ class EncodedBlock:
 
 
 class BlockContents:
-    """Several blocks, numbered through."""
+    """Several blocks, numbered consecutively."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._blocks = list(blocks)
@@ -121,7 +122,7 @@ class BlockContents:
             raise DataError(f"{printable(self.name(row))} cannot be read: {error.strerror}") from error
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
-        """The hash of each image, block by block: some remember theirs."""
+        """The hash of each image, block by block; some blocks cache theirs."""
         found = np.empty((len(rows), DIGEST_BYTES), np.uint8)
         number_of = np.searchsorted(self._starts, rows, side="right") - 1
         for number in np.unique(number_of).tolist():
@@ -137,7 +138,7 @@ class BlockContents:
 def from_blocks(
     blocks: Sequence[Block], codes: Sequence[NDArray[np.integer]], splits: Sequence[int], labels: Sequence[str]
 ) -> ImageDataset:
-    """A source of blocks that each belong to one split, with the class of each image; refuses labels without a class."""
+    """A dataset of blocks, each of one split, with the class of each image; DataError if a label has no class."""
     for block, of_block in zip(blocks, codes, strict=True):
         check_codes(of_block, len(block), len(labels), block.where)
     joined = np.concatenate([np.asarray(of_block, np.int32) for of_block in codes])
@@ -151,7 +152,7 @@ def from_blocks(
 
 
 def check_codes(codes: NDArray[np.integer], images: int, classes: int, where: str) -> None:
-    """DataError where there are not as many labels as images, or one is outside the classes."""
+    """DataError if there are not as many labels as images, or if a label is outside the classes."""
     if len(codes) != images:
         raise DataError(f"{printable(where)}: {images:,} images and {len(codes):,} labels")
     wrong = np.flatnonzero((codes < 0) | (codes >= classes))
@@ -163,7 +164,7 @@ def check_codes(codes: NDArray[np.integer], images: int, classes: int, where: st
 
 
 def find_file(root: Path, names: Sequence[str]) -> Path | None:
-    """The first of these names that is a file in `root`, or in a folder directly in it, as archives unpack."""
+    """The first of these names that is a file in `root` or in a folder of `root`, as archives unpack."""
     for pattern in ("", "*/"):
         for name in names:
             if found := next(iter(sorted(root.glob(pattern + name))), None):

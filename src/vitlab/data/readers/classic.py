@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their binary version: records of label bytes and 3,072 pixels, red, green, blue."""
+"""CIFAR-10 and CIFAR-100 (binary version), MNIST, Fashion-MNIST and KMNIST (idx files), SVHN (cropped digits, .mat files)."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ from vitlab.io.files import map_bytes
 from vitlab.io.names import printable
 from vitlab.io.npz import LARGEST_IN_MEMORY
 
-CifarKind = Literal["cifar10", "cifar100", "cifar100-coarse"]
+CifarReader = Literal["cifar10", "cifar100", "cifar100-coarse"]
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 _PIXELS = 3 * 32 * 32
 
 
-def open_cifar(root: Path, kind: CifarKind) -> ImageDataset:
-    """The images of the binary files in a folder, or in the folder they unpack to; coarse are CIFAR-100's 20 superclasses."""
-    hundred = kind != "cifar10"
+def open_cifar(root: Path, reader: CifarReader) -> ImageDataset:
+    """CIFAR from its binary files: records of label bytes and 3,072 pixels. Coarse labels are CIFAR-100's 20 superclasses.
+
+    `root` is the folder of the files, or the one around it.
+    """
+    hundred = reader != "cifar10"
     labels: Sequence[str] = CIFAR10_CLASSES
     if hundred:
-        which = "coarse" if kind == "cifar100-coarse" else "fine"
+        which = "coarse" if reader == "cifar100-coarse" else "fine"
         names = find_file(root, [f"{which}_label_names.txt"])
         if names is None:
-            raise DataError(f"{root} holds no {which}_label_names.txt", hint="it comes with the binary version of CIFAR-100")
+            raise DataError(f"{root} holds no {which}_label_names.txt", hint="it is part of the binary version of CIFAR-100")
         labels = read_classes(read_bytes(names), str(names))
     train = ["train.bin"] if hundred else [f"data_batch_{number}.bin" for number in range(1, 6)]
     test = ["test.bin"] if hundred else ["test_batch.bin"]
@@ -50,7 +53,7 @@ def open_cifar(root: Path, kind: CifarKind) -> ImageDataset:
         if path is None:
             missing.append(name)
             continue
-        block, of_block = _opened(path, label_bytes=2 if hundred else 1, column=1 if kind == "cifar100" else 0)
+        block, of_block = _opened(path, label_bytes=2 if hundred else 1, column=1 if reader == "cifar100" else 0)
         blocks.append(block)
         codes.append(of_block)
         splits.append(split)
@@ -68,7 +71,7 @@ def _opened(path: Path, *, label_bytes: int, column: int) -> tuple[PixelBlock, P
     record = label_bytes + _PIXELS
     count, rest = divmod(stamp[0], record)
     if rest or not count:
-        raise DataError(f"{path} has {stamp[0]:,} bytes, which is no number of records of {record:,}")
+        raise DataError(f"{path} has {stamp[0]:,} bytes, which is not a multiple of its records of {record:,}")
     load = partial(_load, path, stamp, label_bytes)
     codes = map_bytes(path, stamp, 0, stamp[0]).reshape(-1, record)[:, column].copy()
     return PixelBlock(str(path), count, load, shape=(3, 32, 32), layout="CHW"), codes
@@ -78,8 +81,6 @@ def _load(path: Path, stamp: tuple[int, int, int], label_bytes: int) -> Pixels:
     records = map_bytes(path, stamp, 0, stamp[0]).reshape(-1, label_bytes + _PIXELS)
     return np.asarray(records)[:, label_bytes:]
 
-
-# MNIST, Fashion-MNIST and KMNIST in their idx files, gzipped or not.
 
 IDX_CLASSES: dict[str, tuple[str, ...]] = {
     "mnist": tuple("0123456789"),
@@ -92,8 +93,8 @@ IDX_CLASSES: dict[str, tuple[str, ...]] = {
 _CHUNK = 2**20
 
 
-def open_idx(root: Path, kind: str) -> ImageDataset:
-    """The images of `train-images-idx3-ubyte[.gz]` and `t10k-...` in a folder, with the class names of `kind`."""
+def open_idx(root: Path, reader: str) -> ImageDataset:
+    """The images of `train-images-idx3-ubyte[.gz]` and `t10k-...` in a folder, with the class names of `reader`."""
     blocks, codes, splits = [], [], []
     for stem, split in (("train", TRAIN), ("t10k", TEST)):
         images, labels = _file(root, stem, "images", 3), _file(root, stem, "labels", 1)
@@ -108,7 +109,7 @@ def open_idx(root: Path, kind: str) -> ImageDataset:
         splits.append(split)
     if not blocks:
         raise DataError(f"{root} holds no train-images-idx3-ubyte or t10k-images-idx3-ubyte, with or without .gz")
-    return from_blocks(blocks, codes, splits, IDX_CLASSES[kind])
+    return from_blocks(blocks, codes, splits, IDX_CLASSES[reader])
 
 
 def _file(root: Path, stem: str, what: str, axes: int) -> Path | None:
@@ -117,7 +118,7 @@ def _file(root: Path, stem: str, what: str, axes: int) -> Path | None:
 
 
 def _idx_opened(path: Path, *, axes: int) -> tuple[tuple[int, ...], partial[Pixels]]:
-    """The shape in the header, verified against the size of the file, and how its bytes are loaded."""
+    """The shape in the header, checked against the size of the file, and a function that loads the bytes."""
     stamp = stamp_of(path.stat())
     length = 4 + 4 * axes
     with path.open("rb") as file:
@@ -125,7 +126,7 @@ def _idx_opened(path: Path, *, axes: int) -> tuple[tuple[int, ...], partial[Pixe
         file.seek(0)
         header = next(_inflated(path, length), b"") if packed else file.read(length)
     if len(header) < length or header[:4] != bytes((0, 0, 8, axes)):
-        raise DataError(f"{printable(str(path))} is no idx file of bytes with {axes} axes")
+        raise DataError(f"{printable(str(path))} is not an idx file of bytes with {axes} axes")
     shape = tuple(np.frombuffer(header, ">u4", axes, offset=4).tolist())
     size = math.prod(shape)
     if packed:
@@ -158,7 +159,7 @@ def _load_packed(path: Path, stamp: tuple[int, int, int], shape: tuple[int, ...]
 
 
 def _inflated(path: Path, most: int) -> Iterator[bytes]:
-    """The bytes of a gzip file, at most `most` at a time, so that no header can ask for more."""
+    """The decompressed bytes of a gzip file, at most `most` at a time."""
     try:
         with path.open("rb") as file:
             yield from inflated(iter(partial(file.read, _CHUNK), b""), wrapping=GZIP, most=most)
@@ -166,11 +167,8 @@ def _inflated(path: Path, most: int) -> Iterator[bytes]:
         raise DataError(f"{printable(str(path))} is damaged or cut off: {error}") from error
 
 
-# SVHN, cropped digits: `train_32x32.mat` and `test_32x32.mat`, read without pickle and without MATLAB's other types.
-
-
 def open_svhn(root: Path) -> ImageDataset:
-    """The images of both files of a folder. Their label 10 is the digit 0; classes are the digits in order."""
+    """SVHN's cropped digits: `train_32x32.mat` and `test_32x32.mat`. Their label 10 is the digit 0; classes are the digits."""
     blocks, codes, splits = [], [], []
     for name, split in (("train_32x32.mat", TRAIN), ("test_32x32.mat", TEST)):
         path = find_file(root, [name])
@@ -178,12 +176,10 @@ def open_svhn(root: Path) -> ImageDataset:
             continue
         arrays = {array.name: array for array in list_arrays(path)}
         if "X" not in arrays or "y" not in arrays:
-            raise DataError(
-                f"{printable(str(path))} holds {', '.join(map(printable, arrays)) or 'no array'}, where SVHN holds X and y"
-            )
+            raise DataError(f"{printable(str(path))} holds {', '.join(map(printable, arrays)) or 'no array'}, but SVHN has X and y")
         x, y = arrays["X"], arrays["y"]
         if len(x.shape) != 4 or x.shape[2] != 3 or x.dtype[1:] != "u1":
-            raise DataError(f"{printable(str(path))}: X is {x.shape} of {x.dtype}, where SVHN has (32, 32, 3, images) bytes")
+            raise DataError(f"{printable(str(path))}: X is {x.shape} of {x.dtype}, but SVHN has (32, 32, 3, images) bytes")
         height, width, channels, count = x.shape
         load = partial(_svhn_load, x, stamp_of(path.stat()))
         blocks.append(PixelBlock(str(path), count, load, shape=(channels, width, height), layout="CWH"))
@@ -204,5 +200,5 @@ def _digits(y: MatArray, path: Path) -> NDArray[np.int64]:
 def _svhn_load(x: MatArray, stamp: tuple[int, int, int]) -> Pixels:
     if stamp_of(x.path.stat())[:2] != stamp[:2]:
         raise DataError(f"{printable(str(x.path))} has changed since it was opened", hint="start again")
-    # MATLAB's first axis runs fastest, so the last one, over images, runs slowest and each image lies in one piece.
+    # MATLAB's first axis varies fastest, so the last one, over images, varies slowest and each image is contiguous.
     return read_array(x).view(np.uint8).reshape(x.shape[3], -1)

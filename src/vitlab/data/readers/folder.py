@@ -31,47 +31,45 @@ from vitlab.io.cache import recall, remember, settled, stamp_of
 from vitlab.io.digests import DIGEST_BYTES, WORTH_REMEMBERING, Digests, digest_all
 from vitlab.io.names import Names, printable
 
-# Which names in a folder or an archive are images, and what is left out and counted.
-
-# Every name that says "image", whether or not the decoder takes it: a refused image is heard of, a skipped one is not.
-PICTURE_SUFFIXES = frozenset(
+# Every ending of an image, also of formats that the decoder does not support: an error is better than a silently skipped image.
+_IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".ppm", ".pgm"}
 )
 _HIDDEN = re.compile(r"(?:^|/)(?:\.|(?:thumbs\.db|desktop\.ini|__macosx)(?:/|$))", re.IGNORECASE)
 
 
 def is_image(name: str) -> bool:
-    """Whether the name's ending is an image's, in either case."""
+    """Whether the name ends like that of an image, in upper or lower case."""
     dot = name.rfind(".")
-    return dot > 0 and name[dot:].lower() in PICTURE_SUFFIXES
+    return dot > 0 and name[dot:].lower() in _IMAGE_SUFFIXES
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or one of its folders is hidden, or the debris of a desktop (.DS_Store, Thumbs.db, __MACOSX/)."""
+    """Whether a file or one of its folders is hidden or a system file (.DS_Store, Thumbs.db, __MACOSX/)."""
     return _HIDDEN.search(name) is not None
 
 
 class LeftOut:
-    """Counts the files of a source that are not used, to say so once: nothing is skipped in silence."""
+    """Counts the files of a dataset that are not used, so that one note reports them."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     def add(self, name: str, reason: str | None = None, *, count: int = 1) -> None:
-        """Count files under `reason`, or as hidden, or under their ending."""
+        """Count files under `reason`, else as hidden, else under their ending."""
         suffix = PurePosixPath(name).suffix.lower()
         self._counts[reason or ("hidden" if is_hidden(name) else suffix or "without an ending")] += count
 
     def notes(self) -> tuple[str, ...]:
-        """One sentence, or no sentence where nothing was left out."""
+        """One sentence, or none if nothing was left out."""
         if not self._counts:
             return ()
         kinds = ", ".join(f"{count:,} {printable(kind)}" for kind, count in self._counts.most_common())
-        return (f"{self._counts.total():,} files left out that are no images: {kinds}",)
+        return (f"{self._counts.total():,} files left out that are not images: {kinds}",)
 
 
 def image_rows(names: Iterable[str], left_out: LeftOut) -> list[int]:
-    """The numbers of the names that are images; the others are counted."""
+    """The rows of the names that are images; the others are counted."""
     rows = []
     for row, name in enumerate(names):
         if is_image(name) and not is_hidden(name):
@@ -81,14 +79,10 @@ def image_rows(names: Iterable[str], left_out: LeftOut) -> list[int]:
     return rows
 
 
-# Files of a folder as contents: walked once, read by name, hashed once for as long as they stay the same.
-
-
 def walk_images(root: Path, faults: Faults, left_out: LeftOut) -> tuple[Names, list[str]]:
-    """The paths, relative to `root` and sorted, of every image under it, and of every folder; links are followed.
+    """The sorted paths, relative to `root`, of all images below it, and those of all folders. Links are followed.
 
-    An image that cannot be read, is no ordinary file or leads nowhere is an offender; so is a folder that is reached twice,
-    whether a link leads in a circle or to a folder of its own.
+    An image that cannot be read is a fault, and so is a folder that is reached twice through links.
     """
     found: list[str] = []
     folders: list[str] = []
@@ -123,18 +117,18 @@ def walk_images(root: Path, faults: Faults, left_out: LeftOut) -> tuple[Names, l
 
 
 def unreadable(path: str) -> str | None:
-    """Why this is not a file that can be read, or None where it is."""
+    """Why this is not a readable file, or None if it is."""
     if os.path.isfile(path):  # noqa: PTH113 (asked a million times)
         return None if os.access(path, os.R_OK) else "may not be read (permission denied)"
     if os.path.isdir(path):  # noqa: PTH112
-        return "a folder, where a file is meant"
+        return "a folder instead of a file"
     if not os.path.lexists(path):
         return "no such file"
-    return "a link that leads nowhere" if os.path.islink(path) else "no ordinary file"  # noqa: PTH114
+    return "a link that leads nowhere" if os.path.islink(path) else "not a regular file"  # noqa: PTH114
 
 
 class DiskContents:
-    """Files by name under a folder; a name may also be an absolute path."""
+    """Files of a folder; a name may also be an absolute path."""
 
     def __init__(self, root: Path, names: Names) -> None:
         self._root = str(root)
@@ -145,7 +139,7 @@ class DiskContents:
         return os.path.join(self._root, self._names[row])  # noqa: PTH118 (a Path costs ten times as much)
 
     def read(self, row: int) -> bytes:
-        """The file's bytes; DataError where it has gone, cannot be read or is larger than an image may be."""
+        """The file's bytes; DataError if it is missing, unreadable or too large for an image."""
         path = self.name(row)
         try:
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123
@@ -158,7 +152,7 @@ class DiskContents:
             raise DataError(f"{printable(path)} cannot be read: {error.strerror}") from error
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
-        """The hash of each file's content; remembered for files whose size and times have not changed."""
+        """The hash of each file's content, cached for files whose size and times have not changed."""
         try:
             stamps = [stamp_of(os.stat(self.name(int(row)))) for row in rows]  # noqa: PTH116
         except OSError as error:
@@ -189,26 +183,26 @@ def _recalled(root: Path) -> dict[bytes, bytes]:
     return {pair[:DIGEST_BYTES].tobytes(): pair[DIGEST_BYTES:].tobytes() for pair in stored}
 
 
-_REPAIR = "repair these and start again; a CSV with columns path, label and split says it in another way"
-_NO_CLASS = "/"  # no folder can be called that
+_REPAIR = "repair these and try again, or describe the images by a CSV with columns path, label and split"
+_NO_CLASS = "/"  # no folder has this name
 
 
 def open_folder(root: Path) -> ImageDataset:
-    """The images of a folder on disk; one error lists everything that is wrong with it."""
+    """The images of a folder of class folders; one error lists everything that is wrong with it."""
     faults, left_out = Faults(str(root)), LeftOut()
     names, folders = walk_images(root, faults, left_out)
     return class_folders(DiskContents(root, names), names, where=str(root), faults=faults, left_out=left_out, folders=folders)
 
 
 def open_unlabelled(root: Path) -> ImageDataset:
-    """Every image under a folder, without labels; folders called train, val and test, where there are only these, are splits."""
+    """All images below a folder, without labels. If its only folders are train, val and test, they are splits."""
     faults, left_out = Faults(str(root)), LeftOut()
     names, _ = walk_images(root, faults, left_out)
     faults.raise_any(hint=_REPAIR)
     if len(names) == 0:
         raise _nothing(str(root), left_out)
-    told = [split_named(name.split("/")[0]) if "/" in name else None for name in names]
-    splits = np.array([UNDECLARED if None in told or split is None else split for split in told], np.int8)
+    named = [split_named(name.split("/")[0]) if "/" in name else None for name in names]
+    splits = np.array([UNDECLARED if None in named or split is None else split for split in named], np.int8)
     return ImageDataset(
         contents=DiskContents(root, names),
         rows=np.arange(len(names), dtype=np.int64),
@@ -228,11 +222,11 @@ def class_folders(
     left_out: LeftOut,
     folders: Sequence[str] = (),
 ) -> ImageDataset:
-    """A source of the images among `names`, labelled by their folders; `folders` are those known to exist, empty or not.
+    """The images among `names`, labelled by their folders; `folders` are all existing folders, also empty ones.
 
-    Classes are the folders' names sorted by code point, and images are in the order of class, then path. A folder that
-    stands alone around everything is passed through. SplitCodes declared by folders must have the same classes, except that `test`
-    may hold images and no class folders at all: they have no labels then, as in a competition.
+    Classes are the folders' names, sorted by code point; images are ordered by class, then path. A single folder around everything
+    is skipped. If folders declare splits, all splits must have the same classes; only `test` may hold images without class
+    folders, as in a competition, which then have no labels.
     """
     rows = image_rows(names, left_out)
     paths = [names[row].split("/") for row in rows]
@@ -241,7 +235,7 @@ def class_folders(
         raise _nothing(where, left_out)
     around = _wrapping(paths)
     inner = [path[len(around) :] for path in paths]
-    declared = _declares_parts(inner, faults)
+    declared = _declares_splits(inner, faults)
     depth = 1 if declared else 0
     nameless = _without_classes(inner) if declared else None
 
@@ -264,12 +258,12 @@ def class_folders(
     if not classes and not declared:
         raise DataError(
             f"{where} holds {len(paths):,} images and no class folders",
-            hint=f"put each class in a folder of its own; or, to use images without labels, say images:{where}",
+            hint=f"put each class in its own folder; for images without labels, give images:{where}",
         )
     faults.raise_any(hint=_REPAIR)
 
     code_of = {name: code for code, name in enumerate(classes)} | {_NO_CLASS: UNKNOWN}
-    notes = [f"the folder {printable('/'.join(around))} is taken as the root"] if around else []
+    notes = [f"the folder {printable('/'.join(around))} is used as the root"] if around else []
     if nameless is not None:
         notes.append(f"{printable(nameless)} has no class folders: its images have no labels")
     return ImageDataset(
@@ -283,14 +277,14 @@ def class_folders(
 
 
 def _without_classes(paths: Sequence[Sequence[str]]) -> str | None:
-    """The folder of the test images where none of them is in a class folder."""
+    """The folder of the test images, if none of them is in a class folder."""
     tops = {top for top in {path[0] for path in paths} if split_named(top) == TEST}
     tests = [path for path in paths if path[0] in tops]
     return tests[0][0] if tests and all(len(path) == 2 for path in tests) and len(tests) < len(paths) else None
 
 
 def _wrapping(paths: Sequence[Sequence[str]]) -> list[str]:
-    """The folders around everything that hold only one folder and no image, from the outside in."""
+    """The folders, from the outside in, that hold a single folder and no image."""
     around: list[str] = []
     while True:
         depth = len(around)
@@ -301,22 +295,22 @@ def _wrapping(paths: Sequence[Sequence[str]]) -> list[str]:
         around.append(first)
 
 
-def _declares_parts(paths: Sequence[Sequence[str]], faults: Faults) -> bool:
+def _declares_splits(paths: Sequence[Sequence[str]], faults: Faults) -> bool:
     """Whether the outermost folders are splits (train, val, test) and not classes."""
     tops = Counter(path[0] for path in paths if len(path) > 1)
-    # A split holds folders; a class that happens to be called `train` holds images.
+    # A split holds folders; a class that is called `train` holds images.
     named = {top: split for top in tops if (split := split_named(top)) is not None}
     nested = [top for top in named if all(len(path) > 2 for path in paths if path[0] == top)]
     if not tops or not named:
         return False
     if len(named) == len(tops):
         for split in range(len(SPLITS)):
-            twins = [top for top, which in named.items() if which == split]
-            if len(twins) > 1:
-                faults.add(" and ".join(twins), f"both say {SPLITS[split]}")
+            same = [top for top, which in named.items() if which == split]
+            if len(same) > 1:
+                faults.add(" and ".join(same), f"both mean {SPLITS[split]}")
         return True
     for top in sorted(set(tops) - set(named)) if nested else ():
-        faults.add(top, f"stands beside {nested[0]}, which looks like a split and not like a class")
+        faults.add(top, f"is beside {nested[0]}, which looks like a split and not like a class")
     return False
 
 
@@ -325,7 +319,7 @@ def _check_classes(classes: Sequence[str], found: set[tuple[int, str]], faults: 
         if reason := unusable_name(name):
             faults.add(name, reason)
     for first, second in look_alikes(classes):
-        faults.add(first, f"is spelled in two ways of Unicode ({first!a} and {second!a})")
+        faults.add(first, f"is spelled in two Unicode forms ({first!a} and {second!a})")
     for split in sorted({split for split, _ in found} - {UNDECLARED}):
         for name in classes:
             if (split, name) not in found:
@@ -333,13 +327,13 @@ def _check_classes(classes: Sequence[str], found: set[tuple[int, str]], faults: 
 
 
 def _check_empty(folders: Sequence[str], around: Sequence[str], depth: int, *, kept_folders: set[str], faults: Faults) -> None:
-    """A class folder in which nothing is found is more likely a mistake than a wish."""
+    """A class folder without an image is a fault: it is more likely a mistake than intended."""
     start = "".join(f"{name}/" for name in around)
     for folder in sorted(folders):
         inside = folder.removeprefix(start)
         if folder.startswith(start) and inside.count("/") == depth and inside not in kept_folders:
             if depth and split_named(inside.split("/")[0]) is None:
-                continue  # beside the splits, not in one
+                continue  # beside the splits, not inside one
             faults.add(folder, "a class folder without an image")
 
 
@@ -347,16 +341,13 @@ def _nothing(where: str, left_out: LeftOut) -> DataError:
     found = left_out.notes()
     return DataError(
         f"{printable(where)} holds no image" + (f" ({found[0]})" if found else ""),
-        hint="a folder of images is <folder>/<class>/<image>, with .jpg, .png, .webp, .bmp or .gif files",
+        hint="images are expected at <folder>/<class>/<image>, as .jpg, .png, .webp, .bmp or .gif files",
     )
-
-
-# A source of files that some list names, each with its class and split.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRow:
-    """An image's path relative to its set's folder, its class, and the split it is declared to be of."""
+    """An image of a list: its path relative to the dataset's folder, its class, and its declared split."""
 
     path: str
     code: int
@@ -366,7 +357,7 @@ class FileRow:
 def from_files(
     root: Path, rows: Sequence[FileRow], labels: Sequence[str], *, where: str, notes: Sequence[str] = ()
 ) -> ImageDataset:
-    """The files of these rows under `root`, in their order; one error names those that are not there."""
+    """The files of these rows below `root`, in their order; one error names the missing ones."""
     faults = Faults(where)
     for row in rows:
         reason = unreadable(os.path.join(root, row.path))  # noqa: PTH118 (asked a hundred thousand times)

@@ -1,4 +1,4 @@
-"""Images in an HDF5 file, read one at a time; needs h5py (`vitlab[hdf5]`).
+"""Images in HDF5 files, read one at a time, and PatchCamelyon, which is published so; needs h5py (`vitlab[hdf5]`).
 
 Axes: N images, H height, W width, C channels.
 """
@@ -21,17 +21,18 @@ from vitlab.io.archive import unpacked
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests
 from vitlab.io.names import printable
+from vitlab.io.optional import optional_import
 
-_LARGEST_PICTURE = 256 * 2**20  # bytes, also of one chunk: what is in memory at once
+_LARGEST_IMAGE = 256 * 2**20  # bytes of an image or of a chunk, which is read at once
 _HELD = 64 * 2**20  # bytes of chunks kept in memory, in each process
 _MOST_NUMBERS = 2**27
-_BROKEN = (OSError, KeyError, RuntimeError, ValueError, TypeError)  # what h5py raises on files that are damaged or lie
+_BROKEN = (OSError, KeyError, RuntimeError, ValueError, TypeError)  # the errors of h5py for damaged files
 
 
 class Hdf5Block:
-    """Images of one array, (N, H, W, C) of bytes. `where` is the file as the user knows it; `path` is where it is read.
+    """Images of one array, (N, H, W, C) of bytes. `where` is the user's name of the file; `path` is the file that is read.
 
-    Opened anew in each process, because the library may not be shared by a fork.
+    Each process opens the file itself, because h5py must not be used across a fork.
     """
 
     def __init__(self, path: Path, array: str, *, where: str) -> None:
@@ -41,8 +42,8 @@ class Hdf5Block:
         self._process = -1
         self._data: Any = None
         shape = self._opened().shape
-        if len(shape) != 4 or shape[3] not in (1, 3, 4) or 0 in shape[1:] or int(np.prod(shape[1:])) > _LARGEST_PICTURE:
-            raise DataError(f"{printable(where)}: {array} is {shape}, where images are (images, height, width, channels)")
+        if len(shape) != 4 or shape[3] not in (1, 3, 4) or 0 in shape[1:] or int(np.prod(shape[1:])) > _LARGEST_IMAGE:
+            raise DataError(f"{printable(where)}: {array} is {shape}, but must be (images, height, width, channels)")
         self._count, self._shape = int(shape[0]), tuple(map(int, shape[1:]))
 
     def __len__(self) -> int:
@@ -56,7 +57,7 @@ class Hdf5Block:
             raise DataError(f"{printable(self.where)}: image {index:,} cannot be read: {printable(str(error))}") from error
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
-        """The hash of each image, remembered for as long as the file stays the same."""
+        """The hash of each image, cached until the file changes."""
         sizes = np.full(self._count, int(np.prod(self._shape)), np.int64)
         return remembered_digests(self.read, rows, path=self._path, stamp=self._stamp, sizes=sizes)
 
@@ -84,34 +85,26 @@ def read_numbers(path: Path, array: str, *, where: str) -> NDArray[np.int64]:
 
 
 def _array(path: Path, name: str, *, where: str) -> Any:
-    """The array of bytes called `name` of a file that stays open as long as the array lives; nothing in other files is read."""
+    """The array of bytes called `name`; its file stays open as long as the array exists. Links to other files are refused."""
     h5py = _h5py()
     try:
         file = h5py.File(path, "r", rdcc_nbytes=_HELD)
         data = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
     except _BROKEN as error:
-        raise DataError(f"{printable(where)} is no HDF5 file with an array {name}: {printable(str(error))}") from error
+        raise DataError(f"{printable(where)} is not an HDF5 file with an array {name}: {printable(str(error))}") from error
     if not isinstance(data, h5py.Dataset) or data.is_virtual or data.external:
         raise DataError(f"{printable(where)} holds no array {name} of its own")
     if data.dtype != np.uint8:
-        raise DataError(f"{printable(where)}: {name} is {data.dtype}, where bytes (uint8) are meant")
-    if data.chunks is not None and int(np.prod(data.chunks)) > _LARGEST_PICTURE:
+        raise DataError(f"{printable(where)}: {name} is {data.dtype}, but must be bytes (uint8)")
+    if data.chunks is not None and int(np.prod(data.chunks)) > _LARGEST_IMAGE:
         raise DataError(f"{printable(where)}: {name} is in chunks of {data.chunks}, which are too large")
     return data
 
 
 def _h5py() -> ModuleType:
-    try:
-        import h5py
-    except ImportError as error:
-        raise DataError("HDF5 files need h5py, which is not installed", hint="pip install vitlab[hdf5]") from error
-    module: ModuleType = h5py
+    module: ModuleType = optional_import("h5py", purpose="HDF5 files", error=DataError)
     return module
 
-
-# PatchCamelyon as its authors publish it: HDF5 files of 96-pixel patches, a file of images and one of labels a split.
-#
-# The files are read as downloaded (`.h5.gz`, unpacked once into the cache folder) or unpacked (`.h5`); needs h5py.
 
 CLASSES = ("no tumour", "tumour")  # in the middle 32x32 pixels of a patch
 
@@ -125,7 +118,10 @@ def has_camelyon(folder: Path) -> bool:
 
 
 def open_camelyon(folder: Path) -> ImageDataset:
-    """The patches of train, valid and test, as far as they are there, in the order of the files."""
+    """PatchCamelyon's patches of train, valid and test, as far as they exist, in the order of the files.
+
+    The files are read as downloaded (`.h5.gz`, unpacked once into the cache folder) or unpacked (`.h5`).
+    """
     blocks, codes, splits = [], [], []
     for word, split in _SPLITS:
         images, labels = _file(folder, word, "x"), _file(folder, word, "y")
@@ -133,12 +129,12 @@ def open_camelyon(folder: Path) -> ImageDataset:
             continue
         if images is None or labels is None:
             kind = "x" if images is None else "y"
-            raise DataError(f"{printable(str(folder))} holds no {_STEM}_{word}_{kind}.h5, nor the same packed (.gz)")
+            raise DataError(f"{printable(str(folder))} holds no {_STEM}_{word}_{kind}.h5, or .h5.gz")
         blocks.append(Hdf5Block(_readable(images), "x", where=str(images)))
         codes.append(read_numbers(_readable(labels), "y", where=str(labels)))  # (N, 1, 1, 1)
         splits.append(split)
     if not blocks:
-        raise DataError(f"{printable(str(folder))} holds no {_STEM}_train_x.h5, nor the same packed (.gz)")
+        raise DataError(f"{printable(str(folder))} holds no {_STEM}_train_x.h5, or .h5.gz")
     return from_blocks(blocks, codes, splits, CLASSES)
 
 

@@ -1,4 +1,7 @@
-"""A list of images and their labels: CSV, TSV or JSON lines, beside the images on disk or inside their zip archive."""
+"""Manifests: lists of images and labels as CSV, TSV or JSON Lines, on disk or inside a zip archive.
+
+`name_labels` turns the labels of any list (names, numbers, several) into indices of classes.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,10 @@ from vitlab.errors import DataError
 from vitlab.io.names import Names, printable
 from vitlab.io.zip import ZipContents
 
-# From what a file says of an image's class (a name, a number, several) to labels: indices in a list of class names.
-
 Cell = str | int | Sequence[str | int] | None
-"""One class, several, or None where nothing is said."""
+"""The label of a row: one class, several, or None."""
 
-_NUMBER = re.compile(r"-?\d{1,9}(\.0)?")  # spreadsheets make 3.0 of 3
+_NUMBER = re.compile(r"-?\d{1,9}(\.0)?")  # spreadsheets write 3 as 3.0
 CLASSES_NAME = "classes.txt"
 _MOST_CLASSES = 100_000
 
@@ -52,12 +53,12 @@ def name_labels(
     classes: Sequence[str] | None = None,
     splits: NDArray[np.int8],
 ) -> tuple[tuple[str, ...], LabelTable, tuple[str, ...]]:
-    """Class names, the label of each image, and notes; what cannot be understood is an offender at `place` of its number.
+    """Class names, the label of each image, and notes. Labels that make no sense are faults; `place(row)` names the row.
 
-    Labels that are all numbers are indices: in `classes` where that list is given, else in 0, 1, 2, ... up to the largest.
-    Other labels are names: of `classes`, else the classes are all the names there are, sorted by code point. Where `classes`
-    are themselves numbers, a label is taken as their name. Images whose declared split (`splits`) is test may lack a label, as in
-    a competition; others only where none of them has one.
+    If all labels are numbers, they are indices: of `classes`, if given, else of 0, 1, 2, ... up to the largest. Otherwise they
+    are names: of `classes`, if given, else the classes are all names, sorted by code point. If `classes` are numbers themselves,
+    a label is their name. Images whose declared split is test may lack a label, as in a competition; others may only if no image
+    has one.
     """
     several = any(isinstance(cell, Sequence) and not isinstance(cell, str) for cell in cells)
     rows = [_words(cell) for cell in cells]
@@ -77,14 +78,14 @@ def name_labels(
         if not row and not several and splits[number] != TEST:
             faults.add(place(number), "no label")
     if not by_number:
-        _refuse_twins(words, names, faults)
+        _check_duplicates(words, names, faults)
     for name in names:
         if reason := unusable_name(name):
             faults.add(f"class {printable(name)!r}", reason)
     for first, second in look_alikes(names):
-        faults.add(f"class {printable(first)!r}", f"is spelled in two ways of Unicode ({first!a} and {second!a})")
+        faults.add(f"class {printable(first)!r}", f"is spelled in two Unicode forms ({first!a} and {second!a})")
     if len(names) == 1 and not several:
-        faults.add(f"class {names[0]}", "is the only one: a classifier needs two")
+        faults.add(f"class {names[0]}", "is the only class: a classifier needs two")
 
     used = {codes[word] for word in words}
     unused = [name for code, name in enumerate(names) if code not in used]
@@ -96,12 +97,12 @@ def name_labels(
 
 
 def read_classes(data: bytes, where: str) -> list[str]:
-    """The class names of a `classes.txt`: one a line, in the order of their indices."""
+    """The class names of a `classes.txt`: one per line, in the order of their indices."""
     return [line.strip() for line in as_text(data, where).split("\n") if line.strip()]
 
 
 def classes_beside(path: Path) -> list[str] | None:
-    """The class names of the `classes.txt` in the same folder, or None where there is none."""
+    """The class names of the `classes.txt` in the same folder, or None if there is none."""
     file = path.parent / CLASSES_NAME
     return read_classes(read_bytes(file), str(file)) if file.is_file() else None
 
@@ -115,11 +116,11 @@ def read_bytes(path: Path) -> bytes:
 
 
 def as_text(data: bytes, where: str) -> str:
-    """UTF-8, with or without the mark some programs put at its start."""
+    """The text of UTF-8 data, with or without a byte order mark."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{printable(where)} is no UTF-8 text (byte {error.start:,})", hint="save it as UTF-8") from error
+        raise DataError(f"{printable(where)} is not UTF-8 text (byte {error.start:,})", hint="save it as UTF-8") from error
 
 
 def _words(cell: Cell) -> list[str]:
@@ -135,7 +136,7 @@ def _found(words: set[str], *, numbers: bool, faults: Faults) -> list[str]:
         return sorted(words)
     largest = max(int(float(word)) for word in words)
     if largest >= _MOST_CLASSES:
-        faults.add(f"label {largest}", f"is no index of a class: at most {_MOST_CLASSES:,} are numbered without names")
+        faults.add(f"label {largest}", f"is too large for the index of a class: the limit is {_MOST_CLASSES:,}")
         return [str(number) for number in sorted({int(float(word)) for word in words})]
     return [str(number) for number in range(largest + 1)]
 
@@ -151,15 +152,15 @@ def _wrong(word: str, names: Sequence[str], *, by_number: bool) -> str:
     return f"no class is called '{printable(word)}'"
 
 
-def _refuse_twins(words: set[str], names: Sequence[str], faults: Faults) -> None:
-    """A name that two classes share tells neither; as indices such classes are fine."""
+def _check_duplicates(words: set[str], names: Sequence[str], faults: Faults) -> None:
+    """A name of two classes is ambiguous as a label; such classes can be given by index."""
     counts = Counter(names)
     for name in sorted(word for word in words if counts[word] > 1):
         faults.add(f"class {printable(name)!r}", "is the name of two classes: label by number instead")
 
 
 MANIFEST_NAMES = tuple(f"{stem}.{ending}" for stem in ("labels", "manifest", "metadata") for ending in ("csv", "tsv", "jsonl"))
-"""Files that are taken for the list of a folder's or an archive's images."""
+"""Files that are recognised as the manifest of a folder or an archive."""
 
 _PATH_COLUMNS = ("path", "file", "file_name", "filename", "image", "image_path", "filepath")
 _LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "tags")
@@ -176,14 +177,14 @@ class _Row:
 
 
 def open_manifest(path: Path, *, label_column: str | None = None) -> ImageDataset:
-    """The images a manifest on disk lists; paths are relative to it (or to `images/` beside it), or absolute."""
+    """The images of a manifest on disk; paths are relative to it (or to `images/` beside it), or absolute."""
     faults = Faults(str(path))
     rows = _read_rows(as_text(read_bytes(path), str(path)), path.name, label_column, faults, where=str(path))
     folder = path.parent
 
     def find(name: str) -> tuple[str, str | None]:
         if "://" in name:
-            return name, "an address: images are read from disk only"
+            return name, "an address; images are read from disk only"
         for candidate in (name, f"images/{name}"):
             reason = unreadable(os.path.join(folder, candidate))  # noqa: PTH118 (as it is opened later)
             if reason is None:
@@ -191,13 +192,13 @@ def open_manifest(path: Path, *, label_column: str | None = None) -> ImageDatase
         return name, unreadable(os.path.join(folder, name))  # noqa: PTH118
 
     found = _located(rows, find, faults)
-    names = Names(found if not faults else ())  # refused below, and a wrong path may not even be text
+    names = Names(found if not faults else ())  # refused below; a wrong path may not even be text
     contents = DiskContents(folder, names)
     return _assembled(contents, np.arange(len(rows), dtype=np.int64), rows, classes_beside(path), faults)
 
 
 def open_zip_manifest(contents: ZipContents, member: str, *, label_column: str | None = None) -> ImageDataset:
-    """The images the manifest `member` of a zip archive lists; paths are relative to it, or to `images/` beside it."""
+    """The images of the manifest `member` of a zip archive; paths are relative to it, or to `images/` beside it."""
     where = f"{contents.index.path}/{member}"
     faults = Faults(where)
     row_of = {name: row for row, name in enumerate(contents.index.names)}
@@ -227,13 +228,13 @@ def _assembled(
     if len(set(splits.tolist())) > 1 and UNDECLARED in splits:
         for row in rows:
             if row.split == UNDECLARED:
-                faults.add(_place(row), "no split, where other rows have one")
+                faults.add(_place(row), "no split, although other rows have one")
     faults.raise_any(hint="every row needs a readable path and a label; a column `split` says train, val or test")
     return ImageDataset(contents=contents, rows=numbers, table=table, labels=labels, splits=splits, notes=notes)
 
 
 def _located(rows: Sequence[_Row], find: Callable[[str], tuple[str, str | None]], faults: Faults) -> list[str]:
-    """The file of each row; faults are files that are not there and files listed twice."""
+    """The file of each row; missing files and files that are listed twice are faults."""
     first: dict[str, _Row] = {}
     found = []
     for row in rows:
@@ -241,7 +242,7 @@ def _located(rows: Sequence[_Row], find: Callable[[str], tuple[str, str | None]]
         if reason is not None:
             faults.add(_place(row), reason)
         elif first.setdefault(name, row) is not row:
-            faults.add(_place(row), f"listed already in line {first[name].line} (several labels go in one column `labels`)")
+            faults.add(_place(row), f"listed already in line {first[name].line} (put several labels into one column `labels`)")
         found.append(name)
     return found
 
@@ -254,7 +255,7 @@ def _read_rows(text: str, name: str, label_column: str | None, faults: Faults, *
     suffix = PurePosixPath(name).suffix.lower()
     records = _json_records(text, faults) if suffix in (".jsonl", ".ndjson") else _csv_records(text, faults, where)
     if not records:
-        faults.raise_any(hint="a manifest is CSV with a header line, or one JSON object a line")
+        faults.raise_any(hint="a manifest is a CSV with a header line, or has one JSON object per line")
         raise DataError(f"{printable(where)} lists no image")
     columns = list(dict.fromkeys(key for _, record in records for key in record))
     path_column = _column(columns, _PATH_COLUMNS)
@@ -266,7 +267,7 @@ def _read_rows(text: str, name: str, label_column: str | None, faults: Faults, *
     if label_column is not None and label_column not in columns:
         raise DataError(f"{printable(where)} has no column {label_column!r}, only {', '.join(map(printable, columns[:10]))}")
     chosen = label_column or _column(columns, _LABEL_COLUMNS)
-    part_column = _column(columns, _SPLIT_COLUMNS)
+    split_column = _column(columns, _SPLIT_COLUMNS)
 
     rows = []
     split_up = _splitter(chosen, [record.get(chosen) for _, record in records]) if chosen else None
@@ -277,10 +278,10 @@ def _read_rows(text: str, name: str, label_column: str | None, faults: Faults, *
             continue
         split = UNDECLARED
         cell = record.get(chosen) if chosen else None
-        if part_column and (word := record.get(part_column)) not in (None, ""):
+        if split_column and (word := record.get(split_column)) not in (None, ""):
             called = split_named(str(word))
             if called is None:
-                faults.add(f"line {line} ({path})", f"split '{printable(str(word))}' is none of train, val and test")
+                faults.add(f"line {line} ({path})", f"split '{printable(str(word))}' is not train, val or test")
             split = UNDECLARED if called is None else called
         if not _is_cell(cell):
             faults.add(f"line {line} ({path})", f"a label is a name, a whole number or a list of them, not {cell!r}")
@@ -290,7 +291,7 @@ def _read_rows(text: str, name: str, label_column: str | None, faults: Faults, *
 
 
 def _csv_records(text: str, faults: Faults, where: str) -> list[tuple[int, Mapping[str, object]]]:
-    """(line, column -> text) of each row; the separator is the one under which the header has a column of paths."""
+    """(line, column -> text) of each row; the separator is the one with which the header has a column of paths."""
     header = text.split("\n", 1)[0]
     separator = next(
         (mark for mark in ",;\t" if _column([word.strip().strip('"') for word in header.split(mark)], _PATH_COLUMNS)), ","
@@ -304,11 +305,11 @@ def _csv_records(text: str, faults: Faults, where: str) -> list[tuple[int, Mappi
             raise DataError(f"{printable(where)} has two columns called {printable(twice)!r}")
         for record in reader:
             if None in record or None in record.values():
-                faults.add(f"line {reader.line_num}", f"has not {len(fields)} columns as the header has")
+                faults.add(f"line {reader.line_num}", f"does not have {len(fields)} columns like the header")
             else:
                 records.append((reader.line_num, {key: value.strip() for key, value in record.items()}))
     except csv.Error as error:
-        raise DataError(f"{printable(where)}, line {reader.line_num}, is no CSV: {error}") from error
+        raise DataError(f"{printable(where)}, line {reader.line_num}, is not CSV: {error}") from error
     return records
 
 
@@ -320,12 +321,12 @@ def _json_records(text: str, faults: Faults) -> list[tuple[int, Mapping[str, obj
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            faults.add(f"line {number}", f"is no JSON ({printable(str(error))})")
+            faults.add(f"line {number}", f"is not JSON ({printable(str(error))})")
             continue
         if isinstance(record, dict):
             records.append((number, record))
         else:
-            faults.add(f"line {number}", "is no JSON object")
+            faults.add(f"line {number}", "is not a JSON object")
     return records
 
 
@@ -341,9 +342,9 @@ def _is_cell(value: object) -> TypeGuard[Cell]:
 
 
 def _splitter(column: str, cells: Sequence[object]) -> Callable[[Cell], Cell]:
-    """How the cells of this column become lists: those of `labels` and `tags` hold several labels, others one.
+    """A function that splits a cell into labels: columns called `labels` or `tags` hold several, others hold one.
 
-    Several labels are parted by | or ;, and also by spaces where they are all numbers.
+    Several labels are separated by | or ;, or by spaces if they are all numbers.
     """
     if not column.casefold().endswith(("labels", "tags")):
         return lambda cell: cell

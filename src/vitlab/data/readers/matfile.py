@@ -1,7 +1,8 @@
-"""Numeric arrays of MATLAB files of version 5 (v6 and v7), and nothing else of them: no cells, no objects, no functions.
+"""Numeric arrays of MATLAB files of version 5 (v6 and v7); no cells, objects or functions.
 
-Sizes are compared with the file before anything is allocated, and a compressed array is unpacked into exactly the memory
-it says. Format: MathWorks, MAT-File Format, "Level 5 MAT-File Format".
+Written here because scipy 1.17's `loadmat` crashes (SIGSEGV) on a damaged header; a test changes every byte of one. Sizes are
+compared with the file before anything is allocated, and a compressed array is unpacked into exactly the memory that it claims.
+Format: MathWorks, MAT-File Format, "Level 5 MAT-File Format".
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _CHUNK = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatArray:
-    """One numeric array of a file: its shape as MATLAB says it, and how its values are stored."""
+    """One numeric array of a file: its shape in MATLAB's order, and how its values are stored."""
 
     path: Path
     name: str
@@ -42,7 +43,7 @@ class MatArray:
 
 
 def list_arrays(path: Path) -> list[MatArray]:
-    """The plain numeric arrays of a file; others (text, cells, structs, objects) are passed over unread."""
+    """The plain numeric arrays of a file; others (text, cells, structs, objects) are skipped."""
     found = []
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -60,7 +61,7 @@ def list_arrays(path: Path) -> list[MatArray]:
 
 
 def read_array(array: MatArray) -> NDArray[np.generic]:
-    """The values in the order they lie in the file, one axis: MATLAB's first axis runs fastest."""
+    """The values in the order of the file, as one axis; MATLAB's first axis varies fastest."""
     size = array.path.stat().st_size
     with array.path.open("rb") as file:
         order = _byte_order(file, array.path)
@@ -76,10 +77,10 @@ def read_array(array: MatArray) -> NDArray[np.generic]:
 def _byte_order(file: BinaryIO, path: Path) -> str:
     header = file.read(128)
     if header.startswith(b"MATLAB 7.3") or header[:8] == b"\x89HDF\r\n\x1a\n":
-        raise DataError(f"{printable(str(path))} is of MATLAB 7.3 (HDF5), which is not read", hint="save it with -v7")
+        raise DataError(f"{printable(str(path))} is of MATLAB 7.3 (HDF5), which is not supported", hint="save it with -v7")
     mark = header[126:128]
     if len(header) < 128 or mark not in (b"IM", b"MI"):
-        raise DataError(f"{printable(str(path))} is no MATLAB file of version 5")
+        raise DataError(f"{printable(str(path))} is not a MATLAB file of version 5")
     return "<" if mark == b"IM" else ">"
 
 
@@ -93,7 +94,7 @@ def _tag(file: BinaryIO, place: int, order: str, size: int, path: Path) -> tuple
 
 
 class _Reader:
-    """The bytes of one element, unpacked where it is compressed, in order and never more than asked for."""
+    """The bytes of one element in order, decompressed if needed, and never more than requested."""
 
     def __init__(self, file: BinaryIO, place: int, kind: int, length: int, order: str, path: Path) -> None:
         self.path = path
@@ -105,7 +106,7 @@ class _Reader:
         file.seek(place + 8)
 
     def take(self, count: int) -> bytes:
-        """The next bytes; DataError where there are not so many."""
+        """The next bytes; DataError if there are fewer."""
         result = bytearray(count)
         self.fill(memoryview(result))
         return bytes(result)
@@ -124,7 +125,7 @@ class _Reader:
             filled += len(part)
 
     def sub_element(self) -> tuple[int, int, bytes | None]:
-        """Type and length of the next part, and its bytes where it is so small that they stand in the tag itself."""
+        """Type and length of the next sub-element, and its bytes if they are small enough to be in the tag itself."""
         data = self.take(8)
         word, length = struct.unpack(f"{self.order}2I", data)
         if word >> 16:
@@ -134,10 +135,12 @@ class _Reader:
         return word, length, None
 
     def small(self, kind: int, most: int) -> bytes:
-        """The bytes of the next part, which must be of this type and size, padding passed over."""
+        """The bytes of the next sub-element, which must have this type and size, without padding."""
         found, length, data = self.sub_element()
         if found != kind or length > most:
-            raise DataError(f"{printable(str(self.path))} is damaged: a part of type {found} with {length:,} bytes in a header")
+            raise DataError(
+                f"{printable(str(self.path))} is damaged: a sub-element of type {found} with {length:,} bytes in a header"
+            )
         return data if data is not None else self.take(-(-length // 8) * 8)[:length]
 
     def _plain(self, file: BinaryIO, left: int) -> Iterator[bytes]:
@@ -153,7 +156,7 @@ class _Reader:
 
 
 def _describe(reader: _Reader, place: int) -> MatArray | None:
-    """The array whose values come next from `reader`, or None where the element is no plain numeric array."""
+    """The array whose values come next from `reader`, or None if the element is not a plain numeric array."""
     if reader.compressed:
         kind, _, _ = reader.sub_element()
         if kind != _MATRIX:

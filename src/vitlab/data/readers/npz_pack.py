@@ -1,4 +1,4 @@
-"""A whole data set in one .npz: encoded images end to end, or pixels, with their labels and splits."""
+"""A dataset in one .npz: encoded images end to end, or pixels, with their labels and splits."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from vitlab.io.npz import NpzArray, open_npz
 
 _HINT = (
     "a pack holds jpeg, offsets and labels; or images (N, H, W[, C]) of uint8 and labels;"
-    " or the same by split, as train_images and train_labels or x_train and y_train; and classes, if they have names"
+    " or the same per split, as train_images and train_labels or x_train and y_train; and classes, if they have names"
 )
 _MOST_CLASSES = 100_000
 
 
 def open_npz_pack(path: Path) -> ImageDataset:
-    """The images of an .npz pack; no array in it is read before its header is found to be true."""
+    """The images of an .npz pack. The header of each array is checked before the array is read."""
     arrays = open_npz(path)
     for array in arrays.values():
         if array.fortran:
@@ -39,7 +39,7 @@ def open_npz_pack(path: Path) -> ImageDataset:
     else:
         found = _by_split(arrays)
         if not found:
-            raise DataError(f"{printable(str(path))} holds {listed(list(arrays))}, which is no pack", hint=_HINT)
+            raise DataError(f"{printable(str(path))} holds {listed(list(arrays))}, which is not a pack", hint=_HINT)
         blocks = [_pixels(images) for _, images, _ in found]
         labels = [of_split for _, _, of_split in found]
         splits = np.repeat(np.array([split for split, _, _ in found], np.int8), [len(block) for block in blocks])
@@ -62,7 +62,7 @@ def _needed(arrays: Mapping[str, NpzArray], name: str, path: Path) -> NpzArray:
 
 
 def _by_split(arrays: Mapping[str, NpzArray]) -> list[tuple[int, NpzArray, NpzArray]]:
-    """(split, images, labels) of arrays named by split, as MedMNIST and Keras do."""
+    """(split, images, labels) of arrays named after a split, as in MedMNIST and Keras."""
     found = []
     for split, name in enumerate(SPLITS):
         for images, labels in ((f"{name}_images", f"{name}_labels"), (f"x_{name}", f"y_{name}")):
@@ -72,7 +72,7 @@ def _by_split(arrays: Mapping[str, NpzArray]) -> list[tuple[int, NpzArray, NpzAr
 
 
 class _Bytes:
-    """Loads an array as bytes, (images, ...); a class so that it can be pickled."""
+    """Loads an array as bytes, (images, ...). A class, so that it can be pickled."""
 
     def __init__(self, array: NpzArray) -> None:
         self._array = array
@@ -107,12 +107,12 @@ def _whole(array: NpzArray) -> NDArray[np.integer]:
     """A small array of whole numbers, read."""
     values = np.asarray(array.load())
     if values.dtype.kind not in "iub":
-        raise DataError(f"{printable(array.where)} is {array.dtype}, where whole numbers are meant")
+        raise DataError(f"{printable(array.where)} is {array.dtype}, but must be whole numbers")
     return values.astype(np.int64)
 
 
 def _table(blocks: list[Block], labels: list[NpzArray]) -> LabelTable:
-    """(N,) or (N, 1) is one class an image; (N, K) of 0 and 1 is K classes, of which an image may have several."""
+    """(N,) or (N, 1) is one class per image; (N, K) of 0 and 1 is K classes, of which an image may have several."""
     rows = []
     for block, array in zip(blocks, labels, strict=True):
         values = _whole(array)
@@ -131,7 +131,7 @@ def _classes(arrays: Mapping[str, NpzArray], table: LabelTable, path: Path) -> t
     if "classes" in arrays:
         names = np.asarray(arrays["classes"].load())
         if names.dtype.kind != "U" or names.ndim != 1:
-            raise DataError(f"{printable(arrays['classes'].where)} must be names, one a class")
+            raise DataError(f"{printable(arrays['classes'].where)} must be names, one per class")
         return tuple(str(name) for name in names)
     count = int(table.codes.max(initial=-1)) + 1
     labels = next((array for name, array in arrays.items() if name in ("labels", "train_labels")), None)
@@ -143,16 +143,16 @@ def _classes(arrays: Mapping[str, NpzArray], table: LabelTable, path: Path) -> t
 
 
 def _declared(arrays: Mapping[str, NpzArray], count: int, path: Path) -> NDArray[np.int8]:
-    """SplitCodes from `train` (True for train, False for test), or from `split` (their names); without either, none is declared."""
+    """Splits from `train` (True for train, False for test) or from `split` (names); without either, none is declared."""
     if "train" in arrays:
         values = np.asarray(arrays["train"].load())
         if values.dtype.kind != "b" or values.shape != (count,):
-            raise DataError(f"{printable(arrays['train'].where)} must say True or False of each image")
+            raise DataError(f"{printable(arrays['train'].where)} must be True or False for each image")
         return np.where(values, np.int8(TRAIN), np.int8(TEST))
     if "split" in arrays:
         words = np.asarray(arrays["split"].load())
         splits = [split_named(str(word)) for word in words.reshape(-1)]
         if words.dtype.kind != "U" or len(splits) != count or None in splits:
-            raise DataError(f"{printable(arrays['split'].where)} must say train, val or test of each image")
+            raise DataError(f"{printable(arrays['split'].where)} must be train, val or test for each image")
         return np.array(splits, np.int8)
     return np.full(count, UNDECLARED, np.int8)

@@ -1,6 +1,6 @@
-"""Parquet files with images in them, as the Hugging Face hub stores data sets; needs pyarrow (`vitlab[parquet]`).
+"""Parquet files of images, as on the Hugging Face hub; needs pyarrow (`vitlab[parquet]`).
 
-An image is a struct {bytes, path} or bytes; the names of the classes stand in the schema's metadata.
+An image is a struct {bytes, path} or bytes; the class names are in the metadata of the schema.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from vitlab.errors import DataError
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, digest_all
 from vitlab.io.names import printable
+from vitlab.io.optional import optional_import
 
 _HELD = 256 * 2**20  # bytes of row groups kept in memory, in each process
 _LARGEST_GROUP = 2 * 2**30
@@ -33,10 +34,10 @@ _MOST_ROWS = 2**27
 
 
 def open_parquet(pattern: str, *, label_column: str | None = None) -> ImageDataset:
-    """The images of Parquet files named by a path, folder, glob or braces, in the order of files and rows.
+    """The images of Parquet files given by a path, folder, glob or braces, in the order of files and rows.
 
-    Labels are in `label_column`, else in the only column of class labels, else in `label` or `labels`. Reading decodes a
-    group of rows at a time and keeps a few of them: where rows are read in a random order, tar shards are faster.
+    Labels are in `label_column`, else in the only column of class labels, else in `label` or `labels`. Reading decodes a row
+    group at a time and keeps a few of them in memory; tar shards are faster for reading in random order.
     """
     pq = _pyarrow_parquet()
     paths = shard_paths(pattern, ending=".parquet")
@@ -61,9 +62,9 @@ def open_parquet(pattern: str, *, label_column: str | None = None) -> ImageDatas
     classes = _class_names(features.get(label or ""))
     wrong = [number for number, cell in enumerate(cells) if not _is_label(cell)]
     for number in wrong:
-        faults.add(contents.name(number), f"its label is no name, whole number or list of them: {cells[number]!r}")
+        faults.add(contents.name(number), f"its label is not a name, a whole number or a list of them: {cells[number]!r}")
     faults.raise_any()
-    unknown: list[Cell] = [None if cell == -1 else cell for cell in cells]  # the hub's word for a label that is not told
+    unknown: list[Cell] = [None if cell == -1 else cell for cell in cells]  # the hub's value for an unknown label
     splits = np.repeat(np.array([split_of[path] for path in paths], np.int8), [file.metadata.num_rows for file in files])
     labels, table, notes = name_labels(unknown, contents.name, faults, classes=classes, splits=splits)
     faults.raise_any()
@@ -72,7 +73,7 @@ def open_parquet(pattern: str, *, label_column: str | None = None) -> ImageDatas
 
 
 class ParquetContents:
-    """Rows of several Parquet files; opened anew in each process, because its library may not be shared by a fork."""
+    """Rows of several Parquet files; each process opens the files itself, because pyarrow must not be used across a fork."""
 
     def __init__(self, paths: Sequence[Path], stamps: Sequence[tuple[int, int, int]], files: Sequence[Any], column: str) -> None:
         self._paths, self._stamps, self._column = list(paths), list(stamps), column
@@ -105,10 +106,13 @@ class ParquetContents:
         place = bisect_right(self._starts, row) - 1
         value = self._group(place)[row - self._starts[place]]
         if value.is_valid and isinstance(value, Mapping):
-            value = value["bytes"]  # its path is not looked at
+            value = value["bytes"]  # the path is ignored
         data = value.as_py()
         if not isinstance(data, bytes):
-            raise DataError(f"{printable(self.name(row))} holds no bytes of an image", hint="its file is somewhere else")
+            raise DataError(
+                f"{printable(self.name(row))} holds no image data",
+                hint="the images are stored elsewhere; download the version with embedded images",
+            )
         return data
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
@@ -117,7 +121,7 @@ class ParquetContents:
         return np.concatenate(chunks) if chunks else np.zeros((0, 16), np.uint8)
 
     def _group(self, place: int) -> Any:
-        """The column of one group of rows, from memory where it was read lately."""
+        """The image column of one row group, from memory if it was read recently."""
         if self._process != os.getpid():
             self._process, self._files, self._held = os.getpid(), {}, OrderedDict()
         if place in self._held:
@@ -140,16 +144,12 @@ class ParquetContents:
 
 
 def _pyarrow_parquet() -> ModuleType:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DataError("Parquet files need pyarrow", hint="pip install 'vitlab[parquet]'") from error
-    module: ModuleType = pyarrow.parquet
+    module: ModuleType = optional_import("pyarrow.parquet", purpose="Parquet files", error=DataError)
     return module
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """What pyarrow raises over a file that is damaged, or holds what it does not know."""
+    """The errors of pyarrow for a damaged or unsupported file."""
     import pyarrow
 
     return (OSError, ValueError, pyarrow.ArrowException)
@@ -159,47 +159,47 @@ def _opened(pq: ModuleType, path: Path) -> Any:
     try:
         return pq.ParquetFile(path, memory_map=False, pre_buffer=False)
     except _errors() as error:
-        raise DataError(f"{printable(str(path))} is no Parquet file: {printable(str(error).splitlines()[0])}") from error
+        raise DataError(f"{printable(str(path))} is not a Parquet file: {printable(str(error).splitlines()[0])}") from error
 
 
 def _rows(file: Any, path: Path) -> int:
-    """The number of rows, where a file's two ways of telling it agree."""
-    told = int(file.metadata.num_rows)
+    """The number of rows; DataError if the file contradicts itself."""
+    stated = int(file.metadata.num_rows)
     groups = [int(file.metadata.row_group(group).num_rows) for group in range(file.metadata.num_row_groups)]
-    if min(groups, default=0) < 0 or sum(groups) != told or told > _MOST_ROWS:
+    if min(groups, default=0) < 0 or sum(groups) != stated or stated > _MOST_ROWS:
         raise DataError(
-            f"{printable(str(path))} claims {told:,} rows, and {sum(groups):,} in its groups; the limit is {_MOST_ROWS:,}"
+            f"{printable(str(path))} claims {stated:,} rows, and {sum(groups):,} in its groups; the limit is {_MOST_ROWS:,}"
         )
-    return told
+    return stated
 
 
 def _column(file: Any, group: int, name: str, path: Path) -> Any:
-    """One column of one group of rows."""
+    """One column of one row group."""
     try:
         column = file.read_row_group(group, [name], use_threads=False)[name].combine_chunks()
     except _errors() as error:
         reason = printable(str(error).splitlines()[0])
-        raise DataError(f"{printable(str(path))}: group {group} of its rows is damaged: {reason}") from error
+        raise DataError(f"{printable(str(path))}: row group {group} is damaged: {reason}") from error
     if len(column) != file.metadata.row_group(group).num_rows:
-        raise DataError(f"{printable(str(path))}: group {group} of its rows is damaged: it has {len(column):,} rows")
+        raise DataError(f"{printable(str(path))}: row group {group} is damaged: it has {len(column):,} rows")
     return column
 
 
 def _values(file: Any, group: int, name: str, path: Path) -> list[Any]:
-    """The same as Python values."""
+    """One column of one row group, as Python values."""
     column = _column(file, group, name, path)
     try:
         values: list[Any] = column.to_pylist()
     except UnicodeDecodeError as error:
-        raise DataError(f"{printable(str(path))}: column {printable(name)} is no text in group {group} of its rows") from error
+        raise DataError(f"{printable(str(path))}: column {printable(name)} is not text in row group {group}") from error
     return values
 
 
 def _features(file: Any) -> Mapping[str, Any]:
-    """What the hub's metadata says of each column; empty where there is none."""
+    """The hub's description of each column; empty if there is none."""
     try:
-        told = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-        features = told["info"]["features"]
+        metadata = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+        features = metadata["info"]["features"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
     return features if isinstance(features, dict) else {}
@@ -221,7 +221,7 @@ def _image_column(file: Any, pattern: str) -> str:
         )
     if len(found) > 1 and "image" not in found:
         raise DataError(
-            f"{printable(pattern)} has several columns of bytes: {', '.join(map(printable, found))}", hint="call one of them image"
+            f"{printable(pattern)} has several columns of bytes: {', '.join(map(printable, found))}", hint="name one of them image"
         )
     return "image" if "image" in found else str(found[0])
 

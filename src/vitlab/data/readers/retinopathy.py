@@ -1,6 +1,12 @@
-"""Kaggle's Diabetic Retinopathy Detection as it is published: trainLabels.csv, retinopathy_solution.csv, and the images.
+"""Kaggle's Diabetic Retinopathy Detection: trainLabels.csv, retinopathy_solution.csv, and the photographs.
 
-The photographs are seen as VTAB sees them, made comparable (btgraham-300, `vitlab.data.readers.retinopathy`) as they are read.
+Each photograph of an eye's background is normalised when it is read, as the winner of the competition did (Graham 2015,
+"btgraham-300") and as VTAB uses it: the eye is scaled to a radius of 300 pixels, its local average colour is subtracted and
+replaced by mid-grey, and only the inner 90 % of the disc is kept. This removes differences of size, colour and light between
+cameras. Steps, constants and roundings are those of TensorFlow Datasets, which uses OpenCV; single pixels differ by a level or
+two, because OpenCV scales and blurs in fixed point and draws its circle by its own rule.
+
+Axes: H height, W width, C channels.
 """
 
 from __future__ import annotations
@@ -26,20 +32,11 @@ from vitlab.errors import DataError
 from vitlab.io.digests import DIGEST_BYTES, Content, Digests
 from vitlab.io.names import printable
 
-# Photographs of the eye's background made comparable, as the winner of Kaggle's competition did (Graham 2015, "btgraham-300").
-#
-# The eye is scaled to a radius of 300 pixels, its local average colour is taken away and mid-grey put in its place, and only the
-# inner 90 % of the disc is kept: cameras differ in size, colour and light, and the rim shines. VTAB's Retinopathy is seen so, as
-# TensorFlow Datasets prepares it with OpenCV. The steps, constants and roundings are the same here; single pixels differ by a
-# level or two, because OpenCV scales and blurs in fixed point and draws its circle by its own rule.
-#
-# Axes: H height, W width, C channels.
-
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
 RADIUS = 300
-"""Pixels of an eye's radius once scaled."""
+"""The radius of an eye after scaling, in pixels."""
 
 _KEPT = 0.9  # of the radius
 _GREY = 128
@@ -47,19 +44,19 @@ _GAIN = 4
 _QUALITY = 72
 
 
-def comparable_fundus(image_HWC: Pixels, *, radius: int = RADIUS) -> Pixels:
-    """A photograph (uint8 RGB) as an image of at most 1.8 x `radius` a side, grey outside its disc."""
+def normalised_fundus(image_HWC: Pixels, *, radius: int = RADIUS) -> Pixels:
+    """A photograph (uint8 RGB) normalised to at most 1.8 x `radius` pixels per side, grey outside the disc."""
     height, width, _ = image_HWC.shape
     scale = radius / estimated_radius(image_HWC)
     size = max(1, round(height * scale)), max(1, round(width * scale))
     sigma = radius / 30
     reach = _reach(sigma)
     kept = int(radius * _KEPT)
-    # Only what can be seen in the end is scaled and blurred: the disc, and as far around it as the blur looks.
+    # Only the disc, and as much around it as the blur needs, is scaled and blurred.
     top, bottom = _span(size[0], kept + reach)
     left, right = _span(size[1], kept + reach)
     scaled_HWC = _scaled(image_HWC, scale, (top, bottom, left, right))
-    even_HWC = _evened(scaled_HWC, sigma)  # where the box cuts, only pixels outside the disc look beyond it
+    even_HWC = _evened(scaled_HWC, sigma)  # only pixels outside the disc need more than the box
     centre_y, centre_x = size[0] // 2 - top, size[1] // 2 - left
     y_H1 = np.arange(bottom - top)[:, None] - centre_y
     x_1W = np.arange(right - left)[None, :] - centre_x
@@ -70,31 +67,31 @@ def comparable_fundus(image_HWC: Pixels, *, radius: int = RADIUS) -> Pixels:
 
 
 def encoded_fundus(image_HWC: Pixels) -> bytes:
-    """The same as the JPEG file, quality 72, that TensorFlow Datasets keeps of it."""
+    """The normalised photograph as a JPEG file of quality 72, as in TensorFlow Datasets."""
     out = io.BytesIO()
-    Image.fromarray(comparable_fundus(image_HWC)).save(out, "JPEG", quality=_QUALITY)
+    Image.fromarray(normalised_fundus(image_HWC)).save(out, "JPEG", quality=_QUALITY)
     return out.getvalue()
 
 
 def estimated_radius(image_HWC: Pixels) -> float:
-    """Pixels: half of the middle row that is brighter than a tenth of its mean; half the height where that row is black."""
+    """Half the number of pixels of the middle row that are brighter than a tenth of its mean; half the height if it is black."""
     brightness_W = image_HWC[image_HWC.shape[0] // 2].sum(axis=1, dtype=np.int64)
     radius = float(np.count_nonzero(brightness_W > brightness_W.mean() / 10)) / 2
     return radius if radius >= 1 else image_HWC.shape[0] / 2
 
 
 def _reach(sigma: float) -> int:
-    """How many pixels a blur looks to each side: OpenCV's choice for bytes, three sigmas."""
+    """The radius of the blur's kernel in pixels: OpenCV's choice for bytes, three sigmas."""
     return (round(6 * sigma + 1) | 1) // 2
 
 
 def _span(length: int, half: int) -> tuple[int, int]:
-    """From where to where along an axis: `half` pixels each way from its middle, as far as there are any."""
+    """(first, last + 1) of the pixels within `half` of an axis's middle."""
     return max(0, length // 2 - half), min(length, length // 2 + half)
 
 
 def _scaled(image_HWC: Pixels, scale: float, box: tuple[int, int, int, int]) -> Floats:
-    """The box (top, bottom, left, right) of the scaled image, each pixel drawn between its four neighbours, whole levels."""
+    """The box (top, bottom, left, right) of the scaled image, by bilinear interpolation, rounded to whole levels."""
     top, bottom, left, right = box
     above_H, down_H = _between(image_HWC.shape[0], scale, top, bottom)
     before_W, across_W = _between(image_HWC.shape[1], scale, left, right)
@@ -108,7 +105,7 @@ def _scaled(image_HWC: Pixels, scale: float, box: tuple[int, int, int, int]) -> 
 
 
 def _between(length: int, scale: float, first: int, last: int) -> tuple[NDArray[np.intp], Floats]:
-    """For pixels `first` to `last` of an axis that is scaled: the pixel before each, and how far it is from it, 0 to 1."""
+    """For pixels `first` to `last` of a scaled axis: the input pixel before each, and the distance from it, 0 to 1."""
     place = (np.arange(first, last) + 0.5) / scale - 0.5
     place = np.clip(place, 0, length - 1)
     before = np.floor(place).astype(np.intp)
@@ -116,7 +113,7 @@ def _between(length: int, scale: float, first: int, last: int) -> tuple[NDArray[
 
 
 def _evened(image_HWC: Floats, sigma: float) -> Pixels:
-    """Four times what differs from the local average, around mid-grey; the image is mirrored at its borders."""
+    """Four times the difference from the local average, plus mid-grey; the image is mirrored at its borders."""
     height, width, channels = image_HWC.shape
     down_HH, across_WW = _blur(height, sigma), _blur(width, sigma)
     blurred_HWC = (down_HH @ image_HWC.reshape(height, -1)).reshape(height, width, channels)
@@ -128,7 +125,7 @@ def _evened(image_HWC: Floats, sigma: float) -> Pixels:
 
 @lru_cache(maxsize=16)
 def _blur(length: int, sigma: float) -> Floats:
-    """(length, length): what each pixel gives to each other under a Gaussian; borders are mirrored, their own pixel once."""
+    """(length, length): the matrix of a Gaussian blur; borders are mirrored without repeating the border pixel."""
     offset_R = np.arange(-_reach(sigma), _reach(sigma) + 1)
     weight_R = np.exp(-0.5 * (offset_R / sigma) ** 2)
     weight_R /= weight_R.sum()
@@ -142,12 +139,12 @@ def _blur(length: int, sigma: float) -> Floats:
 
 STAGES = ("none", "mild", "moderate", "severe", "proliferative")
 
-_SPLITS = {"Public": VAL, "Private": TEST}  # as TensorFlow Datasets, and so VTAB, divides what was Kaggle's test set
-_SEEN_AS = b"btgraham-300"
+_SPLITS = {"Public": VAL, "Private": TEST}  # how TensorFlow Datasets, and VTAB, split Kaggle's test set
+_NORMALISATION = b"btgraham-300"
 
 
 class EyeContents:
-    """Photographs of the eye's background, made comparable whenever one is read."""
+    """Photographs that are normalised when they are read."""
 
     def __init__(self, photographs: Contents) -> None:
         self._photographs = photographs
@@ -157,14 +154,16 @@ class EyeContents:
         return self._photographs.name(row)
 
     def read(self, row: int) -> Content:
-        """The image of its disc, as a JPEG file."""
+        """The normalised photograph, as a JPEG file."""
         content, name = self._photographs.read(row), self.name(row)
         return encoded_fundus(decode(content, name=name) if isinstance(content, bytes) else content)
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
-        """Of the photograph and of what is done with it, which need not be done to know them."""
-        seen = (blake2b(_SEEN_AS + row.tobytes(), digest_size=DIGEST_BYTES).digest() for row in self._photographs.digests(rows))
-        return np.frombuffer(b"".join(seen), np.uint8).reshape(len(rows), DIGEST_BYTES)
+        """Hashes of the photographs and of the name of the normalisation, which need not be done for this."""
+        made = (
+            blake2b(_NORMALISATION + row.tobytes(), digest_size=DIGEST_BYTES).digest() for row in self._photographs.digests(rows)
+        )
+        return np.frombuffer(b"".join(made), np.uint8).reshape(len(rows), DIGEST_BYTES)
 
 
 def has_retinopathy(folder: Path) -> bool:
@@ -173,11 +172,11 @@ def has_retinopathy(folder: Path) -> bool:
 
 
 def open_retinopathy(folder: Path) -> ImageDataset:
-    """The images `train/*.jpeg` and `test/*.jpeg` beside the lists, in the lists' order."""
+    """The images `train/*.jpeg` and `test/*.jpeg` beside the lists, in the order of the lists."""
     train, solution = find_file(folder, ["trainLabels.csv"]), find_file(folder, ["retinopathy_solution.csv"])
     if train is None or solution is None:
         missing = "trainLabels.csv" if train is None else "retinopathy_solution.csv"
-        raise DataError(f"{printable(str(folder))} holds no {missing}", hint="both lists are on the competition's pages")
+        raise DataError(f"{printable(str(folder))} holds no {missing}", hint="both lists are on the competition's page")
     rows = [FileRow(path=f"train/{name}.jpeg", code=level, split=TRAIN) for name, level, _ in _read(train)]
     for name, level, usage in _read(solution):
         if usage not in _SPLITS:
@@ -190,10 +189,10 @@ def open_retinopathy(folder: Path) -> ImageDataset:
 
 
 def _read(path: Path) -> Iterator[tuple[str, int, str]]:
-    """Image, level and usage (empty where there is none) of each row."""
+    """Image, level and usage (may be empty) of each row."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 yield row["image"], int(row["level"]), row.get("Usage") or ""
     except (OSError, UnicodeDecodeError, KeyError, ValueError, TypeError, csv.Error) as error:
-        raise DataError(f"{printable(str(path))} is no CSV with columns image and level") from error
+        raise DataError(f"{printable(str(path))} is not a CSV with columns image and level") from error

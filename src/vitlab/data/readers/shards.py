@@ -1,4 +1,8 @@
-"""What the files in shards mean: samples of an image and its label, or class folders, or images without labels."""
+"""Tar shards in the WebDataset layout (`key.jpg` beside `key.cls` or `key.json`), or with class folders, or without labels.
+
+The index of a shard is made once and cached until the shard changes; images are then read by offset, in any order. Members are
+data: no .pkl, .pyd or .pth is interpreted, no address is opened, no program is run.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +32,16 @@ from vitlab.io.files import PositionedFile
 from vitlab.io.names import Names, printable
 from vitlab.io.tar import FileStream, tar_members
 
-# Tar shards in the WebDataset layout (`key.jpg` beside `key.cls` or `key.json`), read by an index of offsets.
-#
-# The index of a shard is made once and kept in the cache folder until the shard changes; images are then read by position, in
-# any order. Members are data and nothing else: no .pkl, .pyd or .pth is ever interpreted, no address opened, no program run.
-
 LABEL_SUFFIXES = (".cls", ".json", ".txt")
 
 _VERSION = 1
-_LARGEST_TEXT = 64 * 1024  # bytes of a member that may say a label
-_MOST_OPEN = 256  # files; more shards than that are opened at each read
+_LARGEST_TEXT = 64 * 1024  # bytes of a member that may hold a label
+_MOST_OPEN = 256  # files; if there are more shards, each read opens its shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShardIndex:
-    """The files in one shard: their names, where their bytes are, and the text of those that may say a label."""
+    """The files of one shard: their names, offsets and sizes, and the text of those that may hold a label."""
 
     path: Path
     stamp: tuple[int, int, int]
@@ -54,7 +53,7 @@ class ShardIndex:
 
 
 def shard_index(path: Path) -> ShardIndex:
-    """The index of a tar file: as remembered, where the file has not changed since, else made from its headers."""
+    """The index of a tar file, from the cache if the file has not changed, else from its headers."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -76,8 +75,8 @@ def _made(path: Path, stamp: tuple[int, int, int], handle: int) -> ShardIndex:
     head = os.pread(handle, 6, 0)
     if head[:2] == b"\x1f\x8b" or head[:3] == b"BZh" or head == b"\xfd7zXZ\0" or head[:4] == b"\x28\xb5\x2f\xfd":
         raise DataError(
-            f"{printable(str(path))} is compressed, so its images cannot be read by position",
-            hint="unpack it to a plain .tar; images are compressed already",
+            f"{printable(str(path))} is compressed, so its images cannot be read by offset",
+            hint="decompress it to a plain .tar; images are compressed already",
         )
     names: list[str] = []
     places: list[tuple[int, int]] = []
@@ -126,7 +125,7 @@ def _remember(index: ShardIndex) -> None:
 
 
 def _restored(path: Path, stamp: tuple[int, int, int], stored: Arrays) -> ShardIndex | None:
-    """The remembered index, or None where it is of another state of the file or cannot be understood."""
+    """The cached index, or None if the file has changed or the index cannot be read."""
     if not np.array_equal(stored.get("stamp", ()), [_VERSION, *stamp]):
         return None
     try:
@@ -144,7 +143,7 @@ def _restored(path: Path, stamp: tuple[int, int, int], stored: Arrays) -> ShardI
 
 
 class ShardContents:
-    """The files of several shards, numbered through, each read by one positioned read."""
+    """The files of several shards, numbered consecutively, each read by one call."""
 
     def __init__(self, shards: Sequence[ShardIndex]) -> None:
         self._starts = [0, *accumulate(len(shard.names) for shard in shards)]
@@ -156,7 +155,7 @@ class ShardContents:
         return self._starts[-1]
 
     def names(self) -> Iterator[tuple[int, str]]:
-        """The number of the shard and the name in it of each file, in order."""
+        """(number of the shard, name) of each file, in order."""
         for number, shard in enumerate(self.shards):
             for name in shard.names:
                 yield number, name
@@ -167,11 +166,11 @@ class ShardContents:
         return f"{self.shards[number].path}/{self.shards[number].names[inside]}"
 
     def shard_of(self, row: int) -> Path:
-        """The file this row is in."""
+        """The shard of this row."""
         return self.shards[self._place(row)[0]].path
 
     def text(self, row: int) -> str:
-        """What a member that may say a label holds; empty for others."""
+        """The text of a member that may hold a label; empty for others."""
         number, inside = self._place(row)
         return self.shards[number].texts[inside]
 
@@ -204,8 +203,6 @@ class ShardContents:
         return number, row - self._starts[number]
 
 
-# From one spelling to a list of shards: a path, a folder, a glob, braces, or several of these joined by `::`.
-
 _MOST = 100_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -213,17 +210,18 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=//)|pipe:")
 
 
 def shard_paths(pattern: str, *, ending: str) -> list[Path]:
-    """The files a pattern names, in its order; those of a folder or a glob sorted by code point.
+    """The files of a pattern: a path, a folder, a glob, braces, or several of these joined by `::`.
 
-    `data/train-{000..012}.tar` counts with leading zeros, `{a,b}` lists. A folder stands for every file in and below it with
-    this `ending`. Addresses are refused: shards are read by position, from disk; nothing is run and nothing is fetched.
+    They come in the pattern's order, those of a folder or a glob sorted by code point. `data/train-{000..012}.tar` counts with
+    leading zeros, `{a,b}` lists. A folder means all files below it with this `ending`. Addresses are refused: shards are read
+    from disk; no program is run and nothing is downloaded.
     """
     faults = Faults(pattern)
     found: list[Path] = []
     for piece in pattern.split("::"):
         if address := _ADDRESS.match(piece):
             raise DataError(
-                f"{printable(piece)} is not read: {address.group()} would run a program or fetch from a network",
+                f"{printable(piece)} is not read: {address.group()} would run a program or download data",
                 hint="give the path of shards on disk",
             )
         for spelled in _braced(piece, pattern):
@@ -242,9 +240,9 @@ def shard_paths(pattern: str, *, ending: str) -> list[Path]:
         if path.resolve() in seen:
             faults.add(str(path), "named twice")
         elif not path.is_file():
-            faults.add(str(path), "no ordinary file")
+            faults.add(str(path), "not a regular file")
         seen.add(path.resolve())
-    faults.raise_any(hint="shards are named by a path, a folder, a glob or braces: 'train-{000..012}.tar'")
+    faults.raise_any(hint="give shards as a path, a folder, a glob or braces: 'train-{000..012}.tar'")
     return found
 
 
@@ -276,11 +274,11 @@ _JSON_KEYS = ("label", "labels", "cls", "class", "class_name")
 
 
 def open_shards(pattern: str, *, label_column: str | None = None) -> ImageDataset:
-    """The images of tar shards named by a path, folder, glob or braces, in the order of shards and members.
+    """The images of tar shards given by a path, folder, glob or braces, in the order of shards and members.
 
     Labels come from `key.cls` (a number or a name), else `key.json` (its field `label_column`, else label, labels, cls or
-    class), else `key.txt`; `classes.txt` beside the first shard names the classes. Without such members, images in folders
-    are labelled by their folder, and others have no label. Shards named after train, val or test are those splits.
+    class), else `key.txt`; `classes.txt` beside the first shard holds the class names. Without such members, images in folders
+    are labelled by their folder, and others have no label. Shards named after train, val or test belong to these splits.
     """
     paths = shard_paths(pattern, ending=".tar")
     contents = ShardContents([shard_index(path) for path in paths])
@@ -294,8 +292,8 @@ def open_shards(pattern: str, *, label_column: str | None = None) -> ImageDatase
         names = Names(name for _, name in contents.names())
         if all("/" in names[image] for image, _ in samples):
             whole = class_folders(contents, names, where=pattern, faults=faults, left_out=_not_files(contents))
-            told = _splits(contents, whole.rows, split_of)
-            return whole if UNDECLARED in told else replace(whole, splits=told)
+            named = _splits(contents, whole.rows, split_of)
+            return whole if UNDECLARED in named else replace(whole, splits=named)
 
     cells = [_cell(contents, label, label_column, faults) for _, label in samples]
     if label_column is not None and all(cell is None for cell in cells):
@@ -310,12 +308,12 @@ def open_shards(pattern: str, *, label_column: str | None = None) -> ImageDatase
         classes=classes_beside(paths[0]),
         splits=splits,
     )
-    faults.raise_any(hint="a sample is an image and a label that have the same name before the first dot")
+    faults.raise_any(hint="the image and the label of a sample have the same name up to the first dot")
     texts = sum(label is not None and contents.name(label).endswith(".txt") for _, label in samples)
     if len(labels) == len(samples) == texts > 2:
         raise DataError(
             f"{printable(pattern)}: no two of its {texts:,} .txt members agree: they are captions, not labels",
-            hint="a label goes in a member .cls",
+            hint="store labels as members .cls",
         )
     return ImageDataset(contents=contents, rows=rows, table=table, labels=labels, splits=splits, notes=(*notes, *left_out.notes()))
 
@@ -345,7 +343,7 @@ def _samples(
         if here != key:
             yield from _sample(members, contents, endings, left_out, faults)
             if here in seen:
-                faults.add(contents.name(row), "its sample stands in two places of the shard")
+                faults.add(contents.name(row), "its sample is in two places of the shard")
             key, members = here, {}
             seen.add(here)
         if members.setdefault(dot + ending.lower(), row) != row:
@@ -379,13 +377,13 @@ def _cell(contents: ShardContents, row: int | None, field: str | None, faults: F
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
-        faults.add(name, "is no JSON of at most 64 KiB")
+        faults.add(name, "is not JSON of at most 64 KiB")
         return None
     keys = _JSON_KEYS if field is None else (field,)
     value = next((record[key] for key in keys if key in record), None) if isinstance(record, dict) else record
     words = value if isinstance(value, list) else [value]
     if value is not None and any(isinstance(word, bool) or not isinstance(word, str | int) for word in words):
-        faults.add(name, "its label is no name, whole number or list of them")
+        faults.add(name, "its label is not a name, a whole number or a list of them")
         return None
     return value if value is None or isinstance(value, str | int | list) else None
 

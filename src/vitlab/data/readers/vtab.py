@@ -1,6 +1,6 @@
-"""VTAB-1k as it is passed around: images, and train800.txt, val200.txt and test.txt that list them with their class.
+"""Readers of VTAB's tasks: VTAB-1k's lists, CLEVR, dSprites, KITTI and small NORB, each as it is published.
 
-These lists hold the published choice of 800 and 200 images, which no other form of the data does.
+Axes: N images, H height, W width.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ LISTS = (("train800.txt", TRAIN), ("val200.txt", VAL), ("test.txt", TEST))
 
 
 def has_lists(folder: Path) -> bool:
-    """Whether the folder holds such lists."""
+    """Whether the folder holds VTAB-1k's lists: train800.txt, val200.txt and test.txt."""
     return (folder / LISTS[0][0]).is_file()
 
 
 def open_lists(folder: Path, *, classes: int) -> ImageDataset:
-    """The images of the three lists, in their order; each line is a path and the number of a class, parted by a space."""
+    """The images of VTAB-1k's three lists, in their order; each line is a path, a space and the number of a class.
+
+    Only these lists hold the published choice of 800 and 200 images.
+    """
     rows = []
     for name, split in LISTS:
         file = folder / name
@@ -52,13 +55,11 @@ def open_lists(folder: Path, *, classes: int) -> ImageDataset:
                 continue
             if not path or not code.isascii() or not code.isdigit():
                 raise DataError(
-                    f"{printable(str(file))}, line {number}, is no path and the number of a class: {printable(line[:80])}"
+                    f"{printable(str(file))}, line {number}, is not a path and the number of a class: {printable(line[:80])}"
                 )
             rows.append(FileRow(path=path, code=int(code), split=split))
     return from_files(folder, rows, tuple(f"class {number}" for number in range(classes)), where=str(folder))
 
-
-# VTAB's classes where a set has measurements and no classes of its own: distances and counts in bins.
 
 KITTI_CLASSES = ("up to 8 m", "8 to 20 m", "over 20 m", "no vehicle")
 CLEVR_DISTANCES = ("up to 8", "8 to 8.5", "8.5 to 9", "9 to 9.5", "9.5 to 10", "over 10")
@@ -77,10 +78,10 @@ def bin_of(value: float, thresholds: Sequence[float]) -> int:
 
 
 def kitti_class(lines: Iterable[str]) -> int:
-    """How far the closest vehicle is ahead of the camera, from the lines of a label file.
+    """The class of an image by the distance of the closest vehicle ahead, from the lines of a label file.
 
-    A line is type, truncated, occluded, alpha, box (4), height, width, length, x, y, z, rotation; z is metres ahead.
-    ValueError or IndexError where a line is none.
+    A line is type, truncated, occluded, alpha, box (4), height, width, length, x, y, z, rotation; z is in metres.
+    ValueError or IndexError if a line is malformed.
     """
     objects = (line.split() for line in lines)
     ahead = min((float(words[13]) for words in objects if words[0] in _VEHICLES), default=_NO_VEHICLE)
@@ -88,19 +89,18 @@ def kitti_class(lines: Iterable[str]) -> int:
 
 
 def clevr_distance(depths: Iterable[float]) -> int:
-    """The bin of the closest object's depth; ValueError where there is no object."""
+    """The bin of the closest object's depth; ValueError without an object."""
     return bin_of(min(depths), _CLEVR_DEPTHS)
 
-
-# CLEVR as it is published: images, and scenes in JSON that say what is where in them.
 
 ClevrTask = Literal["count", "distance"]
 
 
 def open_clevr(folder: Path, task: ClevrTask) -> ImageDataset:
-    """The images with scenes, `train` and `val` (those of `test` are not published), in the scenes' order.
+    """CLEVR's images with published scenes (`train` and `val`), in the order of the scenes.
 
-    The class is the number of objects, or the distance to the closest in VTAB's bins. `folder` is CLEVR_v1.0, or around it.
+    The class is the number of objects, or VTAB's bin of the distance to the closest one. `folder` is CLEVR_v1.0, or the folder
+    around it.
     """
     scenes = {split: find_scenes(folder, word) for word, split in (("train", TRAIN), ("val", VAL))}
     for split, name in ((TRAIN, "train"), (VAL, "val")):
@@ -121,13 +121,13 @@ def open_clevr(folder: Path, task: ClevrTask) -> ImageDataset:
 
 
 def find_scenes(folder: Path, split: str) -> Path | None:
-    """The scenes of a split, in the folder or in one that it was unpacked to."""
+    """The file of scenes of a split, or None."""
     name = f"scenes/CLEVR_{split}_scenes.json"
     return find_file(folder, [name, f"CLEVR_v1.0/{name}"])
 
 
 def read_scenes(path: Path) -> Iterator[tuple[str, list[float]]]:
-    """The image of each scene and the depth of each of its objects."""
+    """The image of each scene, and the depths of its objects."""
     try:
         for scene in json.loads(path.read_bytes())["scenes"]:
             depths = [float(thing["pixel_coords"][2]) for thing in scene["objects"]]
@@ -138,30 +138,27 @@ def read_scenes(path: Path) -> Iterator[tuple[str, list[float]]]:
         raise DataError(f"{printable(str(path))} holds no scenes of CLEVR") from error
 
 
-# dSprites in its published .npz, for VTAB's tasks: the sprite's horizontal place and its orientation, each in 16 bins.
-#
-# Its 3 GB of pixels are zeros and ones; eight of them are kept in a byte.
-#
-# Axes: N images, H height, W width, B bytes of an image; L latent factors: colour, shape, scale, orientation, x, y.
-
 SpritesTask = Literal["x", "orientation"]
 
 _NAME = "dsprites_*.npz"
-# Nearly empty images: the published file unpacks to more than a hundred times its size. What is kept of it is an eighth.
+# The images are nearly empty: the published file unpacks to more than a hundred times its size. An eighth of that is kept.
 _LIMITS = ArchiveLimits(entries=100, entry_bytes=LARGEST_IN_MEMORY, total_bytes=2 * LARGEST_IN_MEMORY, ratio=MOST_INFLATED)
-_COLUMN: dict[SpritesTask, tuple[int, int]] = {"orientation": (3, 40), "x": (4, 32)}  # and how many values it has
+_COLUMN: dict[SpritesTask, tuple[int, int]] = {"orientation": (3, 40), "x": (4, 32)}  # column, number of values
 _BINS = 16
 
 
 def open_dsprites(path: Path, task: SpritesTask) -> ImageDataset:
-    """The images in the order of the file, which declares no splits; `path` is the file or its folder."""
+    """dSprites from its .npz, in the order of the file, which declares no splits; `path` is the file or its folder.
+
+    The class is VTAB's: the horizontal position or the orientation, in 16 bins.
+    """
     file = path if path.is_file() else next(iter(sorted([*path.glob(_NAME), *path.glob(f"*/{_NAME}")])), None)
     if file is None:
         raise DataError(f"{printable(str(path))} holds no {_NAME}")
-    # `metadata` holds pickled objects and is not looked at.
+    # `metadata` holds pickled objects and is ignored.
     arrays = open_npz(file, only=("imgs", "latents_classes"), limits=_LIMITS)
     if set(arrays) != {"imgs", "latents_classes"}:
-        raise DataError(f"{printable(str(file))} lacks imgs or latents_classes, which dSprites holds")
+        raise DataError(f"{printable(str(file))} has no imgs or latents_classes, as dSprites has")
     images, latents = arrays["imgs"], arrays["latents_classes"]
     if len(images.shape) != 3 or np.dtype(images.dtype) != np.uint8 or latents.shape != (images.shape[0], 6):
         raise DataError(
@@ -183,7 +180,7 @@ def open_dsprites(path: Path, task: SpritesTask) -> ImageDataset:
 
 
 class Sprites:
-    """Black and white images of one size, a bit for each pixel, unpacked from their array when first needed."""
+    """Black and white images of one size, held as one bit per pixel (3 GB become 380 MB) and loaded on first use."""
 
     def __init__(self, images: NpzArray) -> None:
         self._images = images
@@ -200,10 +197,10 @@ class Sprites:
         return (bits * np.uint8(255)).reshape(height, width, 1)
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
-        """The hash of each image, remembered for as long as the file stays the same."""
+        """The hash of each image, cached until the file changes."""
         index, (count, height, width) = self._images.contents.index, self._images.shape
         sizes = np.full(count, height * width, np.int64)
-        self._unpacked()  # once, before several threads ask for it
+        self._unpacked()  # once, before several threads need it
         return remembered_digests(self.read, rows, path=index.path, stamp=index.stamp, sizes=sizes)
 
     def _unpacked(self) -> Pixels:
@@ -216,7 +213,7 @@ class Sprites:
 
 
 def _packed(images: NpzArray) -> Pixels:
-    """All images, a bit for each pixel; the array is streamed, so that it is never in memory as it is."""
+    """All images, one bit per pixel (N, bytes of an image); the array is streamed, and never in memory as a whole."""
     count, height, width = images.shape
     size = height * width
     packed_NB = np.empty((count, -(-size // 8)), np.uint8)
@@ -228,7 +225,7 @@ def _packed(images: NpzArray) -> Pixels:
         if whole:
             pixels = np.frombuffer(data, np.uint8, whole * size).reshape(whole, size)
             if pixels.max() > 1:
-                raise DataError(f"{printable(images.where)} holds {pixels.max()}, where dSprites has zeros and ones")
+                raise DataError(f"{printable(images.where)} holds {pixels.max()}, but dSprites has zeros and ones")
             packed_NB[row : row + whole] = np.packbits(pixels, axis=1)
             row += whole
         held = data[whole * size :]
@@ -236,17 +233,16 @@ def _packed(images: NpzArray) -> Pixels:
     return packed_NB
 
 
-# KITTI's object images as they are published, for VTAB's task: how far ahead is the closest vehicle?
-
 _PERCENT = 10  # of the drives, for val and for test
 _SEED = 123
 
 
 def open_kitti(folder: Path) -> ImageDataset:
-    """The labelled images in the order of their numbers; `folder` holds `training`, or what the archives were unpacked to.
+    """KITTI's labelled images in the order of their numbers; the class is VTAB's: how far ahead the closest vehicle is.
 
-    Where the development kit's `mapping/train_rand.txt` and `train_mapping.txt` lie there too, splits are declared by drive as
-    TensorFlow Datasets does (and so VTAB): no drive is in two of them. Without it no split is declared.
+    `folder` holds `training`, or the unpacked archives. With the development kit's `mapping/train_rand.txt` and
+    `train_mapping.txt`, splits are declared by drive, as in TensorFlow Datasets and VTAB, so that no drive is in two splits.
+    Without it, no split is declared.
     """
     labels = _folder(folder, "label_2", "*.txt")
     images = _folder(folder, "image_2", "*.png")
@@ -256,9 +252,9 @@ def open_kitti(folder: Path) -> ImageDataset:
         try:
             code = kitti_class(line for line in file.read_text(encoding="ascii").splitlines() if line.strip())
         except (OSError, ValueError, IndexError) as error:
-            raise DataError(f"{printable(str(file))} is no label file of KITTI") from error
+            raise DataError(f"{printable(str(file))} is not a label file of KITTI") from error
         rows.append(FileRow(path=f"{file.stem}.png", code=code, split=_split_of(file, split_of)))
-    notes = () if split_of else ("without mapping/ of the development kit images of one drive can be in two splits",)
+    notes = () if split_of else ("without mapping/ of the development kit, images of one drive can be in two splits",)
     return from_files(images, rows, KITTI_CLASSES, where=str(folder), notes=notes)
 
 
@@ -276,12 +272,12 @@ def _split_of(file: Path, split_of: list[int]) -> int:
     if not split_of:
         return UNDECLARED
     if not file.stem.isdigit() or int(file.stem) >= len(split_of):
-        raise DataError(f"the development kit maps {len(split_of):,} images, and {printable(file.name)} is none of them")
+        raise DataError(f"the development kit maps {len(split_of):,} images, but {printable(file.name)} is not among them")
     return split_of[int(file.stem)]
 
 
 def _splits(folder: Path) -> list[int]:
-    """The split of each image by its number; empty where there is no development kit."""
+    """The split of each image by its number; empty without the development kit."""
     order = find_file(folder, ["mapping/train_rand.txt", "devkit_object/mapping/train_rand.txt"])
     frames = find_file(folder, ["mapping/train_mapping.txt", "devkit_object/mapping/train_mapping.txt"])
     if order is None or frames is None:
@@ -295,23 +291,16 @@ def _splits(folder: Path) -> list[int]:
         drive_of = [lines[number].split(" ")[1] for number in numbers]
     except (OSError, ValueError, IndexError) as error:
         raise DataError(f"{printable(str(order.parent))} does not map images to drives as KITTI's development kit does") from error
-    # TensorFlow Datasets draws drives by numpy's old generator, which is frozen for good: the same seed, the same drives.
+    # TensorFlow Datasets draws drives by numpy's legacy generator, which never changes: the same seed gives the same drives.
     drives = sorted(set(drive_of))
-    share = max(1, _PERCENT * len(drives) // 100)
+    held_out = max(1, _PERCENT * len(drives) // 100)
     if len(drives) < 3:
-        raise DataError(f"{printable(str(order.parent))} knows {len(drives)} drives, which cannot be divided in three")
+        raise DataError(f"{printable(str(order.parent))} knows {len(drives)} drives, which are too few for three splits")
     draw = np.random.RandomState(_SEED)
-    test = set(draw.choice(drives, share, replace=False).tolist())
-    val = set(draw.choice(sorted(set(drives) - test), share, replace=False).tolist())
+    test = set(draw.choice(drives, held_out, replace=False).tolist())
+    val = set(draw.choice(sorted(set(drives) - test), held_out, replace=False).tolist())
     return [TEST if drive in test else VAL if drive in val else TRAIN for drive in drive_of]
 
-
-# Small NORB in its own binary matrices, gzipped or not, for VTAB's tasks: azimuth and elevation of the camera.
-#
-# A matrix is a word that says the type of its values, the number of its axes, the length of each (at least three are written),
-# and the values, all little-endian. https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/
-#
-# Axes: N images, 2 cameras, H height, W width; F facts of an image: instance, elevation, azimuth, lighting.
 
 NorbTask = Literal["azimuth", "elevation"]
 
@@ -324,30 +313,35 @@ _CHUNK = 2**20
 
 
 def open_norb(folder: Path, task: NorbTask) -> ImageDataset:
-    """The images of the first camera, training then testing, each in the order of its file."""
+    """Small NORB's images of the first camera, training then testing; the class is VTAB's: the camera's azimuth or elevation.
+
+    The files are binary matrices, gzipped or not: the type of the values, the number of axes, the length of each axis (at least
+    three are written), and the values, all little-endian (https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/). The `info` matrix
+    has four columns: instance, elevation, azimuth, lighting.
+    """
     blocks, codes, splits = [], [], []
     for word, split in (("training", TRAIN), ("testing", TEST)):
-        images, facts = _file(folder, word, "dat"), _file(folder, word, "info")
+        images, info = _file(folder, word, "dat"), _file(folder, word, "info")
         shape = _header(images)[1]
-        facts_NF = _read(facts)
-        if len(shape) != 4 or shape[1] != 2 or facts_NF.shape != (shape[0], 4):
+        info_N4 = _read(info)
+        if len(shape) != 4 or shape[1] != 2 or info_N4.shape != (shape[0], 4):
             raise DataError(
-                f"{printable(str(images))} has the shape {shape} and its facts {facts_NF.shape}, where small NORB has"
+                f"{printable(str(images))} has the shape {shape} and its info {info_N4.shape}; small NORB has"
                 " (images, 2 cameras, height, width) and (images, 4)"
             )
         load = partial(_load, images, stamp_of(images.stat()))
         blocks.append(PixelBlock(str(images), shape[0], load, shape=shape[2:], layout="HW"))
-        codes.append(_codes(facts_NF, task, facts))
+        codes.append(_codes(info_N4, task, info))
         splits.append(split)
     return from_blocks(blocks, codes, splits, AZIMUTHS if task == "azimuth" else ELEVATIONS)
 
 
-def _codes(facts_NF: NDArray[np.generic], task: NorbTask, where: Path) -> NDArray[np.int64]:
+def _codes(info_N4: NDArray[np.generic], task: NorbTask, where: Path) -> NDArray[np.int64]:
     if task == "elevation":
-        return facts_NF[:, _ELEVATION].astype(np.int64)
-    twice_N = facts_NF[:, _AZIMUTH].astype(np.int64)  # 0, 2, ..., 34: in steps of ten degrees
+        return info_N4[:, _ELEVATION].astype(np.int64)
+    twice_N = info_N4[:, _AZIMUTH].astype(np.int64)  # 0, 2, ..., 34: in steps of ten degrees
     if np.any(twice_N % 2):
-        raise DataError(f"{printable(str(where))}: an azimuth is an odd number of ten degrees, where they are all even")
+        raise DataError(f"{printable(str(where))}: an azimuth is an odd multiple of ten degrees, but all are even")
     return twice_N // 2
 
 
@@ -360,7 +354,7 @@ def _file(folder: Path, split: str, kind: str) -> Path:
 
 
 def _chunks(path: Path, most: int) -> Iterator[bytes]:
-    """The file's bytes, unpacked where it is packed, at most `most` at a time."""
+    """The file's bytes, decompressed if needed, at most `most` at a time."""
     try:
         with path.open("rb") as file:
             start = file.read(2)
@@ -372,11 +366,11 @@ def _chunks(path: Path, most: int) -> Iterator[bytes]:
 
 
 def _header(path: Path) -> tuple[str, tuple[int, ...], int]:
-    """Type, shape, and bytes before the values; refused where the file cannot hold what they say."""
+    """Type, shape, and bytes before the values; DataError if the file cannot hold so many."""
     start = np.frombuffer(next(_chunks(path, 64), b"").ljust(64, b"\0")[:64], "<i4")
     dtype, axes = _TYPES.get(int(start[0])), int(start[1])
     if dtype is None or not 1 <= axes <= 8:
-        raise DataError(f"{printable(str(path))} is no binary matrix of NORB")
+        raise DataError(f"{printable(str(path))} is not a binary matrix of NORB")
     shape = tuple(start[2 : 2 + axes].tolist())
     size, stored = math.prod(shape) * np.dtype(dtype).itemsize, path.stat().st_size
     if min(shape) < 1 or size > min(LARGEST_IN_MEMORY, stored * MOST_INFLATED):
