@@ -6,52 +6,23 @@ Axes: L tables, N patches, D width, O outputs, C channels in, P x Q cells of a p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitlab.config.model import ModelConfig
-from vitlab.config.swin import SwinConfig
 from vitlab.config.vit import PositionResize, ViTConfig
 from vitlab.errors import CheckpointError, at_least
+from vitlab.models.families import family_of
 from vitlab.models.position import resize_grid
 
-
-def _fit_windows(
-    state: dict[str, Tensor],
-    config: SwinConfig,
-    image_size: tuple[int, int] | None,
-    window: tuple[int, int] | None,
-    notes: list[str],
-) -> SwinConfig:
-    """The Swin for images of another size or another window: if windows change, their tables of offset biases are resized."""
-    target = replace(config, image_size=image_size or config.image_size, window=window or config.window)
-    for stage, (old, new) in enumerate(zip(config.windows, target.windows, strict=True)):
-        if old != new:
-            for block in range(config.depths[stage]):
-                key = f"stages.{stage}.blocks.{block}.attention.offset_bias"
-                state[key] = resize_offsets(state[key], old, new)
-            notes.append(
-                f"stage {stage}: windows of {_by(new)} instead of {_by(old)} patches, their offset biases resized (bicubic)"
-            )
-    return target
-
-
-def resize_offsets(table_OH: Tensor, window: tuple[int, int], other: tuple[int, int]) -> Tensor:
-    """A table of one bias for each offset and head, for another window: bicubic, as the authors of Swin load it."""
-    down, across = 2 * window[0] - 1, 2 * window[1] - 1
-    size = (2 * other[0] - 1, 2 * other[1] - 1)
-    maps_1HGJ = table_OH.float().T.reshape(1, -1, down, across)
-    resized_1HGJ = F.interpolate(maps_1HGJ, size, mode="bicubic", align_corners=False)
-    return resized_1HGJ.reshape(table_OH.shape[1], -1).T.contiguous().to(table_OH.dtype)
+State = dict[str, Tensor]
 
 
 def _by(size: tuple[int, int]) -> str:
     return f"{size[0]}x{size[1]}"
-
-
-State = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +48,9 @@ class Wanted:
 def fit(state: State, config: ModelConfig, wanted: Wanted) -> tuple[State, ModelConfig, tuple[str, ...]]:
     """The weights and config as wanted, and a note for each thing that changed. The tensors given are not modified."""
     state, notes = dict(state), list[str]()
-    if wanted.window is not None and not isinstance(config, SwinConfig):
-        raise CheckpointError(f"this is {config.title}: only a Swin Transformer has windows to change")
+    for name in ("patch_size", "interpolation", "dynamic_size", "window"):
+        if getattr(wanted, name) is not None and name not in config.fit_options:
+            raise CheckpointError(f"{config.title} has no {name} to change")
     if isinstance(config, ViTConfig):
         return state, _fit_vit(state, config, wanted, notes), tuple(notes)
     return state, _fit_other(state, config, wanted, notes), tuple(notes)
@@ -108,17 +80,15 @@ def _fit_vit(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) 
 
 
 def _fit_other(state: State, config: ModelConfig, wanted: Wanted, notes: list[str]) -> ModelConfig:
-    """A model of another family than ViT: only a Swin's windows depend on the image size."""
-    for name in ("patch_size", "interpolation", "dynamic_size"):
-        if getattr(wanted, name) is not None:
-            raise CheckpointError(f"{config.title} has no {name} to change", hint="it takes any image size as it is")
+    """A model of another family than ViT; its family fits what depends on the image size, if anything does."""
     if wanted.channels is not None and wanted.channels != config.channels:
         _fit_channels(state, config.first_kernel, wanted.channels, notes)
         config = replace(config, channels=wanted.channels)
-    if isinstance(config, SwinConfig):
-        config = _fit_windows(state, config, wanted.image_size, wanted.window, notes)
-    elif wanted.image_size is not None:
-        config = replace(config, image_size=wanted.image_size)
+    options: dict[str, Any] = {} if wanted.window is None else {"window": wanted.window}
+    target = replace(config, image_size=wanted.image_size or config.image_size, **options)
+    if (refit := family_of(config).refit) is not None:
+        notes += refit(state, config, target)
+    config = target
     if _keeps_head(config, wanted):
         return config
     assert wanted.num_classes is not None or wanted.new_head

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from vitlab.config.cost_counter import CostCounter, cells
 from vitlab.config.serialize import Json
@@ -26,6 +26,7 @@ class ConvNeXtConfig:
     names: ClassVar[tuple[str, ...]] = tuple(f"ConvNeXt-{size}" for size in ("Mini", "T", "S", "B", "L", "XL"))
     first_kernel: ClassVar[str] = "patches.weight"
     computed_numbers: ClassVar[int] = 0
+    fit_options: ClassVar[dict[str, Any]] = {}
 
     depths: tuple[int, ...]
     widths: tuple[int, ...]

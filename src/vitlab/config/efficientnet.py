@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from vitlab.config.cost_counter import CostCounter, cells, strided
 from vitlab.config.serialize import Json
@@ -81,6 +81,7 @@ class EfficientNetConfig:
     names: ClassVar[tuple[str, ...]] = ("EfficientNet-Mini", *(f"EfficientNet-{size}" for size in SCALES))
     first_kernel: ClassVar[str] = "stem.weight"
     computed_numbers: ClassVar[int] = 0
+    fit_options: ClassVar[dict[str, Any]] = {}
 
     stages: tuple[tuple[int, int, int, int, int], ...]
     stem_width: int = STEM

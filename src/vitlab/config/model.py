@@ -6,7 +6,7 @@ adds the model class of each. A config class is a frozen dataclass with:
 - `family`, `title`, `names`: the word in files, the words in messages, the published names;
 - `from_name(name, image_size)` and `name`: the config of a name, and the name of a config;
 - `image_size`, `channels`, `num_classes`, `head_bias`, `feature_width`: what every model has;
-- `first_kernel`, `block_count`, `computed_numbers`: what checkpoints check before they build a model;
+- `first_kernel`, `block_count`, `computed_numbers`, `fit_options`: what checkpoints need to know of a model before it is built;
 - `facts()` and `count(counter)`: what `vitlab describe` shows, and the cost.
 
 Names in timm's spelling, "vit_base_patch16_224", are in `vitlab.config.timm_names`.

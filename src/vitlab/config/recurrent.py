@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from vitlab.config.cost_counter import CostCounter, cells
 from vitlab.config.serialize import Json
@@ -28,6 +28,7 @@ class RecurrentConfig:
     names: ClassVar[tuple[str, ...]] = ("LSTM-Mini/8", "LSTM-Ti/16", "LSTM-S/16", "RNN-Mini/8", "RNN-S/16")
     first_kernel: ClassVar[str] = "patches.weight"
     computed_numbers: ClassVar[int] = 0
+    fit_options: ClassVar[dict[str, Any]] = {}
 
     cell: Cell
     width: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from vitlab.config.cost_counter import MAXIMUM, CostCounter, cells, strided
 from vitlab.config.serialize import Json
@@ -28,6 +28,7 @@ class ResNetConfig:
     )
     first_kernel: ClassVar[str] = "root.weight"
     computed_numbers: ClassVar[int] = 0
+    fit_options: ClassVar[dict[str, Any]] = {}
 
     blocks: tuple[int, ...]
     width_factor: int = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from vitlab.config.cost_counter import CostCounter, cells
 from vitlab.config.serialize import Json
@@ -97,6 +97,11 @@ class SwinConfig:
     def computed_numbers(self) -> int:
         """Numbers that the model computes when it is built and no file holds: the index of each pair of cells in a window."""
         return sum(blocks * (down * across) ** 2 for blocks, (down, across) in zip(self.depths, self.windows, strict=True))
+
+    @property
+    def fit_options(self) -> dict[str, Any]:
+        """What `load` needs besides image size, channels and classes to fit a checkpoint to this model."""
+        return {"window": self.window}
 
     @classmethod
     def from_name(cls, name: str, image_size: tuple[int, int] | None) -> SwinConfig | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from vitlab.config.cost_counter import CostCounter, cells
 from vitlab.config.serialize import Json, to_json
@@ -236,6 +236,11 @@ class ViTConfig:
         if self.conv_stem is not None:
             return "early.stages.0.0.weight"
         return "patches.weight" if self.stem is None else "stem.root.weight"
+
+    @property
+    def fit_options(self) -> dict[str, Any]:
+        """What `load` needs besides image size, channels and classes to fit a checkpoint to this model."""
+        return {"patch_size": self.patch_size, "interpolation": self.numerics.resize, "dynamic_size": self.dynamic_size}
 
     @classmethod
     def from_name(cls, name: str, image_size: tuple[int, int] | None) -> ViTConfig | None:

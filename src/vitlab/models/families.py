@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.efficientnet import EfficientNetConfig
@@ -33,7 +33,7 @@ from vitlab.models.efficientnet import EfficientNet, init_efficientnet
 from vitlab.models.init import Draw
 from vitlab.models.recurrent import Recurrent, init_recurrent
 from vitlab.models.resnet import ResNet, init_resnet
-from vitlab.models.swin import Swin, init_swin
+from vitlab.models.swin import Swin, fit_windows, init_swin
 from vitlab.models.vit import ViT, init_vit
 
 Model = ViT | ResNet | Swin | ConvNeXt | EfficientNet | Recurrent
@@ -43,7 +43,8 @@ Model = ViT | ResNet | Swin | ConvNeXt | EfficientNet | Recurrent
 class Family:
     """An architecture: its config class, its model class, and what building and training need to know of it.
 
-    `initialise` gives every parameter its initial value. `layers` are patterns of the names of parameters inside a layer: the
+    `initialise` gives every parameter its initial value. `refit` fits a state dict in place from one config to another, if weights
+    depend on the image size, and returns notes. `layers` are patterns of the names of parameters inside a layer: the
     groups are the layer's numbers, which count up from the images to the head; a parameter that matches a shorter pattern, such as
     a stage's downsampling, belongs to the first layer of its stage. `sharded` are the modules that FSDP gathers one at a time.
     """
@@ -53,6 +54,7 @@ class Family:
     initialise: Callable[[Any, Draw], None]
     layers: tuple[str, ...]
     sharded: tuple[type[nn.Module], ...]
+    refit: Callable[[dict[str, Tensor], Any, Any], list[str]] | None = None
 
 
 FAMILIES = (
@@ -76,6 +78,7 @@ FAMILIES = (
         initialise=init_swin,
         layers=(r"stages\.(\d+)\.blocks\.(\d+)\.", r"stages\.(\d+)\.merge\."),
         sharded=(swin.Block,),
+        refit=fit_windows,
     ),
     Family(
         config=ConvNeXtConfig,

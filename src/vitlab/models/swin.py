@@ -180,6 +180,28 @@ def init_swin(model: Swin, draw: Draw) -> None:
     init_head(model.head, model.config.head_bias)
 
 
+def fit_windows(state: dict[str, Tensor], config: SwinConfig, target: SwinConfig) -> list[str]:
+    """Fit a state dict in place to the windows of `target`, by resizing their tables of offset biases; a note for each change."""
+    notes = []
+    for stage, (old, new) in enumerate(zip(config.windows, target.windows, strict=True)):
+        if old != new:
+            for block in range(config.depths[stage]):
+                key = f"stages.{stage}.blocks.{block}.attention.offset_bias"
+                state[key] = resize_offsets(state[key], old, new)
+            sizes = f"windows of {new[0]}x{new[1]} instead of {old[0]}x{old[1]} patches"
+            notes.append(f"stage {stage}: {sizes}, their offset biases resized (bicubic)")
+    return notes
+
+
+def resize_offsets(table_OH: Tensor, window: Pair, other: Pair) -> Tensor:
+    """A table of one bias for each offset and head, for another window: bicubic, as the authors of Swin load it."""
+    down, across = 2 * window[0] - 1, 2 * window[1] - 1
+    size = (2 * other[0] - 1, 2 * other[1] - 1)
+    maps_1HGJ = table_OH.float().T.reshape(1, -1, down, across)
+    resized_1HGJ = F.interpolate(maps_1HGJ, size, mode="bicubic", align_corners=False)
+    return resized_1HGJ.reshape(table_OH.shape[1], -1).T.contiguous().to(table_OH.dtype)
+
+
 def offset_index(window: Pair) -> Tensor:
     """For each two cells of a window the row of the bias table for their offset, (N, N), always on the CPU."""
     down, across = window

@@ -20,7 +20,6 @@ from vitlab.checkpoints.native import Facts
 from vitlab.config.data import Split
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import Json, to_json
-from vitlab.config.swin import SwinConfig
 from vitlab.config.train import Average
 from vitlab.config.vit import ViTConfig
 from vitlab.data.dataset import Dataset, ImageDataset
@@ -322,11 +321,8 @@ def _create_model(run: RunConfig, dataset: Dataset, snapshot: Snapshot | None) -
         num_classes=run.model.num_classes,
         new_head=_needs_new_head(run, dataset),
         image_size=run.model.image_size,
-        patch_size=run.model.patch_size if isinstance(run.model, ViTConfig) else None,
         channels=run.model.channels,
-        interpolation=run.model.numerics.resize if isinstance(run.model, ViTConfig) else None,
-        dynamic_size=run.model.dynamic_size if isinstance(run.model, ViTConfig) else None,
-        window=run.model.window if isinstance(run.model, SwinConfig) else None,
+        **run.model.fit_options,
     )
     model = build_on_meta(run.model)
     model.load_state_dict(start.model.state_dict(), strict=True, assign=True)
