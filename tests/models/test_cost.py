@@ -88,11 +88,13 @@ for kind, place, prefix in product(get_args(PositionKind), get_args(PositionPlac
 
 
 def built(config: ModelConfig, image_size: tuple[int, int] | None = None) -> tuple[int, int]:
-    """Parameters and multiply-adds of the model itself, on the meta device."""
+    """Parameters and multiply-adds of the model itself, on the meta device: all of it is there, and gives logits."""
     model = build(config, device="meta").eval()
+    assert all(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
     images_BCHW = torch.empty(1, config.channels, *(image_size or config.image_size), device="meta")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(images_BCHW)
+        logits_1K = model(images_BCHW)
+    assert logits_1K.shape[1] == config.num_classes or config.num_classes == 0  # which gives features
     flops = counter.get_total_flops()
     assert flops % 2 == 0
     return sum(parameter.numel() for parameter in model.parameters()), flops // 2
