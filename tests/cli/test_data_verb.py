@@ -160,8 +160,8 @@ def test_strictness_makes_problems_an_error(capsys: pytest.CaptureFixture[str], 
     assert "1 images cannot be decoded" in captured.err.splitlines()[-1]
     told = json.loads(printed(capsys, "check", str(images), "--json"))
     assert {problem["kind"]: problem["count"] for problem in told["problems"]} == {"broken": 1, "leak": 1}
-    (twins,) = told["twins"]
-    assert {(image["split"], image["label"]) for image in twins["images"]} == {("train", "cat"), ("test", "cat")}
+    (group,) = told["duplicates"]
+    assert {(image["split"], image["label"]) for image in group["images"]} == {("train", "cat"), ("test", "cat")}
 
 
 def test_no_more_findings_are_printed_than_asked_for(capsys: pytest.CaptureFixture[str], images: Path) -> None:

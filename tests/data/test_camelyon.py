@@ -126,7 +126,7 @@ def test_files_that_lie_are_refused(camelyon: Path) -> None:
     for values, why in (
         (np.zeros((12, 4, 4), np.uint8), "but must be"),
         (np.zeros((12, 4, 4, 2), np.uint8), "but must be"),
-        (np.zeros((12, 4, 4, 3), np.float32), "float32, where bytes"),
+        (np.zeros((12, 4, 4, 3), np.float32), "float32, but must be bytes"),
         (np.zeros((11, 4, 4, 3), np.uint8), "11 images and 12 labels"),
     ):
         written(images, "x", values)
@@ -136,7 +136,7 @@ def test_files_that_lie_are_refused(camelyon: Path) -> None:
     with pytest.raises(DataError, match="array x"):
         open_camelyon(camelyon)
     images.write_bytes(good[: len(good) // 2])
-    with pytest.raises(DataError, match="no HDF5 file"):
+    with pytest.raises(DataError, match="not an HDF5 file"):
         open_camelyon(camelyon)
     images.write_bytes(good)
     written(labels, "y", np.full(12, 2, np.uint8))

@@ -16,7 +16,7 @@ from tests.conftest import real_data
 from tests.data.images import encode, jpeg, scene, with_orientation
 from tests.data.piles import as_csv, as_folder, as_zip
 from vitlab.config.data import SplitRule
-from vitlab.data.quality.check import Report, Twins
+from vitlab.data.quality.check import Duplicates, Report
 from vitlab.data.quality.check import check_dataset as check
 from vitlab.errors import DataError
 
@@ -35,14 +35,14 @@ def kinds(report: Report) -> dict[str, int]:
     return {problem.kind: problem.count for problem in report.problems()}
 
 
-def names_of(twins: Twins, root: Path) -> set[str]:
-    return {str(Path(image.name).relative_to(root)) for image in twins.images}
+def names_of(group: Duplicates, root: Path) -> set[str]:
+    return {str(Path(image.name).relative_to(root)) for image in group.images}
 
 
 def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
     report = check(str(as_folder(tmp_path, images())))
     assert report.problems() == []
-    assert (report.broken, report.twins, report.odd, report.faults) == ((), (), (), ())
+    assert (report.broken, report.duplicates, report.odd, report.faults) == ((), (), (), ())
     assert (report.images, report.splits) == (16, {"train": 8, "test": 8})
     assert report.stored == {"jpeg, colour": 16}
     assert report.imbalance == 1
@@ -70,9 +70,9 @@ def test_identical_files_within_a_part_are_found(tmp_path: Path) -> None:
     files["train/class-0/copy.jpg"] = files["train/class-0/copy again.jpg"] = files["train/class-0/1.jpg"]
     report = check(str(as_folder(tmp_path, files)))
     assert kinds(report) == {"duplicate": 1}
-    (twins,) = report.twins
-    assert (twins.exact, twins.leak, twins.conflict) == (True, False, False)
-    assert names_of(twins, tmp_path) == {"train/class-0/1.jpg", "train/class-0/copy.jpg", "train/class-0/copy again.jpg"}
+    (group,) = report.duplicates
+    assert (group.exact, group.leak, group.conflict) == (True, False, False)
+    assert names_of(group, tmp_path) == {"train/class-0/1.jpg", "train/class-0/copy.jpg", "train/class-0/copy again.jpg"}
 
 
 def test_a_image_in_two_parts_is_a_leak_with_both_names_and_labels(tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_a_image_in_two_parts_is_a_leak_with_both_names_and_labels(tmp_path: Pat
     files["test/class-1/leaked.jpg"] = files["train/class-1/2.jpg"]
     report = check(str(as_folder(tmp_path, files)))
     assert kinds(report) == {"leak": 1}
-    (twins,) = report.twins
-    assert {(image.split, image.label) for image in twins.images} == {("train", "class-1"), ("test", "class-1")}
-    assert names_of(twins, tmp_path) == {"train/class-1/2.jpg", "test/class-1/leaked.jpg"}
+    (group,) = report.duplicates
+    assert {(image.split, image.label) for image in group.images} == {("train", "class-1"), ("test", "class-1")}
+    assert names_of(group, tmp_path) == {"train/class-1/2.jpg", "test/class-1/leaked.jpg"}
 
 
 def test_the_same_image_with_two_labels_is_a_conflict(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_an_altered_copy_in_another_part_is_found(tmp_path: Path, how: str) -> N
     files["test/class-0/altered.jpg"] = altered(files["train/class-0/3.jpg"], how)
     report = check(str(as_folder(tmp_path, files)))
     assert kinds(report) == {"leak": 1}
-    (twins,) = report.twins
-    assert not twins.exact
-    assert twins.mirrored == (how == "mirrored")
-    assert 0.9 <= twins.likeness <= 1
-    assert names_of(twins, tmp_path) == {"train/class-0/3.jpg", "test/class-0/altered.jpg"}
+    (group,) = report.duplicates
+    assert not group.exact
+    assert group.mirrored == (how == "mirrored")
+    assert 0.9 <= group.likeness <= 1
+    assert names_of(group, tmp_path) == {"train/class-0/3.jpg", "test/class-0/altered.jpg"}
 
 
 def test_near_duplicates_that_hang_together_are_one_group(tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ def test_near_duplicates_that_hang_together_are_one_group(tmp_path: Path) -> Non
         files[f"train/class-0/{quality}.jpg"] = jpeg(Image.open(io.BytesIO(first)), quality=quality)
     report = check(str(as_folder(tmp_path, files)))
     assert report.problems() == []
-    (twins,) = report.twins
-    assert len(twins.images) == 4
+    (group,) = report.duplicates
+    assert len(group.images) == 4
     assert "1 groups of near duplicates" in report.remarks()[0]
 
 
@@ -148,16 +148,16 @@ def test_empty_images_are_not_taken_for_each_other(tmp_path: Path) -> None:
         faint = np.tile(np.linspace(250, 255, 64 + number).astype(np.uint8)[None, :, None], (64, 1, 3))
         files[f"train/class-0/blank{number}.png"] = encode(faint, "PNG")
     report = check(str(as_folder(tmp_path, files)))
-    assert report.twins == ()
-    assert Counter(odd.what for odd in report.odd) == {"of one colour, with nothing to be seen": 4}
+    assert report.duplicates == ()
+    assert Counter(odd.what for odd in report.odd) == {"of one colour": 4}
 
 
 def test_images_too_small_to_tell_apart_are_not_compared(tmp_path: Path) -> None:
     files = {f"{label}/{number}.png": encode(scene(16, 16, seed=number % 3), "PNG", compress_level=number)
              for label in "ab" for number in range(6)}  # fmt: skip
     report = check(str(as_folder(tmp_path, files)))
-    assert all(twins.exact for twins in report.twins)
-    assert any("too small to be compared" in note for note in report.notes)
+    assert all(group.exact for group in report.duplicates)
+    assert any("too small for the search" in note for note in report.notes)
 
 
 def test_odd_modes_are_counted_and_named(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_data_without_a_name_is_an_error_and_not_the_folder_one_is_in() -> None:
 def test_progress_is_told_up_to_the_last_image(tmp_path: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
     check(str(as_folder(tmp_path, images())), progress=lambda *step: told.append(step))
-    assert [done for what, done, _ in told if what == "looking at images"] == list(range(1, 17))
+    assert [done for what, done, _ in told if what == "checking images"] == list(range(1, 17))
     assert told[-1][1] == told[-1][2]
 
 
@@ -325,7 +325,7 @@ def test_planted_faults_among_real_pets_are_found_and_nothing_else(tmp_path: Pat
     report = check(str(tmp_path))
     assert kinds(report) == {"broken": 1, "leak": 2, "conflict": 1, "duplicate": 2}
     assert [Path(broken.image.name).name for broken in report.broken] == ["planted_cut.jpg"]
-    planted = {name for twins in report.twins for name in names_of(twins, tmp_path) if "planted" in name}
+    planted = {name for group in report.duplicates for name in names_of(group, tmp_path) if "planted" in name}
     assert planted == {
         "train/Bengal/planted_duplicate.jpg", "test/Sphynx/planted_leak.jpg", "train/pug/planted_conflict.jpg",
         "test/pug/planted_near.jpg",
@@ -337,5 +337,5 @@ def test_real_pets_have_few_near_duplicates_and_all_within_one_breed() -> None:
     """The 44 groups that are found were looked at: each is one photograph, 23 of them in both official parts."""
     report = check(str(real_data() / "oxford_pets_128.zip"))
     assert kinds(report) == {"leak": 23}
-    assert len(report.twins) == 44
-    assert not any(twins.conflict or twins.exact for twins in report.twins)
+    assert len(report.duplicates) == 44
+    assert not any(group.conflict or group.exact for group in report.duplicates)

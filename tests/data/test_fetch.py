@@ -246,7 +246,7 @@ def test_fetching_twice_is_fetching_once(tmp_path: Path) -> None:
 
 def test_a_file_in_place_that_is_another_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "file.bin").write_bytes(b"kontent")
-    with pytest.raises(DataError, match="is there, and is not the file it should be") as caught:
+    with pytest.raises(DataError, match="exists, but is not the expected file") as caught:
         fetch(plain_set(), tmp_path)
     assert "remove it" in str(caught.value.hint)
     assert (tmp_path / "file.bin").read_bytes() == b"kontent"
@@ -274,7 +274,7 @@ def test_what_is_given_must_be_there(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["imagenet", "resisc45", "retinopathy"])
 def test_a_set_behind_a_registration_says_what_to_do(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match="by hand") as caught:
+    with pytest.raises(DataError, match="download it yourself") as caught:
         fetch(find_set(name), tmp_path / "out")
     assert find_set(name).page.split("/")[2] in str(caught.value.hint)
     assert not (tmp_path / "out").exists()
@@ -285,7 +285,7 @@ def test_an_archive_that_is_not_what_it_should_be_leaves_no_list(tmp_path: Path)
     given.mkdir()
     as_tar(given / "images.tar.gz", {"images/Abyssinian_1.jpg": b"cat"}, mode="w:gz")
     as_tar(given / "annotations.tar.gz", {"annotations/readme.txt": b"nothing"}, mode="w:gz")
-    with pytest.raises(DataError, match="does not hold what it should"):
+    with pytest.raises(DataError, match="does not hold the expected"):
         fetch(scaled_down("pets", given), tmp_path / "pets", given=[given])
     assert not (tmp_path / "pets" / "labels.csv").exists()
 

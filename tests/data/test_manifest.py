@@ -192,9 +192,9 @@ def test_every_bad_row_is_in_one_error(tmp_path: Path) -> None:
         "line 6 (images/0.jpg): listed already in line 2",
         "line 7: does not have 3 columns",
         "line 8: no path in column path",
-        "line 9 (images): a folder, where a file is meant",
+        "line 9 (images): a folder instead of a file",
         "line 10 (http://example.org/x.jpg): an address",
-        "line 11 (images/4.jpg): no split, where other rows have one",
+        "line 11 (images/4.jpg): no split, although other rows have one",
     ):
         assert fault in message, fault
     assert "\n" not in message

@@ -23,7 +23,7 @@ from vitlab.data import pack as repack
 from vitlab.data.dataset import Dataset
 from vitlab.data.decode import decode
 from vitlab.data.opening import open_dataset
-from vitlab.data.pack import pack, pack_source
+from vitlab.data.pack import pack, pack_dataset
 from vitlab.errors import ConfigError, DataError
 
 SMALL = PackConfig(shard_bytes=2**16)
@@ -153,7 +153,7 @@ def test_a_class_called_by_a_number_is_not_taken_for_the_class_of_that_number(
     (tmp_path / "classes.txt").write_text("".join(f"{name}\n" for name in names))
     as_csv(tmp_path / "labels.csv", [("path", "label"), *((f"{number}.png", name) for number, name in enumerate(used))])
     before = open_dataset(tmp_path, split="all")
-    pack_source(before, tmp_path / "shards")
+    pack_dataset(before, tmp_path / "shards")
     after = open_dataset(f"shards:{tmp_path / 'shards'}", split="all")
     assert [after.labels[int(str(after.label(index)))] for index in range(len(used))] == used
 
@@ -173,7 +173,7 @@ def test_labels_come_back_whatever_classes_are_called(
         before = open_dataset(tmp_path, split="all")
     except DataError:
         return  # the list itself cannot be told apart
-    pack_source(before, tmp_path / "shards")
+    pack_dataset(before, tmp_path / "shards")
     after = open_dataset(f"shards:{tmp_path / 'shards'}", split="all")
     assert after.labels == before.labels
     assert [after.label(index) for index in range(len(used))] == [before.label(index) for index in range(len(used))]
@@ -282,7 +282,7 @@ def test_a_finished_pack_is_left_alone(tmp_path: Path) -> None:
 def test_another_pack_is_not_written_over(tmp_path: Path) -> None:
     folder = as_folder(tmp_path / "images", images())
     pack(str(folder), tmp_path / "shards", config=SMALL)
-    with pytest.raises(DataError, match="another way"):
+    with pytest.raises(DataError, match="or settings"):
         pack(str(folder), tmp_path / "shards", config=PackConfig(max_side=32))
     (folder / "train" / "class 0" / "new.jpg").write_bytes(jpeg(scene(seed=77)))
     with pytest.raises(DataError, match="other images"):

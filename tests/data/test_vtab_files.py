@@ -117,8 +117,8 @@ def test_norb_that_is_cut_off_damaged_or_lies_is_refused(tmp_path: Path) -> None
     for broken, why in (
         (content[:-1], "cut off"),
         (content + b"more", "more than its header"),
-        (b"\0" * 30, "no binary matrix"),
-        (content[:10], "cannot hold|cut off|no binary matrix"),
+        (b"\0" * 30, "not a binary matrix"),
+        (content[:10], "cannot hold|cut off|not a binary matrix"),
         (struct.pack("<6i", 0x1E3D4C55, 4, 2**30, 2, 2**10, 2**10), "cannot hold"),
         (struct.pack("<6i", 0x1E3D4C55, 4, -4, 2, 6, 8), "cannot hold"),
     ):
@@ -239,7 +239,7 @@ def test_broken_kitti_is_named(tmp_path: Path) -> None:
         open_kitti(tmp_path)
     kitti(tmp_path, drives=5)
     mapping = tmp_path / "devkit" / "mapping" / "train_rand.txt"
-    for content, why in (("1,2,x", "drives"), ("0,1,2", "drives"), ("1,2,3", "none of them"), ("1,999", "drives")):
+    for content, why in (("1,2,x", "drives"), ("0,1,2", "drives"), ("1,2,3", "not among them"), ("1,999", "drives")):
         mapping.write_text(content)
         with pytest.raises(DataError, match=why):
             open_kitti(tmp_path)

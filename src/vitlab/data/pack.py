@@ -1,8 +1,7 @@
-"""Images of any source written as tar shards in the WebDataset layout, the same bytes each time.
+"""Pack any dataset into tar shards in the WebDataset layout; the same data gives the same bytes.
 
-A folder of shards holds `train-000000.tar` and so on, each complete before it has its name; `classes.txt`, the class names in
-order; and `pack.json`, written last, which lists the shards with their sizes and sums. A pack that was stopped goes on from its
-last complete shard.
+The folder holds `train-000000.tar` and so on, each written atomically; `classes.txt`, the class names in order; and `pack.json`,
+written last, which lists the shards with their sizes and checksums. An interrupted pack resumes after its last complete shard.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ from vitlab.io.prefetch import chunks, prefetched
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.io.tar import RECORD, ShardWriter, member_bytes
 
-# An image as it goes into a shard: the bytes it has, or made smaller and encoded again.
-
 _ENDINGS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp", "bmp": "bmp", "gif": "gif", "tiff": "tif"}
 _LIMITS = DecodeLimits()
 _GREY_PNG = 0
@@ -48,7 +45,7 @@ class Prepared:
 
 
 def prepared(sample: RawSample, config: PackConfig) -> Prepared:
-    """The image as `config` wants it; DataError where it cannot be read. Pixels become PNG, which loses nothing."""
+    """The image file for a shard: unchanged, or resized and encoded again. Pixels become PNG, which is lossless."""
     content = sample.content
     if not isinstance(content, bytes):
         return Prepared(content=_png(_smaller(_image(content), config.max_side)), ending="png")
@@ -98,17 +95,17 @@ INDEX_NAME = "pack.json"
 
 _FORMAT = "vitlab pack 1"
 _JOURNAL_NAME = ".pack.json.journal"
-_CHUNK = 16  # images made ready in one go
+_CHUNK = 16  # images prepared at a time
 _NUMBER = re.compile(r"-?\d+(\.0)?")
 
-Order = NDArray[np.int64]
+Indices = NDArray[np.int64]
 Member = tuple[str, bytes]
 """ending and content of a file"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """One shard: its name, how many images it holds, its bytes and SHA-256; `end` is where in its part the next one begins."""
+    """One shard: its name, number of images, bytes and SHA-256; `end` is the position in its split where the next one starts."""
 
     name: str
     images: int
@@ -119,7 +116,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A finished pack. `skipped` names images that could not be read; `reused` counts shards an earlier call had written."""
+    """A finished pack. `skipped` are images that could not be read; `reused` counts the shards of an earlier, interrupted call."""
 
     folder: Path
     images: int
@@ -137,27 +134,27 @@ def pack(
     config: PackConfig | None = None,
     progress: ProgressCallback = silent,
 ) -> Packed:
-    """Write the images of a part of the data that `spec` names as shards in `folder`, which is new or a pack that was stopped.
+    """Pack one split of a dataset into shards in `folder`, which is new or an interrupted pack.
 
-    Shards are named after the part their images are in, as the data declares it, else as `split` says.
+    Shards are named after the split that the data declares for their images, else after `split`.
     """
-    progress("reading the source", 0, None)
+    progress("reading the dataset", 0, None)
     dataset = open_dataset(spec, split=split, rule=rule)
-    return pack_source(dataset, folder, part=None if split == "all" else split.split("+")[0], config=config, progress=progress)
+    return pack_dataset(dataset, folder, split=None if split == "all" else split.split("+")[0], config=config, progress=progress)
 
 
-def pack_source(
+def pack_dataset(
     dataset: Dataset,
     folder: Path,
     *,
-    part: str | None = None,
+    split: str | None = None,
     config: PackConfig | None = None,
     progress: ProgressCallback = silent,
 ) -> Packed:
-    """The same of a source that is open; `part` is the part its images are in, where they do not say it themselves."""
+    """Pack an open dataset; `split` is the split of images for which the data declares none."""
     config = config or PackConfig()
     label_of = _label_members(dataset)
-    plan = {"format": _FORMAT, "source": dataset.fingerprint(), "part": part, "config": asdict(config)}
+    plan = {"format": _FORMAT, "source": dataset.fingerprint(), "part": split, "config": asdict(config)}
     pack = _Pack(folder=folder, plan=plan, shards=[], skipped=[])
     complete = pack.resume()
     reused = len(pack.shards)
@@ -165,10 +162,10 @@ def pack_source(
         if dataset.labels:
             write_text(folder / CLASSES_NAME, "".join(f"{name}\n" for name in dataset.labels))
         done = 0
-        for name, order in _series(dataset, part, config):
+        for name, order in _series(dataset, split, config):
             start = pack.end_of(name)
             with closing(_samples(dataset, order, config, label_of, start=start)) as samples:
-                _write(pack, name, _told(samples, progress, done=done + start, total=len(dataset)), config)
+                _write(pack, name, _with_progress(samples, progress, done=done + start, total=len(dataset)), config)
             done += len(order)
         pack.finish()
     return Packed(
@@ -182,7 +179,7 @@ def pack_source(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pack:
-    """The state of a pack on disk: what it is made of, and what is complete."""
+    """A pack on disk: what it is made of, and which shards are complete."""
 
     folder: Path
     plan: dict[str, Any]
@@ -190,33 +187,35 @@ class _Pack:
     skipped: list[str]
 
     def resume(self) -> bool:
-        """Take up what an earlier call left; whether that is all of it. DataError where the folder holds something else."""
+        """Read the state of an earlier call; True if it was complete. DataError if the folder holds something else."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DataError(f"{self.folder} cannot be made: {error.strerror}") from error
+            raise DataError(f"{self.folder} cannot be created: {error.strerror}") from error
         for name, complete in ((INDEX_NAME, True), (_JOURNAL_NAME, False)):
-            told = _read(self.folder / name)
-            if told is None:
+            state = _read(self.folder / name)
+            if state is None:
                 continue
-            if {key: told.get(key) for key in self.plan} != self.plan:
+            if {key: state.get(key) for key in self.plan} != self.plan:
                 raise DataError(
-                    f"{self.folder} holds a pack of other images, or made in another way",
+                    f"{self.folder} holds a pack of other images or settings",
                     hint="give another folder, or remove this one",
                 )
-            self.shards.extend(Shard(**current("Shard", shard)) for shard in told["shards"])
-            self.skipped.extend(told["skipped"])
+            self.shards.extend(Shard(**current("Shard", shard)) for shard in state["shards"])
+            self.skipped.extend(state["skipped"])
             for shard in self.shards:
                 path = self.folder / shard.name
                 if not path.is_file() or path.stat().st_size != shard.bytes:
-                    raise DataError(f"{path} is gone or changed since it was packed", hint=f"remove {self.folder} and pack again")
+                    raise DataError(
+                        f"{path} is missing or has changed since it was packed", hint=f"remove {self.folder} and pack again"
+                    )
             return complete
         if found := next(self.folder.glob("*.tar"), None):
             raise DataError(f"{self.folder} holds shards already ({found.name})", hint="give another folder, or remove this one")
         return False
 
     def end_of(self, series: str) -> int:
-        """Where in its part the next shard of a series begins."""
+        """The position in its split where the next shard of a series starts."""
         return max((shard.end for shard in self.of(series)), default=0)
 
     def of(self, series: str) -> list[Shard]:
@@ -224,23 +223,23 @@ class _Pack:
         return [shard for shard in self.shards if re.fullmatch(re.escape(series) + r"-\d{6}\.tar", shard.name)]
 
     def add(self, shard: Shard) -> None:
-        """Remember a complete shard."""
+        """Record a complete shard."""
         self.shards.append(shard)
         write_text(self.folder / _JOURNAL_NAME, self._text())
 
     def finish(self) -> None:
-        """All shards are there: say so."""
+        """Write the index, because all shards are complete."""
         write_text(self.folder / INDEX_NAME, self._text())
         (self.folder / _JOURNAL_NAME).unlink(missing_ok=True)
 
     def _text(self) -> str:
-        told = {**self.plan, "skipped": self.skipped, "shards": [asdict(shard) for shard in self.shards]}
-        return json.dumps(told, indent=1) + "\n"
+        state = {**self.plan, "skipped": self.skipped, "shards": [asdict(shard) for shard in self.shards]}
+        return json.dumps(state, indent=1) + "\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sample:
-    """One image of a series: its position there, its name in the source, what is written of it, or why it cannot be read."""
+    """One image of a series: its position, its name in the dataset, its file or the reason why it cannot be read."""
 
     position: int
     name: str
@@ -250,7 +249,7 @@ class _Sample:
     def members(self) -> list[tuple[str, bytes]]:
         """The files of the sample: the image, and its label after it."""
         assert isinstance(self.made, Prepared)
-        # Readers take a name up to its first dot for the sample's.
+        # For readers, the name up to the first dot is that of the sample.
         stem = re.sub(r"[^A-Za-z0-9_-]+", "_", PurePosixPath(self.name).stem)[:60]
         key = f"{self.position:08d}-{stem}"
         files = [(f"{key}.{self.made.ending}", self.made.content)]
@@ -258,9 +257,9 @@ class _Sample:
 
 
 def _write(pack: _Pack, series: str, samples: Iterator[_Sample], config: PackConfig) -> None:
-    """Write the samples of a series, shard by shard, each one remembered as it is complete."""
+    """Write the samples of a series shard by shard, and record each complete shard."""
     number = len(pack.of(series))
-    sample = _next_sound(samples, pack, config)
+    sample = _next_readable(samples, pack, config)
     while sample is not None:
         images, end = 0, sample.position
         with ShardWriter(pack.folder / f"{series}-{number:06d}.tar") as writer:
@@ -272,43 +271,43 @@ def _write(pack: _Pack, series: str, samples: Iterator[_Sample], config: PackCon
                 for name, content in members:
                     writer.add(name, content)
                 images, end = images + 1, sample.position + 1
-                sample = _next_sound(samples, pack, config)
+                sample = _next_readable(samples, pack, config)
         pack.add(Shard(name=writer.path.name, images=images, end=end, bytes=writer.bytes, sha256=writer.sha256))
         number += 1
 
 
-def _told(samples: Iterator[_Sample], progress: ProgressCallback, *, done: int, total: int) -> Iterator[_Sample]:
+def _with_progress(samples: Iterator[_Sample], progress: ProgressCallback, *, done: int, total: int) -> Iterator[_Sample]:
     for number, sample in enumerate(samples, start=done + 1):
         progress("packing images", number, total)
         yield sample
 
 
-def _next_sound(samples: Iterator[_Sample], pack: _Pack, config: PackConfig) -> _Sample | None:
+def _next_readable(samples: Iterator[_Sample], pack: _Pack, config: PackConfig) -> _Sample | None:
     for sample in samples:
         if not isinstance(sample.made, DataError):
             return sample
         if config.broken == "fail":
             raise DataError(
-                sample.made.message, hint="vitlab data check finds all such images; --broken skip packs the others"
+                sample.made.message, hint="`vitlab data check` finds all such images; --broken skip packs the others"
             ) from sample.made
         if sample.name not in pack.skipped:
             pack.skipped.append(sample.name)
     return None
 
 
-def _series(dataset: Dataset, part: str | None, config: PackConfig) -> Iterator[tuple[str, Order]]:
-    """The name of each series of shards, and the source's images in it, in order."""
+def _series(dataset: Dataset, split: str | None, config: PackConfig) -> Iterator[tuple[str, Indices]]:
+    """The name of each series of shards, and its images, in order."""
     codes = dataset.splits if isinstance(dataset, ImageDataset) else np.full(len(dataset), UNDECLARED, np.int8)
     for code in sorted(set(codes.tolist())):
         order = np.flatnonzero(codes == code)
         if config.shuffle is not None:
             order = np.random.default_rng([config.shuffle, code + 1]).permutation(order)
-        words = [config.name, part if code == UNDECLARED else SPLITS[code]]
+        words = [config.name, split if code == UNDECLARED else SPLITS[code]]
         yield "-".join(word for word in words if word) or "shard", order
 
 
 def _samples(
-    dataset: Dataset, order: Order, config: PackConfig, label_of: Callable[[int], Member | None], *, start: int
+    dataset: Dataset, order: Indices, config: PackConfig, label_of: Callable[[int], Member | None], *, start: int
 ) -> Generator[_Sample, None, None]:
     def made(positions: range) -> list[_Sample]:
         return [_sample(dataset, int(order[start + place]), start + place, config, label_of) for place in positions]
@@ -328,16 +327,16 @@ def _sample(dataset: Dataset, index: int, position: int, config: PackConfig, lab
 
 
 def _label_members(dataset: Dataset) -> Callable[[int], Member | None]:
-    """How an image's label is written: `.cls` with its number, `.json` with its numbers, or nothing where none has one.
+    """A function that gives an image's label file: `.cls` with one number, `.json` with several, or none.
 
-    Where a class is itself called by a number, names are written: a reader would take the number for the name.
+    If a class has a number as its name, names are written instead of numbers, which a reader would take for names.
     """
     by_name = any(_NUMBER.fullmatch(name) for name in dataset.labels)
     unknown = sum(dataset.label(index) is None for index in range(len(dataset)))
     if unknown and unknown < len(dataset):
         raise DataError(
-            f"{unknown:,} of {len(dataset):,} images have no label: readers of shards want all or none",
-            hint="pack the parts that have labels with --split train+val, or those that have none with --split test",
+            f"{unknown:,} of {len(dataset):,} images have no label: readers of shards need all or none",
+            hint="pack images with labels by --split train+val, and those without by --split test",
         )
 
     def member(index: int) -> Member | None:
@@ -345,21 +344,21 @@ def _label_members(dataset: Dataset) -> Callable[[int], Member | None]:
         if label is None:
             return None
         if isinstance(label, tuple):
-            told = [dataset.labels[code] if by_name else code for code in label]
-            return "json", json.dumps({"labels": told}, ensure_ascii=False).encode()
+            labels = [dataset.labels[code] if by_name else code for code in label]
+            return "json", json.dumps({"labels": labels}, ensure_ascii=False).encode()
         return "cls", (dataset.labels[label] if by_name else str(label)).encode()
 
     return member
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """What a pack says of itself, or None where there is none."""
+    """The state of a pack in a file, or None if there is none."""
     if not path.is_file():
         return None
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        state = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read", hint="remove its folder and pack again") from error
-    if not isinstance(told, dict) or told.get("format") != _FORMAT:
-        raise DataError(f"{path} is no list of shards that is known here", hint="give another folder")
-    return told
+    if not isinstance(state, dict) or state.get("format") != _FORMAT:
+        raise DataError(f"{path} is not an index of shards that vitlab knows", hint="give another folder")
+    return state

@@ -1,7 +1,7 @@
-"""A report of a data set: what is broken, what is there twice or in two splits, how classes and sizes are spread.
+"""Quality checks of a dataset: broken images, duplicates, leaks between splits, class counts and image sizes.
 
-report = check("pets/")
-report.problems()          # what should be repaired before training, a sentence each
+report = check_dataset("pets/")
+report.problems()          # what should be repaired before training
 """
 
 from __future__ import annotations
@@ -32,16 +32,14 @@ from vitlab.io.digests import digest
 from vitlab.io.prefetch import chunks, prefetched
 from vitlab.io.progress import ProgressCallback, silent
 
-# What a look through a data set found: plain values, to be printed or written as JSON.
-
 ProblemKind = Literal["layout", "broken", "leak", "conflict", "duplicate", "empty class", "missing class"]
 
-_UNBALANCED = 10.0  # times as many images in the largest class as in the smallest
+_UNBALANCED = 10.0  # images of the largest class over those of the smallest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image by its name, the split it belongs to, and its label or labels in words; None where there is none."""
+    """An image: its name, its split and its label or labels as text, each None if there is none."""
 
     name: str
     split: str | None
@@ -50,7 +48,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something in the layout of the data for which training would refuse it."""
+    """A fault in the layout of the data, because of which training would refuse it."""
 
     place: str
     reason: str
@@ -65,10 +63,10 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Twins:
-    """Images that are the same: `exact` in every byte, or nearly, with the least correlation of two of their thumbnails.
+class Duplicates:
+    """A group of duplicates: `exact` copies, or near duplicates, with the lowest correlation of two of their thumbnails.
 
-    `mirrored` where some are so only in a mirror; `leak` where they are in different splits; `conflict` where their labels differ.
+    `mirrored`: some are mirror images; `leak`: they are in different splits; `conflict`: their labels differ.
     """
 
     exact: bool
@@ -81,7 +79,7 @@ class Twins:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCount:
-    """How many images a class has, in each split and in all."""
+    """The number of images of a class, in total and per split."""
 
     label: str
     total: int
@@ -90,7 +88,7 @@ class ClassCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """The least, middle and greatest of some numbers."""
+    """Minimum, median and maximum of some numbers."""
 
     least: int
     median: int
@@ -99,7 +97,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of the sound images, in pixels, upright."""
+    """Sizes of the readable images, in pixels, upright."""
 
     height: Spread
     width: Spread
@@ -107,7 +105,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Odd:
-    """An image that is sound and unusual, and in which way."""
+    """An image that can be read but is unusual, and why."""
 
     image: Image
     what: str
@@ -115,23 +113,23 @@ class Odd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something to repair: its kind, how often, and one sentence."""
+    """Something to repair: its kind, its count, and one sentence."""
 
     kind: ProblemKind
     count: int
-    said: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All of it. `splits` and `stored` (format and colours) count images; `sizes` is None where no image is sound."""
+    """The result of all checks. `splits` and `stored` (format, colours) count images; `sizes` is None without readable images."""
 
     data: str
     images: int
     splits: dict[str, int]
     faults: tuple[Fault, ...]
     broken: tuple[Broken, ...]
-    twins: tuple[Twins, ...]
+    duplicates: tuple[Duplicates, ...]
     classes: tuple[ClassCount, ...]
     sizes: Sizes | None
     stored: dict[str, int]
@@ -140,47 +138,45 @@ class Report:
 
     @property
     def imbalance(self) -> float | None:
-        """How many times as many images the largest class has as the smallest that has any; None below two classes."""
+        """Images of the largest class over those of the smallest non-empty one; None with fewer than two classes."""
         counts = [entry.total for entry in self.classes if entry.total]
         return max(counts) / min(counts) if len(counts) > 1 else None
 
     def problems(self) -> list[Problem]:
-        """What should be repaired before training, the gravest first."""
-        leaks = [twins for twins in self.twins if twins.leak]
-        near_leaks = sum(not twins.exact for twins in leaks)
-        within = [twins for twins in self.twins if twins.exact and not twins.leak]
+        """What should be repaired before training, the most severe first."""
+        leaks = [group for group in self.duplicates if group.leak]
+        near_leaks = sum(not group.exact for group in leaks)
+        within = [group for group in self.duplicates if group.exact and not group.leak]
         gone = [(entry.label, split) for entry in self.classes if entry.total for split, count in entry.splits.items() if not count]
         found: list[tuple[ProblemKind, int, str]] = [
             ("layout", len(self.faults), "faults in the layout, for which training would refuse the data"),
             ("broken", len(self.broken), "images cannot be decoded"),
             ("leak", len(leaks), f"groups of the same image are in more than one split ({near_leaks:,} of them near duplicates)"),
-            ("conflict", sum(twins.conflict for twins in self.twins), "groups of the same image have different labels"),
+            ("conflict", sum(group.conflict for group in self.duplicates), "groups of the same image have different labels"),
             ("duplicate", len(within), "groups of identical files are within one split"),
             ("empty class", sum(not entry.total for entry in self.classes), "classes have no image"),
-            ("missing class", len(gone), "times a class has no image in a split"),
+            ("missing class", len(gone), "cases of a class without an image in a split"),
         ]
-        return [Problem(kind=kind, count=count, said=f"{count:,} {said}") for kind, count, said in found if count]
+        return [Problem(kind=kind, count=count, text=f"{count:,} {text}") for kind, count, text in found if count]
 
     def remarks(self) -> list[str]:
-        """What is worth knowing and need not be wrong, a sentence each."""
-        said = []
-        near = [twins for twins in self.twins if not twins.exact and not twins.leak]
+        """Observations that are not necessarily problems, one sentence each."""
+        text = []
+        near = [group for group in self.duplicates if not group.exact and not group.leak]
         if near:
-            mirrored = sum(twins.mirrored for twins in near)
-            said.append(f"{len(near):,} groups of near duplicates are within one split ({mirrored:,} of them mirrored)")
+            mirrored = sum(group.mirrored for group in near)
+            text.append(f"{len(near):,} groups of near duplicates are within one split ({mirrored:,} of them mirrored)")
         if self.imbalance is not None and self.imbalance >= _UNBALANCED:
-            said.append(f"the largest class has {self.imbalance:.0f} times as many images as the smallest")
+            text.append(f"the largest class has {self.imbalance:.0f} times as many images as the smallest")
         kinds = Counter(odd.what for odd in self.odd)
-        said.extend(f"{count:,} {'image is' if count == 1 else 'images are'} {what}" for what, count in kinds.most_common())
+        text.extend(f"{count:,} {'image is' if count == 1 else 'images are'} {what}" for what, count in kinds.most_common())
         colours = Counter[str]()
         for stored, count in self.stored.items():
             colours["grey" if stored.endswith("grey") else "colour"] += count
         if len(colours) == 2:
-            said.append(f"{colours['grey']:,} images are grey and {colours['colour']:,} in colour")
-        return [*said, *self.notes]
+            text.append(f"{colours['grey']:,} images are grey and {colours['colour']:,} in colour")
+        return [*text, *self.notes]
 
-
-# What one image of a source is: whole or broken, its size, how it is stored, and what is unusual about that.
 
 _ENDINGS: dict[str, ImageFormat] = {
     ".jpg": "jpeg", ".jpeg": "jpeg", ".jpe": "jpeg", ".jfif": "jpeg", ".png": "png", ".webp": "webp", ".bmp": "bmp",
@@ -192,11 +188,11 @@ _JPEG_COLOURS = {1: "grey", 3: "colour", 4: "CMYK"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """An image that could be decoded as a whole.
+class ImageFacts:
+    """Facts about an image that could be decoded.
 
-    `digest` is that of its content; `height` and `width` are in pixels, upright; `stored` is its format and colours
-    (`jpeg, colour`); `odd` says what is unusual about it, in words; `thumb` is its grey thumbnail, None where it is too small.
+    `digest` is the hash of its content; `height` and `width` are in pixels, upright; `stored` is its format and colours
+    (`jpeg, colour`); `odd` says what is unusual; `thumb` is its grey thumbnail, None if the image is too small.
     """
 
     digest: bytes
@@ -207,22 +203,22 @@ class Look:
     thumb: NDArray[np.uint8] | None
 
 
-def look_at(sample: RawSample, limits: DecodeLimits) -> Look:
-    """Decode an image as a whole and say what it is; DataError where it is broken."""
+def image_facts(sample: RawSample, limits: DecodeLimits) -> ImageFacts:
+    """Decode a whole image and describe it; DataError if it is broken."""
     content = sample.content
     if isinstance(content, bytes):
         header = check(content, name=sample.name, limits=limits)
         image_HWC = decode(content, name=sample.name, limits=limits)
         colours, odd = _stored(content, header)
-        said = _ENDINGS.get(PurePosixPath(sample.name).suffix.lower())
-        if said is not None and said != header.format:
+        text = _ENDINGS.get(PurePosixPath(sample.name).suffix.lower())
+        if text is not None and text != header.format:
             odd.append(f"{header.format} called {PurePosixPath(sample.name).suffix.lower()}")
         stored = f"{header.format}, {colours}"
     else:
         image_HWC, odd = content, []
         stored = f"pixels, {'grey' if content.shape[2] == 1 else 'colour'}"
     height, width = image_HWC.shape[:2]
-    return Look(
+    return ImageFacts(
         digest=digest(content),
         height=height,
         width=width,
@@ -233,7 +229,7 @@ def look_at(sample: RawSample, limits: DecodeLimits) -> Look:
 
 
 def _stored(content: bytes, header: Header) -> tuple[str, list[str]]:
-    """The colours of a sound image, and what is odd about them, from its own headers."""
+    """The colours of an image, and what is unusual, from its headers."""
     odd: list[str] = []
     match header.format:
         case "jpeg":
@@ -273,7 +269,7 @@ def _png(content: bytes, odd: list[str]) -> tuple[str, bytes]:
 
 
 def _png_chunks(content: bytes) -> dict[bytes, bytes]:
-    """The chunks by type; of those of one type the last."""
+    """The chunks by type; the last one of each type."""
     chunks = {}
     place = 8
     while place + 8 <= len(content):
@@ -299,30 +295,29 @@ def _webp(content: bytes, odd: list[str]) -> tuple[str, bytes]:
     return "colour", exif
 
 
-# Which images of a data set are the same, byte for byte or nearly, and whether that crosses its splits or its labels.
-
-
-def exact_twins(looks: Sequence[Look | None], images: Sequence[Image]) -> list[Twins]:
+def exact_duplicates(facts: Sequence[ImageFacts | None], images: Sequence[Image]) -> list[Duplicates]:
     """Groups of images with the same content."""
     same: dict[bytes, list[int]] = defaultdict(list)
-    for index, look in enumerate(looks):
-        if look is not None:
-            same[look.digest].append(index)
-    return [_twins(members, images, likeness=1.0, exact=True) for members in same.values() if len(members) > 1]
+    for index, one in enumerate(facts):
+        if one is not None:
+            same[one.digest].append(index)
+    return [_duplicates(members, images, likeness=1.0, exact=True) for members in same.values() if len(members) > 1]
 
 
-def near_twins(looks: Sequence[Look | None], images: Sequence[Image], *, progress: ProgressCallback = silent) -> list[Twins]:
-    """Groups of images that are not the same bytes and show nearly the same; of identical files the first stands for all.
+def near_duplicates(
+    facts: Sequence[ImageFacts | None], images: Sequence[Image], *, progress: ProgressCallback = silent
+) -> list[Duplicates]:
+    """Groups of images with different bytes that look nearly the same; one of each group of identical files is compared.
 
-    Images too small for a thumbnail, and those with nothing to be seen in them, are left out.
+    Images that are too small for a thumbnail, or of one colour, are ignored.
     """
     seen: set[bytes] = set()
     members, thumbs = [], []
-    for index, look in enumerate(looks):
-        if look is not None and look.thumb is not None and look.digest not in seen:
-            seen.add(look.digest)
+    for index, one in enumerate(facts):
+        if one is not None and one.thumb is not None and one.digest not in seen:
+            seen.add(one.digest)
             members.append(index)
-            thumbs.append(look.thumb)
+            thumbs.append(one.thumb)
     if len(thumbs) < 2:
         return []
     thumb_NHW = np.stack(thumbs)
@@ -331,7 +326,7 @@ def near_twins(looks: Sequence[Look | None], images: Sequence[Image], *, progres
         return []
     pairs = near_pairs(thumb_NHW[kept], progress=progress)
     return [
-        _twins(
+        _duplicates(
             [members[kept[place]] for place in group],
             images,
             likeness=min(pair.likeness for pair in within),
@@ -341,11 +336,11 @@ def near_twins(looks: Sequence[Look | None], images: Sequence[Image], *, progres
     ]
 
 
-def _twins(
+def _duplicates(
     members: Sequence[int], images: Sequence[Image], *, likeness: float, exact: bool = False, mirrored: bool = False
-) -> Twins:
+) -> Duplicates:
     group = tuple(images[index] for index in members)
-    return Twins(
+    return Duplicates(
         exact=exact,
         likeness=likeness,
         mirrored=mirrored,
@@ -356,12 +351,12 @@ def _twins(
 
 
 def _groups(pairs: Iterable[NearPair]) -> list[tuple[list[int], list[NearPair]]]:
-    """Images that hang together by pairs, in order, with the pairs among them."""
+    """Images that are connected by pairs, in order, with these pairs (union-find)."""
     leader: dict[int, int] = {}
 
     def lead(place: int) -> int:
         while (above := leader.setdefault(place, place)) != place:
-            leader[place] = leader[above]  # the way up gets shorter each time it is gone
+            leader[place] = leader[above]  # shortens the path for the next time
             place = leader[above]
         return place
 
@@ -377,9 +372,9 @@ def _groups(pairs: Iterable[NearPair]) -> list[tuple[list[int], list[NearPair]]]
     ]
 
 
-_CHUNK = 32  # images looked at in one go
-_TINY = 32  # pixels: a side below this, and below a quarter of the usual, is far too small
-_ODD_SHAPE = 2.5  # times wider or narrower than is usual here
+_CHUNK = 32  # images checked at a time
+_TINY = 32  # pixels; a side below this and below a quarter of the median is unusually small
+_ODD_SHAPE = 2.5  # times wider or narrower than the median
 
 
 def check_dataset(
@@ -390,50 +385,50 @@ def check_dataset(
     label_column: str | None = None,
     progress: ProgressCallback = silent,
 ) -> Report:
-    """Look at every image of the data that `spec` names, in all its splits, and report.
+    """Check every image of all splits of a dataset.
 
-    `rule` makes the splits of data that declares none, as it would for training; `limits` are those of the image gate. Every
-    image is decoded as a whole. A folder that training would refuse is looked at as far as it goes.
+    `rule` makes splits if the data declares none, as for training; `limits` are those of decoding. Every image is decoded
+    completely. A folder that training would refuse is checked as far as possible.
     """
     dataset, faults = _open(spec, label_column)
     splits, notes = _splits(dataset, rule or SplitRule(), spec)
     images: list[Image] = []
-    looks: list[Look | None] = []
+    facts: list[ImageFacts | None] = []
     broken = []
-    with closing(_looks(dataset, limits or DecodeLimits())) as seen:
+    with closing(_all_facts(dataset, limits or DecodeLimits())) as seen:
         for index, (name, made) in enumerate(seen):
             images.append(Image(name=name, split=splits[index], label=_label(dataset, index)))
-            looks.append(made if isinstance(made, Look) else None)
+            facts.append(made if isinstance(made, ImageFacts) else None)
             if isinstance(made, str):
                 broken.append(Broken(image=images[index], reason=made))
-            progress("looking at images", index + 1, len(dataset))
-    sizes = _sizes(looks)
-    if small := sum(look is not None and look.thumb is None for look in looks):
-        notes.append(f"{small:,} images are below 32 pixels, too small to be compared for near duplicates")
+            progress("checking images", index + 1, len(dataset))
+    sizes = _sizes(facts)
+    if small := sum(one is not None and one.thumb is None for one in facts):
+        notes.append(f"{small:,} images are below 32 pixels, too small for the search for near duplicates")
     return Report(
         data=spec,
         images=len(dataset),
         splits={split: splits.count(split) for split in SPLITS if split in splits},
         faults=tuple(faults),
         broken=tuple(broken),
-        twins=(*exact_twins(looks, images), *near_twins(looks, images, progress=progress)),
+        duplicates=(*exact_duplicates(facts, images), *near_duplicates(facts, images, progress=progress)),
         classes=_classes(dataset, splits),
         sizes=sizes,
-        stored=dict(Counter(look.stored for look in looks if look is not None).most_common()),
-        odd=tuple(_odd(looks, images)),
+        stored=dict(Counter(one.stored for one in facts if one is not None).most_common()),
+        odd=tuple(_odd(facts, images)),
         notes=(*(dataset.notes if isinstance(dataset, ImageDataset) else ()), *notes),
     )
 
 
 class _Collected(Faults):
-    """Keeps the faults of a folder for the report, where others stop at them."""
+    """Collects the faults of a folder for the report, and raises none."""
 
     def __init__(self, where: str) -> None:
         super().__init__(where)
         self.faults: list[Fault] = []
 
     def add(self, place: str, reason: str) -> None:
-        """Remember a fault."""
+        """Record a fault."""
         super().add(place, reason)
         self.faults.append(Fault(place=place, reason=reason))
 
@@ -442,7 +437,7 @@ class _Collected(Faults):
 
 
 def _open(spec: str, label_column: str | None) -> tuple[Dataset, list[Fault]]:
-    """All images of the data, and for a folder that would be refused everything that is wrong with it."""
+    """All images of the data, and the faults of a folder that training would refuse."""
     try:
         return open_dataset(spec, split="all", label_column=label_column), []
     except DataError as refusal:
@@ -455,53 +450,53 @@ def _open(spec: str, label_column: str | None) -> tuple[Dataset, list[Fault]]:
         try:
             dataset = class_folders(contents, names, where=spec, faults=collected, left_out=left_out, folders=folders)
         except DataError:
-            raise refusal from None  # there is nothing in it to look at
+            raise refusal from None  # there is nothing to check
         return dataset, collected.faults
 
 
 def _refused_folder(spec: str) -> Path | None:
-    """The folder of class folders that is meant, or None where the data is of another kind."""
+    """The folder of class folders, or None if the data has another reader."""
     if not spec:
         return None
     try:
-        kind, place = parse_spec(spec)
+        reader, place = parse_spec(spec)
     except DataError:
         return None
     root = Path(place).expanduser()
-    return root if kind == "folder" and root.is_dir() else None
+    return root if reader == "folder" and root.is_dir() else None
 
 
 def _splits(dataset: Dataset, rule: SplitRule, where: str) -> tuple[list[str | None], list[str]]:
-    """The split of each image, as the data declares it or else as the rule makes it, and what there is to say about that."""
+    """The split of each image, as the data declares it or as the rule makes it, and notes."""
     if not isinstance(dataset, ImageDataset):
         return [None] * len(dataset), []
     codes, notes = dataset.splits, []
     if set(codes.tolist()) == {UNDECLARED}:
         try:
             codes = assign_splits(dataset.digests(), dataset.table, rule, labels=dataset.labels, where=where)
-            notes.append("it declares no splits: these are the ones that training would make by the hash of each image")
+            notes.append("the data declares no splits: these are the ones that training would make")
         except DataError as refusal:
             first, *others = refusal.message.split("; ")
             notes.append(f"no splits can be made of it: {first}{'; and so on' if others else ''}")
     return [None if code == UNDECLARED else SPLITS[code] for code in codes.tolist()], notes
 
 
-def _looks(dataset: Dataset, limits: DecodeLimits) -> Generator[tuple[str, Look | str], None, None]:
-    """The name of each image in order, with what it is or why it cannot be decoded; looked at by several threads."""
+def _all_facts(dataset: Dataset, limits: DecodeLimits) -> Generator[tuple[str, ImageFacts | str], None, None]:
+    """The name of each image in order, with its facts or the reason why it cannot be decoded; several threads work on it."""
 
-    def look(indices: range) -> list[tuple[str, Look | str]]:
-        return [_look(dataset, index, limits) for index in indices]
+    def one(indices: range) -> list[tuple[str, ImageFacts | str]]:
+        return [_facts_of(dataset, index, limits) for index in indices]
 
-    with closing(prefetched(look, chunks(len(dataset), _CHUNK))) as ready:  # decoding releases the interpreter's lock
-        for looks in ready:
-            yield from looks
+    with closing(prefetched(one, chunks(len(dataset), _CHUNK))) as ready:  # decoding releases the interpreter's lock
+        for facts in ready:
+            yield from facts
 
 
-def _look(dataset: Dataset, index: int, limits: DecodeLimits) -> tuple[str, Look | str]:
+def _facts_of(dataset: Dataset, index: int, limits: DecodeLimits) -> tuple[str, ImageFacts | str]:
     name = dataset.name(index) if isinstance(dataset, ImageDataset) else ""
     try:
         sample = dataset.read(index)
-        return sample.name, look_at(sample, limits)
+        return sample.name, image_facts(sample, limits)
     except DataError as error:
         return name, error.message
 
@@ -531,32 +526,32 @@ def _classes(dataset: Dataset, splits: Sequence[str | None]) -> tuple[ClassCount
     )
 
 
-def _sizes(looks: Sequence[Look | None]) -> Sizes | None:
-    sound = [look for look in looks if look is not None]
+def _sizes(facts: Sequence[ImageFacts | None]) -> Sizes | None:
+    sound = [one for one in facts if one is not None]
     if not sound:
         return None
-    return Sizes(height=_spread([look.height for look in sound]), width=_spread([look.width for look in sound]))
+    return Sizes(height=_spread([one.height for one in sound]), width=_spread([one.width for one in sound]))
 
 
 def _spread(numbers: Sequence[int]) -> Spread:
     return Spread(least=min(numbers), median=int(np.median(numbers)), most=max(numbers))
 
 
-def _odd(looks: Sequence[Look | None], images: Sequence[Image]) -> Iterator[Odd]:
-    """What is unusual: in itself, or beside the others."""
-    sound = [look for look in looks if look is not None]
+def _odd(facts: Sequence[ImageFacts | None], images: Sequence[Image]) -> Iterator[Odd]:
+    """What is unusual about images, by themselves or compared with the others."""
+    sound = [one for one in facts if one is not None]
     if not sound:
         return
-    usual_side = float(np.median([min(look.height, look.width) for look in sound]))
-    usual_shape = float(np.median([look.width / look.height for look in sound]))
-    for look, image in zip(looks, images, strict=True):
-        if look is None:
+    usual_side = float(np.median([min(one.height, one.width) for one in sound]))
+    usual_shape = float(np.median([one.width / one.height for one in sound]))
+    for one, image in zip(facts, images, strict=True):
+        if one is None:
             continue
-        for what in look.odd:
+        for what in one.odd:
             yield Odd(image=image, what=what)
-        if min(look.height, look.width) < min(_TINY, usual_side / 4):
+        if min(one.height, one.width) < min(_TINY, usual_side / 4):
             yield Odd(image=image, what="far smaller than the others")
-        elif not 1 / _ODD_SHAPE <= look.width / look.height / usual_shape <= _ODD_SHAPE:
+        elif not 1 / _ODD_SHAPE <= one.width / one.height / usual_shape <= _ODD_SHAPE:
             yield Odd(image=image, what="far wider or narrower than the others")
-        if look.thumb is not None and is_flat(look.thumb[None])[0]:
-            yield Odd(image=image, what="of one colour, with nothing to be seen")
+        if one.thumb is not None and is_flat(one.thumb[None])[0]:
+            yield Odd(image=image, what="of one colour")

@@ -1,4 +1,4 @@
-"""A contact sheet: some images of each class side by side, each with its label under it."""
+"""Contact sheets: some images of each class side by side, each with its label below."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _TEXT, _TITLE = 12, 15  # pixels of letters
 _LINES = 2  # of a label at most
 _MOST_COLUMNS = 12
 _PAPER, _CELL, _INK, _FAINT, _FAULT = "#ffffff", "#ececec", "#202020", "#606060", "#b03030"
-_MOST = 2500  # images: a sheet of more is no longer looked at
+_MOST = 2500  # images; a larger sheet is hard to look at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What a sheet shows: how many images of how many classes, how many of them broken, and its size in pixels."""
+class ContactSheet:
+    """Facts about a sheet: its images and classes, the number of broken images, and its size in pixels."""
 
     images: int
     classes: int
@@ -43,11 +43,11 @@ class Shown:
 
 def write_sheet(
     dataset: Dataset, path: Path, *, title: str, count: int = 64, seed: int = 0, side: int = 96, progress: ProgressCallback = silent
-) -> Shown:
-    """Write a contact sheet of about `count` images as the PNG file `path`, whole or not at all.
+) -> ContactSheet:
+    """Write a contact sheet of about `count` images as a PNG file, atomically.
 
-    Images are drawn by `seed`, equally many of each class as far as they go; with more classes than `count`, one of each of
-    `count` classes. `side` is the pixels of the square each image is fitted into.
+    `seed` draws the images, equally many of each class if possible; with more classes than `count`, one image of `count` classes.
+    `side` is the size in pixels of the square for each image.
     """
     for name, value, least, most in (("count", count, 1, _MOST), ("side", side, 16, 512), ("seed", seed, 0, 2**63 - 1)):
         if not least <= value <= most:
@@ -62,7 +62,7 @@ def write_sheet(
             progress("drawing images", len(cells), sum(map(len, groups)))
     sheet = _drawn(cells, title=_heading(title, dataset, groups), side=side, columns=_columns(groups))
     _save(sheet, path)
-    return Shown(
+    return ContactSheet(
         images=len(cells),
         classes=len(groups) if dataset.labels else 0,
         broken=sum(cell.image is None for cell in cells),
@@ -72,29 +72,29 @@ def write_sheet(
 
 
 def choose(dataset: Dataset, count: int, seed: int) -> list[list[int]]:
-    """Which images to show, class by class: the same ones for the same seed."""
+    """The images to show, per class; the same seed gives the same images."""
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for index in range(len(dataset)):
         label = dataset.label(index)
-        # Of several classes the first stands for the image; without labels all are of one kind.
+        # An image of several classes counts for the first; images without labels form one group.
         key = (label[:1] if isinstance(label, tuple) else (label,)) if label is not None else ()
         members[key].append(index)
     keys = sorted(members)
     rng = np.random.default_rng([seed, 0])
     if len(keys) > count:
         keys = [keys[place] for place in sorted(rng.choice(len(keys), count, replace=False).tolist())]
-    share = max(1, count // len(keys))
+    each = max(1, count // len(keys))
     chosen = []
     for place, key in enumerate(keys):
         among = members[key]
-        drawn = np.random.default_rng([seed, 1, place]).permutation(len(among))[:share]
+        drawn = np.random.default_rng([seed, 1, place]).permutation(len(among))[:each]
         chosen.append(sorted(among[int(number)] for number in drawn))
     return chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """One image of a sheet, fitted into its square, or None where it cannot be decoded; and its label."""
+    """One image of a sheet, or None if it cannot be decoded, and its label."""
 
     image: Image.Image | None
     label: str
@@ -117,7 +117,7 @@ def _cell(dataset: Dataset, index: int, side: int) -> _Cell:
 
 
 def _fitted(pixels_HWC: NDArray[np.uint8], side: int) -> Image.Image:
-    """As large as fits: photographs smoothly, images of a few pixels by whole multiples, so that their pixels stay square."""
+    """Scale an image to the square: photographs smoothly, tiny images by whole multiples, so that their pixels stay square."""
     image = Image.fromarray(pixels_HWC[:, :, 0] if pixels_HWC.shape[2] == 1 else pixels_HWC[:, :, :3])
     scale = side / max(image.size)
     if scale >= 2:
@@ -127,14 +127,14 @@ def _fitted(pixels_HWC: NDArray[np.uint8], side: int) -> Image.Image:
 
 
 def _columns(groups: Sequence[Sequence[int]]) -> int:
-    """As many that classes begin at the same places in each row, and the sheet is a little wider than high."""
-    share, total = max(map(len, groups)), sum(map(len, groups))
+    """The number of columns: classes start at the same column in each row, and the sheet is slightly wider than high."""
+    each, total = max(map(len, groups)), sum(map(len, groups))
     wished = min(_MOST_COLUMNS, max(1, math.ceil(math.sqrt(total * 1.5))))
-    if len(groups) == 1 or share == 1:
+    if len(groups) == 1 or each == 1:
         return min(wished, total)
-    if share >= wished:
-        return min(share, _MOST_COLUMNS)
-    return max(1, wished // share) * share
+    if each >= wished:
+        return min(each, _MOST_COLUMNS)
+    return max(1, wished // each) * each
 
 
 def _heading(title: str, dataset: Dataset, groups: Sequence[Sequence[int]]) -> str:
@@ -174,7 +174,7 @@ def _drawn(cells: Sequence[_Cell], *, title: str, side: int, columns: int) -> Im
 
 
 def wrapped(text: str, font: Font, width: int, *, lines: int = _LINES) -> list[str]:
-    """A text in lines that are no wider than `width` pixels, broken where it has spaces or the like, cut short with `...`."""
+    """A text in lines of at most `width` pixels, broken at spaces and the like, shortened by `...`."""
     left = _drawable(text, font)
     made: list[str] = []
     while left and len(made) < lines:
@@ -201,7 +201,7 @@ def _cut(text: str, font: Font, width: int) -> str:
 
 
 def _drawable(text: str, font: Font) -> str:
-    """The text in letters the font has: without their accents where these are missing, else `?`; spaces for line ends."""
+    """The text in characters of the font: without accents if these are missing, else `?`; spaces for line ends."""
     missing = bytes(font.getmask("\U0010ffff"))
     letters = []
     for letter in text:

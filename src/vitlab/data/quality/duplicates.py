@@ -1,9 +1,9 @@
-"""Images that are nearly the same: recompressed, resized, brightened, slightly cropped, recoloured or mirrored.
+"""Near duplicates: images that were recompressed, resized, brightened, slightly cropped, recoloured or mirrored.
 
-Each image becomes a grey thumbnail of 32 x 32. Its 64-bit hash is the signs of the 64 lowest frequencies of the thumbnail
-(the DCT without its mean), which brightness and contrast do not change. Hashes are compared by bands of bits, so that no
-image is compared with all others; an image is also looked up with those of its bits flipped whose frequencies are weakest,
-since these are the ones that a small change flips. Whoever meets in a band is then compared thumbnail by thumbnail.
+Each image becomes a grey thumbnail of 32 x 32 pixels. Its 64-bit hash holds the signs of the 64 lowest frequencies of the
+thumbnail (the DCT without its mean), which do not depend on brightness and contrast. Hashes are compared in bands of bits, so
+that no image is compared with all others. An image is also looked up with its weakest bits flipped, because small changes flip
+these. The thumbnails of images that share a band are then compared.
 
 Axes: N images, P pairs, F frequencies, H height, W width of a thumbnail.
 """
@@ -21,24 +21,24 @@ from PIL import Image
 from vitlab.io.progress import ProgressCallback, silent
 
 SIDE = 32
-"""Pixels of a thumbnail's side; an image with fewer has too little in it to be told from another of its kind."""
+"""Pixels of a thumbnail's side; smaller images have too little detail to be compared."""
 
-# On 7,349 Pets and 60,000 CIFAR-10 images, pairs past these three were looked at: all but a few are the same photograph.
+# On 7,349 Pets and 60,000 CIFAR-10 images, pairs above these three were inspected: all but a few are the same photograph.
 LEAST_LIKENESS = 0.9  # correlation of the thumbnails
-LEAST_DETAIL = 0.6  # ... of what a blur takes away from them: two skies over two fields agree in all but this
+LEAST_DETAIL = 0.6  # ... of their fine detail, which a blur removes: two landscapes may agree in everything else
 LEAST_CENTRES = {
     5: 0.85,
     8: 0.75,
-}  # ... of their middles, so many pixels off the edges: two in the same frame agree in all but these
+}  # ... of their centres, so many pixels from the edges: two images in one frame agree in everything else
 
-_FLAT = 4.0  # grey levels: a standard deviation below it is an empty image, which is like any other
-_MANY = 200_000  # images, from which bands are made longer
-_MOST_MET = 2048  # images one is held against in a band
-_MOST_LIKELY = 24  # ... of which so many are compared by their pixels: a thousand copies need not all be compared with all
+_FLAT = 4.0  # grey levels; a lower standard deviation means an empty image, which resembles any other
+_MANY = 200_000  # images; above this, bands are longer
+_MOST_MET = 2048  # images that one is compared with in a band
+_MOST_LIKELY = 24  # ... of which so many are compared by their pixels, since a thousand copies need not all be compared
 _MOST_DIFFERENT = 18  # bits of 64
-_LEAST_COARSE = 0.85  # correlation of the 64 frequencies: less than is asked of the thumbnails, and 16 times sooner known
+_LEAST_COARSE = 0.85  # correlation of the 64 frequencies: a weaker test than that of the thumbnails, and 16 times as fast
 _BLOCK = 4096
-_PIXEL_BLOCK = 256  # pairs whose pixels stay in a core's cache
+_PIXEL_BLOCK = 256  # pairs whose pixels fit into a core's cache
 
 Thumbnails = NDArray[np.uint8]
 """(N, 32, 32)"""
@@ -64,13 +64,13 @@ def thumbnail(image_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def is_flat(thumb_NHW: Thumbnails) -> NDArray[np.bool_]:
-    """Whether there is next to nothing to be seen in a thumbnail, (N,)."""
+    """Whether a thumbnail is of nearly one colour, (N,)."""
     flat: NDArray[np.bool_] = thumb_NHW.reshape(len(thumb_NHW), -1).std(axis=1) < _FLAT
     return flat
 
 
 def near_pairs(thumb_NHW: Thumbnails, *, progress: ProgressCallback = silent) -> list[NearPair]:
-    """Every two thumbnails that show nearly the same, as they are or mirrored. Flat ones should be left out before."""
+    """All pairs of thumbnails that look nearly the same, directly or mirrored. Remove flat ones first."""
     weight_NF = _frequencies(thumb_NHW)
     found: dict[tuple[int, int], NearPair] = {}
     steps = 2 * len(_bands(len(thumb_NHW)))
@@ -113,25 +113,25 @@ def _frequencies(thumb_NHW: Thumbnails) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Band:
-    """Some of the 64 bits, and in which of its weakest ones an image may differ to be met: up to `flips` of `weak`."""
+    """Some of the 64 bits. Two images meet if they agree in these, except for up to `flips` of their `weak` weakest bits."""
 
     bits: NDArray[np.int64]
     weak: int
     flips: int
 
     def probes(self) -> list[tuple[int, ...]]:
-        """Which of the weakest bits are flipped at each look-up."""
+        """The weakest bits that are flipped at each look-up."""
         return [chosen for count in range(self.flips + 1) for chosen in combinations(range(self.weak), count)]
 
 
 def _bands(count: int) -> list[_Band]:
-    """Bands that are long enough for an image to meet few strangers among `count`: four of 16 bits, or three of 21."""
+    """Bands for `count` images, long enough for few accidental matches: four of 16 bits, or three of 21."""
     number, weak, flips = (4, 6, 2) if count < _MANY else (3, 8, 3)
     return [_Band(bits=np.arange(start, 64 // number * number, number), weak=weak, flips=flips) for start in range(number)]
 
 
 def _meetings(weight_NF: NDArray[np.float32], asked_NF: NDArray[np.float32], band: _Band) -> Iterator[Pairs]:
-    """Pairs whose hashes agree in a band, up to weak bits, and are not far apart as a whole."""
+    """Pairs whose hashes agree in a band, except for weak bits, and are similar as a whole."""
     value_B = 1 << np.arange(len(band.bits), dtype=np.int64)
     key_N = (weight_NF[:, band.bits] > 0) @ value_B
     hash_N, asked_hash_N = _hashes(weight_NF), _hashes(asked_NF)
@@ -161,7 +161,7 @@ def _meetings(weight_NF: NDArray[np.float32], asked_NF: NDArray[np.float32], ban
 
 
 def _closest(pairs_P2: Pairs, apart_P: NDArray[np.uint8]) -> Pairs:
-    """Of the pairs of each first image those whose hashes are least apart, up to a number."""
+    """The most similar pairs of each first image, up to a number."""
     order_P = np.lexsort((apart_P, pairs_P2[:, 0]))
     ordered = pairs_P2[order_P]
     begins = np.flatnonzero(np.diff(ordered[:, 0], prepend=-1))

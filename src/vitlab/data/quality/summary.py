@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitlab.config.serialize import to_json
-from vitlab.data.quality.check import Image, Report, Spread, Twins
+from vitlab.data.quality.check import Duplicates, Image, Report, Spread
 from vitlab.io.display import Block, Displayed
 from vitlab.io.text import printable
 
@@ -27,7 +27,7 @@ class DataCheck(Displayed):
     @property
     def problems(self) -> list[str]:
         """What should be repaired before training, the gravest first, a sentence each."""
-        return [problem.said for problem in self.report.problems()]
+        return [problem.text for problem in self.report.problems()]
 
     def to_json(self) -> dict[str, Any]:
         """The whole report, its problems and remarks first."""
@@ -41,17 +41,17 @@ class DataCheck(Displayed):
         """What is there, what is wrong, and the first findings of each kind."""
         report = self.report
         problems = report.problems()
-        leaks = [twins for twins in report.twins if twins.leak]
-        conflicts = [twins for twins in report.twins if twins.conflict and not twins.leak]
-        within = [twins for twins in report.twins if not twins.leak and not twins.conflict]
+        leaks = [group for group in report.duplicates if group.leak]
+        conflicts = [group for group in report.duplicates if group.conflict and not group.leak]
+        within = [group for group in report.duplicates if not group.leak and not group.conflict]
         yield _facts(report)
-        yield from _lines("problems" if problems else "no problems", [f"{problem.kind}: {problem.said}" for problem in problems])
+        yield from _lines("problems" if problems else "no problems", [f"{problem.kind}: {problem.text}" for problem in problems])
         yield from _lines("remarks", report.remarks(), empty=False)
         yield from self._section("faults", [f"{fault.place}: {fault.reason}" for fault in report.faults])
         yield from self._section("broken images", [broken.reason for broken in report.broken])
-        yield from self._section("leaks between splits", [_group(twins) for twins in leaks])
-        yield from self._section("the same image with different labels", [_group(twins) for twins in conflicts])
-        yield from self._section("duplicates within a split", [_group(twins) for twins in within])
+        yield from self._section("leaks between splits", [_group(group) for group in leaks])
+        yield from self._section("the same image with different labels", [_group(group) for group in conflicts])
+        yield from self._section("duplicates within a split", [_group(group) for group in within])
         yield from self._section("odd images", [f"{odd.what}: {odd.image.name}" for odd in report.odd])
         yield from _lines("classes", self._classes(), empty=False)
 
@@ -98,10 +98,10 @@ def _spread(spread: Spread) -> str:
     return f"{spread.least:,} to {spread.most:,} (median {spread.median:,})"
 
 
-def _group(twins: Twins) -> str:
-    how = "identical" if twins.exact else f"{twins.likeness:.3f} alike" + (", mirrored" if twins.mirrored else "")
-    more = f" = {len(twins.images) - _MEMBERS:,} more" if len(twins.images) > _MEMBERS else ""
-    return f"{how}: {' = '.join(map(_image, twins.images[:_MEMBERS]))}{more}"
+def _group(group: Duplicates) -> str:
+    how = "identical" if group.exact else f"{group.likeness:.3f} alike" + (", mirrored" if group.mirrored else "")
+    more = f" = {len(group.images) - _MEMBERS:,} more" if len(group.images) > _MEMBERS else ""
+    return f"{how}: {' = '.join(map(_image, group.images[:_MEMBERS]))}{more}"
 
 
 def _image(image: Image) -> str:

@@ -138,9 +138,7 @@ class _Reader:
         """The bytes of the next sub-element, which must have this type and size, without padding."""
         found, length, data = self.sub_element()
         if found != kind or length > most:
-            raise DataError(
-                f"{printable(str(self.path))} is damaged: a sub-element of type {found} with {length:,} bytes in a header"
-            )
+            raise DataError(f"{printable(str(self.path))} is damaged: a header has {length:,} bytes of type {found}")
         return data if data is not None else self.take(-(-length // 8) * 8)[:length]
 
     def _plain(self, file: BinaryIO, left: int) -> Iterator[bytes]:
