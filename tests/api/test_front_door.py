@@ -185,7 +185,7 @@ def test_a_dataset_is_taken_by_torchs_own_loader(here: Path) -> None:
     sample = dataset[0]
     assert sample.label in (0, 1, 2)
     assert sample.image.shape == (32, 32, 3)
-    batches = list(DataLoader(dataset, batch_size=4))  # type: ignore[arg-type, var-annotated]
+    batches = list(DataLoader(dataset, batch_size=4))
     assert sum(len(batch.label) for batch in batches) == 18
     assert batches[0].image.shape == (4, 32, 32, 3)
 
@@ -219,14 +219,14 @@ def test_a_dry_run_trains_nothing_and_plans(here: Path, tmp_path: Path) -> None:
 
 
 def test_fine_tuning_opens_the_dataset_once(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitlab.data import opening
+    import vitlab.data.opening as opening
+    from vitlab.data.readers.recognise import open_data
 
     opened = list[str]()
-    original = opening.open_data
 
     def counted(data: str | Path, **options: Any) -> Any:
         opened.append(str(data))
-        return original(data, **options)
+        return open_data(data, **options)
 
     monkeypatch.setattr(opening, "open_data", counted)
     vitlab.finetune("pets", "tiny.safetensors", out=tmp_path / "run", steps=1, batch_size=4, workers=0, quiet=True)

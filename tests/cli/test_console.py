@@ -48,7 +48,7 @@ def test_runs_side_by_side_have_a_bar_each(monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_a_terminal_short_work_is_silent_and_long_work_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     log, now = io.StringIO(), [0.0]
     monkeypatch.setattr(sys, "stderr", log)
-    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("vitlab.cli.console.time.monotonic", lambda: now[0])
     with console.bar() as progress:
         for second in range(0, 25, 5):
             now[0] = float(second)

@@ -127,7 +127,8 @@ def test_all_leaves_out_what_a_model_does_not_have_and_says_why(
     assert code == 0
     assert [row["figure"] for row in json.loads(out)] == ["filters", "features", "occlusion"]
     assert (
-        "note: no rollout: attention rollout is not defined for a ResNet: it has convolutions and no attention" in err.splitlines()
+        "note: no rollout: attention rollout is not defined for a BiT ResNet: it has no attention between all patches"
+        in err.splitlines()
     )
     code, out, err = told(capsys, place / "mean.safetensors", *words, tmp_path / "mean")
     rows = {row["figure"]: row for row in json.loads(out)}

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at proces
 
 def words(run: RunConfig, folder: Path) -> list[str]:
     (folder / "run.json").write_text(to_text(run))
-    return ["-m", "vitlab", "train", "--config", str(folder / "run.json"), "--out", str(folder / "out")]
+    return ["-m", "vitlab", "train", str(folder / "run.json"), "--out", str(folder / "out")]
 
 
 def test_ctrl_c_is_one_line_and_leaves_no_worker_and_no_shared_memory(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_worker_and_no_shared_memory(tmp_path: 
     assert process.returncode == 130
     assert out == ""
     assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("interrupted")
+    assert err.splitlines()[-1].startswith("stopped at step")
     assert len([line for line in err.splitlines() if "interrupted" in line]) == 1
     eventually(lambda: not any(map(is_running, workers)))
     eventually(lambda: shared_memory() <= before)  # what others have there comes and goes

@@ -77,7 +77,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             Image.fromarray(pixels_HW).save(folder / "tones" / label / f"{number}.png")
     between_HW = rng.integers(0, 256, (32, 32), np.uint8)
     Image.fromarray(between_HW).save(folder / "image.png")
-    first = ("pretrain", "--recipe", "small-data", "--model", name, "--data", LETTERS, "--steps", "2", *QUICK)
+    first = ("pretrain", LETTERS, "--recipe", "small-data", "--model", name, "--steps", "2", *QUICK)
     assert main([*first, "--out", f"{folder}/letters"]) == 0
     second = ("finetune", f"{folder}/tones", "--from", f"{folder}/letters", "--preset", "none", "--lr", "0.03", "--steps", "20")
     assert main([*second, *QUICK, "--evaluate-every", "20", "--out", f"{folder}/run"]) == 0

@@ -21,7 +21,7 @@ from vitlab.training.run_folder import RunDirectory
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(os.name != "posix", reason="SIGKILL")]
 
 LETTERS = "synthetic:kind=strokes,classes=4,samples_per_class=24,image_size=32"
-TRAIN = ("pretrain", "--recipe", "quickstart", "--data", LETTERS, "--steps", "40", "--batch-size", "12", "--workers", "0")
+TRAIN = ("pretrain", LETTERS, "--recipe", "quickstart", "--steps", "40", "--batch-size", "12", "--workers", "0")
 OFTEN = ("--save-every", "5", "--evaluate-every", "20")
 
 

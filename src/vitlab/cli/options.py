@@ -362,8 +362,8 @@ def _usage_error(box: str, arguments: type, words: Sequence[str], verb: str) -> 
         return UsageError(f"unexpected argument {first!r}", hint=ways)
     if match := re.match(r"Missing value for argument '(.+?)'", text):
         return UsageError(f"{match[1]} needs a value", hint=ways)
-    text, _, near = text.removeprefix("Error parsing ").partition("; did you mean ")
-    return UsageError(text, hint=f"did you mean {near}" if near else ways)
+    text, _, meant = text.removeprefix("Error parsing ").partition("; did you mean ")
+    return UsageError(text, hint=f"did you mean {meant}" if meant else ways)
 
 
 def _options(arguments: type, verb: str) -> list[str]:

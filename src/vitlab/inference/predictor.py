@@ -9,12 +9,12 @@ The engine (`vitlab.inference.engine`) does the work; a `Prediction` (`vitlab.in
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container, Generator, Iterable, Iterator
 from contextlib import closing
 from functools import cached_property
 from hashlib import sha256
 from itertools import count, islice
-from pathlib import Path
 
 import torch
 
@@ -41,7 +41,7 @@ class Predictor:
 
     def __init__(
         self,
-        checkpoint: str | Path | Checkpoint,
+        checkpoint: str | os.PathLike[str] | Checkpoint,
         *,
         backend: BackendName = "auto",
         batch_size: int = 32,
@@ -53,7 +53,7 @@ class Predictor:
     ) -> None:
         at_least("batch_size", batch_size, 1)
         at_least("workers", workers, 0)
-        self.checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else load(checkpoint)
+        self.checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else load(os.fspath(checkpoint))
         self.engine = Engine(self.checkpoint, backend=backend, device=device, merge=merge, limits=limits, notify=notify)
         self.preprocess = self.checkpoint.preprocess
         self.labels = self.checkpoint.labels

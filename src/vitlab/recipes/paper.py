@@ -172,7 +172,7 @@ class Pretraining:
 def imagenet_scratch(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """ViT from scratch on ImageNet-1k: Table 3's last row, 300 epochs, cosine, weight decay 0.3, clipping at 1.
 
-    Command: vitlab pretrain --recipe imagenet-scratch --model ViT-B/16 --data imagenet/ --out runs/b16
+    Command: vitlab pretrain imagenet/ --recipe imagenet-scratch --model ViT-B/16 --out runs/b16
     Time: 300 epochs of B/16 are 4e19 multiply-adds, forward and back: days on eight large GPUs. Not measured here.
     Score: top-1 at 224 px by the authors: B/32 69.19, B/16 74.79, L/32 66.90, L/16 72.59. Not run here.
     """
@@ -182,7 +182,7 @@ def imagenet_scratch(facts: RunFacts, overrides: Overrides) -> RunConfig:
 def imagenet21k(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """ViT on ImageNet-21k: Table 3, 90 epochs (of 30 and 90 for L), linear decay, weight decay 0.03, dropout 0.1.
 
-    Command: vitlab pretrain --recipe imagenet21k --model ViT-L/16 --data imagenet21k/ --out runs/l16
+    Command: vitlab pretrain imagenet21k/ --recipe imagenet21k --model ViT-L/16 --out runs/l16
     Time: Table 2 has 230 TPUv3-core-days for L/16. Not measured here.
     Score: top-1 on held-out images by the authors: B/16 47.88, B/32 44.04, L/16 49.90, L/32 45.42. Not run here.
     """
@@ -192,7 +192,7 @@ def imagenet21k(facts: RunFacts, overrides: Overrides) -> RunConfig:
 def jft(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """ViT, hybrids and BiT ResNets on JFT-300M, or on any large dataset: Table 3, 7 or 14 epochs, linear decay, weight decay 0.1.
 
-    Command: vitlab pretrain --recipe jft --model ViT-H/14 --data shards/ --out runs/h14
+    Command: vitlab pretrain shards/ --recipe jft --model ViT-H/14 --out runs/h14
     Time: Table 2 has 2,500 TPUv3-core-days for H/14 and 680 for L/16. JFT is not public. Not measured here.
     Score: fine-tuned on ImageNet, Table 6: from 80.73 (B/32, 7 epochs) to 88.08 (H/14, 14 epochs). Not run here.
     """
@@ -202,7 +202,7 @@ def jft(facts: RunFacts, overrides: Overrides) -> RunConfig:
 def masked(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """Masked patch prediction (B.1.2): half of the patch embeddings corrupted, their mean 3-bit colour predicted. No labels.
 
-    Command: vitlab pretrain --recipe masked --model ViT-B/16 --data images:unlabelled/ --out runs/masked
+    Command: vitlab pretrain images:unlabelled/ --recipe masked --model ViT-B/16 --out runs/masked
     Time: 1M steps of 4,096 images; the authors saw little more after 100,000. Not measured here.
     Score: B/16 then fine-tuned on ImageNet: 79.9, 2 points above training from scratch. Not run here.
     """
@@ -219,7 +219,7 @@ def augreg_i1k(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """ViT on ImageNet-1k with AugReg (Steiner et al. 2021): 300 epochs, lr 1e-3, weight decay 0.1, one of seven augmentations.
 
     The augmentation is `preset`, or the best for the model by their Fig. 4.
-    Command: vitlab pretrain --recipe augreg-i1k --model ViT-S/16 --preset medium2 --data imagenet/ --out runs/s16
+    Command: vitlab pretrain imagenet/ --recipe augreg-i1k --model ViT-S/16 --preset medium2 --out runs/s16
     Time: not measured here.
     Score: not published model by model for ImageNet-1k alone at 224 px. Not run here.
     """
@@ -232,7 +232,7 @@ def augreg_i1k(facts: RunFacts, overrides: Overrides) -> RunConfig:
 def augreg_i21k(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """ViT on ImageNet-21k with AugReg: 300 epochs, lr 1e-3, weight decay 0.1, mean pooling, one of seven augmentations.
 
-    Command: vitlab pretrain --recipe augreg-i21k --model ViT-B/16 --preset light2 --data imagenet21k/ --out runs/b16
+    Command: vitlab pretrain imagenet21k/ --recipe augreg-i21k --model ViT-B/16 --preset light2 --out runs/b16
     Time: not measured here.
     Score: fine-tuned on ImageNet at 384 px: Ti/16 78.22, S/16 83.73, B/16 85.49, L/16 85.59 at best. Not run here.
     """
@@ -246,7 +246,7 @@ def s16_i1k(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """The plain good baseline (Beyer et al. 2022): S/16, 90 epochs of ImageNet-1k, batch 1,024, mean pooling, fixed 2-D positions.
 
     RandAugment (2, 10) and mixup 0.2, softmax, lr 1e-3, weight decay 0.1, 10,000 steps of warm-up.
-    Command: vitlab pretrain --recipe s16-i1k --data imagenet/ --out runs/s16
+    Command: vitlab pretrain imagenet/ --recipe s16-i1k --out runs/s16
     Time: 6 to 7 hours on a TPU v3-8 by its authors. Not measured here.
     Score: 76.5 top-1 by its authors. Not run here.
     """
