@@ -159,7 +159,7 @@ def test_all_without_images_is_what_the_weights_show(place: Path, tmp_path: Path
         (["vit.safetensors", "images", "--figure", "relevance", "--class", "cta"], 1, "no class called 'cta'"),
         (["vit.safetensors", "images", "--figure", "relevance", "--class", "3"], 1, "no class called '3'"),
         (["vit.safetensors", "images", "--figure", "rollout", "--count", "0"], 2, "--count: at least 1"),
-        (["resnet.safetensors", "images", "--figure", "rollout"], 1, "attention rollout is not defined for a ResNet"),
+        (["resnet.safetensors", "images", "--figure", "rollout"], 1, "attention rollout is not defined for a BiT ResNet"),
         (["mean.safetensors", "--figure", "positions"], 1, "the model has no position"),
         (["headless.safetensors", "images", "--figure", "relevance"], 1, "this figure explains the logit of a class"),
     ],

@@ -56,7 +56,7 @@ def test_filters_that_are_all_alike_have_no_components() -> None:
     model = vit_of("token")
     with torch.no_grad():
         model.patches.weight.fill_(0.5)
-    with pytest.raises(ConfigError, match="all vectors are the same"):
+    with pytest.raises(ConfigError, match="are the same"):
         principal_filters(model)
 
 
@@ -94,7 +94,7 @@ def test_the_similarity_of_two_positions_is_the_cosine_of_their_vectors() -> Non
 @pytest.mark.parametrize(
     ("position", "layer", "message"),
     [
-        (Position(kind="none"), 0, "no positions"),
+        (Position(kind="none"), 0, "no position"),
         (Position(kind="relative", place="every"), 0, "offsets"),
         (Position(), 1, "before the first layer only"),
         (Position(), 9, "no layer 9"),
@@ -144,9 +144,9 @@ def test_who_has_no_attention_among_all_is_refused_with_the_reason(name: str) ->
         lambda: position_similarity(model),
     ]
     for look in looks:
-        with pytest.raises(ConfigError, match=r"is not defined for an? .+: .*(convolutions|windows|patch after patch)") as refusal:
+        with pytest.raises(ConfigError, match=r"is not defined for an? .+: .*no attention between all patches") as refusal:
             look()
-        assert refusal.value.hint == "its filters, features and occlusion are"
+        assert "occlusion" in str(refusal.value.hint)
 
 
 @pytest.mark.parametrize("name", ["token", "map", "relative"])

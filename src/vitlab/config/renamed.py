@@ -16,16 +16,19 @@ OLD_FAMILY = "kind"
 """The old key of a model config's `family`."""
 
 FIELDS: dict[str, dict[str, str]] = {
+    "Chosen": {"right": "accuracy"},
     "ConvNeXtConfig": {OLD_FAMILY: "family"},
+    "Counts": {"right": "correct", "of": "total"},
     "Distill": {"share": "weight"},
     "EfficientNetConfig": {OLD_FAMILY: "family"},
     "JoinedEntry": {"source": "dataset", "part": "as_split"},
     "Masked": {"share": "fraction"},
+    "NoisyStudentConfig": {"labelled_share": "labelled_fraction"},
     "Progress": {"unseen": "evaluation_due", "in_a_row": "skipped_in_a_row"},
     "RecurrentConfig": {OLD_FAMILY: "family"},
     "ResNetConfig": {OLD_FAMILY: "family"},
     "RunData": {"source": "dataset"},
-    "Score": {"pictures": "images"},
+    "Score": {"pictures": "images", "right": "correct", "judged_by": "split", "pseudo_right": "pseudo_accuracy"},
     "Shard": {"pictures": "images"},
     "SwinConfig": {OLD_FAMILY: "family"},
     "TrainConfig": {"growth": "progressive_resizing"},
@@ -47,6 +50,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "finetune": {"--val-share": "--val-fraction", "--test-share": "--test-fraction"},
     "pretrain": {"--data": "", "--val-share": "--val-fraction", "--test-share": "--test-fraction"},
     "train": {"--config": ""},
+    "study noisy-student": {"--labelled-share": "--labelled-fraction"},
     "study positions": {"--pictures": "--images"},
 }
 """Verb -> its old options -> its options of today; an empty one for what is now given by its place."""

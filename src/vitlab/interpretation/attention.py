@@ -21,13 +21,8 @@ from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.inference.backends import evaluating
 from vitlab.models.attention_variants import AttentionCapture, attention_weights
-from vitlab.models.convnext import ConvNeXt
-from vitlab.models.efficientnet import EfficientNet
 from vitlab.models.families import Model
 from vitlab.models.record import Record
-from vitlab.models.recurrent import Recurrent
-from vitlab.models.resnet import ResNet
-from vitlab.models.swin import Swin
 from vitlab.models.vit import ViT
 
 Floats = NDArray[np.float32]
@@ -52,18 +47,14 @@ def blocks(layer: Rows, first: int, last: int) -> Iterator[tuple[slice, Tensor]]
 
 def needs_attention(model: nn.Module, what: str) -> ViT:
     """The model if its patches attend to each other; else ConfigError that says why, and which figures it has."""
-    match model:
-        case ViT():
-            return model
-        case Swin():
-            who, why = "a Swin Transformer", "its tokens attend within windows and are merged between stages"
-        case ResNet() | ConvNeXt() | EfficientNet():
-            who, why = f"a {type(model).__name__}", "it has convolutions and no attention"
-        case Recurrent():
-            who, why = "a recurrent network", "it reads patch after patch and has no attention"
-        case _:
-            raise ConfigError(f"{what} is for vitlab's own models, not for a {type(model).__name__}")
-    raise ConfigError(f"{what} is not defined for {who}: {why}", hint="filters, features and occlusion work for every model")
+    if isinstance(model, ViT):
+        return model
+    if not isinstance(model, Model):
+        raise ConfigError(f"{what} is for vitlab's own models, not for a {type(model).__name__}")
+    raise ConfigError(
+        f"{what} is not defined for {model.config.title}: it has no attention between all patches",
+        hint="filters, features and occlusion work for every model",
+    )
 
 
 def what_is_read(config: ViTConfig) -> str:

@@ -12,14 +12,11 @@ from torch import Tensor, nn
 
 from vitlab.errors import ConfigError, at_least
 from vitlab.inference.backends import evaluating
-from vitlab.interpretation.attention import Floats, as_floats, batches, bytes_kept, chosen_layers
+from vitlab.interpretation.attention import Floats, as_floats, batches, bytes_kept
 from vitlab.interpretation.weights import principal_directions
-from vitlab.models.convnext import ConvNeXt
-from vitlab.models.efficientnet import EfficientNet
+from vitlab.models.families import Model
 from vitlab.models.record import Record
 from vitlab.models.recurrent import Recurrent
-from vitlab.models.resnet import ResNet
-from vitlab.models.swin import Swin
 from vitlab.models.vit import ViT
 
 
@@ -54,25 +51,24 @@ def place_features(model: nn.Module, images_BCHW: Tensor, *, layer: int | None =
 
 
 def _features(model: nn.Module, images_BCHW: Tensor, layer: int | None) -> Tensor:
-    asked = -1 if layer is None else layer
+    asked = [-1 if layer is None else layer]
     match model:
         case ViT():
-            chosen = chosen_layers(len(model.encoder.blocks), [asked])
-            record = Record(layers=chosen, attention=False, tokens=layer is not None)
+            record = Record(layers=asked, attention=False, tokens=layer is not None)
             z_BND = model.encode_images(images_BCHW, record)
             z_BND = z_BND if layer is None else record.tokens_BND[0]
             grid = model.config.grid_of((images_BCHW.shape[2], images_BCHW.shape[3]))
             return z_BND[:, model.config.prefix_tokens :].reshape(len(z_BND), *grid, -1)
-        case ResNet() | Swin() | ConvNeXt() | EfficientNet():
-            record = Record(layers=chosen_layers(len(model.stages), [asked]), attention=False, maps=True)
-            model.features(images_BCHW, record)
-            return record.maps_BCHW[0].permute(0, 2, 3, 1)
         case Recurrent():
-            record = Record(layers=chosen_layers(len(model.layers), [asked]), attention=False, tokens=True)
+            record = Record(layers=asked, attention=False, tokens=True)
             model.features(images_BCHW, record)
             down, across = model.config.patch_size
             grid = -(-images_BCHW.shape[2] // down), -(-images_BCHW.shape[3] // across)
             return record.tokens_BND[0].reshape(len(images_BCHW), *grid, -1)
+    if isinstance(model, Model):  # every other family has maps
+        record = Record(layers=asked, attention=False, maps=True)
+        model.features(images_BCHW, record)
+        return record.maps_BCHW[0].permute(0, 2, 3, 1)
     raise ConfigError(f"token_pca works for vitlab's own models, not for a {type(model).__name__}")
 
 

@@ -12,13 +12,8 @@ from torch import Tensor, nn
 
 from vitlab.errors import ConfigError, at_least
 from vitlab.interpretation.attention import Floats, as_floats, chosen_layers, needs_attention
-from vitlab.models.convnext import ConvNeXt
-from vitlab.models.efficientnet import EfficientNet
-from vitlab.models.recurrent import Recurrent
-from vitlab.models.resnet import ResNet, StandardisedConv, standardise
-from vitlab.models.stems import ConvolutionalStem, ResNetBody, StemConvolution
-from vitlab.models.swin import Swin
-from vitlab.models.vit import ViT
+from vitlab.models.families import Model
+from vitlab.models.resnet import StandardisedConv, standardise
 
 
 def first_filters(model: nn.Module) -> Floats:
@@ -60,35 +55,21 @@ def principal_directions(samples_OV: Tensor) -> tuple[Tensor, Tensor]:
 
 def meets_pixels_by(model: nn.Module) -> str:
     """In words, which layer the first filters are of."""
-    match model:
-        case ViT(stem=None, early=None) | Swin() | ConvNeXt() | Recurrent():
-            return "patch embedding"
-        case ViT() | ResNet() | EfficientNet():
-            return "first convolution"
-    raise _foreign(model)
+    return "patch embedding" if _own(model).config.first_kernel == "patches.weight" else "first convolution"
 
 
 def _first_OCPQ(model: nn.Module) -> Tensor:
-    match model:
-        case ViT(stem=ResNetBody() as stem):
-            return _used(stem.root)
-        case ViT(early=ConvolutionalStem() as early):
-            return next(module.weight for module in early.modules() if isinstance(module, StemConvolution)).detach()
-        case ViT() | Swin() | ConvNeXt() | Recurrent():
-            return model.patches.weight.detach()
-        case ResNet():
-            return _used(model.root)
-        case EfficientNet():
-            return model.stem.weight.detach()
-    raise _foreign(model)
+    name = _own(model).config.first_kernel
+    layer, kernel_OCPQ = model.get_submodule(name.rpartition(".")[0]), model.get_parameter(name).detach()
+    if isinstance(layer, StandardisedConv):
+        return standardise(kernel_OCPQ, form=layer.form, eps=layer.eps)
+    return kernel_OCPQ
 
 
-def _used(conv: StandardisedConv) -> Tensor:
-    return standardise(conv.weight.detach(), form=conv.form, eps=conv.eps)
-
-
-def _foreign(model: nn.Module) -> ConfigError:
-    return ConfigError(f"first_filters works for vitlab's own models, not for a {type(model).__name__}")
+def _own(model: nn.Module) -> Model:
+    if not isinstance(model, Model):
+        raise ConfigError(f"first_filters works for vitlab's own models, not for a {type(model).__name__}")
+    return model
 
 
 def position_similarity(model: nn.Module, *, layer: int = 0) -> Floats:
