@@ -183,7 +183,7 @@ def test_damage_inside_a_compressed_tar_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"no archive at all", b"\xfd7zXZ\0" + bytes(600), bytes(2000)])
 def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(DataError, match=r"is no zip, tar"):
+    with pytest.raises(DataError, match=r"is not a zip, tar"):
         extract(tmp_path / "x", tmp_path / "out")
     with pytest.raises(DataError, match=r"does not exist"):
         extract(tmp_path / "gone", tmp_path / "out")

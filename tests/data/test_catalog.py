@@ -34,7 +34,7 @@ def test_a_set_is_found_by_its_name(entry: PublicSet) -> None:
 
 @pytest.mark.parametrize(("name", "meant"), [("cifar", "cifar10"), ("flowers", "flowers102"), ("fashion_mnist", "fashion-mnist")])
 def test_a_near_miss_is_told_what_was_meant(name: str, meant: str) -> None:
-    with pytest.raises(DataError, match="no set called") as caught:
+    with pytest.raises(DataError, match="no dataset called") as caught:
         find_set(name)
     assert meant in str(caught.value.hint)
 

@@ -94,7 +94,7 @@ def test_record_files_that_are_cut_off_damaged_or_lie_are_refused(tmp_path: Path
         (b"not records at all, but text", "not a TFRecord file"),
         (record(b"\xff\xff\xff"), "not an example"),
         (first + record(field(1, b"\x0a\x7f")), f"offset {len(first):,} is not an example"),
-        (record(sample(b"x", 1).replace(b"image", b"imago")), "not one image and one label"),
+        (record(sample(b"x", 1).replace(b"image", b"imago")), "does not have one image"),
         (record(sample(b"x", 6)), "outside 0 to 5"),
         (record(sample(b"x", -1)), "outside 0 to 5"),
     ):

@@ -29,7 +29,7 @@ def _forgotten() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("trial", "said"),
     [
-        ("import os; os.kill(os.getpid(), 4)", "died of SIGILL: the processor announces instructions that it does not carry out"),
+        ("import os; os.kill(os.getpid(), 4)", "died of SIGILL: the CPU announces instructions that it does not support"),
         ("import os; os.kill(os.getpid(), 11)", "died of SIGSEGV"),
         ("raise SystemError('no primitive')", "failed: SystemError: no primitive"),
     ],

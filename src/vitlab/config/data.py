@@ -1,4 +1,4 @@
-"""How images are fed: the one value that evaluation, prediction, export and serving share, saved in every checkpoint."""
+"""Settings of data: preprocessing, decoding, splits, augmentation, the loader, synthetic data, packs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Interpolation = Literal["bilinear", "bicubic", "tf-bilinear"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preprocess:
-    """From a decoded image to the model's input, in evaluation.
+    """From a decoded image to the model's input, in evaluation, prediction, export and serving. Saved in every checkpoint.
 
-    `image_size` is (height, width) in pixels of what the model sees.
-    `resize`: `short-side` scales the shorter side to `resize_to` pixels (keeping the aspect ratio, the longer side rounded)
-    and crops the centre; `squash` scales to `image_size` whatever the aspect; `pad` scales to fit inside and fills with `fill`.
+    `image_size` is (height, width) of the model's input in pixels.
+    `resize`: `short-side` scales the shorter side to `resize_to` pixels, keeping the aspect ratio, and crops the centre; `squash`
+    scales to `image_size` and ignores the aspect ratio; `pad` scales to fit inside `image_size` and fills the rest with `fill`.
     `interpolation`: `bilinear` and `bicubic` are Pillow's, with antialiasing; `tf-bilinear` is the official code's
     `tf.image.resize`, without.
-    `mean` and `std` are per channel on the scale where white is 1; (0.5, 0.5) gives the official [-1, 1].
+    `mean` and `std` are per channel, on the scale where white is 1; (0.5, 0.5) gives the official range [-1, 1].
     """
 
     image_size: tuple[int, int] = (224, 224)
@@ -48,7 +48,7 @@ class Preprocess:
                     hint="make resize_to at least the longer side of image_size",
                 )
         if len(self.mean) != len(self.std) or not self.mean:
-            raise ConfigError(f"mean has {len(self.mean)} channels and std has {len(self.std)}: they must agree")
+            raise ConfigError(f"mean has {len(self.mean)} channels but std has {len(self.std)}")
         if min(self.std) <= 0:
             raise ConfigError(f"std={self.std} must be positive")
         if not 0 <= self.fill <= 255:
@@ -56,7 +56,7 @@ class Preprocess:
 
     @property
     def channels(self) -> int:
-        """Channels the model sees; 1 means grey."""
+        """Channels of the model's input; 1 is grey."""
         return len(self.mean)
 
 
@@ -64,55 +64,51 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-# What the image gate lets through: which formats, how large, and which library reads JPEG.
-
 ImageFormat = Literal["jpeg", "png", "webp", "bmp", "gif", "tiff"]
 JpegDecoder = Literal["auto", "pillow", "simplejpeg"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeLimits:
-    """The limits an image must keep before a single pixel of it is decoded.
+    """Limits that are checked before an image is decoded.
 
-    `formats` are the ones accepted, told by the file's content and never by its name; `tiff` is known and off by default.
-    `max_pixels` is height x width as the header states it.
-    `jpeg_decoder`: `auto` takes simplejpeg where it is installed and Pillow where not. Both are libjpeg-turbo with the same
-    settings and give the same bits (a test holds it on the installed pair), so this changes speed only. Name one of the two
-    to be sure which library runs: `pillow` where Pillow was built on another JPEG library and must be matched.
+    `formats` are the accepted formats, recognised by the file's content, not by its name; `tiff` is supported but off by default.
+    `max_pixels` limits height x width in the image's header.
+    `jpeg_decoder`: `auto` uses simplejpeg if it is installed, else Pillow. Both are libjpeg-turbo with the same settings and give
+    the same bits (a test checks it), so only the speed differs. Use `pillow` to match a Pillow that was built with another
+    JPEG library.
     """
 
     formats: tuple[ImageFormat, ...] = ("jpeg", "png", "webp", "bmp", "gif")
-    max_pixels: int = 89_478_485  # a quarter of a GiB in three channels: Pillow's own line, past which it would warn
+    max_pixels: int = 89_478_485  # a quarter of a GiB in three channels: above this Pillow warns
     jpeg_decoder: JpegDecoder = "auto"
 
     def __post_init__(self) -> None:
         for word in self.formats:
             choice("formats", word, ImageFormat)
         if not self.formats:
-            raise ConfigError("formats is empty: no image could pass")
+            raise ConfigError("formats is empty, so no image is accepted")
         if isinstance(self.max_pixels, bool) or not isinstance(self.max_pixels, int):
             raise ConfigError(f"max_pixels={self.max_pixels!r} must be a whole number")
         at_least("max_pixels", self.max_pixels, 1)
         choice("jpeg_decoder", self.jpeg_decoder, JpegDecoder)
 
 
-# Where images come from: which part of them is asked for, how parts are made, and what an archive may hold.
-
 Split = Literal["train", "val", "train+val", "test", "all"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRule:
-    """How parts are made of data that does not declare them.
+    """How splits are made of data that does not declare them.
 
-    `val` is the share of the training images held out as `val` where the data has no such part of its own; `test` is the
-    share held out as `test` where the data declares no part at all. Both are at least 0 and below 1 and leave something to
-    train on; at 0 the part does not exist, so `val=0` trains on every training image.
+    `val` is the fraction of the training images that is held out as `val` if the data has no such split; `test` is the fraction
+    that is held out as `test` if the data declares no split at all. Both are from 0 to below 1. With 0 the split does not exist,
+    so `val=0` trains on all training images.
 
-    An image's part depends on the hash of its own content: the hash as a number in [0, 1) is below `test`, below
-    `test + val`, or above. Adding images moves no other, and copies of an image stay together. Every class has at least one
-    image in each part: where chance gave it none, the image with the next lowest hash is taken, so that in such a
-    small class one image a part may move when images are added.
+    The split of an image depends on the hash of its content: as a number in [0, 1), the hash is below `test`, below
+    `test + val`, or above. So new images do not move others, and copies of an image are in one split. Every class has at least
+    one image in each split: if it would have none, the image with the next lowest hash is taken. In such a small class, new
+    images may move one image per split.
     """
 
     val: float = 0.1
@@ -122,10 +118,8 @@ class SplitRule:
         fraction("val", self.val)
         fraction("test", self.test)
         if self.val + self.test >= 1:
-            raise ConfigError(f"val={self.val} and test={self.test} leave nothing to train on: together they must be below 1")
+            raise ConfigError(f"val={self.val} and test={self.test} leave nothing to train on: their sum must be below 1")
 
-
-# What training does to an image: crop, flip, distortions, the mixing of two; and AugReg's presets by name.
 
 Crop = Literal["inception", "random", "pad", "squash"]
 EraseFill = Literal["grey", "noise"]
@@ -133,24 +127,24 @@ EraseFill = Literal["grey", "noise"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augment:
-    """From an image to one training view of it; every random choice comes from the sample's own generator.
+    """Augmentation of training images. Every random choice comes from the sample's own generator.
 
-    `image_size` is (height, width) in pixels of the view.
-    `crop`: `inception` cuts a box of `area` (share of the image) and `aspect` (width / height) and scales it to `image_size`;
-    `random` scales the whole image to `resize_to` x `resize_to` and cuts `image_size` out of it; `pad` scales the whole
-    image to `image_size`, adds `padding` pixels of `fill` on each side and cuts `image_size` out of that (CIFAR's crop);
-    `squash` only scales.
+    `image_size` is (height, width) of the result in pixels.
+    `crop`: `inception` crops a random box of `area` (fraction of the image) and `aspect` (width / height) and scales it to
+    `image_size`; `random` scales the image to `resize_to` x `resize_to` and crops `image_size`; `pad` scales the image to
+    `image_size`, adds `padding` pixels of `fill` on each side and crops `image_size` (the usual crop for CIFAR); `squash` only
+    scales.
     `interpolation`: `bilinear` and `bicubic` with antialiasing, or `tf-bilinear`, the official code's, without.
-    `flip` is the probability of mirroring left and right.
-    `randaugment` is (layers, magnitude): that many operations drawn from sixteen, one after the other, magnitude on the scale
-    where 10 is the end of the range that AutoAugment searched; past it, as in AugReg's 15 and 20, it goes on in a straight line
-    as far as the operation allows. None is no RandAugment.
+    `flip` is the probability of a horizontal flip.
+    `randaugment` is (layers, magnitude): the number of operations, drawn from sixteen, and their magnitude on the scale where 10
+    ends the range that AutoAugment searched; larger values, such as AugReg's 15 and 20, extrapolate linearly as far as the
+    operation allows. None is no RandAugment.
     `brightness`, `contrast`, `saturation` (each >= 0) and `hue` (0 to 0.5 of a turn) are the widths of the colour jitter.
-    `erase` is the probability of erasing one box of `erase_area` (share of the view) and `erase_aspect` (height / width),
+    `erase` is the probability of erasing one box of `erase_area` (fraction of the image) and `erase_aspect` (height / width),
     filled with `grey` (`fill`) or with `noise`.
-    `mixup` and `cutmix` are the alphas of the Beta distribution of the mixing weight, 0 for none; when both are given, each
-    batch takes one or the other with equal chance.
-    `fill` is the grey value, 0 to 255, of pixels that a shift or a turn leaves empty.
+    `mixup` and `cutmix` are the alphas of the Beta distribution of the mixing weight, 0 for none; if both are set, each batch
+    takes one of them with equal probability.
+    `fill` is the grey value, 0 to 255, of pixels that a shift or rotation leaves empty.
     """
 
     image_size: tuple[int, int] = (224, 224)
@@ -201,7 +195,7 @@ class Augment:
 
     @property
     def mixes(self) -> bool:
-        """Whether batches are mixed, and so need soft targets."""
+        """Whether batches are mixed and need soft targets."""
         return self.mixup > 0 or self.cutmix > 0
 
 
@@ -238,14 +232,12 @@ AUGREG: dict[str, Augment] = {
 
 
 def augreg(name: str, *, image_size: int | tuple[int, int] = 224) -> Augment:
-    """The AugReg preset of that name (`none`, `light1` ... `strong2`) for views of `image_size`."""
+    """The AugReg preset of that name (`none`, `light1` ... `strong2`) for images of `image_size`."""
     if name not in AUGREG:
         hint = did_you_mean(name, list(AUGREG))
         raise ConfigError(f"no augmentation called {name!r}: there are {', '.join(AUGREG)}", hint=hint)
     return replace(AUGREG[name], image_size=pair("image_size", image_size))
 
-
-# How images become batches: how many at once, in which order, by whom, and what happens when one cannot be read.
 
 WorkerKind = Literal["process", "thread"]
 CorruptPolicy = Literal["skip", "fail"]
@@ -256,25 +248,25 @@ _WORD = 1 << 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderConfig:
-    """The loader. Nothing below the line "how" changes a single bit of what comes out.
+    """The loader. The settings under "How" change the speed and not a bit of the batches.
 
     What:
-    `batch_size` counts the images of one step over all ranks together, so results do not depend on how many there are.
-    `seed`, from 0 to 2^64 - 1, decides the order of every epoch and the randomness of every image.
-    `repeats` shows each image that many times within a batch, each time with another augmentation (Hoffer et al. 2020);
-    an epoch is then `repeats` times as long.
-    `balance` in [0, 1] evens out rare classes by drawing with replacement: 0 takes every image once an epoch, 1 draws every
-    class equally often, 0.5 by the square root of its size. `class_weights` multiplies that by a number of your own for each
-    class; given at all, it also means drawing with replacement.
-    `corrupt` is for images that cannot be read: `fail` stops at the first; `skip` names and counts it, and in training puts
-    another in its place. `corrupt_budget` is the share of the images that may be skipped before `skip` stops too.
+    `batch_size` is the number of images of one step over all ranks, so that results do not depend on the number of ranks.
+    `seed`, from 0 to 2^64 - 1, determines the order of every epoch and the augmentation of every image.
+    `repeats` puts each image that many times into a batch, each time with another augmentation (Hoffer et al. 2020); an epoch is
+    then `repeats` times as long.
+    `balance` in [0, 1] balances rare classes by drawing with replacement: 0 takes every image once per epoch, 1 draws all classes
+    equally often, 0.5 by the square root of their sizes. `class_weights` multiplies this by a number for each class; it also
+    draws with replacement.
+    `corrupt` is the policy for images that cannot be read: `fail` stops at the first; `skip` reports it and, in training,
+    replaces it by another. `corrupt_budget` is the fraction of the images that may be skipped before `skip` stops too.
 
     How:
-    `workers` read and augment ahead; 0 does it in the caller. `worker_kind`: a `process` each (faster, shares nothing), or a
-    `thread` each (starts at once, takes views and sources that cannot be pickled).
-    `prefetch` batches are at most ready ahead. `timeout` is how many seconds one image may take a worker.
-    `cache` keeps decoded images: in `memory`, on `disk` under `cache_folder` (None: the user's cache folder), `none`, or
-    `auto`: by size, and only where it changes no pixel.
+    `workers` read and augment images in advance; 0 does it in the caller. `worker_kind`: `process` (faster, shares nothing) or
+    `thread` (starts at once, takes transforms and datasets that cannot be pickled).
+    `prefetch` is the largest number of batches in advance. `timeout` is the number of seconds that one image may take.
+    `cache` caches decoded images: in `memory`, on `disk` in `cache_folder` (None: the user's cache folder), `none`, or `auto`:
+    by their size, and only if it changes no pixel.
     """
 
     batch_size: int = 512
@@ -305,10 +297,10 @@ class LoaderConfig:
         if self.batch_size % self.repeats:
             raise ConfigError(
                 f"batch_size={self.batch_size} is not a multiple of repeats={self.repeats}",
-                hint="the repeats of an image stand in one batch",
+                hint="the repeats of an image are in one batch",
             )
         if not 0 <= self.balance <= 1:
-            raise ConfigError(f"balance={self.balance} must be from 0 (every image once) to 1 (every class equally often)")
+            raise ConfigError(f"balance={self.balance} must be from 0 (every image once) to 1 (all classes equally often)")
         if self.class_weights is not None:
             _refuse_bad_weights(self.class_weights)
         choice("corrupt", self.corrupt, CorruptPolicy)
@@ -318,11 +310,11 @@ class LoaderConfig:
         if not (self.timeout > 0 and math.isfinite(self.timeout)):
             raise ConfigError(f"timeout={self.timeout} must be a positive number of seconds")
         if self.cache_folder == "":
-            raise ConfigError("cache_folder is empty", hint="leave it out for the user's cache folder")
+            raise ConfigError("cache_folder is empty", hint="use None for the user's cache folder")
 
     @property
     def weighted(self) -> bool:
-        """Whether images are drawn with replacement, rather than each once an epoch."""
+        """Whether images are drawn with replacement, instead of each once per epoch."""
         return self.balance > 0 or self.class_weights is not None
 
 
@@ -330,10 +322,8 @@ def _refuse_bad_weights(weights: tuple[float, ...]) -> None:
     if not weights or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise ConfigError(f"class_weights={weights} must be one finite number of at least 0 for each class")
     if not any(weights):
-        raise ConfigError("class_weights are all 0: no image could be drawn")
+        raise ConfigError("class_weights are all 0, so no image can be drawn")
 
-
-# The generated pre-training set: which formulas, how many classes, how large the images.
 
 SyntheticKind = Literal["contours", "fractals", "strokes", "mixed"]
 
@@ -343,17 +333,17 @@ _SMALLEST_SIDE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticConfig:
-    """A labelled set of images drawn from formulas: no download, no licence, no end.
+    """A synthetic dataset: labelled images that are drawn from formulas, without download, licence or end.
 
-    `kind`: `contours` are rings bent by two sinusoids (Visual Atoms), `fractals` are iterated function systems
-    (FractalDB), `strokes` are pen strokes like those of an unknown script, `mixed` takes the three in turn:
-    its class 3k + j is class k of the j-th.
-    `classes` is how many formulas; class k is the same formula whatever the number of classes.
-    `samples_per_class` is the number of images of each class, the first of them number `first`: two sets of the same seed whose
-    ranges do not meet share classes and no image, which is how a test set is made.
+    `kind`: `contours` are rings bent by two sinusoids (Visual Atoms), `fractals` are iterated function systems (FractalDB),
+    `strokes` are pen strokes like those of an unknown script, `mixed` takes the three in turn: its class 3k + j is class k of
+    the j-th.
+    `classes` is the number of formulas; class k has the same formula for any number of classes.
+    `samples_per_class` is the number of images of each class, starting with number `first`. Two datasets of the same seed whose
+    ranges do not overlap share classes and no image, which is how a test set is made.
     `image_size` is (height, width) in pixels, each at least 8; `channels` is 1 (grey) or 3 (colour).
-    `variety`, from 0 to 1, scales everything a sample does to its class (position, scale, rotation, deformation, pen,
-    sharpness, light, noise): at 0 all the images of a class are the same.
+    `variety`, from 0 to 1, scales all variation within a class (position, scale, rotation, deformation, pen, sharpness, light,
+    noise); with 0 all images of a class are equal.
     `seed` chooses the formulas and the samples.
     """
 
@@ -382,31 +372,28 @@ class SyntheticConfig:
                 raise ConfigError(f"{field}={value} must be below 2^63")
         if min(self.image_size) < _SMALLEST_SIDE:
             height, width = self.image_size
-            raise ConfigError(f"image_size={height}x{width} is too small for a shape: each side must be at least {_SMALLEST_SIDE}")
+            raise ConfigError(f"image_size={height}x{width} is too small: each side must be at least {_SMALLEST_SIDE}")
         if self.channels not in (1, 3) or isinstance(self.channels, bool):
             raise ConfigError(f"channels={self.channels!r} must be 1 (grey) or 3 (colour)")
         if not 0 <= self.variety <= 1:
             raise ConfigError(f"variety={self.variety} must be from 0 to 1")
 
 
-# Preprocessing made for a model: of the size and channels it takes, and else as its file says.
-
-
 def takes_one_size(config: ModelConfig) -> bool:
-    """Whether the model refuses images of another size than its `image_size`."""
+    """Whether the model accepts only images of its `image_size`."""
     return isinstance(config, ViTConfig) and not config.dynamic_size
 
 
 def feeding(preprocess: Preprocess, config: ModelConfig, *, resized: bool = False) -> tuple[Preprocess, tuple[str, ...]]:
-    """Preprocessing that gives what the model takes, and notes of what had to be changed in it.
+    """Preprocessing that fits the model's input, and notes about what was changed.
 
-    `resized` asks for the model's image size also where the model would take others.
+    `resized` sets the model's image size even if the model accepts others.
     """
     notes: list[str] = []
     if preprocess.image_size != config.image_size and (resized or takes_one_size(config)):
         preprocess = _resized(preprocess, config.image_size)
         size = f"{config.image_size[0]}x{config.image_size[1]}"
-        crop = f", cut from a short side of {preprocess.resize_to}" if preprocess.resize == "short-side" else ""
+        crop = f", cropped from a short side of {preprocess.resize_to}" if preprocess.resize == "short-side" else ""
         notes.append(f"preprocessing makes images of {size} pixels{crop}")
     if preprocess.channels != config.channels:
         preprocess = _rechannelled(preprocess, config.channels)
@@ -415,7 +402,7 @@ def feeding(preprocess: Preprocess, config: ModelConfig, *, resized: bool = Fals
 
 
 def _resized(preprocess: Preprocess, image_size: tuple[int, int]) -> Preprocess:
-    """The same share of the image cut out, at another size."""
+    """The same fraction of the image cropped, at another size."""
     if preprocess.resize != "short-side":
         return replace(preprocess, image_size=image_size)
     scaled = round(preprocess.resize_to * max(image_size) / max(preprocess.image_size))
@@ -423,7 +410,7 @@ def _resized(preprocess: Preprocess, image_size: tuple[int, int]) -> Preprocess:
 
 
 def _rechannelled(preprocess: Preprocess, channels: int) -> Preprocess:
-    """Mean and std for the channels as `fit` makes them: fewer share the average of the old, more repeat the old in turn."""
+    """Mean and std for other channels, as `fit` makes them: fewer take the average, more repeat the old ones in turn."""
 
     def spread(values: tuple[float, ...]) -> tuple[float, ...]:
         if channels < len(values):
@@ -433,21 +420,19 @@ def _rechannelled(preprocess: Preprocess, channels: int) -> Preprocess:
     return replace(preprocess, mean=spread(preprocess.mean), std=spread(preprocess.std))
 
 
-# How images are packed into tar shards.
-
 OnBroken = Literal["fail", "skip"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackConfig:
-    """Shards of images in the WebDataset layout.
+    """Tar shards in the WebDataset layout.
 
-    `name` begins the name of every shard, before the part and the number; None leaves it out.
-    `shard_bytes` is how large a shard may become (one that holds a single image may be larger).
-    `max_side`: images whose longer side has more pixels are made smaller and encoded again, JPEG and WebP at `quality` (1 to
-    100), others as PNG; None, and every smaller image, keeps the bytes it has.
-    `shuffle` is the seed of the order within each part, for readers that cannot shuffle well; None keeps the order.
-    `broken`: at an image that cannot be read, `fail`, or `skip` it and say so.
+    `name` is the start of the name of every shard, before the split and the number; it may be None.
+    `shard_bytes` is the largest size of a shard (one that holds a single image may be larger).
+    `max_side`: images with a longer side are scaled down and encoded again, JPEG and WebP with `quality` (1 to 100), others as
+    PNG; smaller images, or all images with None, are copied unchanged.
+    `shuffle` is the seed of a random order within each split, for readers that cannot shuffle well; None keeps the order.
+    `broken`: if an image cannot be read, `fail`, or `skip` it and report it.
     """
 
     name: str | None = None
@@ -459,11 +444,11 @@ class PackConfig:
 
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", self.name):
-            raise ConfigError(f"name={self.name!r} must be up to 64 letters, digits, - and _, beginning with a letter or digit")
+            raise ConfigError(f"name={self.name!r} must be up to 64 letters, digits, - and _, starting with a letter or digit")
         if self.name is not None and re.search(
             r"(^|[-_])(train|training|val|valid|validation|dev|test|testing)([-_]|$)", self.name
         ):
-            raise ConfigError(f"name={self.name!r} holds the name of a part, by which shards are told apart")
+            raise ConfigError(f"name={self.name!r} contains the name of a split, which shards are named after")
         at_least("shard_bytes", self.shard_bytes, 2**16)
         if self.max_side is not None:
             at_least("max_side", self.max_side, 8)

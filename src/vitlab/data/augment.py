@@ -1,4 +1,18 @@
-"""What is done to a training view after its crop: RandAugment, colour jitter, erasing. Pure functions of (image, config, rng).
+"""Augmentation after the crop: RandAugment, colour jitter and random erasing. Pure functions of (image, config, rng).
+
+RandAugment (Cubuk et al., 2019) has the sixteen operations and the scale of the official ViT pre-training. A magnitude M is on
+the scale where 10 ends the range that AutoAugment searched; AugReg goes to 20. The meaning of M:
+
+    rotate        +-30 M/10 degrees                     shear-x, shear-y          +-0.3 M/10
+    translate-x   +-100/224 M/10 of the width           translate-y               +-100/224 M/10 of the height
+    color, contrast, brightness, sharpness              factor 0.1 + 1.8 M/10: 1 is the unchanged image
+    posterize     int(4 M/10) bits kept, 1 to 8         solarize                  levels from int(256 M/10) up are inverted
+    solarize-add  int(110 M/10) added below 128         cutout                    a square of side 80/224 M/10 of the shorter side
+    autocontrast, equalize, invert                      no magnitude
+
+As in the official code M = 0 is not the identity: it darkens, inverts (solarize from 0) and posterizes to one bit; posterize and
+solarize become weaker with M. There a shift is 100 pixels and a cutout 80 pixels for every image size; here they are these
+fractions of 224, so that small images keep something. Contrast blends with the mean grey, as in Pillow.
 
 Axes: H height, W width, C channels.
 """
@@ -14,17 +28,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
 from vitlab.config.data import Augment
+from vitlab.data.dataset import Pixels
 from vitlab.errors import DataError
-
-# Colour jitter: brightness, contrast, saturation and hue, each by a random factor, in a random order.
-#
-# Axes: H height, W width, C channels.
-
-Pixels = NDArray[np.uint8]
 
 
 def as_pillow(image_HWC: Pixels) -> Image.Image:
-    """A grey or RGB image as Pillow's."""
+    """A grey or RGB image as a Pillow image."""
     channels = image_HWC.shape[2]
     if channels not in (1, 3):
         raise DataError(
@@ -35,36 +44,36 @@ def as_pillow(image_HWC: Pixels) -> Image.Image:
 
 
 def as_pixels(image: Image.Image) -> Pixels:
-    """Pillow's image as [H, W, C]."""
+    """A Pillow image as [H, W, C]."""
     pixels = np.array(image)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
 def jitter(image_HWC: Pixels, config: Augment, rng: np.random.Generator) -> Pixels:
-    """Brightness, contrast and saturation times 1 - width (at least 0) to 1 + width; hue turned by up to its width."""
+    """Colour jitter in a random order: factors from 1 - width (at least 0) to 1 + width; hue shifted by up to its width."""
     image = as_pillow(image_HWC)
     widths = config.brightness, config.contrast, config.saturation, config.hue
-    shares = rng.random(4)  # all drawn, whatever is on, so that one setting does not change the others' draws
+    amounts = rng.random(4)  # always all four, so that one setting does not change the random numbers of the others
     for at in np.argsort(rng.random(4)):
-        change, width, share = _CHANGES[at], widths[at], float(shares[at])
+        change, width, amount = _CHANGES[at], widths[at], float(amounts[at])
         if width:
             low, high = (-width, width) if change is turn_hue else (max(0.0, 1 - width), 1 + width)
-            image = change(image, low + (high - low) * share)
+            image = change(image, low + (high - low) * amount)
     return as_pixels(image)
 
 
 def brighten(image: Image.Image, factor: float) -> Image.Image:
-    """Blend with black: 0 is black, 1 the image."""
+    """Blend with black: 0 is black, 1 is the image."""
     return ImageEnhance.Brightness(image).enhance(factor)
 
 
 def contrast(image: Image.Image, factor: float) -> Image.Image:
-    """Blend with the mean grey: 0 is flat grey, 1 the image."""
+    """Blend with the mean grey: 0 is flat grey, 1 is the image."""
     return ImageEnhance.Contrast(image).enhance(factor)
 
 
 def saturate(image: Image.Image, factor: float) -> Image.Image:
-    """Blend with the grey image: 0 is grey, 1 the image."""
+    """Blend with the grey image: 0 is grey, 1 is the image."""
     return image if image.mode == "L" else ImageEnhance.Color(image).enhance(factor)
 
 
@@ -78,24 +87,6 @@ def turn_hue(image: Image.Image, turn: float) -> Image.Image:
 
 
 _CHANGES: tuple[Callable[[Image.Image, float], Image.Image], ...] = (brighten, contrast, saturate, turn_hue)
-
-
-# RandAugment (Cubuk et al., 2019) with the sixteen operations and the scale of the official ViT pre-training.
-#
-# A magnitude M is on the scale where 10 ends the range AutoAugment searched; AugReg goes to 20. What M means:
-#
-# rotate        +-30 M/10 degrees                     shear-x, shear-y          +-0.3 M/10
-# translate-x   +-100/224 M/10 of the width           translate-y               +-100/224 M/10 of the height
-# color, contrast, brightness, sharpness              factor 0.1 + 1.8 M/10: 0.1 nearly nothing left, 1 the image
-# posterize     int(4 M/10) bits kept, 1 to 8         solarize                  levels from int(256 M/10) up inverted
-# solarize-add  int(110 M/10) added below 128         cutout                    a square of side 80/224 M/10 of the shorter side
-# autocontrast, equalize, invert                      no magnitude
-#
-# As in the official code M = 0 is not the identity: it darkens, inverts (solarize from 0) and posterizes to one bit, and
-# posterize and solarize grow weaker with M. There a shift is 100 pixels and a cutout 80 whatever the image; here they are those
-# shares of 224, so that smaller images keep something. Contrast blends with the mean grey, as in Pillow.
-#
-# Axes: H height, W width, C channels.
 
 Operation = Literal[
     "autocontrast",
@@ -119,10 +110,10 @@ OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 
 def randaugment(image_HWC: Pixels, layers: int, magnitude: float, rng: np.random.Generator, *, fill: int = 128) -> Pixels:
-    """`layers` operations, each drawn from all sixteen alike, applied one after the other at the same magnitude."""
+    """Apply `layers` operations at the same magnitude, each drawn uniformly from all sixteen."""
     image = as_pillow(image_HWC)
     for _ in range(layers):
-        # Four numbers for every operation, used or not: what one layer draws does not depend on the one before.
+        # Always four numbers per layer, so that one layer does not change the random numbers of the next.
         chosen, sign, down, across = rng.random(4)
         operation = OPERATIONS[int(chosen * len(OPERATIONS))]
         argument = argument_of(operation, magnitude, image.size, negative=bool(sign < 0.5))
@@ -134,9 +125,9 @@ def randaugment(image_HWC: Pixels, layers: int, magnitude: float, rng: np.random
 
 
 def argument_of(operation: Operation, magnitude: float, size: tuple[int, int], *, negative: bool = False) -> float:
-    """What a magnitude means to an operation on an image of (width, height) `size`, in the units of the table above.
+    """The argument of an operation at a magnitude, for an image of (width, height) `size`, by the table above.
 
-    `negative` turns rotation, shear and translation the other way. Translation and cutout come in pixels.
+    `negative` reverses rotation, shear and translation. Translation and cutout are in pixels.
     """
     level, sign, (width, height) = magnitude / 10, -1 if negative else 1, size
     match operation:
@@ -163,7 +154,7 @@ def argument_of(operation: Operation, magnitude: float, size: tuple[int, int], *
 
 
 def apply(image: Image.Image, operation: Operation, argument: float, fill: int) -> Image.Image:
-    """One operation other than `cutout`, its argument as `argument_of` gives it."""
+    """Apply an operation other than `cutout`, with the argument of `argument_of`."""
     match operation:
         case "autocontrast":
             return ImageOps.autocontrast(image)
@@ -196,11 +187,11 @@ def apply(image: Image.Image, operation: Operation, argument: float, fill: int) 
         case "solarize-add":
             return _by_level(image, lambda level: min(255, level + int(argument)) if level < 128 else level)
         case "cutout":
-            raise AssertionError("cutout needs a place: call `cutout`")
+            raise AssertionError("cutout needs a position: call `cutout`")
 
 
 def cutout(image: Image.Image, half_side: float, fill: int, *, centre: tuple[int, int]) -> Image.Image:
-    """A square of twice `half_side` pixels around (row, column) `centre`, as much of it as lies inside, filled with grey."""
+    """Fill a square of twice `half_side` pixels around (row, column) `centre` with grey."""
     row, column, reach = *centre, int(half_side)
     box = max(0, column - reach), max(0, row - reach), min(image.width, column + reach), min(image.height, row + reach)
     if box[0] < box[2] and box[1] < box[3]:
@@ -219,7 +210,7 @@ def _affine(image: Image.Image, matrix: tuple[float, float, float, float, float,
 
 
 def _by_level(image: Image.Image, function: Callable[[int], int]) -> Image.Image:
-    """Each of the 256 levels replaced, the same way in every channel."""
+    """Replace each of the 256 levels, in the same way in every channel."""
     return image.point([function(level) for level in range(256)] * len(image.getbands()))
 
 
@@ -227,7 +218,7 @@ _TRIES = 10
 
 
 def distort(image_HWC: Pixels, config: Augment, rng: np.random.Generator) -> Pixels:
-    """The view with everything `config` asks for applied, in the order RandAugment, colour jitter, erasing."""
+    """Apply RandAugment, colour jitter and erasing as `config` says, in this order."""
     if config.randaugment is not None:
         layers, magnitude = config.randaugment
         image_HWC = randaugment(image_HWC, layers, magnitude, rng, fill=config.fill)
@@ -239,15 +230,15 @@ def distort(image_HWC: Pixels, config: Augment, rng: np.random.Generator) -> Pix
 
 
 def erase(image_HWC: Pixels, config: Augment, rng: np.random.Generator) -> Pixels:
-    """With probability `config.erase`, one box replaced by grey or noise ("Random erasing", Zhong et al., 2017, alg. 1)."""
+    """With probability `config.erase`, replace one box by grey or noise ("Random erasing", Zhong et al., 2017, alg. 1)."""
     if rng.random() >= config.erase:
         return image_HWC
     height, width, channels = image_HWC.shape
     least_area, most_area = config.erase_area
     low, high = math.log(config.erase_aspect[0]), math.log(config.erase_aspect[1])
     for _ in range(_TRIES):
-        share, slope, down, across = rng.random(4)
-        area = (least_area + (most_area - least_area) * share) * height * width
+        size, slope, down, across = rng.random(4)
+        area = (least_area + (most_area - least_area) * size) * height * width
         aspect = math.exp(low + (high - low) * slope)
         box_height, box_width = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if not (0 < box_height < height and 0 < box_width < width):
@@ -264,5 +255,5 @@ def erase(image_HWC: Pixels, config: Augment, rng: np.random.Generator) -> Pixel
 
 
 def noise(count: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """So many random levels, every one of the 256 alike."""
+    """Uniformly random levels from 0 to 255."""
     return np.frombuffer(rng.bytes(count), np.uint8)

@@ -1,4 +1,6 @@
-"""The image gate: bytes of any origin in, uint8 pixels out, or a DataError that names the file.
+"""Decoding of untrusted image files: bytes in, uint8 pixels out, or a DataError that names the file.
+
+A box is (top, left, height, width) in pixels of the upright image.
 
 Axes: H height, W width, C channels.
 """
@@ -36,9 +38,9 @@ from vitlab.data.jpeg import (
 )
 from vitlab.errors import ConfigError, DataError
 
-# What an image's first bytes say of it: its format and its size, before any decoder sees it.
+Pixels = NDArray[np.uint8]
 
-# What a file that is no image we read most often is, by its first bytes: only to say so in the error.
+# First bytes of other files -> what they are, for the error message.
 _STRANGERS: tuple[tuple[bytes, str], ...] = (
     (b"%!PS", "an EPS or PostScript document"),
     (b"\xc5\xd0\xd3\xc6", "an EPS document"),
@@ -57,7 +59,7 @@ _STRANGERS: tuple[tuple[bytes, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The format of an image and its size in pixels as stored, before any EXIF orientation; `jpeg` says more of a JPEG."""
+    """The format of an image and its size in pixels as stored, before EXIF orientation; `jpeg` is the header of a JPEG."""
 
     format: ImageFormat
     height: int
@@ -66,7 +68,7 @@ class Header:
 
 
 def format_of(content: bytes) -> ImageFormat | None:
-    """The format that the content's signature tells, or None where it is none of ours."""
+    """The format by the file's signature, or None if it is not supported."""
     if content.startswith(b"\xff\xd8\xff"):
         return "jpeg"
     if content.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -83,7 +85,7 @@ def format_of(content: bytes) -> ImageFormat | None:
 
 
 def stranger(content: bytes) -> str:
-    """What content that is none of our formats seems to be, in words."""
+    """What a file of an unsupported format seems to be, in words."""
     for start, what in _STRANGERS:
         if content.startswith(start):
             return what
@@ -94,13 +96,13 @@ def stranger(content: bytes) -> str:
         return "an HTML page (a failed download?)"
     if text.startswith((b"<?xml", b"<svg")):
         return "an XML or SVG document"
-    return "no image format known"
+    return "in no known image format"
 
 
 def read_header(content: bytes) -> Header | None:
-    """Format and size out of the first bytes; None where the signature is none of ours, ValueError where the header is broken.
+    """Format and size from the first bytes; None for an unsupported format, ValueError for a broken header.
 
-    A TIFF's size stands anywhere in the file, so it is 0 x 0 here and its opener checks it.
+    The size of a TIFF can be anywhere in the file, so it is 0 x 0 here and checked when it is opened.
     """
     found = format_of(content)
     try:
@@ -127,7 +129,7 @@ def read_header(content: bytes) -> Header | None:
     return Header(found, abs(height), abs(width))
 
 
-# The second word of a BMP is the length of its header: 12 holds the size in 16 bits, the later ones in 32 (height signed).
+# A BMP header of 12 bytes holds the size in 16 bits; longer ones hold it in 32 bits (height signed).
 _BMP_HEADERS = {struct.pack("<I", 12): "<HH"} | {struct.pack("<I", length): "<ii" for length in (40, 52, 56, 64, 108, 124)}
 
 
@@ -151,9 +153,7 @@ def _webp_size(content: bytes) -> tuple[int, int]:
             raise ValueError("its first chunk holds no image")
 
 
-Pixels = NDArray[np.uint8]
-
-# Pillow's readers by name and never `Image.open`: that tries all 43 of its formats and warns by a global limit of its own.
+# Pillow's readers by name, not `Image.open`, which tries all 43 formats and has a global limit of its own.
 _OPENERS: dict[ImageFormat, type[ImageFile.ImageFile]] = {
     "jpeg": JpegImagePlugin.JpegImageFile,
     "png": PngImagePlugin.PngImageFile,
@@ -162,7 +162,7 @@ _OPENERS: dict[ImageFormat, type[ImageFile.ImageFile]] = {
     "gif": GifImagePlugin.GifImageFile,
     "tiff": TiffImagePlugin.TiffImageFile,
 }
-# All that decoders have been seen to raise on broken bytes; MemoryError is not among them.
+# All errors that decoders raise on broken files, except MemoryError.
 BROKEN = (
     OSError,
     SyntaxError,
@@ -176,7 +176,7 @@ BROKEN = (
     struct.error,
     zlib.error,
     Image.DecompressionBombError,
-    Warning,  # Pillow warns of damaged metadata, and the caller may have made warnings errors
+    Warning,  # Pillow warns about damaged metadata, and the caller may have turned warnings into errors
 )
 _WHITE = 255
 CHANNELS = (1, 3, 4)
@@ -190,13 +190,13 @@ def decode(
     at_least: tuple[int, int] | None = None,
     channels: int = 3,
 ) -> Pixels:
-    """An image as uint8 [H, W, C], upright (its EXIF orientation applied), the first frame where it moves.
+    """Decode an image to uint8 [H, W, C], upright by its EXIF orientation; of an animation the first frame.
 
-    `channels` is 3 (RGB), 1 (grey) or 4 (RGB and opacity); for 1 and 3 whatever is transparent is laid on white.
+    `channels` is 3 (RGB), 1 (grey) or 4 (RGB and opacity); for 1 and 3, transparent pixels are composited on white.
     16-bit grey is scaled to 8 bits; CMYK is converted; floating-point and 32-bit images are refused.
-    `at_least` (height, width), as seen upright: a JPEG may then be decoded at 1/2, 1/4 or 1/8 of its size, as long as it
-    stays at least that large; None decodes at full size, bit for bit as Pillow does.
-    `name` is how errors call the image.
+    `at_least` (height, width), of the upright image: a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size if it stays at least
+    that large; None decodes at full size, bit-identical to Pillow.
+    `name` is the image's name in errors.
     """
     header = check(content, name=name, limits=limits)
     if channels not in CHANNELS:
@@ -215,7 +215,7 @@ def decode(
 
 
 def check(content: bytes, *, name: str, limits: DecodeLimits) -> Header:
-    """The header of an image that may be decoded; DataError where its format, size or end breaks `limits`."""
+    """The header of an image; DataError if its format or size exceeds `limits`, or if it is truncated."""
     if not content:
         raise DataError(f"{name} is empty", hint="copy or download it again, or remove it")
     try:
@@ -223,7 +223,7 @@ def check(content: bytes, *, name: str, limits: DecodeLimits) -> Header:
     except ValueError as error:
         raise DataError(f"{name} is a broken image: {error}", hint="copy or download it again, or remove it") from error
     if header is None:
-        raise DataError(f"{name} is not an image vitlab reads: it is {stranger(content)}", hint=_accepted(limits))
+        raise DataError(f"{name} is not an image that vitlab reads: it is {stranger(content)}", hint=_accepted(limits))
     if header.format not in limits.formats:
         raise DataError(f"{name} is {_a(header.format)} image, which is switched off", hint=_accepted(limits))
     if header.format != "tiff":
@@ -252,19 +252,19 @@ def _a(word: str) -> str:
 
 
 def broken(name: str, kind: ImageFormat, error: Exception) -> DataError:
-    """What to say of an image that its decoder gave up on."""
+    """The error for an image that cannot be decoded."""
     reason = str(error).strip() or type(error).__name__
     return DataError(f"{name} is a broken {kind.upper()}: {reason}", hint="copy or download it again, or remove it")
 
 
 def _open(content: bytes, header: Header, *, name: str, limits: DecodeLimits, channels: int) -> Pixels:
     with _OPENERS[header.format](io.BytesIO(content)) as image:
-        # Once more, by the reader's own account: a GIF frame may be larger than its canvas, a TIFF's size is only known now.
+        # Checked again: a GIF frame may be larger than its canvas, and the size of a TIFF is only known now.
         _check_size(image.height, image.width, name=name, limits=limits)
         image.load()
         pixels_HWC = _pixels(image, name=name, channels=channels)
         exif: bytes = image.info.get("exif", b"")
-    # TIFF turns itself upright when it is loaded.
+    # Pillow applies the orientation of a TIFF when it loads it.
     orientation = 1 if header.format == "tiff" else orientation_of(exif.removeprefix(b"Exif\x00\x00"))
     return owned(upright(pixels_HWC, orientation))
 
@@ -276,7 +276,7 @@ def from_pillow(
     limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
     channels: int = 3,
 ) -> Pixels:
-    """An image that Pillow has opened, as `decode` gives its file: upright, transparency laid on white, uint8 [H, W, C]."""
+    """An image that Pillow has opened, converted as by `decode`: upright, composited on white, uint8 [H, W, C]."""
     if channels not in CHANNELS:
         raise ConfigError(f"channels={channels} must be 1 (grey), 3 (RGB) or 4 (RGB and opacity)")
     _check_size(image.height, image.width, name=name, limits=limits)
@@ -286,12 +286,12 @@ def from_pillow(
     except BROKEN as error:
         raise DataError(f"{name} cannot be read: {str(error).strip() or type(error).__name__}") from error
     exif = image.info.get("exif", b"")
-    turned = image.format == "TIFF" or not isinstance(exif, bytes)  # TIFF turns itself upright when it is loaded
+    turned = image.format == "TIFF" or not isinstance(exif, bytes)  # Pillow applies the orientation of a TIFF when it loads it
     return owned(upright(pixels_HWC, 1 if turned else orientation_of(exif.removeprefix(b"Exif\x00\x00"))))
 
 
 def _pixels(image: Image.Image, *, name: str, channels: int) -> Pixels:
-    """The pixels of a loaded image of any mode, as 1, 3 or 4 channels."""
+    """The pixels of a loaded image of any mode, in 1, 3 or 4 channels."""
     if image.mode.startswith("I;16"):
         image = _eight_bits(image)
     if image.mode not in _MODES:
@@ -316,7 +316,7 @@ _REFUSED = {"F": "floating-point numbers", "I": "32-bit whole numbers", "LAB": "
 
 
 def _has_transparent_colour(image: Image.Image) -> bool:
-    """Whether one colour stands for nothing; it cannot be told in 16-bit RGB, of which Pillow keeps the upper halves."""
+    """Whether one colour is transparent; unknown for 16-bit RGB, of which Pillow keeps the upper bytes only."""
     colour = image.info.get("transparency")
     if colour is None:
         return False
@@ -324,7 +324,7 @@ def _has_transparent_colour(image: Image.Image) -> bool:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """16-bit grey scaled so that 65,535 is 255; Pillow's own conversion would clip at 255."""
+    """16-bit grey scaled so that 65,535 becomes 255; Pillow's own conversion clips at 255."""
     deep_HW = np.asarray(image).astype(np.uint32)
     grey_HW = ((deep_HW * 255 + 32767) // 65535).astype(np.uint8)
     nothing = image.info.get("transparency")
@@ -335,7 +335,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def in_channels(image_HWC: Pixels, channels: int) -> Pixels:
-    """An RGB image as 1, 3 or 4 channels."""
+    """An RGB image in 1, 3 or 4 channels."""
     if channels == 1:
         image_HWC = np.asarray(Image.fromarray(image_HWC).convert("L"))[:, :, None]
     elif channels == 4:
@@ -370,7 +370,7 @@ def fit_channels(pixels: Pixels, channels: int, *, name: str) -> Pixels:
 
 
 def upright(image_HWC: Pixels, orientation: int) -> Pixels:
-    """A stored image turned as its EXIF orientation (1 to 8) says; a view, nothing is copied."""
+    """A stored image turned upright by its EXIF orientation (1 to 8), without a copy."""
     if orientation >= 5:  # 5 to 8 are 1 to 4 with rows and columns exchanged
         image_HWC = image_HWC.transpose(1, 0, 2)
     rows = -1 if orientation in UPSIDE_DOWN else 1
@@ -383,22 +383,17 @@ MIRRORED = frozenset({2, 3, 6, 7})
 
 
 def owned(image_HWC: Pixels) -> Pixels:
-    """The same pixels in one contiguous block that may be written to."""
+    """The same pixels as a contiguous, writable array."""
     return np.require(image_HWC, requirements=("C", "W"))
 
-
-# One box of a JPEG, decoded no further down than it reaches and no finer than it is shown.
-#
-# A box is (top, left, height, width) in pixels of the upright image. Axes: H height, W width, C channels.
 
 Box = tuple[int, int, int, int]
 
 
 def decode_box(content: bytes, header: Header, box: Box, scale: JpegScale, *, name: str, limits: DecodeLimits) -> Pixels:
-    """One box of a plain JPEG that `check` let pass, upright, as RGB: rows below the box are never decoded.
+    """One box of a plain JPEG that passed `check`, upright, as RGB; rows below the box are not decoded.
 
-    `box` is in pixels of the full size, on the grid of `scale.reduction` as `snap` puts it; what comes back is smaller by
-    that factor.
+    `box` is in pixels of the full size, on the grid of `scale.reduction` (see `snap`); the result is smaller by that factor.
     """
     jpeg = header.jpeg
     assert jpeg is not None, "only a JPEG is decoded by boxes"
@@ -416,8 +411,8 @@ def decode_box(content: bytes, header: Header, box: Box, scale: JpegScale, *, na
 def snap(box: Box, wanted: tuple[int, int], header: Header | None = None) -> tuple[Box, Reduction]:
     """The strongest reduction that leaves a box at least `wanted` (height, width) large, and the box moved onto its grid.
 
-    Unreduced it does not move; else its corners do, by less than two pixels of a view of size `wanted`.
-    `header` is that of a JPEG, whose grid starts at the first pixel stored, wherever that one is once it is upright.
+    Without a reduction the box does not move; else its corners move by less than two pixels of an output of size `wanted`.
+    `header` is that of a JPEG, whose grid starts at the first stored pixel, which may be any corner of the upright image.
     """
     reduction = reduction_for(box[2:], wanted)
     jpeg = None if header is None else header.jpeg
@@ -430,21 +425,21 @@ def snap(box: Box, wanted: tuple[int, int], header: Header | None = None) -> tup
 
 
 def upright_size(header: Header) -> tuple[int, int]:
-    """(height, width) of a JPEG once it is upright, from its header alone."""
+    """(height, width) of the upright image of a JPEG, from its header."""
     assert header.jpeg is not None, "only a JPEG has its orientation in its header"
     size = header.height, header.width
     return size if orientation_of(header.jpeg.exif) < 5 else size[::-1]
 
 
 def _as_stored(box: Box, jpeg: JpegHeader, orientation: int) -> Box:
-    """Where a box of the upright image lies in the stored one: `upright` undone."""
+    """A box of the upright image in coordinates of the stored one."""
     size = (jpeg.height, jpeg.width) if orientation < 5 else (jpeg.width, jpeg.height)
     top, left, height, width = _turned(box, size, orientation)
     return (top, left, height, width) if orientation < 5 else (left, top, width, height)
 
 
 def _as_upright(box: Box, jpeg: JpegHeader, orientation: int) -> Box:
-    """Where a box of the stored image lies in the upright one."""
+    """A box of the stored image in coordinates of the upright one."""
     if orientation < 5:
         return _turned(box, (jpeg.height, jpeg.width), orientation)
     top, left, height, width = box
@@ -452,7 +447,7 @@ def _as_upright(box: Box, jpeg: JpegHeader, orientation: int) -> Box:
 
 
 def _turned(box: Box, size: tuple[int, int], orientation: int) -> Box:
-    """A box counted from the other end of each axis that `orientation` turns round."""
+    """A box with the axes reversed that `orientation` reverses."""
     top, left, height, width = box
     if orientation in UPSIDE_DOWN:
         top = size[0] - top - height

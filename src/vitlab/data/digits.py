@@ -21,9 +21,9 @@ HoldOut = Literal["content", "writers"]
 
 _WHITE = 16  # a pixel is the number of inked cells among 4 x 4
 _TEST_FRACTION = 0.25
-# The set seems to be one filled-in form after the other: its labels run 0, 1, ..., 9 three times and go on much the same way at
-# 0, 130, 256, ..., 1157, 1287, 1415, 1667. Who wrote which is not recorded: the lengths suggest 14 forms, the description says 13
-# writers, so one of them may have filled in two.
+# The data seems to be one filled-in form after the other: labels run 0, 1, ..., 9 three times, and again at 0, 130, 256, ...,
+# 1157, 1287, 1415, 1667. The writers are not recorded: the lengths suggest 14 forms, the description says 13 writers, so one
+# of them may have filled in two.
 _LAST_FORMS = 1287
 
 
@@ -34,7 +34,7 @@ class DigitsContents:
     pixels: NDArray[np.uint8]
 
     def name(self, row: int) -> str:
-        """Which digit this is, in the order of the UCI file."""
+        """The number of the digit in the UCI file."""
         return f"digits/{row:04d}"
 
     def read(self, row: int) -> NDArray[np.uint8]:
@@ -50,10 +50,9 @@ class DigitsContents:
 def open_digits(*, hold_out: HoldOut = "content") -> ImageDataset:
     """All digits in the order of the UCI file, each declared `train` or `test`.
 
-    `hold_out` is the rule of the test split, the same on every machine. `content`: of each digit, the quarter whose pixels have
-    the lowest hash (450 images; writers are in both splits). `writers`: the last
-    four forms in the set's order (510 images; harder), whose writers are most likely not in train: forms are told by how the
-    labels repeat, since the set does not say who wrote what.
+    `hold_out` defines the test split, the same on every machine. `content`: the quarter of each digit whose pixels have the lowest
+    hash (450 images; writers are in both splits). `writers`: the last four forms (510 images; harder), whose writers are most
+    likely not in train. Forms are recognised by how the labels repeat, because the data does not name the writers.
     """
     choice("hold_out", hold_out, HoldOut)
     pixels, codes = _read()
@@ -66,7 +65,7 @@ def open_digits(*, hold_out: HoldOut = "content") -> ImageDataset:
         digests = contents.digests(rows)
         for code in range(10):
             members = rows[codes == code]
-            # By the hash read from its end: a `val` that is held out of train later goes by its beginning.
+            # By the end of the hash, because a `val` that is held out of train goes by its beginning.
             by_hash = members[np.lexsort(digests[members].T)]
             splits[by_hash[: round(len(members) * _TEST_FRACTION)]] = SPLITS.index("test")
     return ImageDataset(

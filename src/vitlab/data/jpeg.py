@@ -1,7 +1,7 @@
-"""JPEG read from its markers: size, sampling, EXIF orientation, whether it is whole; and decoded only as far as it is needed.
+"""JPEG: size, sampling, EXIF orientation and completeness from its markers; and partial decoding.
 
-Most of the time of reading a JPEG goes into its entropy-coded bits, which cannot be entered in the middle. They can be left
-early: where only the upper rows are wanted, the height in the header is rewritten to them, and any decoder stops there.
+Most of the decoding time goes into the entropy-coded bits, which can only be read from the start. But reading can stop early: if
+only the upper rows are needed, the height in the header is rewritten, and any decoder stops there.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ REDUCTIONS: tuple[Reduction, ...] = (8, 4, 2, 1)
 
 @dataclass(frozen=True, slots=True)
 class JpegScale:
-    """How finely a JPEG is decoded: at 1/`reduction` of its size, and `rough` with libjpeg's quick arithmetic.
+    """The scale of decoding: 1/`reduction` of the size, and `rough` with libjpeg's fast arithmetic.
 
-    `rough` is off by about one level on average, as colours are repeated and not smoothed between their coarser pixels; it is
-    for images that are then made smaller, and a tenth faster.
+    `rough` is about 10 % faster and differs by about one level on average, because colours are repeated instead of interpolated;
+    it is for images that are scaled down afterwards.
     """
 
     reduction: Reduction = 1
@@ -44,19 +44,19 @@ _SEQUENTIAL_FRAMES = frozenset({0xC0, 0xC1})  # baseline and extended
 _HUFFMAN_FRAMES = _SEQUENTIAL_FRAMES | {0xC2}  # and progressive
 _NO_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 _START_OF_SCAN, _END_OF_IMAGE, _APP1 = 0xDA, 0xD9, 0xE1
-# Inside a scan a real 0xFF byte is followed by 0, and the restart markers D0-D7 belong to it: the next marker is neither.
+# Inside a scan, a 0xFF byte is followed by 0, and the markers D0-D7 are restarts; the next other marker ends the scan.
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
-_SMALLEST_REDUCED = 16  # below it two scales can give the same size, and simplejpeg is told a size and not a scale
+_SMALLEST_REDUCED = 16  # below this two scales can give the same size, and simplejpeg takes a size, not a scale
 
 
 @dataclass(frozen=True, slots=True)
 class JpegHeader:
-    """What stands before the first scan of a JPEG.
+    """The header of a JPEG, before the first scan.
 
-    `height` and `width` are in pixels as stored; `components` is 1 (grey), 3 (colour) or 4 (CMYK); `mcu_height` is the
-    number of pixel rows that are coded together. `plain` is an 8-bit Huffman-coded image of 1 or 3 components, the kind both
-    decoders read alike; `one_scan` if all of it is coded in one pass from top to bottom. `height_at` is where in the file the
-    height stands, `scan_at` where the first scan begins. `exif` is the EXIF block without its signature, empty if there is none.
+    `height` and `width` are in pixels as stored; `components` is 1 (grey), 3 (colour) or 4 (CMYK); `mcu_height` is the number of
+    pixel rows that are coded together. `plain`: an 8-bit Huffman-coded image of 1 or 3 components, which both decoders decode
+    identically; `one_scan`: coded in one pass from top to bottom. `height_at` is the offset of the height in the file, `scan_at`
+    that of the first scan. `exif` is the EXIF block without its signature; it may be empty.
     """
 
     height: int
@@ -71,7 +71,7 @@ class JpegHeader:
 
 
 def read_jpeg_header(content: bytes) -> JpegHeader:
-    """Walk the markers up to the first scan; ValueError where they are broken."""
+    """Read the markers up to the first scan; ValueError if they are broken."""
     at, end, exif = 2, len(content), b""
     frame: tuple[int, int] | None = None
     while True:
@@ -124,10 +124,10 @@ def _describe(content: bytes, marker: int, at: int, *, scan_at: int, exif: bytes
 
 
 def is_whole(content: bytes, header: JpegHeader) -> bool:
-    """Whether the end-of-image marker is there: a file cut short has none.
+    """Whether the end-of-image marker exists, which a truncated file lacks.
 
-    It need not be the last of the file: cameras append things of their own. It cannot stand inside a scan, but it may, as any
-    two bytes, inside a table between two scans, so these are walked over one by one.
+    It need not be at the end of the file, because cameras append data. Its two bytes cannot occur inside a scan, but they can
+    inside a table between two scans, so these segments are skipped one by one.
     """
     if content.endswith(b"\xff\xd9"):
         return True
@@ -146,7 +146,7 @@ def is_whole(content: bytes, header: JpegHeader) -> bool:
 
 
 def orientation_of(exif: bytes) -> int:
-    """The EXIF orientation, 1 to 8, out of an EXIF block; 1 where it is absent or the block is broken."""
+    """The orientation, 1 to 8, in an EXIF block; 1 if it is missing or broken."""
     order = {b"II": "<", b"MM": ">"}.get(exif[:2])
     if order is None:
         return 1
@@ -173,7 +173,7 @@ def _simplejpeg() -> ModuleType | None:
 
 
 def _library(decoder: JpegDecoder) -> ModuleType | None:
-    """simplejpeg where it is to be used, else None for Pillow."""
+    """simplejpeg, or None for Pillow."""
     if decoder == "pillow":
         return None
     found = _simplejpeg()
@@ -185,15 +185,15 @@ def _library(decoder: JpegDecoder) -> ModuleType | None:
 def decode_rows(
     content: bytes, header: JpegHeader, *, rows: int, scale: JpegScale = FULL, decoder: JpegDecoder = "auto"
 ) -> NDArray[np.uint8]:
-    """At least the first `rows` rows of a plain JPEG as RGB, each side divided by `scale.reduction` (rounded up), as stored.
+    """At least the first `rows` rows of a plain JPEG as RGB, as stored, each side divided by `scale.reduction` (rounded up).
 
-    The bits are those of a whole decode by Pillow at the same scale, and what Pillow refuses is refused with Pillow's
-    exception; damage below the rows goes unseen.
+    The pixels are bit-identical to those of Pillow decoding the whole image at the same scale, and errors are Pillow's; damage
+    below the rows is not noticed.
     """
     reduction = scale.reduction
     height = header.height
     assert min(height, header.width) >= reduction, "nothing would be left"
-    # Whole rows of blocks, and one pixel row more than asked for: halved chroma is smoothed with that of the row below.
+    # Whole rows of blocks, and one more pixel row, because subsampled chroma is interpolated with the row below.
     enough = -(-(rows + 1) // header.mcu_height) * header.mcu_height
     if header.one_scan and enough < height:
         height = enough
@@ -207,16 +207,16 @@ def decode_rows(
     return _by_pillow(content, scale)
 
 
-# What libjpeg says of the rows a rewritten height leaves over, and says first: no other fault was met before the last row.
+# libjpeg's message about the rows below a rewritten height. It reports the first fault only, so there was no other one.
 _LEFT_OVER = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
 
 
 def _into(pixels: NDArray[np.uint8], content: bytes, library: ModuleType, scale: JpegScale) -> bool:
-    """Decode into `pixels` by simplejpeg; False where it complains of anything, which is then for Pillow to judge.
+    """Decode into `pixels` by simplejpeg; False on any complaint, so that Pillow decides.
 
-    Always strict: with strict=False it passes over fatal faults as well and returns whatever the memory held.
+    Always strict: with strict=False it ignores fatal faults too, and returns uninitialised memory.
     """
-    height, width = pixels.shape[:2] if scale.reduction > 1 else (0, 0)  # as the least size, which chooses the scale
+    height, width = pixels.shape[:2] if scale.reduction > 1 else (0, 0)  # the minimum size, which selects the scale
     try:
         found = library.decode_jpeg_header(content, min_height=height, min_width=width)
         if found[:2] != pixels.shape[:2]:

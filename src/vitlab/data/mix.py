@@ -1,6 +1,6 @@
-"""Mixing the images and targets of a batch: mixup and cutmix. Pure functions of (batch, targets, rng).
+"""Mixup and CutMix of the images and targets of a batch. Pure functions of (batch, targets, rng).
 
-A batch is uint8 or float; its targets are soft, [B, K], and each row keeps its sum.
+A batch is uint8 or float; its targets are soft, [B, K]; the sum of each row is kept.
 Axes: B batch, H height, W width, C channels, K classes.
 """
 
@@ -23,7 +23,7 @@ Mixed = tuple[torch.Tensor, torch.Tensor]
 def mix(
     images: torch.Tensor, targets_BK: torch.Tensor, rng: np.random.Generator, config: Augment, *, layout: Layout = "BHWC"
 ) -> Mixed:
-    """What `config.mixup` and `config.cutmix` ask for: neither, one, or either of them with equal chance for each batch."""
+    """Apply mixup or CutMix as `config` says; if both are on, each batch takes one of them with equal probability."""
     either = config.mixup > 0 and config.cutmix > 0
     if rng.random() < 0.5 if either else config.mixup > 0:
         return mixup(images, targets_BK, rng, config.mixup)
@@ -33,9 +33,9 @@ def mix(
 
 
 def mixup(images: torch.Tensor, targets_BK: torch.Tensor, rng: np.random.Generator, alpha: float) -> Mixed:
-    """Every image blended with its partner, one weight from Beta(alpha, alpha) for the whole batch.
+    """Blend every image with its partner, with one weight from Beta(alpha, alpha) for the whole batch.
 
-    The larger share stays with the image itself, as in the official code; uint8 is rounded back to uint8.
+    The image itself has the larger weight, as in the official code; uint8 is rounded back to uint8.
     """
     _check(images, targets_BK, alpha)
     weight = rng.beta(alpha, alpha)
@@ -47,10 +47,10 @@ def mixup(images: torch.Tensor, targets_BK: torch.Tensor, rng: np.random.Generat
 def cutmix(
     images: torch.Tensor, targets_BK: torch.Tensor, rng: np.random.Generator, alpha: float, *, layout: Layout = "BHWC"
 ) -> Mixed:
-    """One box, the same for the whole batch, pasted from its partner; targets weighed by the area that is left.
+    """Paste one box, the same for the whole batch, from each image's partner; targets are weighted by area.
 
-    The box has the image's aspect and a share 1 - Beta(alpha, alpha) of its area, around a centre drawn evenly, cut off at
-    the border ("CutMix", Yun et al., 2019, eq. 2); the weight is counted after the cut.
+    The box has the image's aspect ratio and a fraction 1 - Beta(alpha, alpha) of its area, around a uniformly random centre,
+    clipped at the border ("CutMix", Yun et al., 2019, eq. 2); the weight is that of the clipped box.
     """
     _check(images, targets_BK, alpha)
     height_axis, width_axis = layout.index("H"), layout.index("W")
@@ -68,16 +68,16 @@ def cutmix(
 
 
 def partners(rows: torch.Tensor) -> torch.Tensor:
-    """For each row its partner: of two neighbours the other one, and for a last row without one the row before it.
+    """The partner of each row: rows 0 and 1 are partners, 2 and 3, ...; a last odd row takes the row before it.
 
-    So the even number of rows that a rank has of a batch is mixed as it would be within the whole batch.
+    So a rank with an even number of rows mixes them as the whole batch would.
     """
     other_B = torch.arange(len(rows), device=rows.device) ^ 1
     return rows[torch.where(other_B < len(rows), other_B, max(len(rows) - 2, 0))]
 
 
 def one_hot(labels_B: torch.Tensor, classes: int) -> torch.Tensor:
-    """Class numbers as float targets, [B, K]; DataError where a label is not below `classes`."""
+    """Labels as float targets, [B, K]; DataError if a label is not below `classes`."""
     if labels_B.numel() and not 0 <= int(labels_B.min()) <= int(labels_B.max()) < classes:
         raise DataError(f"labels run from {int(labels_B.min())} to {int(labels_B.max())}, but there are {classes} classes")
     return F.one_hot(labels_B.long(), classes).float()

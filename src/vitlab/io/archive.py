@@ -1,4 +1,4 @@
-"""Unpacking a downloaded archive: every member written by hand into a new folder, or nothing left behind."""
+"""Safe unpacking of downloaded archives (zip, tar, tar.gz, tar.bz2) and of single .gz files."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ _CHUNK = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extracted:
-    """What came out: the number of files and their bytes."""
+    """The number of unpacked files and their bytes."""
 
     files: int
     bytes: int
 
 
 def extract(archive: Path, target: Path, limits: ArchiveLimits | None = None) -> Extracted:
-    """Unpack a zip, tar, tar.gz or tar.bz2 archive, known by its content, into the new folder `target`.
+    """Unpack a zip, tar, tar.gz or tar.bz2 archive, recognised by its content, into the new folder `target`.
 
-    Only ordinary files and their folders are written, with the modes of new files. A name that leads out, a link, a device, a
-    file given twice, a damaged member or a limit that is met refuses the whole archive: `target` then does not exist.
+    Only regular files and folders are written, with default modes. A name that leads out of the folder, a link, a device, a
+    duplicate file, a damaged member or an exceeded limit refuses the whole archive; `target` then does not exist.
     """
     limits = limits or ArchiveLimits()
     if not archive.is_file():
         raise DataError(f"{archive} does not exist")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(f"{target} exists already", hint="remove it, or unpack to another place")
+        raise DataError(f"{target} exists already", hint="remove it, or choose another folder")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.parent / f".{target.name}.partial-{secrets.token_hex(8)}"
         partial.mkdir()
     except OSError as error:
-        raise DataError(f"{target} cannot be made: {error.strerror}") from error
+        raise DataError(f"{target} cannot be created: {error.strerror}") from error
     try:
         done = _write_all(_files(archive, limits), partial, archive, limits)
         partial.replace(target)
@@ -62,7 +62,7 @@ def extract(archive: Path, target: Path, limits: ArchiveLimits | None = None) ->
 
 
 def _write_all(files: Iterable[tuple[str, Iterator[bytes]]], folder: Path, archive: Path, limits: ArchiveLimits) -> Extracted:
-    """Write each file below `folder`, counting what is really written, whatever the archive promised."""
+    """Write each file below `folder`, counting the bytes that are really written."""
     count = written = 0
     for name, chunks in files:
         file = folder / name
@@ -70,7 +70,7 @@ def _write_all(files: Iterable[tuple[str, Iterator[bytes]]], folder: Path, archi
             file.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-            raise DataError(f"{archive} is refused: it holds {printable(name)} twice, or as file and folder") from error
+            raise DataError(f"{archive} is refused: it holds {printable(name)} twice, or as a file and a folder") from error
         with os.fdopen(handle, "wb") as out:
             for chunk in chunks:
                 written += len(chunk)
@@ -99,7 +99,7 @@ def _files(archive: Path, limits: ArchiveLimits) -> Iterator[tuple[str, Iterator
         elif head[257:262] == b"ustar" or archive.suffix == ".tar":
             yield from _tar_files(FileStream(file.fileno()), archive, limits)
         else:
-            raise DataError(f"{archive} is no zip, tar, tar.gz or tar.bz2 archive")
+            raise DataError(f"{archive} is not a zip, tar, tar.gz or tar.bz2 archive")
 
 
 def _zip_files(archive: Path, limits: ArchiveLimits) -> Iterator[tuple[str, Iterator[bytes]]]:
@@ -129,7 +129,7 @@ def _chunks(stream: TarStream, size: int) -> Iterator[bytes]:
 
 
 class _UnpackedStream:
-    """A compressed file as it is unpacked, watched for content out of all proportion."""
+    """A compressed file as a decompressed stream, limited in its compression ratio."""
 
     def __init__(self, file: gzip.GzipFile | bz2.BZ2File, archive: Path, limits: ArchiveLimits) -> None:
         self._file = file
@@ -149,21 +149,19 @@ class _UnpackedStream:
         return data
 
     def advance(self, offset: int) -> None:
-        """Read on to a later offset."""
+        """Skip to a later offset."""
         while self.position < offset and self.read(min(offset - self.position, _CHUNK)):
             pass
 
 
-# A compressed file that is read here and there, unpacked once into the user's cache folder.
-#
-# Nothing can be read from the middle of a gzip stream. So it is unpacked to disk a little at a time, its checksum verified, and
-# what comes out is kept until the compressed file changes. It may be removed at any time, and is then made again.
-
-_LIMITS = ArchiveLimits(ratio=MOST_INFLATED)  # constant labels shrink as far as deflate goes
+_LIMITS = ArchiveLimits(ratio=MOST_INFLATED)  # constant labels compress as far as deflate can
 
 
 def unpacked(path: Path, limits: ArchiveLimits = _LIMITS) -> Path:
-    """Where the content of `path`, a `.gz` file, lies unpacked: made on the first call, or after the file has changed."""
+    """The path of the unpacked content of a `.gz` file in the cache folder, unpacked on the first call or after a change.
+
+    A gzip stream cannot be read from the middle. The unpacked file may be deleted at any time.
+    """
     status = path.stat()
     place = blake2b(os.fsencode(path.absolute()), digest_size=16).hexdigest()
     version = blake2b(repr(stamp_of(status)[:2]).encode(), digest_size=8).hexdigest()
@@ -175,7 +173,7 @@ def unpacked(path: Path, limits: ArchiveLimits = _LIMITS) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for former in folder.iterdir():
-            former.unlink()  # of a file that has changed since, or of work that was killed
+            former.unlink()  # of an older version, or of a killed process
         handle, partial = tempfile.mkstemp(dir=folder, prefix=".partial-")
     except OSError as error:
         raise DataError(
@@ -190,7 +188,7 @@ def unpacked(path: Path, limits: ArchiveLimits = _LIMITS) -> Path:
             raise DataError(f"{printable(str(path))} cannot be unpacked: {error.strerror or error}") from error
         free = shutil.disk_usage(folder).free
         raise DataError(
-            f"no room to unpack {printable(path.name)} into {printable(str(folder))}: {free:,} bytes are free",
+            f"the disk is too full to unpack {printable(path.name)} into {printable(str(folder))}: {free:,} bytes are free",
             hint=f"set XDG_CACHE_HOME to a larger disk, {by_hand}",
         ) from error
     finally:
@@ -199,7 +197,7 @@ def unpacked(path: Path, limits: ArchiveLimits = _LIMITS) -> Path:
 
 
 def _copy(path: Path, size: int, out: int, limits: ArchiveLimits) -> None:
-    """Unpack into an open file, counting what really comes out."""
+    """Unpack into an open file, counting the bytes."""
     done = 0
     with gzip.open(path) as packed:
         while True:

@@ -1,4 +1,4 @@
-"""Arrays that took long to make, kept in the user's cache folder until what they were made from changes."""
+"""A cache of arrays in the user's cache folder, valid until the file they were made from changes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Arrays = dict[str, NDArray[np.generic]]
 
 
 def cache_folder() -> Path:
-    """Where this user's programs keep what they can make again: $XDG_CACHE_HOME/vitlab, else ~/.cache/vitlab."""
+    """The cache folder: $XDG_CACHE_HOME/vitlab, else ~/.cache/vitlab."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitlab"
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int]:
-    """What changes when a file does: its bytes, and the times (ns) of its last change of content and of any change."""
+    """What changes when a file changes: its size, and the times (ns) of the last change of content and of any change."""
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def settled(stamp: tuple[int, int, int]) -> bool:
-    """Whether a file was last changed long enough ago (2 s) that a later change must show in its times."""
+    """Whether a file was last changed long enough ago (2 s) that another change would change its times."""
     return time.time_ns() - max(stamp[1:]) > 2_000_000_000
 
 
 def recall(kind: str, path: Path) -> Arrays | None:
-    """The arrays remembered about `path`, or None where there are none or they are damaged."""
+    """The cached arrays about `path`, or None if there are none or they are damaged."""
     try:
-        with _file(kind, path).open("rb") as file:  # numpy leaves it open where it is damaged
+        with _file(kind, path).open("rb") as file:  # numpy does not close a damaged file
             stored = np.load(file, allow_pickle=False)
             return {name: stored[name] for name in stored.files} if isinstance(stored, NpzFile) else None
     except (OSError, ValueError, EOFError, KeyError, BadZipFile):
@@ -42,9 +42,9 @@ def recall(kind: str, path: Path) -> Arrays | None:
 
 
 def remember(kind: str, path: Path, arrays: Arrays) -> None:
-    """Keep arrays about `path` for the next time, whole or not at all.
+    """Cache arrays about `path`, atomically.
 
-    Where the cache cannot be written (a full disk, a home without permission) the work is done again the next time.
+    If the cache cannot be written (a full disk, no permission), nothing is cached and the work is done again next time.
     """
     file = _file(kind, path)
     try:

@@ -1,4 +1,4 @@
-"""The hash of an image's content: what splits, duplicates and fingerprints go by, the same in every container."""
+"""Hashes of image contents, for splits, duplicates and fingerprints; the same in every container."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Digests = NDArray[np.uint8]
 """(images, 16)"""
 
 WORTH_REMEMBERING = 64 * 2**20
-"""Bytes of content from which digests are kept for the next time; fewer are hashed again in a tenth of a second."""
+"""Bytes of content above which digests are cached; less is hashed again in a tenth of a second."""
 
 _CHUNK = 64
 
 
 def digest(content: Content) -> bytes:
-    """16 bytes of BLAKE2b: of an encoded file its bytes, of pixels their shape and values."""
+    """16 bytes of BLAKE2b: of a file's bytes, or of the shape and values of pixels."""
     if isinstance(content, bytes):
         return blake2b(content, digest_size=DIGEST_BYTES).digest()
     made = blake2b(repr(content.shape).encode(), digest_size=DIGEST_BYTES)
@@ -35,7 +35,7 @@ def digest(content: Content) -> bytes:
 
 
 def digest_all(read: Callable[[int], Content], rows: NDArray[np.int64]) -> Digests:
-    """The digest of each row's content, (len(rows), 16), read and hashed by a few threads at once."""
+    """The digest of each row's content, (len(rows), 16), computed by a few threads."""
     chunks = [rows[start : start + _CHUNK].tolist() for start in range(0, len(rows), _CHUNK)]
 
     def hashed(chunk: list[int]) -> bytes:
@@ -44,7 +44,7 @@ def digest_all(read: Callable[[int], Content], rows: NDArray[np.int64]) -> Diges
     if len(chunks) <= 1:
         joined = b"".join(map(hashed, chunks))
     else:
-        # Hashing and reading release the interpreter's lock, and a cold disk answers several questions sooner than one.
+        # Hashing and reading release the interpreter's lock, and a disk serves several requests faster than one.
         with ThreadPoolExecutor(max_workers=min(8, (os.cpu_count() or 1) + 2)) as pool:
             joined = b"".join(pool.map(hashed, chunks))
     return np.frombuffer(joined, np.uint8).reshape(len(rows), DIGEST_BYTES)
@@ -58,7 +58,7 @@ def remembered_digests(
     stamp: tuple[int, int, int],
     sizes: NDArray[np.int64],
 ) -> Digests:
-    """The digests of an archive's members, kept until its stamp changes; `sizes` are those of all its members, in bytes."""
+    """The digests of an archive's members, cached until its stamp changes; `sizes` are those of all members, in bytes."""
     if int(sizes[rows].sum()) < WORTH_REMEMBERING:
         return digest_all(read, rows)
     now = np.array(stamp, np.int64)
@@ -80,6 +80,6 @@ def remembered_digests(
 
 
 def as_numbers(digests: Digests) -> NDArray[np.float64]:
-    """Each digest as a number in [0, 1), uniform: its first 53 bits."""
+    """Each digest as a uniform number in [0, 1): its first 53 bits."""
     heads = np.ascontiguousarray(digests[:, :8]).view(">u8")[:, 0].astype(np.uint64)
     return (heads >> np.uint64(11)).astype(np.float64) / 2.0**53

@@ -1,4 +1,4 @@
-"""Many names in little memory, and names as they may be shown."""
+"""Lists of names in little memory; `printable` names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Names", "printable"]
 
 
 class Names:
-    """An unchanging list of names in two buffers: a million of them pickle, fork and load at once.
+    """An immutable list of names in two buffers: a million of them are pickled, forked and loaded at once.
 
-    A list of str would be copied page by page into every worker, because reading a str writes its reference count.
-    Names are as the file system gives them, undecodable bytes included.
+    A list of str would be copied into every forked worker, because reading a str changes its reference count.
+    Names are those of the file system, including undecodable bytes.
     """
 
     __slots__ = ("_blob", "_ends")
@@ -29,15 +29,15 @@ class Names:
 
     @classmethod
     def from_buffers(cls, blob: bytes, ends: NDArray[np.int64]) -> Names:
-        """The names whose `buffers` these are; ValueError where they cannot be."""
+        """The names of these `buffers`; ValueError if they are inconsistent."""
         if ends.ndim != 1 or len(ends) == 0 or ends[0] != 0 or ends[-1] != len(blob) or np.any(np.diff(ends) < 0):
-            raise ValueError("these buffers hold no names")
+            raise ValueError("these buffers do not hold names")
         names = cls(())
         names._blob, names._ends = blob, ends
         return names
 
     def buffers(self) -> tuple[bytes, NDArray[np.int64]]:
-        """All letters end to end, and where each name ends, from 0."""
+        """All characters end to end, and where each name ends, starting with 0."""
         return self._blob, self._ends
 
     def __len__(self) -> int:

@@ -257,7 +257,7 @@ PAPER_SETS: tuple[PublicSet, ...] = (
 )
 
 
-# The catalogue, second page: the sets of VTAB that the first page does not have.
+# The other datasets of VTAB.
 
 _SVHN = "http://ufldl.stanford.edu/housenumbers/"
 _SUN = "https://vision.princeton.edu/projects/2010/SUN/"
@@ -560,21 +560,18 @@ VTAB_SETS: tuple[PublicSet, ...] = (
 )
 
 
-# The public data sets of the paper and of VTAB: where they are, what they hold, and how they are read once fetched.
-#
-# Sizes and SHA-256 sums are those that TensorFlow Datasets publishes for the same addresses; where the publisher has a sum of
-# its own (Zenodo, CaltechDATA, ImageNet) it is said. A file without a known sum is marked so and never given one by guess:
-# `fetch` then records the sum it sees, and holds later downloads to it.
+# Sizes and SHA-256 sums are those that TensorFlow Datasets publishes for the same addresses, or the publisher's own (Zenodo,
+# CaltechDATA, ImageNet), which `said_by` names. For a file without a known sum, `fetch` records the sum of the first download.
 
 SETS: tuple[PublicSet, ...] = (*PAPER_SETS, *VTAB_SETS)
 
 
 def find_set(name: str) -> PublicSet:
-    """The set of this name; DataError with what was meant where there is none."""
+    """The dataset of this name; DataError with a suggestion if there is none."""
     known = {entry.name: entry for entry in SETS}
     if name not in known:
         raise DataError(
-            f"the catalogue has no set called {name!r}",
+            f"the catalog has no dataset called {name!r}",
             hint=did_you_mean(name, list(known)) or "vitlab data list shows them all",
         )
     return known[name]
