@@ -13,8 +13,8 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from tests.conftest import real_data
+from tests.data.containers import as_csv, as_folder, as_zip
 from tests.data.images import encode, jpeg, scene, with_orientation
-from tests.data.piles import as_csv, as_folder, as_zip
 from vitlab.config.data import SplitRule
 from vitlab.data.quality.check import Duplicates, Report
 from vitlab.data.quality.check import check_dataset as check

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.piles import as_tar, as_zip
+from tests.data.containers import as_tar, as_zip
 from tests.data.web_server import Served, plain_set, serving
 from vitlab.data.catalog.download import Patience
 from vitlab.data.catalog.fetch import FLOWERS, fetch

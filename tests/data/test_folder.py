@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.piles import as_folder, as_tar, as_zip, pile
+from tests.data.containers import as_folder, as_tar, as_zip, pile
 from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.folder import DiskContents, open_folder, open_unlabelled

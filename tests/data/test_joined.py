@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.piles import as_folder, as_zip, pile
+from tests.data.containers import as_folder, as_zip, pile
 from vitlab.config.data import LoaderConfig, SplitRule
 from vitlab.data.batch import Pipeline
 from vitlab.data.dataset import ImageDataset, RawSample, SoftLabels

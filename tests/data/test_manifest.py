@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.piles import as_folder, as_zip
+from tests.data.containers import as_folder, as_zip
 from vitlab.config.data import Split
 from vitlab.data.dataset import ImageDataset, LabelTable
 from vitlab.data.opening import open_dataset

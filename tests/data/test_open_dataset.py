@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from tests.data.containers import as_folder
 from tests.data.images import encode
-from tests.data.piles import as_folder
 from vitlab.config.data import SplitRule, SyntheticConfig
 from vitlab.data.dataset import Sample
 from vitlab.data.opening import open_dataset

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests import processes
+from tests.data.containers import as_csv, as_folder
 from tests.data.images import encode, jpeg, scene, with_orientation
-from tests.data.piles import as_csv, as_folder
 from vitlab.config.data import PackConfig
 from vitlab.data import pack as repack
 from vitlab.data.dataset import Dataset

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.piles import as_folder, as_tar, as_tar_of_members, member, pile
+from tests.data.containers import as_folder, as_tar, as_tar_of_members, member, pile
 from vitlab.config.data import SplitRule
 from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.piles import as_csv, as_folder, as_tar, as_zip, pile
+from tests.data.containers import as_csv, as_folder, as_tar, as_zip, pile
 from vitlab.config.data import Split, SplitRule
 from vitlab.data.dataset import ImageDataset, LabelTable
 from vitlab.data.opening import open_dataset

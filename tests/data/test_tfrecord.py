@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.piles import as_folder, as_tar
+from tests.data.containers import as_folder, as_tar
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.tfrecord import has_dmlab, open_dmlab
 from vitlab.data.split import TEST, TRAIN, VAL

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.piles import as_folder
+from tests.data.containers import as_folder
 from vitlab.data.decode import decode
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.retinopathy import encoded_fundus, open_retinopathy

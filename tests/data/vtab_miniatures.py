@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.data.piles import as_folder
+from tests.data.containers import as_folder
 
 
 def sprites(path: Path, *, count: int = 40, most: int = 1, packed: bool = True) -> NDArray[np.uint8]:

@@ -176,7 +176,7 @@ def test_a_disk_that_is_full_is_said_with_bytes_and_leaves_nothing(tmp_path: Pat
     code = f"""
         import resource
         from pathlib import Path
-        from tests.data.test_decode_once import made
+        from tests.data.test_decoded_cache import made
         from vitlab.errors import DataError
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.piles import as_tar, as_tar_of_members, as_zip, member, pile
+from tests.data.containers import as_tar, as_tar_of_members, as_zip, member, pile
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.archive import extract
 from vitlab.io.archive_limits import ArchiveLimits

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import real_data
-from tests.data.piles import as_zip, pile
+from tests.data.containers import as_zip, pile
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.recognise import open_zip
 from vitlab.errors import DataError

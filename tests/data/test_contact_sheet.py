@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFont
 
+from tests.data.containers import as_csv, as_folder
 from tests.data.images import jpeg, scene
-from tests.data.piles import as_csv, as_folder
 from vitlab.data.opening import open_dataset
 from vitlab.data.quality.contact_sheet import choose, wrapped, write_sheet
 from vitlab.errors import ConfigError, DataError

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests import processes
-from tests.data.piles import as_csv, as_folder, as_tar, as_zip, pile
+from tests.data.containers import as_csv, as_folder, as_tar, as_zip, pile
 from tests.data.test_classic_files import cifar10, mnist, svhn
 from vitlab.config.data import Split, SplitRule, SyntheticConfig
 from vitlab.data.dataset import Dataset, RawSample
