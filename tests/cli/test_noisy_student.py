@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.piles import as_folder
+from tests.data.containers import as_folder
 from tests.studies.test_noisy_student import KINDS, patch
 from vitlab.cli.main import main
 

@@ -42,7 +42,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_worker_and_no_shared_memory(tmp_path: 
     assert out == ""
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("stopped at step")
-    assert len([line for line in err.splitlines() if "interrupted" in line]) == 1
+    assert len([line for line in err.splitlines() if "stopped at step" in line]) == 1
     eventually(lambda: not any(map(is_running, workers)))
     eventually(lambda: shared_memory() <= before)  # what others have there comes and goes
     assert last(tmp_path / "out").progress.step >= 1

@@ -1,4 +1,4 @@
-"""The quickstart from its command to its report, with a budget that learns nothing; stopped half way, it goes on."""
+"""The quickstart from its command to its report, with a budget that learns nothing; stopped half way, it resumes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests import processes
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 RUNS = {"letters"} | {
-    f"{begun}-{what}" for begun in ("pretrained", "random") for what in ("all", *(f"10-labels-{n}" for n in range(3)))
+    f"{begun}-{what}" for begun in ("pretrained", "scratch") for what in ("all", *(f"10-labels-{n}" for n in range(3)))
 }
 
 
@@ -21,14 +21,14 @@ def command(warm: Path, out: Path, *words: str) -> list[str | Path]:
     return [warm / "vitlab", "quickstart", "--budget", "tiny", "--out", out, *words]
 
 
-def test_it_makes_every_run_a_table_and_a_report_and_goes_on_where_it_was_stopped(warm: Path, tmp_path: Path) -> None:
+def test_it_finishes_every_run_writes_a_report_and_resumes_after_a_stop(warm: Path, tmp_path: Path) -> None:
     out = tmp_path / "quick"
     with processes.started(command(warm, out)) as began:
         processes.eventually(lambda: any(out.glob("*/result.json")), began)
         began.send_signal(signal.SIGTERM)
         _, said = began.communicate(timeout=processes.LIMIT)
     assert began.returncode == 143, said
-    assert "the same command goes on" in said
+    assert "run the same command to resume" in said
     done = {path.parent.name: path.stat().st_mtime_ns for path in out.glob("*/result.json")}
     assert done
     assert not (out / "report.html").exists()

@@ -34,7 +34,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, ob
 
 def kill_after(out: Path, checkpoint: int, warm: Path) -> None:
     """Start the training in a process of its own, and kill it once it has that checkpoint."""
-    words = [warm / "vitlab", *TRAIN, *OFTEN, "--out", out]
+    words: list[str | Path] = [warm / "vitlab", *TRAIN, *OFTEN, "--out", out]
     with processes.started(words) as process:
         processes.eventually(lambda: max(RunDirectory(out).steps(), default=0) >= checkpoint, process)
         process.kill()

@@ -148,7 +148,7 @@ def test_a_run_without_labels_is_told_without_accuracy(tmp_path: Path) -> None:
 def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TrainingError, match="not a run folder"):
         write_report(tmp_path)
-    assert main(["report", str(tmp_path / "nowhere")]) == 1
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
     assert "no file or folder" in capsys.readouterr().err
 
 
