@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from vitlab.config.data import Preprocess, takes_one_size
 from vitlab.config.model import ModelConfig

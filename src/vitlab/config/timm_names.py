@@ -15,7 +15,6 @@ from typing import NamedTuple
 from vitlab.config.convnext import CONVNEXTS, ConvNeXtConfig
 from vitlab.config.efficientnet import SCALES, EfficientNetConfig, efficientnet
 from vitlab.config.model import ModelConfig
-from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.resnet import RESNETS, ResNetConfig
 from vitlab.config.swin import SWINS, SwinConfig
 from vitlab.config.vit import PROFILES, SIZES, STEMS, Gelu, Pool, Position, Size, ViTConfig
@@ -434,5 +433,5 @@ def shape_of(config: ModelConfig) -> Shape:
             return Shape(
                 None, ("efficientnet", config.stages, config.stem_width, config.head_width, config.squeeze, config.padding)
             )
-        case RecurrentConfig():
-            return Shape(None, ("recurrent", config))
+        case _:  # a family that timm does not have
+            return Shape(None, (config.family, config))

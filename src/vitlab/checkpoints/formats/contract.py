@@ -116,19 +116,18 @@ class Expressible:
     without_qkv_bias: bool = False
 
 
-_ELSEWHERE = {  # by kind of model
+_ELSEWHERE = {  # by family; others have the native format only
     "vit": "jax-npz, big-vision, timm, huggingface, torchvision or native",
     "resnet": "bit-npz, timm or native",
     "swin": "swin, timm or native",
     "convnext": "convnext, timm or native",
     "efficientnet": "timm or native",
-    "recurrent": "native alone",
 }
 
 
 def not_of(format_name: str, holds: str, config: ModelConfig) -> CheckpointError:
     """That a format is for another family of models, and which formats are for this one."""
-    hint = f"{config.title} can be written as {_ELSEWHERE[config.family]}"
+    hint = f"{config.title} can be written as {_ELSEWHERE.get(config.family, 'native only')}"
     return CheckpointError(f"{format_name} holds {holds}, and this is {config.title}", hint=hint)
 
 

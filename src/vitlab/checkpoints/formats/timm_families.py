@@ -14,12 +14,11 @@ from vitlab.checkpoints.formats.efficientnet import efficientnet_config, efficie
 from vitlab.checkpoints.formats.infer import making, numerics_of
 from vitlab.checkpoints.formats.sidecar import Sidecar, number, size, text, within
 from vitlab.checkpoints.formats.swin_layout import swin_config, swin_rows, without_computed
-from vitlab.checkpoints.formats.timm_sidecar import OtherConfig, image_size_of, refuse_unseen
+from vitlab.checkpoints.formats.timm_sidecar import image_size_of, refuse_unseen
 from vitlab.checkpoints.table import Row
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.efficientnet import EfficientNetConfig, Padding
 from vitlab.config.model import ModelConfig
-from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.swin import SwinConfig
 from vitlab.config.vit import PROFILES
 
@@ -32,7 +31,7 @@ EPS: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {((3, 4, 30, 3), (38
 class Found:
     """A model in a file: its config, its weights, and notes of what was guessed."""
 
-    config: OtherConfig
+    config: ModelConfig
     tensors: Tensors
     notes: tuple[str, ...] = ()
 
@@ -78,7 +77,7 @@ def find_other_family(tensors: Tensors, told: Told, stated: ModelConfig | None, 
     return Found(config=net, tensors=tensors, notes=tuple(notes))
 
 
-def family_rows(config: OtherConfig, tensors: Tensors | None = None) -> Iterator[Row]:
+def family_rows(config: ModelConfig, tensors: Tensors | None = None) -> Iterator[Row]:
     """The rows of a model under timm's names; `tensors` are those of the file to read, which may have other spellings."""
     match config:
         case SwinConfig():
@@ -88,11 +87,11 @@ def family_rows(config: OtherConfig, tensors: Tensors | None = None) -> Iterator
             return convnext_rows(config, names or convnext_layout.TIMM)
         case EfficientNetConfig():
             return efficientnet_rows(config)
-        case RecurrentConfig():
+        case _:
             raise not_of("timm", "ViTs, ResNets, Swins, ConvNeXts and EfficientNets", config)
 
 
-def family_notes(config: OtherConfig) -> list[str]:
+def family_notes(config: ModelConfig) -> list[str]:
     """In what timm computes another model than this one."""
     match config:
         case SwinConfig():

@@ -13,20 +13,17 @@ from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Interpolation, Preprocess, Resize
 from vitlab.config.efficientnet import SCALES, EfficientNetConfig
 from vitlab.config.model import ModelConfig
-from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.serialize import Json, to_json
 from vitlab.config.swin import SwinConfig
 from vitlab.config.vit import Gelu, Pool, ViTConfig
 from vitlab.errors import CheckpointError
 
-OtherConfig = SwinConfig | ConvNeXtConfig | EfficientNetConfig | RecurrentConfig  # the families besides ViT and BiT ResNet
-
 CLASSIFIERS = {"swin": "head.fc", "convnext": "head.fc", "efficientnet": "classifier"}
 FIRST = {"swin": "patch_embed.proj", "convnext": "stem.0", "efficientnet": "conv_stem"}
 
 
-def architecture_of(config: OtherConfig) -> str | None:
+def architecture_of(config: ModelConfig) -> str | None:
     """A name under which timm builds a model whose shape can be given by arguments, or None."""
     match config:
         case SwinConfig():
@@ -41,11 +38,11 @@ def architecture_of(config: OtherConfig) -> str | None:
             prefix = "tf_" if config.padding == "same" else ""
             usual = config.norm_eps == (1e-3 if config.padding == "same" else 1e-5) and config.squeeze == 0.25
             return f"{prefix}efficientnet_{size.lower()}" if size in SCALES and usual else None
-        case RecurrentConfig():
+        case _:
             return None
 
 
-def arguments_of(config: OtherConfig) -> dict[str, Json]:
+def arguments_of(config: ModelConfig) -> dict[str, Json]:
     """The arguments that make timm's model of that name this one."""
     match config:
         case SwinConfig():
