@@ -145,7 +145,7 @@ def test_a_student_that_learns_from_its_teacher_alone_approaches_it(distill: Dis
     run = augmenting(without_noise(small_run(steps=60)), mixup=0.0)
     taught = training(
         run,
-        distill=Distill(teacher=str(teacher), distill=distill, share=1.0),
+        distill=Distill(teacher=str(teacher), distill=distill, weight=1.0),
         optimizer=Optimizer(lr=3e-3),
         average=Average(),
         save_every=0,
@@ -158,7 +158,7 @@ def test_a_student_that_learns_from_its_teacher_alone_approaches_it(distill: Dis
 
 def test_the_distillation_token_learns_from_the_teacher_alone(teacher: Path, tmp_path: Path) -> None:
     """With all weight on the teacher, the head that learns from labels does not change."""
-    run = training(VARIANTS["teacher's token"](six(), str(teacher)), distill=Distill(teacher=str(teacher), share=1.0))
+    run = training(VARIANTS["teacher's token"](six(), str(teacher)), distill=Distill(teacher=str(teacher), weight=1.0))
     run = training(run, optimizer=Optimizer(lr=1e-3), average=Average())
     moved = changed(run, tmp_path / "run")
     assert {"distill_head.weight", "distill_token"} <= moved
