@@ -1,4 +1,4 @@
-"""Tests of data keep what they remember to themselves."""
+"""Tests of data use a cache folder of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small piles of images in every container, for tests of sources: what is in an image does not matter to them."""
+"""Small datasets in every container, for tests of readers, which do not look into the images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small images to feed the image gate: smooth enough for JPEG, lopsided enough that every turn of them differs."""
+"""Small images for tests of decoding: smooth enough for JPEG, and different in every orientation."""
 
 from __future__ import annotations
 

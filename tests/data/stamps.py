@@ -1,4 +1,4 @@
-"""Sources and views for the loader's tests, in a module of their own so that worker processes can import them and nothing else.
+"""Datasets and transforms for tests of the loader, in a module of their own, which worker processes import.
 
 A stamp is a tiny image that tells which image it was made from, and with which randomness.
 """

@@ -1,4 +1,4 @@
-"""Distortions: what each operation must keep, and that magnitudes mean what the table says."""
+"""Augmentation: what each operation keeps, and that magnitudes mean what the table says."""
 
 from __future__ import annotations
 

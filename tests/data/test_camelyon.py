@@ -50,7 +50,7 @@ def pack(folder: Path) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("chunks", [None, (4, 6, 6, 3)])
-def test_patches_labels_and_parts_are_read(camelyon: Path, packed: bool, chunks: tuple[int, ...] | None) -> None:
+def test_patches_labels_and_splits_are_read(camelyon: Path, packed: bool, chunks: tuple[int, ...] | None) -> None:
     written(camelyon / f"{STEM}_valid_x.h5", "x", patches("valid", 5), chunks=chunks, compression="gzip" if chunks else None)
     if packed:
         pack(camelyon)

@@ -1,4 +1,4 @@
-"""The catalogue: every set said completely, no number made up, every spelling one that is read."""
+"""The catalog: every dataset is described completely, and every spelling is one that a reader takes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_set_is_found_by_its_name(entry: PublicSet) -> None:
 
 
 @pytest.mark.parametrize(("name", "meant"), [("cifar", "cifar10"), ("flowers", "flowers102"), ("fashion_mnist", "fashion-mnist")])
-def test_a_near_miss_is_told_what_was_meant(name: str, meant: str) -> None:
+def test_a_near_miss_is_reported_what_was_meant(name: str, meant: str) -> None:
     with pytest.raises(DataError, match="no dataset called") as caught:
         find_set(name)
     assert meant in str(caught.value.hint)

@@ -1,4 +1,4 @@
-"""The report of a data set: every planted fault found, by name, and nothing found where nothing is wrong."""
+"""Quality checks: every planted fault is found and named, and nothing is found in sound data."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_broken_image_is_named_with_its_reason(tmp_path: Path) -> None:
     assert found["empty.png"].image.label == "class-1"
 
 
-def test_identical_files_within_a_part_are_found(tmp_path: Path) -> None:
+def test_identical_files_within_a_split_are_found(tmp_path: Path) -> None:
     files = images()
     files["train/class-0/copy.jpg"] = files["train/class-0/copy again.jpg"] = files["train/class-0/1.jpg"]
     report = check(str(as_folder(tmp_path, files)))
@@ -75,7 +75,7 @@ def test_identical_files_within_a_part_are_found(tmp_path: Path) -> None:
     assert names_of(group, tmp_path) == {"train/class-0/1.jpg", "train/class-0/copy.jpg", "train/class-0/copy again.jpg"}
 
 
-def test_a_image_in_two_parts_is_a_leak_with_both_names_and_labels(tmp_path: Path) -> None:
+def test_a_image_in_two_splits_is_a_leak_with_both_names_and_labels(tmp_path: Path) -> None:
     files = images()
     files["test/class-1/leaked.jpg"] = files["train/class-1/2.jpg"]
     report = check(str(as_folder(tmp_path, files)))
@@ -118,7 +118,7 @@ def altered(content: bytes, how: str) -> bytes:
 @pytest.mark.parametrize(
     "how", ["recompressed", "smaller", "larger", "brighter", "flatter", "grey", "mirrored", "narrower", "cropped"]
 )
-def test_an_altered_copy_in_another_part_is_found(tmp_path: Path, how: str) -> None:
+def test_an_altered_copy_in_another_split_is_found(tmp_path: Path, how: str) -> None:
     files = images(side=64)
     files["test/class-0/altered.jpg"] = altered(files["train/class-0/3.jpg"], how)
     report = check(str(as_folder(tmp_path, files)))
@@ -253,14 +253,14 @@ def test_classes_without_a_image_are_found_in_a_list(tmp_path: Path) -> None:
     assert {entry.label: entry.splits for entry in report.classes}["dog"] == {"train": 4, "test": 0}
 
 
-def test_data_without_parts_is_checked_in_the_parts_training_would_make(tmp_path: Path) -> None:
+def test_data_without_splits_is_checked_in_the_splits_training_would_make(tmp_path: Path) -> None:
     files = {f"{label}/{number}.jpg": jpeg(scene(seed=100 * ord(label) + number)) for label in "ab" for number in range(20)}
     report = check(str(as_folder(tmp_path, files)), rule=SplitRule(val=0.25, test=0.25))
     assert set(report.splits) == {"train", "val", "test"}
     assert sum(report.splits.values()) == 40
 
 
-def test_a_class_too_small_for_parts_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_class_too_small_for_splits_is_no_obstacle(tmp_path: Path) -> None:
     files = {f"{label}/0.jpg": jpeg(scene(seed=ord(label))) for label in "abc"}
     report = check(str(as_folder(tmp_path, files)))
     assert report.splits == {}
@@ -295,7 +295,7 @@ def test_data_without_a_name_is_an_error_and_not_the_folder_one_is_in() -> None:
         check("")
 
 
-def test_progress_is_told_up_to_the_last_image(tmp_path: Path) -> None:
+def test_progress_is_reported_up_to_the_last_image(tmp_path: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
     check(str(as_folder(tmp_path, images())), progress=lambda *step: told.append(step))
     assert [done for what, done, _ in told if what == "checking images"] == list(range(1, 17))

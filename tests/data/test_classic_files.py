@@ -1,4 +1,4 @@
-"""MNIST's, CIFAR's and SVHN's own files: the pixels that were written, their parts, and refusals before anything is allocated."""
+"""MNIST's, CIFAR's and SVHN's own files: their pixels and splits, and refusals before anything is allocated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contact sheets: equally many images of each class, in the order of classes, labels within their cells, whole files only."""
+"""Contact sheets: equally many images of each class, in the order of classes, with labels inside their cells."""
 
 from __future__ import annotations
 

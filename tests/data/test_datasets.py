@@ -1,4 +1,4 @@
-"""One spelling opens every kind of data; every source is what the protocol says, in every process."""
+"""open_dataset opens every format; every dataset keeps the protocol, in every process."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Dataset:
     return open_dataset(EVERY_KIND[request.param](tmp_path), split="all")
 
 
-def test_every_source_keeps_the_protocol(dataset: Dataset) -> None:
+def test_every_dataset_keeps_the_protocol(dataset: Dataset) -> None:
     assert isinstance(dataset.labels, tuple)
     assert dataset.multi_label is False
     assert len(dataset) > 3
@@ -98,7 +98,7 @@ def test_every_source_keeps_the_protocol(dataset: Dataset) -> None:
             dataset.label(outside)
 
 
-def test_every_source_is_the_same_after_a_journey_to_another_process(dataset: Dataset) -> None:
+def test_every_dataset_is_the_same_after_a_journey_to_another_process(dataset: Dataset) -> None:
     dataset.read(0)  # opens its files, which do not travel
     again = pickle.loads(pickle.dumps(dataset))
     assert again.fingerprint() == dataset.fingerprint()
@@ -111,7 +111,7 @@ def in_another_process(dataset: Dataset, index: int, answer: multiprocessing.Que
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_source_read_here_and_in_a_child_gives_the_same(tmp_path: Path, method: str) -> None:
+def test_a_dataset_read_here_and_in_a_child_gives_the_same(tmp_path: Path, method: str) -> None:
     context: Any = multiprocessing.get_context(method)
     dataset = open_dataset(as_zip(tmp_path / "it.zip", pile()), split="all")
     here = dataset.read(7)
@@ -123,7 +123,7 @@ def test_a_source_read_here_and_in_a_child_gives_the_same(tmp_path: Path, method
     assert child.exitcode == 0
 
 
-def test_two_openings_give_the_same_source(tmp_path: Path) -> None:
+def test_two_openings_give_the_same_dataset(tmp_path: Path) -> None:
     for kind, make in EVERY_KIND.items():
         root = tmp_path / kind
         root.mkdir()
@@ -197,7 +197,7 @@ def test_a_column_of_labels_for_data_without_columns_is_refused(tmp_path: Path) 
             open_dataset(spec, label_column="x")
 
 
-def test_parts_of_the_synthetic_set_share_classes_and_no_image() -> None:
+def test_splits_of_the_synthetic_set_share_classes_and_no_image() -> None:
     config = SyntheticConfig(classes=5, samples_per_class=20)
     rule = SplitRule(val=0.1, test=0.2)
     splits: list[Split] = ["train", "val", "test", "train+val", "all"]

@@ -1,4 +1,4 @@
-"""The image gate: every mode gives 8-bit pixels or a DataError that names the file; nothing else comes out."""
+"""Decoding: every image gives 8-bit pixels or a DataError that names the file."""
 
 from __future__ import annotations
 

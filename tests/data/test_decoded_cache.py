@@ -1,4 +1,4 @@
-"""Images decoded once: the same batches with and without, whole files or none, and a choice that is said."""
+"""The cache of decoded images: the same batches with and without it, complete files or none, and a note."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def full_disk(dataset: Dataset, decoder: Decode, file: IO[bytes], *, key: str, t
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_auto_goes_on_without_a_file_it_cannot_write_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_continues_without_a_file_it_cannot_write_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "_MOST_MEMORY", 0)
     monkeypatch.setattr(keeping, "write_decoded", full_disk)
     loader = made("auto", tmp_path)
@@ -279,7 +279,7 @@ def test_kept_pixels_cannot_be_written_to(tmp_path: Path) -> None:
         content[0] = 0
 
 
-def test_a_kept_source_travels_as_its_place_and_closes_what_it_opened() -> None:
+def test_a_kept_dataset_travels_as_its_place_and_closes_what_it_opened() -> None:
     with nameless_file() as file:
         write_decoded(SOURCE, decode, file, key="k", threads=1)
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208

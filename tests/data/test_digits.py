@@ -34,7 +34,7 @@ def test_pixels_and_labels_are_scikit_learns_own() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_parts_share_no_image_and_hold_every_class_alike(rule: HoldOut) -> None:
+def test_the_splits_share_no_image_and_hold_every_class_alike(rule: HoldOut) -> None:
     whole = open_digits(hold_out=rule)
     parts = {name: take_split(whole, name, SplitRule(), where="digits") for name in ("train", "val", "test")}
     assert sum(map(len, parts.values())) == 1797
@@ -55,7 +55,7 @@ def test_held_out_writers_are_those_of_the_last_forms() -> None:
     np.testing.assert_array_equal(whole.table.codes[test[:30]], np.tile(np.arange(10), 3))
 
 
-def test_the_parts_are_the_same_every_time_and_whichever_order_the_images_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_splits_are_the_same_every_time_and_whichever_order_the_images_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = open_digits(), pickle.loads(pickle.dumps(open_digits()))
     np.testing.assert_array_equal(first.splits, second.splits)
     assert first.fingerprint() == second.fingerprint()

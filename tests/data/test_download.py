@@ -1,4 +1,4 @@
-"""A download: whole and verified under its name, or nothing there and a reason told."""
+"""A download is complete and verified, or there is no file and a reason."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_arrives_is_what_was_served(tmp_path: Path) -> None:
     assert left_in(tmp_path / "new") == {"file.bin"}
 
 
-def test_progress_is_told_from_nothing_to_all_of_it(tmp_path: Path) -> None:
+def test_progress_is_reported_from_nothing_to_all_of_it(tmp_path: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
     with serving(Served(CONTENT)) as server:
         download(remote(server.address), tmp_path / "file.bin", progress=lambda *step: told.append(step))
@@ -122,7 +122,7 @@ def test_a_body_longer_than_it_should_be_is_refused(tmp_path: Path) -> None:
     assert "file.bin" not in left_in(tmp_path)
 
 
-def test_another_size_than_the_catalogues_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
+def test_another_size_than_the_catalogs_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
     with serving(Served(b"<html>moved</html>")) as server, pytest.raises(DataError, match="offers 18 bytes instead of"):
         download(remote(server.address), tmp_path / "file.bin", patience=HASTY)
     assert left_in(tmp_path) == set()
@@ -136,7 +136,7 @@ def test_a_server_without_ranges_is_asked_for_all_of_it_again(tmp_path: Path) ->
     assert len(server.asked) == 2
 
 
-def test_a_later_call_goes_on_with_what_an_earlier_one_left(tmp_path: Path) -> None:
+def test_a_later_call_continues_with_what_an_earlier_one_left(tmp_path: Path) -> None:
     with serving(Served(CONTENT, cut=500_000, bad_answers=1)) as server:
         with pytest.raises(DataError):
             download(remote(server.address), tmp_path / "file.bin", patience=ONCE)
@@ -218,7 +218,7 @@ def test_the_next_address_is_asked_where_the_first_has_nothing(tmp_path: Path) -
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
-def test_a_machine_without_a_network_is_told_so_and_what_to_do(tmp_path: Path) -> None:
+def test_a_machine_without_a_network_is_reported_so_and_what_to_do(tmp_path: Path) -> None:
     with serving(Served(CONTENT)) as server:
         closed = server.address  # nobody listens there once the block has ended
     with pytest.raises(DataError, match="offline") as caught:

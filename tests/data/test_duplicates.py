@@ -1,4 +1,4 @@
-"""Near duplicates: found by bands of bits as by comparing all with all, and strangers left alone."""
+"""Near duplicates: bands of bits find what comparing all pairs finds, and different images are not reported."""
 
 from __future__ import annotations
 

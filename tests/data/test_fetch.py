@@ -1,4 +1,4 @@
-"""Fetching a set: its files verified, unpacked and listed, so that what the catalogue says reads it does read it."""
+"""Fetching a dataset: its files are verified, unpacked and listed, and the catalog's spelling opens it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def parts_of(data: str) -> dict[str, Counter[str]]:
     return found
 
 
-def test_pets_are_read_in_the_official_parts_and_order_of_classes(tmp_path: Path) -> None:
+def test_pets_are_read_in_the_official_splits_and_order_of_classes(tmp_path: Path) -> None:
     cats = {f"images/Abyssinian_{number}.jpg": b"cat %d" % number for number in range(1, 41)}
     dogs = {f"images/beagle_{number}.jpg": b"dog %d" % number for number in range(1, 41)}
     bombays = {f"images/Bombay_{number}.jpg": b"bombay %d" % number for number in range(1, 41)}
@@ -83,7 +83,7 @@ def mat_file(arrays: Mapping[str, Sequence[int]]) -> bytes:
     return out
 
 
-def test_flowers_are_read_in_the_official_parts_with_their_names(tmp_path: Path) -> None:
+def test_flowers_are_read_in_the_official_splits_with_their_names(tmp_path: Path) -> None:
     labels = [1 + number % 102 for number in range(408)]
     given = tmp_path / "given"
     given.mkdir()

@@ -1,4 +1,4 @@
-"""Class folders: what is in them, in which order, and every way they can be wrong, said at once."""
+"""Class folders: their images in order, and one error with everything that is wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitlab.data.readers.recognise import open_zip
 from vitlab.errors import DataError
 
 
-def test_a_source_gives_each_file_its_bytes_name_and_folder_in_the_order_of_class_and_path(tmp_path: Path) -> None:
+def test_a_dataset_gives_each_file_its_bytes_name_and_folder_in_the_order_of_class_and_path(tmp_path: Path) -> None:
     files = {"b/2.png": b"two", "b/10.JPG": b"ten", "b/deep/er/1.webp": b"one", "a/x.jpeg": b"x", "é/y.gif": b"y"}
     dataset = open_folder(as_folder(tmp_path, files))
     assert dataset.labels == ("a", "b", "é")
@@ -134,7 +134,7 @@ def test_images_without_class_folders_are_refused_and_can_be_had_without_labels(
     assert (dataset.labels, len(dataset), dataset.read(1).label) == ((), 2, None)
 
 
-def test_classes_missing_in_a_part_are_all_listed(tmp_path: Path) -> None:
+def test_classes_missing_in_a_split_are_all_listed(tmp_path: Path) -> None:
     files = {"train/a/1.jpg": b"", "train/b/1.jpg": b"", "train/c/1.jpg": b"", "val/a/1.jpg": b"", "val/d/1.jpg": b""}
     message = refusal(as_folder(tmp_path, files))
     for missing in ("val/b", "val/c", "train/d"):
@@ -248,21 +248,21 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     assert open_folder(as_folder(tmp_path, files)).labels == ("bus", "car", "train")
 
 
-def test_a_folder_beside_the_parts_that_holds_images_is_refused(tmp_path: Path) -> None:
+def test_a_folder_beside_the_splits_that_holds_images_is_refused(tmp_path: Path) -> None:
     files = pile(start="train/") | pile(start="val/") | {"extra/1.jpg": b""}
     assert "extra: is beside train, which looks like a split" in refusal(as_folder(tmp_path, files))
 
 
-def test_a_folder_beside_the_parts_without_images_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_beside_the_splits_without_images_is_left_alone(tmp_path: Path) -> None:
     files = pile(start="train/") | pile(start="val/") | {"annotations/list.xml": b"", "LICENSE": b""}
     assert len(open_dataset(as_folder(tmp_path, files), split="all")) == 120
 
 
-def test_two_folders_that_say_the_same_part_are_refused(tmp_path: Path) -> None:
+def test_two_folders_that_say_the_same_split_are_refused(tmp_path: Path) -> None:
     assert "both mean val" in refusal(as_folder(tmp_path, pile(start="val/") | pile(start="valid/")))
 
 
-def test_parts_that_hold_no_class_folders_are_refused_as_classes(tmp_path: Path) -> None:
+def test_splits_that_hold_no_class_folders_are_refused_as_classes(tmp_path: Path) -> None:
     assert "outside any class folder" in refusal(as_folder(tmp_path, {"train/1.jpg": b"", "val/2.jpg": b""}))
 
 
@@ -275,7 +275,7 @@ def test_test_images_may_have_no_classes(tmp_path: Path) -> None:
     assert "its images have no labels" in test.notes[0]
 
 
-def test_images_without_labels_keep_declared_parts(tmp_path: Path) -> None:
+def test_images_without_labels_keep_declared_splits(tmp_path: Path) -> None:
     files = {f"train/{number}.jpg": b"%d" % number for number in range(5)} | {"val/deep/1.jpg": b"v"}
     folder = as_folder(tmp_path, files)
     assert len(open_dataset(f"images:{folder}", split="train")) == 5

@@ -1,4 +1,4 @@
-"""btgraham-300: photographs of the eye made comparable, whatever camera took them."""
+"""btgraham-300: photographs of the eye are normalised, whatever camera took them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several sources as one, with labels of their own or soft ones, and what a training batch then holds."""
+"""Joined datasets, with their own or soft labels, and the training batches of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def written(tmp_path: Path) -> Path:
     return path
 
 
-def test_images_and_labels_of_all_sources_come_one_after_the_other(written: Path) -> None:
+def test_images_and_labels_of_all_datasets_come_one_after_the_other(written: Path) -> None:
     dataset = pickle.loads(pickle.dumps(open_dataset(f"joined:{written}", split="train", rule=WHOLE)))
     assert len(dataset) == 2 * 9 + 3
     assert dataset.labels == CLASSES
@@ -65,7 +65,7 @@ def test_soft_labels_go_along_when_images_are_taken_and_change_the_fingerprint(w
     assert hard.fingerprint() != dataset.fingerprint()
 
 
-def test_hard_labels_make_an_ordinary_source(written: Path, tmp_path: Path) -> None:
+def test_hard_labels_make_an_ordinary_dataset(written: Path, tmp_path: Path) -> None:
     web = entry(f"images:{tmp_path / 'web'}")
     labels = SoftLabels(codes_NK=SOFT.codes_NK[:, :1], probabilities_NK=np.ones((3, 1), np.float32))
     write_joined(written, CLASSES, [(entry(str(tmp_path / "known.zip")), None), (web, Taken(rows=np.arange(3), labels=labels))])
@@ -82,7 +82,7 @@ def test_classes_are_matched_by_name(written: Path, tmp_path: Path) -> None:
         open_joined(written)
 
 
-def test_a_source_that_has_other_images_since_is_refused(written: Path, tmp_path: Path) -> None:
+def test_a_dataset_that_has_other_images_since_is_refused(written: Path, tmp_path: Path) -> None:
     as_folder(tmp_path / "web", {"some/2b.jpg": b"new"})
     with pytest.raises(DataError, match="other images than when"):
         open_joined(written)

@@ -1,4 +1,4 @@
-"""JPEG decoded only as far as needed gives the bits of the whole; both decoders give the same bits and the same refusals."""
+"""Partial decoding of a JPEG gives the bits of the whole; both decoders give the same bits and the same errors."""
 
 from __future__ import annotations
 

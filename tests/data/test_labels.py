@@ -1,4 +1,4 @@
-"""Whether data and model mean the same by a label; if not, it is refused with what differs."""
+"""Labels of data and model are compared; differences are refused and named."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_classes_the_model_does_not_know_are_refused_by_name(reorder: bool) -> N
         align_labels((*NAMES, "yak"), NAMES, reorder=reorder)
 
 
-def test_a_part_of_the_classes_is_taken_only_where_that_is_meant() -> None:
+def test_a_split_of_the_classes_is_taken_only_where_that_is_meant() -> None:
     with pytest.raises(DataError, match=r"2 of the model's 7 classes; it does not have ant"):
         align_labels(("cat", "bee"), NAMES)
     assert align_labels(("cat", "bee"), NAMES, reorder=True) == (2, 1)

@@ -1,4 +1,4 @@
-"""The loader: the same bits for any number of workers, resume point and rank, and nothing lost or counted twice."""
+"""The loader: the same bits for any number of workers, resume point and rank; nothing is lost or counted twice."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_repeats_and_weights_too_are_the_same_with_workers(kind: WorkerKind) -> 
     )
 
 
-def test_a_source_that_makes_many_images_at_once_gives_those_it_makes_one_by_one() -> None:
+def test_a_dataset_that_makes_many_images_at_once_gives_those_it_makes_one_by_one() -> None:
     whole = SyntheticDataset(SyntheticConfig(classes=5, samples_per_class=6, image_size=(16, 16), channels=3))
     pipeline = Pipeline(transform=as_it_is, shape=(16, 16, 3))
     for train in (True, False):
@@ -111,7 +111,7 @@ def test_a_source_that_makes_many_images_at_once_gives_those_it_makes_one_by_one
 
 @given(count=st.integers(1, 40), batch=st.integers(1, 16), skipped=st.integers(0, 12), seed=st.integers(0, 2**64 - 1))
 @settings(max_examples=50, deadline=None)
-def test_a_stream_resumed_anywhere_goes_on_as_if_never_stopped(count: int, batch: int, skipped: int, seed: int) -> None:
+def test_a_stream_resumed_anywhere_continues_as_if_never_stopped(count: int, batch: int, skipped: int, seed: int) -> None:
     made = loader(Stamps(count=count), replace(CONFIG, batch_size=batch, seed=seed))
     whole = taken(made, skipped + 3)
     position = whole[skipped - 1].position if skipped else 0
@@ -187,7 +187,7 @@ def test_every_epoch_shows_every_image_once_although_batches_straddle_epochs() -
     assert len({tuple(epoch) for epoch in epochs.tolist()}) == 8
 
 
-def test_a_batch_may_be_larger_than_the_source() -> None:
+def test_a_batch_may_be_larger_than_the_dataset() -> None:
     batch = taken(loader(Stamps(count=3)), 1)[0]
     assert np.bincount(batch.index_B).tolist() == [3, 3, 2] or sorted(np.bincount(batch.index_B)) == [2, 3, 3]
     assert taken(loader(Stamps(count=3)), 2)[1].epoch == 2
@@ -352,7 +352,7 @@ def test_when_nothing_can_be_read_training_ends_rather_than_searching_for_ever(w
 
 
 @pytest.mark.parametrize(("workers", "kind"), POOLS)
-def test_a_mistake_in_the_view_is_no_corrupt_image_and_names_the_one_that_shows_it(workers: int, kind: WorkerKind) -> None:
+def test_a_mistake_in_the_transform_is_no_corrupt_image_and_names_the_one_that_shows_it(workers: int, kind: WorkerKind) -> None:
     config = replace(skipping(), workers=workers, worker_kind=kind)
     with pytest.raises(DataError, match=r"stamp-5.png: ZeroDivisionError: division by zero in the view") as caught:
         list(loader(Stamps(count=20), config, view=MistakeAt(5), train=False))
@@ -362,19 +362,19 @@ def test_a_mistake_in_the_view_is_no_corrupt_image_and_names_the_one_that_shows_
 # Wrong use
 
 
-def test_a_view_of_another_shape_than_promised_is_refused() -> None:
+def test_a_transform_of_another_shape_than_promised_is_refused() -> None:
     made = Loader(Stamps(count=8), Pipeline(transform=stamp, shape=(4, 4, 2)), config=CONFIG, train=True)
     with pytest.raises(DataError, match="the transform returned 2x4x2 of uint8, but the pipeline's shape is 4x4x2"):
         next(made.batches())
 
 
-def test_a_view_of_another_type_than_uint8_is_refused() -> None:
+def test_a_transform_of_another_type_than_uint8_is_refused() -> None:
     made = loader(Stamps(count=8), view=lambda sample, rng: stamp(sample, rng).astype(np.float32))
     with pytest.raises(DataError, match="of float32"):
         next(made.batches())
 
 
-def test_an_empty_source_is_refused() -> None:
+def test_an_empty_dataset_is_refused() -> None:
     with pytest.raises(DataError, match="no images"):
         loader(Stamps(count=0))
 
@@ -396,7 +396,7 @@ def test_a_training_loader_has_no_length() -> None:
         len(loader(Stamps(count=20)))
 
 
-def test_a_view_that_cannot_be_sent_to_a_process_is_refused_with_a_way_out() -> None:
+def test_a_transform_that_cannot_be_sent_to_a_process_is_refused_with_a_way_out() -> None:
     with pytest.raises(ConfigError, match="cannot be pickled") as caught:
         loader(Stamps(count=20), replace(CONFIG, workers=1), view=lambda sample, rng: plain(sample, rng)).batches()
     assert "worker_kind=thread" in (caught.value.hint or "")
@@ -432,10 +432,10 @@ def test_a_setting_that_makes_no_sense_is_refused_by_name(field: str, value: obj
         replace(CONFIG, **{field: value})  # type: ignore[arg-type]
 
 
-def test_a_slow_view_is_not_taken_for_one_that_hangs() -> None:
+def test_a_slow_transform_is_not_taken_for_one_that_hangs() -> None:
     config = replace(CONFIG, workers=1, timeout=2.0)
     assert len(taken(loader(Stamps(count=37), config, view=Slow(0.3)), 1)[0]) == 8  # 2.4 s in all, 0.3 s an image
 
 
-def test_the_decoder_of_the_stamps_is_what_the_view_uses() -> None:
+def test_the_decoder_of_the_stamps_is_what_the_transform_uses() -> None:
     assert decode(Stamps(count=3).read(2)).ravel().tolist() == [2, 0, 0, 0, 0, 0, 0, 0]

@@ -1,4 +1,4 @@
-"""The loader on real JPEG images, with the training view that training uses."""
+"""The loader on real JPEG images, with the transform of training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of images: what CSV and JSON lines say is what the source has, and every bad row is in one error."""
+"""Manifests: the dataset has what CSV and JSON Lines say, and one error names every bad row."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_folder_with_a_list_in_it_and_a_zip_of_it_are_that_list(tmp_path: Path
     assert all(len(dataset) == 3 for dataset in datasets)
 
 
-def test_parts_are_those_of_the_column(tmp_path: Path) -> None:
+def test_splits_are_those_of_the_column(tmp_path: Path) -> None:
     text = "path,label,split\n" + "".join(
         f"images/{number}.jpg,{'ab'[number % 2]},{part}\n"
         for number, part in enumerate(["train", "Train", "valid", "dev", "test", "testing"])
@@ -139,7 +139,7 @@ def test_a_list_of_classes_beside_it_gives_their_order(
         ("list.jsonl", lines([["dog", "cat"], [], "dog"], column="label")),
     ],
 )
-def test_several_labels_make_a_multi_label_source(tmp_path: Path, name: str, text: str) -> None:
+def test_several_labels_make_a_multi_label_dataset(tmp_path: Path, name: str, text: str) -> None:
     dataset = opened(written(tmp_path, text, name))
     assert (dataset.labels, dataset.multi_label) == (("cat", "dog"), True)
     assert labels_of(dataset) == [(0, 1), (), (1,)]
@@ -159,7 +159,7 @@ def test_a_list_without_labels_has_images_without_labels(tmp_path: Path) -> None
     assert labels_of(opened(written(tmp_path, "path\nimages/0.jpg\nimages/1.jpg\n"))) == [None, None]
 
 
-def test_rows_of_the_test_part_may_lack_a_label_and_others_may_not(tmp_path: Path) -> None:
+def test_rows_of_the_test_split_may_lack_a_label_and_others_may_not(tmp_path: Path) -> None:
     text = "path,label,split\nimages/0.jpg,a,train\nimages/1.jpg,b,train\nimages/2.jpg,,test\n"
     assert labels_of(opened(written(tmp_path / "a", text), split="test")) == [None]
     with pytest.raises(DataError, match=r"1 fault: line 4 \(images/2.jpg\): no label"):

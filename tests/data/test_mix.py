@@ -1,4 +1,4 @@
-"""Mixing keeps what must be kept: sums of targets, images' pixels outside the box, and shares that match the pixels."""
+"""Mixing keeps the sums of targets and the pixels outside the box, and its weights match the pixels."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_cutmix_weighs_targets_by_the_pixels_that_are_left(layout: Layout) -> No
 
 
 @pytest.mark.parametrize("function", [mixup, cutmix])
-def test_an_even_part_of_a_batch_is_mixed_as_within_the_whole(function: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
+def test_an_even_split_of_a_batch_is_mixed_as_within_the_whole(function: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
     images, targets_BK = batch(8)
     whole, whole_BK = function(images, targets_BK, rng_of(5, 0, 0), 0.7)
     part, part_BK = function(images[2:6], targets_BK[2:6], rng_of(5, 0, 0), 0.7)

@@ -1,4 +1,4 @@
-"""Packs of images in one .npz: what was saved is what is read, mapped and not copied; lies are refused before allocation."""
+"""Datasets in one .npz: what was saved is read, mapped and not copied; false headers are refused before allocation."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_pixels_of_a_pack_stay_at_home_when_it_is_pickled(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("names", [("{}_images", "{}_labels"), ("x_{}", "y_{}")])
-def test_packs_with_arrays_by_part_have_these_parts(tmp_path: Path, names: tuple[str, str]) -> None:
+def test_packs_with_arrays_by_split_have_these_splits(tmp_path: Path, names: tuple[str, str]) -> None:
     arrays: dict[str, Any] = {}
     parts: list[Split] = ["train", "val", "test"]
     for number, part in enumerate(parts):
@@ -108,14 +108,14 @@ def test_the_same_values_in_another_shape_are_other_images(tmp_path: Path) -> No
     assert len(set(prints)) == 3
 
 
-def test_a_table_of_zeros_and_ones_makes_a_multi_label_source(tmp_path: Path) -> None:
+def test_a_table_of_zeros_and_ones_makes_a_multi_label_dataset(tmp_path: Path) -> None:
     labels = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]])
     dataset = opened(saved(tmp_path / "it.npz", {"images": np.zeros((3, 4, 4), np.uint8), "labels": labels}))
     assert (dataset.labels, dataset.multi_label) == (("0", "1", "2"), True)
     assert labels_of(dataset) == [(0, 2), (), (1,)]
 
 
-def test_parts_can_be_named(tmp_path: Path) -> None:
+def test_splits_can_be_named(tmp_path: Path) -> None:
     path = saved(tmp_path / "it.npz", pack(train=None, split=np.array(["train"] * 10 + ["val"] * 15 + ["test"] * 5)))
     assert [len(opened(path, split)) for split in ("train", "val", "test")] == [10, 15, 5]
     undeclared = saved(tmp_path / "other.npz", pack(train=None))
@@ -270,7 +270,7 @@ def test_weights_are_no_pack(tmp_path: Path) -> None:
 
 
 @pytest.mark.data
-def test_cifar10_as_jpeg_has_its_official_parts() -> None:
+def test_cifar10_as_jpeg_has_its_official_splits() -> None:
     path = real_data() / "cifar10_jpeg.npz"
     train, test = open_dataset(path, split="train+val"), open_dataset(path, split="test")
     assert (len(train), len(test)) == (50_000, 10_000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -34,6 +34,7 @@ def test_torchs_data_loader_takes_a_dataset_as_it_is(tmp_path: Path) -> None:
     assert [len(batch.label) for batch in batches] == [4, 4, 2]
     batch: Any = batches[1]
     assert type(batch) is Sample
+    batch = cast(Any, batch)  # default_collate keeps the named tuple, of tensors
     assert batch.image.shape == (4, 6, 8, 3)
     assert batch.image.dtype == torch.uint8
     assert batch.image[:, 0, 0, 0].tolist() == [14, 110, 111, 112]

@@ -1,4 +1,4 @@
-"""Packing: what is read from the shards is what was read from the source, and the same bytes come out each time."""
+"""Packing: shards hold what the dataset holds, and packing again gives the same bytes."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_a_broken_image_stops_the_pack_or_is_left_out_and_named(tmp_path: Path) 
     assert len(open_dataset(tmp_path / "others", split="all")) == 18
 
 
-def test_a_pack_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_that_was_stopped_continues_and_ends_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = as_folder(tmp_path / "images", images())
     pack(str(folder), tmp_path / "straight", config=SMALL)
     total = len(shards_of(tmp_path / "straight"))
@@ -308,7 +308,7 @@ def test_a_pack_that_was_harmed_is_not_taken_for_whole(tmp_path: Path, harm: str
         pack(str(folder), tmp_path / "shards", config=SMALL)
 
 
-def test_a_full_disk_leaves_complete_shards_only_and_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_complete_shards_only_and_is_resumed_from(tmp_path: Path) -> None:
     folder = as_folder(
         tmp_path / "images", {f"{label}/{number}.png": encode(_noise(number), "PNG") for label in "ab" for number in range(6)}
     )

@@ -1,4 +1,4 @@
-"""Parquet as the Hugging Face hub stores it: rows, class names and parts as they were written."""
+"""Parquet as on the Hugging Face hub: rows, class names and splits are read as they were written."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_rows_come_with_their_bytes_labels_and_class_names_in_any_order(tmp_path
     assert len(pickle.dumps(dataset)) < 10_000
 
 
-def test_files_named_after_parts_are_these_parts(tmp_path: Path) -> None:
+def test_files_named_after_splits_are_these_splits(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name, first, count in (
         ("train-00000-of-00002", 0, 20),
@@ -80,7 +80,7 @@ def test_files_named_after_parts_are_these_parts(tmp_path: Path) -> None:
     assert len(opened(f"parquet:{tmp_path}/data/train-*.parquet")) == 40
 
 
-def test_without_parts_in_the_names_images_are_divided_by_content(tmp_path: Path) -> None:
+def test_without_splits_in_the_names_images_are_divided_by_content(tmp_path: Path) -> None:
     pq.write_table(table(300), tmp_path / "it.parquet", row_group_size=50)
     parts = [opened(tmp_path / "it.parquet", split) for split in ("train", "val", "test")]
     assert sum(map(len, parts)) == 300

@@ -154,7 +154,7 @@ def test_the_longer_side_is_rounded_and_the_crop_is_floored() -> None:
     assert fitted_size(5000, 1, (64, 64)) == (64, 1)
 
 
-def test_the_result_may_be_written_to_and_leaves_its_source_alone() -> None:
+def test_the_result_may_be_written_to_and_leaves_its_dataset_alone() -> None:
     for resize in RESIZES:
         image_HWC = scene(224, 224)
         before_HWC = image_HWC.copy()

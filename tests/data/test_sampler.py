@@ -1,4 +1,4 @@
-"""The order of images: a permutation every epoch, the same from anywhere, shared without loss."""
+"""Samplers: a permutation every epoch, the same from any position, shared by ranks without loss."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_range_of_the_stream_is_its_positions_one_by_one(length: int, seed: in
 
 
 @given(length=lengths, seed=seeds, repeats=st.integers(1, 5))
-def test_repeats_stand_side_by_side_and_are_told_apart(length: int, seed: int, repeats: int) -> None:
+def test_repeats_stand_side_by_side_and_are_reported_apart(length: int, seed: int, repeats: int) -> None:
     order = RandomSampler(length=length, seed=seed, repeats=repeats)
     picks = order.picks(0, order.epoch_length)
     assert picks.index_B.reshape(length, repeats).tolist() == [
@@ -138,7 +138,7 @@ def test_a_draw_never_falls_past_the_last_image_even_when_weights_end_in_zero() 
     assert set(weighted([3.0, 1.0, 0.0, 0.0]).picks(0, 5000).index_B.tolist()) == {0, 1}
 
 
-def test_weighted_showings_of_one_image_are_told_apart_within_an_epoch() -> None:
+def test_weighted_showings_of_one_image_are_reported_apart_within_an_epoch() -> None:
     picks = weighted([1.0, 100.0, 1.0], repeats=2).picks(0, 600)
     showings = list(zip(picks.epoch_B.tolist(), picks.index_B.tolist(), picks.repeat_B.tolist(), strict=True))
     assert len(set(showings)) == len(showings)

@@ -1,4 +1,4 @@
-"""Tar shards: the same bytes as Python's own reader, in any order, by an index; and nothing in them is ever run."""
+"""Tar shards: the same bytes as Python's own reader, in any order; nothing in them is executed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_ustar_names_in_two_pieces_and_folders_and_dots_are_understood(tmp_path:
     assert [name for _, name in ShardContents([shard_index(path)]).names()] == ["a/1.jpg", long]
 
 
-def test_several_shards_are_one_source_in_their_order(tmp_path: Path) -> None:
+def test_several_shards_are_one_dataset_in_their_order(tmp_path: Path) -> None:
     for shard in range(3):
         as_tar(tmp_path / f"part-{shard}.tar", samples(first=12 * shard))
     for spec in (tmp_path, f"{tmp_path}/part-{{0..2}}.tar", f"{tmp_path}/*.tar", f"shards:{tmp_path}/part-{{0,1,2}}.tar"):
@@ -107,7 +107,7 @@ def test_labels_come_from_cls_before_json_before_txt(tmp_path: Path) -> None:
         opened(as_tar(tmp_path / "none.tar", samples()), label_column="label")
 
 
-def test_several_labels_in_json_make_a_multi_label_source(tmp_path: Path) -> None:
+def test_several_labels_in_json_make_a_multi_label_dataset(tmp_path: Path) -> None:
     cells = [["cat", "dog"], [], ["dog"], "cat"]
     files = {}
     for number, cell in enumerate(cells):
@@ -135,7 +135,7 @@ def test_images_without_labels_have_none(tmp_path: Path) -> None:
     assert (dataset.labels, labels_of(dataset)) == ((), [None] * 12)
 
 
-def test_parts_are_those_the_shards_are_named_after(tmp_path: Path) -> None:
+def test_splits_are_those_the_shards_are_named_after(tmp_path: Path) -> None:
     as_tar(tmp_path / "set-train-000.tar", samples(300))
     as_tar(tmp_path / "set-train-001.tar", samples(300, first=300))
     as_tar(tmp_path / "set-val-000.tar", samples(30, first=600))
@@ -145,7 +145,7 @@ def test_parts_are_those_the_shards_are_named_after(tmp_path: Path) -> None:
         open_dataset(tmp_path)
 
 
-def test_shards_of_class_folders_keep_the_parts_of_their_names(tmp_path: Path) -> None:
+def test_shards_of_class_folders_keep_the_splits_of_their_names(tmp_path: Path) -> None:
     as_tar(tmp_path / "train.tar", pile())
     as_tar(tmp_path / "test.tar", pile(images=4, start="") | {"class-0/new.jpg": b"new"})
     assert len(open_dataset(tmp_path, split="train", rule=SplitRule(val=0))) == 60

@@ -1,4 +1,4 @@
-"""Parts of data: declared ones as they are, others by the hash of each image's content."""
+"""Splits: declared ones as they are, others by the hash of each image's content."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_adding_images_to_a_class_moves_no_other(before: int, added: int) -> Non
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(0, 10_000), min_size=3, max_size=12, unique=True), st.integers(10_001, 20_000))
-def test_in_the_smallest_classes_at_most_one_image_a_part_moves_when_one_is_added(few: list[int], new: int) -> None:
+def test_in_the_smallest_classes_at_most_one_image_a_split_moves_when_one_is_added(few: list[int], new: int) -> None:
     before = parts_of([(0, content) for content in few])
     after = parts_of([(0, content) for content in [*few, new]])[: len(few)]
     for part in (VAL, TEST):
@@ -98,13 +98,13 @@ def test_the_shares_of_many_images_are_those_of_the_rule_in_every_class() -> Non
         assert np.all(np.abs(np.sum(parts == part, axis=1) - count * share) < 5 * deviation)
 
 
-def test_the_part_of_a_image_is_the_side_of_the_threshold_its_hash_is_on() -> None:
+def test_the_split_of_a_image_is_the_side_of_the_threshold_its_hash_is_on() -> None:
     numbers = as_numbers(digests_of(list(range(500))))
     parts = parts_of([(0, number) for number in range(500)])
     assert np.array_equal(parts, np.where(numbers < 0.1, TEST, np.where(numbers < 0.1 + 0.2, VAL, TRAIN)))
 
 
-def test_classes_with_fewer_images_than_parts_are_refused_by_name() -> None:
+def test_classes_with_fewer_images_than_splits_are_refused_by_name() -> None:
     with pytest.raises(DataError, match=r"2 faults: b: has 2 different images, which leaves none for .*; c: has 1 "):
         parts_of([(0, 1), (0, 2), (0, 3), (1, 4), (1, 5), (2, 6), (2, 6)])
 
@@ -119,7 +119,7 @@ def test_shares_that_leave_nothing_are_refused(shares: dict[str, float]) -> None
         SplitRule(**shares)
 
 
-def test_a_folder_a_zip_a_tar_and_a_list_of_the_same_images_have_the_same_parts_and_fingerprints(tmp_path: Path) -> None:
+def test_a_folder_a_zip_a_tar_and_a_list_of_the_same_images_have_the_same_splits_and_fingerprints(tmp_path: Path) -> None:
     files = pile(images=40)
     folder = as_folder(tmp_path / "folder", files)
     rows = [("path", "label"), *((f"folder/{name}", name.split("/")[0]) for name in sorted(files))]
@@ -156,7 +156,7 @@ def test_a_val_that_is_not_declared_is_held_out_of_train_and_never_of_test(tmp_p
 
 
 @pytest.mark.parametrize("name", ["val", "valid", "validation", "VAL", "dev"])
-def test_declared_parts_are_taken_as_they_are_whatever_the_rule(tmp_path: Path, name: str) -> None:
+def test_declared_splits_are_taken_as_they_are_whatever_the_rule(tmp_path: Path, name: str) -> None:
     folder = as_folder(tmp_path, pile(start="train/") | pile(start=f"{name}/", images=3))
     assert len(open_dataset(folder, split="train", rule=SplitRule(val=0.5))) == 60
     assert len(open_dataset(folder, split="val", rule=SplitRule(val=0.5))) == 9
@@ -164,14 +164,14 @@ def test_declared_parts_are_taken_as_they_are_whatever_the_rule(tmp_path: Path, 
         open_dataset(folder, split="test")
 
 
-def test_a_share_of_nothing_makes_no_part(tmp_path: Path) -> None:
+def test_a_fraction_of_nothing_makes_no_part(tmp_path: Path) -> None:
     folder = as_folder(tmp_path, pile())
     assert len(open_dataset(folder, rule=SplitRule(val=0, test=0))) == 60
     with pytest.raises(DataError, match=r"no test split"):
         open_dataset(folder, split="test", rule=SplitRule(test=0))
 
 
-def test_a_part_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
+def test_a_split_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train, val, train\+val, test, all"):
         open_dataset(tmp_path, split="trian")  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The generated set: an image is (class, index) and nothing else."""
+"""Synthetic data: an image depends on (config, class, index) only."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def nearest_neighbour_accuracy(config: SyntheticConfig, *, each: int) -> float:
 
 
 @pytest.mark.parametrize("kind", SINGLE_KINDS)
-def test_classes_are_told_apart_by_pixels_when_samples_vary_little_and_not_when_they_vary_fully(kind: Kind) -> None:
+def test_classes_are_reported_apart_by_pixels_when_samples_vary_little_and_not_when_they_vary_fully(kind: Kind) -> None:
     little = nearest_neighbour_accuracy(SyntheticConfig(kind=kind, classes=50, variety=0.15), each=6)
     fully = nearest_neighbour_accuracy(SyntheticConfig(kind=kind, classes=50), each=6)
     assert little > 0.8  # chance is 0.02
@@ -175,7 +175,7 @@ def test_the_formulas_have_not_changed() -> None:
     assert made == recorded
 
 
-def test_the_source_interleaves_its_classes_and_knows_labels_without_drawing() -> None:
+def test_the_dataset_interleaves_its_classes_and_knows_labels_without_drawing() -> None:
     config = SyntheticConfig(kind="mixed", classes=5, samples_per_class=3, first=10)
     dataset = SyntheticDataset(config)
     as_any_source: Dataset = dataset
@@ -200,7 +200,7 @@ def test_sets_whose_ranges_do_not_meet_share_no_image() -> None:
     assert train.labels == test.labels
 
 
-def test_a_source_survives_pickling_and_tells_itself_by_its_fingerprint() -> None:
+def test_a_dataset_survives_pickling_and_tells_itself_by_its_fingerprint() -> None:
     config = SyntheticConfig(kind="fractals", classes=3, samples_per_class=2)
     dataset = SyntheticDataset(config)
     again = pickle.loads(pickle.dumps(dataset))
@@ -219,7 +219,7 @@ def test_a_source_survives_pickling_and_tells_itself_by_its_fingerprint() -> Non
     assert len(prints | {dataset.fingerprint()}) == len(changes) + 1
 
 
-def test_places_outside_the_source_are_refused() -> None:
+def test_places_outside_the_dataset_are_refused() -> None:
     dataset = SyntheticDataset(SyntheticConfig(classes=3, samples_per_class=2))
     for place in (-1, 6, 10**9):
         with pytest.raises(IndexError):

@@ -1,4 +1,4 @@
-"""TensorFlow's record files without TensorFlow, as DMLab's frames come in them."""
+"""TFRecord files without TensorFlow, and DMLab's frames in them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_record_files_that_are_cut_off_damaged_or_lie_are_refused(tmp_path: Path
             open_dmlab(tmp_path)
 
 
-def test_a_part_without_a_file_is_named(tmp_path: Path) -> None:
+def test_a_split_without_a_file_is_named(tmp_path: Path) -> None:
     dmlab(tmp_path)
     for file in tmp_path.glob("dmlab-validation*"):
         file.unlink()

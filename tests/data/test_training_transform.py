@@ -1,4 +1,4 @@
-"""A training view depends on its bytes, its config and its generator only, and shows what a whole decode would have shown."""
+"""The training transform depends on the file, the config and the generator only, and gives what decoding the whole image gives."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_random_box_reaches_every_place_alike() -> None:
 
 @pytest.mark.parametrize("crop", CROPS)
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_a_view_has_the_size_asked_for_whatever_goes_in(crop: Crop, channels: int) -> None:
+def test_a_transform_has_the_size_asked_for_whatever_goes_in(crop: Crop, channels: int) -> None:
     config = Augment(image_size=(20, 28), resize_to=40, crop=crop)
     for height, width in ((1, 1), (3, 200), (200, 3), (20, 28), (90, 120)):
         for content in (jpeg(scene(height, width)), encode(scene(height, width), "PNG")):
@@ -179,7 +179,9 @@ def test_neither_the_image_nor_numpys_global_generator_is_touched() -> None:
 
 @pytest.mark.parametrize("crop", CROPS)
 @pytest.mark.parametrize("size", [(90, 120), (127, 300), (300, 127), (20, 20)])
-def test_of_images_less_than_twice_the_view_decoded_pixels_give_the_view_of_their_file(size: tuple[int, int], crop: Crop) -> None:
+def test_of_images_less_than_twice_the_transform_decoded_pixels_give_the_transform_of_their_file(
+    size: tuple[int, int], crop: Crop
+) -> None:
     config = Augment(image_size=(64, 64), resize_to=72, crop=crop, randaugment=(2, 9))
     image = scene(*size)
     for content in (jpeg(image), jpeg(image, exif=with_orientation(5)), encode(image, "PNG")):
@@ -209,7 +211,7 @@ def by_hand(content: bytes, config: Augment, index: int) -> Pixels:
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 7])
 @pytest.mark.parametrize(("interpolation", "levels"), [("bilinear", 2), ("bicubic", 2)])
-def test_a_view_of_a_small_image_is_a_whole_decode_cropped_and_resized(
+def test_a_transform_of_a_small_image_is_a_whole_decode_cropped_and_resized(
     interpolation: Interpolation, levels: int, orientation: int
 ) -> None:
     config = Augment(image_size=(96, 128), interpolation=interpolation)
@@ -219,7 +221,7 @@ def test_a_view_of_a_small_image_is_a_whole_decode_cropped_and_resized(
         assert np.abs(view_HWC.astype(int) - by_hand(content, config, index)).max() <= levels
 
 
-def test_a_view_of_a_large_image_shows_the_same_place() -> None:
+def test_a_transform_of_a_large_image_shows_the_same_place() -> None:
     config = Augment(image_size=(40, 48), area=(0.6, 1.0))
     for orientation in (1, 6):
         content = jpeg(scene(500, 600, finest=70), exif=with_orientation(orientation), quality=95)
@@ -233,7 +235,7 @@ def test_a_view_of_a_large_image_shows_the_same_place() -> None:
 
 
 @pytest.mark.data
-def test_on_real_images_a_view_is_exact_and_of_enlarged_ones_close(data_folder: Path) -> None:
+def test_on_real_images_a_transform_is_exact_and_of_enlarged_ones_close(data_folder: Path) -> None:
     config = Augment()
     with zipfile.ZipFile(data_folder / "imagenet_val_1000.zip") as archive:
         names = sorted(name for name in archive.namelist() if name.endswith((".jpg", ".JPEG")))[::40]

@@ -1,4 +1,4 @@
-"""The published files of VTAB's sets, in miniature: what they say is what is read, and what is broken is named."""
+"""The published files of VTAB's datasets, in miniature: they are read correctly, and broken ones are named."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_sprites_are_white_on_black_and_their_factors_are_binned(tmp_path: Path,
     assert len(np.unique(place.digests(), axis=0)) == 40
 
 
-def test_the_pickled_part_of_sprites_is_never_loaded(tmp_path: Path) -> None:
+def test_the_pickled_split_of_sprites_is_never_loaded(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
 
     class Payload:
@@ -210,7 +210,7 @@ def test_the_closest_vehicle_decides(lines: list[str], code: int) -> None:
     assert kitti_class(lines) == code
 
 
-def test_kitti_is_in_the_order_of_its_numbers_without_parts(tmp_path: Path) -> None:
+def test_kitti_is_in_the_order_of_its_numbers_without_splits(tmp_path: Path) -> None:
     kitti(tmp_path)
     dataset = open_kitti(tmp_path)
     assert dataset.table.codes[:8].tolist() == [0, 0, 0, 1, 1, 1, 1, 2]
@@ -219,7 +219,7 @@ def test_kitti_is_in_the_order_of_its_numbers_without_parts(tmp_path: Path) -> N
     assert "drive" in dataset.notes[0]
 
 
-def test_no_drive_is_in_two_parts_where_the_development_kit_says_which_they_are(tmp_path: Path) -> None:
+def test_no_drive_is_in_two_splits_where_the_development_kit_says_which_they_are(tmp_path: Path) -> None:
     kitti(tmp_path, count=60, drives=20)
     dataset = open_kitti(tmp_path)
     drive = np.array([((7 * number) % 60) % 20 for number in range(60)])

@@ -1,4 +1,4 @@
-"""Sets that come as lists of files: Kaggle's retinopathy, and VTAB-1k as it is passed around."""
+"""Datasets that are lists of files: Kaggle's retinopathy and VTAB-1k."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def photograph(name: str) -> bytes:
     return out.getvalue()
 
 
-def test_kaggle_lists_give_levels_and_parts(tmp_path: Path) -> None:
+def test_kaggle_lists_give_levels_and_splits(tmp_path: Path) -> None:
     retinopathy(tmp_path)
     dataset = open_retinopathy(tmp_path)
     assert dataset.table.codes.tolist() == [0, 2, 4, 1, 3]
@@ -86,7 +86,7 @@ def lists(root: Path) -> None:
         (root / f"{name}.txt").write_text("".join(f"{path} {number % 3}\n" for number, path in enumerate(paths)))
 
 
-def test_lists_give_parts_and_classes(tmp_path: Path) -> None:
+def test_lists_give_splits_and_classes(tmp_path: Path) -> None:
     lists(tmp_path)
     dataset = open_lists(tmp_path, classes=3)
     assert dataset.splits.tolist() == [TRAIN] * 4 + [VAL] * 2 + [TEST] * 5

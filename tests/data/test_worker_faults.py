@@ -1,4 +1,4 @@
-"""Workers that die, hang or are interrupted: a clear error at once, no wait, and nothing left behind."""
+"""Workers that die, hang or are interrupted: a clear error at once, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def assert_nothing_left(workers: Sequence[int], memory: set[str]) -> None:
 
 
 @pytest.mark.parametrize("when", ["at the start", "while idle", "in the next batch"])
-def test_a_killed_worker_is_told_of_and_not_waited_for(when: str) -> None:
+def test_a_killed_worker_is_reported_of_and_not_waited_for(when: str) -> None:
     stream = started(replace(CONFIG, timeout=3600.0))  # longer than a test may take
     if when != "at the start":
         next(stream)
@@ -161,7 +161,7 @@ def test_workers_end_when_the_loader_is_closed_or_nobody_holds_it() -> None:
     assert not any(map(is_running, workers))
 
 
-def test_a_worker_that_died_while_it_waited_is_told_of_by_the_next_stream() -> None:
+def test_a_worker_that_died_while_it_waited_is_reported_of_by_the_next_stream() -> None:
     with loader() as made:
         stream = made.batches()
         list(stream)
@@ -171,7 +171,7 @@ def test_a_worker_that_died_while_it_waited_is_told_of_by_the_next_stream() -> N
         assert len(list(made.batches())) == 5  # and the one after that starts afresh
 
 
-def test_the_death_of_the_process_that_forked_the_workers_is_told_of_and_leaves_none() -> None:
+def test_the_death_of_the_process_that_forked_the_workers_is_reported_of_and_leaves_none() -> None:
     stream = started()
     workers = pids(stream)
     assert isinstance(stream.pool, Processes)
@@ -281,7 +281,7 @@ def test_workers_end_when_their_caller_is_killed(checkout: Path, view: str) -> N
     assert_nothing_left(workers, before)
 
 
-def test_what_a_view_prints_is_talk_and_not_data(checkout: Path) -> None:
+def test_what_a_transform_prints_is_talk_and_not_data(checkout: Path) -> None:
     with script(checkout, view="printing", body="sys.exit(3)") as process:
         out, talk = process.communicate(timeout=LIMIT)
     assert process.returncode == 3
@@ -290,7 +290,7 @@ def test_what_a_view_prints_is_talk_and_not_data(checkout: Path) -> None:
     assert "said by a view" not in out
 
 
-def test_a_view_that_lives_in_the_script_is_refused_with_a_way_out(checkout: Path) -> None:
+def test_a_transform_that_lives_in_the_script_is_refused_with_a_way_out(checkout: Path) -> None:
     code = """
         from tests.data.stamps import SHAPE, Stamps, stamp
         from vitlab.config.data import LoaderConfig

@@ -1,4 +1,4 @@
-"""The published files of VTAB's sets in miniature."""
+"""The published files of VTAB's datasets in miniature."""
 
 from __future__ import annotations
 

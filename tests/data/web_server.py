@@ -1,4 +1,4 @@
-"""A web server on this machine that serves one file, well or badly, and remembers what it was asked."""
+"""A local web server that serves one file, correctly or badly, and records its requests."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ def test_a_second_holder_is_refused_with_the_name_of_the_first_or_waits_for_it(t
     finally:
         holder.kill()
         holder.wait(processes.LIMIT)
-        holder.stdout.close() if holder.stdout else None
+        if holder.stdout is not None:
+            holder.stdout.close()
 
 
 def test_a_lock_is_free_after_the_block(tmp_path: Path) -> None:

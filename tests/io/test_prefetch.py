@@ -34,7 +34,7 @@ def test_an_error_is_raised_at_the_place_of_its_item_and_the_threads_end() -> No
             raise ValueError("seven")
         return number
 
-    taken = []
+    taken: list[int] = []
     with pytest.raises(ValueError, match="seven"), closing(prefetched(work, range(20), threads=3)) as results:
         taken.extend(results)
     with closing(prefetched(work, range(20), threads=3)) as results:

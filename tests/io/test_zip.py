@@ -201,7 +201,7 @@ def test_an_archive_that_changes_while_it_is_open_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.data
-def test_the_pets_are_read_in_place_with_their_official_parts() -> None:
+def test_the_pets_are_read_in_place_with_their_official_splits() -> None:
     pets = real_data() / "oxford_pets_128.zip"
     assert [len(open_dataset(pets, split=split)) for split in ("train+val", "test", "all")] == [3680, 3669, 7349]
     train, val = open_dataset(pets, split="train"), open_dataset(pets, split="val")

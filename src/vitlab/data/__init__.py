@@ -1,1 +1,1 @@
-"""From any pile of images to batches: sources, decoding, augmentation, and the order they are read in."""
+"""Datasets: readers, splits, decoding, transforms, samplers, the loader, synthetic data, quality checks, the catalog."""

@@ -1,1 +1,1 @@
-"""Bytes and files: atomic writes, hashes, caches, archives. Nothing here knows machine learning."""
+"""Files and bytes: atomic writes, locks, hashes, caches, zip, tar and npz files, optional imports, progress, prefetch."""

@@ -1,1 +1,1 @@
-"""Public data sets: what they hold, where they are, how they are fetched."""
+"""The catalog of public datasets: what they are, and how they are downloaded."""

@@ -1,1 +1,1 @@
-"""Quality checks of a dataset."""
+"""Quality checks of datasets, duplicates, contact sheets."""

@@ -1,1 +1,1 @@
-"""One reader for each layout of data."""
+"""Readers: one module per format of datasets."""

@@ -1,1 +1,1 @@
-"""Synthetic images for pre-training, drawn by formulas."""
+"""Synthetic data: images that are drawn from formulas."""

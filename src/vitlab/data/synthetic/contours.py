@@ -107,7 +107,7 @@ def coverage(
     pen_B1 = np.minimum(sample["pen"] * (min(image_size) / 2), np.maximum(0.5 * spacing_B1, 1.0)) / 2
     line_BHW = np.minimum(np.maximum(_pixels(pen_B1 + 0.5) - gap_BHW, np.float32(0)), np.float32(1))
     tone_BK = sample["tone"].astype(np.float32)
-    np.put_along_axis(tone_BK, orbits_B1.astype(np.int64), 1, axis=1)  # the outline, which tells the class, is always full
+    np.put_along_axis(tone_BK, orbits_B1.astype(np.int64), 1, axis=1)  # the outline, which shows the class, is always full
     rows_B11 = np.arange(len(label_B))[:, None, None]
     ink_BHW = line_BHW * tone_BK[rows_B11, nearest_BHW.astype(np.int64)]
     filling_B11 = _pixels((sample["filled"] < 0.4) * sample["filling"])

@@ -1,1 +1,1 @@
-"""Who does the loader's work: the caller, threads, or processes; and decoded images kept between epochs."""
+"""Workers of the loader: the caller, threads or processes."""
