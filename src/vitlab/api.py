@@ -292,8 +292,8 @@ def predict(
         model: a checkpoint of any format, which is recognised by its content, a run's folder, or hub:owner/name
         images: images, folders of them, quoted patterns, zip archives or files inside them, or - for a list of paths on stdin
         top: classes of each image, in text and files
-        out: file to write results to (default: standard output)
-        format: text, jsonl (one JSON object a line), csv or parquet (default: by the ending of out, else JSON lines)
+        out: file to write results to (default: standard output; a Python call returns them)
+        format: text, jsonl (one JSON object a line), csv or parquet (default: for a file by its ending, else jsonl; else text)
         resume: continue the JSON lines of out: images that are in it already are left out
         overwrite: replace the file of out if it exists
         strict: fail (exit code 1) if an image could not be read
@@ -683,7 +683,7 @@ def inspect(
         images: images, folders of them, quoted patterns, zip archives or files inside them (default: none)
         figure: filters, positions, distance, rollout, attention, class, relevance, features, occlusion; several with commas
             between; or all that the model has
-        out: folder to write the figures to; made if it does not exist (default: not written)
+        out: folder to write the figures to; the command line needs one (default: a Python call returns the figures)
         layer: layer, or a ResNet's stage, from 0 or negative from the end (default: the last, or all side by side)
         head: attention head, from 0 (default: all)
         query: whose attention is drawn: row,column of a patch, class or distill (default: the patch in the middle)
@@ -1468,7 +1468,7 @@ def study_noisy_student(
     threshold: Fraction = 0.3,
     per_class: int | None = None,
     unbalanced: bool = False,
-    labelled_share: Fraction = 0.25,
+    labelled_fraction: Fraction = 0.25,
     randaugment: RandAugment = (2, 9.0),
     dropout: Fraction = 0.1,
     drop_path: Fraction = 0.1,
@@ -1500,9 +1500,9 @@ def study_noisy_student(
         threshold: how probable a teacher's class must be for the image to be taken, 0 to 1
         per_class: images taken of a class at most, the most confident first (default: all)
         unbalanced: show classes as often as they come, not all equally often
-        labelled_share: share of images with true labels among those that a student sees, at least
+        labelled_fraction: fraction of images with true labels among those that a student sees, at least
         randaugment: noise: layers and magnitude of RandAugment, or none
-        dropout: noise: share of units dropped
+        dropout: noise: fraction of units dropped
         drop_path: noise: stochastic depth, the last layer's rate
         steps: optimizer steps of each run (default: the recipe's own)
         teacher_steps: optimizer steps of the teacher, which has fewer images and no noise (default: as of each run)
@@ -1534,7 +1534,7 @@ def study_noisy_student(
             threshold=threshold,
             per_class=per_class,
             balanced=not unbalanced,
-            labelled_share=labelled_share,
+            labelled_fraction=labelled_fraction,
             randaugment=randaugment,
             dropout=dropout,
             drop_path=drop_path,

@@ -256,6 +256,8 @@ def _field(parameter: inspect.Parameter, kind: Any, text: str, unset: str | None
     name, default = NAMES.get(parameter.name, parameter.name), parameter.default
     by_place = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name not in NAMES
     hint = f"(default: {unset})" if unset is not None else "" if default is False else None
+    if kind is not bool and kind.many and default is parameter.empty:
+        hint = "(required)"  # tyro takes none of many for a default
     value = field() if default is parameter.empty else field(default=default)
     if kind is bool:
         return parameter.name, Annotated[bool, tyro.conf.arg(name=name, help=text, help_behavior_hint=hint)], value
