@@ -242,7 +242,7 @@ def test_a_published_model_has_timms_tensors_at_full_size(timm: ModuleType, name
     with shapes_only():
         theirs = timm.create_model(architecture)
     config = variant(name, image_size=size)
-    shapes = their_shapes(list(family_rows(config)), native_shapes(config))  # type: ignore[arg-type]
+    shapes = their_shapes(list(family_rows(config)), native_shapes(config))
     expected = {key: tuple(tensor.shape) for key, tensor in theirs.state_dict().items() if not key.endswith("num_batches_tracked")}
     assert shapes == expected
 
