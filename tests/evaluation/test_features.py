@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from tests.checkpoints.small import small_checkpoint, small_config
+from tests.data.containers import as_folder, as_zip
 from tests.data.images import jpeg, scene
-from tests.data.piles import as_folder, as_zip
 from vitlab.config.data import DecodeLimits
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.data.dataset import Dataset, ImageDataset

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.conftest import real_data
+from tests.data.containers import as_folder
 from tests.data.images import jpeg, scene
-from tests.data.piles import as_folder
 from tests.inference import small
 from vitlab.checkpoints import load
 from vitlab.config.evaluation import EvaluateConfig, FewShotConfig, KnnConfig, ProbeConfig

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.piles import as_folder, as_tar
+from tests.data.containers import as_folder, as_tar
 from tests.data.test_tfrecord import record, sample
 from tests.data.vtab_miniatures import clevr, norb, sprites
 from tests.inference import small

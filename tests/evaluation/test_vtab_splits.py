@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.piles import as_folder, as_zip, pile
+from tests.data.containers import as_folder, as_zip, pile
 from vitlab.config.evaluation import VtabConfig
 from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset

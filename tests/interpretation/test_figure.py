@@ -99,7 +99,7 @@ def test_a_style_that_is_none_is_refused(wrong: dict[str, object]) -> None:
 
 
 def test_a_sheet_without_images_is_refused() -> None:
-    with pytest.raises(ConfigError, match="without images"):
+    with pytest.raises(ConfigError, match="no image"):
         draw_sheet([])
 
 
