@@ -1,4 +1,4 @@
-"""Models side by side: the printed columns of others, and what is measured here."""
+"""Comparison of models: published numbers, and what is measured on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitlab.config.published import PUBLISHED
 from vitlab.errors import ConfigError
 from vitlab.models.cost import cost
 from vitlab.studies import compare as memory
-from vitlab.studies.compare import Against, Peak, Rate, against, compared, peaks, rates
+from vitlab.studies.compare import Peak, Speed, SpeedRatio, measure_memory, measure_speed, model_rows, speed_ratios
 from vitlab.studies.plot import draw_compared
 
 # The column of "Transformers or CNNs?": GMACs at 224 and 384 pixels.
@@ -46,35 +46,35 @@ def test_every_quoted_count_is_the_count_of_the_model_here(name: str, size: int)
 
 def test_speed_is_measured_for_every_model_and_lies_within_its_spread() -> None:
     configs = [variant("ViT-Mini/8", image_size=32), variant("LSTM-Mini/8", image_size=32)]
-    for rate in rates(configs, batch=2, rounds=3):
-        assert 0 < rate.low <= rate.middle <= rate.high
+    for speed in measure_speed(configs, batch=2, rounds=3):
+        assert 0 < speed.low <= speed.median <= speed.high
 
 
 def test_speeds_are_related_to_the_published_ones_pair_by_pair() -> None:
-    rows = compared([variant("Swin-T"), variant("ConvNeXt-T"), variant("ConvNeXt-S"), variant("Swin-T", image_size=384)])
+    rows = model_rows([variant("Swin-T"), variant("ConvNeXt-T"), variant("ConvNeXt-S"), variant("Swin-T", image_size=384)])
     timed = [
-        replace(row, rate=Rate(middle=place + 2.0, low=1.0, high=9.0, batch=1)) for place, row in enumerate(rows)
+        replace(row, speed=Speed(median=place + 2.0, low=1.0, high=9.0, batch=1)) for place, row in enumerate(rows)
     ]  # 2 for Swin-T, 3 for ConvNeXt-T, whose pair it is
-    (pair,) = against(timed)
+    (pair,) = speed_ratios(timed)
     assert (pair.first, pair.second) == ("ConvNeXt-T 224", "Swin-T 224")
     assert pair.here == 1.5
     assert pair.there == pytest.approx(774.7 / 757.9)
 
 
-def test_how_speeds_differ_from_the_published_ones_is_said_in_a_sentence() -> None:
-    said = Against(first="A", second="B", here=0.5, there=1.0).told
-    assert said == (
+def test_a_sentence_says_how_speeds_differ_from_the_published_ones() -> None:
+    sentence = SpeedRatio(first="A", second="B", here=0.5, there=1.0).sentence
+    assert sentence == (
         "on this machine A is 0.50 times as fast as B, on a V100 1.00 times: this machine favours B, by a factor of 2.00"
     )
-    assert Against(first="A", second="B", here=3.0, there=1.5).told.endswith("favours A, by a factor of 2.00")
-    assert Against(first="A", second="B", here=1.0, there=1.02).told.endswith("nearly the same")
+    assert SpeedRatio(first="A", second="B", here=3.0, there=1.5).sentence.endswith("favours A, by a factor of 2.00")
+    assert SpeedRatio(first="A", second="B", here=1.0, there=1.02).sentence.endswith("nearly the same")
 
 
 def test_the_memory_of_a_process_holds_the_weights_and_grows_with_the_model() -> None:
     if not Path("/proc/self/status").is_file():
-        pytest.skip("this system does not say how much memory a process had")
+        pytest.skip("this system does not report the memory of a process")
     small, large = (variant("ViT-S/16", image_size=32, num_classes=classes) for classes in (10, 40_000))
-    first, second = peaks([small, large])
+    first, second = measure_memory([small, large])
     assert first.bytes is not None
     assert second.bytes is not None
     assert first.bytes > 4 * cost(small).parameters
@@ -87,22 +87,22 @@ def test_memory_that_cannot_be_measured_is_a_dash_with_a_reason(
     monkeypatch.setattr(memory, "_STATUS", tmp_path / "status")
     words = ["study", "compare", "ViT-Mini/8", "LSTM-Mini/8", "--speed", "--rounds", "1", "--batch-size", "1"]
     assert main(words) == 0
-    told = capsys.readouterr()
-    header, *rows = told.out.splitlines()
+    printed = capsys.readouterr()
+    header, *rows = printed.out.splitlines()
     at = header.index("measured")
     assert [row[at:].split()[0] for row in rows] == ["-", "-"]
-    assert told.err.count("memory is not measured: this system has no") == 1
+    assert printed.err.count("memory is not measured: this system has no") == 1
     assert main([*words, "--json"]) == 0
     assert [row["measured_memory_bytes"] for row in json.loads(capsys.readouterr().out)["models"]] == [None, None]
 
 
-def test_a_process_that_dies_while_it_is_measured_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_process_that_dies_while_it_is_measured_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "status").touch()
     monkeypatch.setattr(memory, "_STATUS", tmp_path / "status")
     monkeypatch.setattr(memory, "_CHILD", "import os; os.kill(os.getpid(), 9)")
-    assert peaks([variant("ViT-Mini/8")]) == [Peak(bytes=None, why="the process died of signal 9: too little memory?")]
+    assert measure_memory([variant("ViT-Mini/8")]) == [Peak(bytes=None, why="the process died of signal 9: too little memory?")]
     monkeypatch.setattr(memory, "_CHILD", "raise SystemError('no room')")
-    assert peaks([variant("ViT-Mini/8")]) == [Peak(bytes=None, why="the process failed: SystemError: no room")]
+    assert measure_memory([variant("ViT-Mini/8")]) == [Peak(bytes=None, why="the process failed: SystemError: no room")]
 
 
 def test_the_table_is_printed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,14 +118,14 @@ def test_the_table_is_printed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFi
     assert "<svg" in (tmp_path / "all.svg").read_text()
 
 
-def test_json_holds_the_source_of_what_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_the_source_of_published_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "compare", "ConvNeXt-XL", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["models"]
     assert row["parameters"] == 350_196_968
     assert row["published"][0]["source"].startswith("Liu et al. 2022")
 
 
-def test_a_size_that_a_model_cannot_take_is_left_out_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_impossible_image_size_is_left_out_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "compare", "ViT-H/14", "Swin-T", "--image-size", "224,384"]) == 0
     assert "left out: ViT-H/14 at 384x384" in capsys.readouterr().err
 
@@ -135,6 +135,6 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "did you mean Swin-" in capsys.readouterr().err
     assert main(["study", "compare", "--data", "digits"]) == 2
     with pytest.raises(ConfigError, match="neither"):
-        draw_compared(compared([variant("Swin-T")]), tmp_path / "all.pdf")
+        draw_compared(model_rows([variant("Swin-T")]), tmp_path / "all.pdf")
     with pytest.raises(ConfigError, match="no models"):
-        compared([])
+        model_rows([])

@@ -1,4 +1,4 @@
-"""Studies that train many small models: each run is what it says, all are made, and a finished study is not made again."""
+"""Studies that train many small models: their runs differ as they should, all are run, and a finished study is not repeated."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from vitlab.cli.main import main
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.studies import positions as positions_study
+from vitlab.studies import summary
 from vitlab.studies.plot import draw_curves, draw_positions
 from vitlab.studies.positions import CELLS, TABLE_8, Cell, jobs_of, positions
 from vitlab.studies.runner import Done
-from vitlab.studies.transfer import FAMILIES, Plan, transfer
+from vitlab.studies.transfer import FAMILIES, TransferPlan, transfer
 from vitlab.studies.transfer import jobs_of as transfer_jobs
 from vitlab.training.control import Control
 
@@ -29,7 +30,7 @@ def test_the_grid_of_table_8_is_whole_and_its_runs_differ_in_positions_alone(tmp
     assert len({(job.run.data, job.run.train) for job in jobs}) == 1
 
 
-def test_the_positions_study_fills_every_cell_and_is_not_made_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_positions_study_fills_every_cell_and_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(positions_study, "CELLS", (("none", "stem"), ("relative", "every")))
     *_, cells = positions(tmp_path, images=64, seeds=1, control=Control())
     assert isinstance(cells, tuple)
@@ -45,23 +46,23 @@ def test_the_positions_study_fills_every_cell_and_is_not_made_twice(tmp_path: Pa
 def test_the_positions_study_is_printed_and_drawn_by_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cells = tuple(Cell(kind=kind, place=place, shares=(0.5,), published=TABLE_8.get((kind, place))) for kind, place in CELLS)
-    monkeypatch.setattr(positions_study, "positions", lambda out, **_: iter([cells]))  # as if all of them were made
+    cells = tuple(Cell(kind=kind, place=place, accuracy=(0.5,), published=TABLE_8.get((kind, place))) for kind, place in CELLS)
+    monkeypatch.setattr(summary, "positions", lambda out, **_: iter([cells]))  # as if all runs were finished
     assert main(["study", "positions", "--out", str(tmp_path), "--seeds", "1"]) == 0
     told = capsys.readouterr()
     assert [line.split()[0] for line in told.out.splitlines()] == ["positions", "none", "1-D", "2-D", "relative"]
     assert "[61.4]" in told.out
-    assert f"drawn: {tmp_path / 'positions.png'}" in told.err
+    assert f"plot: {tmp_path / 'positions.png'}" in told.err
     with Image.open(tmp_path / "positions.png") as drawn:
         assert drawn.format == "PNG"
         assert min(drawn.size) > 100
 
 
-def test_the_drawing_of_positions_names_every_way_and_says_where_the_paper_has_no_number() -> None:
-    cells = [Cell(kind=kind, place=place, shares=(0.5, 0.6), published=TABLE_8.get((kind, place))) for kind, place in CELLS]
+def test_the_plot_of_positions_names_every_embedding_and_says_where_the_paper_has_no_number() -> None:
+    cells = [Cell(kind=kind, place=place, accuracy=(0.5, 0.6), published=TABLE_8.get((kind, place))) for kind, place in CELLS]
     drawn = draw_positions(cells, Path("a.svg")).decode()
     for words in ("1-D, at the stem", "2-D, at every layer", "relative, every layer, shared", "Here, mean of 2 seeds"):
-        assert f"<!-- {words}" in drawn  # what a text is, before its outlines
+        assert f"<!-- {words}" in drawn  # matplotlib's comment before the outlines of a text
     assert drawn.count("<!-- not in the table -->") == len(CELLS) - len(TABLE_8)
     assert draw_positions(cells[:1], Path("a.png")).startswith(b"\x89PNG")
     with pytest.raises(ConfigError, match="nothing to draw"):
@@ -69,10 +70,10 @@ def test_the_drawing_of_positions_names_every_way_and_says_where_the_paper_has_n
 
 
 def test_every_family_is_trained_with_and_without_pretraining_on_the_same_labels(tmp_path: Path) -> None:
-    plan = Plan(shots=(2,), letters=64, steps=2, families=("ViT", "LSTM"))
+    plan = TransferPlan(shots=(2,), letters=64, steps=2, families=("ViT", "LSTM"))
     *_, curves = transfer(tmp_path, plan, control=Control())
     assert isinstance(curves, tuple)
-    assert all(0 <= curve.shares[0] <= 1 for curve in curves)
+    assert all(0 <= curve.accuracy[0] <= 1 for curve in curves)
     assert [(curve.family, curve.pretrained) for curve in curves] == [
         ("ViT", True),
         ("ViT", False),
@@ -83,9 +84,9 @@ def test_every_family_is_trained_with_and_without_pretraining_on_the_same_labels
 
 
 def test_runs_of_all_families_have_the_same_budget(tmp_path: Path) -> None:
-    jobs = transfer_jobs(tmp_path, Plan(shots=(3, 5)))
+    jobs = transfer_jobs(tmp_path, TransferPlan(shots=(3, 5)))
     assert len(jobs) == len(FAMILIES) * (1 + 2 * 2)
-    for ending in ("-random-3", "-pretrained-5", "-letters"):
+    for ending in ("-scratch-3", "-pretrained-5", "-letters"):
         same = [job.run for job in jobs if job.name.endswith(ending)]
         assert len(same) == len(FAMILIES)
         assert len({run.train for run in same}) == 1
@@ -93,6 +94,6 @@ def test_runs_of_all_families_have_the_same_budget(tmp_path: Path) -> None:
 
 def test_an_impossible_plan_is_refused() -> None:
     with pytest.raises(ConfigError, match="no family called 'Mamba'"):
-        Plan(families=("Mamba",))
+        TransferPlan(families=("Mamba",))
     with pytest.raises(ConfigError, match="shots"):
-        Plan(shots=())
+        TransferPlan(shots=())

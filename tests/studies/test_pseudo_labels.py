@@ -1,4 +1,4 @@
-"""What a teacher thinks of images, and which of them its word is taken for."""
+"""Pseudo-labels: what a teacher predicts, and which of its predictions are used."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from tests.inference import small
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.evaluation import EvaluateConfig
-from vitlab.data.dataset import ListedDataset
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, DataError
 from vitlab.inference import Predictor
-from vitlab.studies import pseudo_labels
+from vitlab.studies import noisy_student
 from vitlab.studies.config import NoisyStudentConfig
-from vitlab.studies.pseudo_labels import KEPT, Opinions, choose, opinions
+from vitlab.studies.noisy_student import KEPT, TeacherPredictions, choose, label_images
 
 CONFIG = EvaluateConfig(workers=0, batch_size=3, corrupt="skip")
 CLASSES = tuple(f"kind {number}" for number in range(20))
@@ -31,78 +31,76 @@ def teacher() -> Checkpoint:
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> ListedDataset:
+def pool(tmp_path: Path) -> ImageDataset:
     small.photos(tmp_path / "photos", 10)
     dataset = open_dataset(f"images:{tmp_path / 'photos'}", split="all")
-    assert isinstance(dataset, ListedDataset)
+    assert isinstance(dataset, ImageDataset)
     return dataset
 
 
-def asked(teacher: Checkpoint, pool: ListedDataset, folder: Path, classes: tuple[str, ...] = CLASSES) -> Opinions:
-    *steps, (done, found) = opinions(teacher, pool, classes, folder, config=CONFIG)
+def predicted(teacher: Checkpoint, pool: ImageDataset, folder: Path, classes: tuple[str, ...] = CLASSES) -> TeacherPredictions:
+    *steps, (done, found) = label_images(teacher, pool, classes, folder, config=CONFIG)
     assert found is not None
     assert done == len(pool)
     assert all(part is None for _, part in steps)
     return found
 
 
-def test_a_teacher_thinks_of_a_image_what_it_predicts(teacher: Checkpoint, pool: ListedDataset, tmp_path: Path) -> None:
-    found = asked(teacher, pool, tmp_path / "labels")
+def test_a_teacher_labels_an_image_with_what_it_predicts(teacher: Checkpoint, pool: ImageDataset, tmp_path: Path) -> None:
+    found = predicted(teacher, pool, tmp_path / "labels")
     assert found.codes_NK.shape == (10, KEPT)
     for index, prediction in enumerate(Predictor(teacher)([pool.name(index) for index in range(10)])):
         best = prediction.top(KEPT)
         assert [CLASSES[code] for code in found.codes_NK[index]] == [label for label, _ in best]
-        assert found.shares_NK[index] == pytest.approx([probability for _, probability in best], abs=1e-6)
+        assert found.probabilities_NK[index] == pytest.approx([probability for _, probability in best], abs=1e-6)
 
 
-def test_classes_are_the_datas_whatever_their_order_in_the_teacher(
-    teacher: Checkpoint, pool: ListedDataset, tmp_path: Path
-) -> None:
-    found = asked(teacher, pool, tmp_path / "a")
-    turned = asked(teacher, pool, tmp_path / "b", CLASSES[::-1])
+def test_classes_are_the_datas_whatever_their_order_in_the_teacher(teacher: Checkpoint, pool: ImageDataset, tmp_path: Path) -> None:
+    found = predicted(teacher, pool, tmp_path / "a")
+    turned = predicted(teacher, pool, tmp_path / "b", CLASSES[::-1])
     assert np.array_equal(19 - turned.codes_NK, found.codes_NK)
     with pytest.raises(DataError, match="does not know"):
-        asked(teacher, pool, tmp_path / "c", ("kind 1", "other"))
+        predicted(teacher, pool, tmp_path / "c", ("kind 1", "other"))
     with pytest.raises(DataError, match="20 classes and the data 2"):
-        asked(replace(teacher, labels=None), pool, tmp_path / "d", ("a", "b"))
+        predicted(replace(teacher, labels=None), pool, tmp_path / "d", ("a", "b"))
 
 
-def test_what_was_asked_before_is_not_asked_again(
-    teacher: Checkpoint, pool: ListedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_saved_predictions_are_not_computed_again(
+    teacher: Checkpoint, pool: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pseudo_labels, "_AT_ONCE", 4)
-    whole = asked(teacher, pool, tmp_path)
+    monkeypatch.setattr(noisy_student, "_SHARD", 4)
+    whole = predicted(teacher, pool, tmp_path)
     assert len(list(tmp_path.glob("part-*.npz"))) == 3
     (tmp_path / "part-00001.npz").unlink()
     (tmp_path / "part-00002.npz").write_bytes((tmp_path / "part-00002.npz").read_bytes()[:-40])
     calls: list[int] = []
-    plain = pseudo_labels._Asked.ask
+    plain = noisy_student._predict_into
 
-    def counted(self: object, *arguments: object) -> object:
-        calls.append(len(arguments[1]))  # type: ignore[arg-type]
-        return plain(self, *arguments)  # type: ignore[arg-type]
+    def counted(*arguments: object) -> object:
+        calls.append(len(arguments[2]))  # type: ignore[arg-type]
+        return plain(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pseudo_labels._Asked, "ask", counted)
-    again = asked(teacher, pool, tmp_path)
+    monkeypatch.setattr(noisy_student, "_predict_into", counted)
+    again = predicted(teacher, pool, tmp_path)
     assert calls == [4, 2]
-    assert np.array_equal(again.shares_NK, whole.shares_NK)
+    assert np.array_equal(again.probabilities_NK, whole.probabilities_NK)
 
 
-def test_a_image_that_cannot_be_read_has_no_label(teacher: Checkpoint, tmp_path: Path) -> None:
+def test_an_unreadable_image_has_no_label(teacher: Checkpoint, tmp_path: Path) -> None:
     small.photos(tmp_path / "photos", 5)
     (tmp_path / "photos" / "broken.jpg").write_bytes(b"junk")
     pool = open_dataset(f"images:{tmp_path / 'photos'}", split="all")
-    assert isinstance(pool, ListedDataset)
-    found = asked(teacher, pool, tmp_path / "labels")
+    assert isinstance(pool, ImageDataset)
+    found = predicted(teacher, pool, tmp_path / "labels")
     assert found.unreadable == 1
     rows = choose(found, NoisyStudentConfig(threshold=0.0))
     assert len(rows) == 5
     assert not any("broken" in pool.name(int(row)) for row in rows)
 
 
-def made(codes: list[int], confidences: list[float]) -> Opinions:
+def made(codes: list[int], confidences: list[float]) -> TeacherPredictions:
     shares = np.array([[sure, (1 - sure) * 0.9] for sure in confidences], np.float32)
-    return Opinions(codes_NK=np.array([[code, (code + 1) % 5] for code in codes], np.int32), shares_NK=shares)
+    return TeacherPredictions(codes_NK=np.array([[code, (code + 1) % 5] for code in codes], np.int32), probabilities_NK=shares)
 
 
 @given(
@@ -110,7 +108,7 @@ def made(codes: list[int], confidences: list[float]) -> Opinions:
     st.floats(0, 1),
     st.none() | st.integers(1, 5),
 )
-def test_the_surest_of_each_class_are_taken_and_nobody_below_the_threshold(
+def test_the_most_confident_of_each_class_are_used_and_none_below_the_threshold(
     rows: list[tuple[int, float]], threshold: float, most: int | None
 ) -> None:
     found = made([code for code, _ in rows], [sure for _, sure in rows])
@@ -129,13 +127,13 @@ def test_the_surest_of_each_class_are_taken_and_nobody_below_the_threshold(
             assert found.confidence_N[others].max() <= found.confidence_N[mine].min()
 
 
-def test_soft_labels_add_up_to_one_and_hard_ones_are_the_likeliest_class() -> None:
+def test_soft_labels_add_up_to_one_and_hard_ones_are_the_most_probable_class() -> None:
     found = made([3, 1], [0.5, 0.9])
     soft, hard = (found.labels(np.array([1, 0]), hard=hard) for hard in (False, True))
-    assert soft.shares_NK.sum(1) == pytest.approx(1)
-    assert soft.shares_NK[0, 0] / soft.shares_NK[0, 1] == pytest.approx(0.9 / 0.09)
+    assert soft.probabilities_NK.sum(1) == pytest.approx(1)
+    assert soft.probabilities_NK[0, 0] / soft.probabilities_NK[0, 1] == pytest.approx(0.9 / 0.09)
     assert hard.codes_NK.tolist() == [[1], [3]]
-    assert hard.shares_NK.tolist() == [[1], [1]]
+    assert hard.probabilities_NK.tolist() == [[1], [1]]
 
 
 @pytest.mark.parametrize(
@@ -145,12 +143,12 @@ def test_soft_labels_add_up_to_one_and_hard_ones_are_the_likeliest_class() -> No
         {"labels": "firm"},
         {"threshold": 1.1},
         {"per_class": 0},
-        {"labelled_share": 1.0},
+        {"labelled_fraction": 1.0},
         {"randaugment": (0, 9)},
         {"dropout": -0.1},
     ],
     ids=str,
 )
-def test_a_config_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+def test_an_impossible_config_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         NoisyStudentConfig(**wrong)  # type: ignore[arg-type]

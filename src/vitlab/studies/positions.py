@@ -1,4 +1,4 @@
-"""Table 8 in small: every way of telling a ViT where a patch is, each trained the same way."""
+"""Table 8 of the paper in miniature: every position embedding at every place in a ViT, all trained alike."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from vitlab.config.overrides import Overrides
 from vitlab.config.vit import Position, PositionKind, PositionPlace, ViTConfig
 from vitlab.errors import at_least
 from vitlab.recipes.table import recipe
-from vitlab.studies.runner import Done, Job, Went, on_one_core, side_by_side
+from vitlab.studies.runner import Done, Job, JobProgress, counts_of, evaluate_run, on_one_core, run_jobs
 from vitlab.studies.transfer import FAMILIES
-from vitlab.studies.verdict import accuracy_of, judge_run
 from vitlab.training.control import Control
 
 KINDS: tuple[PositionKind, ...] = ("none", "learned-1d", "learned-2d", "relative")
@@ -40,26 +39,26 @@ CELLS: tuple[tuple[PositionKind, PositionPlace], ...] = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One way: shares of the test images told right, 0 to 1, one a seed; `published` is the paper's percentage, if any."""
+    """One position embedding: test accuracy, 0 to 1, for each seed; `published` is the paper's percentage, if any."""
 
     kind: PositionKind
     place: PositionPlace
-    shares: tuple[float, ...]
+    accuracy: tuple[float, ...]
     published: float | None
 
     @property
     def mean(self) -> float:
-        """Over the seeds."""
-        return fmean(self.shares)
+        """Mean over the seeds."""
+        return fmean(self.accuracy)
 
     @property
     def deviation(self) -> float:
-        """Between the seeds; 0 of one."""
-        return stdev(self.shares) if len(self.shares) > 1 else 0.0
+        """Standard deviation between the seeds; 0 for one seed."""
+        return stdev(self.accuracy) if len(self.accuracy) > 1 else 0.0
 
 
 def jobs_of(out: Path, *, images: int, seeds: int) -> tuple[Job, ...]:
-    """A run for each way and seed: the study's ViT learns invented letters from so many images."""
+    """One run for each position embedding and seed, each on this many synthetic letters."""
     at_least("images", images, 64)
     at_least("seeds", seeds, 1)
     model = FAMILIES["ViT"]
@@ -71,25 +70,25 @@ def jobs_of(out: Path, *, images: int, seeds: int) -> tuple[Job, ...]:
             run = recipe("quickstart", Overrides(model=placed, epochs=images / 100_000, seed=seed))
             name = f"{kind}-{place}-{seed}"
             made.append(
-                Job(name=name, title=f"{kind}, {place}, seed {seed}", run=on_one_core(run), out=out / name, verdict=judge_run)
+                Job(name=name, title=f"{kind}, {place}, seed {seed}", run=on_one_core(run), out=out / name, evaluate=evaluate_run)
             )
     return tuple(made)
 
 
-def positions(out: Path, *, images: int, seeds: int, control: Control) -> Iterator[Went | Done | tuple[Cell, ...]]:
-    """Make the runs that are not made yet; the last event is the table, and without it the study was asked to stop."""
+def positions(out: Path, *, images: int, seeds: int, control: Control) -> Iterator[JobProgress | Done | tuple[Cell, ...]]:
+    """Run what is not finished yet; the last event is the table. A stopped study has none."""
     out.mkdir(parents=True, exist_ok=True)
     jobs, found = jobs_of(out, images=images, seeds=seeds), dict[str, float]()
-    for event in side_by_side(jobs, lanes=min(2, os.cpu_count() or 1), control=control):
+    for event in run_jobs(jobs, processes=min(2, os.cpu_count() or 1), control=control):
         if isinstance(event, Done):
-            found[event.job] = accuracy_of(event.result, "test")
+            found[event.job] = counts_of(event.result, "test").accuracy
         yield event
     if len(found) == len(jobs):
         yield tuple(
             Cell(
                 kind=kind,
                 place=place,
-                shares=tuple(found[f"{kind}-{place}-{seed}"] for seed in range(seeds)),
+                accuracy=tuple(found[f"{kind}-{place}-{seed}"] for seed in range(seeds)),
                 published=TABLE_8.get((kind, place)),
             )
             for kind, place in CELLS

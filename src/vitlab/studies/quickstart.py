@@ -1,8 +1,11 @@
-"""The paper's protocol in small: learn from one data set, fine-tune on another at a higher resolution, and see what it was worth.
+"""The quickstart: the paper's protocol in miniature, to show what pre-training gains.
 
-A: invented letters, drawn as they are needed. B: handwritten digits, 1,347 to learn from and 450 to be judged by. The same ViT is
-fine-tuned on B twice: once beginning with what A taught it, once with random values, each at the best of the rates tried for it
-(docs/log.md). With all labels and with ten of each digit; nearest neighbours of raw pixels stand beside as a plain reference.
+A ViT is pre-trained on synthetic letters and fine-tuned at a higher resolution on handwritten digits (1,347 to train on, 450 to
+test on). The same ViT is also trained on the digits from scratch. Each uses the best of the learning rates that were tried for it
+(docs/log.md). Both are trained with all labels once, and with ten labels a digit for several seeds, which the table compares;
+nearest neighbours of raw pixels are the plain reference.
+
+Axes: N training images, M test images, P pixels.
 """
 
 from __future__ import annotations
@@ -29,18 +32,13 @@ from vitlab.recipes.own import STROKES
 from vitlab.recipes.table import recipe
 from vitlab.reports.content import Comparison, percent
 from vitlab.reports.report import Written, write_report
-from vitlab.studies.runner import Done, Job, Went, on_one_core, side_by_side
-from vitlab.studies.verdict import accuracy_of, judge_run
+from vitlab.studies.runner import Done, Job, JobProgress, counts_of, evaluate_run, on_one_core, run_jobs
 from vitlab.training.control import Control
 from vitlab.training.plan import this_machine
 
-# Digits with few labels, as packs on the disk; and what the nearest of the labelled ones says of the others.
-#
-# Axes: N images, M images judged by, P pixels.
-
 
 def write_few(path: Path, *, shots: int, seed: int) -> Path:
-    """A pack of `shots` training images of each digit, drawn by `seed`, and all test images; written once, then left alone."""
+    """Write a pack of `shots` training images of each digit, drawn by `seed`, and all test images, unless `path` exists."""
     if path.exists():
         return path
     train, test = open_dataset("digits", split="train+val"), open_dataset("digits", split="test")
@@ -63,7 +61,7 @@ def write_few(path: Path, *, shots: int, seed: int) -> Path:
 
 
 def nearest(spec: str) -> float:
-    """Share of the test images, 0 to 1, whose nearest training image by Euclidean distance of pixels is of their class."""
+    """Accuracy, 0 to 1, of the label of the nearest training image by Euclidean distance of pixels, on the test split."""
     train_NP, train_N = _pixels(open_dataset(spec, split="train+val"))
     test_MP, test_M = _pixels(open_dataset(spec, split="test"))
     # |a - b|^2 = |a|^2 - 2ab + |b|^2, and |a|^2 is the same for all b
@@ -76,17 +74,20 @@ def _pixels(dataset: Dataset) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return np.stack(rows), np.array([dataset.label(index) for index in range(len(dataset))], np.int64)
 
 
-Start = Literal["pretrained", "random"]
+Start = Literal["pretrained", "scratch"]
 
 SHOTS = 10
 SEEDS = (0, 1, 2)
 _DIGITS = 1_347
-_FINE = (48, 48)  # pixels; A is learned at 32
+_FINE = (48, 48)  # pixels; pre-training uses 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How much is learned: images of A, updates with all labels of B, updates with few. `data` is A, else the recipe's."""
+    """How long to train: letters of pre-training, steps with all labels, steps with few.
+
+    `data` are the letters, None for the recipe's.
+    """
 
     letters: int
     all_steps: int
@@ -102,19 +103,19 @@ BUDGETS: dict[str, Budget] = {
 }
 
 # The peak learning rate of each fine-tuning, for batches of 64 and 50: the best of those tried on held-out training digits.
-RATES: dict[tuple[Start, Literal["all", "few"]], float] = {
+LEARNING_RATES: dict[tuple[Start, Literal["all", "few"]], float] = {
     ("pretrained", "all"): 3e-3,
     ("pretrained", "few"): 3e-3,
-    ("random", "all"): 3e-3,
-    ("random", "few"): 2e-3,
+    ("scratch", "all"): 3e-3,
+    ("scratch", "few"): 2e-3,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of the table. Shares of the 450 test digits, 0 to 1; `few` has one for each seed.
+class QuickstartRow:
+    """One row of the table: accuracy on the 450 test digits, 0 to 1; `few` has one number for each seed, `all` is one run.
 
-    `fitted` is the lowest share of its own training digits that any of the row's models tells right, None for neighbours.
+    `fitted` is the lowest accuracy of the row's models on the digits they were trained on, None for neighbours.
     """
 
     name: str
@@ -124,76 +125,82 @@ class Row:
 
     @property
     def few_mean(self) -> float:
-        """Over the seeds."""
+        """Mean over the seeds."""
         return fmean(self.few)
 
     @property
     def few_deviation(self) -> float:
-        """Between the seeds; 0 of one."""
+        """Standard deviation between the seeds; 0 for one seed."""
         return stdev(self.few) if len(self.few) > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of it. `letters` is the share of letters never seen before that pre-training tells right."""
+    """The result. `letters` is the accuracy of the pre-trained model on unseen letters; gains are differences of accuracy."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[QuickstartRow, ...]
     letters: float
     pretrained: Path
-    random: Path
+    scratch: Path
     pretraining: Path
     gain_few: float
     gain_all: float
 
 
 def jobs_of(out: Path, budget: Budget) -> tuple[Job, ...]:
-    """All runs: pre-training, and for both beginnings one fine-tuning with all labels and one a seed with few of them.
+    """All runs: pre-training, and for both starts one run with all labels and one for each seed with few of them.
 
-    The few labels are written as packs under `out/data`.
+    The images with few labels are written as packs in `out/data`.
     """
     images = (budget.data or STROKES).images
     letters = recipe("quickstart", Overrides(epochs=budget.letters / images), data=budget.data)
     first = Job(
         name="letters",
-        title="pre-train on invented letters",
+        title="pre-train on synthetic letters",
         run=on_one_core(letters),
         out=out / "letters",
-        verdict=judge_run,
+        evaluate=evaluate_run,
     )
-    dataset = str(first.out / "model.safetensors")
-    start = StartFacts(path=dataset, model=first.run.model, preprocess=first.run.preprocess)
+    start = StartFacts(path=str(first.out / "model.safetensors"), model=first.run.model, preprocess=first.run.preprocess)
     made = [first]
     packs = {seed: write_few(out / "data" / f"digits-{SHOTS}-labels-{seed}.npz", shots=SHOTS, seed=seed) for seed in SEEDS}
     whole = DataFacts(dataset="digits", images=_DIGITS, classes=10, channels=1, side=8)
-    titles: dict[Start, str] = {"random": "from random values", "pretrained": "pre-trained"}
-    for begun, words in titles.items():
-        after = (first.name,) if begun == "pretrained" else ()
-        begins = start if begun == "pretrained" else None
-        overrides = Overrides(image_size=_FINE, lr=RATES[begun, "all"], steps=budget.all_steps, batch_size=64)
-        run = _finetuning(overrides, whole, begins)
+    titles: dict[Start, str] = {"scratch": "from scratch", "pretrained": "pre-trained"}
+    for origin, words in titles.items():
+        after = (first.name,) if origin == "pretrained" else ()
+        checkpoint = start if origin == "pretrained" else None
+        overrides = Overrides(image_size=_FINE, lr=LEARNING_RATES[origin, "all"], steps=budget.all_steps, batch_size=64)
+        run = _finetuning(overrides, whole, checkpoint)
         made.append(
             Job(
-                name=f"{begun}-all", title=f"{words}, all labels", run=run, out=out / f"{begun}-all", verdict=judge_run, after=after
+                name=f"{origin}-all",
+                title=f"{words}, all labels",
+                run=run,
+                out=out / f"{origin}-all",
+                evaluate=evaluate_run,
+                after=after,
             )
         )
         for seed, pack in packs.items():
             few = replace(whole, dataset=str(pack), images=SHOTS * 10)
-            overrides = Overrides(image_size=_FINE, lr=RATES[begun, "few"], steps=budget.few_steps, batch_size=50, seed=seed)
-            run = _finetuning(overrides, few, begins)
-            name, title = f"{begun}-{SHOTS}-labels-{seed}", f"{words}, {SHOTS} labels a digit, draw {seed + 1} of {len(packs)}"
-            made.append(Job(name=name, title=title, run=run, out=out / name, verdict=judge_run, after=after))
+            overrides = Overrides(
+                image_size=_FINE, lr=LEARNING_RATES[origin, "few"], steps=budget.few_steps, batch_size=50, seed=seed
+            )
+            run = _finetuning(overrides, few, checkpoint)
+            name, title = f"{origin}-{SHOTS}-labels-{seed}", f"{words}, {SHOTS} labels a digit, seed {seed + 1} of {len(packs)}"
+            made.append(Job(name=name, title=title, run=run, out=out / name, evaluate=evaluate_run, after=after))
     return tuple(made)
 
 
-def quickstart(out: Path, *, budget: Budget, control: Control) -> Iterator[Went | Done | Outcome]:
-    """Make all runs that are not made yet, two at a time where there are two cores; the last event is the outcome.
+def quickstart(out: Path, *, budget: Budget, control: Control) -> Iterator[JobProgress | Done | Outcome]:
+    """Run what is not finished yet, two runs at a time where there are two cores; the last event is the outcome.
 
-    Without an outcome it was asked to stop. Called again with the same folder it goes on.
+    A stopped quickstart has no outcome; call it again with the same folder to resume.
     """
     out.mkdir(parents=True, exist_ok=True)
     jobs = jobs_of(out, budget)
     results: dict[str, dict[str, Json]] = {}
-    for event in side_by_side(jobs, lanes=min(2, this_machine().cores), control=control):
+    for event in run_jobs(jobs, processes=min(2, this_machine().cores), control=control):
         if isinstance(event, Done):
             results[event.job] = event.result
         yield event
@@ -202,46 +209,43 @@ def quickstart(out: Path, *, budget: Budget, control: Control) -> Iterator[Went 
 
 
 def _outcome(out: Path, results: dict[str, dict[str, Json]]) -> Outcome:
-    def row(begun: Start, name: str) -> Row:
-        few = [results[f"{begun}-{SHOTS}-labels-{seed}"] for seed in SEEDS]
-        whole = results[f"{begun}-all"]
-        return Row(
+    def row(origin: Start, name: str) -> QuickstartRow:
+        few = [results[f"{origin}-{SHOTS}-labels-{seed}"] for seed in SEEDS]
+        whole = results[f"{origin}-all"]
+        return QuickstartRow(
             name=name,
-            few=tuple(accuracy_of(result, "test") for result in few),
-            all=accuracy_of(whole, "test"),
-            fitted=min(accuracy_of(result, "train") for result in (*few, whole)),
+            few=tuple(counts_of(result, "test").accuracy for result in few),
+            all=counts_of(whole, "test").accuracy,
+            fitted=min(counts_of(result, "train").accuracy for result in (*few, whole)),
         )
 
-    pretrained, random = row("pretrained", "ViT, pre-trained on letters"), row("random", "ViT, from random values")
+    pretrained, scratch = row("pretrained", "ViT, pre-trained on letters"), row("scratch", "ViT, from scratch")
     packs = [out / "data" / f"digits-{SHOTS}-labels-{seed}.npz" for seed in SEEDS]
-    neighbour = Row(
+    neighbour = QuickstartRow(
         name="nearest neighbour of raw pixels", few=tuple(nearest(str(pack)) for pack in packs), all=nearest("digits"), fitted=None
     )
     return Outcome(
-        rows=(pretrained, random, neighbour),
-        letters=accuracy_of(results["letters"], "test"),
+        rows=(pretrained, scratch, neighbour),
+        letters=counts_of(results["letters"], "test").accuracy,
         pretrained=out / "pretrained-all",
-        random=out / "random-all",
+        scratch=out / "scratch-all",
         pretraining=out / "letters",
-        gain_few=pretrained.few_mean - random.few_mean,
-        gain_all=pretrained.all - random.all,
+        gain_few=pretrained.few_mean - scratch.few_mean,
+        gain_all=pretrained.all - scratch.all,
     )
 
 
 def _finetuning(overrides: Overrides, labels: DataFacts, start: StartFacts | None) -> RunConfig:
-    """On every labelled digit there is, and without a look at held-out ones: what is to be chosen was chosen before."""
+    """Train on every labelled digit, without validation: the settings were chosen before."""
     run = recipe("quickstart-finetune", overrides, data=labels, start=start)
-    augment = replace(run.data.augment, crop="squash")  # every image as it is
+    augment = replace(run.data.augment, crop="squash")  # the whole image
     data = replace(run.data, train_split="train+val", evaluate_split=None, augment=augment)
-    # Seconds long: a checkpoint half way is enough, and each one waits for the disk.
+    # The run takes seconds: one checkpoint half way is enough, and each one waits for the disk.
     return on_one_core(replace(run, data=data, train=replace(run.train, save_every=max(1, run.train.steps // 2))))
 
 
-# The quickstart's report: that of the pre-trained run, with all runs compared in it.
-
-
 def write_quickstart_report(outcome: Outcome, path: Path, *, progress: ProgressCallback = silent) -> Written:
-    """Write the report as `path`."""
+    """Write the report of the pre-trained run with all labels, with the comparison of all rows, as `path`."""
     return write_report(
         outcome.pretrained,
         path,
@@ -254,29 +258,27 @@ def write_quickstart_report(outcome: Outcome, path: Path, *, progress: ProgressC
 
 def _comparison(outcome: Outcome) -> Comparison:
     return Comparison(
-        title="With what the letters taught it, and without",
-        heads=("", f"{SHOTS} labels a digit", "all 1,347 labels"),
-        rows=tuple(_cells(row) for row in outcome.rows),
+        title="With and without pre-training",
+        heads=("", f"{SHOTS} labels a digit"),
+        rows=tuple((row.name, few_cell(row)) for row in outcome.rows),
         sentences=_sentences(outcome),
-        curves=(("pre-trained", outcome.pretrained), ("from random values", outcome.random)),
+        curves=(("pre-trained, all labels", outcome.pretrained), ("from scratch, all labels", outcome.scratch)),
     )
+
+
+def few_cell(row: QuickstartRow) -> str:
+    """The accuracy with few labels as the tables show it: mean and standard deviation over the seeds."""
+    return f"{100 * row.few_mean:.1f} ± {100 * row.few_deviation:.1f} %"
 
 
 def _sentences(outcome: Outcome) -> tuple[str, ...]:
     fitted = min(row.fitted for row in outcome.rows if row.fitted is not None)
-    few, whole = 100 * outcome.gain_few, 100 * outcome.gain_all
-    what = f"""Shares of the 450 test digits told right. With {SHOTS} labels a digit: the mean of {len(SEEDS)} draws of the labels,
-        and the deviation between them."""
-    gain = f"""Pre-training is worth {few:.1f} points with {SHOTS} labels a digit and {whole:.1f} points with all of them. Both
-        models are the same ViT, fine-tuned alike: as many updates, no augmentation, each at the best of the learning rates tried
-        for it on training digits that were held out."""
-    learned = "all" if fitted == 1 else f"at least {percent(fitted)}"
-    end = f"""Both end with {learned} of the digits they learned from told right. Pre-training saw nothing but invented letters:
-        among 100 kinds it tells {percent(outcome.letters)} of those it has not seen."""
-    reference = """Digits of 8 x 8 pixels, all in the same place and of the same size, are easy for nearest neighbours: they are
-        the plain reference."""
+    what = f"""Accuracy on the 450 test digits with {SHOTS} labels a digit: mean and standard deviation over {len(SEEDS)} seeds,
+        each of which draws other labels."""
+    gain = f"""Pre-training gains {100 * outcome.gain_few:.1f} points. Both models are the same ViT, fine-tuned alike: the same
+        number of steps, no augmentation, each with the best of the learning rates tried for it on held-out training digits."""
+    end = f"""On the digits they were trained on, the accuracy of both is {"" if fitted == 1 else "at least "}{percent(fitted)}.
+        Pre-training uses synthetic letters only: its accuracy on unseen letters of 100 classes is {percent(outcome.letters)}."""
+    reference = """Nearest neighbours of raw pixels are a strong reference here, as all digits have 8 x 8 pixels, one place and
+        one size."""
     return tuple(" ".join(words.split()) for words in (what, gain, end, reference))
-
-
-def _cells(row: Row) -> tuple[str, str, str]:
-    return row.name, f"{100 * row.few_mean:.1f} ± {100 * row.few_deviation:.1f} %", percent(row.all)

@@ -1,7 +1,9 @@
-"""Several training runs side by side, a process and a core each, told of as one stream of events.
+"""Runs the training runs of a study side by side, one process and one core each, and reports them as one stream of events.
 
-A run is a folder: one that is finished is not made again, one that was interrupted goes on. Whoever reads the events may stop;
-then every run keeps a checkpoint. A process whose parent is gone ends by itself.
+    for event in run_jobs(jobs, processes=2, control=Control()):   # JobProgress and Done
+
+Each run has a folder. A finished run is not repeated and an interrupted one resumes. When the consumer stops, every run saves a
+checkpoint. A child process whose parent is gone ends by itself.
 """
 
 from __future__ import annotations
@@ -17,39 +19,48 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Literal
 
+from vitlab.checkpoints import load
+from vitlab.config.data import Split
+from vitlab.config.evaluation import EvaluateConfig
 from vitlab.config.run import RunConfig
-from vitlab.config.serialize import Json
+from vitlab.config.serialize import Json, from_json, to_json
+from vitlab.data.opening import open_dataset
 from vitlab.errors import TrainingError, VitlabError
+from vitlab.evaluation.classification import Classification
+from vitlab.evaluation.evaluation import evaluate
+from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.io.atomic import write_text
 from vitlab.training.control import Control
 from vitlab.training.run_folder import RunDirectory
 
-Verdict = Callable[["Job"], dict[str, Json]]
+Evaluate = Callable[["Job"], dict[str, Json]]
+"""Evaluates a finished job. It is a function of a module, so that a child process can import it."""
 
-_TOLD_EVERY = 0.1  # seconds
-_LISTEN = 0.2  # seconds until a wish to stop is looked at again
-_PATIENCE = 30.0  # seconds for a process to write its last checkpoint
+_REPORT_EVERY = 0.1  # seconds between two progress events of a run
+_POLL = 0.2  # seconds between two checks for a stop request
+_STOP_TIMEOUT = 30.0  # seconds for a process to write its last checkpoint
 _RESULT = "result.json"
+_SYNTHETIC = "synthetic"
+_EVALUATION = EvaluateConfig(workers=0, resamples=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A run by name, for the folder `out`; `after` names the jobs whose models it needs. `verdict` judges it when it is done.
+    """A run called `name` in the folder `out`; `after` names the jobs whose models it needs.
 
-    A verdict is a function of a module, so that another process finds it, and what it returns is kept in `out/result.json`.
+    `evaluate` is called when the run is finished; its result is saved as `out/result.json`.
     """
 
     name: str
     title: str
     run: RunConfig
     out: Path
-    verdict: Verdict
+    evaluate: Evaluate
     after: tuple[str, ...] = ()
 
     def result(self) -> dict[str, Json] | None:
-        """What the verdict was, or None where the run is not done, or was another run."""
+        """The saved result, or None if this run is not finished or the folder holds another run."""
         path = self.out / _RESULT
         if not path.exists() or RunDirectory(self.out).config() != self.run:
             return None
@@ -58,19 +69,19 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Went:
-    """A job is at `step` of `steps`; `said` is how it does, in a few words."""
+class JobProgress:
+    """A job is at `step` of `steps`; `note` says how it does."""
 
     job: str
     title: str
     step: int
     steps: int
-    said: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A job is finished, now or `before`, and was judged."""
+    """A job is finished and evaluated; `before` if an earlier call did it."""
 
     job: str
     title: str
@@ -80,8 +91,21 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Broke:
-    """What a child process met."""
+class Counts:
+    """`correct` of `total` images of a split are classified correctly."""
+
+    correct: int
+    total: int
+
+    @property
+    def accuracy(self) -> float:
+        """0 to 1."""
+        return self.correct / self.total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failed:
+    """The error of a child process."""
 
     message: str
     hint: str | None
@@ -89,26 +113,23 @@ class _Broke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stopped:
-    """A child process kept a checkpoint and stopped, as it was asked to."""
+    """A child process saved a checkpoint and stopped, as requested."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Lane:
+class _Worker:
     process: BaseProcess
     pipe: Connection
     job: Job | None = None
 
 
-Reason = Literal["finished", "stopped"]
-
-
 def on_one_core(run: RunConfig) -> RunConfig:
-    """Each run has a core to itself, so its images are drawn between its updates."""
+    """The run without loader workers: it has one core, on which it reads its images between its steps."""
     return replace(run, data=replace(run.data, loader=replace(run.data.loader, workers=0)))
 
 
-def side_by_side(jobs: Sequence[Job], *, lanes: int, control: Control) -> Iterator[Went | Done]:
-    """Make all runs, `lanes` at a time, in the given order as far as `after` allows; ends early where `control` asks to stop."""
+def run_jobs(jobs: Sequence[Job], *, processes: int, control: Control) -> Iterator[JobProgress | Done]:
+    """Run all jobs, `processes` at a time, in the given order as far as `after` allows; end early if `control` requests a stop."""
     results = {job.name: found for job in jobs if (found := job.result()) is not None}
     for job in jobs:
         if job.name in results:
@@ -116,26 +137,52 @@ def side_by_side(jobs: Sequence[Job], *, lanes: int, control: Control) -> Iterat
     waiting = [job for job in jobs if job.name not in results]
     if not waiting:
         return
-    started = [_start() for _ in range(min(lanes, len(waiting)))]
+    workers = [_start() for _ in range(min(processes, len(waiting)))]
     try:
-        while waiting or any(lane.job for lane in started):
+        while waiting or any(worker.job for worker in workers):
             if control.stop is not None:
                 return
-            _hand_out(waiting, results, started)
-            for lane in _speaking(started):
-                for event in _heard(lane):
-                    if isinstance(event, Done):
-                        results[event.job] = event.result
-                        lane.job = None
-                    yield event
+            _assign(waiting, results, workers)
+            ready = wait([worker.pipe for worker in workers], timeout=_POLL)
+            for worker in workers:
+                if worker.pipe not in ready or (event := _received(worker)) is None:
+                    continue
+                if isinstance(event, Done):
+                    results[event.job] = event.result
+                    worker.job = None
+                yield event
     finally:
-        _stop(started)
+        _stop(workers)
 
 
-def _start() -> _Lane:
-    """A process that is no fork of this one, which would copy torch's threads half.
+def evaluate_run(job: Job) -> dict[str, Json]:
+    """Accuracy on the test split and, for a dataset of a fixed size, on the training split: {split: `Counts` as JSON}."""
+    data = job.run.data
+    checkpoint = load(job.out / "model.safetensors")
+    splits: dict[str, Split] = {"test": "test"}
+    if not data.dataset.startswith(_SYNTHETIC):  # an endless dataset cannot be learned by heart
+        splits["train"] = data.train_split
+    found: dict[str, Json] = {}
+    for name, split in splits.items():
+        dataset = open_dataset(data.dataset, split=split, rule=data.rule)
+        targets = match_by_name(dataset.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
+        result = evaluate(checkpoint, dataset, targets, config=_EVALUATION).result
+        assert isinstance(result, Classification)
+        found[name] = to_json(Counts(correct=result.top1.correct, total=result.top1.total))
+    return found
 
-    Where there are forks it is one of a helper process that imports torch once for all of them and starts no thread.
+
+def counts_of(result: dict[str, Json], split: str) -> Counts:
+    """What `evaluate_run` counted on one split."""
+    counts = from_json(Counts, result[split], where=_RESULT)
+    assert isinstance(counts, Counts)
+    return counts
+
+
+def _start() -> _Worker:
+    """Start a child process. It is not a fork of this one, which would copy torch's threads in an undefined state.
+
+    Where the system can fork, it is a fork of a helper process that imports torch once for all of them and starts no thread.
     """
     if sys.platform == "win32":
         context: BaseContext = multiprocessing.get_context("spawn")
@@ -143,99 +190,94 @@ def _start() -> _Lane:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["vitlab.training", "torch._dynamo"])  # torch.optim imports the second
     ours, theirs = context.Pipe()
-    process = context.Process(target=_lane, args=(theirs,), daemon=True)
+    process = context.Process(target=_child, args=(theirs,), daemon=True)
     process.start()
     theirs.close()
-    return _Lane(process=process, pipe=ours)
+    return _Worker(process=process, pipe=ours)
 
 
-def _hand_out(waiting: list[Job], results: dict[str, dict[str, Json]], lanes: list[_Lane]) -> None:
-    for lane in lanes:
+def _assign(waiting: list[Job], results: dict[str, dict[str, Json]], workers: list[_Worker]) -> None:
+    """Give each idle worker the next job whose needed models exist."""
+    for worker in workers:
         ready = next((job for job in waiting if all(name in results for name in job.after)), None)
-        if lane.job is None and ready is not None:
+        if worker.job is None and ready is not None:
             waiting.remove(ready)
-            lane.job = ready
-            lane.pipe.send(ready)
+            worker.job = ready
+            worker.pipe.send(ready)
 
 
-def _speaking(lanes: list[_Lane]) -> list[_Lane]:
-    heard = wait([lane.pipe for lane in lanes], timeout=_LISTEN)
-    return [lane for lane in lanes if lane.pipe in heard]
-
-
-def _heard(lane: _Lane) -> Iterator[Went | Done]:
-    """The next thing a lane says; its end without a word is an error too."""
+def _received(worker: _Worker) -> JobProgress | Done | None:
+    """The next event of a worker. Raises TrainingError if its run failed or its process died."""
     try:
-        event = lane.pipe.recv()
+        event = worker.pipe.recv()
     except EOFError:
-        lane.process.join()
-        doing = "" if lane.job is None else f" during '{lane.job.title}'"
+        worker.process.join()
+        during = "" if worker.job is None else f" during '{worker.job.title}'"
         raise TrainingError(
-            f"a process ended{doing} with code {lane.process.exitcode}",
-            hint="the same command goes on from the last checkpoint; a code of -9 often means that memory ran out",
+            f"a process ended{during} with code {worker.process.exitcode}",
+            hint="run the same command to resume from the last checkpoint; code -9 often means that memory ran out",
         ) from None
-    if isinstance(event, _Broke):
+    if isinstance(event, _Failed):
         raise TrainingError(event.message, hint=event.hint)
-    if isinstance(event, Went | Done):
-        yield event
+    return event if isinstance(event, JobProgress | Done) else None
 
 
-def _stop(lanes: list[_Lane]) -> None:
-    """Ask every process to stop with a checkpoint, and wait for it."""
-    for lane in lanes:
+def _stop(workers: list[_Worker]) -> None:
+    """Request every process to save a checkpoint and stop, and wait for it."""
+    for worker in workers:
         try:
-            lane.pipe.send(None)
+            worker.pipe.send(None)
         except OSError:
-            continue  # it is gone already
-    until = time.monotonic() + _PATIENCE
-    for lane in lanes:
-        while lane.process.is_alive() and time.monotonic() < until:
+            continue  # it has ended already
+    until = time.monotonic() + _STOP_TIMEOUT
+    for worker in workers:
+        while worker.process.is_alive() and time.monotonic() < until:
             try:
-                if lane.pipe.poll(_LISTEN):
-                    lane.pipe.recv()  # a full pipe would keep it from ending
+                if worker.pipe.poll(_POLL):
+                    worker.pipe.recv()  # a full pipe would block the process
             except (EOFError, OSError):
                 break
-        lane.process.join(timeout=max(0.0, until - time.monotonic()))
-        if lane.process.is_alive():
-            lane.process.kill()
-            lane.process.join()
-        lane.pipe.close()
+        worker.process.join(timeout=max(0.0, until - time.monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.pipe.close()
 
 
-def _lane(pipe: Connection) -> None:
-    """The child process: one run after the other, on one core, until it is told that there are no more."""
+def _child(pipe: Connection) -> None:
+    """The child process: one job after the other, on one core, until the parent sends None."""
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal's processes; the parent tells us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent decides
     torch.set_num_threads(1)
     try:
         while (job := pipe.recv()) is not None:
             try:
-                _make(job, pipe)
+                _run(job, pipe)
             except VitlabError as error:
-                pipe.send(_Broke(message=f"{job.title}: {error.message}", hint=error.hint))
+                pipe.send(_Failed(message=f"{job.title}: {error.message}", hint=error.hint))
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the parent is gone: what was learned is on the disk
+        return  # the parent is gone; the checkpoints are on disk
 
 
-def _make(job: Job, pipe: Connection) -> None:
+def _run(job: Job, pipe: Connection) -> None:
     from vitlab.training import train
     from vitlab.training.events import Finished, Stepped
 
     control = Control()
     last, steps = 0.0, job.run.train.steps
-    pipe.send(Went(job=job.name, title=job.title, step=0, steps=steps))
+    pipe.send(JobProgress(job=job.name, title=job.title, step=0, steps=steps))
     (job.out / _RESULT).unlink(missing_ok=True)
     for event in train(job.run, out=job.out, control=control):
         if control.stop is None and pipe.poll():
             control.request_stop("terminated")
-        if isinstance(event, Stepped) and (time.monotonic() - last >= _TOLD_EVERY or event.step == steps):
+        if isinstance(event, Stepped) and (time.monotonic() - last >= _REPORT_EVERY or event.step == steps):
             last = time.monotonic()
-            told = "" if event.accuracy is None else f"{event.accuracy:.0%} of the batch right"
-            pipe.send(Went(job=job.name, title=job.title, step=event.step, steps=steps, said=told))
+            note = "" if event.accuracy is None else f"batch accuracy {event.accuracy:.0%}"
+            pipe.send(JobProgress(job=job.name, title=job.title, step=event.step, steps=steps, note=note))
         if isinstance(event, Finished) and event.model is None:
             pipe.send(_Stopped())
             return
-    result = job.verdict(job)
+    result = job.evaluate(job)
     write_text(job.out / _RESULT, json.dumps(result))
     pipe.send(Done(job=job.name, title=job.title, steps=steps, result=result))

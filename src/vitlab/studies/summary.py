@@ -1,4 +1,4 @@
-"""The studies run to their end, and their results as tables: the insides of `vitlab study ...` and `vitlab quickstart`."""
+"""Runs the studies of `vitlab study ...` and `vitlab quickstart` to their end and returns their results as tables."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from vitlab.config.serialize import to_json
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.display import Facts, Table
 from vitlab.io.progress import ProgressCallback
-from vitlab.studies.compare import Against, Compared, against, compared, peaks, rates
+from vitlab.studies.compare import ModelRow, SpeedRatio, measure_memory, measure_speed, model_rows, speed_ratios
 from vitlab.studies.config import NoisyStudent
-from vitlab.studies.noisy_student import Asking, Chosen, Judged, Score, Stage, Stopped, noisy_student, scores
+from vitlab.studies.noisy_student import Chosen, Labelling, Score, Scored, Stage, Stopped, noisy_student, scores
 from vitlab.studies.plot import draw_compared, draw_curves, draw_positions
 from vitlab.studies.positions import KIND_WORDS, PLACE_WORDS, Cell, positions
-from vitlab.studies.quickstart import BUDGETS, SHOTS, Outcome, Row, quickstart, write_quickstart_report
-from vitlab.studies.runner import Done, Went
-from vitlab.studies.transfer import Curve, Plan, transfer
+from vitlab.studies.quickstart import BUDGETS, SHOTS, Outcome, QuickstartRow, few_cell, quickstart, write_quickstart_report
+from vitlab.studies.runner import Done, JobProgress, counts_of
+from vitlab.studies.transfer import Curve, TransferPlan, transfer
 from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals
 
 Notify = Callable[[str], None]
@@ -33,21 +33,11 @@ _COMPARED = ("Swin-T", "ConvNeXt-T", "Swin-S", "ConvNeXt-S", "Swin-B", "ConvNeXt
 _SIZES = ((224, 224), (384, 384))
 
 
-# --- studies of several runs --------------------------------------------------------------------------------------------------
-
-
 def run_quickstart(out: Path, budget: str, progress: ProgressCallback, notify: Notify) -> Facts:
     """All runs of the quickstart, its table, and its report."""
     outcome = _finished(lambda control: quickstart(out, budget=BUDGETS[budget], control=control), Outcome, progress, notify)
     written = write_quickstart_report(outcome, out / "report.html", progress=progress)
-    rows = [
-        {
-            "": row.name,
-            f"{SHOTS} labels a digit": f"{100 * row.few_mean:.1f} ± {100 * row.few_deviation:.1f} %",
-            "all labels": f"{100 * row.all:.1f} %",
-        }
-        for row in outcome.rows
-    ]
+    rows = [{"": row.name, f"accuracy with {SHOTS} labels a digit": few_cell(row)} for row in outcome.rows]
     model = str(outcome.pretrained / "model.safetensors")
     notify("note: the report opens in any browser; docs/guides/first-steps.md continues from here with your own images")
     return Facts(
@@ -64,7 +54,7 @@ def run_quickstart(out: Path, budget: str, progress: ProgressCallback, notify: N
     )
 
 
-def _quickstart_row(row: Row) -> dict[str, Any]:
+def _quickstart_row(row: QuickstartRow) -> dict[str, Any]:
     return {
         "name": row.name,
         "few": list(row.few),
@@ -79,19 +69,19 @@ def run_transfer(
     out: Path, shots: tuple[int, ...], *, letters: int, steps: int, notify: Notify, progress: ProgressCallback
 ) -> Table:
     """Model families with and without pre-training: all runs, the table, and the plot `transfer.png`."""
-    plan = Plan(shots=shots, letters=letters, steps=steps)
+    plan = TransferPlan(shots=shots, letters=letters, steps=steps)
     curves: tuple[Curve, ...] = _finished(lambda control: transfer(out, plan, control=control), tuple, progress, notify)
     _draw(out / "transfer.png", draw_curves(curves, out / "transfer.png"), notify)
     rows = [
         {
             "family": curve.family,
             "starts from": "letters" if curve.pretrained else "scratch",
-            **{f"{shots} labels": f"{100 * share:.1f} %" for shots, share in zip(curve.shots, curve.shares, strict=True)},
+            **{f"{shots} labels": f"{100 * value:.1f} %" for shots, value in zip(curve.shots, curve.accuracy, strict=True)},
         }
         for curve in curves
     ]
     data = [
-        {"family": curve.family, "pretrained": curve.pretrained, "shots": list(curve.shots), "shares": list(curve.shares)}
+        {"family": curve.family, "pretrained": curve.pretrained, "shots": list(curve.shots), "accuracy": list(curve.accuracy)}
         for curve in curves
     ]
     return Table(rows, data=data)
@@ -113,7 +103,7 @@ def run_positions(out: Path, *, images: int, seeds: int, notify: Notify, progres
         {
             "kind": cell.kind,
             "place": cell.place,
-            "shares": list(cell.shares),
+            "accuracy": list(cell.accuracy),
             "mean": cell.mean,
             "deviation": cell.deviation,
             "published": cell.published,
@@ -146,13 +136,13 @@ def run_noisy_student(
                     case Stage():
                         where = f"round {event.round} of {event.of}" if event.round else "before round 1"
                         notify(f"{where}: {event.what}")
-                    case Asking():
+                    case Labelling():
                         progress("labelling", event.done, event.of)
                     case Chosen():
                         notify(_chosen(event))
-                    case Judged():
+                    case Scored():
                         who = f"student {event.score.round}" if event.score.round else "teacher"
-                        notify(f"{who}: {100 * event.score.top1:.2f} % of {event.score.images:,} images correct")
+                        notify(f"{who}: accuracy {100 * event.score.top1:.2f} % on {event.score.images:,} images")
                     case Stopped():
                         notify(f"{event.reason}: run the same command to resume")
                         _stop(control)
@@ -168,10 +158,10 @@ def run_noisy_student(
 
 def _chosen(event: Chosen) -> str:
     broken = f", {event.unreadable:,} could not be read" if event.unreadable else ""
-    correct = "" if event.right is None else f"; {100 * event.right:.1f} % of their labels are correct"
+    correct = "" if event.accuracy is None else f"; {100 * event.accuracy:.1f} % of their labels are correct"
     return (
-        f"round {event.round}: {event.taken:,} of {event.asked:,} images taken, in {event.classes:,} of {event.of_classes:,}"
-        f" classes{broken}{correct}; each labelled image is there {event.times} times"
+        f"round {event.round}: {event.taken:,} of {event.asked:,} images used, in {event.classes:,} of {event.of_classes:,}"
+        f" classes{broken}{correct}; each labelled image is repeated {event.times} times"
     )
 
 
@@ -182,8 +172,8 @@ def _score_row(score: Score) -> dict[str, Any]:
         "size": score.model,
         "labelled": score.labelled,
         "pseudo-labelled": score.pseudo,
-        "of them correct": None if score.pseudo_right is None else f"{100 * score.pseudo_right:.1f} %",
-        f"top-1 ({score.judged_by})": f"{100 * score.top1:.2f} %",
+        "of them correct": None if score.pseudo_accuracy is None else f"{100 * score.pseudo_accuracy:.1f} %",
+        f"top-1 ({score.split})": f"{100 * score.top1:.2f} %",
         "95 %": f"{100 * low:.1f} to {100 * high:.1f}",
         "loss": round(score.loss, 4),
         "calibration error": f"{100 * score.calibration_error:.1f} %",
@@ -195,7 +185,7 @@ def _finished(events: Callable[[Control], Iterator[Any]], wanted: type[T], progr
     control, result = Control(), None
     with _stoppable(control):
         for event in events(control):
-            if isinstance(event, Went):
+            if isinstance(event, JobProgress):
                 progress(event.title, event.step, event.steps)
             elif isinstance(event, Done):
                 progress(event.title, event.steps, event.steps)
@@ -210,8 +200,10 @@ def _finished(events: Callable[[Control], Iterator[Any]], wanted: type[T], progr
 
 
 def _accuracy_of(event: Done) -> str:
-    test: Any = event.result.get("test")
-    return "" if test is None else f", {100 * test['right'] / test['of']:.1f} % of {test['of']:,} test images correct"
+    if "test" not in event.result:
+        return ""
+    counts = counts_of(event.result, "test")
+    return f", accuracy {100 * counts.accuracy:.1f} % on {counts.total:,} test images"
 
 
 def _stoppable(control: Control) -> AbstractContextManager[None]:
@@ -231,9 +223,6 @@ def _draw(path: Path, image: bytes, notify: Notify) -> None:
     notify(f"plot: {path}")
 
 
-# --- models side by side ------------------------------------------------------------------------------------------------------
-
-
 def compare_models(
     models: tuple[str, ...],
     *,
@@ -249,14 +238,14 @@ def compare_models(
 ) -> Table:
     """One row a model and image size; checkpoints are evaluated on the data."""
     configs = [] if not models and checkpoints is not None else _configs(models, sizes, notify)
-    rows = compared(configs) if configs else []
+    rows = model_rows(configs) if configs else []
     if checkpoints is not None and data is not None:
         rows += _evaluated(checkpoints, data, notify, progress)
     if speed:
-        found = rates([row.config for row in rows], batch=batch_size, rounds=rounds, progress=progress)
-        taken = peaks([row.config for row in rows], progress=progress)
-        rows = [replace(row, rate=rate, peak=peak) for row, rate, peak in zip(rows, found, taken, strict=True)]
-    pairs = against(rows)
+        found = measure_speed([row.config for row in rows], batch=batch_size, rounds=rounds, progress=progress)
+        taken = measure_memory([row.config for row in rows], progress=progress)
+        rows = [replace(row, speed=measured, peak=peak) for row, measured, peak in zip(rows, found, taken, strict=True)]
+    pairs = speed_ratios(rows)
     _explain(rows, pairs, notify)
     if plot is not None:
         _draw(plot, draw_compared(rows, plot), notify)
@@ -277,7 +266,7 @@ def _configs(models: tuple[str, ...], sizes: tuple[tuple[int, int], ...] | None,
     return found
 
 
-def _evaluated(paths: Sequence[str], data: str, notify: Notify, progress: ProgressCallback) -> list[Compared]:
+def _evaluated(paths: Sequence[str], data: str, notify: Notify, progress: ProgressCallback) -> list[ModelRow]:
     """Checkpoints as rows, their accuracy measured on every image of the data."""
     from vitlab.checkpoints import load
     from vitlab.evaluation.classification import Classification
@@ -294,12 +283,12 @@ def _evaluated(paths: Sequence[str], data: str, notify: Notify, progress: Progre
         result = evaluate(checkpoint, dataset, targets, progress=progress).result
         if not isinstance(result, Classification):
             raise DataError(f"{data}: models are compared on images of one class each")
-        row = compared([checkpoint.config])[0]
+        row = model_rows([checkpoint.config])[0]
         rows.append(replace(row, name=f"{path} ({row.name})", published=(), measured=100 * result.top1.value))
     return rows
 
 
-def _compared_row(row: Compared, *, measured: bool) -> dict[str, Any]:
+def _compared_row(row: ModelRow, *, measured: bool) -> dict[str, Any]:
     height, width = row.image_size
     shown: dict[str, Any] = {
         "model": row.name,
@@ -311,16 +300,16 @@ def _compared_row(row: Compared, *, measured: bool) -> dict[str, Any]:
     }
     if row.peak is not None:
         shown["measured"] = "-" if row.peak.bytes is None else f"{row.peak.bytes / 1e6:,.0f} MB"
-    if row.rate is not None:
-        shown["images/s"] = f"{row.rate.middle:.1f} ({row.rate.low:.1f} to {row.rate.high:.1f})"
+    if row.speed is not None:
+        shown["images/s"] = f"{row.speed.median:.1f} ({row.speed.low:.1f} to {row.speed.high:.1f})"
     if measured:
         shown["measured top-1"] = "-" if row.measured is None else f"{row.measured:.2f} %"
     shown["published top-1, trained on"] = "; ".join(f"{quoted.top1:g} % {quoted.trained_on}" for quoted in row.published) or "-"
     return shown
 
 
-def _compared_json(row: Compared) -> dict[str, Any]:
-    rate = row.rate
+def _compared_json(row: ModelRow) -> dict[str, Any]:
+    measured = row.speed
     return {
         "model": row.name,
         "variant": row.config.name,
@@ -342,22 +331,22 @@ def _compared_json(row: Compared) -> dict[str, Any]:
             for quoted in row.published
         ],
         "images_per_sec": None
-        if rate is None
-        else {"median": rate.middle, "low": rate.low, "high": rate.high, "batch_size": rate.batch},
+        if measured is None
+        else {"median": measured.median, "low": measured.low, "high": measured.high, "batch_size": measured.batch},
     }
 
 
-def _against_json(pair: Against) -> dict[str, Any]:
-    return {"first": pair.first, "second": pair.second, "here": pair.here, "published": pair.there, "sentence": pair.told}
+def _against_json(pair: SpeedRatio) -> dict[str, Any]:
+    return {"first": pair.first, "second": pair.second, "here": pair.here, "published": pair.there, "sentence": pair.sentence}
 
 
-def _explain(rows: Sequence[Compared], pairs: Sequence[Against], notify: Notify) -> None:
+def _explain(rows: Sequence[ModelRow], pairs: Sequence[SpeedRatio], notify: Notify) -> None:
     """Sources, and how speeds relate here and where they were published."""
     for source in dict.fromkeys(quoted.source for row in rows for quoted in row.published):
         notify(f"source: {source}")
     for why in dict.fromkeys(row.peak.why for row in rows if row.peak is not None and row.peak.bytes is None):
         notify(f"note: memory is not measured: {why}")
     for pair in pairs:
-        notify(f"speed: {pair.told}")
+        notify(f"speed: {pair.sentence}")
     if pairs:
         notify("note: speeds on a V100 GPU are those of the ConvNeXt paper, Table 1, which measured both families alike")

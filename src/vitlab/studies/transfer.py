@@ -1,4 +1,4 @@
-"""Figures 3 and 4 of the paper in small: families of models, with and without pre-training, by how many labels there are."""
+"""Figures 3 and 4 of the paper in miniature: model families with and without pre-training, by the number of labels."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, at_least
 from vitlab.recipes.table import recipe
 from vitlab.studies.quickstart import write_few
-from vitlab.studies.runner import Done, Job, Went, on_one_core, side_by_side
-from vitlab.studies.verdict import accuracy_of, judge_run
+from vitlab.studies.runner import Done, Job, JobProgress, counts_of, evaluate_run, on_one_core, run_jobs
 from vitlab.training.control import Control
-
-# Small models of every family, alike in size, for studies that train them all: images of 32 pixels, a few 100,000 parameters.
 
 
 def _vit() -> ViTConfig:
@@ -32,7 +29,9 @@ def _vit() -> ViTConfig:
     return replace(mini, width=96, depth=3, heads=3, mlp_width=384)
 
 
-SIDE = 32
+SIDE = 32  # pixels
+
+# Small models of similar size, for studies that train them all: a few 100,000 parameters each.
 FAMILIES: dict[str, ModelConfig] = {
     "ViT": _vit(),
     "hybrid": replace(_vit(), stem=ResNetStem(blocks=(1,), width=32), patch_size=(2, 2)),
@@ -46,9 +45,12 @@ _BATCH = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is made: `shots` are labels of each class, `letters` the images of pre-training, `steps` the updates of each
-    fine-tuning, `lr` its peak rate, `families` some of `vitlab.studies.transfer.FAMILIES`. The same for everybody."""
+class TransferPlan:
+    """The runs of the study, with the same budget for every family.
+
+    `shots` are labels of each class, `letters` the images of pre-training, `steps` the steps of each fine-tuning, `lr` its peak
+    learning rate, `families` some of `FAMILIES`.
+    """
 
     shots: tuple[int, ...] = (3, 10, 30, 100)
     letters: int = 40_000
@@ -70,78 +72,85 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Shares of the test images told right, 0 to 1, by number of labels of each class."""
+    """Test accuracy, 0 to 1, by the number of labels of each class."""
 
     family: str
     pretrained: bool
     shots: tuple[int, ...]
-    shares: tuple[float, ...]
+    accuracy: tuple[float, ...]
 
 
-def jobs_of(out: Path, plan: Plan) -> tuple[Job, ...]:
-    """Each family learns invented letters; then digits with and without that, for each number of labels."""
+def jobs_of(out: Path, plan: TransferPlan) -> tuple[Job, ...]:
+    """Each family is pre-trained on letters; then trained on digits from there and from scratch, for each number of labels."""
     packs = {shots: write_few(out / "data" / f"digits-{shots}.npz", shots=shots, seed=0) for shots in plan.shots}
     classes = len(open_dataset("digits", split="test").labels)
     made = []
     for family in plan.families:
-        slug = family.replace(" ", "-")
+        name = f"{_slug(family)}-letters"
         letters = recipe("quickstart", Overrides(model=FAMILIES[family], epochs=plan.letters / 100_000))
         first = Job(
-            name=f"{slug}-letters",
-            title=f"{family}: invented letters",
+            name=name,
+            title=f"{family}: pre-train on synthetic letters",
             run=on_one_core(letters),
-            out=out / f"{slug}-letters",
-            verdict=judge_run,
+            out=out / name,
+            evaluate=evaluate_run,
         )
         made.append(first)
         start = StartFacts(path=str(first.out / "model.safetensors"), model=first.run.model, preprocess=first.run.preprocess)
         for shots, pack in packs.items():
             data = DataFacts(dataset=str(pack), images=shots * classes, classes=classes, channels=1, side=8)
             overrides = Overrides(image_size=(SIDE, SIDE), lr=plan.lr, steps=plan.steps, batch_size=min(_BATCH, shots * classes))
-            for begun in (True, False):
-                chosen = overrides if begun else replace(overrides, model=FAMILIES[family])
-                name = f"{slug}-{'pretrained' if begun else 'random'}-{shots}"
+            for pretrained in (True, False):
+                chosen = overrides if pretrained else replace(overrides, model=FAMILIES[family])
+                name = _name(family, pretrained, shots)
                 made.append(
                     Job(
                         name=name,
-                        title=f"{family}, {'pre-trained' if begun else 'from random values'}, {shots} labels a class",
-                        run=_finetuning(recipe("quickstart-finetune", chosen, data=data, start=start if begun else None)),
+                        title=f"{family}, {'pre-trained' if pretrained else 'from scratch'}, {shots} labels a class",
+                        run=_finetuning(recipe("quickstart-finetune", chosen, data=data, start=start if pretrained else None)),
                         out=out / name,
-                        verdict=judge_run,
-                        after=(first.name,) if begun else (),
+                        evaluate=evaluate_run,
+                        after=(first.name,) if pretrained else (),
                     )
                 )
     return tuple(made)
 
 
-def transfer(out: Path, plan: Plan, *, control: Control) -> Iterator[Went | Done | tuple[Curve, ...]]:
-    """Make the runs that are not made yet; the last event are the curves, and without them the study was asked to stop."""
+def transfer(out: Path, plan: TransferPlan, *, control: Control) -> Iterator[JobProgress | Done | tuple[Curve, ...]]:
+    """Run what is not finished yet; the last event are the curves. A stopped study has none."""
     out.mkdir(parents=True, exist_ok=True)
     jobs, found = jobs_of(out, plan), dict[str, float]()
-    for event in side_by_side(jobs, lanes=min(2, os.cpu_count() or 1), control=control):
+    for event in run_jobs(jobs, processes=min(2, os.cpu_count() or 1), control=control):
         if isinstance(event, Done):
-            found[event.job] = accuracy_of(event.result, "test")
+            found[event.job] = counts_of(event.result, "test").accuracy
         yield event
     if len(found) == len(jobs):
         yield tuple(_curves(plan, found))
 
 
-def _curves(plan: Plan, found: dict[str, float]) -> Sequence[Curve]:
+def _curves(plan: TransferPlan, found: dict[str, float]) -> Sequence[Curve]:
     return [
         Curve(
             family=family,
             pretrained=pretrained,
             shots=plan.shots,
-            shares=tuple(
-                found[f"{family.replace(' ', '-')}-{'pretrained' if pretrained else 'random'}-{shots}"] for shots in plan.shots
-            ),
+            accuracy=tuple(found[_name(family, pretrained, shots)] for shots in plan.shots),
         )
         for family in plan.families
         for pretrained in (True, False)
     ]
 
 
+def _name(family: str, pretrained: bool, shots: int) -> str:
+    """The name of a fine-tuning run, which is its folder."""
+    return f"{_slug(family)}-{'pretrained' if pretrained else 'scratch'}-{shots}"
+
+
+def _slug(family: str) -> str:
+    return family.replace(" ", "-")
+
+
 def _finetuning(run: RunConfig) -> RunConfig:
-    """Every labelled image is learned from, as it is, without a look at held-out ones."""
+    """Train on every labelled image, the whole of it, without validation."""
     augment = replace(run.data.augment, crop="squash")
     return on_one_core(replace(run, data=replace(run.data, train_split="train+val", evaluate_split=None, augment=augment)))

@@ -1,4 +1,4 @@
-"""Runs side by side give what they give one after the other, wait for what they need, and go on after any end."""
+"""Runs side by side equal runs one after another, wait for the runs they need, and resume after any end."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tests import processes
 from tests.reports.small import run_of, write_pack
 from vitlab.config.serialize import Json
 from vitlab.errors import TrainingError
-from vitlab.studies.runner import Done, Job, Went, side_by_side
+from vitlab.studies.runner import Counts, Done, Job, JobProgress, counts_of, run_jobs
 from vitlab.training.control import Control
 
 
 def parameters_of(job: Job) -> dict[str, Json]:
-    """A verdict: the digest of the model's file."""
+    """An evaluation: the digest of the model's file."""
     import hashlib
 
     return {"digest": hashlib.sha256((job.out / "model.safetensors").read_bytes()).hexdigest()}
 
 
 def broken(job: Job) -> dict[str, Json]:
-    """A verdict that ends its process."""
+    """An evaluation that ends its process."""
     os._exit(7)
 
 
@@ -37,67 +37,72 @@ def jobs(root: Path, *, steps: int = 4) -> list[Job]:
         run = run_of(pack, steps=steps)
         run = replace(run, train=replace(run.train, seed=seed, evaluate_every=0))
         name = "ab"[seed]
-        made.append(Job(name=name, title=f"run {name}", run=run, out=root / name, verdict=parameters_of, after=after))
+        made.append(Job(name=name, title=f"run {name}", run=run, out=root / name, evaluate=parameters_of, after=after))
     return made
 
 
-def test_a_job_waits_for_what_it_needs_and_lanes_change_nothing(tmp_path: Path) -> None:
+def test_a_job_waits_for_what_it_needs_and_the_number_of_processes_changes_nothing(tmp_path: Path) -> None:
     results = {}
-    for lanes in (1, 2):
-        root = tmp_path / str(lanes)
-        events = list(side_by_side(jobs(root), lanes=lanes, control=Control()))
+    for processes_at_once in (1, 2):
+        root = tmp_path / str(processes_at_once)
+        events = list(run_jobs(jobs(root), processes=processes_at_once, control=Control()))
         order = [event.job for event in events if isinstance(event, Done)]
         assert order == ["b", "a"]
         first_of_a = next(place for place, event in enumerate(events) if event.job == "a")
         assert isinstance(events[first_of_a - 1], Done)
-        assert all(0 <= event.step <= event.steps == 4 for event in events if isinstance(event, Went))
-        # The digest is of a file that names its data's path; the two roots differ in it, so compare within one only.
-        results[lanes] = {event.job: event.result for event in events if isinstance(event, Done)}
-    again = list(side_by_side(jobs(tmp_path / "2"), lanes=2, control=Control()))
+        assert all(0 <= event.step <= event.steps == 4 for event in events if isinstance(event, JobProgress))
+        # The file contains the path of its data, which differs between the two roots: compare within one root only.
+        results[processes_at_once] = {event.job: event.result for event in events if isinstance(event, Done)}
+    again = list(run_jobs(jobs(tmp_path / "2"), processes=2, control=Control()))
     assert all(isinstance(event, Done) and event.before for event in again)
     assert {event.job: event.result for event in again if isinstance(event, Done)} == results[2]
 
 
-def test_a_job_whose_config_changed_is_not_taken_for_done(tmp_path: Path) -> None:
+def test_the_result_of_version_0_1_still_reads() -> None:
+    assert counts_of({"test": {"right": 3, "of": 4}}, "test") == Counts(correct=3, total=4)
+    assert counts_of({"test": {"correct": 3, "total": 4}}, "test").accuracy == 0.75
+
+
+def test_a_job_whose_config_changed_is_not_done(tmp_path: Path) -> None:
     made = [replace(job, after=()) for job in jobs(tmp_path)][:1]
-    list(side_by_side(made, lanes=1, control=Control()))
+    list(run_jobs(made, processes=1, control=Control()))
     assert made[0].result() is not None
     changed = replace(made[0], run=replace(made[0].run, train=replace(made[0].run.train, steps=5)))
     assert changed.result() is None
 
 
-def test_a_wish_to_stop_ends_it_with_a_checkpoint_and_it_goes_on(tmp_path: Path) -> None:
+def test_a_stop_request_saves_a_checkpoint(tmp_path: Path) -> None:
     made = [replace(job, after=()) for job in jobs(tmp_path, steps=100_000)][:1]
     control = Control()
-    for event in side_by_side(made, lanes=1, control=control):
-        if event.step if isinstance(event, Went) else True:
+    for event in run_jobs(made, processes=1, control=control):
+        if event.step if isinstance(event, JobProgress) else True:
             control.request_stop("interrupted")
     assert (tmp_path / "a" / "last").exists()
     assert made[0].result() is None
 
 
-def test_an_error_of_a_run_is_told_with_its_name(tmp_path: Path) -> None:
+def test_an_error_of_a_run_is_reported_with_its_name(tmp_path: Path) -> None:
     made = [replace(job, after=(), run=replace(job.run, start=str(tmp_path / "none.safetensors"))) for job in jobs(tmp_path)][:1]
     with pytest.raises(TrainingError, match="run a: "):
-        list(side_by_side(made, lanes=1, control=Control()))
+        list(run_jobs(made, processes=1, control=Control()))
 
 
-def test_a_process_that_dies_is_told_with_its_code(tmp_path: Path) -> None:
-    made = [replace(job, after=(), verdict=broken) for job in jobs(tmp_path)][:1]
+def test_a_process_that_dies_is_reported_with_its_code(tmp_path: Path) -> None:
+    made = [replace(job, after=(), evaluate=broken) for job in jobs(tmp_path)][:1]
     with pytest.raises(TrainingError, match="during 'run a' with code 7"):
-        list(side_by_side(made, lanes=1, control=Control()))
+        list(run_jobs(made, processes=1, control=Control()))
 
 
 PARENT = """
 import sys
 from pathlib import Path
-from tests.studies.test_lanes import jobs
-from vitlab.studies.runner import Went, side_by_side
+from tests.studies.test_runner import jobs
+from vitlab.studies.runner import JobProgress, run_jobs
 from vitlab.training.control import Control
 
 if __name__ == "__main__":
-    for event in side_by_side(jobs(Path(sys.argv[1]), steps=1_000_000)[1:], lanes=1, control=Control()):
-        if isinstance(event, Went) and event.step:
+    for event in run_jobs(jobs(Path(sys.argv[1]), steps=1_000_000)[1:], processes=1, control=Control()):
+        if isinstance(event, JobProgress) and event.step:
             print(event.step, flush=True)
 """
 
