@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import processes
 from tests.warm import warm_commands
@@ -19,6 +20,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
 # Some virtual machines announce AMX and then fault on it (illegal instruction in bfloat16 products): stop one step below.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+# A test bounds no time by the clock.
+settings.register_profile("vitlab", deadline=None)
+settings.load_profile("vitlab")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 _SESSION = "VITLAB_TEST_SESSION"  # in the environment of every process of one session
