@@ -274,7 +274,7 @@ def _field(parameter: inspect.Parameter, kind: Any, text: str, unset: str | None
             str_from_instance=lambda value: [",".join(map(str, value)) if isinstance(value, tuple) else str(value)],
         )
         # None first: tyro then knows a default of None at once; for `X | None` it imports typeguard, 60 ms a start.
-        stored = Union[None, str] if default is None else tuple if isinstance(default, tuple) else str  # noqa: UP007, RUF036
+        stored = Union[None, str] if default is None else tuple if isinstance(default, tuple) else str  # noqa: UP007
         shape = Annotated[stored, spec, arg]
     return parameter.name, Annotated[shape, tyro.conf.Positional] if by_place else shape, value
 
