@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -30,20 +28,14 @@ def _refused(holder: str) -> DataError:
 
 def test_a_second_holder_is_refused_with_the_name_of_the_first_or_waits_for_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    holder = subprocess.Popen([sys.executable, "-c", _HOLD, str(path)], stdout=subprocess.PIPE, text=True)
-    try:
+    with processes.started([sys.executable, "-c", _HOLD, path]) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(DataError, match=f"held by process {holder.pid} on"), locked(path, refuse=_refused):
             pass
-        holder.send_signal(signal.SIGKILL)
+        holder.kill()
         with locked(path):  # waits for the end of the killed process, and gets the lock
             assert path.read_text().startswith(f"process {os.getpid()} on")
-    finally:
-        holder.kill()
-        holder.wait(processes.LIMIT)
-        if holder.stdout is not None:
-            holder.stdout.close()
 
 
 def test_a_lock_is_free_after_the_block(tmp_path: Path) -> None:
