@@ -245,7 +245,7 @@ def test_images_that_do_not_exist_are_refused_by_name() -> None:
         images(config, [0, 1], [0])
     with pytest.raises(DataError, match="labels must be a list of whole numbers"):
         images(config, np.array([0.5]), [0])
-    with pytest.raises(DataError, match="indices must be whole numbers in one row"):
+    with pytest.raises(DataError, match="indices must be a list of whole numbers"):
         images(config, [0], np.zeros((1, 1), np.int64))
 
 
