@@ -32,8 +32,7 @@ from vitlab.config import Preprocess, variant
 from vitlab.config.vit import ViTConfig
 from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import normalise
-from vitlab.exporters import export
-from vitlab.exporters.config import ExportConfig
+from vitlab.exporters import ExportConfig, export
 from vitlab.inference import Predictor
 from vitlab.inference.auto import AutoBackend
 from vitlab.inference.backends import TorchBackend, quiet

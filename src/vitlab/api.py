@@ -785,8 +785,8 @@ def export(
         calibration: images at most to calibrate and evaluate 8 bits with
         overwrite: replace the file if it exists
     """
+    from vitlab.exporters import ExportConfig
     from vitlab.exporters import export as export_checkpoint
-    from vitlab.exporters.config import ExportConfig
 
     _refuse_present(Path(out), overwrite)
     config = ExportConfig(inside=inside, dynamic_size=dynamic_size, int8=int8, max_drop=max_drop, calibration=calibration)

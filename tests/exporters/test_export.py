@@ -1,4 +1,4 @@
-"""A file that is kept answers as the model does; one that does not is never there."""
+"""An exported file gives the scores of the model; a file that does not is never written."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ from vitlab.data.dataset import Dataset
 from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError, ExportError
-from vitlab.exporters import export
-from vitlab.exporters.config import ExportConfig
+from vitlab.exporters import ExportConfig, export
 from vitlab.exporters.files import (
     Graph,
     Run,
-    generated_images,
+    dataset_images,
+    interpolation_matrix,
     onnx_bytes,
     onnx_facts,
     onnx_runner,
-    own_images,
-    stretch,
+    synthetic_images,
     traced,
 )
-from vitlab.exporters.quantize import Files, OpenVINOQuantiser, Trial, quantised
+from vitlab.exporters.quantize import Files, OpenVINOQuantiser, Trial, quantise
 from vitlab.io.progress import silent
 from vitlab.models import build
 from vitlab.models.position import resize_grid
@@ -47,7 +46,7 @@ LABELS = ("cat", "dog", "owl", "<b>bold</b>", "fünf")
 
 
 def knowing(config: ModelConfig) -> Checkpoint:
-    """A checkpoint whose head is not zero, so that answers differ from image to image."""
+    """A checkpoint whose head is not zero, so that scores differ between images."""
     model = build(config, seed=3)
     head = model.head
     assert isinstance(head, nn.Linear)
@@ -66,7 +65,7 @@ def mini() -> Checkpoint:
 
 @pytest.mark.parametrize("ending", [".onnx", ".xml", ".pt2"])
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_file_of_any_kind_answers_as_torch_does(mini: Checkpoint, tmp_path: Path, ending: str, inside: bool) -> None:
+def test_a_file_of_any_format_gives_the_scores_of_pytorch(mini: Checkpoint, tmp_path: Path, ending: str, inside: bool) -> None:
     made = export(mini, tmp_path / f"model{ending}", ExportConfig(inside=inside))
     assert made.difference < 1e-5
     assert all(path.is_file() for path in made.paths)
@@ -76,13 +75,13 @@ def test_a_file_of_any_kind_answers_as_torch_does(mini: Checkpoint, tmp_path: Pa
 
 def test_uint8_images_go_in_and_probabilities_come_out(mini: Checkpoint, tmp_path: Path) -> None:
     made = export(mini, tmp_path / "model.onnx", ExportConfig(inside=True))
-    images_NHWC = generated_images(mini, count=3).images_NHWC
+    images_NHWC = synthetic_images(mini, count=3).images_NHWC
     chances_NK = onnx_runner(made.paths[0].read_bytes())(images_NHWC)
     np.testing.assert_allclose(chances_NK.sum(1), 1, atol=1e-6)
     assert np.ptp(chances_NK, axis=0).max() > 1e-3
 
 
-def test_labels_and_feeding_travel_with_the_file(mini: Checkpoint, tmp_path: Path) -> None:
+def test_labels_and_preprocessing_are_in_the_file(mini: Checkpoint, tmp_path: Path) -> None:
     made = export(mini, tmp_path / "model.onnx")
     facts = onnx_facts(made.paths[0].read_bytes())
     assert json.loads(facts["vitlab_labels"]) == list(LABELS)
@@ -97,7 +96,7 @@ def test_an_openvino_file_holds_the_labels_too(mini: Checkpoint, tmp_path: Path)
 
 
 @pytest.mark.parametrize("resize", ["official", "bicubic"])
-def test_a_file_of_free_size_answers_as_torch_at_other_sizes(tmp_path: Path, resize: str) -> None:
+def test_a_file_of_dynamic_size_gives_the_scores_of_pytorch_at_other_sizes(tmp_path: Path, resize: str) -> None:
     assert isinstance(MINI, ViTConfig)
     numerics = replace(MINI.numerics, resize=resize)  # type: ignore[arg-type]
     made = export(knowing(replace(MINI, depth=2, numerics=numerics)), tmp_path / "model.onnx", ExportConfig(dynamic_size=True))
@@ -108,14 +107,14 @@ def test_a_file_of_free_size_answers_as_torch_at_other_sizes(tmp_path: Path, res
 
 @pytest.mark.parametrize("how", ["official", "bicubic"])
 @pytest.mark.parametrize(("size", "to"), [(14, 24), (7, 12), (24, 14), (5, 5), (3, 17), (5, 1)])
-def test_the_matrices_of_a_free_size_interpolate_as_the_model_does(size: int, to: int, how: str) -> None:
+def test_the_matrices_of_a_dynamic_size_interpolate_as_the_model_does(size: int, to: int, how: str) -> None:
     line_1ND = torch.randn(1, size, 4, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
     wanted_1ND = resize_grid(line_1ND, (size, 1), (to, 1), how)  # type: ignore[arg-type]
-    torch.testing.assert_close(stretch(size, to, how).double() @ line_1ND, wanted_1ND, atol=1e-5, rtol=0)  # type: ignore[arg-type]
+    torch.testing.assert_close(interpolation_matrix(size, to, how).double() @ line_1ND, wanted_1ND, atol=1e-5, rtol=0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["hybrid", "bit", "distilled", "map", "grey"])
-def test_every_kind_of_model_is_exported(name: str, tmp_path: Path) -> None:
+def test_every_architecture_is_exported(name: str, tmp_path: Path) -> None:
     assert isinstance(MINI, ViTConfig)
     small = replace(MINI, depth=2)
     configs: dict[str, ModelConfig] = {
@@ -148,7 +147,7 @@ def test_an_earlier_file_stays_when_a_new_one_differs(mini: Checkpoint, tmp_path
     assert (tmp_path / "model.onnx").read_bytes() == b"the old one"
 
 
-def test_a_model_that_always_says_the_same_is_told(tmp_path: Path) -> None:
+def test_a_model_with_constant_scores_is_noted(tmp_path: Path) -> None:
     assert isinstance(MINI, ViTConfig)
     config = replace(MINI, depth=1)
     fresh = Checkpoint(model=build(config), config=config, preprocess=Preprocess(image_size=(32, 32), resize_to=32))
@@ -156,7 +155,7 @@ def test_a_model_that_always_says_the_same_is_told(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_exported_is_refused_with_a_reason(mini: Checkpoint, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="does not say what to write"):
+    with pytest.raises(ConfigError, match="no export format"):
         export(mini, tmp_path / "model.tflite")
     with pytest.raises(ConfigError, match="calibrated on images"):
         export(mini, tmp_path / "model.onnx", ExportConfig(int8=True))
@@ -181,7 +180,7 @@ def test_a_missing_runtime_is_named_with_its_extra(mini: Checkpoint, tmp_path: P
 
 @pytest.fixture(scope="module")
 def reader() -> Checkpoint:
-    """A ViT that tells digits by the nearest of its mean features: good enough to lose something by rounding."""
+    """A ViT that classifies digits by the nearest class mean of its features: good enough to lose something by rounding."""
     assert isinstance(MINI, ViTConfig)
     config = replace(MINI, depth=2, num_classes=10, channels=1)
     dataset = open_dataset("digits", split="train")
@@ -189,11 +188,11 @@ def reader() -> Checkpoint:
     model = build(config, seed=3)
     fed = Preprocess(image_size=(32, 32), resize="squash", mean=(0.5,), std=(0.5,))
     made = Checkpoint(model=model, config=config, preprocess=fed, labels=labels)
-    images = own_images(made, dataset, most=300)
+    images = dataset_images(made, dataset, most=300)
     with torch.no_grad():
         features_ND = model.features(normalise(torch.from_numpy(images.images_NHWC), fed))
-        right_N = torch.tensor([classes[0] for classes in images.right or ()])
-        mean_KD = torch.stack([features_ND[right_N == label].mean(0) for label in range(10)])
+        correct_N = torch.tensor([classes[0] for classes in images.correct or ()])
+        mean_KD = torch.stack([features_ND[correct_N == label].mean(0) for label in range(10)])
         assert isinstance(model.head, nn.Linear)
         centred_KD = mean_KD - mean_KD.mean(0)
         model.head.weight.copy_(10 * centred_KD)
@@ -224,7 +223,7 @@ def test_eight_bits_take_a_third_of_the_file_and_lose_at_most_what_is_allowed(
 
 
 def test_eight_bits_that_lose_too_much_are_not_written(reader: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every answer of a graph in 8 bits is moved to the next class, so that none agrees, whatever the kernels of this CPU give."""
+    """Every prediction in 8 bits is moved to the next class, so that none agrees, whatever the kernels of this CPU give."""
 
     def moved(content: bytes, *, threads: int = 0) -> object:
         run = onnx_runner(content, threads=threads)
@@ -239,7 +238,7 @@ def test_eight_bits_that_lose_too_much_are_not_written(reader: Checkpoint, tmp_p
 
 
 class Fragility:
-    """A quantiser of four products: with the first one in 8 bits every second answer is wrong, with any other none is."""
+    """A quantiser of four products: with the first one in 8 bits every second prediction is wrong, with any other none is."""
 
     def __init__(self) -> None:
         self.products: tuple[str, ...] = ("a", "b", "c", "d")
@@ -264,15 +263,15 @@ class Fragility:
         return run
 
 
-def test_the_layer_that_costs_answers_is_found_and_left_in_float() -> None:
+def test_the_layer_that_costs_accuracy_is_found_and_left_in_float() -> None:
     images_N = np.arange(10)
-    trial = Trial(images=images_N, right=[[number] for number in range(10)], max_drop=10)
-    made = quantised(Fragility(), trial, progress=silent)
+    trial = Trial(images=images_N, correct=[[number] for number in range(10)], max_drop=10)
+    made = quantise(Fragility(), trial, progress=silent)
     assert made.kept == ("layer a",)
     assert made.fragile[0].layer == "layer a"
     assert [found.error for found in made.fragile[1:]] == [0, 0, 0]
     assert (made.before, made.after) == (100, 100)
-    in_full = quantised(Fragility(), replace(trial, max_drop=50), progress=silent)  # as much as is lost
+    in_full = quantise(Fragility(), replace(trial, max_drop=50), progress=silent)  # as much as is lost
     assert (in_full.kept, in_full.before, in_full.after) == ((), 100, 50)
 
 
@@ -281,13 +280,13 @@ def test_eight_bits_that_would_end_the_process_are_refused(
 ) -> None:
     monkeypatch.setattr("vitlab.exporters.files._TRIAL", "import os; os.kill(os.getpid(), 4)")
     asked = ExportConfig(int8=True, calibration=8, max_drop=100)
-    with pytest.raises(ExportError, match=r"OpenVINO cannot run 8 bits here: a trial of it died of SIGILL") as caught:
+    with pytest.raises(ExportError, match=r"OpenVINO cannot run 8 bits on this CPU: a trial of it died of SIGILL") as caught:
         export(reader, tmp_path / "int8.xml", asked, dataset=open_dataset("digits", split="test"))
     assert "ONEDNN_MAX_CPU_ISA" in (caught.value.hint or "")
     assert not list(tmp_path.iterdir())
 
 
-def test_images_without_labels_are_judged_by_agreement(reader: Checkpoint, tmp_path: Path) -> None:
+def test_images_without_known_labels_are_evaluated_by_agreement(reader: Checkpoint, tmp_path: Path) -> None:
     made = export(reader, tmp_path / "int8.onnx", ExportConfig(int8=True, calibration=16, max_drop=50), dataset=foreign())
     assert made.quantised is not None
     assert made.quantised.measure == "agreement"
@@ -295,7 +294,7 @@ def test_images_without_labels_are_judged_by_agreement(reader: Checkpoint, tmp_p
 
 
 def test_one_layer_in_eight_bits_for_openvino_is_nearer_to_the_original_than_all_of_them(reader: Checkpoint) -> None:
-    images = own_images(reader, open_dataset("digits", split="test"), most=16)
+    images = dataset_images(reader, open_dataset("digits", split="test"), most=16)
     graph = Graph(reader, ExportConfig(inside=True))
     content = onnx_bytes(traced(graph, ExportConfig(inside=True)), {})
     quantiser = OpenVINOQuantiser(content, {}, images.images_NHWC, silent)

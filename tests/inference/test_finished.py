@@ -14,7 +14,7 @@ from vitlab.checkpoints import Checkpoint
 from vitlab.config import Preprocess, variant
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.stems import ResNetStem
-from vitlab.exporters.config import ExportConfig
+from vitlab.exporters import ExportConfig
 from vitlab.exporters.files import Graph, traced
 from vitlab.inference import Predictor
 from vitlab.inference import backends as converted
@@ -116,7 +116,7 @@ def test_an_exported_graph_holds_the_finished_kernels_and_nothing_that_makes_the
     raw = {tuple(tensor.shape) for tensor in held if any(tensor is kernel for kernel in kernels)}
     assert not raw
     images = torch.from_numpy(noise(checkpoint))
-    taken = Graph(checkpoint, config).taken(images)
+    taken = Graph(checkpoint, config).prepare(images)
     with torch.inference_mode():
         close(program.module()(taken).numpy(), TorchBackend(checkpoint.model, checkpoint.preprocess).run(images.numpy()).logits_BK)
 

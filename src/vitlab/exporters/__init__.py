@@ -1,4 +1,4 @@
-"""Models as files for other runtimes, each run and compared before it is kept. Names are loaded when first asked for."""
+"""Exports models to files for other runtimes; each file is run and compared before it is kept. Names are imported on first use."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitlab.exporters.exporter import Exported, export
+    from vitlab.exporters.files import ExportConfig
 
-__all__ = ["Exported", "export"]
+__all__ = ["ExportConfig", "Exported", "export"]
 
 
 def __getattr__(name: str) -> Any:

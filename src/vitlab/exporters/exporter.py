@@ -1,4 +1,6 @@
-"""A checkpoint as a file for another runtime: written beside its name, run, compared, and only then given that name.
+"""Exports a checkpoint to a file for another runtime. The file is run and compared with PyTorch before it is written.
+
+    export(load("model.safetensors"), Path("model.onnx"), ExportConfig(inside=True))
 
 Axes: B batch, K classes.
 """
@@ -20,49 +22,49 @@ from vitlab.config.serialize import to_text
 from vitlab.data.dataset import Dataset
 from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError, ExportError
-from vitlab.exporters.config import ExportConfig
 from vitlab.exporters.files import (
     ENDINGS,
+    ExportConfig,
     Graph,
     Images,
     Kind,
     Run,
-    generated_images,
+    dataset_images,
     of_any_size,
     onnx_bytes,
     onnx_runner,
     openvino_model,
     openvino_pair,
     openvino_runner,
-    own_images,
+    probabilities,
     program_bytes,
     program_runner,
-    scored,
+    synthetic_images,
     traced,
 )
-from vitlab.exporters.quantize import Files, OpenVINOQuantiser, Quantised, Trial, onnx_quantiser, quantised
+from vitlab.exporters.quantize import Files, OpenVINOQuantiser, Quantised, Trial, onnx_quantiser, quantise
 from vitlab.io.atomic import replacing
 from vitlab.io.display import Block, Displayed
 from vitlab.io.progress import ProgressCallback, silent
 
 BATCHES = (1, 2, 5)
-_TOLERANCE = 1e-4  # of the largest score, at least of 1
+_TOLERANCE = 1e-4  # relative to the largest score, or to 1 if that is larger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Exported(Displayed):
-    """What was written. `difference` is the largest from torch in any score, at batches of 1, 2 and 5; `bytes` on the disk."""
+    """The written files. `difference` is the largest from PyTorch in any score, at batch sizes 1, 2 and 5; `bytes` on disk."""
 
     paths: tuple[Path, ...]
     kind: Kind
     bytes: int
     difference: float
-    tried_with: str
+    compared_on: str
     quantised: Quantised | None = None
     notes: tuple[str, ...] = ()
 
     def tables(self) -> Iterable[Block]:
-        """The file, and how near it is to PyTorch."""
+        """The file, and its difference from PyTorch."""
         return [self.to_json()]
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +74,7 @@ class Exported(Displayed):
             "kind": self.kind,
             "bytes": self.bytes,
             "largest difference": float(f"{self.difference:.3g}"),
-            "compared on": self.tried_with,
+            "compared on": self.compared_on,
         }
         if (made := self.quantised) is not None:
             facts |= {f"{made.measure} in float, %": round(made.before, 2), f"{made.measure} in 8 bits, %": round(made.after, 2)}
@@ -90,10 +92,10 @@ def export(
     dataset: Dataset | None = None,
     progress: ProgressCallback = silent,
 ) -> Exported:
-    """Write a checkpoint as `path`, whose ending says what: .onnx, .xml (OpenVINO, with .bin beside it) or .pt2 (torch.export).
+    """Export a checkpoint as `path`; its ending is the format: .onnx, .xml (OpenVINO, with .bin beside it) or .pt2 (torch.export).
 
-    The file is run on images of `source`, or on generated ones, and compared with torch; where it differs, ExportError says by
-    how much and nothing is written. Labels, preprocessing and config are in the file's metadata. `source` is needed for int8.
+    The file is run on images of `dataset`, or on synthetic ones, and compared with PyTorch. If it differs, ExportError says by how
+    much and nothing is written. The file's metadata holds labels, preprocessing and config. int8 needs a `dataset`.
     """
     kind = _kind(path, config, dataset)
     checkpoint = of_any_size(checkpoint) if config.dynamic_size else checkpoint
@@ -108,9 +110,9 @@ def export(
         files: Files = (program_bytes(program, facts),)
         run = program_runner(*files)
     elif config.int8:
-        taken = graph.taken(torch.from_numpy(images.images_NHWC)).numpy()
-        trial = Trial(images=taken, right=images.right, max_drop=config.max_drop)
-        found, run = _in_eight_bits(kind, onnx_bytes(program, facts), facts, trial, progress)
+        inputs = graph.prepare(torch.from_numpy(images.images_NHWC)).numpy()
+        trial = Trial(images=inputs, correct=images.correct, max_drop=config.max_drop)
+        found, run = _quantise(kind, onnx_bytes(program, facts), facts, trial, progress)
         files = found.files
     elif kind == "onnx":
         files = (onnx_bytes(program, facts),)
@@ -118,9 +120,9 @@ def export(
     else:
         text, weights = openvino_pair(openvino_model(onnx_bytes(program, facts), facts))
         files, run = (text, weights), openvino_runner(text, weights)
-    difference, notes = _compared(graph, run, images, checkpoint, config, held=found is None)
+    difference, notes = _compare(graph, run, images, checkpoint, config, strict=found is None)
     paths = (path, path.with_suffix(".bin"))[: len(files)]
-    for place, written in reversed(tuple(zip(paths, files, strict=True))):  # the one that is opened by its name comes last
+    for place, written in reversed(tuple(zip(paths, files, strict=True))):  # the file that users open comes last
         with replacing(place, needed=len(written)) as file:
             file.write(written)
     return Exported(
@@ -128,7 +130,7 @@ def export(
         kind=kind,
         bytes=sum(map(len, files)),
         difference=difference,
-        tried_with=f"{len(images)} {'generated' if dataset is None else 'of the given'} images",
+        compared_on=f"{len(images)} {'synthetic images' if dataset is None else 'images of the dataset'}",
         quantised=found,
         notes=(*images.notes, *notes),
     )
@@ -136,23 +138,23 @@ def export(
 
 def _kind(path: Path, config: ExportConfig, dataset: Dataset | None) -> Kind:
     if path.suffix not in ENDINGS:
-        raise ConfigError(f"{path.name} does not say what to write", hint=f"end it with {', '.join(ENDINGS)}")
+        raise ConfigError(f"the ending of {path.name} is no export format", hint=f"use {', '.join(ENDINGS)}")
     kind = ENDINGS[path.suffix]
     if config.int8 and kind == "pt2":
-        raise ConfigError("8 bits are written as .onnx or .xml", hint="a .pt2 file keeps the float weights")
+        raise ConfigError("int8 needs a file that ends in .onnx or .xml", hint="a .pt2 file holds float weights")
     if config.int8 and dataset is None:
-        raise ConfigError("8 bits are calibrated on images", hint="give some that are like those to come: --data FOLDER")
+        raise ConfigError("int8 is calibrated on images", hint="give images like those to predict: --data FOLDER")
     return kind
 
 
 def _images(checkpoint: Checkpoint, config: ExportConfig, dataset: Dataset | None) -> Images:
     if dataset is None:
-        return generated_images(checkpoint, count=sum(BATCHES))
-    return own_images(checkpoint, dataset, most=config.calibration if config.int8 else sum(BATCHES))
+        return synthetic_images(checkpoint, count=sum(BATCHES))
+    return dataset_images(checkpoint, dataset, most=config.calibration if config.int8 else sum(BATCHES))
 
 
 def _facts(checkpoint: Checkpoint, config: ExportConfig) -> dict[str, str]:
-    """What the file says of itself; all but `version` are JSON."""
+    """The metadata of the file; all values but the version are JSON."""
     return {
         "vitlab_version": __version__,
         "vitlab_labels": to_text(checkpoint.labels),
@@ -162,47 +164,45 @@ def _facts(checkpoint: Checkpoint, config: ExportConfig) -> dict[str, str]:
     }
 
 
-def _in_eight_bits(
-    kind: Kind, content: bytes, facts: dict[str, str], trial: Trial, progress: ProgressCallback
-) -> tuple[Quantised, Run]:
-    """An ONNX file's graph with products in 8 bits, made by the library that suits the runtime it is for."""
+def _quantise(kind: Kind, content: bytes, facts: dict[str, str], trial: Trial, progress: ProgressCallback) -> tuple[Quantised, Run]:
+    """Quantise the graph of an ONNX file with the library that suits its runtime."""
     if kind == "onnx":
         with onnx_quantiser(content, trial.images, progress) as quantiser:
-            found = quantised(quantiser, trial, progress=progress)
+            found = quantise(quantiser, trial, progress=progress)
             return found, quantiser.runner(found.files)
-    maker = OpenVINOQuantiser(content, facts, trial.images, progress)
-    found = quantised(maker, trial, progress=progress)
-    return found, maker.runner(found.files)
+    openvino = OpenVINOQuantiser(content, facts, trial.images, progress)
+    found = quantise(openvino, trial, progress=progress)
+    return found, openvino.runner(found.files)
 
 
-def _compared(
-    graph: Graph, run: Run, images: Images, checkpoint: Checkpoint, config: ExportConfig, *, held: bool
+def _compare(
+    graph: Graph, run: Run, images: Images, checkpoint: Checkpoint, config: ExportConfig, *, strict: bool
 ) -> tuple[float, tuple[str, ...]]:
-    """The largest difference between the file and torch at every batch size, refused where `held` and above the tolerance."""
+    """The largest difference between the file and PyTorch, and notes; ExportError if `strict` and above the tolerance."""
     model = checkpoint.model.eval()
-    worst, largest, told = 0.0, 1.0, list[NDArray[np.float32]]()
-    for images_BHWC in _tries(images, checkpoint, config):
+    worst, largest, scores = 0.0, 1.0, list[NDArray[np.float32]]()
+    for images_BHWC in _batches(images, checkpoint, config):
         with torch.inference_mode():
             logits_BK = model(normalise(images_BHWC, checkpoint.preprocess))
-            wanted_BK: NDArray[np.float32] = (scored(logits_BK, checkpoint) if config.inside else logits_BK).numpy()
-        given_BK = run(graph.taken(images_BHWC).numpy())
+            wanted_BK: NDArray[np.float32] = (probabilities(logits_BK, checkpoint) if config.inside else logits_BK).numpy()
+        given_BK = run(graph.prepare(images_BHWC).numpy())
         if given_BK.shape != wanted_BK.shape:
-            raise ExportError(f"the file answers {given_BK.shape} where the model answers {wanted_BK.shape}; nothing was written")
+            raise ExportError(f"the file returns {given_BK.shape} where the model returns {wanted_BK.shape}; nothing was written")
         if not np.isfinite(given_BK).all():
-            raise ExportError("the file answers with numbers that are not finite; nothing was written")
+            raise ExportError("the file returns numbers that are not finite; nothing was written")
         worst = max(worst, float(np.abs(given_BK - wanted_BK).max()))
         largest = max(largest, float(np.abs(wanted_BK).max()))
-        told.append(wanted_BK)
-    if held and worst > _TOLERANCE * largest:
+        scores.append(wanted_BK)
+    if strict and worst > _TOLERANCE * largest:
         raise ExportError(f"the file's scores differ from the model's by {worst:.2g}; nothing was written")
-    answers_NK = np.concatenate(told)
-    if len(answers_NK) > 1 and np.ptp(answers_NK, axis=0).max() == 0:
-        return worst, ("the model answers the same to every image, so the comparison with torch says little",)
+    scores_NK = np.concatenate(scores)
+    if len(scores_NK) > 1 and np.ptp(scores_NK, axis=0).max() == 0:
+        return worst, ("the model returns the same scores for every image, so the comparison with PyTorch says little",)
     return worst, ()
 
 
-def _tries(images: Images, checkpoint: Checkpoint, config: ExportConfig) -> list[torch.Tensor]:
-    """Batches of 1, 2 and 5 images, and of another size where that is free."""
+def _batches(images: Images, checkpoint: Checkpoint, config: ExportConfig) -> list[torch.Tensor]:
+    """Batches of 1, 2 and 5 images, and one of another image size if that is dynamic."""
     batches, start = list[torch.Tensor](), 0
     for count in BATCHES:
         places = [(start + offset) % len(images) for offset in range(count)]
@@ -210,6 +210,6 @@ def _tries(images: Images, checkpoint: Checkpoint, config: ExportConfig) -> list
         start += count
     if config.dynamic_size:
         height, width = checkpoint.preprocess.image_size
-        other = generated_images(checkpoint, count=2, image_size=(2 * height, height + width))
+        other = synthetic_images(checkpoint, count=2, image_size=(2 * height, height + width))
         batches.append(torch.from_numpy(other.images_NHWC))
     return batches

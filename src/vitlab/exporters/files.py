@@ -1,6 +1,10 @@
-"""The three kinds of file a graph is written as, and what runs each of them again.
+"""The files of an export: the graph of a checkpoint, traced and written as ONNX, OpenVINO or .pt2, and the images to check it with.
 
-Axes: B batch, K classes.
+    graph = Graph(checkpoint, config)
+    content = onnx_bytes(traced(graph, config), metadata)
+    scores = onnx_runner(content)(images)
+
+Axes: N images, B batch, H height, W width, C channels, K classes; L layers, G rows and J columns of a grid of patches, D width.
 """
 
 from __future__ import annotations
@@ -30,9 +34,8 @@ from vitlab.config.vit import PositionResize, ViTConfig
 from vitlab.data.dataset import Dataset
 from vitlab.data.synthetic.dataset import images
 from vitlab.data.transforms import EvaluationTransform, normalise
-from vitlab.errors import ConfigError, DataError, ExportError
+from vitlab.errors import ConfigError, DataError, ExportError, at_least
 from vitlab.evaluation.label_mapping import match_by_name
-from vitlab.exporters.config import ExportConfig
 from vitlab.inference.backends import INPUT, onnx_proto, quiet
 from vitlab.inference.folded import Input, Output, OutputGraph, PlainGraph, activation_of, exportable
 from vitlab.io.trial import trouble_with
@@ -47,17 +50,43 @@ Run = Callable[[NDArray[Any]], NDArray[np.float32]]
 
 _EXTRAS = {"onnx": "export", "onnxscript": "export", "onnxruntime": "export", "openvino": "openvino", "nncf": "int8"}
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-_PATIENCE = 300.0  # seconds for a trial, of which a large model takes many to be compiled
+_TIMEOUT = 300.0  # seconds for a trial; compiling a large model takes many of them
 _TRIAL = """
 import json, sys, numpy, openvino
 core = openvino.Core()
 core.compile_model(core.read_model(sys.argv[1]), "CPU", json.loads(sys.argv[3]))([numpy.load(sys.argv[2])])
 """
 _PROTOBUF_LIMIT = 2**31 - 2**24  # bytes in one ONNX file, with room for the graph itself
+_MAX_BATCH = 65_536
+_MAX_PATCHES = 512  # along each side, if the image size is dynamic
+M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportConfig:
+    """How to export a checkpoint. The batch size of the file is always dynamic.
+
+    `inside` puts preprocessing and the final activation into the file: it takes uint8 images (batch, height, width, channels) of
+    the model's image size and returns probabilities; without it, the file takes normalised floats (batch, channels, height, width)
+    and returns logits. `dynamic_size` makes height and width dynamic, if the model allows it. `int8` quantises the weights and
+    activations of matrix products to 8 bits. Then `max_drop`, in percentage points, is what the file may lose on at most
+    `calibration` images of the dataset: accuracy if they have labels, else agreement with the original.
+    """
+
+    inside: bool = False
+    dynamic_size: bool = False
+    int8: bool = False
+    max_drop: float = 1.0
+    calibration: int = 512
+
+    def __post_init__(self) -> None:
+        at_least("calibration", self.calibration, 8)
+        if not 0 <= self.max_drop <= 100:
+            raise ConfigError(f"max_drop={self.max_drop} must be from 0 to 100 points")
 
 
 def needed(name: str) -> ModuleType:
-    """An optional library, or the sentence that says which extra brings it."""
+    """Import an optional library; ConfigError names the extra that installs it."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -68,13 +97,14 @@ def needed(name: str) -> ModuleType:
 
 
 def onnx_bytes(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:
-    """A traced graph as an ONNX file, `facts` in its metadata."""
+    """A traced graph as an ONNX file, with `facts` as metadata."""
     for library in ("onnx", "onnxscript"):
         needed(library)
     weights = sum(tensor.nbytes for tensor in program.state_dict.values())
     if weights > _PROTOBUF_LIMIT:
         raise ExportError(
-            f"{weights / 1e9:.1f} GB of weights do not fit into one ONNX file, which ends at 2 GB", hint="write a .pt2 file instead"
+            f"{weights / 1e9:.1f} GB of weights do not fit into one ONNX file, whose limit is 2 GB",
+            hint="write a .pt2 file instead",
         )
     proto = onnx_proto(program, outputs=[OUTPUT])
     del proto.metadata_props[:]
@@ -84,13 +114,13 @@ def onnx_bytes(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:
 
 
 def onnx_facts(content: bytes) -> dict[str, str]:
-    """What is written in an ONNX file's metadata."""
+    """The metadata of an ONNX file."""
     proto = needed("onnx").load_from_string(content)
     return {entry.key: entry.value for entry in proto.metadata_props}
 
 
 def onnx_runner(content: bytes, *, threads: int = 0) -> Run:
-    """ONNX Runtime on the bytes of a file."""
+    """Runs the bytes of an ONNX file with ONNX Runtime."""
     runtime = needed("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -105,7 +135,7 @@ def onnx_runner(content: bytes, *, threads: int = 0) -> Run:
 
 
 def openvino_model(onnx: bytes, facts: Mapping[str, str]) -> Any:
-    """An ONNX file as OpenVINO's model, `facts` in its metadata."""
+    """An ONNX file as an OpenVINO model, with `facts` as metadata."""
     openvino = needed("openvino")
     model = openvino.Core().read_model(model=onnx, weights=b"")
     model.inputs[0].tensor.set_names({INPUT})
@@ -116,7 +146,7 @@ def openvino_model(onnx: bytes, facts: Mapping[str, str]) -> Any:
 
 
 def openvino_pair(model: Any) -> tuple[bytes, bytes]:
-    """The files of an OpenVINO model, .xml and .bin, with its weights as they are."""
+    """The files of an OpenVINO model, .xml and .bin, with uncompressed weights."""
     with tempfile.TemporaryDirectory() as folder:
         text, weights = Path(folder, "model.xml"), Path(folder, "model.bin")
         needed("openvino").save_model(model, text, compress_to_fp16=False)
@@ -124,7 +154,7 @@ def openvino_pair(model: Any) -> tuple[bytes, bytes]:
 
 
 def openvino_runner(text: bytes, weights: bytes) -> Run:
-    """OpenVINO on the bytes of a pair of files, in float32."""
+    """Runs the bytes of an .xml and a .bin file with OpenVINO, in float32."""
     openvino = needed("openvino")
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(model=text, weights=weights), "CPU", _EXACT)
@@ -136,17 +166,17 @@ def openvino_runner(text: bytes, weights: bytes) -> Run:
 
 
 def openvino_trouble(text: bytes, weights: bytes, images: NDArray[Any]) -> str | None:
-    """What befalls a process in which OpenVINO runs this pair of files, or None: it may be the instructions of 8 bits."""
+    """Run the files with OpenVINO in a child process: why it fails, or None. 8-bit CPU instructions may kill it."""
     with tempfile.TemporaryDirectory() as folder:
         xml, saved = Path(folder, "model.xml"), Path(folder, "images.npy")
         xml.write_bytes(text)
         xml.with_suffix(".bin").write_bytes(weights)
         np.save(saved, images)
-        return trouble_with(_TRIAL, str(xml), str(saved), json.dumps(_EXACT), patience=_PATIENCE)
+        return trouble_with(_TRIAL, str(xml), str(saved), json.dumps(_EXACT), patience=_TIMEOUT)
 
 
 def program_bytes(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:
-    """A traced graph as torch.export saves it; `facts` are its extra file `facts.json`."""
+    """A traced graph as a .pt2 file; `facts` are its extra file `facts.json`."""
     file = io.BytesIO()
     with quiet():
         torch.export.save(program, file, extra_files={"facts.json": json.dumps(facts)})
@@ -154,7 +184,7 @@ def program_bytes(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:
 
 
 def program_runner(content: bytes) -> Run:
-    """PyTorch on the bytes of a .pt2 file."""
+    """Runs the bytes of a .pt2 file with PyTorch."""
     with quiet():
         module = torch.export.load(io.BytesIO(content)).module()
 
@@ -166,18 +196,8 @@ def program_runner(content: bytes) -> Run:
     return run
 
 
-# The part of a checkpoint that goes into a file: the model, and on request what comes before and after it.
-#
-# Axes: B batch, H height, W width, C channels, K classes; G rows and J columns of a grid of patches, D width.
-
-M = TypeVar("M", bound=nn.Module)
-
-_MOST_PICTURES = 65_536
-_MOST_PATCHES = 512  # a side, where the size is left free
-
-
 class Graph(nn.Module):
-    """What a file computes: images as `config` says they go in, to logits or probabilities."""
+    """The module that is exported: images, as `config.inside` says, to logits or probabilities."""
 
     def __init__(self, checkpoint: Checkpoint, config: ExportConfig) -> None:
         super().__init__()
@@ -185,7 +205,7 @@ class Graph(nn.Module):
         activation = activation_of(checkpoint)
         gives: Output = "probabilities" if config.inside else "logits"
         if config.dynamic_size:
-            inner = PlainGraph(_fittable(checkpoint.model), checkpoint.preprocess, pixels=config.inside)
+            inner = PlainGraph(_exportable_model(checkpoint.model), checkpoint.preprocess, pixels=config.inside)
             self.answer: nn.Module = OutputGraph(inner, gives=gives, activation=activation).eval()
         else:
             takes: Input = "pixels" if config.inside else "normalised"
@@ -195,35 +215,35 @@ class Graph(nn.Module):
         scores_BK: Tensor = self.answer(images)
         return scores_BK
 
-    def taken(self, images_BHWC: Tensor) -> Tensor:
-        """uint8 images as this graph takes them."""
+    def prepare(self, images_BHWC: Tensor) -> Tensor:
+        """uint8 images as the input of this graph."""
         return images_BHWC if self.inside else normalise(images_BHWC, self.preprocess)
 
 
-def scored(logits_BK: Tensor, checkpoint: Checkpoint) -> Tensor:
-    """Logits as probabilities, the way the checkpoint was trained."""
+def probabilities(logits_BK: Tensor, checkpoint: Checkpoint) -> Tensor:
+    """Probabilities of logits, by the activation that the checkpoint was trained with."""
     activation = activation_of(checkpoint)
     return logits_BK.sigmoid() if activation == "sigmoid" else logits_BK.softmax(-1)
 
 
 def traced(graph: Graph, config: ExportConfig) -> ExportedProgram:
-    """The graph as torch.export sees it: any number of images, and any size where asked for."""
+    """Trace the graph with torch.export: dynamic batch size and, with `config.dynamic_size`, dynamic image size."""
     height, width = graph.preprocess.image_size
-    shape: dict[int, Any] = {0: Dim("batch", min=1, max=_MOST_PICTURES)}
+    shape: dict[int, Any] = {0: Dim("batch", min=1, max=_MAX_BATCH)}
     if config.dynamic_size:
         (down, across), sides = _free_sides(graph.config)
-        height, width = height + down, width + 2 * across  # another size than the model's own, so that nothing is tied to that
+        height, width = height + down, width + 2 * across  # not the model's own size, so that no constant depends on it
         shape |= {axis if config.inside else axis + 1: side for axis, side in sides.items()}
     example_BHWC = torch.zeros(2, height, width, graph.preprocess.channels, dtype=torch.uint8)
     with quiet(), torch.no_grad():
         try:
-            return torch.export.export(graph, (graph.taken(example_BHWC),), dynamic_shapes=(shape,))
+            return torch.export.export(graph, (graph.prepare(example_BHWC),), dynamic_shapes=(shape,))
         except (RuntimeError, ValueError) as error:  # torch's UserError and ConstraintViolationError among them
             raise ExportError(f"torch.export cannot trace this model: {str(error).splitlines()[0]}") from error
 
 
 def of_any_size(checkpoint: Checkpoint) -> Checkpoint:
-    """The same weights in a model that takes images of any size, where it is of a kind that can."""
+    """The same weights in a model that takes images of any size, if its architecture can."""
     if not isinstance(checkpoint.model, ViT):
         return checkpoint
     model = _same_weights(checkpoint.model)
@@ -232,14 +252,14 @@ def of_any_size(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _same_weights(model: M) -> M:
-    """A copy whose attributes can be changed, with the very same parameters."""
+    """A copy whose attributes can be changed; the parameters are shared."""
     copied = copy.copy(model)
     copied._modules = dict(model._modules)
     return copied.eval()
 
 
-def _fittable(model: nn.Module) -> Model:
-    """Less work, the same answers: nothing in the last layer that no one reads; and positions that any runtime can fit."""
+def _exportable_model(model: nn.Module) -> Model:
+    """The same function with less work in the last layer, and with position embeddings that any runtime can interpolate."""
     assert isinstance(model, Model)
     if not isinstance(model, ViT):
         return model
@@ -251,27 +271,27 @@ def _fittable(model: nn.Module) -> Model:
 
 def _any_grid(position: Positions) -> Positions:
     if position.kind not in ("learned-1d", "none"):
-        raise ConfigError(f"{position.kind} positions are exported for one grid", hint="export without dynamic_size")
+        raise ConfigError(f"{position.kind} positions can be exported for one grid only", hint="export without dynamic_size")
     made = copy.copy(position)
     made.__class__ = _AnyGrid
     return made
 
 
 class _AnyGrid(Positions):
-    """Positions interpolated by products with matrices that are computed from the grid, which every runtime can do."""
+    """Position embeddings interpolated by matrix products, which every runtime can do; the matrices depend on the grid."""
 
     def _fitted(self, table_LND: Tensor, grid: Grid) -> Tensor:
         placed = table_LND.shape[1] - self.grid[0] * self.grid[1]
         table_LGJD = table_LND[:, placed:].reshape(-1, *self.grid, table_LND.shape[-1])
-        down_GG = stretch(self.grid[0], grid[0], self.resize).to(table_LND)
-        across_JJ = stretch(self.grid[1], grid[1], self.resize).to(table_LND)
+        down_GG = interpolation_matrix(self.grid[0], grid[0], self.resize).to(table_LND)
+        across_JJ = interpolation_matrix(self.grid[1], grid[1], self.resize).to(table_LND)
         fitted_LGJD = torch.einsum("gh,lhjd->lgjd", down_GG, table_LGJD)
         fitted_LGJD = torch.einsum("jk,lgkd->lgjd", across_JJ, fitted_LGJD)
         return torch.cat([table_LND[:, :placed], fitted_LGJD.flatten(1, 2)], dim=1)
 
 
-def stretch(size: int, to: int, how: PositionResize) -> Tensor:
-    """The (to, size) matrix that interpolates a line of `size` points to `to` points, as vitlab.models.position does."""
+def interpolation_matrix(size: int, to: int, how: PositionResize) -> Tensor:
+    """The (to, size) matrix that interpolates `size` points to `to` points, as vitlab.models.position does."""
     new_T1 = torch.arange(to, dtype=torch.float32)[:, None]
     old_S = torch.arange(size, dtype=torch.float32)
     if how == "official":  # bilinear, corners kept in place
@@ -285,62 +305,59 @@ def stretch(size: int, to: int, how: PositionResize) -> Tensor:
 
 
 def _cubic(x: Tensor, a: float = -0.5) -> Tensor:
-    """Keys' kernel of |x| with the slope that antialiased resizing uses."""
+    """Keys' cubic kernel of |x|, with the slope of antialiased resizing."""
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((x - 5) * x + 8) * x * a - 4 * a
     return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
 
 
 def _free_sides(config: ModelConfig) -> tuple[tuple[int, int], dict[int, Any]]:
-    """In which steps height and width may vary, and as what torch.export sees them: axes 1 and 2 of a uint8 batch."""
+    """Steps in which height and width may vary, and the dynamic axes 1 and 2 of a uint8 batch for torch.export."""
     if isinstance(config, ResNetConfig):
-        return (32, 32), {1: Dim("height", min=32, max=_MOST_PATCHES * 32), 2: Dim("width", min=32, max=_MOST_PATCHES * 32)}
+        return (32, 32), {1: Dim("height", min=32, max=_MAX_PATCHES * 32), 2: Dim("width", min=32, max=_MAX_PATCHES * 32)}
     if not isinstance(config, ViTConfig):
-        raise ConfigError(f"{config.title} is exported for one size", hint="export without dynamic_size")
+        raise ConfigError(f"{config.title} can be exported for one image size only", hint="export without dynamic_size")
     if config.pad:
-        raise ConfigError("a model that pads its images is exported for one size", hint="export without dynamic_size")
+        raise ConfigError(
+            "a model that pads its images can be exported for one image size only", hint="export without dynamic_size"
+        )
     down, across = config.step
-    return (down, across), {1: down * Dim("rows", min=2, max=_MOST_PATCHES), 2: across * Dim("columns", min=2, max=_MOST_PATCHES)}
-
-
-# Images to try a file with: the user's own, or generated ones.
-#
-# Axes: N images, H height, W width, C channels.
+    return (down, across), {1: down * Dim("rows", min=2, max=_MAX_PATCHES), 2: across * Dim("columns", min=2, max=_MAX_PATCHES)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Images:
-    """uint8 images as the model is fed with, and for each the model's classes that are right, where that is known."""
+    """uint8 images of the model's image size and, for each, the model's classes that are correct, if known."""
 
     images_NHWC: NDArray[np.uint8]
-    right: tuple[tuple[int, ...], ...] | None = None
+    correct: tuple[tuple[int, ...], ...] | None = None
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.images_NHWC)
 
 
-def own_images(checkpoint: Checkpoint, dataset: Dataset, *, most: int) -> Images:
-    """At most `most` images of a source, spread evenly over it; unreadable ones are left out and said."""
-    view = EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits())
+def dataset_images(checkpoint: Checkpoint, dataset: Dataset, *, most: int) -> Images:
+    """At most `most` images of a dataset, spread evenly over it; unreadable ones are left out and noted."""
+    transform = EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits())
     places = np.unique(np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(int)).tolist()
     images, kept, bad = [], list[int](), list[str]()
     for place in places:
         try:
             sample = dataset.read(place)
-            images.append(view.apply(sample.content, name=sample.name))
+            images.append(transform.apply(sample.content, name=sample.name))
             kept.append(place)
         except DataError as error:
             bad.append(error.message)
     if not images:
         raise DataError(f"none of the {len(places)} images could be read, the first because {bad[0]}" if bad else "no images")
     notes = (f"{len(bad)} images could not be read and were left out, the first: {bad[0]}",) if bad else ()
-    right, why = _right(checkpoint, dataset, kept)
-    return Images(images_NHWC=np.stack(images), right=right, notes=(*notes, *why))
+    correct, why = _correct_classes(checkpoint, dataset, kept)
+    return Images(images_NHWC=np.stack(images), correct=correct, notes=(*notes, *why))
 
 
-def generated_images(checkpoint: Checkpoint, *, count: int, image_size: tuple[int, int] | None = None) -> Images:
-    """Images of the built-in generated set, drawn at the size the model is fed with, or at another."""
+def synthetic_images(checkpoint: Checkpoint, *, count: int, image_size: tuple[int, int] | None = None) -> Images:
+    """Synthetic images, of the model's image size or another."""
     channels = checkpoint.preprocess.channels
     config = SyntheticConfig(
         kind="contours",
@@ -355,16 +372,16 @@ def generated_images(checkpoint: Checkpoint, *, count: int, image_size: tuple[in
     return Images(images_NHWC=np.ascontiguousarray(images_NHWC))
 
 
-def _right(
+def _correct_classes(
     checkpoint: Checkpoint, dataset: Dataset, places: Sequence[int]
 ) -> tuple[tuple[tuple[int, ...], ...] | None, tuple[str, ...]]:
     if dataset.multi_label or not dataset.labels:
-        return None, ("the images have no single class: what is compared is agreement with the original",)
+        return None, ("the images have no single class: agreement with the original is measured instead of accuracy",)
     found = [dataset.label(place) for place in places]
     try:
         targets = match_by_name(dataset.labels, checkpoint.labels, classes=checkpoint.config.num_classes, subset=True)
     except DataError as error:
-        return None, (f"the images' classes are not the model's ({error.message}): what is compared is agreement",)
+        return None, (f"the images' classes are not the model's ({error.message}): agreement is measured instead of accuracy",)
     if not all(isinstance(label, int) for label in found):
-        return None, ("not every image has a label: what is compared is agreement with the original",)
+        return None, ("not every image has a label: agreement with the original is measured instead of accuracy",)
     return tuple(tuple(targets.correct[label]) for label in found if isinstance(label, int)), ()

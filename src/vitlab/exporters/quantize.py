@@ -1,7 +1,9 @@
-"""Eight bits: products of an exported graph are quantised, judged on images, and fragile layers kept in float.
+"""Quantises the matrix products of an exported graph to 8 bits, evaluates the result, and keeps fragile layers in float.
 
-How a graph is quantised is up to a `Quantiser`: `quantise_onnx` for .onnx, `quantise_openvino` for .xml. Which library each of them
-uses was chosen after a measurement: docs/log.md. Axes: N images, K classes.
+A `Quantiser` makes the files: `onnx_quantiser` with ONNX Runtime for .onnx, `OpenVINOQuantiser` with NNCF for .xml. docs/log.md has
+the measurements behind this choice.
+
+Axes: N images, K classes.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from vitlab.io.trial import REMEDY
 
 Scores = NDArray[np.float32]
 Files = tuple[bytes, ...]  # of one export: an ONNX file, or OpenVINO's .xml and .bin
-AT_ONCE = 8  # images
-FEW = 32  # images that a single layer is tried with
+BATCH = 8  # images
+FEW = 32  # images to measure a single layer with
 
 
 class Quantiser(Protocol):
-    """One graph and how to make files of it with some products in 8 bits.
+    """A graph, and how to write it with some matrix products in 8 bits.
 
-    `products` names them in the order of the graph, `layer_of` says where in the model they come from; `left` are layers that the
-    library has no calibrated 8 bits for, which stay in float.
+    `products` are their names in the order of the graph, `layer_of` their places in the model; `left` are layers that the library
+    cannot quantise, which stay in float.
     """
 
     products: tuple[str, ...]
@@ -42,21 +44,21 @@ class Quantiser(Protocol):
     left: tuple[str, ...]
 
     def in_float(self) -> Run:
-        """The graph as it was."""
+        """Runs the float graph."""
 
     def without(self, floats: Sequence[str]) -> Files:
-        """Everything in 8 bits but these."""
+        """Files with everything in 8 bits but these products."""
 
     def only(self, name: str) -> Files:
-        """This product alone in 8 bits."""
+        """Files with this product alone in 8 bits."""
 
     def runner(self, files: Files) -> Run:
-        """What runs the files that it made."""
+        """Runs the files of this quantiser."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragile:
-    """A layer, and the relative error of the scores (root mean square) when it alone is computed in 8 bits."""
+    """A layer, and the relative error of the scores (root mean square) if it alone is in 8 bits."""
 
     layer: str
     error: float
@@ -64,7 +66,7 @@ class Fragile:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Quantised:
-    """A file of 8-bit products. `measure` says what `before` and `after` are percentages of; `kept` are layers left in float."""
+    """Files with 8-bit products. `before` and `after` are percentages of `measure`; `kept` are the layers left in float."""
 
     files: Files
     measure: Literal["top-1", "agreement"]
@@ -75,63 +77,65 @@ class Quantised:
 
     @property
     def drop(self) -> float:
-        """Points lost, negative where some were won."""
+        """Percentage points lost, negative if some are gained."""
         return self.before - self.after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trial:
-    """What 8 bits are tried with: the images as the file takes them, the classes that are right, and what may be lost."""
+    """What to evaluate 8 bits on: images as the file takes them, their correct classes if known, and the allowed loss."""
 
     images: NDArray[Any]
-    right: Sequence[Sequence[int]] | None
+    correct: Sequence[Sequence[int]] | None
     max_drop: float
 
 
-def quantised(quantiser: Quantiser, trial: Trial, *, progress: ProgressCallback) -> Quantised:
-    """Files with products in 8 bits, as many as `max_drop` allows; ExportError where that is too few to be worth it."""
-    wanted = _scores(quantiser.in_float(), trial.images, progress, "answers in float")
+def quantise(quantiser: Quantiser, trial: Trial, *, progress: ProgressCallback) -> Quantised:
+    """Quantise as many products as `max_drop` allows; ExportError if that is less than half of them."""
+    wanted = _scores(quantiser.in_float(), trial.images, progress, "predicting in float")
     names = quantiser.products
-    best = _judged(quantiser, (), wanted, trial, progress)
+    best = _evaluated(quantiser, (), wanted, trial, progress)
     if best.drop <= trial.max_drop:
         return replace(best, kept=quantiser.left)
     fragile = _sensitivity(quantiser, wanted, trial, progress)
     ranked = sorted(names, key=lambda name: -fragile[name].error)
-    told = tuple(fragile[name] for name in ranked)
+    by_error = tuple(fragile[name] for name in ranked)
     kept = 1
     while kept <= len(names) // 2:
         floats = ranked[:kept]
-        found = _judged(quantiser, floats, wanted, trial, progress)
+        found = _evaluated(quantiser, floats, wanted, trial, progress)
         if found.drop <= trial.max_drop:
             layers = tuple(quantiser.layer_of[name] for name in names if name in floats)
-            return replace(found, kept=(*quantiser.left, *layers), fragile=told)
+            return replace(found, kept=(*quantiser.left, *layers), fragile=by_error)
         best = min(best, found, key=lambda tried: tried.drop)
         kept *= 2
     raise ExportError(
         f"8 bits lose {best.drop:.2f} points of {best.measure} ({best.before:.2f} to {best.after:.2f} %), "
-        f"also with {kept // 2} of {len(names)} layers left in float; at most {trial.max_drop:g} may be lost",
-        hint="give more images, or allow more with max_drop",
+        f"also with {kept // 2} of {len(names)} layers left in float; max_drop={trial.max_drop:g}",
+        hint="give more images, or raise max_drop",
     )
 
 
-def _judged(quantiser: Quantiser, floats: Sequence[str], wanted_NK: Scores, trial: Trial, progress: ProgressCallback) -> Quantised:
+def _evaluated(
+    quantiser: Quantiser, floats: Sequence[str], wanted_NK: Scores, trial: Trial, progress: ProgressCallback
+) -> Quantised:
     files = quantiser.without(floats)
-    scores_NK = _scores(quantiser.runner(files), trial.images, progress, "answers in 8 bits")
+    scores_NK = _scores(quantiser.runner(files), trial.images, progress, "predicting in 8 bits")
     before_N, after_N = wanted_NK.argmax(1), scores_NK.argmax(1)
-    if trial.right is None:
+    if trial.correct is None:
         return Quantised(files=files, measure="agreement", before=100.0, after=100 * float((before_N == after_N).mean()))
-    return Quantised(files=files, measure="top-1", before=_top1(before_N, trial.right), after=_top1(after_N, trial.right))
+    return Quantised(files=files, measure="top-1", before=_top1(before_N, trial.correct), after=_top1(after_N, trial.correct))
 
 
-def _top1(chosen_N: NDArray[np.intp], right: Sequence[Sequence[int]]) -> float:
-    return 100 * sum(int(chosen) in classes for chosen, classes in zip(chosen_N, right, strict=True)) / len(chosen_N)
+def _top1(chosen_N: NDArray[np.intp], correct: Sequence[Sequence[int]]) -> float:
+    return 100 * sum(int(chosen) in classes for chosen, classes in zip(chosen_N, correct, strict=True)) / len(chosen_N)
 
 
 def _scores(run: Run, images: NDArray[Any], progress: ProgressCallback, what: str) -> Scores:
     found = []
-    for start in range(0, len(images), AT_ONCE):
+    for start in range(0, len(images), BATCH):
         progress(what, start, len(images))
-        found.append(run(images[start : start + AT_ONCE]))
+        found.append(run(images[start : start + BATCH]))
     progress(what, len(images), len(images))
     return np.concatenate(found)
 
@@ -142,46 +146,42 @@ def _sensitivity(quantiser: Quantiser, wanted_NK: Scores, trial: Trial, progress
     for place, name in enumerate(quantiser.products):
         progress("8 bits in one layer", place, len(quantiser.products))
         run = quantiser.runner(quantiser.only(name))
-        scores = np.concatenate([run(few[at : at + AT_ONCE]) for at in range(0, len(few), AT_ONCE)])
+        scores = np.concatenate([run(few[at : at + BATCH]) for at in range(0, len(few), BATCH)])
         error = float(np.sqrt(np.mean(np.square(scores - wanted_NK[:FEW])))) / size
         found[name] = Fragile(layer=quantiser.layer_of[name], error=error)
     progress("8 bits in one layer", len(quantiser.products), len(quantiser.products))
     return found
 
 
-# ONNX files with products in 8 bits: ONNX Runtime's static quantisation.
-#
-# A scale for each channel of a weight; one zero point and scale for each activation, from the ranges that images give it.
-
 _PRODUCTS = ("Conv", "MatMul", "Gemm")
-_RECURRENT = ("LSTM", "RNN")  # products too, for which ONNX Runtime has no calibrated 8 bits
+_RECURRENT = ("LSTM", "RNN")  # products too, which ONNX Runtime cannot quantise statically
 
 
-class _Quantiser:
-    """One model with the ranges of its activations, from which files with some layers in 8 bits are made."""
+class _ONNXQuantiser:
+    """ONNX Runtime's static quantisation: a scale for each channel of a weight; one zero point and scale for each activation."""
 
     def __init__(self, path: Path, whole: Path, ranges: Any) -> None:
         self._path, self._whole, self._ranges = path, whole, ranges
-        layers = layers_of(whole.read_bytes())  # which `path` no longer says
+        layers = layers_of(whole.read_bytes())  # preprocessing removes them from `path`
         nodes = needed("onnx").load(path).graph.node
         self.products: tuple[str, ...] = tuple(node.name for node in nodes if node.op_type in _PRODUCTS)
         self.layer_of = {name: layers.get(name, name) for name in self.products}
         self.left = tuple(layers.get(node.name, node.name) for node in nodes if node.op_type in _RECURRENT)
 
     def in_float(self) -> Run:
-        """The graph as it was."""
+        """Runs the float graph."""
         return onnx_runner(self._whole.read_bytes())
 
     def runner(self, files: Files) -> Run:
-        """ONNX Runtime."""
+        """Runs a file with ONNX Runtime."""
         return onnx_runner(files[0])
 
     def without(self, floats: Sequence[str]) -> Files:
-        """Everything in 8 bits but these."""
+        """Files with everything in 8 bits but these products."""
         return self._made([name for name in self.products if name not in floats])
 
     def only(self, name: str) -> Files:
-        """This layer alone in 8 bits."""
+        """Files with this product alone in 8 bits."""
         return self._made([name])
 
     def _made(self, names: list[str]) -> Files:
@@ -204,7 +204,7 @@ class _Quantiser:
 
 @contextmanager
 def onnx_quantiser(content: bytes, images: NDArray[Any], progress: ProgressCallback) -> Iterator[Quantiser]:
-    """A quantiser of an ONNX file, calibrated on these images, as the file takes them."""
+    """A quantiser of an ONNX file, calibrated on these images (in the form that the file takes)."""
     calibrate = needed("onnxruntime.quantization.calibrate")
     with tempfile.TemporaryDirectory() as folder, _quiet_log():
         path, ready = Path(folder, "float.onnx"), Path(folder, "ready.onnx")
@@ -212,11 +212,11 @@ def onnx_quantiser(content: bytes, images: NDArray[Any], progress: ProgressCallb
         needed("onnxruntime.quantization.shape_inference").quant_pre_process(path, ready, skip_symbolic_shape=True)
         calibrator = calibrate.create_calibrator(ready, list(_PRODUCTS), augmented_model_path=str(Path(folder, "ranges.onnx")))
         calibrator.collect_data(_Batches(images, progress))
-        yield _Quantiser(ready, path, calibrator.compute_data())
+        yield _ONNXQuantiser(ready, path, calibrator.compute_data())
 
 
 class _Batches:
-    """The images as ONNX Runtime's calibrator wants to read them."""
+    """The images as a data reader of ONNX Runtime's calibrator."""
 
     def __init__(self, images: NDArray[Any], progress: ProgressCallback) -> None:
         self._images, self._progress, self._start = images, progress, 0
@@ -226,14 +226,14 @@ class _Batches:
         self._progress("calibrating", min(self._start, len(self._images)), len(self._images))
         if self._start >= len(self._images):
             return None
-        batch = self._images[self._start : self._start + AT_ONCE]
-        self._start += AT_ONCE
+        batch = self._images[self._start : self._start + BATCH]
+        self._start += BATCH
         return {INPUT: batch}
 
 
 @contextmanager
 def _quiet_log() -> Iterator[None]:
-    """Without what the quantiser says on the root logger of nodes that it leaves alone."""
+    """Silence the quantiser's messages about skipped nodes on the root logger."""
     root = logging.getLogger()
     before = root.level
     root.setLevel(logging.ERROR)
@@ -244,12 +244,12 @@ def _quiet_log() -> Iterator[None]:
 
 
 def layers_of(content: bytes) -> dict[str, str]:
-    """Where in the model each node of an ONNX file comes from, by the node's name."""
+    """The place in the model of each node of an ONNX file, by the node's name."""
     return {node.name: _layer(node) for node in needed("onnx").load_from_string(content).graph.node}
 
 
 def _layer(node: Any) -> str:
-    """Where in the model a node comes from, as torch's exporter noted it, else its own name."""
+    """The place of a node in the model, from the metadata of torch's exporter, else the node's name."""
     for entry in node.metadata_props:
         if entry.key == "pkg.torch.onnx.name_scopes":
             scopes = [word.strip(" []'\"") for word in entry.value.split(",")]
@@ -259,17 +259,16 @@ def _layer(node: Any) -> str:
     return str(node.name)
 
 
-# OpenVINO files with products in 8 bits: NNCF's post-training quantisation.
-#
-# Made for the runtime that runs them, they are about twice as fast as their float where the processor has instructions for 8 bits.
-
 _OPENVINO_PRODUCTS = ("MatMul", "Convolution", "GroupConvolution")
 _OPENVINO_RECURRENT = ("LSTMSequence", "RNNSequence", "LSTMCell", "RNNCell", "TensorIterator", "Loop")
-_MOST = 300  # images that ranges are taken from: NNCF's own number, more take time and change little
+_CALIBRATION = 300  # images: NNCF's default; more take time and change little
 
 
 class OpenVINOQuantiser:
-    """One graph, from which files with some layers in 8 bits are made; each time anew, which takes NNCF a minute or less."""
+    """NNCF's post-training quantisation, anew for each file, which takes up to a minute.
+
+    The files are about twice as fast as float on a CPU with 8-bit instructions.
+    """
 
     def __init__(self, content: bytes, facts: Mapping[str, str], images: NDArray[Any], progress: ProgressCallback) -> None:
         self._content, self._facts, self._images, self._progress = content, facts, images, progress
@@ -283,22 +282,22 @@ class OpenVINOQuantiser:
         self._tried = False
 
     def in_float(self) -> Run:
-        """The graph as it was."""
+        """Runs the float graph."""
         return openvino_runner(*openvino_pair(openvino_model(self._content, self._facts)))
 
     def without(self, floats: Sequence[str]) -> Files:
-        """Everything in 8 bits but these."""
-        return self._made(floats, self._images[:_MOST])
+        """Files with everything in 8 bits but these products."""
+        return self._made(floats, self._images[:_CALIBRATION])
 
     def only(self, name: str) -> Files:
-        """This layer alone in 8 bits."""
+        """Files with this product alone in 8 bits."""
         return self._made([product for product in self.products if product != name], self._images[:FEW])
 
     def runner(self, files: Files) -> Run:
-        """OpenVINO; the first time tried in another process, which may die of the instructions of 8 bits."""
+        """Runs the files with OpenVINO; the first ones in a child process first, as 8-bit CPU instructions may kill it."""
         text, weights = files
         if not self._tried and (trouble := openvino_trouble(text, weights, self._images[:1])):
-            raise ExportError(f"OpenVINO cannot run 8 bits here: {trouble}", hint=f"{REMEDY}, or write .onnx")
+            raise ExportError(f"OpenVINO cannot run 8 bits on this CPU: {trouble}", hint=f"{REMEDY}, or write .onnx")
         self._tried = True
         return openvino_runner(text, weights)
 
@@ -306,7 +305,7 @@ class OpenVINOQuantiser:
         with _nncf() as nncf:
             made = nncf.quantize(
                 openvino_model(self._content, self._facts),
-                nncf.Dataset(_Seen(images, self._progress)),
+                nncf.Dataset(_OneByOne(images, self._progress)),
                 model_type=nncf.ModelType.TRANSFORMER,
                 subset_size=len(images),
                 ignored_scope=nncf.IgnoredScope(names=[*floats, *self._recurrent], validate=False),
@@ -314,8 +313,8 @@ class OpenVINOQuantiser:
         return openvino_pair(made)
 
 
-class _Seen:
-    """Images one by one; each walk through them is told."""
+class _OneByOne:
+    """Images one by one, with progress."""
 
     def __init__(self, images: NDArray[Any], progress: ProgressCallback) -> None:
         self._images, self._progress = images, progress
@@ -329,7 +328,7 @@ class _Seen:
 
 @contextmanager
 def _nncf() -> Iterator[Any]:
-    """NNCF without its bars and remarks, which go to stdout, and without its telemetry, which nobody here agreed to."""
+    """NNCF without its output on stdout and without its telemetry."""
     before = os.environ.get("NNCF_CI")
     os.environ["NNCF_CI"] = "1"
     try:
