@@ -108,7 +108,7 @@ def write_report(
     if checkpoint.config.num_classes and record.run.train.masked is None:
         evaluation = evaluate_run(record, checkpoint, split=split, progress=progress)
     card = data_card(record)
-    endless = record.run.data.dataset.startswith(("generated", "synthetic"))
+    endless = record.run.data.dataset.startswith("synthetic")
     cost = run_cost(
         record,
         epoch_images=None if card is None or endless else sum(card.counts) or None,
