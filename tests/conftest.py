@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests import processes
 from tests.warm import warm_commands
@@ -22,7 +22,7 @@ os.environ["MKL_NUM_THREADS"] = "1"
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 # A test bounds no time by the clock.
-settings.register_profile("vitlab", deadline=None)
+settings.register_profile("vitlab", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("vitlab")
 
 CHECKOUT = Path(__file__).resolve().parent.parent

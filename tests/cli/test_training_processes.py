@@ -15,6 +15,7 @@ from PIL import Image
 from tests import processes
 from tests.processes import LIMIT, descendants, eventually, is_running, shared_memory, started
 from tests.training.small import last, small_run
+from tests.warm import torchrun
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import to_text
 from vitlab.training.run_folder import RunDirectory
@@ -48,7 +49,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_worker_and_no_shared_memory(tmp_path: 
     assert last(tmp_path / "out").progress.step >= 1
 
 
-def test_when_one_rank_fails_all_end_and_its_reason_comes_first(tmp_path: Path) -> None:
+def test_when_one_rank_fails_all_end_and_its_reason_comes_first(warm: Path, tmp_path: Path) -> None:
     """An image that only one of two ranks reads is broken."""
     rng = np.random.default_rng(0)
     for name in ("a", "b", "c", "d"):
@@ -60,8 +61,7 @@ def test_when_one_rank_fails_all_end_and_its_reason_comes_first(tmp_path: Path) 
     run = small_run(steps=1000)
     data = replace(run.data, dataset=str(tmp_path / "data"), train_split="all", evaluate_split=None)
     run = replace(run, data=data, train=replace(run.train, evaluate_every=0, micro_batch=0))
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--rdzv-backend=c10d"]
-    command = [sys.executable, *launch, "--rdzv-endpoint=localhost:0", *words(run, tmp_path)]
+    command = torchrun(warm, *words(run, tmp_path))
     ended = processes.run(command, check=False, env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
     assert ended.returncode != 0
     said = [line for line in ended.stderr.splitlines() if "error:" in line.lower()]

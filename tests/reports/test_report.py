@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.reports.small import HOSTILE, made_run, run_of, write_pack
@@ -157,6 +157,7 @@ def test_a_report_into_no_folder_is_refused(folder: Path, tmp_path: Path, capsys
     assert "is not a folder" in capsys.readouterr().err
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=200))
 def test_any_text_is_shown_and_never_becomes_markup(text: str) -> None:
     """The title stands in the page as text in three places, whatever it says."""

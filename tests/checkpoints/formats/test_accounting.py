@@ -202,7 +202,7 @@ OTHER_FAMILIES = [("timm", option) for option in ("swin", "convnext", "efficient
 
 
 @pytest.mark.parametrize(("name", "option"), [*LARGEST, *OTHER_FAMILIES])
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_whatever_shapes_a_file_claims_the_answer_is_one_typed_error(name: str, option: str, data: st.DataObject) -> None:
     config = OPTIONS[option]
