@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError, ExportError
 from vitlab.exporters import ExportConfig, export
+from vitlab.exporters.exporter import Exported
 from vitlab.exporters.files import (
     Graph,
     Run,
@@ -63,33 +65,50 @@ def mini() -> Checkpoint:
     return knowing(replace(MINI, depth=2))
 
 
+@pytest.fixture(scope="module")
+def one_layer() -> Checkpoint:
+    """Where the file itself is not looked at: made in half the time."""
+    assert isinstance(MINI, ViTConfig)
+    return knowing(replace(MINI, depth=1))
+
+
+@pytest.fixture(scope="module")
+def exported(mini: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bool], Exported]:
+    """Files of `mini` by their ending and by what is inside, each in a folder of its own, made once."""
+    return cache(
+        lambda ending, inside: export(mini, tmp_path_factory.mktemp("file") / f"model{ending}", ExportConfig(inside=inside))
+    )
+
+
 @pytest.mark.parametrize("ending", [".onnx", ".xml", ".pt2"])
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_file_of_any_format_gives_the_scores_of_pytorch(mini: Checkpoint, tmp_path: Path, ending: str, inside: bool) -> None:
-    made = export(mini, tmp_path / f"model{ending}", ExportConfig(inside=inside))
+def test_a_file_of_any_format_gives_the_scores_of_pytorch(
+    exported: Callable[[str, bool], Exported], ending: str, inside: bool
+) -> None:
+    made = exported(ending, inside)
     assert made.difference < 1e-5
     assert all(path.is_file() for path in made.paths)
     assert sum(path.stat().st_size for path in made.paths) == made.bytes
-    assert sorted(tmp_path.iterdir()) == sorted(made.paths)  # and nothing else was left
+    assert sorted(made.paths[0].parent.iterdir()) == sorted(made.paths)  # and nothing else was left
 
 
-def test_uint8_images_go_in_and_probabilities_come_out(mini: Checkpoint, tmp_path: Path) -> None:
-    made = export(mini, tmp_path / "model.onnx", ExportConfig(inside=True))
+def test_uint8_images_go_in_and_probabilities_come_out(mini: Checkpoint, exported: Callable[[str, bool], Exported]) -> None:
+    made = exported(".onnx", True)
     images_NHWC = synthetic_images(mini, count=3).images_NHWC
     chances_NK = onnx_runner(made.paths[0].read_bytes())(images_NHWC)
     np.testing.assert_allclose(chances_NK.sum(1), 1, atol=1e-6)
     assert np.ptp(chances_NK, axis=0).max() > 1e-3
 
 
-def test_labels_and_preprocessing_are_in_the_file(mini: Checkpoint, tmp_path: Path) -> None:
-    made = export(mini, tmp_path / "model.onnx")
+def test_labels_and_preprocessing_are_in_the_file(exported: Callable[[str, bool], Exported]) -> None:
+    made = exported(".onnx", False)
     facts = onnx_facts(made.paths[0].read_bytes())
     assert json.loads(facts["vitlab_labels"]) == list(LABELS)
     assert json.loads(facts["vitlab_preprocess"])["resize_to"] == 36
 
 
-def test_an_openvino_file_holds_the_labels_too(mini: Checkpoint, tmp_path: Path) -> None:
-    made = export(mini, tmp_path / "model.xml")
+def test_an_openvino_file_holds_the_labels_too(exported: Callable[[str, bool], Exported]) -> None:
+    made = exported(".xml", False)
     openvino = pytest.importorskip("openvino")
     model = openvino.Core().read_model(made.paths[0])
     assert json.loads(model.get_rt_info(["vitlab", "vitlab_labels"]).astype(str)) == list(LABELS)
@@ -99,7 +118,7 @@ def test_an_openvino_file_holds_the_labels_too(mini: Checkpoint, tmp_path: Path)
 def test_a_file_of_dynamic_size_gives_the_scores_of_pytorch_at_other_sizes(tmp_path: Path, resize: str) -> None:
     assert isinstance(MINI, ViTConfig)
     numerics = replace(MINI.numerics, resize=resize)  # type: ignore[arg-type]
-    made = export(knowing(replace(MINI, depth=2, numerics=numerics)), tmp_path / "model.onnx", ExportConfig(dynamic_size=True))
+    made = export(knowing(replace(MINI, depth=1, numerics=numerics)), tmp_path / "model.onnx", ExportConfig(dynamic_size=True))
     assert made.difference < 1e-5
     run = onnx_runner(made.paths[0].read_bytes())
     assert run(np.zeros((3, 3, 48, 80), np.float32)).shape == (3, 5)
@@ -116,7 +135,7 @@ def test_the_matrices_of_a_dynamic_size_interpolate_as_the_model_does(size: int,
 @pytest.mark.parametrize("name", ["hybrid", "bit", "distilled", "map", "grey"])
 def test_every_architecture_is_exported(name: str, tmp_path: Path) -> None:
     assert isinstance(MINI, ViTConfig)
-    small = replace(MINI, depth=2)
+    small = replace(MINI, depth=1)
     configs: dict[str, ModelConfig] = {
         "hybrid": replace(small, stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1), image_size=(64, 64)),
         "bit": ResNetConfig(blocks=(1, 1), stage_widths=(128, 256), root_width=32, image_size=(32, 32), num_classes=5),
@@ -128,22 +147,24 @@ def test_every_architecture_is_exported(name: str, tmp_path: Path) -> None:
     assert made.difference < 1e-4
 
 
-def test_a_file_that_differs_is_never_written(mini: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_differs_is_never_written(one_layer: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(content: bytes, *, threads: int = 0) -> object:
         run = onnx_runner(content)
         return lambda images: run(images) + (0.01 if len(images) == 5 else 0)  # only at a batch of 5
 
     monkeypatch.setattr("vitlab.exporters.exporter.onnx_runner", wrong)
     with pytest.raises(ExportError, match=r"differ from the model's by 0\.01; nothing was written"):
-        export(mini, tmp_path / "model.onnx")
+        export(one_layer, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
-def test_an_earlier_file_stays_when_a_new_one_differs(mini: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_file_stays_when_a_new_one_differs(
+    one_layer: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "model.onnx").write_bytes(b"the old one")
     monkeypatch.setattr("vitlab.exporters.exporter.onnx_runner", lambda _: lambda images: np.full((len(images), 5), np.nan))
     with pytest.raises(ExportError, match="not finite"):
-        export(mini, tmp_path / "model.onnx")
+        export(one_layer, tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx").read_bytes() == b"the old one"
 
 
