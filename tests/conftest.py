@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is there before the first test stays: the garbage collector skips it, and runs less often. It saves a fifth of the time."""
+    """What is there before the first test stays: the garbage collector skips it, and runs less often. Saves a fifth of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 50)
