@@ -9,7 +9,6 @@ Axes: B batch, H height, W width, C channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -84,16 +83,6 @@ class TrainingTransform:
         if not isinstance(content, bytes):
             content = fit_channels(content, self.channels, name=sample.name)
         return training_transform(content, self.augment, rng, name=sample.name, limits=self.limits, channels=self.channels)
-
-    def __reduce__(self) -> tuple[Callable[..., TrainingTransform], tuple[Augment, int, DecodeLimits]]:
-        return _unpickled, (self.augment, self.channels, self.limits)
-
-
-def _unpickled(augment: Augment, channels: int, limits: DecodeLimits) -> TrainingTransform:
-    """Imports torch, which `scale` needs: the process that forks the workers does it once, and they share its memory."""
-    import torch  # noqa: F401
-
-    return TrainingTransform(augment=augment, channels=channels, limits=limits)
 
 
 def training_pipeline(augment: Augment, *, channels: int, limits: DecodeLimits) -> Pipeline:
