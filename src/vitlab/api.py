@@ -1083,20 +1083,20 @@ def train(
 def _config_of(config: RunConfig | str | os.PathLike[str]) -> RunConfig:
     from vitlab.config.run import RunConfig
     from vitlab.config.serialize import from_text
+    from vitlab.io.files import read_text
 
     if isinstance(config, RunConfig):
         return config
     path = Path(config)
     if path.is_dir():
         path = path / "run.json"
-    if not path.is_file():
+    if not path.exists():
         raise UsageError(f"no file called {str(config)!r}")
+    text = read_text(path, error=ConfigError)
     try:
-        found: RunConfig = from_text(RunConfig, path.read_text(encoding="utf-8"))
+        found: RunConfig = from_text(RunConfig, text)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", hint=error.hint) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
     return found
 
 
@@ -1616,9 +1616,10 @@ def _device_of(checkpoint: Checkpoint) -> Any:
 
 
 def _class_names(path: FileName) -> Sequence[str]:
-    from vitlab.data.readers.manifest import read_bytes, read_classes
+    from vitlab.data.readers.manifest import read_classes
+    from vitlab.io.files import read_bytes
 
-    return read_classes(read_bytes(Path(path)), os.fspath(path))
+    return read_classes(read_bytes(path), os.fspath(path))
 
 
 def _is_checkpoint(text: str) -> bool:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitlab.data.dataset import align_labels
-from vitlab.data.readers.manifest import as_text, read_bytes
 from vitlab.errors import DataError, did_you_mean
+from vitlab.io.files import LIST_FILE, as_text, read_bytes
 from vitlab.io.names import printable
 from vitlab.io.zip import ZipContents, read_zip_index
 
@@ -80,9 +80,7 @@ def match_by_file(path: Path, data: Sequence[str], model: Sequence[str] | None, 
     It must contain every class of the data. An empty list leaves the images of a class out, with a note.
     """
     try:
-        table = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{printable(str(path))} cannot be read: {error.strerror}") from error
+        table = json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{printable(str(path))} is not JSON: {error}") from error
     if not isinstance(table, dict):
@@ -171,7 +169,7 @@ def read_real(path: str, images: Sequence[str], names: Sequence[str] | None, *, 
 def _content(path: str) -> bytes:
     at = path.lower().find(".zip/")
     if at < 0 or Path(path).exists():
-        return read_bytes(Path(path))
+        return read_bytes(path, most=LIST_FILE)
     contents = ZipContents(read_zip_index(Path(path[: at + 4])))
     inside = path[at + 5 :]
     row = next((row for row, name in enumerate(contents.index.names) if name == inside), None)

@@ -41,6 +41,7 @@ from vitlab.evaluation.frozen import Probe, percent, probe
 from vitlab.inference.backends import evaluating
 from vitlab.inference.engine import Engine
 from vitlab.io.display import Block, Displayed
+from vitlab.io.files import LIST_FILE, read_bytes
 from vitlab.io.names import printable
 from vitlab.io.progress import ProgressCallback, silent
 
@@ -155,8 +156,8 @@ def read_splits(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Ent
     task's own.
     """
     try:
-        found_tasks = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        found_tasks = json.loads(read_bytes(path, most=LIST_FILE))
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{printable(str(path))} cannot be read as JSON") from error
     if not isinstance(found_tasks, dict):
         raise DataError(f"{printable(str(path))} is not a JSON object of tasks")

@@ -23,6 +23,7 @@ from vitlab.data.readers.folder import is_hidden, is_image
 from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import READ_IN_PLACE
+from vitlab.io.files import open_regular, read_bytes
 from vitlab.io.names import printable
 from vitlab.io.zip import ZipContents, read_zip_index
 
@@ -107,19 +108,14 @@ class ImageReader:
 
     def _read_file(self, path: str) -> bytes:
         try:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (a Path cannot hold every name)
-                size = os.fstat(file.fileno()).st_size
-                if size > READ_IN_PLACE.entry_bytes:
-                    limit = READ_IN_PLACE.entry_bytes
-                    raise DataError(f"{printable(path)} has {size:,} bytes; an image may have {limit:,} (entry_bytes)")
-                return file.read()
-        except (NotADirectoryError, FileNotFoundError) as error:
+            return read_bytes(path, most=READ_IN_PLACE.entry_bytes)
+        except DataError as error:
+            if not isinstance(error.__cause__, NotADirectoryError | FileNotFoundError):
+                raise
             split = split_archive(path)
             if split is None:
                 raise DataError(f"{printable(path)} does not exist") from error
             return self._read_member(*split)
-        except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-            raise DataError(f"{printable(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
     def _read_member(self, archive: str, inside: str) -> bytes:
         with self._lock:
@@ -190,6 +186,9 @@ def _named_by(word: str) -> Iterator[str]:
                     yield from _in_folder(path)
             elif is_image(path):
                 yield path
+    elif os.path.lexists(word):
+        open_regular(word, error=DataError).close()  # refuses a pipe, a device, a link that leads nowhere
+        yield word
     else:
         raise DataError(f"no file or folder called {word!r}")
 

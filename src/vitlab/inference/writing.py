@@ -34,6 +34,7 @@ from vitlab.io.text import printable
 
 ResultFormat = Literal["text", "jsonl", "csv", "parquet"]
 _REPORTED = 20  # unreadable images that are reported one by one; results name all of them
+_LONGEST_LINE = 2**16  # characters; a path has at most 4,096 bytes
 _FLUSH = 32  # results between two flushes, and between two reports of progress
 
 
@@ -220,7 +221,12 @@ def _lines(format: ResultFormat, file: TextIO, top: int, mark: str) -> Sink:  # 
 
 
 def lines_of(stream: TextIO | None = None) -> Iterator[str]:
-    """Paths on a stream (stdin unless given), one a line, as they come."""
-    for line in stream or sys.stdin:
+    """Paths on a stream (stdin unless given), one a line, as they come; DataError for a line that is no path."""
+    read = (stream or sys.stdin).readline
+    while line := read(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE:
+            raise DataError(
+                f"a line of the list of images has more than {_LONGEST_LINE - 1:,} characters", hint="write one path on each line"
+            )
         if path := line.rstrip("\r\n"):
             yield path

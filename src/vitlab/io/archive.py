@@ -18,6 +18,7 @@ from vitlab.errors import DataError
 from vitlab.io.archive_limits import MOST_INFLATED, ArchiveLimits, check_ratio
 from vitlab.io.atomic import DISK_FULL
 from vitlab.io.cache import cache_folder, stamp_of
+from vitlab.io.files import open_regular
 from vitlab.io.names import printable
 from vitlab.io.tar import BLOCK, FileStream, TarStream, tar_members
 from vitlab.io.zip import ZipContents, read_zip_index
@@ -86,15 +87,16 @@ def _write_all(files: Iterable[tuple[str, Iterator[bytes]]], folder: Path, archi
 
 def _files(archive: Path, limits: ArchiveLimits) -> Iterator[tuple[str, Iterator[bytes]]]:
     """The name and the bytes of each file of the archive, in its order."""
-    with archive.open("rb") as file:
+    with open_regular(archive, error=DataError) as file:
         head = file.read(BLOCK)
+        file.seek(0)
         if head[:4] in (b"PK\3\4", b"PK\5\6"):
             yield from _zip_files(archive, limits)
         elif head[:3] == b"\x1f\x8b\x08":
-            with gzip.open(archive) as unpacked:
+            with gzip.open(file) as unpacked:
                 yield from _tar_files(_UnpackedStream(unpacked, archive, limits), archive, limits)
         elif head[:3] == b"BZh":
-            with bz2.open(archive) as unpacked:
+            with bz2.open(file) as unpacked:
                 yield from _tar_files(_UnpackedStream(unpacked, archive, limits), archive, limits)
         elif head[257:262] == b"ustar" or archive.suffix == ".tar":
             yield from _tar_files(FileStream(file.fileno()), archive, limits)
@@ -199,7 +201,7 @@ def unpacked(path: Path, limits: ArchiveLimits = _LIMITS) -> Path:
 def _copy(path: Path, size: int, out: int, limits: ArchiveLimits) -> None:
     """Unpack into an open file, counting the bytes."""
     done = 0
-    with gzip.open(path) as packed:
+    with open_regular(path, error=DataError) as file, gzip.open(file) as packed:
         while True:
             try:
                 chunk = packed.read(_CHUNK)

@@ -1,7 +1,11 @@
-"""Opening files: plain files for reading, files read by offset, and the container of a weights file by its first bytes."""
+"""Opening files: regular files for reading, files read by offset, and the container of a weights file by its first bytes.
+
+Every file that a user names is opened by `open_handle`.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from difflib import get_close_matches
@@ -12,7 +16,7 @@ from typing import BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.errors import CheckpointError, DataError
+from vitlab.errors import CheckpointError, DataError, VitlabError
 from vitlab.io.cache import stamp_of
 from vitlab.io.names import printable
 
@@ -41,19 +45,85 @@ _MISTAKEN: tuple[tuple[bytes, str, str], ...] = (
 READABLE = "vitlab reads .safetensors, .npz, torch's .pt/.pth/.bin (weights only) and Hugging Face folders"
 
 
-def open_regular(path: Path) -> BufferedReader:
-    """Open a file for reading; CheckpointError if it is missing, unreadable, or not a plain file (a pipe would block)."""
+SMALL_FILE = 2**26
+"""Most bytes of a file of settings, names or notes."""
+LIST_FILE = 2**30
+"""Most bytes of a list of images."""
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_handle(path: str | os.PathLike[str]) -> int:
+    """Open a regular file for reading, without ever waiting; OSError if it cannot be opened or is anything else.
+
+    A pipe blocks whoever opens it, a device has no end, and opening some devices has effects: so the kind of file is checked
+    before it is opened, and again afterwards, because the file may have been replaced. Both checks cost 2 microseconds.
+    """
+    _check_regular(os.stat(path).st_mode, path)  # noqa: PTH116 (a Path cannot hold every name)
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
-        kind = path.stat().st_mode
-        if stat.S_ISDIR(kind):
-            raise CheckpointError(f"{path} is a folder, not a file")
-        if not stat.S_ISREG(kind):
-            raise CheckpointError(f"{path} is not a plain file")
-        return path.open("rb")
-    except FileNotFoundError as error:
-        raise CheckpointError(f"no file called {path}", hint=_near(path)) from error
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        raise CheckpointError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+        _check_regular(os.fstat(handle).st_mode, path)
+        os.set_blocking(handle, True)  # for file systems to which the flag means something
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _check_regular(mode: int, path: str | os.PathLike[str]) -> None:
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file", path)
+
+
+def open_regular(path: str | os.PathLike[str], *, error: type[VitlabError] = CheckpointError) -> BufferedReader:
+    """Open a regular file for reading; `error` if it is missing, unreadable or not a regular file."""
+    try:
+        return os.fdopen(open_handle(path), "rb")
+    except FileNotFoundError as fault:
+        raise error(f"no file called {printable(os.fspath(path))}", hint=_near(Path(path))) from fault
+    except (OSError, ValueError) as fault:  # ValueError: a null byte in the name
+        raise error(f"cannot read {printable(os.fspath(path))}: {_reason(fault)}") from fault
+
+
+def read_bytes(path: str | os.PathLike[str], *, most: int = SMALL_FILE, error: type[VitlabError] = DataError) -> bytes:
+    """The bytes of a regular file; `error` if it cannot be read or has more than `most` bytes."""
+    try:
+        handle = open_handle(path)
+        try:
+            size = os.fstat(handle).st_size
+            if size > most:
+                raise OSError(errno.EFBIG, f"it has {size:,} bytes; the limit is {most:,}", path)
+            data = os.read(handle, size)
+            while len(data) < size and (more := os.read(handle, size - len(data))):
+                data += more  # one call reads at most 2 GiB
+            return data
+        finally:
+            os.close(handle)
+    except (OSError, ValueError) as fault:  # ValueError: a null byte in the name
+        raise error(f"{printable(os.fspath(path))} cannot be read: {_reason(fault)}") from fault
+
+
+def read_text(path: str | os.PathLike[str], *, most: int = SMALL_FILE, error: type[VitlabError] = DataError) -> str:
+    """The text of a regular file in UTF-8, with or without a byte order mark; `error` as for `read_bytes`, or if it is no text."""
+    return as_text(read_bytes(path, most=most, error=error), os.fspath(path), error=error)
+
+
+def as_text(data: bytes, where: str, *, error: type[VitlabError] = DataError) -> str:
+    """The text of UTF-8 data, with or without a byte order mark."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        raise error(f"{printable(where)} is not UTF-8 text (byte {fault.start:,})", hint="save it as UTF-8") from fault
+
+
+def _reason(fault: OSError | ValueError) -> str:
+    return getattr(fault, "strerror", None) or str(fault)
 
 
 def is_folder(path: Path) -> bool:
@@ -149,7 +219,7 @@ class PositionedFile:
         if self._handle >= 0:
             return self._handle
         try:
-            handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            handle = open_handle(self.path)
         except OSError as error:
             raise DataError(f"{printable(str(self.path))} cannot be read: {error.strerror}") from error
         if stamp_of(os.fstat(handle))[:2] != self.stamp[:2]:

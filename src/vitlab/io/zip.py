@@ -26,7 +26,7 @@ from vitlab.errors import DataError
 from vitlab.io.archive_limits import RAW, READ_IN_PLACE, ArchiveLimits, check_ratio, checked_name, inflated
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests
-from vitlab.io.files import PositionedFile
+from vitlab.io.files import PositionedFile, open_handle
 from vitlab.io.names import Names, printable
 
 STORED, DEFLATED = 0, 8
@@ -66,7 +66,7 @@ def read_zip_index(path: Path, limits: ArchiveLimits = READ_IN_PLACE, *, paths: 
     named data, such as the arrays of an .npz, whatever their names and modes.
     """
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
+        with os.fdopen(open_handle(path), "rb") as file:
             status = os.fstat(file.fileno())
             count, size, start = _find_directory(file.fileno(), status.st_size, path)
             if count > limits.entries:

@@ -108,13 +108,13 @@ def test_a_missing_file_is_named_with_the_nearest_one_there(tmp_path: Path) -> N
 
 def test_a_pipe_a_device_and_a_socket_are_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(CheckpointError, match="not a plain file"):
+    with pytest.raises(CheckpointError, match="not a regular file"):
         read_file(tmp_path / "pipe")
-    with pytest.raises(CheckpointError, match="not a plain file"):
+    with pytest.raises(CheckpointError, match="not a regular file"):
         read_file(Path("/dev/zero"))
     with socket.socket(socket.AF_UNIX) as end:
         end.bind(str(tmp_path / "socket"))
-        with pytest.raises(CheckpointError, match="not a plain file"):
+        with pytest.raises(CheckpointError, match="not a regular file"):
             read_file(tmp_path / "socket")
 
 

@@ -31,6 +31,7 @@ from vitlab import __version__
 from vitlab.data.catalog.sets import RemoteFile
 from vitlab.errors import DataError, at_least
 from vitlab.io.atomic import DISK_FULL, sync_folder
+from vitlab.io.files import open_regular, size_of
 from vitlab.io.lock import try_lock
 from vitlab.io.progress import ProgressCallback, silent
 
@@ -209,9 +210,9 @@ _CHUNK = 2**20
 def sum_of(path: Path, algorithm: str, *, progress: ProgressCallback = silent) -> str:
     """The checksum of a file as hexadecimal digits; `algorithm` is sha256 or md5."""
     made = hashlib.new(algorithm, usedforsecurity=algorithm != "md5")
-    total, done = path.stat().st_size, 0
     what = f"verifying {path.name.removeprefix('.').removesuffix('.partial')}"
-    with path.open("rb") as file:
+    with open_regular(path, error=DataError) as file:
+        total, done = size_of(file), 0
         while chunk := file.read(_CHUNK):
             made.update(chunk)
             done += len(chunk)
@@ -307,7 +308,7 @@ def take(given: Path, file: RemoteFile, target: Path, *, progress: ProgressCallb
     job = _Job(file=file, target=target, expected=file.checksum or recorded(target), progress=progress)
     try:
         fault = fault_of(given, job.expected, size=file.size, progress=progress)
-        source = given.open("rb")
+        source = open_regular(given, error=DataError)
     except OSError as error:
         raise DataError(f"{given} cannot be read: {error.strerror}") from error
     with source, _partial(target) as out:

@@ -21,6 +21,7 @@ from vitlab.data.readers.vtab import CLEVR_DISTANCES, KITTI_CLASSES, clevr_dista
 from vitlab.errors import DataError
 from vitlab.io.archive import extract
 from vitlab.io.atomic import write_text
+from vitlab.io.files import LIST_FILE, read_text
 from vitlab.io.progress import ProgressCallback, silent
 
 Origin = Literal["downloaded", "given", "already there"]
@@ -247,8 +248,8 @@ def _write(path: Path, rows: Iterable[Row], classes: Sequence[str] | None = None
 def _lines(path: Path) -> list[str]:
     """The lines of an annotation file, without comments and empty lines."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path, most=LIST_FILE)
+    except DataError as error:
         raise DataError(f"the archive does not hold the expected files: cannot read {path}") from error
     return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
 

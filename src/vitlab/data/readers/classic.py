@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from vitlab.data.dataset import ImageDataset
 from vitlab.data.readers.blocks import PixelBlock, Pixels, find_file, from_blocks
-from vitlab.data.readers.manifest import read_bytes, read_classes
+from vitlab.data.readers.manifest import read_classes
 from vitlab.data.readers.matfile import MatArray, list_arrays, read_array
 from vitlab.data.split import TEST, TRAIN
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import GZIP, MOST_INFLATED, inflated
 from vitlab.io.cache import stamp_of
-from vitlab.io.files import map_bytes
+from vitlab.io.files import map_bytes, open_regular, read_bytes
 from vitlab.io.names import printable
 from vitlab.io.npz import LARGEST_IN_MEMORY
 
@@ -121,7 +121,7 @@ def _idx_opened(path: Path, *, axes: int) -> tuple[tuple[int, ...], partial[Pixe
     """The shape in the header, checked against the size of the file, and a function that loads the bytes."""
     stamp = stamp_of(path.stat())
     length = 4 + 4 * axes
-    with path.open("rb") as file:
+    with open_regular(path, error=DataError) as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         header = next(_inflated(path, length), b"") if packed else file.read(length)
@@ -161,7 +161,7 @@ def _load_packed(path: Path, stamp: tuple[int, int, int], shape: tuple[int, ...]
 def _inflated(path: Path, most: int) -> Iterator[bytes]:
     """The decompressed bytes of a gzip file, at most `most` at a time."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, error=DataError) as file:
             yield from inflated(iter(partial(file.read, _CHUNK), b""), wrapping=GZIP, most=most)
     except zlib.error as error:
         raise DataError(f"{printable(str(path))} is damaged or cut off: {error}") from error

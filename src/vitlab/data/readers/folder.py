@@ -29,6 +29,7 @@ from vitlab.errors import DataError
 from vitlab.io.archive_limits import READ_IN_PLACE
 from vitlab.io.cache import recall, remember, settled, stamp_of
 from vitlab.io.digests import DIGEST_BYTES, WORTH_REMEMBERING, Digests, digest_all
+from vitlab.io.files import read_bytes
 from vitlab.io.names import Names, printable
 
 # Every ending of an image, also of formats that the decoder does not support: an error is better than a silently skipped image.
@@ -140,16 +141,7 @@ class DiskContents:
 
     def read(self, row: int) -> bytes:
         """The file's bytes; DataError if it is missing, unreadable or too large for an image."""
-        path = self.name(row)
-        try:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-                size = os.fstat(file.fileno()).st_size
-                if size > READ_IN_PLACE.entry_bytes:
-                    limit = READ_IN_PLACE.entry_bytes
-                    raise DataError(f"{printable(path)} has {size:,} bytes; an image may have {limit:,} (entry_bytes)")
-                return file.read()
-        except OSError as error:
-            raise DataError(f"{printable(path)} cannot be read: {error.strerror}") from error
+        return read_bytes(self.name(row), most=READ_IN_PLACE.entry_bytes)
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
         """The hash of each file's content, cached for files whose size and times have not changed."""

@@ -20,6 +20,7 @@ from vitlab.errors import DataError
 from vitlab.io.archive import unpacked
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests
+from vitlab.io.files import open_regular
 from vitlab.io.names import printable
 from vitlab.io.optional import optional_import
 
@@ -87,6 +88,7 @@ def read_numbers(path: Path, array: str, *, where: str) -> NDArray[np.int64]:
 def _array(path: Path, name: str, *, where: str) -> Any:
     """The array of bytes called `name`; its file stays open as long as the array exists. Links to other files are refused."""
     h5py = _h5py()
+    open_regular(path, error=DataError).close()  # h5py would wait for a pipe
     try:
         file = h5py.File(path, "r", rdcc_nbytes=_HELD)
         data = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None

@@ -35,6 +35,7 @@ from vitlab.data.split import take_split
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.atomic import write_bytes, write_text
 from vitlab.io.digests import DIGEST_BYTES, Content, Digests
+from vitlab.io.files import LIST_FILE, read_bytes
 from vitlab.io.names import printable
 from vitlab.io.npz import open_npz
 
@@ -157,8 +158,8 @@ class JoinedContents:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        file = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        file = json.loads(read_bytes(path, most=LIST_FILE))
+    except (DataError, ValueError, RecursionError) as error:
         raise DataError(f"{printable(str(path))} is not a readable JSON file") from error
     lists = isinstance(file, dict) and all(isinstance(file.get(key), list) and file[key] for key in ("classes", "sources"))
     if not lists or file.get("joined") != _VERSION:

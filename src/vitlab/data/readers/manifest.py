@@ -34,6 +34,7 @@ from vitlab.data.dataset import (
 from vitlab.data.readers.folder import DiskContents, unreadable
 from vitlab.data.split import TEST, split_named
 from vitlab.errors import DataError
+from vitlab.io.files import LIST_FILE, as_text, read_bytes, read_text
 from vitlab.io.names import Names, printable
 from vitlab.io.zip import ZipContents
 
@@ -107,22 +108,6 @@ def classes_beside(path: Path) -> list[str] | None:
     return read_classes(read_bytes(file), str(file)) if file.is_file() else None
 
 
-def read_bytes(path: Path) -> bytes:
-    """A whole small file."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{printable(str(path))} cannot be read: {error.strerror}") from error
-
-
-def as_text(data: bytes, where: str) -> str:
-    """The text of UTF-8 data, with or without a byte order mark."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{printable(where)} is not UTF-8 text (byte {error.start:,})", hint="save it as UTF-8") from error
-
-
 def _words(cell: Cell) -> list[str]:
     if cell is None:
         return []
@@ -179,7 +164,7 @@ class _Row:
 def open_manifest(path: Path, *, label_column: str | None = None) -> ImageDataset:
     """The images of a manifest on disk; paths are relative to it (or to `images/` beside it), or absolute."""
     faults = Faults(str(path))
-    rows = _read_rows(as_text(read_bytes(path), str(path)), path.name, label_column, faults, where=str(path))
+    rows = _read_rows(read_text(path, most=LIST_FILE), path.name, label_column, faults, where=str(path))
     folder = path.parent
 
     def find(name: str) -> tuple[str, str | None]:

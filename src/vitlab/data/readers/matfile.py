@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import MOST_INFLATED, ZLIB, inflated
+from vitlab.io.files import open_regular
 from vitlab.io.names import printable
 from vitlab.io.npz import LARGEST_IN_MEMORY
 
@@ -46,7 +47,7 @@ def list_arrays(path: Path) -> list[MatArray]:
     """The plain numeric arrays of a file; others (text, cells, structs, objects) are skipped."""
     found = []
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with open_regular(path, error=DataError) as file:
         order = _byte_order(file, path)
         place = 128
         while place < size:
@@ -63,7 +64,7 @@ def list_arrays(path: Path) -> list[MatArray]:
 def read_array(array: MatArray) -> NDArray[np.generic]:
     """The values in the order of the file, as one axis; MATLAB's first axis varies fastest."""
     size = array.path.stat().st_size
-    with array.path.open("rb") as file:
+    with open_regular(array.path, error=DataError) as file:
         order = _byte_order(file, array.path)
         kind, length = _tag(file, array.element, order, size, array.path)
         reader = _Reader(file, array.element, kind, length, order, array.path)

@@ -19,6 +19,7 @@ from vitlab.data.readers.shards import open_shards
 from vitlab.data.readers.tfrecord import open_dmlab
 from vitlab.data.split import split_named
 from vitlab.errors import DataError, did_you_mean
+from vitlab.io.files import open_regular
 from vitlab.io.names import printable
 from vitlab.io.zip import ZipContents, read_zip_index
 
@@ -84,7 +85,7 @@ def recognise(spec: str) -> str:
 def _reader_of_file(path: Path) -> str:
     if path.suffix.lower() in _MANIFEST_ENDINGS:
         return "manifest"
-    with path.open("rb") as file:
+    with open_regular(path, error=DataError) as file:
         head = file.read(512)
     if head[:4] in (b"PK\3\4", b"PK\5\6"):
         first = head[30 : 30 + int.from_bytes(head[26:28], "little")]  # the name of the first member

@@ -30,6 +30,7 @@ from vitlab.data.readers.folder import FileRow, from_files
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 from vitlab.io.digests import DIGEST_BYTES, Content, Digests
+from vitlab.io.files import LIST_FILE, read_text
 from vitlab.io.names import printable
 
 Pixels = NDArray[np.uint8]
@@ -190,9 +191,9 @@ def open_retinopathy(folder: Path) -> ImageDataset:
 
 def _read(path: Path) -> Iterator[tuple[str, int, str]]:
     """Image, level and usage (may be empty) of each row."""
+    text = read_text(path, most=LIST_FILE)
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                yield row["image"], int(row["level"]), row.get("Usage") or ""
-    except (OSError, UnicodeDecodeError, KeyError, ValueError, TypeError, csv.Error) as error:
+        for row in csv.DictReader(io.StringIO(text, newline="")):
+            yield row["image"], int(row["level"]), row.get("Usage") or ""
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise DataError(f"{printable(str(path))} is not a CSV with columns image and level") from error

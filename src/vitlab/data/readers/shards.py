@@ -28,7 +28,7 @@ from vitlab.errors import DataError
 from vitlab.io.archive_limits import READ_IN_PLACE
 from vitlab.io.cache import Arrays, recall, remember, settled, stamp_of
 from vitlab.io.digests import Digests, remembered_digests
-from vitlab.io.files import PositionedFile
+from vitlab.io.files import PositionedFile, open_handle
 from vitlab.io.names import Names, printable
 from vitlab.io.tar import FileStream, tar_members
 
@@ -55,7 +55,7 @@ class ShardIndex:
 def shard_index(path: Path) -> ShardIndex:
     """The index of a tar file, from the cache if the file has not changed, else from its headers."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = open_handle(path)
     except OSError as error:
         raise DataError(f"{printable(str(path))} cannot be read: {error.strerror}") from error
     try:

@@ -27,7 +27,7 @@ from vitlab.io.archive import unpacked
 from vitlab.io.archive_limits import ArchiveLimits
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests
-from vitlab.io.files import PositionedFile
+from vitlab.io.files import PositionedFile, open_handle, open_regular
 from vitlab.io.names import printable
 from vitlab.io.tar import FileStream, tar_members
 
@@ -53,7 +53,7 @@ def read_examples(path: Path, *, start: int = 0, size: int | None = None, where:
     length = path.stat().st_size - start if size is None else size
     if length == 0:
         return
-    with path.open("rb") as file, mmap(file.fileno(), start + length, access=ACCESS_READ) as data:
+    with open_regular(path, error=DataError) as file, mmap(file.fileno(), start + length, access=ACCESS_READ) as data:
         place = start
         while place < len(data):
             first, end = _record(data, place, called)
@@ -251,10 +251,10 @@ def _found(place: Path) -> list[_Records]:
 
 def _inside(archive: Path) -> Iterator[_Records]:
     """The record files of a tar, gzipped or not; they are read in place."""
-    with archive.open("rb") as file:
+    with open_regular(archive, error=DataError) as file:
         packed = file.read(2) == b"\x1f\x8b"
     tar = unpacked(archive) if packed else archive
-    handle = os.open(tar, os.O_RDONLY | os.O_CLOEXEC)
+    handle = open_handle(tar)
     try:
         for member in tar_members(FileStream(handle), archive, ArchiveLimits()):
             if member.kind == "file":

@@ -24,6 +24,7 @@ from vitlab.errors import DataError
 from vitlab.io.archive_limits import GZIP, MOST_INFLATED, ArchiveLimits, inflated
 from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests
+from vitlab.io.files import LIST_FILE, open_regular, read_bytes, read_text
 from vitlab.io.names import printable
 from vitlab.io.npz import LARGEST_IN_MEMORY, NpzArray, open_npz
 
@@ -44,8 +45,8 @@ def open_lists(folder: Path, *, classes: int) -> ImageDataset:
     for name, split in LISTS:
         file = folder / name
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            lines = read_text(file, most=LIST_FILE).splitlines()
+        except DataError as error:
             raise DataError(
                 f"{printable(str(file))} cannot be read", hint="a task needs train800.txt, val200.txt and test.txt"
             ) from error
@@ -129,12 +130,12 @@ def find_scenes(folder: Path, split: str) -> Path | None:
 def read_scenes(path: Path) -> Iterator[tuple[str, list[float]]]:
     """The image of each scene, and the depths of its objects."""
     try:
-        for scene in json.loads(path.read_bytes())["scenes"]:
+        for scene in json.loads(read_bytes(path, most=LIST_FILE))["scenes"]:
             depths = [float(thing["pixel_coords"][2]) for thing in scene["objects"]]
             if not depths:
                 raise ValueError("a scene without an object")
             yield str(scene["image_filename"]), depths
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+    except (DataError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise DataError(f"{printable(str(path))} holds no scenes of CLEVR") from error
 
 
@@ -250,8 +251,8 @@ def open_kitti(folder: Path) -> ImageDataset:
     rows = []
     for file in sorted(labels.glob("*.txt")):
         try:
-            code = kitti_class(line for line in file.read_text(encoding="ascii").splitlines() if line.strip())
-        except (OSError, ValueError, IndexError) as error:
+            code = kitti_class(line for line in read_text(file).splitlines() if line.strip())
+        except (DataError, ValueError, IndexError) as error:
             raise DataError(f"{printable(str(file))} is not a label file of KITTI") from error
         rows.append(FileRow(path=f"{file.stem}.png", code=code, split=_split_of(file, split_of)))
     notes = () if split_of else ("without mapping/ of the development kit, images of one drive can be in two splits",)
@@ -283,13 +284,13 @@ def _splits(folder: Path) -> list[int]:
     if order is None or frames is None:
         return []
     try:
-        lines = frames.read_text(encoding="ascii").splitlines()
+        lines = read_text(frames).splitlines()
         # Image i is frame order[i] of the mapping, counted from 1; its line is date, drive, frame.
-        numbers = [int(word) - 1 for word in order.read_text(encoding="ascii").split(",")]
+        numbers = [int(word) - 1 for word in read_text(order).split(",")]
         if min(numbers) < 0:
             raise ValueError("lines are counted from 1")
         drive_of = [lines[number].split(" ")[1] for number in numbers]
-    except (OSError, ValueError, IndexError) as error:
+    except (DataError, ValueError, IndexError) as error:
         raise DataError(f"{printable(str(order.parent))} does not map images to drives as KITTI's development kit does") from error
     # TensorFlow Datasets draws drives by numpy's legacy generator, which never changes: the same seed gives the same drives.
     drives = sorted(set(drive_of))
@@ -356,7 +357,7 @@ def _file(folder: Path, split: str, kind: str) -> Path:
 def _chunks(path: Path, most: int) -> Iterator[bytes]:
     """The file's bytes, decompressed if needed, at most `most` at a time."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, error=DataError) as file:
             start = file.read(2)
             file.seek(0)
             raw = iter(partial(file.read, most), b"")
