@@ -14,7 +14,7 @@ PEER_BIN := $(PEER_VENV)/bin
 QUICKSTART_EXTRAS := figures,jpeg
 TEST_EXTRAS := dev,docs,figures,export,openvino,int8,track,jpeg,parquet,hdf5
 PEERS := timm torchvision transformers jax flax
-BENCHMARKS := benchmarks/startup.py benchmarks/generated.py
+BENCHMARKS := benchmarks/startup.py benchmarks/synthetic.py
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test test-peer peers-installed peers-offered check docs docs-serve format bench clean same-python

@@ -1,10 +1,9 @@
-"""Images per second of the generated set, against a plain Pillow polygon, in one interleaved run on one core.
+"""Images/s of synthetic data, against a plain Pillow polygon, in one interleaved run on one core.
 
-    python benchmarks/generated.py [--pixels 32] [--rounds 7]
+    python benchmarks/synthetic.py [--pixels 32] [--rounds 7]
 
-The polygon is the least anybody would draw: one filled contour of two sinusoids, 200 corners (the fewest in Visual Atoms),
-nothing else. "batch" is `images` on 256 at a time, "single" is `image` one by one; the images are the same bits.
-Each round times everything once; the best round counts, since whatever else runs on the machine only takes away.
+The polygon is the simplest comparison: one filled contour of two sinusoids with 200 corners (the fewest in Visual Atoms). "batch" is `images` on 256 at a time, "single" is `image` one by one; the images are the same bits.
+Each round times everything once, and the best round counts, since other load can only make a round slower.
 """
 
 from __future__ import annotations
