@@ -1,11 +1,11 @@
-"""The functions of vitlab, one a verb of the command line: `vitlab.predict(...)` is `vitlab predict ...`.
+"""The functions of vitlab, one for each verb of the command line: `vitlab.predict(...)` is `vitlab predict ...`.
 
-The command line is made from this file: `vitlab.cli` reads each function's signature and docstring, so that options, defaults and
-words are the same in both. Results are values that print as a table, have `to_json()`, and show themselves in a notebook. What
-was guessed or chosen for you is in their `notes`, and is logged to the logger "vitlab" (level INFO).
+The command line is made from this file: `vitlab.cli` reads each function's signature and docstring, so options, defaults and
+words are the same in both. Results are values that print as a table, have `to_json()`, and show themselves in a notebook. Their
+`notes` say what vitlab guessed or chose for you; the logger "vitlab" (level INFO) has the same.
 
-Importing this file imports neither torch nor numpy. Parameters that several functions share are documented once: those that say
-how a checkpoint is opened at `predict`, those of training at `finetune`.
+Importing this file imports neither torch nor numpy. Shared parameters are documented once: those of opening a checkpoint at
+`predict`, those of training at `finetune`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     Size = int | tuple[int, int]
     Names = str | Sequence[str]
     Numbers = Sequence[int]
-    Rates = Sequence[float]
+    LearningRates = Sequence[float]
     Severities = Sequence[int]
     Patch = Literal["class", "distill"] | tuple[int, int]
     RandAugment = tuple[int, float] | None
@@ -74,12 +74,12 @@ _log = logging.getLogger("vitlab")
 
 
 def list_models(pattern: str = "*") -> ModelList:
-    """List the models: name, timm's name, parameters, multiply-adds, image size, and the public weights there are for each.
+    """List models with timm's name, parameters, multiply-adds, image size and public weights.
 
-    A sequence of names; it prints as a table.
+    Returns a sequence of names that prints as a table.
 
     Args:
-        pattern: a glob (vit*) or a part of a name, vitlab's or timm's (default: all)
+        pattern: a glob (vit*) or part of a name, vitlab's or timm's (default: all)
     """
     from vitlab.models.catalog import ModelList, model_rows
 
@@ -98,17 +98,17 @@ def create_model(
 ) -> Model:
     """Build a model by name, vitlab's (`ViT-B/16`) or timm's (`vit_base_patch16_224`).
 
-    `model(images_BCHW)` gives logits, `model.features(images_BCHW)` what the head sees. The model is made on torch's current
+    `model(images_BCHW)` gives logits, `model.features(images_BCHW)` the input of the head. The model is made on torch's current
     device; under `with torch.device("meta")` it has shapes and no values.
 
     Args:
-        name: which model; `list_models()` has them all
+        name: name of the model; `list_models()` lists all
         num_classes: classes of the head, 0 for no head (default: 1000)
         image_size: pixels, 224 or (160, 224) (default: the model's own)
         channels: channels of an image
-        profile: whose numerics: official, timm, huggingface or torchvision (default: official)
-        pretrained: load the default public weights of that name from the Hugging Face hub
-        seed: of the initial weights
+        profile: numerics of the authors (official), timm, huggingface or torchvision (default: official)
+        pretrained: download the default public weights of that name from the Hugging Face hub
+        seed: seed of the initial weights
     """
     import torch
 
@@ -131,7 +131,10 @@ def _pretrained(
 
     found = [weights for weights in weights_for(name) if weights.loads]
     if not found:
-        raise ConfigError(f"no public weights are known for {name}", hint="vitlab models lists those that are; or load a file")
+        raise ConfigError(
+            f"no public weights are known for {name}",
+            hint="`vitlab models` lists the models that have some; vitlab.load reads a file",
+        )
     fresh = num_classes is not None and num_classes != found[0].num_classes
     checkpoint = load(
         found[0].address, num_classes=num_classes, new_head=fresh, image_size=image_size, channels=channels, profile=profile
@@ -150,18 +153,18 @@ def describe(
     grid: Size | None = None,
     profile: Profile | None = None,
 ) -> Facts:
-    """Describe a model by its name or a checkpoint by its file: parameters, multiply-adds, tokens, sizes, preprocessing, ...
+    """Describe a model or a checkpoint: parameters, multiply-adds, tokens, sizes, preprocessing, labels.
 
-    Of a file only the header is read.
+    Only the header of a file is read.
 
     Args:
         model: a model's name (ViT-B/16, vit_base_patch16_224), a checkpoint's file or folder, a run, or hub:owner/name
-        image_size: of a name: pixels, 224 or 160x224 (default: the model's own)
-        num_classes: of a name: classes of the head, 0 for no head (default: 1000)
-        channels: of a name: channels of an image (default: 3)
-        heads: of a file that does not say: attention heads (default: what the file says, else width / 64)
-        grid: of a file that does not say: patches down x across (default: what the file says, else square)
-        profile: whose numerics (default: the authors', or what the file implies)
+        image_size: for a name: pixels, 224 or 160x224 (default: the model's own)
+        num_classes: for a name: classes of the head, 0 for no head (default: 1000)
+        channels: for a name: channels of an image (default: 3)
+        heads: for a file that does not contain it: number of attention heads (default: width / 64)
+        grid: for a file that does not contain it: rows x columns of patches (default: a square)
+        profile: numerics profile (default: official for a name, that of the format for a file)
     """
     text = os.fspath(model)
     if _is_checkpoint(text):
@@ -235,15 +238,15 @@ def convert(
     profile: Profile | None = None,
     overwrite: bool = False,
 ) -> Facts:
-    """Write a checkpoint in another format. The weights stay the same, bit for bit; the file is read back and compared.
+    """Convert a checkpoint to another format. No bit of a weight changes; the file is read back and compared.
 
     Args:
-        source: a checkpoint of any format, which is recognised by its content, a run, or hub:owner/name
-        destination: the file to write; for huggingface a folder, for timm a folder if the name has no ending
-        to: the format to write
-        heads: attention heads, for a file that does not say (default: what the file says, else width / 64)
-        grid: patches down x across, for a file that does not say (default: what the file says, else square)
-        profile: whose numerics the weights are run with (default: what the file implies)
+        source: a checkpoint of any format (recognised by its content), a run, or hub:owner/name
+        destination: file to write; a folder for huggingface, and for timm if the name has no ending
+        to: format to write
+        heads: number of attention heads, if the file does not contain it (default: width / 64)
+        grid: rows x columns of patches, if the file does not contain it (default: a square)
+        profile: numerics profile: official, timm, huggingface or torchvision (default: that of the format)
         overwrite: replace the destination if it exists
     """
     from vitlab.checkpoints import convert as convert_file
@@ -282,35 +285,36 @@ def predict(
     heads: int | None = None,
     grid: Size | None = None,
     profile: Profile | None = None,
+    allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Predictions:
-    """Classify images: the most probable classes of each, of one image or a folder of a million.
+    """Classify images: print the most probable classes of one image or of a million.
 
-    Returns the predictions: `predict(model, "cat.jpg").top(5)`. With `out` they are written there as they come, and not kept.
+    Returns the predictions: `predict(model, "cat.jpg").top(5)`. With `out` they go into a file and are not kept in memory.
 
     Args:
-        model: a checkpoint of any format, which is recognised by its content, a run's folder, or hub:owner/name
-        images: images, folders of them, quoted patterns, zip archives or files inside them, or - for a list of paths on stdin
-        top: classes of each image, in text and files
+        model: a checkpoint of any format (recognised by its content), a run's folder, or hub:owner/name
+        images: images, folders, quoted patterns, zip archives or files inside them, or - for a list of paths on stdin
+        top: number of classes to show for each image
         out: file to write results to (default: standard output; a Python call returns them)
-        format: text, jsonl (one JSON object a line), csv or parquet (default: for a file by its ending, else jsonl; else text)
-        resume: continue the JSON lines of out: images that are in it already are left out
+        format: text, jsonl (one JSON object a line), csv or parquet (default: by the ending of out, else jsonl; text without out)
+        resume: continue the JSON lines file of out and skip the images that it contains
         overwrite: replace the file of out if it exists
-        strict: fail (exit code 1) if an image could not be read
-        backend: what runs the model; auto is torch until a measurement on this machine finds another one faster
-        merge: token merging: pairs of similar patches joined in each layer of a ViT, on average; faster, slightly different
+        strict: fail (exit code 1) if an image cannot be read
+        backend: what runs the model; auto is torch until a measurement on this machine shows that another backend is faster
+        merge: token merging: average number of pairs of similar patches merged in each layer of a ViT; faster, less exact
         batch_size: images that go through the model at once
-        workers: threads that read images ahead
+        workers: threads that read and decode images
         device: auto (a GPU if there is one), cpu, cuda, cuda:1 or mps
-        image_size: pixels the model sees, 384 or 160x224; its positions are interpolated (default: the checkpoint's own)
-        resize: how an image comes to that size: short-side (then the centre is cut out), squash or pad
-            (default: the checkpoint's own)
-        resize_to: pixels of the short side before the cut (default: the checkpoint's own)
-        interpolation: how pixels are resized (default: the checkpoint's own)
-        labels: file with the names of the classes, one a line (default: the checkpoint's own)
-        heads: attention heads, for a file that does not say (default: what the file says, else width / 64)
-        grid: patches down x across, for a file that does not say (default: what the file says, else square)
-        profile: whose numerics the weights are run with (default: what the file implies)
+        image_size: input size of the model in pixels, 384 or 160x224; positions are interpolated (default: the checkpoint's own)
+        resize: how to reach that size: short-side (then crop the centre), squash or pad (default: the checkpoint's own)
+        resize_to: pixels of the short side before the crop (default: the checkpoint's own)
+        interpolation: interpolation of pixels (default: the checkpoint's own)
+        labels: file with the names of the classes, one per line (default: the checkpoint's own)
+        heads: number of attention heads, if the file does not contain it (default: width / 64)
+        grid: rows x columns of patches, if the file does not contain it (default: a square)
+        profile: numerics profile: official, timm, huggingface or torchvision (default: that of the format)
+        allow_nonfinite: accept NaN and Inf in weights and outputs, to look at a broken model
         progress: called with (description, done, total or None)
     """
     _at_least("top", top, 1)
@@ -322,7 +326,7 @@ def predict(
         all_images(images)  # refuses what names nothing before a model is loaded
     checkpoint = _opened(
         model,
-        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile),
+        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
     )
     predictor = Predictor(
@@ -377,16 +381,17 @@ def embed(
     heads: int | None = None,
     grid: Size | None = None,
     profile: Profile | None = None,
+    allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Facts:
-    """Write the features of images, with their names and labels, for search and clustering.
+    """Write the features of images with their names and labels, for search and clustering.
 
     Features are the input of the model's head.
 
     Args:
         data: a folder of class folders, images:FOLDER without labels, a zip, a CSV list, shards, digits, reader:path, ...
         out: file to write, .npz or .parquet
-        split: the split of the data
+        split: which split of the data
         overwrite: replace the file if it exists
     """
     from vitlab.inference.search_index import ENDINGS
@@ -404,7 +409,7 @@ def embed(
     dataset = open_dataset(os.fspath(data), split=split)
     checkpoint = _opened(
         model,
-        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile),
+        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
     )
     predictor = Predictor(checkpoint, batch_size=batch_size, workers=workers, device=_device_of(checkpoint))
@@ -448,15 +453,15 @@ def similar(
     grid: Size | None = None,
     profile: Profile | None = None,
 ) -> Table:
-    """Find the images of an index that are most similar to an image. `embed` writes an index.
+    """Find the images that are most similar to an image, in an index written by `embed`.
 
-    Similarity is the cosine of their features.
+    Similarity is the cosine similarity of features.
 
     Args:
         query: an image, also inside a zip: photos.zip/cat.jpg
         index: an .npz or .parquet file of features
-        checkpoint: the checkpoint that made the index; another one is refused (default: the one that the index names)
-        top: images to show
+        checkpoint: checkpoint that made the index; another one is refused (default: the one that the index names)
+        top: number of images to show
     """
     _at_least("top", top, 1)
     from vitlab.inference import Predictor, Unreadable
@@ -497,19 +502,19 @@ def bench(
     seconds: Positive = 10.0,
     threads: int | None = None,
 ) -> Facts:
-    """Measure a model on this machine: latency of one image, images/s in batches, memory, share of the machine's peak.
+    """Measure the speed of a model on this machine: latency of one image, images/s in batches, memory, fraction of peak.
 
-    What is measured of a checkpoint is remembered: `backend="auto"` of `predict` uses the fastest.
+    The result for a checkpoint is stored, and `predict` with the backend auto uses the fastest backend.
 
     Args:
         model: a model's name (random weights), a checkpoint's file or folder, a run, or hub:owner/name
         image_size: pixels, 384 or 160x224 (default: the model's own)
-        backend: which to measure, with commas between: torch, compile, onnxruntime, openvino, plain (the model as it is built),
-            timm (default: torch and every other runtime that is installed)
+        backend: backends to measure, separated by commas: torch, compile, onnxruntime, openvino, plain (the model without folding),
+            timm (default: torch and every other installed runtime)
         batch: batch sizes to try; the best is reported
-        merge: measure torch also with so many pairs of similar patches merged in each layer of a ViT, on average
-        seconds: time to measure for, altogether
-        threads: threads to compute with (default: torch's own number)
+        merge: also measure torch with token merging: average number of pairs of patches merged in each layer of a ViT
+        seconds: total time to measure
+        threads: number of threads (default: torch's own)
     """
     if threads is not None:
         _at_least("threads", threads, 1)
@@ -573,35 +578,36 @@ def evaluate(
     heads: int | None = None,
     grid: Size | None = None,
     profile: Profile | None = None,
+    allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> EvaluationSummary:
-    """Evaluate a checkpoint on labelled images: accuracy with intervals, loss, calibration, classes; every image counts.
+    """Evaluate a checkpoint on labelled images: accuracy with intervals, loss, calibration, worst classes.
 
-    With fewshot, knn, probe or vtab the features are evaluated instead, by classifiers that are trained on them.
+    With fewshot, knn, probe or vtab, train classifiers on the features of the model and evaluate these instead.
 
     Args:
         data: a folder of class folders, a zip, a CSV list, shards, digits, reader:path, ... (default: none, for vtab)
-        split: the split to evaluate on (default: test if the data declares it, else val, else everything)
-        label_column: column of the labels, if a list has several (default: the first that is known)
-        subset: allow data with some of the model's classes, or with another order of them; they are matched by name
-        mapping: JSON file: class of the data -> list of the model's classes that are correct, as for ObjectNet
+        split: which split to evaluate on (default: test if the data declares it, else val, else all images)
+        label_column: column of the labels, if a list has several (default: the first known one)
+        subset: accept data with only some of the model's classes, or in another order; classes are matched by name
+        mapping: JSON file that maps each class of the data to the model's classes that are correct, as for ObjectNet
             (default: the classes are the same)
-        real: CSV or JSON file of the reassessed (ReaL) labels of each image, also inside a zip: data.zip/labels.csv
+        real: CSV or JSON file with the reassessed (ReaL) labels of each image, also inside a zip: data.zip/labels.csv
             (default: no ReaL accuracy)
-        corrupt: for an image that cannot be read: fail stops, skip counts it as wrong and reports it
-        corruptions: evaluate also on images corrupted in these ways (fog,jpeg) or in all fifteen (default: none)
+        corrupt: if an image cannot be read, fail stops, and skip counts it as wrong and reports it
+        corruptions: also evaluate on corrupted images: fog,jpeg or all fifteen (default: none)
         severities: severities of the corruptions, from 1 to 5
-        per_image: CSV file to write, a line for each image (default: not written)
-        fewshot: train on a few images of each class by least squares, as for the paper's few-shot accuracies
+        per_image: CSV file to write, with a line for each image (default: not written)
+        fewshot: fit a few images of each class by least squares, as for the paper's few-shot accuracies
         knn: classify by the nearest training images
-        probe: train a linear classifier to convergence, its regularisation chosen on held-out images
-        vtab: folder of VTAB's datasets: the 19 tasks from 1,000 images each, in place of data (default: not asked for)
+        probe: train a linear classifier to convergence; its regularisation is chosen on held-out images
+        vtab: folder with VTAB's datasets: 19 tasks with 1,000 training images each, in place of data (default: no VTAB)
         shots: few-shot: images of each class
-        seeds: few-shot: how many times images are drawn
+        seeds: few-shot: how often images are drawn
         neighbours: k-NN: values of k (default: 1,5,10,20,100, as far as there are images)
-        vtab_test: VTAB: evaluate each task on so many test images only (default: all of them)
-        vtab_splits: VTAB: JSON file of the images of each split (default: FOLDER/vtab-splits.json, if it exists)
-        no_cache: compute all features anew and keep none
+        vtab_test: VTAB: number of test images of each task (default: all)
+        vtab_splits: VTAB: JSON file with the images of each split (default: FOLDER/vtab-splits.json, if it exists)
+        no_cache: compute all features again and store none
     """
     from vitlab.config.evaluation import EvaluateConfig
     from vitlab.evaluation import summary
@@ -633,7 +639,7 @@ def evaluate(
     asked.check()
     checkpoint = _opened(
         model,
-        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile),
+        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
     )
     found = summary.summarise(checkpoint, asked, name=_name_of(model), progress=progress or silent)
@@ -669,31 +675,32 @@ def inspect(
     heads: int | None = None,
     grid: Size | None = None,
     profile: Profile | None = None,
+    allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Figures:
-    """Draw figures of a model's inside: filters, positions, attention, rollout, relevance, ...
+    """Draw what a model learned and attends to: filters, positions, attention maps, rollout, relevance, ...
 
     Returns the figures: `inspect(model, "cat.jpg", figure="rollout").save("rollout.png")`.
 
-    filters and positions need no images. distance: how far heads attend; rollout: where the prediction comes from; attention:
-    what a patch attends to; class: what the class token attends to; relevance: what speaks for a class; features: which places
-    are similar; occlusion: what is missed when it is covered.
+    filters and positions need no images. distance: how far heads attend; rollout: which patches the prediction comes from;
+    attention: what a patch attends to; class: what the class token attends to; relevance: which patches are evidence for a
+    class; features: which patches are similar; occlusion: how much the class loses if a patch is covered.
 
     Args:
-        images: images, folders of them, quoted patterns, zip archives or files inside them (default: none)
-        figure: filters, positions, distance, rollout, attention, class, relevance, features, occlusion; several with commas
-            between; or all that the model has
-        out: folder to write the figures to; the command line needs one (default: a Python call returns the figures)
-        layer: layer, or a ResNet's stage, from 0 or negative from the end (default: the last, or all side by side)
+        images: images, folders, quoted patterns, zip archives or files inside them (default: none)
+        figure: filters, positions, distance, rollout, attention, class, relevance, features, occlusion; several separated by
+            commas; or all that the model supports
+        out: folder to write the figures to; required on the command line (default: a Python call returns the figures)
+        layer: layer, or stage of a ResNet, from 0 or negative from the end (default: the last, or all side by side)
         head: attention head, from 0 (default: all)
-        query: whose attention is drawn: row,column of a patch, class or distill (default: the patch in the middle)
-        target: class that relevance and occlusion explain, by its label or its number from 0 (default: the most probable)
-        overlay: shade darkens what is not attended to, colour lays colours over the image
-        occluder: fill covers a patch with the mean colour, remove takes its token out
-        theme: on a light or a dark background
+        query: token whose attention is drawn: row,column of a patch, class or distill (default: the patch in the middle)
+        target: class that relevance and occlusion explain, by label or index from 0 (default: the most probable)
+        overlay: shade darkens what is not attended to, colour lays a heat map over the image
+        occluder: fill covers a patch with the mean colour, remove removes its token
+        theme: light or dark background
         format: png or svg
-        count: images at most, evenly out of all that are found (default: 128 for distance, else 12)
-        arrays: also write each figure's numbers as .npy
+        count: most images to use, taken evenly from all that are found (default: 128 for distance, else 12)
+        arrays: also write the values of each figure as .npy
         overwrite: replace figures that exist
     """
     from vitlab.interpretation.config import OF_THE_WEIGHTS, InspectConfig
@@ -710,7 +717,7 @@ def inspect(
         refuse_present(Path(out), [name for name in names if given or name in OF_THE_WEIGHTS], format)
     checkpoint = _opened(
         model,
-        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile),
+        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
     )
     config = InspectConfig(
@@ -730,14 +737,14 @@ def report(
     cores: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> Written:
-    """Write everything about a run as one HTML file, with an evaluation on images it was not trained on.
+    """Write an HTML report of a run, with an evaluation on images that it was not trained on.
 
     Args:
-        run: a run, or the folder of one, as pretrain, finetune and train make them
-        out: the file to write (default: report.html in the run's folder)
-        split: the split to evaluate on (default: test if the data has it, else val)
-        title: what stands at the top (default: the folder's name)
-        cores: CPU cores that the run was made on, for its cost (default: as many as are used here)
+        run: a run, or its folder, made by pretrain, finetune or train
+        out: file to write (default: report.html in the run's folder)
+        split: which split to evaluate on (default: test if the data has it, else val)
+        title: title of the report (default: the folder's name)
+        cores: number of CPU cores that the run used, for its cost (default: the number used now)
     """
     from vitlab.reports.report import write_report
     from vitlab.training.run import Run
@@ -771,18 +778,19 @@ def export(
     profile: Profile | None = None,
     progress: ProgressCallback | None = None,
 ) -> Exported:
-    """Write a model for ONNX Runtime, OpenVINO or torch.export. The file is run, and kept only if it agrees with PyTorch.
+    """Export a model to ONNX, OpenVINO or torch.export. The file is compared with PyTorch before it is written.
 
     Args:
         out: file to write: .onnx, .xml (OpenVINO, with a .bin beside it) or .pt2 (torch.export)
-        inside: put normalisation and softmax into the file: uint8 images (batch, height, width, channels) in, probabilities out
-        dynamic_size: leave height and width of the images free
-        int8: compute products in 8 bits; needs data
-        data: images to compare with PyTorch on, and to calibrate 8 bits with: a folder, zip, list, shards, reader:path, ...
+        inside: include normalisation and softmax: the file takes uint8 images (batch, height, width, channels) and returns
+            probabilities
+        dynamic_size: allow any height and width
+        int8: quantise matrix products to 8 bits; needs data
+        data: images for the comparison with PyTorch and for int8 calibration: a folder, zip, list, shards, reader:path, ...
             (default: synthetic images)
-        split: the split of the data
-        max_drop: points of accuracy (of agreement with the original, for images without labels) that 8 bits may lose
-        calibration: images at most to calibrate and evaluate 8 bits with
+        split: which split of the data
+        max_drop: largest loss that int8 may cause, in points of accuracy (of agreement with float for images without labels)
+        calibration: most images to use for int8 calibration and evaluation
         overwrite: replace the file if it exists
     """
     from vitlab.exporters import ExportConfig
@@ -823,7 +831,7 @@ def finetune(
     val_fraction: Fraction | None = None,
     test_fraction: Fraction | None = None,
     sweep: bool = False,
-    rates: Rates | None = None,
+    lrs: LearningRates | None = None,
     micro_batch: int | None = None,
     precision: Precision | None = None,
     strategy: Strategy | None = None,
@@ -839,43 +847,43 @@ def finetune(
 ) -> Run:
     """Fine-tune a checkpoint on labelled images. An interrupted run resumes bit-exactly with the same command.
 
-    Returns the run: `run.model`, `run.metrics`, `run.path`. What is chosen for you, and why, is in `run.notes`.
+    Returns the run: `run.model`, `run.metrics`, `run.path`. `run.notes` says what was chosen for you, and why.
 
     Args:
         data: a folder of class folders, a zip, digits, cifar10:PATH, ...
-        start: a checkpoint of any format, hub:owner/name, or a run (default: from scratch, by the recipe small-data)
-        out: the run's folder; an unfinished run there is resumed (default: runs/ and the data's name)
+        start: checkpoint of any format, hub:owner/name, or a run (default: train from scratch with the recipe small-data)
+        out: folder of the run; an unfinished run in it is resumed (default: runs/ and the data's name)
         recipe: finetune-imagenet, -cifar10, -cifar100, -pets, -flowers or -vtab as in the paper; or another
             (default: finetune-folder with a checkpoint, small-data without)
-        model: which model, without a checkpoint (default: the recipe's)
+        model: model to train from scratch (default: the recipe's own)
         epochs: passes over the training images, in place of steps (default: the recipe's own)
-        steps: optimizer steps in all (default: the recipe's own)
-        batch_size: images of a step, over all devices (default: the recipe's own)
-        lr: the peak learning rate (default: the recipe's own)
-        image_size: pixels the model sees, 160 or 160x224 (default: the recipe's own)
-        seed: of initial weights, sampler, augmentation and dropout (default: 0)
+        steps: total number of optimizer steps (default: the recipe's own)
+        batch_size: images per step, over all devices (default: the recipe's own)
+        lr: peak learning rate (default: the recipe's own)
+        image_size: input size of the model in pixels, 160 or 160x224 (default: the recipe's own)
+        seed: seed of initial weights, sampler, augmentation and dropout (default: 0)
         preset: augmentation: none, light1, light2, medium1, medium2, strong1 or strong2 (default: the recipe's own)
-        val_fraction: fraction of the images to hold out as val if the data has no such split (default: the recipe's own)
-        test_fraction: fraction of the images to hold out as test if the data declares no splits (default: the recipe's own)
-        sweep: try several learning rates on val, then train on train and val with the best (app. B.1.1)
-        rates: with sweep: the learning rates to try (default: Table 4's)
+        val_fraction: fraction of the images to hold out as val, if the data has no val split (default: the recipe's own)
+        test_fraction: fraction of the images to hold out as test, if the data declares no splits (default: the recipe's own)
+        sweep: try several learning rates on val, then train on train and val with the best one (appendix B.1.1)
+        lrs: with sweep: the learning rates to try (default: those of the paper's Table 4)
         micro_batch: images that go through the model at once; the update stays the same (default: the whole batch)
-        precision: of the products in the model (default: the recipe's own)
-        strategy: how processes share the work under torchrun (default: ddp under torchrun, else single)
-        workers: processes that read images; the result does not depend on it (default: the recipe's own)
+        precision: precision of matrix products (default: the recipe's own)
+        strategy: how the processes of torchrun divide the work (default: ddp under torchrun, else single)
+        workers: processes that read images; results do not depend on it (default: the recipe's own)
         evaluate_every: steps between two evaluations, 0 for one at the end (default: the recipe's own)
         save_every: steps between two checkpoints, 0 for one at the end (default: the recipe's own)
-        max_minutes: stop with a checkpoint after so many minutes; the same command resumes (default: no limit)
+        max_minutes: save a checkpoint and stop after this many minutes; the same command resumes (default: no limit)
         device: auto (a GPU if there is one), cpu, cuda or mps
         tensorboard: write TensorBoard files into the run's folder (pip install 'vitlab[track]')
-        override: resume in a folder that was made with another config
-        dry_run: train nothing; report what the run would take: steps, memory, measured time
+        override: resume although the config of the run has changed
+        dry_run: do not train; report steps, memory and measured time
         quiet: show no progress on stderr
     """
-    if rates is not None and not sweep:
-        raise UsageError("`rates` is for `sweep`", hint="`lr` sets one learning rate")
+    if lrs is not None and not sweep:
+        raise UsageError("`lrs` is for `sweep`", hint="`lr` sets one learning rate")
     if sweep and lr is not None:
-        raise UsageError("`lr` is one learning rate and `sweep` tries several", hint="`rates` says which")
+        raise UsageError("`lr` is one learning rate and `sweep` tries several", hint="`lrs` says which")
     from vitlab.config.overrides import Overrides
     from vitlab.data.opening import open_dataset as open_whole
     from vitlab.training.plan import start_facts, survey
@@ -892,7 +900,7 @@ def finetune(
     else:
         name, why = (
             "small-data",
-            "from scratch, since no checkpoint is given; a checkpoint (--from CHECKPOINT) would be worth far more",
+            "from scratch, since no checkpoint is given; a pretrained one (--from CHECKPOINT) gives far better accuracy",
         )
     overrides = Overrides(
         model=model,
@@ -913,7 +921,7 @@ def finetune(
         max_minutes=max_minutes,
     )
     config, notes = _recipe_run(name, why, overrides, facts, begins)
-    tried = _rates(config, rates) if sweep else ()
+    tried = _lrs(config, lrs) if sweep else ()
     if tried:
         shown = ", ".join(f"{rate:.3g}" for rate in tried)
         notes = (
@@ -924,7 +932,7 @@ def finetune(
     return _stream(
         config,
         out=out or _default_out(place, after="-sweep" if tried else ""),
-        rates=tried,
+        lrs=tried,
         data=facts,
         dataset=dataset,
         device=device,
@@ -963,18 +971,18 @@ def pretrain(
     dry_run: bool = False,
     quiet: bool = False,
 ) -> Run:
-    """Train a model from scratch, by a recipe of the paper or one of vitlab's own.
+    """Train a model from scratch, with a recipe of the paper or of vitlab.
 
     Returns the run, as `finetune` does.
 
     Args:
-        data: a folder of class folders, shards, generated, images:PATH for images without labels, ...
+        data: a folder of class folders, shards, synthetic, images:PATH for images without labels, ...
             (default: synthetic letters)
         recipe: imagenet-scratch, imagenet21k, jft or masked as in the paper; augreg-i1k, augreg-i21k, s16-i1k; small-data,
             quickstart (default: by the size of the data)
-        model: which model: ViT-B/16, R50+ViT-B/16, BiT-R50x1, ... (default: the recipe's own)
-        out: the run's folder; an unfinished run there is resumed (default: runs/ and the data's and recipe's name)
-        preset: augmentation of AugReg: none, light1, light2, medium1, medium2, strong1 or strong2 (default: what suits the model)
+        model: model to train: ViT-B/16, R50+ViT-B/16, BiT-R50x1, ... (default: the recipe's own)
+        out: folder of the run; an unfinished run in it is resumed (default: runs/ and the names of data and recipe)
+        preset: augmentation of AugReg: none, light1, light2, medium1, medium2, strong1 or strong2 (default: by model)
     """
     from vitlab.config.overrides import Overrides
     from vitlab.data.opening import open_dataset as open_whole
@@ -1042,21 +1050,21 @@ def train(
     override: bool = False,
     dry_run: bool = False,
 ) -> EventStream:
-    """Train exactly as a config says: a RunConfig, another run's run.json, or the `run` that `dry_run` reports as JSON.
+    """Train by a complete config: a RunConfig, the run.json of another run, or the `run` of a dry run's JSON.
 
-    Returns the run as a stream of events, which trains as it is iterated: `for event in train(config, out="runs/a"): ...`.
+    Returns a stream of events, which trains while you iterate it: `for event in train(config, out="runs/a"): ...`.
     `.run_to_end()` iterates it with a progress display and returns the `Run`; so does the command line.
 
     Args:
-        config: the run as JSON
-        out: the run's folder; an unfinished run there is resumed
-        steps: optimizer steps in all (default: the config's)
-        batch_size: images of a step, over all devices; learning rate and steps stay (default: the config's)
-        lr: the peak learning rate (default: the config's)
-        image_size: pixels the model sees, 160 or 160x224 (default: the config's)
-        seed: of initial weights, sampler, augmentation and dropout (default: the config's)
-        precision: of the products in the model (default: the config's)
-        workers: processes that read images; the result does not depend on it (default: the config's)
+        config: JSON file with the config of a run
+        out: folder of the run; an unfinished run in it is resumed
+        steps: total number of optimizer steps (default: the config's)
+        batch_size: images per step, over all devices; learning rate and steps do not change (default: the config's)
+        lr: peak learning rate (default: the config's)
+        image_size: input size of the model in pixels, 160 or 160x224 (default: the config's)
+        seed: seed of initial weights, sampler, augmentation and dropout (default: the config's)
+        precision: precision of matrix products (default: the config's)
+        workers: processes that read images; results do not depend on it (default: the config's)
         evaluate_every: steps between two evaluations, 0 for one at the end (default: the config's)
         save_every: steps between two checkpoints, 0 for one at the end (default: the config's)
     """
@@ -1108,7 +1116,7 @@ def _stream(
     override: bool,
     dry_run: bool,
     tensorboard: bool,
-    rates: tuple[float, ...] = (),
+    lrs: tuple[float, ...] = (),
     data: DataFacts | None = None,
     dataset: Dataset | None = None,
     notes: tuple[str, ...] = (),
@@ -1118,7 +1126,7 @@ def _stream(
     return EventStream(
         config,
         out=Path(out),
-        rates=rates,
+        lrs=lrs,
         data=data,
         dataset=dataset,
         device=device,
@@ -1146,7 +1154,7 @@ def _by_size(data: DataFacts | None, *, given: bool) -> tuple[str, str]:
 def _recipe_run(
     name: str, why: str, overrides: Overrides, data: DataFacts | None, start: StartFacts | None
 ) -> tuple[RunConfig, tuple[str, ...]]:
-    """The complete run, and what was chosen and why, a sentence each."""
+    """The complete run, and a sentence for each choice with its reason."""
     from vitlab.config.overrides import RunFacts
     from vitlab.recipes import recipe
     from vitlab.recipes.reasons import reasons
@@ -1157,11 +1165,11 @@ def _recipe_run(
     return run, (f"recipe: {name}, {why}", *reasons(run, facts, overrides))
 
 
-def _rates(config: RunConfig, rates: Sequence[float] | None) -> tuple[float, ...]:
+def _lrs(config: RunConfig, lrs: Sequence[float] | None) -> tuple[float, ...]:
     from vitlab.recipes.paper import TABLE_4, sweep_lrs
 
-    if rates is not None:
-        return tuple(rates)
+    if lrs is not None:
+        return tuple(lrs)
     name = config.name.removesuffix("-table2")
     if name in TABLE_4:
         return sweep_lrs(name, config.model, batch=config.data.loader.batch_size)
@@ -1169,7 +1177,7 @@ def _rates(config: RunConfig, rates: Sequence[float] | None) -> tuple[float, ...
 
 
 def _rule(val: float | None, test: float | None) -> SplitRule | None:
-    """The rule that these shares make, None if neither is given."""
+    """The rule of these fractions; None if neither is given."""
     if val is None and test is None:
         return None
     from vitlab.config.data import SplitRule
@@ -1189,10 +1197,10 @@ def _default_out(dataset: str, *, after: str = "") -> str:
 
 
 def list_data(name: str | None = None) -> Table | Facts:
-    """List the public datasets of the paper and of VTAB, or everything about one.
+    """List the public datasets of the paper and of VTAB, or show the details of one.
 
     Args:
-        name: a dataset, to see its files, checksums, licence, citation, splits and how it is read (default: all of them)
+        name: dataset to show, with its files, checksums, licence, citation, splits and reader (default: list all)
     """
     from vitlab.data.catalog.facts import set_facts
     from vitlab.data.catalog.sets import SETS, find_set
@@ -1218,12 +1226,12 @@ def list_data(name: str | None = None) -> Table | Facts:
 def fetch_data(
     name: str, *, into: Folder | None = None, given: Sequence[str] = (), progress: ProgressCallback | None = None
 ) -> Facts:
-    """Download a public dataset: resumed if interrupted, verified by its checksum, unpacked and ready to be read.
+    """Download a public dataset, verify its checksums and unpack it. An interrupted download resumes.
 
     Args:
         name: a dataset of `vitlab data list`
-        into: folder to put it into (default: data/NAME)
-        given: files or a folder downloaded by other means, to be verified and used in place of a download (default: download)
+        into: folder for the dataset (default: data/NAME)
+        given: files that you already have, or a folder of them: verified and used in place of a download (default: none)
     """
     from vitlab.config.serialize import to_json
     from vitlab.data.catalog.fetch import fetch
@@ -1255,13 +1263,13 @@ def check_data(
     shown: int = 10,
     progress: ProgressCallback | None = None,
 ) -> DataCheck:
-    """Check a dataset by reading every image: broken files, duplicates, leaks between splits, class balance, sizes, odd modes.
+    """Check a dataset: broken images, duplicates, leaks between splits, class balance, sizes. Every image is decoded.
 
     Args:
         data: a folder of class folders, a zip, a CSV list, shards, digits, reader:path, ...
         strict: fail (exit code 1) if there is a problem
-        label_column: column of the labels, if a list has several (default: the first that is known)
-        shown: findings of each kind to print; JSON has all
+        label_column: column of the labels, if a list has several (default: the first known one)
+        shown: number of findings of each type to print; JSON has all
     """
     from vitlab.data.quality.check import check_dataset
     from vitlab.data.quality.summary import DataCheck
@@ -1286,17 +1294,17 @@ def pack_data(
     broken: OnBroken = "fail",
     progress: ProgressCallback | None = None,
 ) -> Facts:
-    """Write a dataset as tar shards in the WebDataset layout: the same bytes each time, and resumed if interrupted.
+    """Pack a dataset into tar shards in the WebDataset layout. An interrupted call resumes; the bytes are reproducible.
 
     Args:
         data: a folder of class folders, a zip, a CSV list, digits, reader:path, ...
-        folder: where the shards go: a new folder, or one where packing was interrupted
-        split: the split to pack
-        name: beginning of each shard's name: NAME-train-000000.tar (default: none)
-        shard_mib: mebibytes of a shard at most
-        max_side: resize images whose longer side has more pixels (default: bytes stay as they are)
-        quality: of JPEG and WebP images that are resized, 1 to 100
-        shuffle: seed of a shuffled order, for readers that cannot shuffle (default: keep the order)
+        folder: folder for the shards: a new one, or one where packing was interrupted
+        split: which split to pack
+        name: prefix of the shards' names: NAME-train-000000.tar (default: none)
+        shard_mib: largest size of a shard in MiB
+        max_side: resize images whose longer side has more pixels (default: images keep their bytes)
+        quality: quality of resized JPEG and WebP images, 1 to 100
+        shuffle: seed of a random order, for readers that cannot shuffle (default: keep the order)
         broken: what to do with an image that cannot be read
     """
     from vitlab.config.data import PackConfig
@@ -1331,12 +1339,12 @@ def show_data(
     """Write a contact sheet: some images of each class with their labels, as one PNG.
 
     Args:
-        data: a folder of class folders, a zip, a CSV list, shards, digits, generated, reader:path, ...
-        out: the PNG file to write
-        count: about how many images
-        seed: of the choice of images
-        side: pixels of the square that an image is fitted into
-        split: the split to choose from
+        data: a folder of class folders, a zip, a CSV list, shards, digits, synthetic, reader:path, ...
+        out: PNG file to write
+        count: approximate number of images
+        seed: seed of the choice of images
+        side: size of an image on the sheet in pixels
+        split: which split to choose from
     """
     from vitlab.data.opening import open_dataset
     from vitlab.data.quality.contact_sheet import write_sheet
@@ -1358,11 +1366,11 @@ def quickstart(
 ) -> Facts:
     """Pre-train a small ViT, fine-tune it on digits, and compare it with one trained from scratch.
 
-    It is pre-trained on synthetic letters, on two CPU cores, offline, in minutes. The report opens in any browser.
+    It takes minutes on two CPU cores and needs no download: the ViT is pre-trained on synthetic letters. A report is written.
 
     Args:
-        out: folder for everything; what is unfinished there is resumed (default: runs/quickstart, or runs/quickstart-tiny)
-        budget: full takes minutes; tiny takes seconds and learns nothing, to see that everything works
+        out: folder for all runs; unfinished ones are resumed (default: runs/quickstart, or runs/quickstart-tiny)
+        budget: full takes minutes; tiny takes seconds and learns nothing: it only shows that everything works
     """
     from vitlab.studies.summary import run_quickstart
 
@@ -1382,18 +1390,18 @@ def study_compare(
     plot: FileName | None = None,
     progress: ProgressCallback | None = None,
 ) -> Table:
-    """Compare any models in one table: parameters, multiply-adds, activations, memory, published accuracy, and speed here.
+    """Compare models in one table: parameters, multiply-adds, activations, memory, published accuracy, speed.
 
     Args:
         models: names: ViT-B/16, R50+ViT-B/16, BiT-R50x1, Swin-T, ConvNeXt-B, EfficientNet-B0, LSTM-S/16, ...
             (default: Swin and ConvNeXt)
-        image_size: image sizes, each model at each of them: 224,384 (default: 224 and 384; each model's own if models are named)
-        speed: measure images/s here, all models in turn, and the memory of a process with each of them
-        batch_size: images at once, for speed
+        image_size: image sizes to compare at: 224,384 (default: 224 and 384; each model's own if models are named)
+        speed: measure images/s on this machine, all models in turn, and the memory of a process with each model
+        batch_size: batch size of the measurement
         rounds: how often each model is measured
-        checkpoints: trained models to evaluate on data: their accuracy becomes a column (default: none)
+        checkpoints: trained models to evaluate on data; the table gets a column with their accuracy (default: none)
         data: labelled images to evaluate checkpoints on (default: none)
-        plot: .png or .svg file to draw accuracy (or, with speed, images/s) against multiply-adds into (default: none)
+        plot: .png or .svg file to write: accuracy (or, with speed, images/s) against multiply-adds (default: none)
     """
     if (checkpoints is None) != (data is None):
         raise UsageError("`checkpoints` and `data` go together")
@@ -1422,15 +1430,15 @@ def study_transfer(
     steps: int = 200,
     progress: ProgressCallback | None = None,
 ) -> Table:
-    """Compare model families with and without pre-training, by the number of labels: figures 3 and 4 of the paper in small.
+    """Compare architectures with and without pre-training by the number of labels: Figures 3 and 4 in miniature.
 
     An interrupted study resumes with the same command.
 
     Args:
-        out: folder for everything, and the plot transfer.png; what is unfinished there is resumed
-        shots: labels of each digit
-        letters: synthetic letters that each family is pre-trained on
-        steps: steps of each fine-tuning
+        out: folder for all runs and the plot transfer.png; unfinished runs are resumed
+        shots: numbers of labels of each digit
+        letters: number of synthetic letters for pre-training
+        steps: steps of each fine-tuning run
     """
     from vitlab.studies.summary import run_transfer
 
@@ -1440,14 +1448,14 @@ def study_transfer(
 def study_positions(
     *, out: Folder = "runs/positions", images: int = 30_000, seeds: int = 2, progress: ProgressCallback | None = None
 ) -> Table:
-    """Compare all position embeddings at every place in a ViT: Table 8 of the paper in small, the paper's numbers beside.
+    """Compare position embeddings in a ViT: Table 8 of the paper in miniature, beside the paper's numbers.
 
     An interrupted study resumes with the same command.
 
     Args:
-        out: folder for everything, and the plot positions.png; what is unfinished there is resumed
-        images: synthetic letters that each ViT is trained on
-        seeds: how often each is trained
+        out: folder for all runs and the plot positions.png; unfinished runs are resumed
+        images: number of synthetic letters that each ViT is trained on
+        seeds: how often each ViT is trained
     """
     from vitlab.studies.summary import run_positions
 
@@ -1483,31 +1491,32 @@ def study_noisy_student(
     quiet: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Table:
-    """Train on images without labels by Noisy Student: a teacher labels them, a student learns them with noise and teaches next.
+    """Use unlabelled images by Noisy Student training: a teacher labels them, and a student trains on them with noise.
 
-    Xie et al. 2020. An interrupted study resumes with the same command. Accuracy is measured on the test split.
+    Each student is the teacher of the next round (Xie et al. 2020). Accuracy is measured on the test split. An interrupted study
+    resumes with the same command.
 
     Args:
         data: labelled images: class folders, a zip, cifar10:PATH, ...
-        unlabelled: images without labels: any folder, a zip, ... (default: those whose labels shots hides)
-        shots: images of each class that keep their label; the others serve as unlabelled (default: all)
+        unlabelled: images without labels: any folder, a zip, ... (default: the images whose labels shots hides)
+        shots: images of each class that keep their label; the others are used as unlabelled (default: all)
         start: checkpoint that the teacher and every student start from (default: see teacher and student)
-        teacher: checkpoint of a teacher that knows the classes (default: trained on the labelled images)
-        student: model of the students, which are then trained from scratch (default: as the teacher)
-        out: folder for everything (default: runs/ and the data's name)
-        rounds: how many students, each the teacher of the next
-        labels: soft: the teacher's probabilities; hard: its choice
-        threshold: how probable a teacher's class must be for the image to be taken, 0 to 1
-        per_class: images taken of a class at most, the most confident first (default: all)
-        unbalanced: show classes as often as they come, not all equally often
-        labelled_fraction: fraction of images with true labels among those that a student sees, at least
+        teacher: checkpoint of a teacher that knows the classes (default: train one on the labelled images)
+        student: model of the students, which are then trained from scratch (default: the teacher's)
+        out: folder for all runs (default: runs/ and the data's name)
+        rounds: number of students
+        labels: soft: the teacher's probabilities; hard: its prediction
+        threshold: smallest confidence of the teacher for an image to be used, 0 to 1
+        per_class: most images of a class, the most confident first (default: all)
+        unbalanced: draw classes as often as they occur, not equally often
+        labelled_fraction: smallest fraction of images with true labels in a student's training data
         randaugment: noise: layers and magnitude of RandAugment, or none
-        dropout: noise: fraction of units dropped
-        drop_path: noise: stochastic depth, the last layer's rate
+        dropout: noise: dropout rate
+        drop_path: noise: rate of stochastic depth in the last layer
         steps: optimizer steps of each run (default: the recipe's own)
-        teacher_steps: optimizer steps of the teacher, which has fewer images and no noise (default: as of each run)
+        teacher_steps: optimizer steps of the teacher, which has fewer images and no noise (default: as steps)
         epochs: passes over the training images, in place of steps (default: the recipe's own)
-        seed: of the shots, initial weights, sampler, augmentation and dropout
+        seed: seed of shots, initial weights, sampler, augmentation and dropout
         workers: processes that read images (default: at most 2)
     """
     from vitlab.studies.config import NoisyStudent, NoisyStudentConfig
@@ -1548,7 +1557,7 @@ def study_noisy_student(
 
 
 class _Opening:
-    """How a checkpoint is opened and fed: the parameters of that name; None leaves each to the checkpoint."""
+    """How to open a checkpoint and preprocess its images: the parameters of that name; None keeps the checkpoint's own."""
 
     def __init__(
         self,
@@ -1560,13 +1569,15 @@ class _Opening:
         heads: int | None,
         grid: Size | None,
         profile: str | None,
+        allow_nonfinite: bool = False,
     ) -> None:
         self.loading: dict[str, Any] = {"image_size": image_size, "heads": heads, "grid": grid, "profile": profile}
+        self.allow_nonfinite = allow_nonfinite
         self.feeding: dict[str, Any] = {"resize": resize, "resize_to": resize_to, "interpolation": interpolation}
         self.labels = labels
 
     def preprocess(self, own: Preprocess) -> Preprocess:
-        """The checkpoint's own preprocessing with what was asked for."""
+        """The checkpoint's preprocessing with the given changes."""
         given = {name: value for name, value in self.feeding.items() if value is not None}
         resize = given.get("resize", own.resize)
         if "resize_to" in given and resize != "short-side":
@@ -1577,17 +1588,17 @@ class _Opening:
 
 
 def _opened(model: ModelLike, opening: _Opening, *, device: str) -> Checkpoint:
-    """The checkpoint, on its device; what was guessed or changed is logged."""
+    """The checkpoint on its device; guesses and changes are logged."""
     from vitlab.checkpoints import Checkpoint, load
     from vitlab.models.device import resolve_device
 
     place = resolve_device(device)
     labels = None if opening.labels is None else _class_names(opening.labels)
     if isinstance(model, Checkpoint):
-        _refuse_given("is for a file: give it to vitlab.load", **opening.loading)
+        _refuse_given("is for a file: give it to vitlab.load", **opening.loading, allow_nonfinite=opening.allow_nonfinite or None)
         checkpoint = model if labels is None else replace(model, labels=tuple(labels))
     else:
-        checkpoint = load(os.fspath(model), **opening.loading, labels=labels)
+        checkpoint = load(os.fspath(model), **opening.loading, labels=labels, allow_nonfinite=opening.allow_nonfinite)
         _note_all(checkpoint.notes)
     if device == "auto" and place.type != "cpu":
         _note(f"device: {place}")
@@ -1628,7 +1639,7 @@ def _is_checkpoint(text: str) -> bool:
 
 
 def _name_of(model: ModelLike) -> str:
-    """What the model is called in results: its path, or the format it came from."""
+    """The name of the model in results: its path, or the format it came from."""
     return os.fspath(model) if isinstance(model, str | os.PathLike) else f"a checkpoint ({model.format})"
 
 
@@ -1670,7 +1681,7 @@ def _refuse_present(path: Path, overwrite: bool) -> None:
 
 
 def _with_result(error: DataError, result: Any) -> DataError:
-    """The error of a strict call, with what was found: the command line prints that first."""
+    """The error of a strict call with its result, which the command line prints first."""
     error.result = result
     return error
 
@@ -1685,7 +1696,7 @@ def _note_all(notes: Iterable[str]) -> None:
 
 
 def _say_all(sentences: Iterable[str]) -> None:
-    """Sentences that begin with what they are about; under torchrun the leading process says them for all."""
+    """Log sentences; under torchrun only the first rank does."""
     from vitlab.training.distributed import is_main_process
 
     if is_main_process():

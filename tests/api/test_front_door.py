@@ -290,7 +290,7 @@ def test_what_was_chosen_and_guessed_is_logged(run: vitlab.Run, here: Path, capl
 
 def test_options_that_contradict_each_other_are_refused_at_once(here: Path, run: vitlab.Run) -> None:
     for call in (
-        lambda: vitlab.finetune("pets", rates=(0.1,)),
+        lambda: vitlab.finetune("pets", lrs=(0.1,)),
         lambda: vitlab.finetune("pets", sweep=True, lr=0.1),
         lambda: vitlab.evaluate(run, "pets", subset=True, mapping="a.json"),
         lambda: vitlab.evaluate(run),

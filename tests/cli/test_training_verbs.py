@@ -161,7 +161,7 @@ def test_a_sweep_prints_its_trials_and_the_final_run(pretrained: Path, tmp_path:
         "--from",
         pretrained,
         "--sweep",
-        "--rates",
+        "--lrs",
         "0.001,0.01",
         "--steps",
         "2",
@@ -263,9 +263,9 @@ def test_a_image_that_cannot_be_read_is_named_and_passed_over(
             ("finetune", "digits", "--recipe", "finetune-petz"),
             "--recipe: no recipe called 'finetune-petz': did you mean finetune-pets?",
         ),
-        (("finetune", "digits", "--rates", "0.1"), "--rates is for --sweep"),
+        (("finetune", "digits", "--lrs", "0.1"), "--lrs is for --sweep"),
         (("finetune", "digits", "--sweep", "--lr", "0.1"), "--lr is one learning rate and --sweep tries several"),
-        (("finetune", "digits", "--sweep", "--rates", "0.1,x"), "--rates: 'x' is not a number above 0"),
+        (("finetune", "digits", "--sweep", "--lrs", "0.1,x"), "--lrs: 'x' is not a number above 0"),
         (("finetune", "digits", "--lr", "-1"), "--lr: '-1' is not a number above 0"),
         (("finetune", "digits", "--val-fraction", "1"), "--val-fraction: '1' is not a"),
         (("finetune", "digits", "--precision", "float8"), "--precision: 'float8' is not one of float32, bfloat16"),
@@ -386,7 +386,7 @@ def test_max_minutes_stops_with_a_checkpoint_and_the_same_command_goes_on(
 def test_a_sweep_out_of_time_says_where_it_is_and_goes_on(
     pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("finetune", LETTERS, "--from", pretrained, "--sweep", "--rates", "0.001", "--steps", "3", "--out", tmp_path, *QUICK)
+    words = ("finetune", LETTERS, "--from", pretrained, "--sweep", "--lrs", "0.001", "--steps", "3", "--out", tmp_path, *QUICK)
     out, _ = told(capsys, *words, "--max-minutes", "1e-6", "--json")
     assert json.loads(out) == {"recipe": "finetune-folder", "ended": "max-time", "sweep": str(tmp_path)}
     assert json.loads(told(capsys, *words, "--json")[0])["lr"] == 0.001

@@ -128,7 +128,7 @@ def test_its_file_for_another_runtime_answers_as_it_does(
     trained: Trained, ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / f"model{ending}"
-    assert answer(capsys, "export", trained.model, out, "--inside")["largest difference"] < 1e-4
+    assert answer(capsys, "export", trained.model, out, "--inside")["largest_difference"] < 1e-4
     chances_1K = RUNNERS[ending](out)(trained.pixels_1HWC)
     wanted_1K = Predictor(trained.model)([trained.image])[0].probabilities
     np.testing.assert_allclose(chances_1K[0], wanted_1K, atol=2e-5)
@@ -142,8 +142,8 @@ def test_its_file_for_another_runtime_answers_as_it_does(
 def test_in_8_bits_it_keeps_its_answers(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = ("--data", trained.tones, "--calibration", "32", "--max-drop", "10")
     facts = answer(capsys, "export", trained.model, tmp_path / "int8.onnx", "--int8", *few)
-    assert facts["top-1 in 8 bits, %"] >= facts["top-1 in float, %"] - 10
-    assert any("lstm" in layer for layer in facts["layers in float"]) == trained.name.startswith("LSTM")  # and it is said
+    assert facts["top1_int8_percent"] >= facts["top1_float_percent"] - 10
+    assert any("lstm" in layer for layer in facts["layers_in_float"]) == trained.name.startswith("LSTM")  # and it is said
     scores_1K = onnx_runner((tmp_path / "int8.onnx").read_bytes())(np.zeros((1, 1, 32, 32), np.float32))
     assert scores_1K.shape == (1, 2)
 

@@ -69,7 +69,7 @@ def test_relevance_needs_no_parameter_that_learns_and_a_lean_model_gives_the_sam
     images_BCHW = images(model.config)
     expected = relevance(model, images_BCHW, 0)
     model.requires_grad_(False)
-    model.lean = True
+    model.skip_unused_tokens = True
     np.testing.assert_array_equal(relevance(model, images_BCHW, 0), expected)
 
 

@@ -103,7 +103,7 @@ def numbers(word: str) -> tuple[int, ...]:
     return parts
 
 
-def rates(word: str) -> tuple[float, ...]:
+def learning_rates(word: str) -> tuple[float, ...]:
     """`0.001,0.003`: numbers above 0."""
     return tuple(positive(part) for part in word.split(","))
 
@@ -165,7 +165,7 @@ WORDS: dict[str, Any] = {
     "Size": _word("HxW", size),
     "Names": _word("NAME,..."),
     "Numbers": _word("N,...", numbers),
-    "Rates": _word("X,...", rates),
+    "LearningRates": _word("X,...", learning_rates),
     "Severities": _word("1-5", severities),
     "Patch": _word("ROW,COLUMN|class|distill", patch),
     "RandAugment": _word("N,X|none", strength),

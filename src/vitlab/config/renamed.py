@@ -47,7 +47,7 @@ READERS: dict[str, str] = {"pictures": "images", "generated": "synthetic"}
 
 OPTIONS: dict[str, dict[str, str]] = {
     "predict": {"--csv": "--format=csv", "--parquet": "--out"},
-    "finetune": {"--val-share": "--val-fraction", "--test-share": "--test-fraction"},
+    "finetune": {"--rates": "--lrs", "--val-share": "--val-fraction", "--test-share": "--test-fraction"},
     "pretrain": {"--data": "", "--val-share": "--val-fraction", "--test-share": "--test-fraction"},
     "train": {"--config": ""},
     "study noisy-student": {"--labelled-share": "--labelled-fraction"},

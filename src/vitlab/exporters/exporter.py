@@ -25,9 +25,9 @@ from vitlab.errors import ConfigError, ExportError
 from vitlab.exporters.files import (
     ENDINGS,
     ExportConfig,
+    ExportFormat,
     Graph,
     Images,
-    Kind,
     Run,
     dataset_images,
     of_any_size,
@@ -56,7 +56,7 @@ class Exported(Displayed):
     """The written files. `difference` is the largest from PyTorch in any score, at batch sizes 1, 2 and 5; `bytes` on disk."""
 
     paths: tuple[Path, ...]
-    kind: Kind
+    format: ExportFormat
     bytes: int
     difference: float
     compared_on: str
@@ -71,16 +71,17 @@ class Exported(Displayed):
         """The same as plain values."""
         facts: dict[str, Any] = {
             "file": str(self.paths[0]),
-            "kind": self.kind,
+            "format": self.format,
             "bytes": self.bytes,
-            "largest difference": float(f"{self.difference:.3g}"),
-            "compared on": self.compared_on,
+            "largest_difference": float(f"{self.difference:.3g}"),
+            "compared_on": self.compared_on,
         }
         if (made := self.quantised) is not None:
-            facts |= {f"{made.measure} in float, %": round(made.before, 2), f"{made.measure} in 8 bits, %": round(made.after, 2)}
-            facts["layers in float"] = list(made.kept)
+            measure = made.measure.replace("-", "")
+            facts |= {f"{measure}_float_percent": round(made.before, 2), f"{measure}_int8_percent": round(made.after, 2)}
+            facts["layers_in_float"] = list(made.kept)
             if made.fragile:
-                facts["fragile layers"] = {fragile.layer: float(f"{fragile.error:.3g}") for fragile in made.fragile[:10]}
+                facts["fragile_layers"] = {fragile.layer: float(f"{fragile.error:.3g}") for fragile in made.fragile[:10]}
         return facts
 
 
@@ -97,7 +98,7 @@ def export(
     The file is run on images of `dataset`, or on synthetic ones, and compared with PyTorch. If it differs, ExportError says by how
     much and nothing is written. The file's metadata holds labels, preprocessing and config. int8 needs a `dataset`.
     """
-    kind = _kind(path, config, dataset)
+    form = _format(path, config, dataset)
     checkpoint = of_any_size(checkpoint) if config.dynamic_size else checkpoint
     graph = Graph(checkpoint, config)
     images = _images(checkpoint, config, dataset)
@@ -106,15 +107,15 @@ def export(
     facts = _facts(checkpoint, config)
     progress("tracing", 1, 1)
     found: Quantised | None = None
-    if kind == "pt2":
+    if form == "pt2":
         files: Files = (program_bytes(program, facts),)
         run = program_runner(*files)
     elif config.int8:
         inputs = graph.prepare(torch.from_numpy(images.images_NHWC)).numpy()
         trial = Trial(images=inputs, correct=images.correct, max_drop=config.max_drop)
-        found, run = _quantise(kind, onnx_bytes(program, facts), facts, trial, progress)
+        found, run = _quantise(form, onnx_bytes(program, facts), facts, trial, progress)
         files = found.files
-    elif kind == "onnx":
+    elif form == "onnx":
         files = (onnx_bytes(program, facts),)
         run = onnx_runner(*files)
     else:
@@ -127,7 +128,7 @@ def export(
             file.write(written)
     return Exported(
         paths=paths,
-        kind=kind,
+        format=form,
         bytes=sum(map(len, files)),
         difference=difference,
         compared_on=f"{len(images)} {'synthetic images' if dataset is None else 'images of the dataset'}",
@@ -136,15 +137,15 @@ def export(
     )
 
 
-def _kind(path: Path, config: ExportConfig, dataset: Dataset | None) -> Kind:
+def _format(path: Path, config: ExportConfig, dataset: Dataset | None) -> ExportFormat:
     if path.suffix not in ENDINGS:
         raise ConfigError(f"the ending of {path.name} is no export format", hint=f"use {', '.join(ENDINGS)}")
-    kind = ENDINGS[path.suffix]
-    if config.int8 and kind == "pt2":
+    form = ENDINGS[path.suffix]
+    if config.int8 and form == "pt2":
         raise ConfigError("int8 needs a file that ends in .onnx or .xml", hint="a .pt2 file holds float weights")
     if config.int8 and dataset is None:
         raise ConfigError("int8 is calibrated on images", hint="give images like those to predict: --data FOLDER")
-    return kind
+    return form
 
 
 def _images(checkpoint: Checkpoint, config: ExportConfig, dataset: Dataset | None) -> Images:
@@ -164,9 +165,11 @@ def _facts(checkpoint: Checkpoint, config: ExportConfig) -> dict[str, str]:
     }
 
 
-def _quantise(kind: Kind, content: bytes, facts: dict[str, str], trial: Trial, progress: ProgressCallback) -> tuple[Quantised, Run]:
+def _quantise(
+    form: ExportFormat, content: bytes, facts: dict[str, str], trial: Trial, progress: ProgressCallback
+) -> tuple[Quantised, Run]:
     """Quantise the graph of an ONNX file with the library that suits its runtime."""
-    if kind == "onnx":
+    if form == "onnx":
         with onnx_quantiser(content, trial.images, progress) as quantiser:
             found = quantise(quantiser, trial, progress=progress)
             return found, quantiser.runner(found.files)

@@ -15,9 +15,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -38,21 +36,23 @@ from vitlab.errors import ConfigError, DataError, ExportError, at_least
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.inference.backends import INPUT, onnx_proto, quiet
 from vitlab.inference.folded import Input, Output, OutputGraph, PlainGraph, activation_of, exportable
+from vitlab.io.optional import optional_import
 from vitlab.io.trial import trouble_with
 from vitlab.models.families import Model
 from vitlab.models.position import Grid, Positions
 from vitlab.models.vit import ViT
 
-Kind = Literal["onnx", "openvino", "pt2"]
-ENDINGS: dict[str, Kind] = {".onnx": "onnx", ".xml": "openvino", ".pt2": "pt2"}
+ExportFormat = Literal["onnx", "openvino", "pt2"]
+ENDINGS: dict[str, ExportFormat] = {".onnx": "onnx", ".xml": "openvino", ".pt2": "pt2"}
 OUTPUT = "scores"
 Run = Callable[[NDArray[Any]], NDArray[np.float32]]
 
-_EXTRAS = {"onnx": "export", "onnxscript": "export", "onnxruntime": "export", "openvino": "openvino", "nncf": "int8"}
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 _TIMEOUT = 300.0  # seconds for a trial; compiling a large model takes many of them
 _TRIAL = """
-import json, sys, numpy, openvino
+import json, sys
+sys.modules["openvino_telemetry"] = None
+import numpy, openvino
 core = openvino.Core()
 core.compile_model(core.read_model(sys.argv[1]), "CPU", json.loads(sys.argv[3]))([numpy.load(sys.argv[2])])
 """
@@ -85,15 +85,9 @@ class ExportConfig:
             raise ConfigError(f"max_drop={self.max_drop} must be from 0 to 100 points")
 
 
-def needed(name: str) -> ModuleType:
-    """Import an optional library; ConfigError names the extra that installs it."""
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != name.split(".")[0]:
-            raise
-        top = name.split(".")[0]
-        raise ConfigError(f"{top} is not installed", hint=f"pip install 'vitlab[{_EXTRAS[top]}]'") from error
+def needed(name: str) -> Any:
+    """Import a library of exports; ConfigError names the extra that installs it."""
+    return optional_import(name, purpose="exports")
 
 
 def onnx_bytes(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:
@@ -264,7 +258,7 @@ def _exportable_model(model: nn.Module) -> Model:
     if not isinstance(model, ViT):
         return model
     copied = _same_weights(model)
-    copied.lean = True
+    copied.skip_unused_tokens = True
     copied.position = _any_grid(copied.position)
     return copied
 

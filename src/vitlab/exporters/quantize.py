@@ -328,16 +328,8 @@ class _OneByOne:
 
 @contextmanager
 def _nncf() -> Iterator[Any]:
-    """NNCF without its output on stdout and without its telemetry."""
-    before = os.environ.get("NNCF_CI")
-    os.environ["NNCF_CI"] = "1"
-    try:
-        with open(os.devnull, "w") as nowhere, quiet(), redirect_stdout(nowhere):  # noqa: PTH123
-            nncf = needed("nncf")
-            logging.getLogger("nncf").setLevel(logging.ERROR)
-            yield nncf
-    finally:
-        if before is None:
-            del os.environ["NNCF_CI"]
-        else:
-            os.environ["NNCF_CI"] = before
+    """NNCF without its output on stdout."""
+    with open(os.devnull, "w") as nowhere, quiet(), redirect_stdout(nowhere):  # noqa: PTH123
+        nncf = needed("nncf")
+        logging.getLogger("nncf").setLevel(logging.ERROR)
+        yield nncf

@@ -46,23 +46,27 @@ class Family:
     `initialise` gives every parameter its initial value. `refit` fits a state dict in place from one config to another, if weights
     depend on the image size, and returns notes. `layers` are patterns of the names of parameters inside a layer: the
     groups are the layer's numbers, which count up from the images to the head; a parameter that matches a shorter pattern, such as
-    a stage's downsampling, belongs to the first layer of its stage. `sharded` are the modules that FSDP gathers one at a time.
+    a stage's downsampling, belongs to the first layer of its stage. `hidden` are patterns of the names of weights between input and
+    output, which Muon updates; AdamW updates all others. `sharded` are the modules that FSDP gathers one at a time.
     """
 
     config: type[ModelConfig]
     model: Callable[[Any], Model]
     initialise: Callable[[Any, Draw], None]
     layers: tuple[str, ...]
+    hidden: tuple[str, ...]
     sharded: tuple[type[nn.Module], ...]
     refit: Callable[[dict[str, Tensor], Any, Any], list[str]] | None = None
 
 
+_STAGED = (r"stages\.\d+\.blocks\.\d+\.(?:attention|mlp)\.",)
 FAMILIES = (
     Family(
         config=ViTConfig,
         model=ViT,
         initialise=init_vit,
         layers=(r"encoder\.blocks\.(\d+)\.",),
+        hidden=(r"encoder\.blocks\.", r"early\.stages\.(?!0\.0\.)"),
         sharded=(vit.Block, stems.Unit),
     ),
     Family(
@@ -70,6 +74,7 @@ FAMILIES = (
         model=ResNet,
         initialise=init_resnet,
         layers=(r"stages\.(\d+)\.",),
+        hidden=(),
         sharded=(resnet.Unit,),
     ),
     Family(
@@ -77,6 +82,7 @@ FAMILIES = (
         model=Swin,
         initialise=init_swin,
         layers=(r"stages\.(\d+)\.blocks\.(\d+)\.", r"stages\.(\d+)\.merge\."),
+        hidden=_STAGED,
         sharded=(swin.Block,),
         refit=fit_windows,
     ),
@@ -85,6 +91,7 @@ FAMILIES = (
         model=ConvNeXt,
         initialise=init_convnext,
         layers=(r"stages\.(\d+)\.blocks\.(\d+)\.", r"stages\.(\d+)\.halved\."),
+        hidden=_STAGED,
         sharded=(convnext.Block,),
     ),
     Family(
@@ -92,6 +99,7 @@ FAMILIES = (
         model=EfficientNet,
         initialise=init_efficientnet,
         layers=(r"stages\.(\d+)\.",),
+        hidden=(),
         sharded=(efficientnet.Unit,),
     ),
     Family(
@@ -99,6 +107,7 @@ FAMILIES = (
         model=Recurrent,
         initialise=init_recurrent,
         layers=(r"layers\.(\d+)\.",),
+        hidden=(),
         sharded=(recurrent.Layer,),
     ),
 )
@@ -158,6 +167,11 @@ def layer_ids(config: ModelConfig, names: Iterable[str]) -> tuple[dict[str, int]
         layers[name] = order[place] if place else outside
         outside = len(order) + 1 if place else outside  # models register their modules from the images to the head
     return layers, len(order)
+
+
+def is_hidden(config: ModelConfig, name: str) -> bool:
+    """Whether the parameter of that name is between input and output: Muon is for these."""
+    return any(re.match(pattern, name) for pattern in family_of(config).hidden)
 
 
 def _place(name: str, patterns: list[re.Pattern[str]]) -> tuple[int, ...]:

@@ -271,9 +271,9 @@ class ViT(nn.Module):
         return self.encode(self.embed(images_BCHW), grid, record)
 
     def encode_for_pool(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
-        """The tokens that the pool reads, and maybe more: with `lean`, the last layer computes no others."""
+        """The tokens that the pool reads, and maybe more: with `skip_unused_tokens`, the last layer computes no others."""
         grid = self.check_images(images_BCHW, record)
-        return self.encode(self.embed(images_BCHW), grid, record, tokens_read(self.config) if self.lean else None)
+        return self.encode(self.embed(images_BCHW), grid, record, tokens_read(self.config) if self.skip_unused_tokens else None)
 
     def embed(self, images_BCHW: Tensor) -> Tensor:
         """Patches as vectors, (B, patches, D): x_p E of equation 1."""
@@ -317,7 +317,7 @@ class ViT(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
-        self.lean = False  # True: the last layer leaves out the tokens nobody reads; the same numbers to rounding
+        self.skip_unused_tokens = False  # True: the last layer leaves out the tokens nobody reads; the same numbers to rounding
         self.any_size = config.dynamic_size  # also True during progressive resizing
         self.stem = None if config.stem is None else ResNetBody(config.stem, config.channels)
         self.early = (  # the convolutional stem; its name is part of the state dict

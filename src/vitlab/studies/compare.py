@@ -71,7 +71,7 @@ def print_peak() -> None:
         config: ModelConfig = from_text(ModelConfig, text)  # type: ignore[arg-type]
         model = build(config).eval()
         if isinstance(model, ViT):
-            model.lean = True  # as in prediction
+            model.skip_unused_tokens = True  # as in prediction
         with torch.inference_mode():
             model(torch.zeros(1, config.channels, *config.image_size))
     line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(_PEAK))
@@ -182,7 +182,7 @@ def measure_speed(configs: Sequence[ModelConfig], *, batch: int, rounds: int, pr
         model = build(config)
         model.eval()
         if isinstance(model, ViT):
-            model.lean = True
+            model.skip_unused_tokens = True
         models.append(model)
     images = [torch.randn(batch, config.channels, *config.image_size) for config in configs]
     total = (rounds + 1) * len(configs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -13,12 +12,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
 from vitlab.errors import ConfigError
-from vitlab.models.families import Model, layer_ids
+from vitlab.models.families import Model, is_hidden, layer_ids
 
 _INSIDE = "vit."  # prefix of the model's own parameters inside a module that only training needs
-_HIDDEN = re.compile(
-    r"encoder\.blocks\.\d+\.|early\.stages\.(?!0\.0\.)|^stages\.\d+\.blocks\.\d+\.(?:attention|mlp)\."
-)  # Muon is for hidden layers, neither input nor output
 
 _ROUNDS = 5
 _A, _B, _C = 3.4445, -4.7750, 2.0315  # Jordan's quintic: steepest at 0, and within about 0.7 to 1.2 at its end
@@ -79,10 +75,12 @@ def freeze(model: nn.Module, config: TrainConfig) -> tuple[str, ...]:
 def create_optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.Optimizer]:
     """The optimizers of the trainable parameters: one, or two for Muon. Each group has its learning-rate factor as `scale`."""
     layer_of, layers = parameter_layers(model)
+    family = _core(model).config
     groups: dict[Rule, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            rule = _rule(name, parameter, layers + 1 - layer_of[name], config)
+            hidden = config.kind == "muon" and is_hidden(family, name.removeprefix(_INSIDE))
+            rule = _rule(name, parameter, layers + 1 - layer_of[name], config, hidden=hidden)
             groups.setdefault(rule, []).append(parameter)
     plain = [_group(rule, tensors, config) for rule, tensors in groups.items() if not rule.muon]
     matrices = [_group(rule, tensors, config) for rule, tensors in groups.items() if rule.muon]
@@ -98,12 +96,11 @@ def create_optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.O
     return optimizers
 
 
-def _rule(name: str, parameter: Tensor, below_head: int, config: Optimizer) -> Rule:
+def _rule(name: str, parameter: Tensor, below_head: int, config: Optimizer, *, hidden: bool) -> Rule:
     """The rule of a parameter `below_head` layers below the head. Weight decay applies to matrices and kernels, as in the
-    authors' code, and to nothing else."""
+    authors' code, and to nothing else. Muon updates the matrices and kernels of `hidden` layers."""
     decay = parameter.ndim >= 2 and name.endswith("weight")
-    hidden = decay and config.kind == "muon" and _HIDDEN.search(name) is not None
-    muon = (3 if name.endswith("attention.qkv.weight") else 1) if hidden else 0
+    muon = (3 if name.endswith("attention.qkv.weight") else 1) if hidden and decay else 0
     return Rule(scale=config.layer_decay**below_head, decay=decay, muon=muon)
 
 
@@ -114,11 +111,16 @@ def _group(rule: Rule, tensors: list[Tensor], config: Optimizer) -> dict[str, ob
 
 def parameter_layers(model: nn.Module) -> tuple[dict[str, int], int]:
     """The layer of each parameter, as `layer_ids` counts, and the number of layers between the embedding and the head."""
-    core = model if isinstance(model, Model) else model.get_submodule("vit")  # inside what only training needs
-    assert isinstance(core, Model)
     names = {name: name.removeprefix(_INSIDE) for name, _ in model.named_parameters()}
-    layers, count = layer_ids(core.config, names.values())
+    layers, count = layer_ids(_core(model).config, names.values())
     return {name: layers[inner] for name, inner in names.items()}, count
+
+
+def _core(model: nn.Module) -> Model:
+    """The model itself, or the one inside a module that only training needs."""
+    core = model if isinstance(model, Model) else model.get_submodule("vit")
+    assert isinstance(core, Model)
+    return core
 
 
 def set_learning_rates(optimizers: Iterable[torch.optim.Optimizer], lr: float, config: Optimizer) -> None:

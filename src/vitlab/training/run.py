@@ -191,7 +191,7 @@ class EventStream(Iterator["SweepEvent"]):
         config: RunConfig,
         *,
         out: str | Path,
-        rates: Sequence[float] = (),
+        lrs: Sequence[float] = (),
         data: DataFacts | None = None,
         dataset: Dataset | None = None,
         device: str = "auto",
@@ -205,7 +205,7 @@ class EventStream(Iterator["SweepEvent"]):
         self.config = config
         self.path = Path(out)
         self.control = Control()
-        self._rates = tuple(rates)
+        self._lrs = tuple(lrs)
         self._data = data
         self._dataset = dataset
         self._device = device
@@ -260,10 +260,10 @@ class EventStream(Iterator["SweepEvent"]):
 
         if not this_machine().accelerator:
             keep_memory()
-        if self._rates:
+        if self._lrs:
             events: Iterator[SweepEvent] = sweep(
                 self.config,
-                self._rates,
+                self._lrs,
                 out=self.path,
                 evaluate_split=self._final_split,
                 dataset=self._dataset,
@@ -298,7 +298,7 @@ class EventStream(Iterator["SweepEvent"]):
             evaluated_on=self._final_split if trials else config.data.evaluate_split,
             notes=self._notes,
             trials=trials,
-            runs=len(self._rates) + 1,
+            runs=len(self._lrs) + 1,
         )
 
     def _swept(self, swept: SweepFinished) -> Run:
@@ -312,7 +312,7 @@ class EventStream(Iterator["SweepEvent"]):
 
         self._events = iter(())
         made = plan(self.config, data=self._data, dataset=self._dataset, device=self._device)
-        return Run(path=self.path, config=self.config, plan=made, notes=(*self._notes, *made.notes), runs=len(self._rates) + 1)
+        return Run(path=self.path, config=self.config, plan=made, notes=(*self._notes, *made.notes), runs=len(self._lrs) + 1)
 
 
 def _display(quiet: bool) -> list[Callback]:
