@@ -51,6 +51,10 @@ class DivergedError(TrainingError):
     """A run whose loss or weights are no longer finite numbers: what it was told to do does not work, and nothing is broken."""
 
 
+class OutOfMemoryError(VitlabError):
+    """A model, an image or a file that does not fit into memory, even one image at a time."""
+
+
 class ExportError(VitlabError):
     """An exported model that could not be written or does not match its original."""
 

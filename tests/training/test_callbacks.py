@@ -313,7 +313,7 @@ def test_each_run_has_its_own_curves_which_continue_at_the_resumed_step() -> Non
 
 
 def test_a_missing_tensorboard_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ConfigError, match="TensorBoard") as caught:
         TensorBoard()
     assert caught.value.hint == "pip install 'vitlab[track]'"

@@ -6,24 +6,20 @@ import json
 import os
 import pickle
 import shutil
-import stat
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.training.small import last, run_to, same, small_run
+from tests.faults.runs import three
+from tests.training.small import last, run_to, same
 from vitlab.config import ViTConfig
-from vitlab.config.run import RunConfig
 from vitlab.config.train import Optimizer
-from vitlab.errors import CheckpointError, ConfigError, TrainingError
-from vitlab.training import checkpointing, run_folder, train
+from vitlab.errors import CheckpointError, ConfigError
 from vitlab.training.checkpointing import read_snapshot
-from vitlab.training.events import Finished, Saved, Started, Warned
+from vitlab.training.events import Started, Warned
 from vitlab.training.run_folder import RunDirectory
-from vitlab.training.state import Snapshot
 
 
 @pytest.fixture(scope="module")
@@ -32,56 +28,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("kept") / "run"
     run_to(three(), out, stop=5)
     return out
-
-
-def three(*, steps: int = 8) -> RunConfig:
-    run = small_run(steps=steps)
-    return replace(run, train=replace(run.train, keep=3, evaluate_every=0))
-
-
-def test_files_reach_the_disk_before_their_names_and_the_link_moves_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each file is synced, then named; their folder is synced, then named; its parent is synced; only then `last` moves."""
-    calls = list[tuple[str, str]]()
-    fsync, rename = os.fsync, os.replace
-
-    def synced(descriptor: int) -> None:
-        calls.append(("sync", Path(f"/proc/self/fd/{descriptor}").readlink().name))
-        fsync(descriptor)
-
-    def renamed(dataset: Path, target: Path) -> None:
-        calls.append(("name", Path(target).name))
-        rename(dataset, target)
-
-    out = tmp_path / "run"
-    run_to(three(), out, stop=2)
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "replace", renamed)
-    run_to(three(), out, stop=3)
-    monkeypatch.undo()
-    about = calls[calls.index(("name", "run.json")) + 1 if ("name", "run.json") in calls else 0 :]
-    named = [name for kind, name in about if kind == "name"]
-    assert named.index("model.safetensors") < named.index("progress.json") < named.index("step-3") < named.index("last")
-    for name in ("model.safetensors", "average.safetensors", "optimizer.safetensors", "progress.json"):
-        place = about.index(("name", name))
-        assert about[place - 1][0] == "sync"
-        assert about[place - 1][1].startswith(f".{name}")
-    place = about.index(("name", "step-3"))
-    assert about[place - 1][0] == "sync"
-    assert about[place - 1][1].startswith(".step-3")
-    assert about[place + 1] == ("sync", "checkpoints")
-    assert about[about.index(("name", "last")) + 1] == ("sync", "run")
-
-
-@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
-def test_every_file_has_the_permissions_of_the_umask(umask: int, mode: int, tmp_path: Path) -> None:
-    before = os.umask(umask)
-    try:
-        run_to(three(), tmp_path / "run", stop=1)
-    finally:
-        os.umask(before)
-    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and not path.is_symlink()]
-    assert {path.name for path in files} >= {"model.safetensors", "optimizer.safetensors", "progress.json", "run.json"}
-    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {mode}
 
 
 @pytest.fixture
@@ -181,69 +127,6 @@ def test_the_state_of_another_optimizer_is_refused(kept: Path, tmp_path: Path) -
     other = replace(run, train=replace(run.train, optimizer=Optimizer(kind="sgd")))
     with pytest.raises(ConfigError, match="SGD has no exp_avg"):
         run_to(other, tmp_path / "run", override=True)
-
-
-def test_a_checkpoint_is_reported_once_it_is_on_disk_and_the_end_waits_for_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    real = checkpointing.write_snapshot
-
-    def slow(folder: Path, taken: Snapshot) -> None:
-        time.sleep(0.1)
-        real(folder, taken)
-
-    monkeypatch.setattr(checkpointing, "write_snapshot", slow)
-    out = tmp_path / "run"
-    saved = list[int]()
-    for event in train(three(), out=out):
-        if isinstance(event, Saved):
-            saved.append(event.step)
-            assert (event.path / "progress.json").exists()
-            assert RunDirectory(out).linked_step("last") == event.step
-            assert event.seconds >= 0.1
-        if isinstance(event, Finished):
-            assert RunDirectory(out).linked_step("last") == event.step == 8
-    assert saved == [*range(1, 9), 8]  # and once more as the best
-
-
-def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse(_: Path) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(run_folder, "_remove", refuse)
-    run = replace(three(), train=replace(three().train, keep=1))
-    events = run_to(run, tmp_path / "run", stop=3)
-    (warned, *_) = [event for event in events if isinstance(event, Warned)]
-    assert warned.message.startswith("cannot delete")
-    assert RunDirectory(tmp_path / "run").steps() == [1, 2, 3]
-
-
-def test_a_full_disk_is_reported_with_path_and_bytes_and_not_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    run_to(three(), tmp_path / "run", stop=2)
-    before = {path: path.read_bytes() for path in RunDirectory(tmp_path / "run").step_path(2).iterdir()}
-    tried = list[int]()
-
-    def full(descriptor: int) -> None:
-        tried.append(descriptor)
-        raise OSError(28, "No space left on device")
-
-    run = three()
-    rare = replace(run, train=replace(run.train, save_every=2))
-    monkeypatch.setattr(os, "fsync", full)
-    seen = train(rare, out=tmp_path / "run")
-    monkeypatch.undo()
-    assert isinstance(next(seen), Started)
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        TrainingError, match=r"cannot write .*step-4.*: No space left on device; [\d,]+ bytes are needed and"
-    ) as told:
-        list(seen)
-    assert told.value.hint is not None
-    assert "unchanged" in told.value.hint
-    monkeypatch.undo()
-    assert len(tried) == 1
-    assert {path: path.read_bytes() for path in RunDirectory(tmp_path / "run").step_path(2).iterdir()} == before
-    assert not [path for path in (tmp_path / "run").rglob("*") if path.name.endswith(".vitlab-tmp")]
 
 
 def test_progress_json_says_how_far_the_run_is(kept: Path) -> None:

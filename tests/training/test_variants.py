@@ -22,7 +22,7 @@ from vitlab.evaluation.classification import Classification
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.models import build
-from vitlab.training.events import Started
+from vitlab.training.events import Finished, Started, Warned
 from vitlab.training.run_folder import RunDirectory
 
 
@@ -207,3 +207,19 @@ def test_a_compiled_model_takes_the_same_steps(tmp_path: Path) -> None:
     eager, compiled = run_to(still, tmp_path / "eager"), run_to(training(still, compile=True), tmp_path / "compiled")
     assert [loss for _, loss in losses(eager)] == pytest.approx([loss for _, loss in losses(compiled)], abs=1e-5)
     assert last(tmp_path / "compiled").model.keys() == last(tmp_path / "eager").model.keys()
+
+
+def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
+    run = small_run(steps=200)
+    frozen = replace(
+        run.train,
+        optimizer=replace(run.train.optimizer, lr=1e-12),
+        evaluate_every=2,
+        patience=3,
+        average=replace(run.train.average, decay=0.0),
+    )
+    events = run_to(replace(run, train=frozen), tmp_path / "run")
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason == "patience"
+    assert events[-1].step < 20
+    assert not any(isinstance(event, Warned) for event in events)

@@ -18,7 +18,8 @@ from typing import Any
 from vitlab import __version__, api
 from vitlab.cli import console
 from vitlab.cli.docstrings import summary
-from vitlab.errors import UsageError, VitlabError, did_you_mean
+from vitlab.errors import OutOfMemoryError, UsageError, VitlabError, did_you_mean
+from vitlab.io.memory import is_out_of_memory
 
 VERBS: dict[str, Callable[..., Any]] = {
     "quickstart": api.quickstart,
@@ -50,6 +51,11 @@ GROUPS = {
     "data": "List, download, check, pack and show datasets",
     "study": "Several runs that together answer a question",
 }
+# Error numbers that say something about the disk, its files and the machine, and nothing about vitlab.
+_SURROUNDINGS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR, errno.EISDIR}
+    | {errno.ENAMETOOLONG, errno.ELOOP, errno.ESTALE, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+)
 _ENDINGS = {"interrupted": 130, "terminated": 143}
 
 
@@ -71,12 +77,30 @@ def main(words: Sequence[str] | None = None) -> int:
             raise  # some other pipe broke, and that is a bug to be seen
         return 141
     except OSError as fault:
-        if fault.errno != errno.ENOSPC:
+        if fault.errno not in _SURROUNDINGS:
             raise
         console.give_up()
-        console.error(VitlabError(f"cannot write {fault.filename or 'the output'}: no space left on the device"))
+        console.error(_no_memory(fault) if is_out_of_memory(fault) else _no_access(fault))
+        return 1
+    except Exception as fault:
+        if not is_out_of_memory(fault):
+            raise
+        console.error(_no_memory(fault))
         return 1
     return code
+
+
+def _no_access(fault: OSError) -> VitlabError:
+    if fault.errno == errno.ENOSPC:
+        return VitlabError(f"cannot write {fault.filename or 'the output'}: no space left on the device")
+    return VitlabError(f"cannot read or write {fault.filename or 'a file'}: {os.strerror(fault.errno or 0)}")
+
+
+def _no_memory(fault: Exception) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"out of memory: {str(fault).partition(chr(10))[0] or 'no more can be allocated'}",
+        hint="use a smaller model, image size or batch size, or a machine with more memory",
+    )
 
 
 def _as_options(text: str) -> str:

@@ -35,10 +35,11 @@ from vitlab.data.batch import Batch, Failure, Pipeline
 from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader
 from vitlab.data.transforms import EvaluationTransform
-from vitlab.errors import DataError, at_least
+from vitlab.errors import DataError, OutOfMemoryError, at_least
 from vitlab.inference.auto import create_backend
 from vitlab.inference.backends import Backend, Outputs, Pixels
 from vitlab.inference.images import ImageLike, ImageReader, image_name, load_pil
+from vitlab.io.memory import is_out_of_memory
 from vitlab.io.prefetch import prefetched
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models.device import resolve_device
@@ -72,15 +73,44 @@ def run_batches(
 ) -> Iterator[tuple[B, Outputs | None]]:
     """Run the backend on each batch: (batch, outputs), in order; outputs are None for a batch without a readable image.
 
-    This is the only loop in vitlab that runs a model over images. `progress` is called after each batch has been consumed.
+    This is the only loop in vitlab that runs a model over images. `progress` is called after each batch has been consumed. When
+    memory runs out, fewer images run at a time: half as many, down to one; OutOfMemoryError if one is too many.
     """
-    done = 0
+    done = most = 0
     progress(description, done, total)
     for batch in batches:
-        images_BHWC = batch.images_BHWC
-        yield batch, backend.run(images_BHWC, features=features) if len(images_BHWC) else None
+        outputs: Outputs | None = None
+        if len(batch.images_BHWC):
+            outputs, most = _run(backend, batch.images_BHWC, most, features=features)
+        yield batch, outputs
         done += batch.n_asked
         progress(description, done, total)
+
+
+def _run(backend: Backend, images_BHWC: Pixels, most: int, *, features: bool) -> tuple[Outputs, int]:
+    """The outputs of a batch, and how many images at a time memory allows; 0 for any number."""
+    while True:
+        try:
+            if not most:
+                return backend.run(images_BHWC, features=features), most
+            starts = range(0, len(images_BHWC), most)
+            return _joined([backend.run(images_BHWC[start : start + most], features=features) for start in starts]), most
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if most == 1 or len(images_BHWC) == 1:
+                raise OutOfMemoryError(
+                    f"out of memory with a single image at a time: {str(error) or 'no more can be allocated'}",
+                    hint="use a smaller model or image size, or a machine with more memory",
+                ) from error
+            most = -(-min(most or len(images_BHWC), len(images_BHWC)) // 2)
+
+
+def _joined(parts: list[Outputs]) -> Outputs:
+    features = [part.features_BD for part in parts if part.features_BD is not None]
+    return Outputs(
+        logits_BK=np.concatenate([part.logits_BK for part in parts]), features_BD=np.concatenate(features) if features else None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,12 +1,39 @@
-"""Memory: anonymous shared memory that leaves nothing behind, and how much memory is available."""
+"""Memory: anonymous shared memory that leaves nothing behind, how much memory is available, and errors that say it ran out."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import IO
+
+from vitlab.errors import VitlabError
+
+# How libraries say that memory ran out, in lower case. oneDNN gives no reason when it cannot create something; it is memory.
+_WORDS = (
+    "out of memory",  # torch: CUDA, MPS
+    "can't allocate memory",  # torch: CPU
+    "not enough memory",  # torch: CPU of Windows
+    "cannot allocate memory",  # the system's word for ENOMEM, which many pass on
+    "alloc_failed",  # cuBLAS, cuDNN
+    "could not create a primitive",  # oneDNN, in torch and OpenVINO
+    "could not create a memory",
+    "could not execute a primitive",
+    "failed to allocate",  # onnxruntime, OpenVINO
+    "unable to allocate",  # numpy
+    "bad_alloc",  # the C++ library
+    "bad allocation",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of torch, oneDNN, OpenVINO, onnxruntime, numpy or Python says that memory ran out."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    foreign = isinstance(error, Exception) and not isinstance(error, VitlabError | OSError)  # onnxruntime has classes of its own
+    return foreign and any(words in str(error).lower() for words in _WORDS)
 
 
 def nameless_file() -> IO[bytes]:

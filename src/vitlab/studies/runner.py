@@ -31,7 +31,9 @@ from vitlab.evaluation.classification import Classification
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.io.atomic import write_text
+from vitlab.io.files import read_bytes
 from vitlab.training.control import Control
+from vitlab.training.run_data import same_data
 from vitlab.training.run_folder import RunDirectory
 
 Evaluate = Callable[["Job"], dict[str, Json]]
@@ -60,12 +62,15 @@ class Job:
     after: tuple[str, ...] = ()
 
     def result(self) -> dict[str, Json] | None:
-        """The saved result, or None if this run is not finished or the folder holds another run."""
-        path = self.out / _RESULT
-        if not path.exists() or RunDirectory(self.out).config() != self.run:
+        """The saved result, or None if this run is not finished or the folder holds another run, or one on other data."""
+        path, directory = self.out / _RESULT, RunDirectory(self.out)
+        if not path.exists() or directory.config() != self.run or not same_data(self.run, directory.data_path):
             return None
-        found: dict[str, Json] = json.loads(path.read_text())
-        return found
+        try:
+            found = json.loads(read_bytes(path, error=TrainingError))
+        except (ValueError, RecursionError):
+            return None  # damaged: the finished run is evaluated again
+        return found if isinstance(found, dict) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

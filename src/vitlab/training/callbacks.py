@@ -22,8 +22,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.errors import ConfigError
 from vitlab.io.names import printable
+from vitlab.io.optional import optional_import
 from vitlab.training.events import Evaluated, Finished, MicroBatchReduced, Saved, Skipped, Started, Stepped, Warned
 from vitlab.training.sweep import SweepEvent, SweepFinished, TrialFinished, TrialStarted
 
@@ -324,10 +324,7 @@ class TensorBoard:
 
     def __init__(self, *, open_writer: Callable[[Path, int], SummaryWriter] = summary_writer) -> None:
         if open_writer is summary_writer:
-            try:  # now rather than when the run has started
-                import torch.utils.tensorboard.writer  # noqa: F401
-            except ImportError as error:
-                raise ConfigError(f"cannot import TensorBoard: {error}", hint="pip install 'vitlab[track]'") from error
+            optional_import("tensorboard", purpose="TensorBoard logs")  # now rather than when the run has started
         self.open_writer = open_writer
         self.writer: SummaryWriter | None = None
 

@@ -12,6 +12,8 @@ Under FSDP each rank writes its rows, `model-part-0-of-2.safetensors` and so on,
 4. the ranks learn whether that worked, so that a full disk on one ends the run on all
 
 If a rank is killed before the rename, the previous checkpoint stays as it was, and the next start removes the unfinished folder.
+If a checkpoint cannot be written (the run folder was deleted, the disk is full or read-only), it is saved as a run folder of its
+own, beside the run folder or among the temporary files, and the error says where.
 """
 
 from __future__ import annotations
@@ -33,12 +35,14 @@ from vitlab.checkpoints.containers import write_safetensors
 from vitlab.checkpoints.containers.safetensors_file import open_safetensors
 from vitlab.checkpoints.native import read_native, write_native
 from vitlab.checkpoints.parts import Pieces, is_part, part_name, parts_in, read_weights, write_weights_part
+from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_json, to_json
-from vitlab.errors import CheckpointError, ConfigError, DivergedError, TrainingError
-from vitlab.io.atomic import put_in_place, replacing, replacing_folder, unfinished_folder
+from vitlab.errors import CheckpointError, ConfigError, DivergedError, TrainingError, VitlabError
+from vitlab.io.atomic import cannot_write, put_in_place, replacing, replacing_folder, unfinished_folder
+from vitlab.io.files import open_regular, read_bytes
 from vitlab.training.distributed import World, disk_group, is_sharded
 from vitlab.training.events import Event, Saved, Warned
-from vitlab.training.run_folder import RunDirectory
+from vitlab.training.run_folder import RunDirectory, rescue_folders
 from vitlab.training.state import Progress, Snapshot, TrainState
 
 MODEL, AVERAGE, EXTRA, OPTIMIZER, PROGRESS = (
@@ -89,7 +93,22 @@ class Checkpointer:
                 self.directory.set_link("best", step)
             pending.warnings.extend(self.directory.delete_old(self.state.run.train.keep))
 
-        self._writer.start(self.directory.step_path(step), snapshot, finish, None if self._parts is None else self._parts.write)
+        write = self._write if self._parts is None else self._parts.write
+        self._writer.start(self.directory.step_path(step), snapshot, finish, write)
+
+    def _write(self, folder: Path, snapshot: Snapshot) -> None:
+        """Write a snapshot; if that is impossible, save it elsewhere and say where."""
+        try:
+            write_snapshot(folder, snapshot)
+        except (CheckpointError, OSError) as error:
+            fault = error if isinstance(error, CheckpointError) else cannot_write(folder, error, needed=snapshot.bytes)
+            rescued = rescue(self.directory, self.state.run, snapshot)
+            if rescued is None:
+                raise fault from error
+            raise CheckpointError(
+                f"{fault.message}; step {snapshot.progress.step} is saved in {rescued} instead",
+                hint=f"resume there with --out {rescued}, or repair {self.directory.root} and move it there",
+            ) from error
 
     def wait(self) -> Iterator[Event]:
         """Wait for the pending checkpoint and report it. Every rank waits, also if only one writes."""
@@ -122,8 +141,7 @@ class Checkpointer:
 
     def export_model(self) -> Path:
         """Write the model to keep: the best weights if the run has early stopping, else the last; averaged if the run averages."""
-        step = self.directory.linked_step("best" if self.state.run.train.patience else "last")
-        assert step is not None
+        step = self.directory.linked_step("best" if self.state.run.train.patience else "last") or self.saved
         snapshot = read_snapshot(self.directory.step_path(step), lazy=True)
         weights = snapshot.model if snapshot.average is None else dict(snapshot.average)
         write_native(self.directory.model_path, weights, snapshot.facts)
@@ -162,6 +180,23 @@ def latest_snapshot(directory: RunDirectory, *, lazy: bool = False) -> tuple[Sna
             f"no checkpoint in {directory.checkpoints} can be read: {warnings[0]}", hint="start again in another folder"
         )
     return None, warnings
+
+
+def rescue(directory: RunDirectory, run: RunConfig, snapshot: Snapshot) -> Path | None:
+    """Save a snapshot as a run folder of its own, from which the run can resume; None if no other disk takes it either."""
+    for place in rescue_folders(directory.root):
+        other = RunDirectory(place)
+        try:
+            if directory.data is not None:
+                other.begin(run, directory.data)
+            other.checkpoints.mkdir()
+            write_snapshot(other.step_path(snapshot.progress.step), snapshot)
+            other.set_link("last", snapshot.progress.step)
+        except (VitlabError, OSError):
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            return place
+    return None
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
@@ -204,18 +239,27 @@ def read_progress(folder: Path) -> Progress:
     """How far the run is, after checking the digests of all files of the snapshot."""
     path = folder / PROGRESS
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(read_bytes(path, error=CheckpointError))
         digest, expected = data.pop("sha256"), dict(data["files"])
         progress: Progress = from_json(Progress, data["progress"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
+        computed = _digest_of(data)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
-    if _digest_of(data) != digest:
+    if computed != digest:
         raise CheckpointError(f"{path} is damaged: its SHA-256 differs")
-    found = {entry.name: file_digest(entry) for entry in folder.iterdir() if entry.name != PROGRESS}
+    try:
+        found = {entry.name: file_digest(entry) for entry in folder.iterdir() if entry.name != PROGRESS and not _is_hidden(entry)}
+    except OSError as error:
+        raise CheckpointError(f"cannot read {error.filename or folder}: {error.strerror}") from error
     odd = sorted({name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)})
     if odd:
         raise CheckpointError(f"{folder} is damaged: {', '.join(odd)} missing or changed")
     return progress
+
+
+def _is_hidden(entry: Path) -> bool:
+    """Whether a program that copies or shows folders left it there (.DS_Store)."""
+    return entry.name.startswith(".")
 
 
 def _write_progress(folder: Path, progress: Progress, files: Mapping[str, str]) -> None:
@@ -226,9 +270,9 @@ def _write_progress(folder: Path, progress: Progress, files: Mapping[str, str]) 
 
 
 def _replaceable(folder: Path) -> tuple[str, ...]:
-    """The files that a new snapshot of the same step may replace, whole or in parts."""
-    parts = (entry.name for entry in folder.iterdir() if is_part(entry.name)) if folder.is_dir() else ()
-    return (*_FILES, *parts)
+    """The files that a new snapshot of the same step may replace: whole ones, parts, and hidden ones, which are nobody's work."""
+    more = (entry.name for entry in folder.iterdir() if is_part(entry.name) or _is_hidden(entry)) if folder.is_dir() else ()
+    return (*_FILES, *more)
 
 
 def _tensors(folder: Path, name: str) -> Pieces | None:
@@ -245,8 +289,8 @@ def _digest_of(data: Mapping[str, object]) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
+    """SHA-256 of a regular file; CheckpointError if it cannot be opened."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -257,15 +301,13 @@ class BackgroundWriter:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
-    def start(
-        self, folder: Path, snapshot: Snapshot, finish: Callable[[], None], write: Callable[[Path, Snapshot], None] | None = None
-    ) -> None:
-        """Start to write, by `write_snapshot` unless another way is given, and call `finish` once the folder is on disk."""
+    def start(self, folder: Path, snapshot: Snapshot, finish: Callable[[], None], write: Callable[[Path, Snapshot], None]) -> None:
+        """Start to `write` the snapshot, and call `finish` once the folder is on disk."""
         self.wait()
 
         def work() -> None:
             try:
-                (write or write_snapshot)(folder, snapshot)
+                write(folder, snapshot)
                 finish()
             except BaseException as error:  # noqa: BLE001 (the training thread raises it)
                 self._error = error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -61,10 +61,15 @@ class World:
         dist.all_gather_object(found, value)
         return [item for item in found if item is not None]
 
-    def barrier(self) -> None:
-        """Wait for every rank, at most a minute."""
-        if self.ranks > 1:
-            dist.barrier()
+    def on_main(self, work: Callable[[], T]) -> T | None:
+        """The result of `work`, which rank 0 alone does; None on other ranks, which wait as long as `disk_barrier` does."""
+        if self.ranks == 1:
+            return work()
+        group = disk_group()  # before the work, since ranks that join a group wait a minute at most
+        done = work() if self.is_main else None
+        dist.barrier(group)
+        dist.destroy_process_group(group)
+        return done
 
     def disk_barrier(self) -> None:
         """Wait for every rank, as long as a rank may need to write a large file."""

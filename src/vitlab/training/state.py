@@ -17,16 +17,13 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from vitlab.checkpoints import describe, load
 from vitlab.checkpoints.checkpoint import check_state
 from vitlab.checkpoints.native import Facts
-from vitlab.config.data import Split
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import Json, to_json
 from vitlab.config.train import Average
 from vitlab.config.vit import ViTConfig
-from vitlab.data.dataset import Dataset, ImageDataset
+from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader
-from vitlab.data.opening import open_dataset
 from vitlab.data.sampler import Share
-from vitlab.data.split import take_split
 from vitlab.data.transforms import evaluation_pipeline, training_pipeline
 from vitlab.errors import ConfigError, TrainingError
 from vitlab.io.trial import REMEDY
@@ -223,13 +220,6 @@ class RunningStatistics:
             buffer.copy_(part)
 
 
-def open_split(run: RunConfig, split: Split, dataset: Dataset | None = None) -> Dataset:
-    """A split of the run's dataset; `dataset` is all of it (split `all`), if it is open already."""
-    if isinstance(dataset, ImageDataset):
-        return take_split(dataset, split, run.data.rule, where=run.data.dataset)
-    return open_dataset(run.data.dataset, split=split, rule=run.data.rule)
-
-
 def training_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     """The endless stream of this rank's training batches."""
     pipeline = training_pipeline(run.data.augment, channels=run.model.channels, limits=run.data.limits)
@@ -256,7 +246,7 @@ def create_state(run: RunConfig, dataset: Dataset, world: World, snapshot: Snaps
     place = torch.device("cpu") if run.train.strategy == "fsdp" else world.device
     core.to(place)
     if isinstance(core, ViT):
-        core.lean = True  # outputs that nobody reads need no gradient
+        core.skip_unused_tokens = True  # outputs that nobody reads need no gradient
         core.any_size = core.any_size or bool(run.train.progressive_resizing)
     (core.encoder if isinstance(core, ViT) else core).recompute = run.train.recompute
     unwrapped = _with_training_weights(core, run, snapshot).to(place)

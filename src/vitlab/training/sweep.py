@@ -26,6 +26,7 @@ from vitlab.io.atomic import replacing
 from vitlab.training.control import Control
 from vitlab.training.distributed import is_main_process, world
 from vitlab.training.events import Event, Finished
+from vitlab.training.run_data import same_data
 from vitlab.training.run_folder import RunDirectory
 from vitlab.training.trainer import score, train
 
@@ -144,7 +145,7 @@ def _sweep(
     for number, lr in enumerate(lrs, 1):
         place = root / "trials" / f"lr-{lr:g}"
         config = trial_config(run, lr)
-        if (done := _complete(config, place)) is not None:
+        if (done := _complete(config, place, options.dataset)) is not None:
             trials.append(Trial(lr=lr, metrics=done.metrics))
             yield TrialFinished(trial=trials[-1], cached=True)
             continue
@@ -164,7 +165,7 @@ def _sweep(
         raise TrainingError(f"training diverged at every learning rate: {best.error}", hint="use lower ones, or a longer warm-up")
     place, config = root / "final", final_config(run, best.lr, evaluate_split)
     _write(root, trials, best.lr)
-    final = _complete(config, place)
+    final = _complete(config, place, options.dataset)
     if final is None:
         yield TrialStarted(number=len(lrs) + 1, runs=len(lrs) + 1, lr=best.lr, final=True, out=place)
         final = yield from _until(options.train(config, place), options.control, deadline)
@@ -197,23 +198,26 @@ def _until(events: Iterator[Event], control: Control, deadline: float) -> Genera
     raise AssertionError("a run ends with Finished")
 
 
-def _complete(run: RunConfig, place: Path) -> Finished | None:
-    """How the run in a folder ended, if it is this run and is complete."""
+def _complete(run: RunConfig, place: Path, dataset: Dataset | None) -> Finished | None:
+    """How the run in a folder ended, if it is this run on this data and is complete."""
     directory = RunDirectory(place)
     before = directory.config()
     if before is None or differences(before, run, course=True):
         return None
-    for line in reversed(directory.events()):
-        if line.get("event") == Finished.event and line.get("reason") in ("finished", "patience"):
-            model = line["model"]
-            return Finished(
-                step=line["step"],
-                reason=line["reason"],
-                model=None if model is None else Path(model),
-                metrics={name: float(value) for name, value in line["metrics"].items()},
-                seconds=float(line["seconds"]),
-            )
-    return None
+    lines = [line for line in directory.events() if line.get("event") == Finished.event]
+    if not lines or lines[-1].get("reason") not in ("finished", "patience") or not same_data(run, directory.data_path, dataset):
+        return None
+    line = lines[-1]
+    try:
+        return Finished(
+            step=int(line["step"]),
+            reason=line["reason"],
+            model=None if line["model"] is None else Path(line["model"]),
+            metrics={name: float(value) for name, value in line["metrics"].items()},
+            seconds=float(line["seconds"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None  # a damaged line: the run resumes from its last checkpoint, which tells the same again
 
 
 def _write(root: Path, trials: Sequence[Trial], chosen: float | None) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -26,11 +26,11 @@ from vitlab.config.train import scale_at, scaled
 from vitlab.data.batch import Batch
 from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader, Stream
-from vitlab.data.opening import open_dataset
-from vitlab.errors import DivergedError, TrainingError, VitlabError
+from vitlab.errors import CheckpointError, DivergedError, TrainingError, VitlabError
 from vitlab.evaluation.classification import Logits, collect_logits, headline
 from vitlab.inference.backends import TorchBackend
 from vitlab.inference.engine import run_batches
+from vitlab.io.memory import is_out_of_memory
 from vitlab.training.checkpointing import Checkpointer, latest_snapshot
 from vitlab.training.control import Control, StopRequested
 from vitlab.training.distributed import World, gradient_sync, reshard, world
@@ -47,13 +47,14 @@ from vitlab.training.events import (
     event_to_json,
 )
 from vitlab.training.optim import learning_rate, set_learning_rates
+from vitlab.training.run_data import DataRecord, open_splits, refuse_other_labels
 from vitlab.training.run_folder import RunDirectory
-from vitlab.training.state import TrainState, create_state, evaluation_loader, open_split, training_loader
+from vitlab.training.state import TrainState, create_state, evaluation_loader, training_loader
 from vitlab.training.tasks import Inputs, PredictMasked
 
 _MAX_SKIPPED_IN_A_ROW = 3
 _REASONS: tuple[Reason, ...] = ("terminated", "interrupted", "max-time", "patience", "finished")
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+_LESS_MEMORY = "use a smaller model or image size, recompute=True, or bfloat16"
 _MIX_STREAM, _NOISE_STREAM, _EVALUATION_STREAM = 201, 202, 203  # independent random streams of one seed
 
 
@@ -69,14 +70,15 @@ def train(
     """Train, and yield what happens. A run that was stopped resumes from its last checkpoint in the folder `out`.
 
     `dataset` is the run's whole dataset (split `all`), if it is open already. `control` requests a stop or a checkpoint from
-    outside. `override` resumes with a changed config. Under torchrun, the same call distributes the work over its processes.
+    outside. `override` resumes with a changed config or other samples. Under torchrun, the same call distributes the work over its
+    processes.
     """
     directory = RunDirectory(out)
     with world(device) as here, directory.locked() if here.is_main else nullcontext():
-        if here.is_main:
-            directory.begin(run, override=override)
-        here.barrier()
-        yield from Trainer(run, directory, here, control or Control(), dataset).events()
+        train_split, eval_split = open_splits(run, dataset)
+        changed = here.on_main(lambda: directory.begin(run, DataRecord.of(run, train_split, eval_split), override=override))
+        trainer = Trainer(run, directory, here, control or Control(), train_split, eval_split)
+        yield from trainer.events(changed or [])
 
 
 class Trainer:
@@ -86,7 +88,13 @@ class Trainer:
     checkpointer: Checkpointer | None = None  # None until there is a state to save
 
     def __init__(
-        self, run: RunConfig, directory: RunDirectory, world: World, control: Control, dataset: Dataset | None = None
+        self,
+        run: RunConfig,
+        directory: RunDirectory,
+        world: World,
+        control: Control,
+        dataset: Dataset,
+        eval_dataset: Dataset | None,
     ) -> None:
         self.run = run
         self.directory = directory
@@ -95,36 +103,56 @@ class Trainer:
         self.began = time.monotonic()
         self.metrics: dict[str, float] = {}
         self.evaluated_at = -1
-        whole = open_dataset(run.data.dataset, split="all", rule=run.data.rule) if dataset is None else dataset
-        self.dataset = open_split(run, run.data.train_split, whole)
-        self.train_loader = training_loader(run, self.dataset, world)
-        self.eval_loader: Loader | None = None
-        if run.data.evaluate_split is not None:
-            self.eval_loader = evaluation_loader(run, open_split(run, run.data.evaluate_split, whole), world)
+        self.dataset = dataset
+        self.train_loader = training_loader(run, dataset, world)
+        self.eval_loader = None if eval_dataset is None else evaluation_loader(run, eval_dataset, world)
 
-    def events(self) -> Iterator[Event]:
-        """Every event of the run; rank 0 also writes them to `events.jsonl`."""
+    def events(self, changed: Sequence[str] = ()) -> Iterator[Event]:
+        """Every event of the run; rank 0 also writes them to `events.jsonl`. `changed` says how the data differs from before.
+
+        An `events.jsonl` that cannot be written is a warning: it describes the run, and nothing depends on it.
+        """
+        warned = False
         try:
-            for event in self._events():
-                if self.world.is_main:
-                    self.directory.append_event(event_to_json(event))
+            for event in self._events(changed):
+                fault = self._append(event) if self.world.is_main else None
                 yield event
+                if fault is not None and not warned:
+                    warned = True
+                    yield Warned(step=event.step, message=f"{fault}; the run continues without its events")
+        except (MemoryError, RuntimeError, OSError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingError(f"out of memory: {str(error) or 'no more can be allocated'}", hint=_LESS_MEMORY) from error
         finally:
             if self.checkpointer is not None:
                 self.checkpointer.close()
 
-    def _events(self) -> Iterator[Event]:
+    def _append(self, event: Event) -> str | None:
+        """Write an event to the run folder; what went wrong, or None."""
+        try:
+            self.directory.append_event(event_to_json(event))
+        except OSError as error:
+            return f"cannot write {self.directory.events_path}: {error.strerror}"
+        return None
+
+    def _events(self, changed: Sequence[str]) -> Iterator[Event]:
         """The story of a run."""
         config = self.run.train
         snapshot, warnings = latest_snapshot(self.directory, lazy=self.world.ranks > 1)
+        if snapshot is not None and snapshot.facts.labels is not None:
+            refuse_other_labels(snapshot.facts.labels, self.dataset.labels, where=self.directory.root)
         if self.world.is_main:
-            self.directory.drop_events_after(0 if snapshot is None else snapshot.progress.step)
+            warnings += self._drop_events_after(0 if snapshot is None else snapshot.progress.step)
         with self.train_loader.batches(0 if snapshot is None else snapshot.progress.position) as batches:
             # The workers of the loader start before the model takes memory.
             self.state = state = create_state(self.run, self.dataset, self.world, snapshot)
             self.checkpointer = checkpointer = Checkpointer(self.directory, state)
             checkpointer.saved = -1 if snapshot is None else state.step
             yield self._started(resumed=snapshot is not None)
+            warnings += self.directory.warnings
+            if changed:
+                warnings.append(f"from step {state.step} on the run uses other data: {'; '.join(changed)}")
             yield from (Warned(step=state.step, message=warning) for warning in warnings)
             try:
                 if state.progress.evaluation_due:  # the run was stopped before it
@@ -145,6 +173,13 @@ class Trainer:
                     yield from checkpointer.wait()
                 raise
         yield from self._finish(reason or "finished", checkpointer)
+
+    def _drop_events_after(self, step: int) -> list[str]:
+        try:
+            self.directory.drop_events_after(step)
+        except CheckpointError as error:
+            return [error.message]
+        return []
 
     def train_step(self, batches: Stream) -> Iterator[Event]:
         """Take the next batch and make one update."""
@@ -300,14 +335,13 @@ def accumulate_gradients(state: TrainState, inputs: Inputs) -> tuple[float, floa
             loss, accuracy = _gradients(state, inputs, size)
             return loss, accuracy, size
         except (RuntimeError, MemoryError) as error:
-            if not _out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             state.zero_grad()
             state.statistics.restore()
             if size == 1:
                 raise TrainingError(
-                    "out of memory with a single image at a time",
-                    hint="use a smaller model or image size, recompute=True, or bfloat16",
+                    f"out of memory with a single image at a time: {str(error) or 'no more can be allocated'}", hint=_LESS_MEMORY
                 ) from error
             state.progress.micro_batch = size = -(-size // 2)
 
@@ -426,10 +460,6 @@ def _not_finite(loss: float, gradient_norm: float) -> str | None:
     if not math.isfinite(loss):
         return f"the loss is {loss}"
     return None if math.isfinite(gradient_norm) else f"the gradient norm is {gradient_norm}"
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 def _due(step: int, every: int) -> bool:

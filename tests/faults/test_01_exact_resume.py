@@ -1,0 +1,66 @@
+"""A run is stopped and resumed at any step: it ends with the bits of an uninterrupted run, whatever the number of workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.small import last, run_to, same, small_run
+from vitlab.config.run import RunConfig
+from vitlab.config.train import Masked
+from vitlab.training.events import Finished, Started
+from vitlab.training.run_folder import RunDirectory
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run_to(small_run(), out)
+    return out
+
+
+@pytest.mark.parametrize("stop", [1, 7, 16])  # within the warm-up; in mid-epoch; right after an epoch's end
+def test_a_resumed_run_equals_an_uninterrupted_one(stop: int, uninterrupted: Path, tmp_path: Path) -> None:
+    first = run_to(small_run(), tmp_path / "run", stop=stop)
+    assert isinstance(first[-1], Finished)
+    assert (first[-1].reason, first[-1].step) == ("terminated", stop)
+    second = run_to(small_run(), tmp_path / "run")
+    assert isinstance(second[0], Started)
+    assert second[0].resumed
+    assert same(last(tmp_path / "run"), last(uninterrupted))
+    told = RunDirectory(tmp_path / "run").events()
+    whole = RunDirectory(uninterrupted).events()
+    for kind in ("stepped", "evaluated"):
+        mine = [(event["step"], event.get("loss"), event.get("metrics")) for event in told if event["event"] == kind]
+        assert mine == [(event["step"], event.get("loss"), event.get("metrics")) for event in whole if event["event"] == kind]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_number_of_workers_changes_no_bit(workers: int, uninterrupted: Path, tmp_path: Path) -> None:
+    run = small_run()
+    loader = replace(run.data.loader, workers=workers)
+    other = replace(run, data=replace(run.data, loader=loader))
+    run_to(other, tmp_path / "run", stop=7)
+    run_to(other, tmp_path / "run")
+    assert same(last(tmp_path / "run"), last(uninterrupted))
+
+
+def masked_run() -> RunConfig:
+    run = small_run(steps=8)
+    augment = replace(run.data.augment, mixup=0.0)
+    return replace(
+        run, data=replace(run.data, augment=augment), train=replace(run.train, masked=Masked(target="pixels"), evaluate_every=4)
+    )
+
+
+def test_masked_prediction_resumes_exactly(tmp_path: Path) -> None:
+    run_to(masked_run(), tmp_path / "whole")
+    run_to(masked_run(), tmp_path / "parts", stop=3)
+    run_to(masked_run(), tmp_path / "parts")
+    one, other = last(tmp_path / "whole"), last(tmp_path / "parts")
+    assert same(one, other)
+    assert one.extra.keys() == {"mask_token", "predict.weight", "predict.bias"}
+    assert all(torch.equal(one.extra[name], other.extra[name]) for name in one.extra)

@@ -1,0 +1,22 @@
+"""A worker that reads images hangs: after the loader's timeout the error says so, a checkpoint is written, and resuming changes
+no bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.runs import strike_the_worker
+from vitlab.errors import DataError
+
+pytestmark = pytest.mark.skipif(
+    not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="needs the children of a process in /proc"
+)
+
+
+def test_a_worker_that_hangs_ends_the_run_with_its_name_and_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no progress"):
+        strike_the_worker(signal.SIGSTOP, tmp_path / "run", timeout=6)
