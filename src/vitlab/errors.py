@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
@@ -69,10 +70,27 @@ def choice(field: str, value: str, options: Any) -> None:
         raise ConfigError(f"{field}={value!r} is not one of {', '.join(words)}", hint=did_you_mean(str(value), words))
 
 
-def at_least(field: str, value: float, least: float) -> None:
-    """Refuse a number below `least`."""
-    if value < least:
+LARGEST_SIDE = 1 << 15
+"""Pixels of a side of an image that a model takes, and cells of a grid."""
+LARGEST_WIDTH = 1 << 20
+"""Numbers in a vector, and classes of a head."""
+MOST_LAYERS = 1 << 12
+"""Layers or blocks of a model."""
+
+
+def at_least(field: str, value: float, least: float, most: float = math.inf) -> None:
+    """Refuse a number below `least` or above `most`, and NaN."""
+    if not value >= least:
         raise ConfigError(f"{field}={value} must be at least {least}")
+    if value > most:
+        raise ConfigError(f"{field}={value} must be at most {most:,}")
+
+
+def stages(field: str, numbers: Sequence[int]) -> None:
+    """Refuse layers by stage of which there are too many."""
+    at_least(f"the number of {field}", len(numbers), 1, 16)
+    for number in numbers:
+        at_least(field, number, 1, MOST_LAYERS)
 
 
 def fraction(field: str, value: float) -> None:
@@ -82,11 +100,12 @@ def fraction(field: str, value: float) -> None:
 
 
 def pair(field: str, value: int | Sequence[int]) -> tuple[int, int]:
-    """(height, width), from one number for both or from two, each at least 1."""
+    """(height, width), from one number for both or from two, each from 1 to 32,768."""
     height, width = (value, value) if isinstance(value, int) else _two(field, value)
     for side in (height, width):
         if type(side) is not int or side < 1:
             raise ConfigError(f"{field}={value} must be one or two whole numbers of at least 1: height, width")
+        at_least(field, side, 1, LARGEST_SIDE)
     return height, width
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkpoints.containers.test_hostile_safetensors import CORPUS as SAFETENSORS
-from tests.checkpoints.containers.test_npz import CORPUS as NPZ
 from tests.checkpoints.containers.test_sniff import MISTAKES
-from tests.checkpoints.containers.test_torch_file import CORPUS as TORCH
+from tests.faults.test_08_hostile_safetensors import CORPUS as SAFETENSORS
+from tests.faults.test_09_pickle_payload import CORPUS as PAYLOADS
+from tests.faults.test_35_hostile_npz import CORPUS as NPZ
+from tests.faults.test_55_pickle_that_takes_memory import CORPUS as GREEDY
 from vitlab.checkpoints import convert, describe, load
 from vitlab.errors import CheckpointError
 
@@ -25,7 +26,7 @@ def _writes(content: bytes) -> Callable[[Path], None]:
 CORPUS: dict[str, Callable[[Path], None]] = {
     **{f"safetensors: {name}": _writes(content) for name, (content, _) in SAFETENSORS.items()},
     **{f"npz: {name}": make for name, (make, _) in NPZ.items() if "bomb of" not in name},  # that one takes a second to make
-    **{f"torch: {name}": make for name, (make, _) in TORCH.items()},
+    **{f"torch: {name}": make for name, (make, _) in (PAYLOADS | GREEDY).items()},
     **{f"mistaken: {name}": _writes(content) for name, (content, _, _) in MISTAKES.items()},
 }
 

@@ -12,7 +12,6 @@ import torch
 
 from tests.checkpoints.small import images, logits_of, small_checkpoint
 from vitlab.checkpoints import convert, describe, load, save
-from vitlab.checkpoints import hub as hub_module
 from vitlab.errors import CheckpointError
 
 REVISION = "3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3"
@@ -53,7 +52,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Hub:
     module.errors = errors
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
     monkeypatch.setitem(sys.modules, "huggingface_hub.errors", errors)
-    monkeypatch.setattr(hub_module, "find_spec", lambda _: object())
     return fake
 
 
@@ -111,8 +109,8 @@ def test_an_address_that_is_none_is_refused_before_anything_is_asked(hub: _Hub, 
 
 
 def test_without_the_package_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "find_spec", lambda _: None)
-    with pytest.raises(CheckpointError, match="needs the package huggingface_hub") as refused:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(CheckpointError, match="need huggingface_hub, which is not installed") as refused:
         load("hub:google/vit-base-patch16-224")
     assert refused.value.hint is not None
     assert "vitlab[hub]" in refused.value.hint

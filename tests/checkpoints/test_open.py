@@ -9,35 +9,29 @@ from typing import Any
 import pytest
 import torch
 
-from tests.checkpoints.small import LABELS, feed_for, images, logits_of, small_checkpoint, small_config
-from vitlab.checkpoints import convert, describe, load, save
+from tests.checkpoints.small import (
+    FILES,
+    HEADS,
+    LABELS,
+    feed_for,
+    images,
+    logits_of,
+    small_checkpoint,
+    small_config,
+    write_every_format,
+)
+from vitlab.checkpoints import describe, load, save
 from vitlab.checkpoints.containers import read_file, write_npz, write_safetensors
 from vitlab.checkpoints.formats import FORMATS
 from vitlab.config import Position, Preprocess, ResNetConfig
 from vitlab.config.vit import PROFILES, ViTConfig
 from vitlab.errors import CheckpointError, ConfigError
 
-HEADS = 4  # of ViT-Mini, which formats without them would guess as 1
-
-FILES = {
-    "native": "model.safetensors",
-    "jax-npz": "jax.npz",
-    "big-vision": "big_vision.npz",
-    "timm": "timm.safetensors",
-    "huggingface": "folder",
-    "torchvision": "torchvision.safetensors",
-}
-
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same small model in every format."""
-    folder = tmp_path_factory.mktemp("formats")
-    save(small_checkpoint(), folder / FILES["native"])
-    for to, name in FILES.items():
-        if to != "native":
-            convert(folder / FILES["native"], folder / name, to=to)
-    return folder
+    return write_every_format(tmp_path_factory.mktemp("formats"))
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -95,34 +89,6 @@ def test_a_profile_changes_the_numerics_of_a_native_file_and_nothing_else(files:
     assert 0 < difference < 0.05
     with pytest.raises(ConfigError, match="no numerics profile called 'hugginface'"):
         load(path, profile="hugginface")
-
-
-def test_another_head_size_patch_and_channels_are_fitted_fed_and_said(files: Path) -> None:
-    path = files / FILES["native"]
-    loaded = load(path, num_classes=3, image_size=(40, 64), channels=1, dynamic_size=True, interpolation="bicubic")
-    assert loaded.config == small_config(
-        num_classes=3,
-        image_size=(40, 64),
-        channels=1,
-        dynamic_size=True,
-        numerics=replace(small_config().numerics, resize="bicubic"),
-    )
-    assert loaded.preprocess.image_size == (40, 64)
-    assert loaded.preprocess.resize_to == round(37 * 64 / 32)
-    assert loaded.preprocess.mean == pytest.approx((0.41,))
-    assert loaded.labels is None
-    assert torch.equal(logits_of(loaded, images(loaded.config)), torch.zeros(2, 3))
-    text = " | ".join(loaded.notes)
-    for word in (
-        "made for a test",
-        "head of 3 classes",
-        "4x4 to 5x8",
-        "1 channels",
-        "40x64 pixels",
-        "labels of the old head left out",
-    ):
-        assert word in text, text
-    assert load(path, patch_size=4).config == small_config(patch_size=(4, 4))
 
 
 def test_a_fitted_checkpoint_can_be_saved_and_loaded_again(files: Path, tmp_path: Path) -> None:
@@ -229,25 +195,6 @@ def test_a_file_that_fits_two_layouts_is_refused(files: Path, monkeypatch: pytes
     monkeypatch.setattr(FORMATS["torchvision"], "matches", lambda _: True)
     with pytest.raises(CheckpointError, match="could be timm or torchvision"):
         load(files / FILES["timm"])
-
-
-@pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "native"])
-def test_a_file_without_one_of_its_tensors_or_with_one_more_is_refused_by_name(files: Path, tmp_path: Path, kind: str) -> None:
-    raw = read_file(files / FILES[kind])
-    last = next(name for name in reversed(raw.tensors) if name.endswith(("bias", "norm/scale")))
-    for tensors, word in (
-        ({name: tensor for name, tensor in raw.tensors.items() if name != last}, last),
-        (raw.tensors | {"something.else": torch.ones(1)}, "something.else"),
-        (raw.tensors | {last: torch.ones(7, 7)}, last),
-    ):
-        path = tmp_path / "model"
-        if FILES[kind].endswith(".npz"):
-            write_npz(path, tensors)
-        else:
-            write_safetensors(path, tensors, raw.metadata)
-        with pytest.raises(CheckpointError) as refused:
-            load(path, heads=HEADS)
-        assert word.removeprefix("params/") in str(refused.value)
 
 
 def test_a_resnet_is_loaded_fitted_and_described(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import torch
 
+from vitlab.checkpoints.checkpoint import check_finite
 from vitlab.checkpoints.containers import read_file, write_npz, write_safetensors
 from vitlab.checkpoints.containers.safetensors_file import Check, open_safetensors
 from vitlab.checkpoints.formats import FORMATS
 from vitlab.checkpoints.formats.contract import Reading, Told, Written
-from vitlab.checkpoints.native import Facts, read_native, sealed_header, write_native
+from vitlab.checkpoints.native import REPAIR, Facts, read_native, sealed_header, write_native
 from vitlab.checkpoints.reading import NATIVE, Source, read_source
 from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
@@ -53,6 +54,7 @@ def convert(
     _check_name(place, to)
     found = read_source(source, Told(heads=heads, grid=None if grid is None else pair("grid", grid), profile=profile))
     reading = replace(found.reading, state={name: tensor.contiguous() for name, tensor in found.reading.state.items()})
+    check_finite(reading.state, where=f"cannot convert {source}", hint=REPAIR)
     if to == NATIVE:
         return _to_native(place, reading, found)
     written = FORMATS[to].write(reading.state, reading.config, reading.preprocess, reading.labels)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from vitlab.errors import CheckpointError
+from vitlab.io.optional import optional_import
 
 PREFIX = "hub:"
 _ADDRESS = re.compile(r"hub:(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
@@ -27,11 +26,6 @@ def fetch(address: str) -> tuple[Path, tuple[str, ...]]:
     found = _ADDRESS.fullmatch(address)
     if found is None:
         raise CheckpointError(f"{address!r} is no address on the Hub", hint="write hub:owner/name or hub:owner/name@revision")
-    if find_spec("huggingface_hub") is None:
-        raise CheckpointError(
-            f"{address} needs the package huggingface_hub, which is not installed",
-            hint="pip install 'vitlab[hub]', or download the files and give their folder",
-        )
     name, revision = found["name"], found["revision"]
     for weights in _WEIGHTS:
         folder = _download(address, name, revision, [*_TEXTS, *weights])
@@ -43,8 +37,8 @@ def fetch(address: str) -> tuple[Path, tuple[str, ...]]:
 
 
 def _download(address: str, name: str, revision: str | None, patterns: list[str]) -> Path:
-    hub = import_module("huggingface_hub")
-    errors = import_module("huggingface_hub.errors")
+    hub = optional_import("huggingface_hub", purpose="hub: addresses", error=CheckpointError)
+    errors = optional_import("huggingface_hub.errors", purpose="hub: addresses", error=CheckpointError)
     try:
         return Path(hub.snapshot_download(name, revision=revision, allow_patterns=patterns))
     except errors.RepositoryNotFoundError as error:

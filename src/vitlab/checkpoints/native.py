@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from vitlab.checkpoints.checkpoint import Checkpoint, check_labels, check_preprocess, check_state
+from vitlab.checkpoints.checkpoint import Checkpoint, check_finite, check_labels, check_preprocess, check_state
 from vitlab.checkpoints.containers.safetensors_file import (
     CODES,
     MAX_HEADER,
@@ -45,12 +45,13 @@ from vitlab.checkpoints.containers.safetensors_file import (
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.renamed import current_recipe
-from vitlab.config.serialize import Json, from_json, to_json
+from vitlab.config.serialize import Json, from_json, parsed, to_json
 from vitlab.errors import CheckpointError, ConfigError
 
 VERSION = 1
 _PREFIX = "vitlab."
 _BLANK = "0" * 64
+REPAIR = "its training diverged: take an earlier checkpoint"
 _REQUIRED = ("config", "preprocess", "notes", "tensors_sha256", "header_sha256")
 _OPTIONAL = ("labels", "recipe", "metrics")
 
@@ -72,7 +73,7 @@ class Facts:
 def save(checkpoint: Checkpoint, path: str | Path) -> None:
     """Write one .safetensors file that `load` gives back bit for bit; a crash or a full disk leaves the old file as it was.
 
-    The weights keep their dtype. What could not be loaded again (another config's weights, too few labels) is refused here.
+    The weights keep their dtype. What could not be loaded again (another config's weights, too few labels, NaN) is refused here.
     """
     model = checkpoint.model
     if getattr(model, "config", None) != checkpoint.config:  # a module that is not vitlab's has none
@@ -85,7 +86,9 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
         metrics=checkpoint.metrics,
         notes=checkpoint.notes,
     )
-    write_native(Path(path), model.state_dict(), facts)
+    state = model.state_dict()
+    check_finite(state, where=f"cannot save {path}", hint=REPAIR)
+    write_native(Path(path), state, facts)
 
 
 def write_native(path: Path, state: State, facts: Facts, *, check: Check | None = None) -> None:
@@ -150,7 +153,7 @@ def read_facts(opened: OpenFile, *, part: str | None = None) -> Facts:
         raise _damaged(path, f"its header lacks or adds {', '.join(odd[:5])}")
     try:
         facts = _facts(told)
-    except (ValueError, RecursionError, ConfigError) as error:
+    except (ValueError, ConfigError) as error:
         raise CheckpointError(f"{path}: its header cannot be understood: {str(error)[:200]}") from error
     check_labels(facts.labels, facts.config.num_classes)
     check_preprocess(facts.preprocess, facts.config)
@@ -202,8 +205,8 @@ def _texts(facts: Facts) -> dict[str, str]:
 
 
 def _facts(told: Mapping[str, str]) -> Facts:
-    recipe = json.loads(told["recipe"]) if "recipe" in told else None
-    metrics = from_json(dict[str, float | str], json.loads(told["metrics"]), where="metrics") if "metrics" in told else None
+    recipe = parsed(told["recipe"]) if "recipe" in told else None
+    metrics = from_json(dict[str, float | str], parsed(told["metrics"]), where="metrics") if "metrics" in told else None
     if recipe is not None and not isinstance(recipe, dict):
         raise ConfigError("recipe should be an object")
     return Facts(
@@ -217,7 +220,7 @@ def _facts(told: Mapping[str, str]) -> Facts:
 
 
 def _value(kind: Any, told: Mapping[str, str], key: str) -> Any:
-    return from_json(kind, json.loads(told[key]), where=key)
+    return from_json(kind, parsed(told[key]), where=key)
 
 
 def _number(value: float) -> Json:

@@ -9,9 +9,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitlab.checkpoints.checkpoint import Checkpoint, Description, check_labels, check_preprocess, check_state
+from vitlab.checkpoints.checkpoint import (
+    Checkpoint,
+    Description,
+    check_finite,
+    check_labels,
+    check_preprocess,
+    check_state,
+    listed,
+    nonfinite_tensors,
+)
 from vitlab.checkpoints.containers import RawFile, read_file
-from vitlab.checkpoints.containers.read import weights_in
+from vitlab.checkpoints.containers.read import container_of, weights_in
 from vitlab.checkpoints.containers.safetensors_file import OpenFile, read_header
 from vitlab.checkpoints.fit import Wanted, fit
 from vitlab.checkpoints.formats import FORMATS
@@ -25,7 +34,7 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
 from vitlab.config.vit import PositionResize, ViTConfig, with_profile
 from vitlab.errors import CheckpointError, pair
-from vitlab.io.files import is_folder, kind_of, open_regular
+from vitlab.io.files import is_folder, open_regular
 from vitlab.models.efficientnet import STATISTICS
 from vitlab.models.families import build_on_meta
 
@@ -78,7 +87,7 @@ def _read_native(place: Path, told: Told, values: bool) -> Source | None:
             return _read_parts(place, parts, told, values)
         place, _ = weights_in(place)
     with open_regular(place) as file:
-        if kind_of(file, place) != "safetensors":
+        if container_of(file, place) != "safetensors":
             return None
         opened = OpenFile(path=place, header=read_header(file, place), file=file)
         if not is_native(opened.header.metadata):
@@ -167,6 +176,7 @@ def load(
     preprocess: Preprocess | None = None,
     labels: Sequence[str] | None = None,
     dtype: torch.dtype | None = torch.float32,
+    allow_nonfinite: bool = False,
 ) -> Checkpoint:
     """The checkpoint at a path or at `hub:owner/name[@revision]`, its format told from its content, the model in evaluation mode.
 
@@ -175,7 +185,8 @@ def load(
     What shall be otherwise is fitted: `num_classes` (another number gets a head of zeros, 0 none; `new_head` also for the same
     number), `image_size`, `patch_size` and `channels` of the images, `interpolation` of positions, `dynamic_size`, and the
     `window` of a Swin Transformer, in patches.
-    The weights become `dtype`, or stay as in the file if it is None.
+    The weights become `dtype`, or stay as in the file if it is None. Weights that hold NaN or Inf are refused, unless
+    `allow_nonfinite`, which is for looking at a broken model.
     """
     if dtype is not None and not dtype.is_floating_point:
         raise CheckpointError(f"weights cannot be {dtype}", hint="float32, bfloat16, float16 or float64")
@@ -201,6 +212,7 @@ def load(
     if fitted and source.metrics is not None:  # what the old model reached says nothing of this one
         fitted = (*fitted, "metrics of the model before fitting left out")
     check_state(state, config, where=str(path))
+    broken = _broken(state, str(path), allow=allow_nonfinite)
     model = build_on_meta(config)
     model.load_state_dict({name: tensor.contiguous() for name, tensor in state.items()}, strict=True, assign=True)
     return Checkpoint(
@@ -208,10 +220,11 @@ def load(
         config=config,
         preprocess=fed,
         labels=named,
-        notes=(*reading.notes, *typed, *fitted, *refed, *naming),
+        notes=(*reading.notes, *typed, *fitted, *refed, *naming, *broken),
         format=reading.format,
         recipe=source.recipe,
         metrics=None if fitted else source.metrics,
+        allow_nonfinite=allow_nonfinite,
     )
 
 
@@ -230,6 +243,15 @@ def describe(path: str | Path, *, heads: int | None = None, grid: Size | None = 
         notes=reading.notes,
         metadata=source.metadata,
     )
+
+
+def _broken(state: State, where: str, *, allow: bool) -> tuple[str, ...]:
+    """A note of the tensors that hold NaN or Inf, which are refused unless allowed."""
+    if allow:
+        odd = nonfinite_tensors(state)
+        return (f"the weights hold NaN or Inf: {listed(odd)}",) if odd else ()
+    check_finite(state, where=where, hint="the file is damaged or its training diverged; `allow_nonfinite` opens it to look at it")
+    return ()
 
 
 def _as_type(state: State, dtype: torch.dtype | None) -> tuple[State, tuple[str, ...]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import sys
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from vitlab.errors import VitlabError
+from vitlab.io.display import json_text
 from vitlab.io.progress import ProgressCallback
 from vitlab.io.text import printable
 
@@ -23,7 +23,7 @@ _STALE = 2.0  # seconds after which a bar that does not move makes room for anot
 def show(value: Any, *, as_json: bool) -> None:
     """Print a result as its table, or as one JSON value."""
     if as_json:
-        print(json.dumps(value.to_json(), indent=2, allow_nan=False))
+        print(json_text(value.to_json(), indent=2))
     elif text := str(value):
         print(text)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from vitlab.config.cost_counter import CostCounter, cells
 from vitlab.config.serialize import Json
-from vitlab.errors import ConfigError, at_least, entry_named, fraction, pair
+from vitlab.errors import LARGEST_WIDTH, MOST_LAYERS, ConfigError, at_least, entry_named, fraction, pair, stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,9 @@ class ConvNeXtConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
         for name in ("kernel", "patch_size", "mlp_ratio", "channels"):
-            at_least(name, getattr(self, name), 1)
+            at_least(name, getattr(self, name), 1, MOST_LAYERS)
         for name in ("num_classes", "layer_scale"):
-            at_least(name, getattr(self, name), 0)
+            at_least(name, getattr(self, name), 0, LARGEST_WIDTH)
         for name in ("dropout", "drop_path"):
             fraction(name, getattr(self, name))
         if not 0 < self.norm_eps < 1:
@@ -56,9 +56,9 @@ class ConvNeXtConfig:
             raise ConfigError(f"kernel={self.kernel} must be odd")
         if not self.depths or len(self.depths) != len(self.widths):
             raise ConfigError(f"depths={self.depths} and widths={self.widths} must have one number a stage")
-        for blocks, width in zip(self.depths, self.widths, strict=True):
-            at_least("depths", blocks, 1)
-            at_least("widths", width, 1)
+        stages("depths", self.depths)
+        for width in self.widths:
+            at_least("widths", width, 1, LARGEST_WIDTH)
         if min(self.image_size) < self.step:
             raise ConfigError(
                 f"image_size={self.image_size[0]}x{self.image_size[1]} is smaller than one cell of the last stage,"

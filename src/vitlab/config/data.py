@@ -49,6 +49,8 @@ class Preprocess:
                 )
         if len(self.mean) != len(self.std) or not self.mean:
             raise ConfigError(f"mean has {len(self.mean)} channels but std has {len(self.std)}")
+        if not all(map(math.isfinite, (*self.mean, *self.std))):
+            raise ConfigError(f"mean={self.mean} and std={self.std} must be finite numbers")
         if min(self.std) <= 0:
             raise ConfigError(f"std={self.std} must be positive")
         if not 0 <= self.fill <= 255:
@@ -73,7 +75,8 @@ class DecodeLimits:
     """Limits that are checked before an image is decoded.
 
     `formats` are the accepted formats, recognised by the file's content, not by its name; `tiff` is supported but off by default.
-    `max_pixels` limits height x width in the image's header.
+    `max_pixels` limits height x width in the image's header; `max_memory` limits the bytes that decoding so many pixels of that
+    format takes: WebP and PNG need several copies.
     `jpeg_decoder`: `auto` uses simplejpeg if it is installed, else Pillow. Both are libjpeg-turbo with the same settings and give
     the same bits (a test checks it), so only the speed differs. Use `pillow` to match a Pillow that was built with another
     JPEG library.
@@ -81,6 +84,7 @@ class DecodeLimits:
 
     formats: tuple[ImageFormat, ...] = ("jpeg", "png", "webp", "bmp", "gif")
     max_pixels: int = 89_478_485  # a quarter of a GiB in three channels: above this Pillow warns
+    max_memory: int = 2**30
     jpeg_decoder: JpegDecoder = "auto"
 
     def __post_init__(self) -> None:
@@ -88,9 +92,11 @@ class DecodeLimits:
             choice("formats", word, ImageFormat)
         if not self.formats:
             raise ConfigError("formats is empty, so no image is accepted")
-        if isinstance(self.max_pixels, bool) or not isinstance(self.max_pixels, int):
-            raise ConfigError(f"max_pixels={self.max_pixels!r} must be a whole number")
-        at_least("max_pixels", self.max_pixels, 1)
+        for field in ("max_pixels", "max_memory"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ConfigError(f"{field}={value!r} must be a whole number")
+            at_least(field, value, 1)
         choice("jpeg_decoder", self.jpeg_decoder, JpegDecoder)
 
 

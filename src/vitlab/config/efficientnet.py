@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from vitlab.config.cost_counter import CostCounter, cells, strided
 from vitlab.config.serialize import Json
-from vitlab.errors import ConfigError, at_least, choice, entry_named, fraction, pair
+from vitlab.errors import LARGEST_WIDTH, ConfigError, at_least, choice, entry_named, fraction, pair, stages
 
 Padding = Literal["same", "half"]
 
@@ -100,8 +100,8 @@ class EfficientNetConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
         for name in ("stem_width", "head_width", "channels"):
-            at_least(name, getattr(self, name), 1)
-        at_least("num_classes", self.num_classes, 0)
+            at_least(name, getattr(self, name), 1, LARGEST_WIDTH)
+        at_least("num_classes", self.num_classes, 0, LARGEST_WIDTH)
         choice("padding", self.padding, Padding)
         for name in ("dropout", "drop_path"):
             fraction(name, getattr(self, name))
@@ -110,9 +110,9 @@ class EfficientNetConfig:
                 raise ConfigError(f"{name}={getattr(self, name)} must be above 0 and at most 1")
         if not self.stages:
             raise ConfigError("stages is empty")
+        at_least("the number of stages", len(self.stages), 1, 16)
         for stage in self.stages:
-            for number in stage:
-                at_least("stages", number, 1)
+            stages("stages", stage)
             if stage[1] % 2 == 0:
                 raise ConfigError(f"stages: the kernel {stage[1]} must be odd")
 

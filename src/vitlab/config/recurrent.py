@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from vitlab.config.cost_counter import CostCounter, cells
 from vitlab.config.serialize import Json
-from vitlab.errors import ConfigError, at_least, choice, entry_named, fraction, pair
+from vitlab.errors import LARGEST_WIDTH, MOST_LAYERS, ConfigError, at_least, choice, entry_named, fraction, pair
 
 Cell = Literal["lstm", "rnn"]
 Ending = Literal["last", "mean"]
@@ -47,9 +47,10 @@ class RecurrentConfig:
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
         choice("cell", self.cell, Cell)
         choice("pool", self.pool, Ending)
-        for name in ("width", "depth", "channels"):
-            at_least(name, getattr(self, name), 1)
-        at_least("num_classes", self.num_classes, 0)
+        at_least("depth", self.depth, 1, MOST_LAYERS)
+        for name in ("width", "channels"):
+            at_least(name, getattr(self, name), 1, LARGEST_WIDTH)
+        at_least("num_classes", self.num_classes, 0, LARGEST_WIDTH)
         fraction("dropout", self.dropout)
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps={self.norm_eps} must be between 0 and 1")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from vitlab.config.cost_counter import MAXIMUM, CostCounter, cells, strided
 from vitlab.config.serialize import Json
-from vitlab.errors import ConfigError, at_least, pair
+from vitlab.errors import LARGEST_WIDTH, MOST_LAYERS, ConfigError, at_least, pair, stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +44,12 @@ class ResNetConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
-        at_least("width_factor", self.width_factor, 1)
-        at_least("channels", self.channels, 1)
-        at_least("groups", self.groups, 1)
-        at_least("num_classes", self.num_classes, 0)
+        for name in ("width_factor", "channels", "groups"):
+            at_least(name, getattr(self, name), 1, MOST_LAYERS)
+        at_least("num_classes", self.num_classes, 0, LARGEST_WIDTH)
         if not self.blocks or len(self.blocks) != len(self.stage_widths):
             raise ConfigError(f"blocks={self.blocks} and stage_widths={self.stage_widths} must have one number a stage")
-        for units in self.blocks:
-            at_least("blocks", units, 1)
+        stages("blocks", self.blocks)
         for width in (self.root_width, *(stage // 4 for stage in self.stage_widths), *self.stage_widths):
             if width < 1 or width * self.width_factor % self.groups:
                 raise ConfigError(f"{width} x width_factor={self.width_factor} channels are not a multiple of {self.groups} groups")

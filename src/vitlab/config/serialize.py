@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import types
+from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -12,6 +13,8 @@ from vitlab.config.renamed import OLD_FAMILY, current
 from vitlab.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
+_MOST_LEVELS = 64
+_TOO_DEEP = f"it is nested more than {_MOST_LEVELS} levels deep"
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
@@ -34,12 +37,35 @@ def to_text(value: Any) -> str:
     return json.dumps(to_json(value), indent=2, allow_nan=False) + "\n"
 
 
+def parsed(text: str | bytes) -> Json:
+    """The value of a JSON text; ValueError for NaN and Infinity, which JSON does not have, and for nesting beyond 64 levels."""
+    try:
+        value: Json = json.loads(text, parse_constant=no_constant)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    level: list[Json] = [value]
+    for _ in range(_MOST_LEVELS):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return value
+    raise ValueError(_TOO_DEEP)
+
+
+def _inside(value: Json) -> Iterable[Json]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def no_constant(word: str) -> Json:
+    """Refuse NaN and Infinity: the `parse_constant` of `json.loads`."""
+    raise ValueError(f"{word} is not JSON")
+
+
 def from_text(kind: type[T], text: str) -> T:
     """The config that `to_text` wrote; ConfigError says where the text departs from it."""
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"this is not JSON: {error}") from error
+        data = parsed(text)
+    except ValueError as error:
+        raise ConfigError(f"this is not JSON: {str(error)[:200]}") from error
     value: T = from_json(kind, data)
     return value
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.config.cost_counter import MAXIMUM, CostCounter, Size, cells, strided
-from vitlab.errors import ConfigError, at_least, choice
+from vitlab.errors import ConfigError, at_least, choice, stages
 
 Standardise = Literal["std", "variance"]
 
@@ -28,8 +28,7 @@ class ConvStem:
     def __post_init__(self) -> None:
         if not self.widths or len(self.widths) != len(self.units):
             raise ConfigError(f"conv_stem.widths={self.widths} and conv_stem.units={self.units} must have one number a stage")
-        for units in self.units:
-            at_least("conv_stem.units", units, 1)
+        stages("conv_stem.units", self.units)
         at_least("conv_stem.group_width", self.group_width, 1)
         for width in self.widths:
             if width < 1 or width % self.group_width:
@@ -82,8 +81,8 @@ class ResNetStem:
 
     def __post_init__(self) -> None:
         choice("stem.standardise", self.standardise, Standardise)
-        for units in self.blocks:
-            at_least("stem.blocks", units, 1)
+        if self.blocks:
+            stages("stem.blocks", self.blocks)
         at_least("stem.groups", self.groups, 1)
         if self.width < self.groups or self.width % self.groups:
             raise ConfigError(f"stem.width={self.width} must be a multiple of stem.groups={self.groups}")

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 from vitlab.config.cost_counter import CostCounter, cells
 from vitlab.config.serialize import Json
-from vitlab.errors import ConfigError, at_least, entry_named, fraction, pair
+from vitlab.errors import LARGEST_WIDTH, ConfigError, at_least, entry_named, fraction, pair, stages
+
+_LARGEST_WINDOW = 64  # patches of a side; 24 is the largest that is published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +51,17 @@ class SwinConfig:
         for name in ("window", "patch_size", "image_size"):
             object.__setattr__(self, name, pair(name, getattr(self, name)))
         for name in ("width", "mlp_ratio", "channels"):
-            at_least(name, getattr(self, name), 1)
-        at_least("num_classes", self.num_classes, 0)
+            at_least(name, getattr(self, name), 1, LARGEST_WIDTH)
+        at_least("num_classes", self.num_classes, 0, LARGEST_WIDTH)
+        at_least("window", max(self.window), 1, _LARGEST_WINDOW)
         for name in ("dropout", "drop_path"):
             fraction(name, getattr(self, name))
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps={self.norm_eps} must be between 0 and 1")
         if not self.depths or len(self.depths) != len(self.heads):
             raise ConfigError(f"depths={self.depths} and heads={self.heads} must have one number a stage")
-        for stage, (blocks, heads) in enumerate(zip(self.depths, self.heads, strict=True)):
-            at_least("depths", blocks, 1)
+        stages("depths", self.depths)
+        for stage, heads in enumerate(self.heads):
             at_least("heads", heads, 1)
             if self.widths[stage] % heads:
                 raise ConfigError(f"width={self.widths[stage]} of stage {stage} is not a multiple of its heads={heads}")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from vitlab.config.cost_counter import CostCounter, cells
 from vitlab.config.serialize import Json, to_json
 from vitlab.config.stems import ConvStem, ResNetStem
-from vitlab.errors import ConfigError, at_least, choice, fraction, pair
+from vitlab.errors import LARGEST_WIDTH, MOST_LAYERS, ConfigError, at_least, choice, fraction, pair
 
 Pool = Literal["token", "mean", "map"]
 PositionKind = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]
@@ -20,6 +20,8 @@ PositionPlace = Literal["stem", "every", "shared"]
 AttentionKind = Literal["global", "local", "axial"]
 Gelu = Literal["exact", "tanh"]
 PositionResize = Literal["official", "bicubic"]
+
+_MOST_PATCHES = 1 << 18  # 8192 x 8192 pixels in patches of 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +129,11 @@ class ViTConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "patch_size", pair("patch_size", self.patch_size))
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
-        for name in ("width", "depth", "heads", "mlp_width", "channels", "window"):
-            at_least(name, getattr(self, name), 1)
+        at_least("depth", self.depth, 1, MOST_LAYERS)
+        for name in ("width", "heads", "mlp_width", "channels", "window"):
+            at_least(name, getattr(self, name), 1, LARGEST_WIDTH)
         for name in ("num_classes", "register_tokens", "representation_width", "layer_scale"):
-            at_least(name, getattr(self, name), 0)
+            at_least(name, getattr(self, name), 0, LARGEST_WIDTH)
         for name in ("dropout", "drop_path", "patch_dropout"):
             fraction(name, getattr(self, name))
         choice("pool", self.pool, Pool)
@@ -178,6 +181,8 @@ class ViTConfig:
                 f"image_size={height}x{width} is not a multiple of the patch {step_h}x{step_w}",
                 hint=f"use image_size={near}, or pad=True to fill the edge",
             )
+        if (patches := self.grid[0] * self.grid[1]) > _MOST_PATCHES:
+            raise ConfigError(f"image_size={height}x{width} makes {patches:,} patches; the limit is {_MOST_PATCHES:,}")
 
     @property
     def step(self) -> tuple[int, int]:

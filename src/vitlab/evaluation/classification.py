@@ -238,7 +238,7 @@ def classify(
         loss=float(per_image.loss_N.mean()),
         loss_interval=_interval(per_image.loss_N, config),
         mean_class_accuracy=float((correct_K[seen_K] / totals_K[seen_K]).mean()),
-        calibration=metrics.calibration_of(np.nan_to_num(per_image.confidence_N), per_image.rank_N == 0, bins=config.bins),
+        calibration=metrics.calibration_of(per_image.confidence_N, per_image.rank_N == 0, bins=config.bins),
         temperature=metrics.temperature(found.logits_NC, per_image.target_N) if targets.one_to_one and finite else None,
         per_class=tuple(
             ClassAccuracy(label=label, correct=int(correct), total=int(total))

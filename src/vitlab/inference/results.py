@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from vitlab.errors import ConfigError, DataError
 from vitlab.inference.folded import Activation
 from vitlab.io.atomic import replacing
-from vitlab.io.display import Block, Displayed
+from vitlab.io.display import Block, Displayed, json_text
 from vitlab.io.names import printable
 from vitlab.io.optional import optional_import
+from vitlab.io.text import csv_cell
 
 MARK_LENGTH = 16
 _GROUP_ROWS = 4096  # of a Parquet file
@@ -173,7 +174,7 @@ class JsonLines:
 
     def write(self, result: Prediction | Unreadable) -> None:
         """Add one line. It is ASCII, so that any file name survives, even one that UTF-8 cannot hold."""
-        self._file.write(json.dumps(result.to_json(self._top) | {"checkpoint": self._mark}) + "\n")
+        self._file.write(json_text(result.to_json(self._top) | {"checkpoint": self._mark}) + "\n")
 
     def flush(self) -> None:
         """Hand everything written so far to the operating system."""
@@ -181,7 +182,10 @@ class JsonLines:
 
 
 class Csv:
-    """A header, then a line per image: name, error and the best labels with their probabilities."""
+    """A header, then a line per image: name, error and the best labels with their probabilities.
+
+    Names and labels cannot be formulas or control a terminal; JSON lines have them as they are.
+    """
 
     def __init__(self, file: TextIO, *, top: int) -> None:
         self._file = file
@@ -193,10 +197,10 @@ class Csv:
     def write(self, result: Prediction | Unreadable) -> None:
         """Add one line."""
         if isinstance(result, Unreadable):
-            self._writer.writerow([result.name, result.reason, *[""] * (2 * self._top)])
+            self._writer.writerow([csv_cell(result.name), csv_cell(result.reason), *[""] * (2 * self._top)])
             return
-        best = [word for label, probability in result.top(self._top) for word in (label, f"{probability:.6f}")]
-        self._writer.writerow([result.name, "", *best, *[""] * (2 * self._top - len(best))])
+        best = [word for label, probability in result.top(self._top) for word in (csv_cell(label), f"{probability:.6f}")]
+        self._writer.writerow([csv_cell(result.name), "", *best, *[""] * (2 * self._top - len(best))])
 
     def flush(self) -> None:
         """Hand everything written so far to the operating system."""

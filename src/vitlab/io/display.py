@@ -7,6 +7,8 @@ program wants. `str(result)`, the command line and a notebook are made from thes
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, overload
@@ -37,6 +39,22 @@ class Displayed:
 
     def _repr_html_(self) -> str:
         return "".join(map(_html, self.tables()))
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """Plain values as JSON; NaN and Inf, for which JSON has no word, become null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Facts(Displayed, Mapping[str, Any]):

@@ -1,4 +1,4 @@
-"""Opening files: regular files for reading, files read by offset, and the container of a weights file by its first bytes.
+"""Opening files: regular files for reading, and files read by offset.
 
 Every file that a user names is opened by `open_handle`.
 """
@@ -11,7 +11,7 @@ import stat
 from difflib import get_close_matches
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,31 +19,6 @@ from numpy.typing import NDArray
 from vitlab.errors import CheckpointError, DataError, VitlabError
 from vitlab.io.cache import stamp_of
 from vitlab.io.names import printable
-
-Kind = Literal["safetensors", "zip", "torch-legacy", "json"]
-
-_TORCH_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")  # the pickled number that starts every file of torch before 1.6
-
-# First bytes of files that people give by mistake -> what the file is, and what to do.
-_MISTAKEN: tuple[tuple[bytes, str, str], ...] = (
-    (b"version https://git-lfs", "is a Git LFS pointer, not the weights", "fetch the weights with `git lfs pull`"),
-    (b"\x1f\x8b", "is compressed with gzip", "unpack it first: gunzip"),
-    (b"BZh", "is compressed with bzip2", "unpack it first: bunzip2"),
-    (b"\xfd7zXZ\x00", "is compressed with xz", "unpack it first: unxz"),
-    (b"\x28\xb5\x2f\xfd", "is compressed with zstd", "unpack it first: unzstd"),
-    (b"7z\xbc\xaf\x27\x1c", "is a 7z archive", "unpack it first"),
-    (b"\x89HDF\r\n\x1a\n", "is an HDF5 file (Keras)", "save the weights as .npz or .safetensors where it came from"),
-    (b"\x93NUMPY", "is a single NumPy array, not a checkpoint", "a checkpoint is an .npz of named arrays"),
-    (b"GGUF", "is a GGUF file", "give the .safetensors it was made from"),
-    (b"<!doctype html", "is a web page, not weights", "the download went wrong: fetch the file itself"),
-    (b"<html", "is a web page, not weights", "the download went wrong: fetch the file itself"),
-    (b"<?xml", "is an XML text, not weights", "the download went wrong: fetch the file itself"),
-    (b"\x89png", "is an image", "give a weights file"),
-    (b"\xff\xd8\xff", "is an image", "give a weights file"),
-)
-
-READABLE = "vitlab reads .safetensors, .npz, torch's .pt/.pth/.bin (weights only) and Hugging Face folders"
-
 
 SMALL_FILE = 2**26
 """Most bytes of a file of settings, names or notes."""
@@ -137,37 +112,6 @@ def is_folder(path: Path) -> bool:
 def size_of(file: BinaryIO) -> int:
     """Bytes of an open file."""
     return os.fstat(file.fileno()).st_size
-
-
-def kind_of(file: BinaryIO, path: Path) -> Kind:
-    """The container of an open weights file; CheckpointError says what an unsupported file is."""
-    file.seek(0)
-    head = file.read(512)
-    file.seek(0)
-    if not head:
-        raise CheckpointError(f"{path} is empty", hint="writing or downloading it was interrupted: get it again")
-    if head[4:9] == b"\0\0\0\0{":  # a length below 4 GB, then the header; first, since a length may look like another format
-        return "safetensors"
-    folded = head.lstrip().lower()
-    for beginning, what, hint in _MISTAKEN:
-        if head.startswith(beginning) or folded.startswith(beginning):
-            raise CheckpointError(f"{path} {what}", hint=hint)
-    if head[257:262] == b"ustar":
-        raise CheckpointError(f"{path} is a tar archive", hint="unpack it first, and give the weights file in it")
-    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return "zip"
-    if head.startswith(b"\x80"):
-        if _TORCH_MAGIC in head[:32]:
-            return "torch-legacy"
-        raise CheckpointError(
-            f"{path} is a Python pickle, which can run any code, so it is not opened",
-            hint="save the weights as .safetensors where it came from",
-        )
-    if folded.startswith(b"{"):
-        return "json"
-    if head[8:9] == b"{":  # with an impossible length: the reader refuses it and names the format
-        return "safetensors"
-    raise CheckpointError(f"{path} is not a weights file that vitlab knows, or its beginning is damaged", hint=READABLE)
 
 
 def _near(path: Path) -> str | None:

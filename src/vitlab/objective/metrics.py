@@ -6,7 +6,7 @@ Axes: N images, C classes, K predicted classes, R resamples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +114,9 @@ def calibration(logits_NC: NDArray[np.floating], labels_N: Ints, *, bins: int = 
 
 
 def calibration_of(chance_N: Floats, right_N: Bools, *, bins: int = 15) -> Calibration:
-    """The same from confidences, 0 to 1, and whether each prediction is correct."""
+    """The same from confidences, 0 to 1, and whether each prediction is correct; of a confidence that is nan, so is the error."""
+    if not (known_N := np.isfinite(chance_N)).all():
+        return replace(calibration_of(chance_N[known_N], right_N[known_N], bins=bins), error=float("nan"))
     bin_N = np.minimum((chance_N * bins).astype(int), bins - 1)
     count = np.bincount(bin_N, minlength=bins)
     with np.errstate(invalid="ignore"):

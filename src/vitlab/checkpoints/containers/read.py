@@ -2,25 +2,76 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
-from io import BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import torch
 
 from vitlab.checkpoints.containers.npz import read_npz
 from vitlab.checkpoints.containers.safetensors_file import OpenFile, open_safetensors, read_header
-from vitlab.checkpoints.containers.torch_file import MAX_RATIO, check_torch_zip, is_torch_zip, read_torch
-from vitlab.config.serialize import Json
+from vitlab.checkpoints.containers.torch_file import MAX_RATIO, check_torch_zip, is_torch_zip, read_torch_legacy, read_torch_zip
+from vitlab.config.serialize import Json, parsed
 from vitlab.errors import CheckpointError, DataError
 from vitlab.io.archive_limits import ArchiveLimits
-from vitlab.io.files import READABLE, is_folder, kind_of, open_regular, size_of
+from vitlab.io.files import is_folder, open_regular, size_of
 from vitlab.io.npz import is_npz
 from vitlab.io.zip import ZipContents, read_zip_index
 
-# What a weights file holds, whatever its container: named tensors and the texts beside them. Nothing here knows a model.
+Container = Literal["safetensors", "zip", "torch-legacy", "json"]
+
+_TORCH_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")  # the pickled number that starts every file of torch before 1.6
+
+# First bytes of files that people give by mistake -> what the file is, and what to do.
+_MISTAKEN: tuple[tuple[bytes, str, str], ...] = (
+    (b"version https://git-lfs", "is a Git LFS pointer, not the weights", "fetch the weights with `git lfs pull`"),
+    (b"\x1f\x8b", "is compressed with gzip", "unpack it first: gunzip"),
+    (b"BZh", "is compressed with bzip2", "unpack it first: bunzip2"),
+    (b"\xfd7zXZ\x00", "is compressed with xz", "unpack it first: unxz"),
+    (b"\x28\xb5\x2f\xfd", "is compressed with zstd", "unpack it first: unzstd"),
+    (b"7z\xbc\xaf\x27\x1c", "is a 7z archive", "unpack it first"),
+    (b"\x89HDF\r\n\x1a\n", "is an HDF5 file (Keras)", "save the weights as .npz or .safetensors where it came from"),
+    (b"\x93NUMPY", "is a single NumPy array, not a checkpoint", "a checkpoint is an .npz of named arrays"),
+    (b"GGUF", "is a GGUF file", "give the .safetensors it was made from"),
+    (b"<!doctype html", "is a web page, not weights", "the download went wrong: fetch the file itself"),
+    (b"<html", "is a web page, not weights", "the download went wrong: fetch the file itself"),
+    (b"<?xml", "is an XML text, not weights", "the download went wrong: fetch the file itself"),
+    (b"\x89png", "is an image", "give a weights file"),
+    (b"\xff\xd8\xff", "is an image", "give a weights file"),
+)
+
+READABLE = "vitlab reads .safetensors, .npz, torch's .pt/.pth/.bin (weights only) and Hugging Face folders"
+
+
+def container_of(file: BinaryIO, path: Path) -> Container:
+    """The container of an open weights file; CheckpointError says what an unsupported file is."""
+    file.seek(0)
+    head = file.read(512)
+    file.seek(0)
+    if not head:
+        raise CheckpointError(f"{path} is empty", hint="writing or downloading it was interrupted: get it again")
+    if head[4:9] == b"\0\0\0\0{":  # a length below 4 GB, then the header; first, since a length may look like another format
+        return "safetensors"
+    folded = head.lstrip().lower()
+    for beginning, what, hint in _MISTAKEN:
+        if head.startswith(beginning) or folded.startswith(beginning):
+            raise CheckpointError(f"{path} {what}", hint=hint)
+    if head[257:262] == b"ustar":
+        raise CheckpointError(f"{path} is a tar archive", hint="unpack it first, and give the weights file in it")
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return "zip"
+    if head.startswith(b"\x80"):
+        if _TORCH_MAGIC in head[:32]:
+            return "torch-legacy"
+        raise CheckpointError(
+            f"{path} is a Python pickle, which can run any code, so it is not opened",
+            hint="save the weights as .safetensors where it came from",
+        )
+    if folded.startswith(b"{"):
+        return "json"
+    if head[8:9] == b"{":  # with an impossible length: the reader refuses it and names the format
+        return "safetensors"
+    raise CheckpointError(f"{path} is not a weights file that vitlab knows, or its beginning is damaged", hint=READABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +90,6 @@ class RawFile:
     preprocessor: dict[str, Json] | None = None
     notes: tuple[str, ...] = ()
 
-
-# A folder of weights as Hugging Face lays it out: config.json, preprocessor_config.json, one weights file or several shards.
 
 MAX_TEXT = 8 << 20  # bytes of a JSON file
 _ZIP_LIMITS = ArchiveLimits(entries=20_000, entry_bytes=1 << 40, ratio=MAX_RATIO)
@@ -100,8 +149,8 @@ def parse_json(file: BinaryIO, path: Path) -> dict[str, Json]:
     if size_of(file) > MAX_TEXT:
         raise CheckpointError(f"{path} has {size_of(file):,} bytes, too many for a JSON file here")
     try:
-        value = json.loads(file.read().decode())
-    except (ValueError, RecursionError) as error:
+        value = parsed(file.read().decode())
+    except ValueError as error:
         raise CheckpointError(f"{path} is not JSON: {str(error)[:120]}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} is not a JSON object")
@@ -150,15 +199,15 @@ def read_file(path: Path, *, values: bool = True) -> RawFile:
 
 def _read(path: Path, values: bool, notes: tuple[str, ...]) -> RawFile:
     with open_regular(path) as file:
-        match kind_of(file, path):
+        match container_of(file, path):
             case "safetensors":
                 opened = OpenFile(path=path, header=read_header(file, path), file=file)
                 tensors = opened.tensors() if values else opened.shapes()
                 raw = RawFile(path=path, tensors=tensors, metadata=opened.header.metadata, notes=notes)
             case "zip":
-                raw = _read_zip(file, path, values, notes)
+                raw = _read_zip(path, values, notes)
             case "torch-legacy":
-                tensors, chosen = read_torch(file, path, values=values)
+                tensors, chosen = read_torch_legacy(file, path, values=values)
                 raw = RawFile(path=path, tensors=tensors, metadata={}, notes=(*notes, *chosen))
             case "json":
                 tensors = read_shards(path, parse_json(file, path), values=values)
@@ -168,7 +217,7 @@ def _read(path: Path, values: bool, notes: tuple[str, ...]) -> RawFile:
     return raw
 
 
-def _read_zip(file: BufferedReader, path: Path, values: bool, notes: tuple[str, ...]) -> RawFile:
+def _read_zip(path: Path, values: bool, notes: tuple[str, ...]) -> RawFile:
     try:
         index = read_zip_index(path, _ZIP_LIMITS, paths=False)
         if is_npz(index):
@@ -177,7 +226,7 @@ def _read_zip(file: BufferedReader, path: Path, values: bool, notes: tuple[str, 
         raise CheckpointError(error.message, hint=error.hint or "download the file again") from error
     if is_torch_zip(index):
         check_torch_zip(index)
-        tensors, chosen = read_torch(file, path, values=values)
+        tensors, chosen = read_torch_zip(index, values=values)
         return RawFile(path=path, tensors=tensors, metadata={}, notes=(*notes, *chosen))
     first = ", ".join(repr(name[:40]) for name in list(index.names)[:3]) or "nothing"
     raise CheckpointError(f"{path} is a zip archive of {first}, not weights", hint=READABLE)

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import torch
 
-from vitlab.config.serialize import Json
+from vitlab.config.serialize import Json, no_constant
 from vitlab.errors import CheckpointError
 from vitlab.io.atomic import replacing
 from vitlab.io.files import open_regular, size_of
@@ -131,7 +131,7 @@ def _parse(text: bytes, path: Path) -> dict[str, Json]:
     if text.count(b"{") > MAX_TENSORS:
         raise _damaged(path, f"its header lists more than {MAX_TENSORS:,} tensors")
     try:
-        table = json.loads(text.rstrip(b" ").decode(), object_pairs_hook=_without_twins, parse_constant=_no_constant)
+        table = json.loads(text.rstrip(b" ").decode(), object_pairs_hook=_without_twins, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a name twice, NaN, or nested beyond reason
         raise _damaged(path, f"its header is not a JSON object: {str(error)[:120]}") from error
     assert isinstance(table, dict)  # it begins with a brace
@@ -144,10 +144,6 @@ def _without_twins(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         twin, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"{twin[:60]!r} is there twice")
     return table
-
-
-def _no_constant(word: str) -> Json:
-    raise ValueError(f"{word} is not JSON")
 
 
 def _metadata(value: Json, path: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ from vitlab.config.data import Preprocess
 from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig
-from vitlab.config.serialize import from_json, to_json
+from vitlab.config.serialize import from_json, parsed, to_json
 from vitlab.config.swin import SwinConfig
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import CheckpointError, ConfigError
@@ -50,10 +50,10 @@ def header_of(raw: RawFile) -> Header | None:
     if KEY not in raw.metadata:
         return None
     try:
-        header = from_json(Header, json.loads(raw.metadata[KEY]))
+        header = from_json(Header, parsed(raw.metadata[KEY]))
     except ConfigError as error:
         raise CheckpointError(f"{raw.path.name}: the header's {KEY} is unusable: {error.message}", hint=error.hint) from error
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+    except ValueError as error:  # also a number of thousands of digits
         raise CheckpointError(f"{raw.path.name}: the header's {KEY} is not JSON", hint="the file is damaged") from error
     assert isinstance(header, Header)
     return header

@@ -1,4 +1,4 @@
-"""Files written by earlier versions still load, and still say the same."""
+"""A checkpoint was written by an earlier version: vitlab loads it, with the same weights, labels and logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every broken or malicious .safetensors file ends in one sentence: soon, and without memory."""
+"""A .safetensors file is malformed or malicious: vitlab refuses it with one sentence, at once and with little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No damaged native file is ever taken for a whole one."""
+"""A native checkpoint is cut short or one byte of it changes: vitlab refuses it by size or SHA-256 and never loads it."""
 
 from __future__ import annotations
 
