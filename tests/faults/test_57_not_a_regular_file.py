@@ -93,7 +93,9 @@ def test_a_command_refuses_one_that_it_is_given_by_name(
             ["describe", given],
         ):
             assert main(words) in (1, 2), words
-            assert kinds[name] in capsys.readouterr().err, words
+            said = capsys.readouterr().err
+            assert name in said, words
+            assert name == "loop.jpg" or kinds[name] in said, words  # a link that leads nowhere is no file
 
 
 def test_a_dataset_refuses_them_in_one_error_and_as_a_manifest(tmp_path: Path) -> None:
@@ -121,6 +123,6 @@ def test_a_file_that_becomes_a_pipe_after_the_folder_was_listed_is_not_waited_fo
 
 def test_a_file_above_its_bound_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with (tmp_path / "large.jpg").open("wb") as file:
-        file.truncate(2**50)  # a petabyte that takes no room
-    with pytest.raises(DataError, match=r"1,125,899,906,842,624 bytes; the limit is"):
+        file.truncate(2**40)  # a terabyte that takes no room
+    with pytest.raises(DataError, match=r"1,099,511,627,776 bytes; the limit is"):
         read_bytes(tmp_path / "large.jpg")

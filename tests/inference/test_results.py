@@ -15,6 +15,7 @@ import pytest
 from vitlab.errors import DataError
 from vitlab.inference import Prediction, Unreadable
 from vitlab.inference.results import Csv, Finished, JsonLines, new_file, parquet_file, resumed_file
+from vitlab.io.text import printable
 
 MARK = "0123456789abcdef"
 NAMES = ["a.jpg", "b,c.jpg", 'quo"te.jpg', "new\nline.jpg", "ünïcode 猫.jpg", "\udcff.jpg", "z.jpg"]
@@ -69,7 +70,7 @@ def test_csv_survives_commas_quotes_and_line_ends_in_names() -> None:
     for result in results():
         sink.write(result)
     rows = list(csv.DictReader(io.StringIO(text.getvalue(), newline="")))
-    assert [row["name"] for row in rows] == NAMES
+    assert [row["name"] for row in rows] == list(map(printable, NAMES))
     assert rows[2]["error"] == "it is broken"
     assert rows[0]["label_1"] == results()[0].top(1)[0][0]  # type: ignore[union-attr]
     assert rows[0]["label_5"] == ""  # there are four classes

@@ -20,6 +20,14 @@ _LINE_EVERY = 10.0  # seconds between two lines of progress without a terminal
 _STALE = 2.0  # seconds after which a bar that does not move makes room for another
 
 
+def accept_any_text() -> None:
+    """Let every file name pass: undecodable bytes on stdin as they are, what the encoding of stdout lacks as escapes."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def show(value: Any, *, as_json: bool) -> None:
     """Print a result as its table, or as one JSON value."""
     if as_json:

@@ -61,6 +61,7 @@ _ENDINGS = {"interrupted": 130, "terminated": 143}
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line (`sys.argv` unless given) and return its exit code."""
+    console.accept_any_text()
     try:
         code = _call(list(sys.argv[1:] if words is None else words))
         sys.stdout.flush()  # here, where a failure can still be told

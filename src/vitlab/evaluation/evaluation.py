@@ -46,6 +46,7 @@ from vitlab.inference.engine import Engine
 from vitlab.io.atomic import replacing
 from vitlab.io.display import Block, Displayed
 from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.text import csv_cell
 from vitlab.objective.metrics import top_classes
 
 _SHOWN = 10  # rows of a table of classes
@@ -331,9 +332,9 @@ def _single_label_rows(evaluation: Evaluation, dataset: Dataset) -> Iterator[Row
         predicted, rank = int(per_image.predicted_N[row]), int(per_image.rank_N[row])
         classes = None if evaluation.real is None else evaluation.real[index]
         yield [
-            name_in(dataset, index),
-            targets.labels[int(found.labels[row])],
-            targets.names[predicted],
+            csv_cell(name_in(dataset, index)),
+            csv_cell(targets.labels[int(found.labels[row])]),
+            csv_cell(targets.names[predicted]),
             f"{per_image.confidence_N[row]:.6f}",
             int(rank == 0),
             rank,
@@ -342,7 +343,8 @@ def _single_label_rows(evaluation: Evaluation, dataset: Dataset) -> Iterator[Row
             "",
         ]
     for failure in found.failures:
-        yield [failure.name, targets.labels[_one(dataset.label(failure.index))], "", "", 0, "", "", "", failure.reason]
+        label = csv_cell(targets.labels[_one(dataset.label(failure.index))])
+        yield [csv_cell(failure.name), label, "", "", 0, "", "", "", csv_cell(failure.reason)]
 
 
 def _multi_label_rows(evaluation: Evaluation, dataset: Dataset) -> Iterator[Row]:
@@ -351,13 +353,14 @@ def _multi_label_rows(evaluation: Evaluation, dataset: Dataset) -> Iterator[Row]
     for row, index in enumerate(found.indices_N.tolist()):
         best = int(top_classes(found.logits_NC[row : row + 1], 1)[0, 0])
         labels = _joined_labels(dataset.label(index), targets)
-        yield [name_in(dataset, index), labels, targets.names[best], f"{found.logits_NC[row, best]:.6f}", ""]
+        name, predicted = csv_cell(name_in(dataset, index)), csv_cell(targets.names[best])
+        yield [name, labels, predicted, f"{found.logits_NC[row, best]:.6f}", ""]
     for failure in found.failures:
-        yield [failure.name, _joined_labels(dataset.label(failure.index), targets), "", "", failure.reason]
+        yield [csv_cell(failure.name), _joined_labels(dataset.label(failure.index), targets), "", "", csv_cell(failure.reason)]
 
 
 def _joined_labels(label: Label, targets: Targets) -> str:
-    return "|".join(targets.labels[code] for code in _several(label))
+    return csv_cell("|".join(targets.labels[code] for code in _several(label)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from vitlab.evaluation.evaluation import Evaluation, Robustness, evaluate, name_
 from vitlab.evaluation.frozen import FrozenConfig, FrozenEvaluation, evaluate_frozen, open_train_test
 from vitlab.evaluation.label_mapping import Targets, match_by_file, match_by_name, read_real
 from vitlab.evaluation.vtab import Vtab, vtab, with_vtab_preprocess
+from vitlab.io.lock import only_writer
 from vitlab.io.progress import ProgressCallback
 
 
@@ -151,7 +153,8 @@ def summarise(checkpoint: Checkpoint, asked: Asked, *, name: str, progress: Prog
     assert asked.data is not None, "checked before"
     if asked.learns:
         return _features(checkpoint, asked, asked.data, name=name, progress=progress)
-    return _head(checkpoint, asked, asked.data, name=name, progress=progress)
+    with nullcontext() if asked.per_image is None else only_writer(asked.per_image):
+        return _head(checkpoint, asked, asked.data, name=name, progress=progress)
 
 
 def _head(checkpoint: Checkpoint, asked: Asked, data: str, *, name: str, progress: ProgressCallback) -> EvaluationSummary:

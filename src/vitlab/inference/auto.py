@@ -32,6 +32,7 @@ from vitlab.errors import ConfigError, ExportError, VitlabError, choice
 from vitlab.inference.backends import (
     Backend,
     CompiledBackend,
+    GraphFiles,
     OnnxRuntimeBackend,
     OpenVINOBackend,
     Outputs,
@@ -95,9 +96,9 @@ def create_backend(
         case "compile":
             return CompiledBackend(checkpoint, merge=merge), notes
         case "onnxruntime":
-            return OnnxRuntimeBackend(checkpoint, digest(), merge=merge), notes
+            return OnnxRuntimeBackend(checkpoint, GraphFiles(checkpoint, digest(), "onnx", merge=merge, notify=notify)), notes
         case "openvino":
-            return OpenVINOBackend(checkpoint, digest(), merge=merge), notes
+            return OpenVINOBackend(checkpoint, GraphFiles(checkpoint, digest(), "openvino", merge=merge, notify=notify)), notes
     first, why = torch_backend(checkpoint, device=device, merge=merge)
     if why is not None and device.type == "cpu":
         notes = (f"the model runs without folded weights: {why}", *notes)
@@ -132,29 +133,39 @@ class AutoBackend:
         if not self._settled and self._seconds > LOOK_UP_AFTER:
             self._reconsider()
         began = time.perf_counter()
-        out = (self._one if len(images_BHWC) == 1 else self._many).run(images_BHWC, features=features)
+        backend = self._one if len(images_BHWC) == 1 else self._many
+        try:
+            out = backend.run(images_BHWC, features=features)
+        except ExportError as error:
+            if backend is self._first:
+                raise
+            self._notify(f"the backend is torch from now on: {backend.name} does not run any more ({error})")
+            self._one = self._many = self._first
+            out = self._first.run(images_BHWC, features=features)
         self._seconds += time.perf_counter() - began
         return out
 
     def measure_now(self) -> Choice:
         """Measure all candidates, keep the result, and use it from now on."""
-        factories = candidates(self._checkpoint, self._first, self._digest(), merge=self._merge)
+        factories = self._candidates()
         chosen, made = measure(factories, self._checkpoint)
         _save(_file(self._digest()), chosen)
-        self._use(chosen, made)
+        self._use(chosen, factories, made)
         return chosen
+
+    def _candidates(self) -> dict[str, Factory]:
+        return candidates(self._checkpoint, self._first, self._digest(), merge=self._merge, notify=self._notify)
 
     def _reconsider(self) -> None:
         if not self._looked_up:
             self._looked_up = True
             if (known := saved_choice(_file(self._digest()))) is not None:
-                self._use(known, {})
+                self._use(known, self._candidates(), {})
         elif self._seconds > MEASURE_AFTER and not self._settled:
             self._notify("measuring once which backend is fastest for this model")
             self.measure_now()
 
-    def _use(self, chosen: Choice, made: dict[str, Backend]) -> None:
-        factories = candidates(self._checkpoint, self._first, self._digest(), merge=self._merge)
+    def _use(self, chosen: Choice, factories: dict[str, Factory], made: dict[str, Backend]) -> None:
         self._settled = True
         try:
             if chosen.many not in made:
@@ -170,15 +181,17 @@ class AutoBackend:
         self._notify(chosen.summary())
 
 
-def candidates(checkpoint: Checkpoint, first: Backend, digest: str, *, merge: int = 0) -> dict[str, Factory]:
+def candidates(checkpoint: Checkpoint, first: Backend, digest: str, *, notify: Notify, merge: int = 0) -> dict[str, Factory]:
     """What can be measured, by name. torch.compile is left out: it takes minutes to build, and was never the fastest."""
     found: dict[str, Factory] = {"torch": lambda: first}
     if installed("onnxruntime") and installed("onnx") and installed("onnxscript"):
-        found["onnxruntime/4"] = partial(OnnxRuntimeBackend, checkpoint, digest, images=4, merge=merge)
+        graph = GraphFiles(checkpoint, digest, "onnx", merge=merge, notify=notify)
+        found["onnxruntime/4"] = partial(OnnxRuntimeBackend, checkpoint, graph, images=4)
     if installed("openvino"):
+        graph = GraphFiles(checkpoint, digest, "openvino", merge=merge, notify=notify)
         for images in (2, 4, 8):
-            found[f"openvino/{images}"] = partial(OpenVINOBackend, checkpoint, digest, images=images, merge=merge)
-        found[f"openvino/4{_UNPINNED}"] = partial(OpenVINOBackend, checkpoint, digest, images=4, merge=merge, pinned=False)
+            found[f"openvino/{images}"] = partial(OpenVINOBackend, checkpoint, graph, images=images)
+        found[f"openvino/4{_UNPINNED}"] = partial(OpenVINOBackend, checkpoint, graph, images=4, pinned=False)
     return found
 
 

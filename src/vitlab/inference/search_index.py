@@ -24,6 +24,7 @@ from vitlab.errors import DataError
 from vitlab.inference.engine import Engine
 from vitlab.inference.results import Unreadable, load_pyarrow
 from vitlab.io.atomic import replacing
+from vitlab.io.lock import only_writer
 from vitlab.io.names import printable
 from vitlab.io.npz import open_npz
 from vitlab.io.progress import ProgressCallback, silent
@@ -48,7 +49,7 @@ def new_index(path: Path, *, classes: tuple[str, ...], multi_label: bool, digest
         raise DataError(f"{printable(str(path))} ends in neither .npz nor .parquet", hint="the extension chooses the format")
     if path.suffix == ".parquet":
         load_pyarrow()
-    with replacing(path, needed=0) as file:
+    with only_writer(path), replacing(path, needed=0) as file:
         if path.suffix == ".npz":
             rows = _NpzRows()
             yield rows

@@ -29,6 +29,7 @@ from vitlab.inference.results import (
     parquet_file,
     resumed_file,
 )
+from vitlab.io.lock import only_writer
 from vitlab.io.progress import ProgressCallback
 from vitlab.io.text import printable
 
@@ -201,17 +202,18 @@ def _sink(
         yield _lines(chosen, out, top, mark), nothing_finished()
         return
     path = Path(out)
-    if chosen == "parquet":
-        if path.exists() and not overwrite:
-            raise DataError(f"{path} exists already", hint="--overwrite replaces it")
-        with parquet_file(path, top=top, mark=mark) as sink:
-            yield sink, nothing_finished()
-    elif resume:
-        with resumed_file(path, top=top, mark=mark) as (file, done):
-            yield JsonLines(file, top=top, mark=mark), done
-    else:
-        with new_file(path, overwrite=overwrite) as file:
-            yield _lines(chosen, file, top, mark), nothing_finished()
+    with only_writer(path):
+        if chosen == "parquet":
+            if path.exists() and not overwrite:
+                raise DataError(f"{path} exists already", hint="--overwrite replaces it")
+            with parquet_file(path, top=top, mark=mark) as sink:
+                yield sink, nothing_finished()
+        elif resume:
+            with resumed_file(path, top=top, mark=mark) as (file, done):
+                yield JsonLines(file, top=top, mark=mark), done
+        else:
+            with new_file(path, overwrite=overwrite) as file:
+                yield _lines(chosen, file, top, mark), nothing_finished()
 
 
 def _lines(format: ResultFormat, file: TextIO, top: int, mark: str) -> Sink:  # noqa: A002

@@ -15,6 +15,7 @@ import numpy as np
 from vitlab.errors import ConfigError, at_least, choice
 from vitlab.interpretation.config import Form, Theme
 from vitlab.interpretation.paint import GAP, Colour, Pixels, Values, filter_tiles, position_tiles, ramp, shown_places
+from vitlab.io.optional import optional_import
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,11 +41,9 @@ class Style:
 
 def new_paper(width: float, height: float, style: Style) -> Figure:
     """An empty figure, in inches."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("figures need matplotlib", hint="pip install 'vitlab[figures]'") from error
-    return Figure(figsize=(width, height), dpi=style.dpi, facecolor=PAPER[style.theme], layout="constrained")
+    drawing = optional_import("matplotlib.figure", purpose="figures")
+    made: Figure = drawing.Figure(figsize=(width, height), dpi=style.dpi, facecolor=PAPER[style.theme], layout="constrained")
+    return made
 
 
 def tint(axes: Any, style: Style) -> None:

@@ -10,10 +10,13 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
-from vitlab.errors import VitlabError
+from vitlab.errors import DataError, VitlabError
+from vitlab.io.text import printable
 
 if sys.platform != "win32":
     import fcntl
@@ -40,20 +43,56 @@ def try_lock(descriptor: int, *, unsupported: bool = True) -> bool:
 
 
 @contextmanager
-def locked(path: Path, *, refuse: Callable[[str], VitlabError] | None = None) -> Iterator[None]:
-    """Hold the lock file `path` during the block; the file is created if needed and stays.
+def locked(path: Path, *, refuse: Callable[[str], VitlabError] | None = None, keep: bool = True) -> Iterator[None]:
+    """Hold the lock file `path` during the block; the file is created if needed, and stays unless `keep` is False.
 
     If another process holds the lock, this waits for it, or, with `refuse`, raises the error that `refuse` makes from a
     description of the holder ("process 123 on host").
     """
-    with path.open("a+") as file:
-        if refuse is not None and not try_lock(file.fileno()):
-            file.seek(0)
-            raise refuse(file.read().strip() or "another process")
-        if refuse is None and sys.platform != "win32":
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+    with _acquired(path, refuse) as file:
         file.seek(0)
         file.truncate()
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
+        try:
+            yield
+        finally:
+            if not keep:
+                with suppress(OSError):  # the folder may be gone, or read-only by now
+                    path.unlink()
+
+
+def _acquired(path: Path, refuse: Callable[[str], VitlabError] | None) -> TextIO:
+    """The lock file, open and locked. A former holder may have removed it while it was opened here: then it is made again."""
+    while True:
+        with ExitStack() as stack:
+            file = stack.enter_context(path.open("a+"))
+            if refuse is not None and not try_lock(file.fileno()):
+                file.seek(0)
+                raise refuse(file.read().strip() or "another process")
+            if refuse is None and sys.platform != "win32":
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    stack.pop_all()
+                    return file
+
+
+@contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """Be the only process of vitlab that writes the file `path` during the block; DataError names the other one.
+
+    The lock is a hidden file beside it. Pipes and devices are not locked.
+    """
+    path = path.resolve()  # a file may have several names
+    with ExitStack() as stack:
+        if path.is_file() or not path.exists():
+            try:
+                stack.enter_context(locked(path.with_name(f".{path.name}.lock"), refuse=partial(_in_use, path), keep=False))
+            except OSError as error:
+                raise DataError(f"cannot write {printable(str(path))}: {error.strerror}") from error
         yield
+
+
+def _in_use(path: Path, holder: str) -> DataError:
+    return DataError(f"{printable(str(path))} is being written by {holder}", hint="wait for it, stop it, or choose another file")

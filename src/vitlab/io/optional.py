@@ -1,9 +1,15 @@
-"""Imports of packages that only some features need. Each belongs to an extra of vitlab."""
+"""Imports of packages that only some features need. Each belongs to an extra of vitlab.
+
+They are imported without their telemetry: nothing that vitlab starts uses the network unless the user asks for it.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 from vitlab.errors import ConfigError, VitlabError
 
@@ -29,6 +35,7 @@ def optional_import(module: str, *, purpose: str, error: type[VitlabError] = Con
     `purpose` begins the message: "Parquet files", "figures".
     """
     package = module.partition(".")[0]
+    disable_telemetry()
     try:
         return import_module(module)
     except ModuleNotFoundError as missing:
@@ -37,3 +44,13 @@ def optional_import(module: str, *, purpose: str, error: type[VitlabError] = Con
         raise error(
             f"{purpose} need {package}, which is not installed", hint=f"pip install 'vitlab[{EXTRAS[package]}]'"
         ) from missing
+
+
+def disable_telemetry() -> None:
+    """Keep libraries that are imported from now on from reporting their use and from writing an identifier of this machine.
+
+    ONNX Runtime reads the variable when it is imported, also in child processes; a user may set it. OpenVINO and NNCF report
+    through a package of their own, and work without it.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    sys.modules.setdefault("openvino_telemetry", cast(ModuleType, None))  # None: an import of it fails
