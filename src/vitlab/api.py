@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vitlab.inference.images import ImagesLike
     from vitlab.inference.writing import ResultFormat
     from vitlab.interpretation.config import FigureName, Form, Occluder, Overlay, Theme
-    from vitlab.interpretation.inspection import Figures
+    from vitlab.interpretation.figures import Figures
     from vitlab.io.display import Facts, Table
     from vitlab.io.progress import ProgressCallback
     from vitlab.models.catalog import ModelList
@@ -192,7 +192,7 @@ def _described_name(
     from vitlab.config.model import variant
     from vitlab.config.serialize import to_json
     from vitlab.io.display import Facts
-    from vitlab.models.facts import model_facts
+    from vitlab.models.catalog import model_facts
 
     try:
         config = variant(name, image_size=image_size, num_classes=num_classes, channels=channels, profile=profile)
@@ -208,7 +208,7 @@ def _described_file(path: str, *, heads: int | None, grid: Size | None, profile:
     from vitlab.checkpoints import describe as describe_file
     from vitlab.config.serialize import to_json
     from vitlab.io.display import Facts
-    from vitlab.models.facts import model_facts
+    from vitlab.models.catalog import model_facts
 
     found = describe_file(path, heads=heads, grid=grid, profile=profile)
     _note_all(found.notes)
@@ -704,7 +704,7 @@ def inspect(
         overwrite: replace figures that exist
     """
     from vitlab.interpretation.config import OF_THE_WEIGHTS, InspectConfig
-    from vitlab.interpretation.inspection import NAMES, figure_names, inspect_checkpoint, refuse_present
+    from vitlab.interpretation.figures import NAMES, figure_names, inspect_checkpoint, refuse_present
 
     names = figure_names(figure)
     given = not (isinstance(images, tuple | list) and not images)

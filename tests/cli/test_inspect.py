@@ -15,8 +15,7 @@ from vitlab.cli.main import main
 from vitlab.config import ModelConfig, Preprocess, ResNetConfig, variant
 from vitlab.config.vit import ViTConfig
 from vitlab.interpretation.attention import attention_distance
-from vitlab.interpretation.images import see, spread
-from vitlab.interpretation.inspection import NAMES
+from vitlab.interpretation.figures import NAMES, model_images, spread
 from vitlab.models import build
 
 
@@ -80,7 +79,7 @@ def test_the_numbers_are_the_library_s(place: Path, tmp_path: Path, capsys: pyte
 
     _, out, _ = told(capsys, place / "vit.safetensors", place / "images", "--figure", "distance", "--out", tmp_path, "--json")
     checkpoint = load(place / "vit.safetensors")
-    seen = see(checkpoint, [str(path) for path in sorted((place / "images").iterdir())])
+    seen = model_images(checkpoint, [str(path) for path in sorted((place / "images").iterdir())])
     expected = attention_distance(checkpoint.model, seen.images_BCHW)
     (row,) = json.loads(out)
     np.testing.assert_allclose(row["of_layers_and_heads"], expected, rtol=1e-6)

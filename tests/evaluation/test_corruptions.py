@@ -14,8 +14,20 @@ from vitlab.data.dataset import RawSample
 from vitlab.data.loader import Loader
 from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import ConfigError
-from vitlab.evaluation.corruption_kinds import convolved, gaussian, mirrored, moved, plasma, sampled, zoomed
-from vitlab.evaluation.corruptions import CORRUPTIONS, SEVERITIES, CorruptedTransform, chosen_corruptions, corrupt
+from vitlab.evaluation.corruptions import (
+    CORRUPTIONS,
+    SEVERITIES,
+    CorruptedTransform,
+    chosen_corruptions,
+    convolved,
+    corrupt,
+    gaussian,
+    mirrored,
+    moved,
+    plasma,
+    sampled,
+    zoomed,
+)
 
 Pixels = NDArray[np.uint8]
 PICTURE = scene(96, 96, seed=3)

@@ -10,7 +10,7 @@ from tests.conftest import real_data
 from vitlab.checkpoints import Checkpoint, load
 from vitlab.inference.images import find_images
 from vitlab.interpretation.attention import attention_distance, relevance, rollout
-from vitlab.interpretation.images import Seen, see, spread
+from vitlab.interpretation.figures import ModelImages, model_images, spread
 from vitlab.interpretation.occlusion import occlusion
 from vitlab.interpretation.weights import first_filters, position_similarity, principal_filters
 
@@ -23,8 +23,8 @@ def deit() -> Checkpoint:
 
 
 @pytest.fixture(scope="module")
-def seen(deit: Checkpoint) -> Seen:
-    return see(deit, spread(list(find_images([str(real_data() / "imagenet_val_1000.zip")])), 8))
+def seen(deit: Checkpoint) -> ModelImages:
+    return model_images(deit, spread(list(find_images([str(real_data() / "imagenet_val_1000.zip")])), 8))
 
 
 def test_a_few_components_hold_most_of_the_filters(deit: Checkpoint) -> None:
@@ -46,13 +46,13 @@ def test_positions_know_rows_and_columns(deit: Checkpoint) -> None:
     assert flat[near].mean() > flat[same_line].mean()
 
 
-def test_heads_look_further_with_depth(deit: Checkpoint, seen: Seen) -> None:
+def test_heads_look_further_with_depth(deit: Checkpoint, seen: ModelImages) -> None:
     distance_LH = attention_distance(deit.model, seen.images_BCHW)
     assert np.corrcoef(np.arange(12), distance_LH.mean(1))[0, 1] > 0.7
     assert distance_LH[:4].min() < 40 < 80 < distance_LH[-1].min()  # some early heads are local, all late ones are not
 
 
-def test_hiding_what_a_map_points_at_costs_more_than_hiding_the_rest(deit: Checkpoint, seen: Seen) -> None:
+def test_hiding_what_a_map_points_at_costs_more_than_hiding_the_rest(deit: Checkpoint, seen: ModelImages) -> None:
     lost = {}
     with torch.inference_mode():
         logits_BC = deit.model(seen.images_BCHW)
@@ -71,7 +71,7 @@ def test_hiding_what_a_map_points_at_costs_more_than_hiding_the_rest(deit: Check
 
 
 @pytest.mark.slow
-def test_removing_and_covering_a_patch_tell_alike_stories(deit: Checkpoint, seen: Seen) -> None:
+def test_removing_and_covering_a_patch_tell_alike_stories(deit: Checkpoint, seen: ModelImages) -> None:
     covered = occlusion(deit.model, seen.images_BCHW[1:2])
     removed = occlusion(deit.model, seen.images_BCHW[1:2], how="remove")
     assert np.corrcoef(covered.ravel(), removed.ravel())[0, 1] > 0.2

@@ -13,8 +13,8 @@ import pytest
 from tests import processes
 from tests.training.small import run_to, small_run
 from vitlab.errors import TrainingError
-from vitlab.models import bfloat16
-from vitlab.models.bfloat16 import bfloat16_trouble
+from vitlab.models import device
+from vitlab.models.device import bfloat16_trouble
 
 
 @pytest.fixture(autouse=True)
@@ -35,20 +35,20 @@ def _forgotten() -> Iterator[None]:
     ],
 )
 def test_a_trial_that_ends_badly_is_told_by_its_end(trial: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bfloat16, "_TRIAL", trial)
+    monkeypatch.setattr(device, "_TRIAL", trial)
     assert bfloat16_trouble() == f"a trial of it {said}"
 
 
 def test_a_trial_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bfloat16, "_TRIAL", "import time; time.sleep(60)")
-    monkeypatch.setattr(bfloat16, "_TIMEOUT", 0.2)
+    monkeypatch.setattr(device, "_TRIAL", "import time; time.sleep(60)")
+    monkeypatch.setattr(device, "_TIMEOUT", 0.2)
     assert "did not end" in (bfloat16_trouble() or "")
 
 
 def test_it_is_tried_once_in_the_life_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bfloat16, "_TRIAL", "pass")
+    monkeypatch.setattr(device, "_TRIAL", "pass")
     assert bfloat16_trouble() is None
-    monkeypatch.setattr(bfloat16, "_TRIAL", "raise SystemError")
+    monkeypatch.setattr(device, "_TRIAL", "raise SystemError")
     assert bfloat16_trouble() is None
 
 
@@ -60,7 +60,7 @@ def test_the_trial_finds_what_the_products_of_a_model_find() -> None:
 
 
 def test_a_run_in_bfloat16_is_refused_before_it_dies_and_told_what_helps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bfloat16, "_TRIAL", "import os; os.kill(os.getpid(), 4)")
+    monkeypatch.setattr(device, "_TRIAL", "import os; os.kill(os.getpid(), 4)")
     run = small_run(steps=5)
     half = replace(run, train=replace(run.train, precision="bfloat16"))
     with pytest.raises(TrainingError, match="SIGILL") as told:

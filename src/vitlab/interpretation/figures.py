@@ -1,21 +1,29 @@
-"""The figures of `vitlab inspect`, by name: what each computes, and how it is drawn.
+"""The figures of `vitlab.inspect`: what each computes and how it is drawn; several figures of one model, shown and saved.
 
 Axes: L layers, B batch, H heads (of images: height), W width, C channels or classes, G x J patches down and across.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import Any, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from vitlab.checkpoints import Checkpoint
+from vitlab.config.data import DecodeLimits
 from vitlab.config.serialize import Json
-from vitlab.errors import ConfigError, did_you_mean
+from vitlab.data.transforms import EvaluationTransform, normalise
+from vitlab.errors import ConfigError, DataError, UsageError, did_you_mean
 from vitlab.inference.backends import evaluating
+from vitlab.inference.images import ImageLike, ImageReader, ImagesLike, image_name
+from vitlab.inference.writing import all_images
 from vitlab.interpretation.attention import (
     Floats,
     Query,
@@ -32,12 +40,16 @@ from vitlab.interpretation.attention import (
 from vitlab.interpretation.config import OF_THE_WEIGHTS, FigureName, InspectConfig
 from vitlab.interpretation.drawing import Style, draw_distance, draw_filters, draw_positions, draw_sheet
 from vitlab.interpretation.features import token_pca
-from vitlab.interpretation.images import Seen
 from vitlab.interpretation.occlusion import WINDOW, occlusion
 from vitlab.interpretation.paint import Pixels, as_rgb, feature_maps, overlay
 from vitlab.interpretation.weights import first_filters, meets_pixels_by, position_similarity, principal_filters
+from vitlab.io.atomic import cannot_write, write_bytes
+from vitlab.io.display import Block, Displayed
+from vitlab.io.progress import ProgressCallback
 from vitlab.models.vit import ViT
 
+NAMES: tuple[FigureName, ...] = get_args(FigureName)
+_FEW, _MANY = 12, 128  # images of a sheet; images of the mean distance, as many as in the paper's (app. D.7)
 _PAIRS = 3  # images in a row of a sheet, each with its map beside it
 
 
@@ -51,27 +63,186 @@ class Drawn:
     facts: dict[str, Json] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures(Displayed):
+    """Figures of one model: `save` writes them, `[0].array` has the values of the first. `notes` name unsupported ones."""
+
+    figures: tuple[Drawn, ...]
+    form: str = "png"
+    notes: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.figures)
+
+    def __getitem__(self, place: int) -> Drawn:
+        return self.figures[place]
+
+    def __iter__(self) -> Iterator[Drawn]:
+        return iter(self.figures)
+
+    @property
+    def array(self) -> Any:
+        """The values that the first figure shows."""
+        return self.figures[0].array
+
+    def save(self, path: str | Path, *, arrays: bool = False) -> Figures:
+        """Write one figure to a file, or any number into a folder, as NAME.png; with `arrays` also their values as .npy."""
+        place = Path(path)
+        one = len(self.figures) == 1 and place.suffix != "" and not place.is_dir()
+        folder = place.parent if one else place
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as fault:
+            raise cannot_write(folder, fault, error=DataError) from fault
+        if one and place.suffix.lower() != f".{self.form}":
+            raise ConfigError(f"{place.name} is not the name of a .{self.form} file", hint="inspect(..., format='svg') draws SVG")
+        files = []
+        for figure in self.figures:
+            file = place if one else folder / f"{figure.name}.{self.form}"
+            write_bytes(file, figure.file)
+            files.append(file)
+            if arrays:
+                array = io.BytesIO()
+                np.save(array, figure.array, allow_pickle=False)
+                write_bytes(file.with_suffix(".npy"), array.getvalue())
+        return Figures(figures=self.figures, form=self.form, notes=self.notes, files=tuple(files))
+
+    def tables(self) -> Iterable[Block]:
+        """A row for each figure."""
+        columns = ("figure", "shape", "least", "most", "file")
+        return [[{column: row.get(column) for column in columns} for row in self.to_json()]]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The name, shape, range and file of each figure."""
+        rows = []
+        for place, figure in enumerate(self.figures):
+            row: dict[str, Any] = {"figure": figure.name}
+            if self.files:
+                row["file"] = str(self.files[place])
+                array = self.files[place].with_suffix(".npy")
+                row |= {"array": str(array)} if array.exists() else {}
+            row |= {"shape": list(figure.array.shape), "least": float(figure.array.min()), "most": float(figure.array.max())}
+            rows.append(row | {"mean": float(figure.array.mean()), **figure.facts})
+        return rows
+
+    def _repr_html_(self) -> str:
+        from base64 import b64encode
+
+        kind = "svg+xml" if self.form == "svg" else self.form
+        return "".join(f'<img src="data:image/{kind};base64,{b64encode(figure.file).decode()}">' for figure in self.figures)
+
+
+def figure_names(figure: str | Sequence[str]) -> tuple[FigureName, ...]:
+    """The figures that `rollout`, `rollout,class`, `all` or a list of names means."""
+    words = figure.split(",") if isinstance(figure, str) else list(figure)
+    if words == ["all"]:
+        return NAMES
+    known: dict[str, FigureName] = {name: name for name in NAMES}
+    for word in words:
+        if word not in known:
+            near = did_you_mean(word, NAMES)
+            raise UsageError(f"`figure`: {word!r} is not one of {', '.join(NAMES)}, all", hint=near)
+    return tuple(dict.fromkeys(known[word] for word in words))
+
+
+def refuse_present(folder: Path, names: Iterable[str], form: str) -> None:
+    """Refuse to replace figures, before anything is computed."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"`out`: {folder} is a file", hint="give a folder")
+    for name in names:
+        if (file := folder / f"{name}.{form}").exists():
+            raise DataError(f"{file} exists already", hint="--overwrite replaces it")
+
+
+def inspect_checkpoint(
+    checkpoint: Checkpoint,
+    images: ImagesLike,
+    names: tuple[FigureName, ...],
+    config: InspectConfig,
+    *,
+    count: int | None,
+    progress: ProgressCallback,
+) -> Figures:
+    """Draw the figures. With `all`, figures that the model does not support are left out, with a note."""
+    given = [] if isinstance(images, tuple | list) and not images else list(all_images(images)[0])
+    wanted = [name for name in names if given or name in OF_THE_WEIGHTS]
+    few, many = _seen(checkpoint, given, wanted, count)
+    figures, notes = list[Drawn](), list[str]()
+    for place, name in enumerate(wanted):
+        progress(f"drawing {name}", place, len(wanted))
+        try:
+            figures.append(draw(name, Subject(checkpoint=checkpoint, config=config, seen=many if name == "distance" else few)))
+        except ConfigError as refusal:
+            if names != NAMES:
+                raise
+            notes.append(f"no {name}: {refusal.message}")
+    return Figures(figures=tuple(figures), form=config.form, notes=tuple(notes))
+
+
+def _seen(
+    checkpoint: Checkpoint, images: list[Any], wanted: Sequence[str], count: int | None
+) -> tuple[ModelImages | None, ModelImages | None]:
+    """The images of sheets, and the images of the mean distance, which needs more."""
+    if not images:
+        return None, None
+    sheets = any(name not in OF_THE_WEIGHTS and name != "distance" for name in wanted)
+    few = model_images(checkpoint, spread(images, count or _FEW)) if sheets else None
+    many = model_images(checkpoint, spread(images, count or _MANY)) if "distance" in wanted else None
+    return few, many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ModelImages:
+    """Images by name: their pixels after resizing and cropping, and the normalised input of the model."""
+
+    names: tuple[str, ...]
+    pixels_BHWC: NDArray[np.uint8]
+    images_BCHW: Tensor
+
+
+def model_images(checkpoint: Checkpoint, images: Iterable[ImageLike]) -> ModelImages:
+    """Images that `Predictor` accepts, preprocessed for the checkpoint's model; DataError names one that cannot be read."""
+    reader = ImageReader(EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits()))
+    names, views = [], []
+    for place, image in enumerate(images):
+        names.append(image_name(image, place))
+        views.append(reader(image, names[-1]))
+    if not views:
+        raise DataError("no image given")
+    pixels_BHWC = np.stack(views)
+    images_BCHW = normalise(torch.from_numpy(pixels_BHWC), checkpoint.preprocess)
+    return ModelImages(names=tuple(names), pixels_BHWC=pixels_BHWC, images_BCHW=images_BCHW)
+
+
+def spread(found: list[str], count: int) -> list[str]:
+    """At most `count` of the paths, evenly spread: the first images of a folder may all be of one class."""
+    if len(found) <= count:
+        return found
+    return [found[place * len(found) // count] for place in range(count)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Subject:
-    """What a figure is drawn of: a checkpoint, images where the figure needs some, and its choices."""
+    """What a figure shows: a checkpoint, images if the figure needs some, and the settings."""
 
     checkpoint: Checkpoint
     config: InspectConfig
-    seen: Seen | None = None
+    seen: ModelImages | None = None
 
     @property
     def style(self) -> Style:
         return Style(theme=self.config.theme, form=self.config.form)
 
     @property
-    def images(self) -> Seen:
+    def images(self) -> ModelImages:
         if self.seen is None:
             raise ConfigError("this figure needs images", hint="give an image, a folder or a pattern")
         return self.seen
 
 
 def draw(name: FigureName, subject: Subject) -> Drawn:
-    """One figure; ConfigError with the reason where the model cannot show it."""
+    """One figure; ConfigError with the reason if the model does not support it."""
     if subject.seen is None and name not in OF_THE_WEIGHTS:
         raise ConfigError(f"the figure {name} needs images", hint="give an image, a folder or a pattern")
     return FIGURES[name](subject)
@@ -80,7 +251,7 @@ def draw(name: FigureName, subject: Subject) -> Drawn:
 def _filters(subject: Subject) -> Drawn:
     model = subject.checkpoint.model
     met_by = meets_pixels_by(model)
-    principal = met_by == "patch embedding"  # filters of a convolution are few, and looked at as they are
+    principal = met_by == "patch embedding"  # a convolution has few filters, which are drawn as they are
     array = principal_filters(model) if principal else first_filters(model)[:56]
     title = f"principal components of the {met_by}" if principal else f"filters of the {met_by}"
     if array.shape[3] > 3:
@@ -127,7 +298,7 @@ def _attention(subject: Subject) -> Drawn:
     captions = [[_short(name), *words] for name in seen.names]
     asks = f"the {query} token" if isinstance(query, str) else f"patch ({query[0]}, {query[1]})"
     number = layer % len(vit.encoder.blocks)
-    file = draw_sheet(rows, subject.style, title=f"layer {number}: what {asks} looks at", captions=captions)
+    file = draw_sheet(rows, subject.style, title=f"layer {number}: what {asks} attends to", captions=captions)
     facts: dict[str, Json] = {"layer": number, "query": query if isinstance(query, str) else list(query)}
     return Drawn(name="attention", file=file, array=array_BHGJ, facts=facts)
 
@@ -147,7 +318,7 @@ def _class(subject: Subject) -> Drawn:
     ]
     captions = [[_short(name), *words] for name in seen.names]
     who = "class token" if needs_attention(model, "class-token attention").config.class_token else "query of the attention pool"
-    file = draw_sheet(rows, subject.style, title=f"what the {who} looks at", captions=captions, inches=1.3)
+    file = draw_sheet(rows, subject.style, title=f"what the {who} attends to", captions=captions, inches=1.3)
     return Drawn(name="class", file=file, array=array_LBHGJ, facts={"of": who})
 
 
@@ -156,7 +327,7 @@ def _relevance(subject: Subject) -> Drawn:
     classes = _classes(subject)
     array = relevance(subject.checkpoint.model, subject.images.images_BCHW, classes)
     words = [_label(subject, label) for label in classes]
-    file = _pairs(subject, _overlaid(subject, array), title="what speaks for the class: gradient-weighted attention", beside=words)
+    file = _pairs(subject, _overlaid(subject, array), title="evidence for the class: gradient-weighted attention", beside=words)
     return Drawn(name="relevance", file=file, array=array, facts={"classes": list[Json](words)})
 
 
@@ -166,10 +337,10 @@ def _features(subject: Subject) -> Drawn:
     _, rows, columns, _ = found.scores_BGJM.shape
     size = (height, width) if step is None else (rows * step[0], columns * step[1])
     maps = [shown[:height, :width] for shown in feature_maps(found.scores_BGJM, size)]
-    shares = [round(float(share), 6) for share in found.explained_M]
-    told = ", ".join(f"{share:.0%}" for share in shares)
-    file = _pairs(subject, maps, title=f"principal components of the patches' features ({told})")
-    return Drawn(name="features", file=file, array=found.scores_BGJM, facts={"explained": list[Json](shares)})
+    explained = [round(float(fraction), 6) for fraction in found.explained_M]
+    percent = ", ".join(f"{fraction:.0%}" for fraction in explained)
+    file = _pairs(subject, maps, title=f"principal components of the patches' features ({percent})")
+    return Drawn(name="features", file=file, array=found.scores_BGJM, facts={"explained": list[Json](explained)})
 
 
 def _occlusion(subject: Subject) -> Drawn:
@@ -202,7 +373,7 @@ def _overlaid(subject: Subject, maps_BGJ: Floats) -> list[Pixels]:
 
 
 def _step(subject: Subject) -> tuple[int, int] | None:
-    """Pixels from one place of a ViT's map to the next; None where a map is just as large as the image."""
+    """Pixels between two patches of a ViT's map; None if a map is as large as the image."""
     model = subject.checkpoint.model
     return model.config.step if isinstance(model, ViT) else None
 
@@ -220,7 +391,7 @@ def _pairs(subject: Subject, maps: Sequence[Pixels], *, title: str, beside: Sequ
 
 
 def _classes(subject: Subject) -> list[int]:
-    """The class asked for, or each image's likeliest."""
+    """The requested class, or the most probable class of each image."""
     model, target, labels = subject.checkpoint.model, subject.config.target, subject.checkpoint.labels
     needs_head(model, "this figure")
     count = subject.checkpoint.config.num_classes

@@ -1,16 +1,17 @@
-"""The catalog of models: every name with its cost and its public weights. No torch here."""
+"""The catalog of models: every name with its cost and its public weights, and the facts about one model. No torch here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any, overload
 
-from vitlab.config.model import NAMES, variant
+from vitlab.config.model import NAMES, ModelConfig, variant
 from vitlab.config.public_weights import PublicWeights, weights_for
-from vitlab.config.serialize import to_json
+from vitlab.config.serialize import Json, to_json
 from vitlab.config.timm_names import architectures, timm_name
+from vitlab.config.vit import ViTConfig
 from vitlab.io.display import Block, Displayed
 from vitlab.models.cost import cost
 
@@ -105,3 +106,32 @@ def _row(name: str, theirs: str | None) -> ModelRow:
         image_size=config.image_size,
         weights=weights_for(name),
     )
+
+
+def model_facts(config: ModelConfig) -> dict[str, Json]:
+    """Parameters, multiply-adds and float32 memory for one image, sizes, choices; then each setting that is not the default."""
+    spent = cost(config)
+    facts: dict[str, Json] = {
+        "family": "hybrid" if isinstance(config, ViTConfig) and config.stem is not None else config.family,
+        "parameters": spent.parameters,
+        "macs": spent.macs,
+        "activations": spent.activations,
+        "weight_bytes": spent.weight_bytes(),
+        "inference_bytes": spent.inference_bytes(),
+        **config.facts(),
+    }
+    return facts | _not_default(config, facts)
+
+
+def _not_default(config: ModelConfig, facts: dict[str, Json]) -> dict[str, Json]:
+    """The other settings whose value is not their default."""
+    rest = [field for field in fields(config) if field.name not in facts]
+    return {
+        field.name: to_json(value)
+        for field in rest
+        if (value := getattr(config, field.name)) != _default(field.default, field.default_factory)
+    }
+
+
+def _default(default: Any, factory: Any) -> Any:
+    return factory() if factory is not MISSING else default

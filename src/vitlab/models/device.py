@@ -1,12 +1,28 @@
-"""Which device a model runs on: `auto` takes the GPU if there is one."""
+"""Which device a model runs on (`auto` takes the GPU if there is one), and whether this CPU can compute in bfloat16."""
 
 from __future__ import annotations
+
+from functools import cache
 
 import torch
 
 from vitlab.errors import ConfigError
+from vitlab.io.trial import trouble_with
 
 _HINT = "use auto, cpu, cuda, cuda:1 or mps"
+_TIMEOUT = 120.0  # seconds; nearly all of it is the import of torch on a busy machine
+# A forward and a backward pass through the operations of a model: matrix product, attention, convolution.
+_TRIAL = """
+import torch
+torch.set_num_threads(1)
+x = torch.ones(2, 2, 32, 32, requires_grad=True)
+with torch.autocast("cpu", torch.bfloat16):
+    y = torch.nn.functional.linear(x, torch.ones(32, 32))
+    y = torch.nn.functional.scaled_dot_product_attention(y, y, y)
+    y = torch.nn.functional.conv2d(y, torch.ones(4, 2, 2, 2))
+y.float().sum().backward()
+assert bool(torch.isfinite(x.grad).all())
+"""
 
 
 def resolve_device(name: str | torch.device = "auto") -> torch.device:
@@ -28,3 +44,12 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("device='mps', but PyTorch finds no Apple GPU on this machine", hint=_HINT)
     return device
+
+
+@cache
+def bfloat16_trouble() -> str | None:
+    """Why the CPU cannot compute in bfloat16, or None if it can: some CPUs announce instructions that they cannot run.
+
+    Tries it once in a child process, which takes about as long as `import torch`.
+    """
+    return trouble_with(_TRIAL, patience=_TIMEOUT)
