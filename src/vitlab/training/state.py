@@ -27,7 +27,7 @@ from vitlab.data.sampler import Share
 from vitlab.data.transforms import evaluation_pipeline, training_pipeline
 from vitlab.errors import ConfigError, TrainingError
 from vitlab.io.trial import REMEDY
-from vitlab.models.bfloat16 import bfloat16_trouble
+from vitlab.models.device import bfloat16_trouble
 from vitlab.models.efficientnet import BatchNorm
 from vitlab.models.families import Model, build, build_on_meta
 from vitlab.models.masked import MaskedViT
