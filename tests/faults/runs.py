@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import json
 import os
@@ -206,6 +207,7 @@ def become_nobody(folder: Path) -> None:
     os.chdir(folder)
     if os.geteuid() != 0:
         return
+    codecs.lookup("utf-8-sig")  # what is imported later must be readable by everybody, and Python itself may not be
     for path in (Path(), *Path().rglob("*")):
         os.chown(path, _NOBODY, _NOBODY, follow_symlinks=False)
     os.setgroups([])

@@ -250,7 +250,7 @@ def read_progress(folder: Path) -> Progress:
     try:
         found = {entry.name: file_digest(entry) for entry in folder.iterdir() if entry.name != PROGRESS and not _is_hidden(entry)}
     except OSError as error:
-        raise CheckpointError(f"cannot read {error.filename or folder}: {error.strerror}") from error
+        raise CheckpointError(f"cannot read {folder}: {error.strerror}") from error
     odd = sorted({name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)})
     if odd:
         raise CheckpointError(f"{folder} is damaged: {', '.join(odd)} missing or changed")
@@ -289,9 +289,12 @@ def _digest_of(data: Mapping[str, object]) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a regular file; CheckpointError if it cannot be opened."""
+    """SHA-256 of a regular file; CheckpointError if it cannot be read."""
     with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
 
 
 class BackgroundWriter:

@@ -111,6 +111,8 @@ class RunDirectory:
             try:
                 self.checkpoints.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(self.root / "lock", refuse=self._in_use))
+                for folder in (self.root, self.checkpoints):
+                    _try_to_write(folder)
                 self._remove_leftovers()
                 self._restore_links()
             except OSError as error:
@@ -142,6 +144,8 @@ class RunDirectory:
             link = self.root / name
             if link.is_symlink():
                 continue
+            if link.is_dir() and not any(link.iterdir()):
+                link.rmdir()  # some archivers keep of a link to a folder its name alone
             copy = link.is_dir()
             step = _step_in(link) if copy else self._lost_step(name)
             if step not in steps:
@@ -268,6 +272,14 @@ class RunDirectory:
             if isinstance(event, dict):
                 found.append(current_event(event))
         return found
+
+
+def _try_to_write(folder: Path) -> None:
+    """OSError if no file can be made in a folder: better now than at the first checkpoint."""
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 def _remove(folder: Path) -> None:

@@ -103,6 +103,7 @@ class Trainer:
         self.began = time.monotonic()
         self.metrics: dict[str, float] = {}
         self.evaluated_at = -1
+        self.logged_evaluations = set[int]()
         self.dataset = dataset
         self.train_loader = training_loader(run, dataset, world)
         self.eval_loader = None if eval_dataset is None else evaluation_loader(run, eval_dataset, world)
@@ -130,6 +131,8 @@ class Trainer:
 
     def _append(self, event: Event) -> str | None:
         """Write an event to the run folder; what went wrong, or None."""
+        if isinstance(event, Evaluated) and event.step in self.logged_evaluations:
+            return None  # a run that was killed at its end evaluates again, with the same result
         try:
             self.directory.append_event(event_to_json(event))
         except OSError as error:
@@ -177,6 +180,7 @@ class Trainer:
     def _drop_events_after(self, step: int) -> list[str]:
         try:
             self.directory.drop_events_after(step)
+            self.logged_evaluations = {event["step"] for event in self.directory.events() if event["event"] == Evaluated.event}
         except CheckpointError as error:
             return [error.message]
         return []
