@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,3 +82,17 @@ def test_a_dataset_that_is_open_is_not_opened_again(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("vitlab.training.run_data.open_dataset", refuse)
     list(train(run, out=tmp_path / "given", dataset=dataset))
     assert same(last(tmp_path / "given"), last(tmp_path / "alone"))
+
+
+def test_a_run_killed_after_its_last_evaluation_logs_it_once(uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(uninterrupted, out, symlinks=True)
+    lines = (out / "events.jsonl").read_text().splitlines(keepends=True)
+    last_evaluation = max(number for number, line in enumerate(lines) if '"evaluated"' in line)
+    (out / "events.jsonl").write_text("".join(lines[: last_evaluation + 1]))
+    (out / "model.safetensors").unlink()
+    run_to(small_run(), out)
+    told, expected = (
+        [event for event in RunDirectory(place).events() if event["event"] == "evaluated"] for place in (out, uninterrupted)
+    )
+    assert told == expected

@@ -180,7 +180,7 @@ class Trainer:
     def _drop_events_after(self, step: int) -> list[str]:
         try:
             self.directory.drop_events_after(step)
-            self.logged_evaluations = {event["step"] for event in self.directory.events() if event["event"] == Evaluated.event}
+            self.logged_evaluations = {event["step"] for event in self.directory.events() if event.get("event") == Evaluated.event}
         except CheckpointError as error:
             return [error.message]
         return []
