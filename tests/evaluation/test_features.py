@@ -18,7 +18,7 @@ from vitlab.config.evaluation import EvaluateConfig
 from vitlab.data.dataset import Dataset, ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import EvaluationTransform, normalise
-from vitlab.errors import DataError
+from vitlab.errors import CheckpointError, DataError
 from vitlab.evaluation import features as module
 from vitlab.evaluation.features import FeatureStore, extract_features, joined, labels_of, model_key
 from vitlab.inference.backends import FoldedBackend, Outputs
@@ -101,7 +101,7 @@ def test_another_order_another_container_and_other_labels_find_the_same_images(
     assert np.array_equal(zipped.features_ND, np.roll(first.features_ND, 6, axis=0))
 
 
-def test_a_image_added_is_the_only_one_read(tmp_path: Path, read: list[int]) -> None:
+def test_an_image_added_is_the_only_one_read(tmp_path: Path, read: list[int]) -> None:
     store = FeatureStore(model_key(CHECKPOINT))
     extract_features(CHECKPOINT, open_dataset(as_folder(tmp_path / "pets", a_pile()), split="all"), store=store)
     as_folder(tmp_path / "pets", {"dog/new.jpg": jpeg(scene(seed=99))})
@@ -244,5 +244,7 @@ def test_features_that_are_not_finite_are_refused(dataset: Dataset) -> None:
     broken = small_checkpoint()
     with torch.no_grad():
         next(broken.model.parameters()).fill_(float("nan"))
-    with pytest.raises(DataError, match="nan or infinity"):
+    with pytest.raises(CheckpointError, match="NaN or Inf"):
         extract_features(broken, dataset)
+    with pytest.raises(DataError, match="nan or infinity"):  # a cache of features never holds them
+        extract_features(replace(broken, allow_nonfinite=True), dataset)
