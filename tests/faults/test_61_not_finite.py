@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from vitlab.cli.main import main
 from vitlab.config import Preprocess
 from vitlab.errors import CheckpointError, ConfigError
 from vitlab.io.display import json_text
+from vitlab.training.run_folder import RunDirectory
 
 KINDS = ("cat", "dog", "owl")
 
@@ -127,7 +129,7 @@ def test_an_output_that_is_not_finite_is_an_error(overflowing: Path, pets: Path,
     assert "output for sample 0 holds NaN or Inf" in err
 
 
-def test_a_broken_model_can_be_looked_at_in_valid_json(
+def test_a_broken_model_can_be_inspected_in_valid_json(
     broken: Path, overflowing: Path, pets: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for model in (broken, overflowing):
@@ -150,6 +152,16 @@ def test_metrics_of_a_diverged_run_are_described_in_valid_json(tmp_path: Path, c
     assert main(["describe", str(tmp_path / "model.safetensors"), "--json"]) == 0
     assert _json(capsys.readouterr().out)["metadata"]["metrics"] == {"loss": None, "top1": 0.5}
     assert _json(json_text({"a": [float("inf"), (1.5, float("nan"))]})) == {"a": [None, [1.5, None]]}
+
+
+def test_events_of_a_run_are_valid_json(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.append_event({"event": "evaluated", "step": 1, "metrics": {"loss": float("inf"), "top1": 0.5}})
+    assert _json(run.events_path.read_text())["metrics"] == {"loss": None, "top1": 0.5}
+    (event,) = run.events()
+    assert math.isnan(event["metrics"]["loss"])
+    run.drop_events_after(1)
+    assert _json(run.events_path.read_text())["metrics"] == {"loss": None, "top1": 0.5}
 
 
 def test_preprocessing_that_is_not_finite_is_refused(tmp_path: Path) -> None:

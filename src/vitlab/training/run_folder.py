@@ -15,6 +15,7 @@ hold folders or nothing instead of links; the next start makes them links again.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -30,6 +31,7 @@ from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_text, to_text
 from vitlab.errors import ConfigError, DataError, TrainingError
 from vitlab.io.atomic import REPLACED, UNFINISHED, cannot_write, clear_unfinished, replacing, sync_folder
+from vitlab.io.display import json_text
 from vitlab.io.files import read_bytes, read_text
 from vitlab.io.lock import locked
 from vitlab.training.run_data import DataRecord, refuse_other_labels
@@ -248,12 +250,12 @@ class RunDirectory:
     def append_event(self, line: dict[str, Any]) -> None:
         """Add a line to the events; a crash may cut the last line short, and readers skip such a line."""
         with self.events_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json_text(line) + "\n")
 
     def drop_events_after(self, step: int) -> None:
         """Drop the events of steps that will be repeated; CheckpointError if the file cannot be written."""
         kept = [event for event in self.events() if isinstance(at := event.get("step"), int) and at <= step]
-        text = "".join(json.dumps(event) + "\n" for event in kept).encode()
+        text = "".join(json_text(event) + "\n" for event in kept).encode()
         with replacing(self.events_path, needed=len(text)) as file:
             file.write(text)
 
@@ -270,7 +272,10 @@ class RunDirectory:
             except (ValueError, RecursionError):
                 continue  # cut short by a crash, or damaged
             if isinstance(event, dict):
-                found.append(current_event(event))
+                event = current_event(event)
+                if isinstance(metrics := event.get("metrics"), dict):  # what is not finite is null in JSON
+                    event["metrics"] = {name: math.nan if value is None else value for name, value in metrics.items()}
+                found.append(event)
         return found
 
 

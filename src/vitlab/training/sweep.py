@@ -7,7 +7,6 @@ sweep.json         the metrics of each learning rate, and the chosen one
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -23,6 +22,7 @@ from vitlab.config.run import RunConfig
 from vitlab.data.dataset import Dataset
 from vitlab.errors import ConfigError, DivergedError, TrainingError
 from vitlab.io.atomic import replacing
+from vitlab.io.display import json_text
 from vitlab.training.control import Control
 from vitlab.training.distributed import is_main_process, world
 from vitlab.training.events import Event, Finished
@@ -224,7 +224,7 @@ def _write(root: Path, trials: Sequence[Trial], chosen: float | None) -> None:
     if not is_main_process():
         return
     rows = [{"lr": trial.lr, "metrics": trial.metrics, "error": trial.error} for trial in trials]
-    text = (json.dumps({"version": 2, "trials": rows, "chosen": chosen}, indent=2) + "\n").encode()
+    text = (json_text({"version": 2, "trials": rows, "chosen": chosen}, indent=2) + "\n").encode()
     root.mkdir(parents=True, exist_ok=True)
     with replacing(root / "sweep.json", needed=len(text)) as file:
         file.write(text)
