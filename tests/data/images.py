@@ -1,12 +1,17 @@
-"""Small images for tests of decoding: smooth enough for JPEG, and different in every orientation."""
+"""Small images for tests of decoding: smooth enough for JPEG, and different in every orientation; and decoding them."""
 
 from __future__ import annotations
 
 import io
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from PIL import Image
+
+from vitlab.config.data import DecodeLimits
+from vitlab.data.decode import decode
+from vitlab.errors import DataError
 
 Pixels = NDArray[np.uint8]
 
@@ -52,3 +57,17 @@ def pillow_rgb(content: bytes) -> Pixels:
     """What Pillow makes of a file, as RGB."""
     with Image.open(io.BytesIO(content)) as image:
         return np.asarray(image.convert("RGB"))
+
+
+def decoded(content: bytes, channels: int = 3) -> Pixels:
+    """What vitlab makes of a file."""
+    return decode(content, name="cat.jpg", channels=channels)
+
+
+def refusal(content: bytes, limits: DecodeLimits | None = None) -> DataError:
+    """The error with which vitlab refuses a file; it names the file and says what to do."""
+    with pytest.raises(DataError) as caught:
+        decode(content, name="cat.jpg", limits=limits or DecodeLimits())
+    assert "cat.jpg" in caught.value.message
+    assert caught.value.hint
+    return caught.value

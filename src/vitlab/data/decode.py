@@ -27,10 +27,12 @@ from PIL import (
 
 from vitlab.config.data import DecodeLimits, ImageFormat
 from vitlab.data.jpeg import (
+    MOST_SCANS,
     JpegHeader,
     JpegScale,
     Reduction,
     decode_rows,
+    has_too_many_scans,
     is_whole,
     orientation_of,
     read_jpeg_header,
@@ -116,8 +118,10 @@ def read_header(content: bytes) -> Header | None:
                 if content[12:16] != b"IHDR":
                     raise ValueError("its first chunk is not IHDR")
                 width, height = struct.unpack_from(">II", content, 16)
+                _check_chunks(content)
             case "gif":
                 width, height = struct.unpack_from("<HH", content, 6)
+                _check_extensions(content)
             case "bmp":
                 width, height = struct.unpack_from(_BMP_HEADERS[content[14:18]], content, 18)
             case "webp":
@@ -131,6 +135,36 @@ def read_header(content: bytes) -> Header | None:
 
 # A BMP header of 12 bytes holds the size in 16 bits; longer ones hold it in 32 bits (height signed).
 _BMP_HEADERS = {struct.pack("<I", 12): "<HH"} | {struct.pack("<I", length): "<ii" for length in (40, 52, 56, 64, 108, 124)}
+
+
+_MOST_CHUNKS = 65_536  # of a PNG, of a few microseconds each; encoders write chunks of 8 kB and more
+_MOST_EXTENSIONS = 4_096  # blocks of up to 255 bytes before the first frame of a GIF, which Pillow joins one by one
+
+
+def _check_chunks(content: bytes) -> None:
+    """ValueError if a PNG has absurdly many chunks; one below a megabyte cannot, and is not searched."""
+    place, end = 8, len(content)
+    if end < 12 * _MOST_CHUNKS:
+        return
+    for _ in range(_MOST_CHUNKS):
+        if place + 8 > end or content[place + 4 : place + 8] == b"IEND":
+            return
+        place += 12 + int.from_bytes(content[place : place + 4])
+    raise ValueError(f"it has more than {_MOST_CHUNKS:,} chunks")
+
+
+def _check_extensions(content: bytes) -> None:
+    """ValueError if a GIF has absurdly many blocks before its first frame; a missing end is the decoder's to report."""
+    place, end = 13 + (3 << (content[10] & 7) + 1 if content[10] & 128 else 0), len(content)
+    blocks = 0
+    while place + 2 < end and content[place] == ord("!"):
+        place += 2
+        while place < end and content[place]:
+            place += 1 + content[place]
+            blocks += 1
+            if blocks > _MOST_EXTENSIONS:
+                raise ValueError(f"it has more than {_MOST_EXTENSIONS:,} blocks before its first frame")
+        place += 1
 
 
 def _webp_size(content: bytes) -> tuple[int, int]:
@@ -179,6 +213,7 @@ BROKEN = (
     Warning,  # Pillow warns about damaged metadata, and the caller may have turned warnings into errors
 )
 _WHITE = 255
+_TIFF_TILE = (323, 322)  # tags of a tile's height and width
 CHANNELS = (1, 3, 4)
 
 
@@ -227,19 +262,49 @@ def check(content: bytes, *, name: str, limits: DecodeLimits) -> Header:
     if header.format not in limits.formats:
         raise DataError(f"{name} is {_a(header.format)} image, which is switched off", hint=_accepted(limits))
     if header.format != "tiff":
-        _check_size(header.height, header.width, name=name, limits=limits)
-    if header.jpeg is not None and not is_whole(content, header.jpeg):
-        raise DataError(f"{name} is cut short: its end is missing", hint="copy or download it again, or remove it")
+        _check_size(header.height, header.width, name=name, limits=limits, bytes_per_pixel=_bytes_per_pixel(header))
+    if header.jpeg is not None:
+        _check_jpeg(content, header.jpeg, name=name)
     return header
 
 
-def _check_size(height: int, width: int, *, name: str, limits: DecodeLimits) -> None:
+def _check_jpeg(content: bytes, jpeg: JpegHeader, *, name: str) -> None:
+    if not is_whole(content, jpeg):
+        raise DataError(f"{name} is cut short: its end is missing", hint="copy or download it again, or remove it")
+    if (found := len(content) - jpeg.scan_at) < jpeg.least_bytes:
+        raise DataError(
+            f"{name} is cut short: {found:,} bytes cannot hold {jpeg.height}x{jpeg.width} pixels",
+            hint="copy or download it again, or remove it",
+        )
+    if has_too_many_scans(content, jpeg):
+        raise DataError(f"{name} has more than {MOST_SCANS} scans, which no encoder writes", hint="save it again, or remove it")
+
+
+# Most bytes in memory for one pixel while a file is decoded and converted, all copies together, measured for every mode.
+_BYTES_PER_PIXEL: dict[ImageFormat, int] = {"jpeg": 8, "png": 18, "webp": 26, "bmp": 18, "gif": 18, "tiff": 18}
+_JPEG_IN_SEVERAL_SCANS, _JPEG_OF_OTHER_COLOURS = 12, 24  # the first keeps all coefficients
+
+
+def _bytes_per_pixel(header: Header) -> int:
+    jpeg = header.jpeg
+    if jpeg is None or (jpeg.plain and jpeg.one_scan):
+        return _BYTES_PER_PIXEL[header.format]
+    return _JPEG_IN_SEVERAL_SCANS if jpeg.plain else _JPEG_OF_OTHER_COLOURS
+
+
+def _check_size(height: int, width: int, *, name: str, limits: DecodeLimits, bytes_per_pixel: int = 1) -> None:
     if height < 1 or width < 1:
         raise DataError(f"{name} is empty: its header says {height}x{width} pixels", hint="remove it")
     if height * width > limits.max_pixels:
         raise DataError(
             f"{name} has {height}x{width} pixels, more than the limit of {limits.max_pixels:,}",
             hint="make it smaller, or raise max_pixels if you trust it",
+        )
+    if (needed := height * width * bytes_per_pixel) > limits.max_memory:
+        raise DataError(
+            f"{name} has {height}x{width} pixels, whose decoding takes up to {needed / 1e6:,.0f} MB; the limit is"
+            f" {limits.max_memory / 1e6:,.0f} MB",
+            hint="make it smaller, or raise max_memory if you trust it",
         )
 
 
@@ -260,7 +325,11 @@ def broken(name: str, kind: ImageFormat, error: Exception) -> DataError:
 def _open(content: bytes, header: Header, *, name: str, limits: DecodeLimits, channels: int) -> Pixels:
     with _OPENERS[header.format](io.BytesIO(content)) as image:
         # Checked again: a GIF frame may be larger than its canvas, and the size of a TIFF is only known now.
-        _check_size(image.height, image.width, name=name, limits=limits)
+        needs = _bytes_per_pixel(header)
+        _check_size(image.height, image.width, name=name, limits=limits, bytes_per_pixel=needs)
+        if isinstance(image, TiffImagePlugin.TiffImageFile):
+            down, across = (int(image.tag_v2.get(tag, 1)) for tag in _TIFF_TILE)
+            _check_size(down, across, name=f"a tile of {name}", limits=limits, bytes_per_pixel=needs)
         image.load()
         pixels_HWC = _pixels(image, name=name, channels=channels)
         exif: bytes = image.info.get("exif", b"")
@@ -300,14 +369,19 @@ def _pixels(image: Image.Image, *, name: str, channels: int) -> Pixels:
             hint="save it again with 8 bits for each channel",
         )
     if image.mode in _WITH_OPACITY or _has_transparent_colour(image):
-        image = image.convert("RGBA")
+        image = _in_mode(image, "RGBA")
         if channels != 4:
             image = Image.alpha_composite(Image.new("RGBA", image.size, (_WHITE, _WHITE, _WHITE, _WHITE)), image)
     if channels != 1:
-        return np.asarray(image.convert("RGB" if channels == 3 else "RGBA"))
+        return np.asarray(_in_mode(image, "RGB" if channels == 3 else "RGBA"))
     if image.mode not in ("1", "L"):
-        image = image.convert("RGB")
-    return np.asarray(image.convert("L"))[:, :, None]
+        image = _in_mode(image, "RGB")
+    return np.asarray(_in_mode(image, "L"))[:, :, None]
+
+
+def _in_mode(image: Image.Image, mode: str) -> Image.Image:
+    """The image itself if it has this mode, else converted; `convert` would copy it."""
+    return image if image.mode == mode else image.convert(mode)
 
 
 _WITH_OPACITY = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})

@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from types import ModuleType
 from typing import Literal
 
@@ -46,6 +48,10 @@ _NO_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 _START_OF_SCAN, _END_OF_IMAGE, _APP1 = 0xDA, 0xD9, 0xE1
 # Inside a scan, a 0xFF byte is followed by 0, and the markers D0-D7 are restarts; the next other marker ends the scan.
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+_MARKER = re.compile(rb"\xff[^\xff]")  # after any number of fill bytes 0xFF
+_MOST_SEGMENTS = 4096  # before the first scan: a quarter of a gigabyte, if they are full
+MOST_SCANS = 64
+"""Most scans of a progressive JPEG. Encoders write about ten; each costs a pass over the whole image, however short it is."""
 _SMALLEST_REDUCED = 16  # below this two scales can give the same size, and simplejpeg takes a size, not a scale
 
 
@@ -56,7 +62,8 @@ class JpegHeader:
     `height` and `width` are in pixels as stored; `components` is 1 (grey), 3 (colour) or 4 (CMYK); `mcu_height` is the number of
     pixel rows that are coded together. `plain`: an 8-bit Huffman-coded image of 1 or 3 components, which both decoders decode
     identically; `one_scan`: coded in one pass from top to bottom. `height_at` is the offset of the height in the file, `scan_at`
-    that of the first scan. `exif` is the EXIF block without its signature; it may be empty.
+    that of the first scan. `least_bytes` is what the shortest codes for so many blocks take. `exif` is the EXIF block without
+    its signature; it may be empty.
     """
 
     height: int
@@ -67,6 +74,7 @@ class JpegHeader:
     one_scan: bool
     height_at: int
     scan_at: int
+    least_bytes: int
     exif: bytes
 
 
@@ -74,11 +82,10 @@ def read_jpeg_header(content: bytes) -> JpegHeader:
     """Read the markers up to the first scan; ValueError if they are broken."""
     at, end, exif = 2, len(content), b""
     frame: tuple[int, int] | None = None
-    while True:
-        at = content.find(b"\xff", at)  # bytes between segments are skipped, as libjpeg does
-        while 0 <= at < end - 1 and content[at + 1] == 0xFF:
-            at += 1
-        if at < 0 or at + 4 > end:
+    for _ in range(_MOST_SEGMENTS):
+        found = _MARKER.search(content, at)  # bytes between segments are skipped, as libjpeg does
+        at = end if found is None else found.start()
+        if at + 4 > end:
             raise ValueError("its header is cut short")
         marker = content[at + 1]
         if marker in _NO_LENGTH or marker == 0:
@@ -98,6 +105,8 @@ def read_jpeg_header(content: bytes) -> JpegHeader:
         elif marker == _START_OF_SCAN:
             break
         at += 2 + length
+    else:
+        raise ValueError(f"its header has more than {_MOST_SEGMENTS:,} segments")
     if frame is None:
         raise ValueError("it has no frame header")
     return _describe(content, *frame, scan_at=at, exif=exif)
@@ -107,18 +116,23 @@ def _describe(content: bytes, marker: int, at: int, *, scan_at: int, exif: bytes
     length, precision, height, width, components = struct.unpack_from(">HBHHB", content, at + 2)
     if length < 8 + 3 * components or not components:
         raise ValueError("its frame header is broken")
-    samplings = [content[at + 11 + 3 * k] & 15 for k in range(components)]
-    if not all(1 <= vertical <= 4 for vertical in samplings):
+    samplings = [(content[at + 11 + 3 * k] >> 4, content[at + 11 + 3 * k] & 15) for k in range(components)]
+    if not all(1 <= vertical <= 4 for _, vertical in samplings):
         raise ValueError("its frame header is broken")
+    widest, tallest = map(max, zip(*samplings, strict=True))
+    blocks = height * width / 64 * sum(across * down for across, down in samplings) / max(1, widest * tallest)
+    # A block takes at least one bit for its DC and, in a sequential frame, one for the end of its AC coefficients.
+    bits = 2 if marker in _SEQUENTIAL_FRAMES else 1 if marker in _HUFFMAN_FRAMES else 0
     return JpegHeader(
         height=height,
         width=width,
         components=components,
-        mcu_height=8 * max(samplings),
+        mcu_height=8 * tallest,
         plain=marker in _HUFFMAN_FRAMES and precision == 8 and components in (1, 3),
         one_scan=marker in _SEQUENTIAL_FRAMES and content[scan_at + 4] == components,
         height_at=at + 5,
         scan_at=scan_at,
+        least_bytes=int(blocks * bits / 8),
         exif=exif,
     )
 
@@ -129,19 +143,36 @@ def is_whole(content: bytes, header: JpegHeader) -> bool:
     It need not be at the end of the file, because cameras append data. Its two bytes cannot occur inside a scan, but they can
     inside a table between two scans, so these segments are skipped one by one.
     """
-    if content.endswith(b"\xff\xd9"):
-        return True
+    return content.endswith(b"\xff\xd9") or _END_OF_IMAGE in _markers(content, header)
+
+
+def has_too_many_scans(content: bytes, header: JpegHeader) -> bool:
+    """Whether there are more than MOST_SCANS scans.
+
+    A JPEG coded in one scan, as nearly all are, is not searched; else two bytes are counted first, which also occur in tables and
+    in appended data, and only if they are many the scans themselves.
+    """
+    if header.one_scan or content.count(b"\xff\xda", header.scan_at) <= MOST_SCANS:
+        return False
+    scans = (marker for marker in _markers(content, header) if marker == _START_OF_SCAN)
+    return next(islice(scans, MOST_SCANS, None), None) is not None
+
+
+def _markers(content: bytes, header: JpegHeader) -> Iterator[int]:
+    """The markers from the first scan to the end of the image, or to the end of a truncated file."""
     at, end = header.scan_at, len(content)
     while True:
-        if content[at + 1] == _END_OF_IMAGE:
-            return True
-        if content[at + 1] not in _NO_LENGTH:
+        marker = content[at + 1]
+        yield marker
+        if marker == _END_OF_IMAGE:
+            return
+        if marker not in _NO_LENGTH:
             if at + 4 > end:
-                return False
+                return
             at += content[at + 2] << 8 | content[at + 3]  # a segment between two scans, or the header of the next one
         found = _NEXT_MARKER.search(content, at + 2)
         if found is None:
-            return False
+            return
         at = found.start()
 
 
