@@ -4,7 +4,7 @@
 
 Two loads: ImageNet images cropped to 224 px, where decoding is the work, and CIFAR-10 at 32 px, decoded once, where handing
 over is. Every contender stays open and they are measured in turn, so a busy moment of the machine falls on all of them; what
-was made ahead is thrown away before each measurement. `cpu us` is the processor time of this process and all its workers for
+was made ahead is thrown away before each measurement. `cpu us` is the CPU time of this process and all its workers for
 each image, which a busy machine hardly changes; `first s` the time from asking for a stream to its first batch.
 """
 
@@ -75,7 +75,7 @@ def contenders(dataset: Dataset, pipeline: Pipeline, *, batch: int, workers: int
 
 
 def processor_seconds() -> float:
-    """Processor time so far of this process and of all that descend from it (Linux; elsewhere of this one only)."""
+    """CPU time so far of this process and of all that descend from it (Linux; elsewhere of this one only)."""
     if not Path("/proc/self/stat").exists():
         return time.process_time()
     parents: dict[int, int] = {}

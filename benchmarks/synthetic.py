@@ -2,7 +2,8 @@
 
     python benchmarks/synthetic.py [--pixels 32] [--rounds 7]
 
-The polygon is the simplest comparison: one filled contour of two sinusoids with 200 corners (the fewest in Visual Atoms). "batch" is `images` on 256 at a time, "single" is `image` one by one; the images are the same bits.
+The polygon is the simplest comparison: one filled contour of two sinusoids with 200 corners (the fewest in Visual Atoms).
+"batch" is `images` on 256 at a time, "single" is `image` one by one; the images are the same bits.
 Each round times everything once, and the best round counts, since other load can only make a round slower.
 """
 

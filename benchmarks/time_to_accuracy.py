@@ -3,7 +3,7 @@
     python benchmarks/time_to_accuracy.py                        both, with timm installed
     python benchmarks/time_to_accuracy.py --only vitlab --budget 60
 
-What is counted is processor time of the training process, on one thread: opening and decoding the images, building the model,
+What is counted is CPU time of the training process, on one thread: opening and decoding the images, building the model,
 reading batches and augmenting them, forward, backward, clipping, optimiser, writing the log. So a busy machine changes little.
 Not counted: importing libraries, the few updates by which vitlab's pace is measured beforehand, and the judgement at the end, on
 the 10,000 test images, once, with no averaging of views. Both know the budget: vitlab as a number of updates from the measured
@@ -94,7 +94,7 @@ def _of_steps(run: RunConfig, steps: int) -> RunConfig:
 
 
 def _trained(run: RunConfig, *, limit: float) -> tuple[Result, list[float]]:
-    """The result, and the processor seconds of each update with what is before it."""
+    """The result, and the CPU seconds of each update with what is before it."""
     control, accuracy, parameters, updates = Control(), math.nan, 0, 0
     began, wall = time.process_time(), time.monotonic()
     spent, waited = [0.0], 0.0
@@ -111,7 +111,7 @@ def _trained(run: RunConfig, *, limit: float) -> tuple[Result, list[float]]:
                     control.stop = "max-time"
             elif isinstance(event, Finished):
                 accuracy = event.metrics.get("top1", math.nan)
-        if math.isnan(accuracy) and run.data.evaluate_split is not None:  # stopped by the budget: judge what there is
+        if math.isnan(accuracy) and run.data.evaluate_split is not None:  # stopped by the budget: evaluate the last weights
             *_, last = train(_of_steps(run, updates), out=out, override=True)
             assert isinstance(last, Finished)
             accuracy = last.metrics["top1"]
@@ -176,10 +176,10 @@ def _normalised(images_BHWC: np.typing.NDArray[np.uint8]) -> torch.Tensor:
 @torch.inference_mode()
 def _accuracy(model: torch.nn.Module, data: Path) -> float:
     pipeline = training_pipeline(Augment(image_size=(32, 32), crop="squash", flip=0.0), channels=3, limits=DecodeLimits())
-    judge = Loader(open_dataset(data, split="test"), pipeline, config=LoaderConfig(batch_size=500, workers=0), train=False)
+    loader = Loader(open_dataset(data, split="test"), pipeline, config=LoaderConfig(batch_size=500, workers=0), train=False)
     model.eval()
     right, seen = 0, 0
-    with judge, judge.batches() as stream:
+    with loader, loader.batches() as stream:
         for batch in stream:
             logits_BC = model(_normalised(batch.images_BHWC))
             right += int((logits_BC.argmax(1) == torch.from_numpy(batch.labels)).sum())
@@ -192,7 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     beside = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("VITLAB_DATA") or beside))
-    parser.add_argument("--budget", type=float, default=600.0, help="processor seconds of training")
+    parser.add_argument("--budget", type=float, default=600.0, help="CPU seconds of training")
     parser.add_argument("--only", choices=["vitlab", "baseline"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")

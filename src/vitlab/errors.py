@@ -1,4 +1,4 @@
-"""What vitlab says when it cannot go on: one sentence, and one hint of what to do about it."""
+"""The errors of vitlab: each has one sentence, and one hint of what to do about it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ T = TypeVar("T")
 class VitlabError(Exception):
     """An error a user can understand and act on; the command line prints it as `error:` and `hint:` lines.
 
-    `message` is one sentence that names the thing at fault; `hint` says what to do, or is None. `result` is what was found
-    before, where a function was asked to be strict about its result.
+    `message` is one sentence that names what is wrong; `hint` says what to do, or is None. `result` is the result of a strict
+    function that raises although it has one.
     """
 
     result: Any = None
@@ -45,11 +45,11 @@ class CheckpointError(VitlabError):
 
 
 class TrainingError(VitlabError):
-    """A run that cannot start or go on."""
+    """A run that cannot start or continue."""
 
 
 class DivergedError(TrainingError):
-    """A run whose loss or weights are no longer finite numbers: what it was told to do does not work, and nothing is broken."""
+    """A run whose loss or weights are no longer finite: its settings do not work, for example the learning rate is too high."""
 
 
 class OutOfMemoryError(VitlabError):
@@ -60,7 +60,7 @@ class ExportError(VitlabError):
     """An exported model that could not be written or does not match its original."""
 
 
-# The questions every config asks of its fields, each refusing with the field's name.
+# The checks that configs make of their fields; each error names the field.
 
 
 def choice(field: str, value: str, options: Any) -> None:
@@ -87,7 +87,7 @@ def at_least(field: str, value: float, least: float, most: float = math.inf) -> 
 
 
 def stages(field: str, numbers: Sequence[int]) -> None:
-    """Refuse layers by stage of which there are too many."""
+    """Refuse too many stages or too many layers in a stage."""
     at_least(f"the number of {field}", len(numbers), 1, 16)
     for number in numbers:
         at_least(field, number, 1, MOST_LAYERS)

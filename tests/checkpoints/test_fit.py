@@ -162,7 +162,7 @@ def test_a_resnet_takes_another_head_and_channels_and_refuses_a_patch() -> None:
         fit(state_of(config), config, Wanted(patch_size=(8, 8)))
 
 
-def test_impossible_wishes_are_refused() -> None:
+def test_impossible_overrides_are_refused() -> None:
     with pytest.raises(ConfigError, match="not a multiple"):
         fit(state_of(mini()), mini(), Wanted(image_size=(33, 32)))
     with pytest.raises(ConfigError, match="num_classes"):

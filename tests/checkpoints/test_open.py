@@ -35,7 +35,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_every_format_is_told_from_its_content_and_gives_the_same_logits_in_the_same_profile(files: Path, kind: str) -> None:
+def test_every_format_is_recognised_by_its_content_and_gives_the_same_logits_in_the_same_profile(files: Path, kind: str) -> None:
     native = load(files / FILES["native"])
     loaded = load(files / FILES[kind], heads=HEADS, profile="official")
     assert loaded.format == kind
@@ -59,15 +59,15 @@ def test_a_torch_file_of_a_known_layout_is_read_like_its_safetensors(files: Path
     assert "took the weights under 'state_dict'" in two.notes
 
 
-def test_a_guess_is_said_and_what_was_told_is_not(files: Path, tmp_path: Path) -> None:
+def test_a_guess_is_noted_and_an_argument_is_not(files: Path, tmp_path: Path) -> None:
     path = tmp_path / "bare.safetensors"
     write_safetensors(path, read_file(files / FILES["timm"]).tensors, {})
-    guessed, told = load(path), load(path, heads=HEADS)
+    guessed, found = load(path), load(path, heads=HEADS)
     assert any("heads=1 is a guess" in note for note in guessed.notes)
-    assert not any("heads" in note for note in told.notes)
+    assert not any("heads" in note for note in found.notes)
     assert isinstance(guessed.config, ViTConfig)
-    assert isinstance(told.config, ViTConfig)
-    assert (guessed.config.heads, told.config.heads) == (1, HEADS)
+    assert isinstance(found.config, ViTConfig)
+    assert (guessed.config.heads, found.config.heads) == (1, HEADS)
 
 
 def test_a_native_file_says_its_heads_and_grid_itself(files: Path) -> None:

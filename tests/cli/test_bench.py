@@ -22,14 +22,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_variant_is_measured_in_the_runtimes_asked_for(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [model, "--backend", "torch,plain", "--image-size", "32", "--batch", "2,3", "--seconds", "0.01", "--json"]
     assert main(["bench", *words]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [row["backend"] for row in told["speeds"]] == ["torch", "plain"]
-    for row in told["speeds"]:
+    found = json.loads(capsys.readouterr().out)
+    assert [row["backend"] for row in found["speeds"]] == ["torch", "plain"]
+    for row in found["speeds"]:
         assert 0 < row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"]
         assert row["batch"] in (2, 3)
         assert row["images_per_sec"] > 0
-    assert told["macs"] > 0
-    assert told["image_size"] == [32, 32]
+    assert found["macs"] > 0
+    assert found["image_size"] == [32, 32]
 
 
 def test_a_checkpoint_is_measured_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,7 +41,7 @@ def test_a_checkpoint_is_measured_as_a_table(tmp_path: Path, capsys: pytest.Capt
     assert "sgemm gflops" in facts
 
 
-def test_the_rate_told_is_that_of_the_best_batch() -> None:
+def test_the_reported_speed_is_that_of_the_best_batch() -> None:
     checkpoint = small.checkpoint()
     (speed,) = bench(
         {"plain": lambda: TorchBackend(checkpoint.model, checkpoint.preprocess).run}, checkpoint, seconds=0.01, batches=(1, 4)

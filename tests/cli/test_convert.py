@@ -57,11 +57,11 @@ def test_once_round_all_formats_gives_the_same_tensors(native: Path, tmp_path: P
     round_trip = ["jax-npz", "timm", "huggingface", "torchvision", "big-vision", "native"]
     endings = {"huggingface": "", "jax-npz": ".npz", "big-vision": ".npz"}
     dataset = native
-    told: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
     for form in round_trip:
         target = tmp_path / f"{form}{endings.get(form, '.safetensors')}"
-        printed(capsys, "convert", dataset, target, "--to", form, *told)
-        dataset, told = target, () if form == "huggingface" else HEADS
+        printed(capsys, "convert", dataset, target, "--to", form, *found)
+        dataset, found = target, () if form == "huggingface" else HEADS
     before, after = load(native).model.state_dict(), load(dataset).model.state_dict()
     assert before.keys() == after.keys()
     for key, tensor in before.items():
@@ -82,25 +82,25 @@ def test_a_file_that_exists_is_replaced_only_when_asked(native: Path, tmp_path: 
 def test_convert_tells_what_it_wrote_on_stdout_and_what_it_guessed_on_stderr(
     official: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told, lines = printed(capsys, "convert", official, tmp_path / "out.safetensors", "--to", "native", *HEADS)
-    assert (told["from"], told["to"], told["format"]) == (str(official), str(tmp_path / "out.safetensors"), "native")
-    assert lines == [f"note: {note}" for note in told["notes"]]
+    found, lines = printed(capsys, "convert", official, tmp_path / "out.safetensors", "--to", "native", *HEADS)
+    assert (found["from"], found["to"], found["format"]) == (str(official), str(tmp_path / "out.safetensors"), "native")
+    assert lines == [f"note: {note}" for note in found["notes"]]
 
 
 def test_describing_a_file_says_what_the_library_says(official: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told, lines = printed(capsys, "describe", official, "--heads", "4")
+    found, lines = printed(capsys, "describe", official, "--heads", "4")
     said = describe(official, heads=4)
-    assert told["format"] == said.format
-    assert told["parameters"] == said.parameters
-    assert told["heads"] == 4
+    assert found["format"] == said.format
+    assert found["parameters"] == said.parameters
+    assert found["heads"] == 4
     assert lines == [f"note: {note}" for note in said.notes]
 
 
 def test_the_table_of_a_file_has_the_same_entries_as_its_json(official: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told, _ = printed(capsys, "describe", official, "--heads", "4")
+    found, _ = printed(capsys, "describe", official, "--heads", "4")
     assert main(["describe", str(official), "--heads", "4"]) == 0
     heads = [line.split("  ")[0].replace(" ", "_") for line in capsys.readouterr().out.splitlines()]
-    assert heads == [key for key in told if key not in ("config", "notes")]
+    assert heads == [key for key in found if key not in ("config", "notes")]
 
 
 @pytest.mark.parametrize(

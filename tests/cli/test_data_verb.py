@@ -47,15 +47,15 @@ def test_the_list_has_a_line_for_every_set(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("entry", SETS, ids=lambda entry: entry.name)
-def test_a_set_is_told_with_its_files_sums_licence_and_spelling(capsys: pytest.CaptureFixture[str], entry: object) -> None:
+def test_a_dataset_is_shown_with_files_checksums_licence_and_spelling(capsys: pytest.CaptureFixture[str], entry: object) -> None:
     known = next(known for known in SETS if known is entry)
     page = printed(capsys, "list", known.name)
     for text in (known.licence, known.citation, known.split, known.page):
         assert text in page
     for file in known.files:
         assert (file.checksum or "no checksum") in page
-    told = json.loads(printed(capsys, "list", known.name, "--json"))
-    assert [file["checksum"] for file in told["files"]] == [file.checksum for file in known.files]
+    found = json.loads(printed(capsys, "list", known.name, "--json"))
+    assert [file["checksum"] for file in found["files"]] == [file.checksum for file in known.files]
 
 
 def test_fetching_says_where_the_data_is_and_how_it_is_read(
@@ -68,14 +68,14 @@ def test_fetching_says_where_the_data_is_and_how_it_is_read(
         entry = plain_set()
         entry = replace(entry, files=(replace(entry.files[0], addresses=(server.address,)),))
         monkeypatch.setattr("vitlab.data.catalog.sets.SETS", (entry,))
-        told = json.loads(printed(capsys, "fetch", "plain", "--json"))
-    assert told["data"] == "mnist:data/plain"
+        found = json.loads(printed(capsys, "fetch", "plain", "--json"))
+    assert found["data"] == "mnist:data/plain"
     assert (tmp_path / "data" / "plain" / "file.bin").read_bytes() == b"content"
-    assert told["files"][0]["origin"] == "downloaded"
+    assert found["files"][0]["origin"] == "downloaded"
     assert main(["data", "fetch", "plain"]) == 0
     captured = capsys.readouterr()
     assert "already there" in captured.out
-    assert "verifying file.bin" in captured.err, "without a terminal progress is told in lines"
+    assert "verifying file.bin" in captured.err, "without a terminal progress is printed in lines"
 
 
 def test_a_file_can_be_given_in_place_of_a_download(
@@ -95,8 +95,8 @@ def test_several_files_can_be_given(capsys: pytest.CaptureFixture[str], tmp_path
     for file in files:
         (tmp_path / file.name).write_bytes(b"content")
     words = ["--from", str(tmp_path / "one.bin"), str(tmp_path / "two.bin"), "--into", str(tmp_path / "out"), "--json"]
-    told = json.loads(printed(capsys, "fetch", "plain", *words))
-    assert [file["origin"] for file in told["files"]] == ["given", "given"]
+    found = json.loads(printed(capsys, "fetch", "plain", *words))
+    assert [file["origin"] for file in found["files"]] == ["given", "given"]
 
 
 def test_a_checksum_nobody_publishes_is_printed(
@@ -107,9 +107,9 @@ def test_a_checksum_nobody_publishes_is_printed(
     monkeypatch.setattr("vitlab.data.catalog.sets.SETS", (entry,))
     (tmp_path / "file.bin").write_bytes(b"content")
     assert main(["data", "fetch", "plain", "--into", str(tmp_path / "out"), "--from", str(tmp_path / "file.bin")]) == 0
-    told = capsys.readouterr().err
-    assert "nobody publishes a checksum of file.bin" in told
-    assert (tmp_path / "out" / "file.bin.sha256").read_text().split()[0] in told
+    found = capsys.readouterr().err
+    assert "nobody publishes a checksum of file.bin" in found
+    assert (tmp_path / "out" / "file.bin.sha256").read_text().split()[0] in found
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_checksum_nobody_publishes_is_printed(
         (["list", "pets", "more"], 2, "unexpected argument 'more'", ""),
     ],
 )
-def test_what_goes_wrong_is_told_in_one_line_and_a_hint(
+def test_an_error_is_one_line_and_a_hint(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     words: list[str], code: int, message: str, hint: str,
 ) -> None:  # fmt: skip
@@ -158,9 +158,9 @@ def test_strictness_makes_problems_an_error(capsys: pytest.CaptureFixture[str], 
     assert "identical: " in captured.out
     assert "broken\\n.jpg" in captured.out, "a name stays on its line"
     assert "1 images cannot be decoded" in captured.err.splitlines()[-1]
-    told = json.loads(printed(capsys, "check", str(images), "--json"))
-    assert {problem["kind"]: problem["count"] for problem in told["problems"]} == {"broken": 1, "leak": 1}
-    (group,) = told["duplicates"]
+    found = json.loads(printed(capsys, "check", str(images), "--json"))
+    assert {problem["kind"]: problem["count"] for problem in found["problems"]} == {"broken": 1, "leak": 1}
+    (group,) = found["duplicates"]
     assert {(image["split"], image["label"]) for image in group["images"]} == {("train", "cat"), ("test", "cat")}
 
 
@@ -184,18 +184,18 @@ def test_a_large_group_of_copies_stays_readable(capsys: pytest.CaptureFixture[st
 def test_packing_and_reading_again(capsys: pytest.CaptureFixture[str], images: Path, tmp_path: Path) -> None:
     page = printed(capsys, "pack", str(images), str(tmp_path / "shards"), "--name", "pets", "--max-side", "32")
     assert "pets-train-000000.tar" in page
-    told = json.loads(
+    found = json.loads(
         printed(capsys, "pack", str(images), str(tmp_path / "shards"), "--name", "pets", "--max-side", "32", "--json")
     )
-    assert (told["images"], told["reused"]) == (12, 2)
+    assert (found["images"], found["reused"]) == (12, 2)
     assert open_dataset(tmp_path / "shards", split="test").labels == ("cat", "dog")
 
 
 def test_showing_writes_a_sheet(capsys: pytest.CaptureFixture[str], images: Path, tmp_path: Path) -> None:
-    told = json.loads(printed(capsys, "show", str(images), "--out", str(tmp_path / "sheet.png"), "--count", "8", "--json"))
-    assert (told["images"], told["classes"], told["broken"]) == (8, 2, 0)
+    found = json.loads(printed(capsys, "show", str(images), "--out", str(tmp_path / "sheet.png"), "--count", "8", "--json"))
+    assert (found["images"], found["classes"], found["broken"]) == (8, 2, 0)
     with Image.open(tmp_path / "sheet.png") as sheet:
-        assert [sheet.height, sheet.width] == told["image_size"]
+        assert [sheet.height, sheet.width] == found["image_size"]
 
 
 def test_data_alone_lists_its_actions(capsys: pytest.CaptureFixture[str]) -> None:

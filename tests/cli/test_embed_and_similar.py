@@ -23,7 +23,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Any:
+def output(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Any:
     assert main([*map(str, words), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -36,13 +36,13 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path, code: int = 
 
 
 @pytest.mark.parametrize("ending", ["npz", "parquet"])
-def test_a_image_is_most_like_itself(
+def test_an_image_is_most_like_itself(
     model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str
 ) -> None:
     index = tmp_path / f"index.{ending}"
-    made = told(capsys, "embed", model, f"images:{photos}", index)
+    made = output(capsys, "embed", model, f"images:{photos}", index)
     assert (made["images"], made["unreadable"]) == (8, 0)
-    found = told(capsys, "similar", photos / "photo-003.jpg", index, "--top", "3")
+    found = output(capsys, "similar", photos / "photo-003.jpg", index, "--top", "3")
     assert len(found) == 3
     assert found[0]["name"] == str(photos / "photo-003.jpg")
     assert found[0]["similarity"] == pytest.approx(1, abs=1e-5)
@@ -53,11 +53,11 @@ def test_the_checkpoint_may_have_moved_and_another_one_is_refused(
     model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index = tmp_path / "index.npz"
-    told(capsys, "embed", model, f"images:{photos}", index)
+    output(capsys, "embed", model, f"images:{photos}", index)
     model.rename(tmp_path / "moved.safetensors")
     query = photos / "photo-000.jpg"
     assert "which" in refused(capsys, "similar", query, index, code=2)
-    assert told(capsys, "similar", query, index, "--checkpoint", tmp_path / "moved.safetensors")
+    assert output(capsys, "similar", query, index, "--checkpoint", tmp_path / "moved.safetensors")
     other = small.saved(tmp_path / "other.safetensors", seed=1)
     assert "did not make" in refused(capsys, "similar", query, index, "--checkpoint", other)
     assert "did not make" in refused(
@@ -69,12 +69,12 @@ def test_images_embedded_at_another_size_are_found_at_that_size(
     model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index = tmp_path / "index.npz"
-    told(capsys, "embed", model, f"images:{photos}", index, "--image-size", "48")
-    found = told(capsys, "similar", photos / "photo-005.jpg", index, "--image-size", "48")
+    output(capsys, "embed", model, f"images:{photos}", index, "--image-size", "48")
+    found = output(capsys, "similar", photos / "photo-005.jpg", index, "--image-size", "48")
     assert found[0]["name"].endswith("photo-005.jpg")
 
 
-def test_unreadable_images_are_left_out_and_told(
+def test_unreadable_images_are_left_out_and_reported(
     model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (photos / "bad.jpg").write_bytes(b"junk")
@@ -90,7 +90,7 @@ def test_wrong_words_are_refused(model: Path, photos: Path, tmp_path: Path, caps
     (tmp_path / "index.npz").write_text("mine")
     assert "exists already" in refused(capsys, "embed", model, f"images:{photos}", tmp_path / "index.npz")
     assert "not a search index" in refused(capsys, "similar", photos / "photo-000.jpg", tmp_path / "index.npz")
-    told(capsys, "embed", model, f"images:{photos}", tmp_path / "index.npz", "--overwrite")
+    output(capsys, "embed", model, f"images:{photos}", tmp_path / "index.npz", "--overwrite")
     assert "does not exist" in refused(capsys, "similar", "nowhere.jpg", tmp_path / "index.npz")
     assert "no file or folder" in refused(capsys, "similar", "a.jpg", "nowhere.npz", code=2)
     assert "--top" in refused(capsys, "similar", "a.jpg", tmp_path / "index.npz", "--top", "0", code=2)

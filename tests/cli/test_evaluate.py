@@ -44,12 +44,12 @@ def evaluated(capsys: pytest.CaptureFixture[str], *words: str | Path, code: int 
     return captured.out, captured.err.splitlines()
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Any:
+def output(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Any:
     return json.loads(evaluated(capsys, *words, "--json")[0])
 
 
 def test_the_json_is_what_the_library_finds(model: Path, pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report = told(capsys, model, pets)
+    report = output(capsys, model, pets)
     dataset = open_dataset(pets, split="all")
     found = evaluate(load(model), dataset, match_by_name(dataset.labels, KINDS, classes=3), config=EvaluateConfig(workers=0)).result
     assert isinstance(found, Classification)
@@ -68,7 +68,7 @@ def test_the_json_is_what_the_library_finds(model: Path, pets: Path, capsys: pyt
 
 
 def test_the_page_for_eyes_has_the_numbers_of_the_json(model: Path, pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report = told(capsys, model, pets)
+    report = output(capsys, model, pets)
     out, said = evaluated(capsys, model, pets)
     (line,) = [line for line in out.splitlines() if line.startswith("top-1")]
     assert f"{100 * report['top1']['value']:.2f} %" in line
@@ -95,7 +95,7 @@ def test_classes_in_another_order_or_unknown_are_refused_with_what_differs(
 
 def test_a_subset_is_matched_by_name_and_judged_both_ways(large: Path, pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (pets / "owl").rename(pets / "bee")  # sorted: bee, cat, dog; the model has cat, dog, owl, emu, yak, ant, bee
-    report = told(capsys, large, pets, "--subset")
+    report = output(capsys, large, pets, "--subset")
     assert report["within_top1"]["correct"] >= report["top1"]["correct"]
     assert [score["label"] for score in report["per_class"]] == ["bee", "cat", "dog"]
     out, _ = evaluated(capsys, large, pets, "--subset")
@@ -121,7 +121,7 @@ def test_a_corrupt_image_stops_by_name_or_is_counted_as_wrong(model: Path, pets:
     out, said = evaluated(capsys, model, pets, code=1)
     assert out == ""
     assert str(bad) in said[-2]
-    report = told(capsys, model, pets, "--corrupt", "skip")
+    report = output(capsys, model, pets, "--corrupt", "skip")
     assert (report["images"], report["unreadable"], report["top1"]["total"]) == (18, 1, 18)
     assert report["failures"][0]["name"] == str(bad)
     out, said = evaluated(capsys, model, pets, "--corrupt", "skip")
@@ -133,20 +133,20 @@ def test_a_mapping_and_real_labels_come_from_files(
     large: Path, pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "map.json").write_text(json.dumps({"cat": ["cat", "yak"], "dog": [1, 6], "owl": []}))
-    report = told(capsys, large, pets, "--mapping", tmp_path / "map.json")
+    report = output(capsys, large, pets, "--mapping", tmp_path / "map.json")
     assert report["images"] == 12
     assert report["temperature"] is None
     files = sorted(pets.rglob("*.jpg"))
     (tmp_path / "real.csv").write_text(
         "file,real_labels\n" + "".join(f"{file.name},{place % 3}\n" for place, file in enumerate(files))
     )
-    report = told(capsys, large, pets, "--subset", "--real", tmp_path / "real.csv")
+    report = output(capsys, large, pets, "--subset", "--real", tmp_path / "real.csv")
     assert report["real"]["total"] == 18
     assert main(["evaluate", str(large), str(pets), "--mapping", "a", "--subset"]) == 2
 
 
 def test_corruptions_are_tabled_with_their_mean(model: Path, pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report = told(capsys, model, pets, "--corruptions", "fog,contrast", "--severities", "1,5")["robustness"]
+    report = output(capsys, model, pets, "--corruptions", "fog,contrast", "--severities", "1,5")["robustness"]
     assert [row["corruption"] for row in report["corruptions"]] == ["fog", "contrast"]
     assert report["severities"] == [1, 5]
     values = [value for row in report["corruptions"] for value in row["values"]]
@@ -165,7 +165,7 @@ def test_a_line_for_each_image_is_written(model: Path, pets: Path, tmp_path: Pat
     assert "cannot write" in said[-2]
 
 
-def test_several_labels_a_image_are_judged_by_average_precision(
+def test_several_labels_an_image_are_evaluated_by_average_precision(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = small.photos(tmp_path / "tagged", 6)
@@ -173,7 +173,7 @@ def test_several_labels_a_image_are_judged_by_average_precision(
     (tmp_path / "tagged" / "labels.csv").write_text(
         "file,labels\n" + "".join(f"{file.name},{tag}\n" for file, tag in zip(files, tags, strict=True))
     )
-    report = told(capsys, model, tmp_path / "tagged" / "labels.csv")
+    report = output(capsys, model, tmp_path / "tagged" / "labels.csv")
     assert 0 < report["mean_average_precision"] <= 1
     out, _ = evaluated(capsys, model, tmp_path / "tagged" / "labels.csv")
     assert "mean average precision" in out
@@ -191,7 +191,7 @@ def test_several_labels_a_image_are_judged_by_average_precision(
         ((".", "--image-size", "33"), 1, "image_size=33x33"),
     ],
 )
-def test_wrong_words_are_told_in_one_line(
+def test_wrong_words_are_an_error_of_one_line(
     model: Path, pets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...], code: int, message: str,
 ) -> None:  # fmt: skip
@@ -205,9 +205,9 @@ def test_wrong_words_are_told_in_one_line(
 def test_merging_nothing_changes_nothing_and_merging_much_changes_the_loss(
     model: Path, pets: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = told(capsys, model, pets)
-    assert told(capsys, model, pets, "--merge", "0")["loss"] == plain["loss"]
-    merged = told(capsys, model, pets, "--merge", "3")
+    plain = output(capsys, model, pets)
+    assert output(capsys, model, pets, "--merge", "0")["loss"] == plain["loss"]
+    merged = output(capsys, model, pets, "--merge", "3")
     assert merged["images"] == plain["images"]
     assert merged["loss"] != plain["loss"]
     assert merged["loss"] == pytest.approx(plain["loss"], rel=0.5)

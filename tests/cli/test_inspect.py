@@ -44,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+def output(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
     code = main(["inspect", *map(str, words)])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
@@ -60,7 +60,7 @@ def test_all_figures_of_a_vit_are_written_and_described(place: Path, tmp_path: P
         tmp_path / "new" / "folder",
         "--json",
     ]
-    code, out, err = told(capsys, *words, "--arrays", "--count", "2")
+    code, out, err = output(capsys, *words, "--arrays", "--count", "2")
     assert (code, err) == (0, "")
     rows = {row["figure"]: row for row in json.loads(out)}
     assert tuple(rows) == NAMES
@@ -77,7 +77,7 @@ def test_all_figures_of_a_vit_are_written_and_described(place: Path, tmp_path: P
 def test_the_numbers_are_the_library_s(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from vitlab.checkpoints import load
 
-    _, out, _ = told(capsys, place / "vit.safetensors", place / "images", "--figure", "distance", "--out", tmp_path, "--json")
+    _, out, _ = output(capsys, place / "vit.safetensors", place / "images", "--figure", "distance", "--out", tmp_path, "--json")
     checkpoint = load(place / "vit.safetensors")
     seen = model_images(checkpoint, [str(path) for path in sorted((place / "images").iterdir())])
     expected = attention_distance(checkpoint.model, seen.images_BCHW)
@@ -88,7 +88,7 @@ def test_the_numbers_are_the_library_s(place: Path, tmp_path: Path, capsys: pyte
 
 def test_svg_on_dark_paper_and_a_table_for_people(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words: list[str | Path] = ["--figure", "filters,positions", "--out", tmp_path, "--format", "svg", "--theme", "dark"]
-    code, out, _ = told(capsys, place / "vit.safetensors", *words)
+    code, out, _ = output(capsys, place / "vit.safetensors", *words)
     assert code == 0
     assert out.splitlines()[0].split() == ["figure", "shape", "least", "most", "file"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["filters.svg", "positions.svg"]
@@ -106,15 +106,15 @@ def test_layer_head_query_and_class_choose_what_is_shown(place: Path, tmp_path: 
         "--json",
         "--overwrite",
     ]
-    _, out, _ = told(capsys, *words, "--figure", "attention", "--layer", "0", "--head", "1", "--query", "1,2")
+    _, out, _ = output(capsys, *words, "--figure", "attention", "--layer", "0", "--head", "1", "--query", "1,2")
     (row,) = json.loads(out)
     assert (row["layer"], row["query"]) == (0, [1, 2])
-    _, out, _ = told(capsys, *words, "--figure", "attention", "--layer=-1", "--query", "class", "--overlay", "colour")
+    _, out, _ = output(capsys, *words, "--figure", "attention", "--layer=-1", "--query", "class", "--overlay", "colour")
     (row,) = json.loads(out)
     assert row["query"] == "class"
     assert row["layer"] > 0
     for given in ("$owl", "2"):
-        _, out, _ = told(capsys, *words, "--figure", "occlusion", "--class", given, "--occluder", "remove")
+        _, out, _ = output(capsys, *words, "--figure", "occlusion", "--class", given, "--occluder", "remove")
         assert json.loads(out)[0]["classes"] == ["$owl"]
 
 
@@ -122,25 +122,25 @@ def test_all_leaves_out_what_a_model_does_not_have_and_says_why(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words: list[str | Path] = [place / "images", "--count", "1", "--figure", "all", "--json", "--out"]
-    code, out, err = told(capsys, place / "resnet.safetensors", *words, tmp_path / "resnet")
+    code, out, err = output(capsys, place / "resnet.safetensors", *words, tmp_path / "resnet")
     assert code == 0
     assert [row["figure"] for row in json.loads(out)] == ["filters", "features", "occlusion"]
     assert (
         "note: no rollout: attention rollout is not defined for a BiT ResNet: it has no attention between all patches"
         in err.splitlines()
     )
-    code, out, err = told(capsys, place / "mean.safetensors", *words, tmp_path / "mean")
+    code, out, err = output(capsys, place / "mean.safetensors", *words, tmp_path / "mean")
     rows = {row["figure"]: row for row in json.loads(out)}
     assert set(NAMES) - set(rows) == {"positions", "class"}
     assert rows["rollout"]["reads"] == "the mean of the patches"
     assert "no positions" in err
     assert "no class token" in err
-    code, out, _ = told(capsys, place / "headless.safetensors", *words, tmp_path / "headless")
+    code, out, _ = output(capsys, place / "headless.safetensors", *words, tmp_path / "headless")
     assert {row["figure"] for row in json.loads(out)} == set(NAMES) - {"relevance", "occlusion"}
 
 
 def test_all_without_images_is_what_the_weights_show(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = told(capsys, place / "vit.safetensors", "--figure", "all", "--out", tmp_path, "--json")
+    _, out, _ = output(capsys, place / "vit.safetensors", "--figure", "all", "--out", tmp_path, "--json")
     assert [row["figure"] for row in json.loads(out)] == ["filters", "positions"]
 
 
@@ -173,24 +173,24 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(
     message: str,
 ) -> None:
     monkeypatch.chdir(place)
-    got, out, err = told(capsys, *words, "--out", tmp_path / "out")
+    got, out, err = output(capsys, *words, "--out", tmp_path / "out")
     assert (got, out) == (code, "")
     assert err.startswith(f"error: {message}")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_figure_that_is_there_is_kept_unless_told(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_figure_is_kept_without_overwrite(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words: list[str | Path] = [place / "vit.safetensors", "--figure", "filters", "--out", tmp_path]
-    assert told(capsys, *words)[0] == 0
+    assert output(capsys, *words)[0] == 0
     before = (tmp_path / "filters.png").stat().st_mtime_ns
-    code, _, err = told(capsys, *words)
+    code, _, err = output(capsys, *words)
     assert code == 1
     assert "exists already" in err
     assert (tmp_path / "filters.png").stat().st_mtime_ns == before
-    assert told(capsys, *words, "--overwrite")[0] == 0
+    assert output(capsys, *words, "--overwrite")[0] == 0
     file = tmp_path / "file"
     file.write_text("")
-    assert told(capsys, place / "vit.safetensors", "--figure", "filters", "--out", file)[0] == 2
+    assert output(capsys, place / "vit.safetensors", "--figure", "filters", "--out", file)[0] == 2
 
 
 def test_few_of_many_images_are_taken_evenly_from_all() -> None:

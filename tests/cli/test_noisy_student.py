@@ -24,16 +24,16 @@ def data(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
     return Path("pets")
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[str, list[str]]:
+def output(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[str, list[str]]:
     assert main(["study", "noisy-student", *words]) == code
     captured = capsys.readouterr()
     return captured.out, captured.err.splitlines()
 
 
-def test_a_table_of_teacher_and_students_is_printed_and_progress_is_told_beside_it(
+def test_a_table_of_teacher_and_students_is_printed_and_progress_is_reported(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, said = told(capsys, str(data), "--shots", "2", "--threshold", "0", *QUICK)
+    out, said = output(capsys, str(data), "--shots", "2", "--threshold", "0", *QUICK)
     head, teacher, student = out.splitlines()
     assert head.split()[:2] == ["model", "size"]
     assert teacher.startswith("teacher")
@@ -41,7 +41,7 @@ def test_a_table_of_teacher_and_students_is_printed_and_progress_is_told_beside_
     assert Path("runs/pets-noisy-student/round-1/run/model.safetensors").is_file()
     assert any("6 images of 3 classes have labels, 18 have none" in line for line in said)
     assert any("18 of 18 images" in line and "correct" in line for line in said)
-    again, said = told(capsys, str(data), "--shots", "2", "--threshold", "0", *QUICK, "--json")
+    again, said = output(capsys, str(data), "--shots", "2", "--threshold", "0", *QUICK, "--json")
     found = json.loads(again)
     assert [result["round"] for result in found["results"]] == [0, 1]
     assert found["study"]["shots"] == 2
@@ -67,13 +67,13 @@ def test_a_table_of_teacher_and_students_is_printed_and_progress_is_told_beside_
 def test_a_mistake_is_one_line_and_a_hint(
     data: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, why: str
 ) -> None:
-    out, said = told(capsys, *words, code=code)
+    out, said = output(capsys, *words, code=code)
     assert not out
     error = next(line for line in said if line.startswith("error: "))
     assert why in error
 
 
-def test_studies_are_listed_and_a_near_miss_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_studies_are_listed_and_a_near_miss_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study"]) == 0
     assert "noisy-student" in capsys.readouterr().out
     assert main(["study", "noisy-studnet"]) == 2

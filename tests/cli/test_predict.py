@@ -49,10 +49,10 @@ def test_every_form_says_what_the_predictor_says(
     expected = {str(file): found.top(3) for file, found in zip(files, Predictor(model)(files), strict=True)}
 
     out, _ = predicted(capsys, model, folder, "--json", "--top", "3")
-    told = {line["name"]: [(best["label"], best["probability"]) for best in line["top"]] for line in lines(out)}
-    assert list(told) == [str(file) for file in files]
+    stated = {line["name"]: [(best["label"], best["probability"]) for best in line["top"]] for line in lines(out)}
+    assert list(stated) == [str(file) for file in files]
     for name, best in expected.items():
-        assert told[name] == [(label, pytest.approx(chance, abs=1e-5)) for label, chance in best]
+        assert stated[name] == [(label, pytest.approx(chance, abs=1e-5)) for label, chance in best]
 
     out, _ = predicted(capsys, model, folder, "--format", "csv", "--top", "3")
     rows = {row["name"]: row for row in csv.DictReader(io.StringIO(out))}
@@ -175,8 +175,8 @@ def test_an_interrupt_keeps_what_is_done_and_the_rest_follows(model: Path, warm:
         (("nowhere.jpg",), "no file or folder called 'nowhere.jpg'"),
         (("*.jgp",), "nothing matches '*.jgp'"),
         ((), "missing IMAGE|DIR|GLOB|ZIP|-"),
-        (("-", "a.jpg"), "- is for a list on stdin"),
-        ((".", "--json", "--format", "csv"), "--json and --format csv are two forms of the same"),
+        (("-", "a.jpg"), "- (a list on stdin) cannot be combined"),
+        ((".", "--json", "--format", "csv"), "--json and --format csv contradict each other"),
         ((".", "--resume"), "--resume continues the JSON lines of --out"),
         ((".", "--out", "a", "--format", "csv", "--resume"), "--resume continues the JSON lines of --out"),
         ((".", "--out", "a", "--overwrite", "--resume"), "--resume keeps what is there"),
@@ -242,7 +242,7 @@ def test_a_folder_without_images_and_a_model_without_a_head_are_errors(
     assert any("no head" in line for line in predicted(capsys, tmp_path / "headless.safetensors", folder, code=1)[1])
 
 
-def test_size_crop_and_labels_can_be_said_otherwise(
+def test_size_crop_and_labels_can_be_overridden(
     model: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     usual, _ = predicted(capsys, model, folder, "--json")
@@ -269,8 +269,8 @@ def test_a_backend_and_merging_are_chosen_and_said(model: Path, folder: Path, ca
     plain, _ = predicted(capsys, model, folder, "--json", "--backend", "torch")
     auto, _ = predicted(capsys, model, folder, "--json")
     assert lines(plain) == lines(auto)
-    merged, told = predicted(capsys, model, folder, "--json", "--merge", "2")
-    assert any("2" in line and "merge" in line for line in told)
+    merged, stated = predicted(capsys, model, folder, "--json", "--merge", "2")
+    assert any("2" in line and "merge" in line for line in stated)
     assert lines(merged)[0]["checkpoint"] != lines(plain)[0]["checkpoint"]
-    _, told = predicted(capsys, model, folder, "--backend", "torhc", code=2)
-    assert told[0].startswith("error: --backend: 'torhc' is not one of")
+    _, stated = predicted(capsys, model, folder, "--backend", "torhc", code=2)
+    assert stated[0].startswith("error: --backend: 'torhc' is not one of")

@@ -27,7 +27,7 @@ LETTERS = "synthetic:kind=strokes,classes=4,samples_per_class=32,image_size=32"
 QUICK = ("--batch-size", "16", "--workers", "0")
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str | Path, code: int = 0) -> tuple[str, list[str]]:
+def output(capsys: pytest.CaptureFixture[str], *words: str | Path, code: int = 0) -> tuple[str, list[str]]:
     """Standard output and the lines of stderr of a command that ends with that code."""
     assert main([str(word) for word in words]) == code
     captured = capsys.readouterr()
@@ -72,7 +72,7 @@ def test_fine_tuning_replaces_the_head_fits_the_positions_and_says_so(
     pretrained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("finetune", photos, "--from", pretrained, "--image-size", "48", "--steps", "3", "--out", tmp_path / "run", *QUICK)
-    out, err = told(capsys, *words, "--json")
+    out, err = output(capsys, *words, "--json")
     said = json.loads(out)
     assert said["ended"] == "finished"
     assert set(said["metrics"]) == {"loss", "top1", "top5"}
@@ -94,7 +94,7 @@ def test_fine_tuning_replaces_the_head_fits_the_positions_and_says_so(
 
 
 def test_a_new_head_begins_at_zero(pretrained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told(capsys, "finetune", photos, "--from", pretrained, "--steps", "1", "--lr", "1e-9", "--out", tmp_path / "run", *QUICK)
+    output(capsys, "finetune", photos, "--from", pretrained, "--steps", "1", "--lr", "1e-9", "--out", tmp_path / "run", *QUICK)
     first = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()][1]
     assert first["loss"] == pytest.approx(np.log(2), abs=1e-5)  # both classes equally likely
 
@@ -103,25 +103,25 @@ def test_on_the_same_classes_at_a_larger_size_the_head_stays_and_its_hidden_laye
     pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     larger = ("--image-size", "40", "--steps", "1", *QUICK)
-    _, err = told(capsys, "finetune", LETTERS, "--from", pretrained, "--out", tmp_path / "kept", *larger)
+    _, err = output(capsys, "finetune", LETTERS, "--from", pretrained, "--out", tmp_path / "kept", *larger)
     assert not any("new head" in line for line in err)
     published = (LETTERS, "--recipe", "imagenet21k", "--model", "ViT-Mini/8", "--steps", "1", *QUICK)
-    told(capsys, "pretrain", *published, "--out", tmp_path / "deep")
+    output(capsys, "pretrain", *published, "--out", tmp_path / "deep")
     deep, after = describe(tmp_path / "deep" / "model.safetensors").config, tmp_path / "flat"
     assert isinstance(deep, ViTConfig)
     assert deep.representation_width > 0
-    _, err = told(capsys, "finetune", LETTERS, "--from", tmp_path / "deep", "--out", after, *larger)
+    _, err = output(capsys, "finetune", LETTERS, "--from", tmp_path / "deep", "--out", after, *larger)
     assert any("new head of 4 classes, all zeros" in line for line in err)
     flat = describe(after / "model.safetensors").config
     assert isinstance(flat, ViTConfig)
     assert flat.representation_width == 0
 
 
-def test_a_folder_alone_is_trained_from_scratch_and_told_why(
+def test_a_folder_alone_is_trained_from_scratch_with_a_reason(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    out, err = told(capsys, "finetune", photos, "--dry-run", "--json")
+    out, err = output(capsys, "finetune", photos, "--dry-run", "--json")
     assert err[0].startswith("recipe: small-data, from scratch, since no checkpoint is given")
     plan = json.loads(out)
     assert plan["out"] == "runs/photos"
@@ -130,7 +130,7 @@ def test_a_folder_alone_is_trained_from_scratch_and_told_why(
     run = plan["run"]
     assert (run["start"], run["model"]["num_classes"], run["data"]["dataset"]) == (None, 2, str(photos))
     assert not (tmp_path / "runs").exists()  # nothing was begun
-    table, _ = told(capsys, "finetune", photos, "--dry-run")
+    table, _ = output(capsys, "finetune", photos, "--dry-run")
     assert {"steps", "epochs", "parameters", "macs", "memory", "step", "total"} <= {line.split()[0] for line in table.splitlines()}
 
 
@@ -138,17 +138,17 @@ def test_the_run_of_a_dry_run_is_a_config_that_train_takes(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], pretrained: Path
 ) -> None:
     words = ("finetune", photos, "--from", pretrained, "--steps", "4", *QUICK)
-    run = json.loads(told(capsys, *words, "--dry-run", "--json")[0])["run"]
+    run = json.loads(output(capsys, *words, "--dry-run", "--json")[0])["run"]
     (tmp_path / "run.json").write_text(json.dumps(run))
-    told(capsys, *words, "--out", tmp_path / "one")
-    told(capsys, "train", tmp_path / "run.json", "--out", tmp_path / "other")
+    output(capsys, *words, "--out", tmp_path / "one")
+    output(capsys, "train", tmp_path / "run.json", "--out", tmp_path / "other")
     one, other = read_snapshot(tmp_path / "one" / "last"), read_snapshot(tmp_path / "other" / "last")
     assert all(bool((one.model[name] == other.model[name]).all()) for name in one.model)
 
 
 def test_a_config_can_be_changed_on_the_command_line(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = pretrained / "run.json"
-    told(capsys, "train", config, "--out", tmp_path / "a", "--steps", "2", "--seed", "5", "--save-every", "1")
+    output(capsys, "train", config, "--out", tmp_path / "a", "--steps", "2", "--seed", "5", "--save-every", "1")
     run = RunDirectory(tmp_path / "a").config()
     assert run is not None
     assert (run.train.steps, run.train.seed, run.data.loader.seed, run.train.save_every) == (2, 5, 5, 1)
@@ -169,10 +169,10 @@ def test_a_sweep_prints_its_trials_and_the_final_run(pretrained: Path, tmp_path:
         tmp_path,
         *QUICK,
     )
-    table, err = told(capsys, *words)
+    table, err = output(capsys, *words)
     assert table.splitlines()[0].split() == ["lr", "loss", "top1", "top5", "chosen"]
     assert any(line.startswith("sweep: learning rates 0.001, 0.01, each evaluated on val") for line in err)
-    said = json.loads(told(capsys, *words, "--json")[0])
+    said = json.loads(output(capsys, *words, "--json")[0])
     assert [trial["lr"] for trial in said["trials"]] == [0.001, 0.01]
     assert said["lr"] in (0.001, 0.01)
     assert said["evaluated_on"] == "test"
@@ -193,22 +193,22 @@ def test_table_4s_rates_are_swept_where_none_are_given(pretrained: Path, capsys:
         "--image-size",
         "32",
     )
-    said = json.loads(told(capsys, *words)[0])
+    said = json.loads(output(capsys, *words)[0])
     assert said["runs"] == 5
     assert said["total_seconds"] == pytest.approx(5 * said["seconds"])
 
 
-def test_a_second_call_goes_on_and_a_changed_one_is_refused_unless_meant(
+def test_a_second_call_resumes_and_a_changed_one_is_refused_without_override(
     photos: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("finetune", photos, "--from", pretrained, "--steps", "3", "--out", tmp_path / "run", *QUICK)
-    told(capsys, *words)
-    _, err = told(capsys, *words)
+    output(capsys, *words)
+    _, err = output(capsys, *words)
     assert any(line.startswith("resumes") for line in err)
-    _, err = told(capsys, *words, "--lr", "0.5", code=1)
+    _, err = output(capsys, *words, "--lr", "0.5", code=1)
     assert err[-2].startswith(f"error: {tmp_path / 'run'} was started with another config: train.optimizer.lr")
     assert "--override" in err[-1]
-    told(capsys, *words, "--lr", "0.5", "--override")
+    output(capsys, *words, "--lr", "0.5", "--override")
 
 
 def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
@@ -220,9 +220,9 @@ def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
             pixels = np.random.default_rng(number).integers(0, 256, (9, 9, 3), np.uint8)
             Image.fromarray(pixels).save(tmp_path / "few" / name / f"{name}{number}.png")
     words = ("finetune", tmp_path / "few", "--steps", "1", "--out", tmp_path / "run", *QUICK)
-    _, err = told(capsys, *words, code=1)
+    _, err = output(capsys, *words, code=1)
     assert "leaves none for" in err[-2]
-    told(capsys, *words, "--val-fraction", "0", "--test-fraction", "0")
+    output(capsys, *words, "--val-fraction", "0", "--test-fraction", "0")
 
 
 def test_masked_pre_training_is_chosen_for_images_without_labels(
@@ -230,14 +230,14 @@ def test_masked_pre_training_is_chosen_for_images_without_labels(
 ) -> None:
     data = f"images:{photos}"
     words = ("pretrain", data, "--model", "ViT-Mini/8", "--steps", "2", "--out", tmp_path / "masked", *QUICK)
-    _, err = told(capsys, *words)
+    _, err = output(capsys, *words)
     assert err[0] == "recipe: masked, since the images have no labels"
     assert describe(tmp_path / "masked" / "model.safetensors").config.num_classes == 0
-    _, err = told(capsys, "finetune", photos, "--from", tmp_path / "masked", "--steps", "2", "--out", tmp_path / "tuned", *QUICK)
+    _, err = output(capsys, "finetune", photos, "--from", tmp_path / "masked", "--steps", "2", "--out", tmp_path / "tuned", *QUICK)
     assert "new head of 2 classes, all zeros" in "\n".join(err)
 
 
-def test_a_image_that_cannot_be_read_is_named_and_passed_over(
+def test_an_image_that_cannot_be_read_is_named_and_passed_over(
     photos: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rng = np.random.default_rng(1)
@@ -250,7 +250,7 @@ def test_a_image_that_cannot_be_read_is_named_and_passed_over(
     broken = tmp_path / "data" / "train" / "a" / "7.png"
     broken.write_bytes(broken.read_bytes()[:60])
     words = ("finetune", tmp_path / "data", "--from", pretrained, "--epochs", "2", "--out", tmp_path / "run", *QUICK)
-    _, err = told(capsys, *words)
+    _, err = output(capsys, *words)
     assert len([line for line in err if line.startswith("warning:") and "7.png" in line]) == 1  # once, though two epochs met it
 
 
@@ -276,7 +276,7 @@ def test_a_image_that_cannot_be_read_is_named_and_passed_over(
     ],
 )
 def test_a_command_line_not_understood_exits_2(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = told(capsys, *words, code=2)
+    out, err = output(capsys, *words, code=2)
     assert out == ""
     assert err[0].startswith(f"error: {message}")
 
@@ -294,7 +294,7 @@ def test_a_command_line_not_understood_exits_2(words: tuple[str, ...], message: 
 def test_what_cannot_be_is_refused_in_one_line_with_a_hint(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, err = told(capsys, *words, code=1)
+    out, err = output(capsys, *words, code=1)
     assert out == ""
     assert err[-2].startswith(f"error: {message}")
     assert err[-1].startswith("hint: ")
@@ -303,10 +303,10 @@ def test_what_cannot_be_is_refused_in_one_line_with_a_hint(
 def test_a_config_that_is_none_names_the_file_and_the_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "run.json"
     file.write_text('{"name": "x", "modell": {}}')
-    _, err = told(capsys, "train", file, "--out", tmp_path / "out", code=1)
+    _, err = output(capsys, "train", file, "--out", tmp_path / "out", code=1)
     assert err == [f"error: {file}: no setting called modell", "hint: did you mean model?"]
     file.write_bytes(b"\xff\xfe")
-    _, err = told(capsys, "train", file, "--out", tmp_path / "out", code=1)
+    _, err = output(capsys, "train", file, "--out", tmp_path / "out", code=1)
     assert err[0].startswith(f"error: {file} cannot be read")
 
 
@@ -358,7 +358,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_one_line_and_its_code(
     assert kept == steps(tmp_path / "run")
 
 
-def test_sigusr1_asks_for_a_checkpoint_and_the_run_goes_on(warm: Path, tmp_path: Path) -> None:
+def test_sigusr1_saves_a_checkpoint_and_the_run_continues(warm: Path, tmp_path: Path) -> None:
     with started(tmp_path / "run", warm, "--save-every", "0", "--evaluate-every", "0") as process:
         assert not (tmp_path / "run" / "last").exists()
         process.send_signal(signal.SIGUSR1)
@@ -370,23 +370,23 @@ def test_sigusr1_asks_for_a_checkpoint_and_the_run_goes_on(warm: Path, tmp_path:
     assert 0 < kept < steps(tmp_path / "run")
 
 
-def test_max_minutes_stops_with_a_checkpoint_and_the_same_command_goes_on(
+def test_max_minutes_stops_with_a_checkpoint_and_the_same_command_resumes(
     photos: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words: tuple[Any, ...] = ("finetune", photos, "--from", pretrained, "--steps", "4", "--out", tmp_path / "run", *QUICK)
-    said = json.loads(told(capsys, *words, "--max-minutes", "1e-6", "--json")[0])
+    said = json.loads(output(capsys, *words, "--max-minutes", "1e-6", "--json")[0])
     assert said["ended"] == "max-time"
     assert said["steps"] < 4
     assert Path(said["model"]).is_file()  # its last checkpoint's
-    said = json.loads(told(capsys, *words, "--json")[0])
+    said = json.loads(output(capsys, *words, "--json")[0])
     assert (said["ended"], said["steps"]) == ("finished", 4)
     assert said["report"] == f"vitlab report {tmp_path / 'run'}"
 
 
-def test_a_sweep_out_of_time_says_where_it_is_and_goes_on(
+def test_a_sweep_out_of_time_says_where_it_is_and_resumes(
     pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("finetune", LETTERS, "--from", pretrained, "--sweep", "--lrs", "0.001", "--steps", "3", "--out", tmp_path, *QUICK)
-    out, _ = told(capsys, *words, "--max-minutes", "1e-6", "--json")
+    out, _ = output(capsys, *words, "--max-minutes", "1e-6", "--json")
     assert json.loads(out) == {"recipe": "finetune-folder", "ended": "max-time", "sweep": str(tmp_path)}
-    assert json.loads(told(capsys, *words, "--json")[0])["lr"] == 0.001
+    assert json.loads(output(capsys, *words, "--json")[0])["lr"] == 0.001

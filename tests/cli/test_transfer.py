@@ -43,7 +43,7 @@ def evaluated(capsys: pytest.CaptureFixture[str], *words: str | Path, code: int 
     return captured.out, captured.err
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Any:
+def output(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Any:
     return json.loads(evaluated(capsys, *words, "--json")[0])
 
 
@@ -60,7 +60,7 @@ def test_all_three_are_tabled(model: Path, pets: Path, capsys: pytest.CaptureFix
 
 
 def test_the_json_has_every_number(model: Path, pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report = told(capsys, model, pets, "--fewshot", "--knn", "--neighbours", "1,5", "--probe")
+    report = output(capsys, model, pets, "--fewshot", "--knn", "--neighbours", "1,5", "--probe")
     assert [shot["shots"] for shot in report["few_shot"]] == [1, 5, 10, 25]
     assert all(len(shot["accuracies"]) == 3 for shot in report["few_shot"])
     assert report["few_shot"][-1]["classes_with_fewer"] == ["ant", "bee"]
@@ -69,10 +69,10 @@ def test_the_json_has_every_number(model: Path, pets: Path, capsys: pytest.Captu
     assert report["probe"]["gradient"] <= 1e-5
     assert report["probe"]["l2"] in [tried["l2"] for tried in report["probe"]["tried"]]
     assert (report["classes"], report["train_images"], report["test_images"], report["features_extracted"]) == (2, 16, 8, 24)
-    again = told(capsys, model, pets, "--knn")
+    again = output(capsys, model, pets, "--knn")
     assert [near["k"] for near in again["knn"]] == [1, 5, 10]  # of 16 images
     assert (again["features_extracted"], again["features_cached"], again["few_shot"], again["probe"]) == (0, 24, [], None)
-    assert told(capsys, model, pets, "--knn", "--neighbours", "1", "--no-cache")["features_extracted"] == 24
+    assert output(capsys, model, pets, "--knn", "--neighbours", "1", "--no-cache")["features_extracted"] == 24
 
 
 def test_vtab_is_tabled_with_what_is_missing_and_the_paper(
@@ -99,14 +99,14 @@ def test_vtab_is_tabled_with_what_is_missing_and_the_paper(
     assert "failed: Camelyon: " in err
     assert "missing: Caltech101, CIFAR-100" in err
     assert "(16 of 19 tasks)" in err
-    report = told(capsys, model, "--vtab", tmp_path, "--vtab-test", "5")
+    report = output(capsys, model, "--vtab", tmp_path, "--vtab-test", "5")
     assert [task["task"] for task in report["tasks"]] == ["dSpr-Loc", "dSpr-Ori"]
     assert [task["task"] for task in report["failed"]] == ["Camelyon"]
     assert len(report["missing"]) == 16
     assert report["means"][3]["complete"] is False
     assert report["preprocess"]["resize"] == "squash"
     assert "fine-tunes" in report["protocol"]
-    assert told(capsys, model, "--vtab", tmp_path, "--vtab-test", "5", "--resize", "pad")["preprocess"]["resize"] == "pad"
+    assert output(capsys, model, "--vtab", tmp_path, "--vtab-test", "5", "--resize", "pad")["preprocess"]["resize"] == "pad"
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_what_makes_no_other_model_is_not_of_the_course() -> None:
     assert len(differences(patient, looking, course=True)) == 1  # patience counts evaluations
 
 
-def test_a_part_that_only_one_run_has_is_named_too() -> None:
+def test_a_setting_that_only_one_run_has_is_named_too() -> None:
     masked = recipe("masked", Overrides(model="ViT-Mini/8"))
     plain = replace(masked, train=replace(masked.train, masked=None))
     assert 'train.masked.target "mean-colour" -> nothing' in differences(masked, plain)
@@ -105,7 +105,7 @@ def test_a_borrowed_row_of_table_3_is_said() -> None:
     assert any("the row of ViT-B/16" in sentence for sentence in explained)
 
 
-def test_images_that_grow_are_said_with_their_sizes() -> None:
+def test_progressive_resizing_is_reported_with_its_sizes() -> None:
     data = DataFacts(dataset="small", images=2_000, classes=10, channels=3, side=32)
     facts, overrides = RunFacts(data=data), Overrides(image_size=(32, 32))
     run = recipe("small-data", overrides, data=data)

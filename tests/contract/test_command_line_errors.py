@@ -17,7 +17,7 @@ from vitlab.errors import ConfigError, DataError, UsageError
 from vitlab.io.display import Facts
 
 
-def told(capsys: pytest.CaptureFixture[str], words: Sequence[str]) -> tuple[int, list[str]]:
+def printed(capsys: pytest.CaptureFixture[str], words: Sequence[str]) -> tuple[int, list[str]]:
     """The exit code, and the lines on stderr; nothing may be on stdout."""
     code = cli.main(words)
     captured = capsys.readouterr()
@@ -52,7 +52,7 @@ def assert_one_error(lines: list[str]) -> None:
 def test_a_command_line_not_understood_exits_2_with_one_line(
     capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
-    code, lines = told(capsys, words)
+    code, lines = printed(capsys, words)
     assert code == 2
     assert_one_error(lines)
     assert lines[0].startswith(f"error: {message}")
@@ -68,13 +68,13 @@ def test_a_command_line_not_understood_exits_2_with_one_line(
         (["describe", "ViT-X/16"], "did you mean"),
     ],
 )
-def test_a_near_miss_is_told_what_was_meant(capsys: pytest.CaptureFixture[str], words: list[str], hint: str) -> None:
-    _, lines = told(capsys, words)
+def test_a_near_miss_gets_a_suggestion(capsys: pytest.CaptureFixture[str], words: list[str], hint: str) -> None:
+    _, lines = printed(capsys, words)
     assert lines[1].startswith(f"hint: {hint}")
 
 
 def test_a_refusal_of_the_library_exits_1_with_its_message_and_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    code, lines = told(capsys, ["describe", "ViT-B/16", "--image-size", "225"])
+    code, lines = printed(capsys, ["describe", "ViT-B/16", "--image-size", "225"])
     assert code == 1
     assert_one_error(lines)
     assert "image_size=225x225" in lines[0]
@@ -82,12 +82,12 @@ def test_a_refusal_of_the_library_exits_1_with_its_message_and_hint(capsys: pyte
 
 def test_long_words_are_told_whole(capsys: pytest.CaptureFixture[str]) -> None:
     name = "x" * 300 + ".npz"
-    _, lines = told(capsys, ["convert", name, "out", "--to", "timm"])
+    _, lines = printed(capsys, ["convert", name, "out", "--to", "timm"])
     assert lines[0] == f"error: SOURCE: no file or folder called '{name}'"
 
 
 def test_a_name_with_control_characters_stays_on_one_line_and_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    code, lines = told(capsys, ["a\nb\x1b[31m"])
+    code, lines = printed(capsys, ["a\nb\x1b[31m"])
     assert code == 2
     assert len(lines) == 2
     assert "\x1b" not in lines[0]
@@ -105,7 +105,7 @@ def failing(fault: BaseException) -> Callable[[], None]:
 
 def test_ctrl_c_is_one_line_and_exit_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(cli.VERBS, "probe", failing(KeyboardInterrupt()))
-    assert told(capsys, ["probe"]) == (130, ["interrupted"])
+    assert printed(capsys, ["probe"]) == (130, ["interrupted"])
 
 
 @pytest.mark.parametrize("bug", [ZeroDivisionError("bug"), BrokenPipeError("some socket")])
@@ -117,14 +117,14 @@ def test_a_bug_is_not_dressed_up_as_an_error_of_the_user(bug: Exception, monkeyp
 
 def test_an_error_without_a_hint_prints_no_hint_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(cli.VERBS, "probe", failing(ConfigError("width=0 is too small")))
-    assert told(capsys, ["probe"]) == (1, ["error: width=0 is too small"])
+    assert printed(capsys, ["probe"]) == (1, ["error: width=0 is too small"])
 
 
 def test_a_parameter_is_named_as_the_command_line_spells_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(cli.VERBS, "probe", failing(UsageError("`image_size` is missing", hint="or leave `start` out")))
-    assert told(capsys, ["probe"]) == (2, ["error: --image-size is missing", "hint: or leave --from out"])
+    assert printed(capsys, ["probe"]) == (2, ["error: --image-size is missing", "hint: or leave --from out"])
 
 
 def test_a_strict_verb_shows_what_it_found_and_then_fails(

@@ -47,9 +47,9 @@ def test_a_warning_of_vitlab_is_an_error(module: str, category: type[Warning]) -
 
 
 def test_a_warning_of_a_dependency_is_not() -> None:
-    with warnings.catch_warnings(record=True, action=None) as told:
+    with warnings.catch_warnings(record=True, action=None) as caught:
         warn_from("torch.nn.functional", DeprecationWarning)
-    assert [str(warning.message) for warning in told] == ["a word of warning"]
+    assert [str(warning.message) for warning in caught] == ["a word of warning"]
 
 
 def ignore_ctrl_c() -> None:

@@ -32,8 +32,8 @@ from vitlab.data.augment import (
 from vitlab.data.sampler import rng_of
 from vitlab.errors import DataError
 
-PICTURE = scene(40, 56)
-IMAGE = Image.fromarray(PICTURE)
+PIXELS = scene(40, 56)
+IMAGE = Image.fromarray(PIXELS)
 SIZE = IMAGE.size
 
 
@@ -56,35 +56,35 @@ def test_there_are_sixteen_operations() -> None:
     ],
 )  # fmt: skip
 def test_the_neutral_argument_leaves_the_image_as_it_is(operation: Operation, argument: float) -> None:
-    np.testing.assert_array_equal(done(operation, argument), PICTURE)
+    np.testing.assert_array_equal(done(operation, argument), PIXELS)
 
 
 def test_the_level_operations_are_their_formulas() -> None:
-    np.testing.assert_array_equal(done("invert", 0), 255 - PICTURE)
-    np.testing.assert_array_equal(done("posterize", 3), PICTURE & 0b11100000)
-    np.testing.assert_array_equal(done("solarize", 100), np.where(PICTURE < 100, PICTURE, 255 - PICTURE))
-    np.testing.assert_array_equal(done("solarize", 0), 255 - PICTURE)
-    added = np.minimum(PICTURE.astype(int) + 110, 255)
-    np.testing.assert_array_equal(done("solarize-add", 110), np.where(PICTURE < 128, added, PICTURE))
+    np.testing.assert_array_equal(done("invert", 0), 255 - PIXELS)
+    np.testing.assert_array_equal(done("posterize", 3), PIXELS & 0b11100000)
+    np.testing.assert_array_equal(done("solarize", 100), np.where(PIXELS < 100, PIXELS, 255 - PIXELS))
+    np.testing.assert_array_equal(done("solarize", 0), 255 - PIXELS)
+    added = np.minimum(PIXELS.astype(int) + 110, 255)
+    np.testing.assert_array_equal(done("solarize-add", 110), np.where(PIXELS < 128, added, PIXELS))
 
 
 def test_the_blends_are_their_formulas() -> None:
-    black = np.zeros_like(PICTURE)
+    black = np.zeros_like(PIXELS)
     grey = np.asarray(IMAGE.convert("L").convert("RGB"))
-    flat = np.full_like(PICTURE, int(np.asarray(IMAGE.convert("L")).mean() + 0.5))
+    flat = np.full_like(PIXELS, int(np.asarray(IMAGE.convert("L")).mean() + 0.5))
     blends: list[tuple[Operation, Pixels]] = [("brightness", black), ("color", grey), ("contrast", flat)]
     for operation, towards in blends:
         for factor in (0.1, 0.7, 1.6, 2.8):
-            exact = np.clip(towards + factor * (PICTURE.astype(float) - towards), 0, 255)
+            exact = np.clip(towards + factor * (PIXELS.astype(float) - towards), 0, 255)
             assert np.abs(done(operation, factor) - exact).max() <= 1
 
 
 def test_translation_moves_whole_pixels_and_fills_the_rest() -> None:
     moved = done("translate-x", 5, fill=3)
-    np.testing.assert_array_equal(moved[:, :-5], PICTURE[:, 5:])
+    np.testing.assert_array_equal(moved[:, :-5], PIXELS[:, 5:])
     assert (moved[:, -5:] == 3).all()
     moved = done("translate-y", -7, fill=3)
-    np.testing.assert_array_equal(moved[7:], PICTURE[:-7])
+    np.testing.assert_array_equal(moved[7:], PIXELS[:-7])
     assert (moved[:7] == 3).all()
 
 
@@ -92,7 +92,7 @@ def test_shear_moves_each_line_by_its_distance() -> None:
     sheared = done("shear-x", 0.5, fill=3)
     for row in range(40):
         moved = int(0.5 * (row + 0.5) + 0.5)  # the pixel whose centre is nearest
-        np.testing.assert_array_equal(sheared[row, : 56 - moved], PICTURE[row, moved:])
+        np.testing.assert_array_equal(sheared[row, : 56 - moved], PIXELS[row, moved:])
         assert (sheared[row, 56 - moved :] == 3).all()
     np.testing.assert_array_equal(
         done("shear-y", 0.3), as_pixels(apply(IMAGE.transpose(Image.Transpose.TRANSPOSE), "shear-x", 0.3, 128)).transpose(1, 0, 2)
@@ -105,11 +105,11 @@ def test_rotation_by_a_right_angle_is_exact_and_by_an_acute_one_leaves_filled_co
     np.testing.assert_array_equal(turned, np.rot90(square))
     turned = done("rotate", 30, fill=3)
     assert (turned[0, 0] == 3).all()
-    np.testing.assert_array_equal(turned[20, 28], PICTURE[20, 28])
+    np.testing.assert_array_equal(turned[20, 28], PIXELS[20, 28])
 
 
 def test_autocontrast_and_equalize_use_the_whole_range() -> None:
-    dull = (PICTURE // 4 + 90).astype(np.uint8)
+    dull = (PIXELS // 4 + 90).astype(np.uint8)
     for operation in ("autocontrast", "equalize"):
         spread = as_pixels(apply(Image.fromarray(dull), operation, 0, 128))
         assert (spread.min((0, 1)) == 0).all()
@@ -118,14 +118,14 @@ def test_autocontrast_and_equalize_use_the_whole_range() -> None:
 
 def test_cutout_fills_a_square_clipped_at_the_border() -> None:
     changed = as_pixels(cutout(IMAGE, 6, 200, centre=(10, 20)))
-    expected = PICTURE.copy()
+    expected = PIXELS.copy()
     expected[4:16, 14:26] = 200
     np.testing.assert_array_equal(changed, expected)
     changed = as_pixels(cutout(IMAGE, 6, 200, centre=(0, 55)))
-    expected = PICTURE.copy()
+    expected = PIXELS.copy()
     expected[:6, 49:] = 200
     np.testing.assert_array_equal(changed, expected)
-    np.testing.assert_array_equal(as_pixels(cutout(IMAGE, 0, 200, centre=(10, 20))), PICTURE)
+    np.testing.assert_array_equal(as_pixels(cutout(IMAGE, 0, 200, centre=(10, 20))), PIXELS)
 
 
 # ---- magnitudes
@@ -169,7 +169,7 @@ def test_only_geometry_has_two_directions() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 4), st.floats(0, 30), st.integers(0, 2**32), st.sampled_from([1, 3]), st.integers(1, 9), st.integers(1, 9))
-def test_any_magnitude_on_any_image_gives_a_image_of_the_same_shape(
+def test_any_magnitude_on_any_image_gives_an_image_of_the_same_shape(
     layers: int, magnitude: float, seed: int, channels: int, height: int, width: int
 ) -> None:
     image_HWC = scene(height, width)[:, :, :channels]
@@ -190,7 +190,7 @@ def test_every_operation_is_drawn_alike() -> None:
         for negative in (False, True)
     }
     for index in range(3200):
-        out = randaugment(PICTURE, 1, 9, rng_of(0, 0, index)).tobytes()
+        out = randaugment(PIXELS, 1, 9, rng_of(0, 0, index)).tobytes()
         counts[results.get(out, "cutout")] += 1
     assert min(counts.values()) > 140
     assert max(counts.values()) < 265
@@ -198,8 +198,8 @@ def test_every_operation_is_drawn_alike() -> None:
 
 def test_two_layers_are_one_after_the_other() -> None:
     rng = rng_of(0, 0, 5)
-    once = randaugment(randaugment(PICTURE, 1, 9, rng), 1, 9, rng)
-    np.testing.assert_array_equal(once, randaugment(PICTURE, 2, 9, rng_of(0, 0, 5)))
+    once = randaugment(randaugment(PIXELS, 1, 9, rng), 1, 9, rng)
+    np.testing.assert_array_equal(once, randaugment(PIXELS, 2, 9, rng_of(0, 0, 5)))
 
 
 def test_more_channels_than_colours_are_refused_by_colour_operations_only() -> None:
@@ -215,7 +215,7 @@ def test_more_channels_than_colours_are_refused_by_colour_operations_only() -> N
 
 def test_factors_of_one_and_no_turn_change_nothing() -> None:
     for change, neutral in ((brighten, 1.0), (contrast, 1.0), (saturate, 1.0)):
-        np.testing.assert_array_equal(as_pixels(change(IMAGE, neutral)), PICTURE)
+        np.testing.assert_array_equal(as_pixels(change(IMAGE, neutral)), PIXELS)
     hsv = IMAGE.convert("HSV").convert("RGB")
     np.testing.assert_array_equal(as_pixels(turn_hue(IMAGE, 0.0)), np.asarray(hsv))
 
@@ -238,7 +238,7 @@ def test_a_third_of_a_turn_carries_red_to_green_to_blue() -> None:
 )
 def test_jitter_stays_within_its_width(config: Augment, change: Callable[[Image.Image, float], Image.Image]) -> None:
     low, high = (-0.3, 0.3) if config.hue else (0.7, 1.3)
-    views = [jitter(PICTURE, config, rng_of(0, 0, index)) for index in range(60)]
+    views = [jitter(PIXELS, config, rng_of(0, 0, index)) for index in range(60)]
     assert len({view.tobytes() for view in views}) > 40
     # The sum of the differences to a candidate is least at the factor that was used, and that lies inside.
     for view in views[:10]:
@@ -248,7 +248,7 @@ def test_jitter_stays_within_its_width(config: Augment, change: Callable[[Image.
 
 
 def test_grey_images_keep_their_one_channel() -> None:
-    grey_HWC = PICTURE[:, :, :1]
+    grey_HWC = PIXELS[:, :, :1]
     config = Augment(brightness=0.3, contrast=0.3, saturation=0.3, hue=0.2)
     assert jitter(grey_HWC, config, rng_of(0, 0, 0)).shape == grey_HWC.shape
     np.testing.assert_array_equal(as_pixels(as_pillow(grey_HWC)), grey_HWC)
@@ -279,11 +279,11 @@ def test_erasing_replaces_one_box_and_nothing_else(fill: EraseFill) -> None:
 
 def test_erasing_is_a_probability() -> None:
     config = Augment(erase=0.25)
-    erased = sum((erase(PICTURE, config, rng_of(0, 0, index)) != PICTURE).any() for index in range(400))
+    erased = sum((erase(PIXELS, config, rng_of(0, 0, index)) != PIXELS).any() for index in range(400))
     assert 70 < erased < 130
-    np.testing.assert_array_equal(distort(PICTURE, Augment(), rng_of(0, 0, 0)), PICTURE)
+    np.testing.assert_array_equal(distort(PIXELS, Augment(), rng_of(0, 0, 0)), PIXELS)
 
 
-def test_a_image_too_small_for_a_box_is_left_alone() -> None:
+def test_an_image_too_small_for_a_box_is_left_alone() -> None:
     image_HWC = np.zeros((1, 1, 3), np.uint8)
     np.testing.assert_array_equal(erase(image_HWC, Augment(erase=1.0), rng_of(0, 0, 0)), image_HWC)

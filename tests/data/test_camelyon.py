@@ -105,7 +105,7 @@ def test_a_packed_file_that_is_damaged_is_refused_and_leaves_nothing(camelyon: P
     assert not list((cache_folder() / "unpacked").rglob(".partial*"))
 
 
-def test_without_h5py_it_is_said_what_to_install(camelyon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_h5py_the_error_says_what_to_install(camelyon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(DataError, match="need h5py") as caught:
         open_camelyon(camelyon)

@@ -40,7 +40,7 @@ def test_a_near_miss_is_reported_what_was_meant(name: str, meant: str) -> None:
 
 
 @each_set
-def test_a_set_is_said_completely(entry: PublicSet) -> None:
+def test_a_dataset_is_described_completely(entry: PublicSet) -> None:
     for text in (entry.title, entry.pixels, entry.licence, entry.citation, entry.split):
         assert text.strip()
     assert urlsplit(entry.page).scheme in ("http", "https")

@@ -75,7 +75,7 @@ def test_identical_files_within_a_split_are_found(tmp_path: Path) -> None:
     assert names_of(group, tmp_path) == {"train/class-0/1.jpg", "train/class-0/copy.jpg", "train/class-0/copy again.jpg"}
 
 
-def test_a_image_in_two_splits_is_a_leak_with_both_names_and_labels(tmp_path: Path) -> None:
+def test_an_image_in_two_splits_is_a_leak_with_both_names_and_labels(tmp_path: Path) -> None:
     files = images()
     files["test/class-1/leaked.jpg"] = files["train/class-1/2.jpg"]
     report = check(str(as_folder(tmp_path, files)))
@@ -152,7 +152,7 @@ def test_empty_images_are_not_taken_for_each_other(tmp_path: Path) -> None:
     assert Counter(odd.what for odd in report.odd) == {"of one colour": 4}
 
 
-def test_images_too_small_to_tell_apart_are_not_compared(tmp_path: Path) -> None:
+def test_images_too_small_to_distinguish_are_not_compared(tmp_path: Path) -> None:
     files = {f"{label}/{number}.png": encode(scene(16, 16, seed=number % 3), "PNG", compress_level=number)
              for label in "ab" for number in range(6)}  # fmt: skip
     report = check(str(as_folder(tmp_path, files)))
@@ -211,7 +211,7 @@ def test_what_is_far_from_the_usual_size_or_shape_is_odd(tmp_path: Path) -> None
     assert (report.sizes.width.least, report.sizes.width.most) == (20, 600)
 
 
-def test_a_image_of_half_the_usual_size_is_not_odd(tmp_path: Path) -> None:
+def test_an_image_of_half_the_usual_size_is_not_odd(tmp_path: Path) -> None:
     files = images(side=48)
     files["train/class-0/half.jpg"] = jpeg(scene(24, 24, seed=50))
     assert check(str(as_folder(tmp_path, files))).odd == ()
@@ -226,7 +226,7 @@ def test_imbalance_is_the_largest_class_over_the_smallest(tmp_path: Path) -> Non
     assert [(entry.label, entry.total) for entry in report.classes] == [("a", 33), ("b", 3)]
 
 
-def test_a_folder_that_training_refuses_is_looked_at_all_the_same(tmp_path: Path) -> None:
+def test_a_folder_that_training_refuses_is_checked_all_the_same(tmp_path: Path) -> None:
     files = images()
     files["train/class-2/only in train.jpg"] = jpeg(scene(seed=90))
     files["train/stray.jpg"] = jpeg(scene(seed=91))
@@ -241,7 +241,7 @@ def test_a_folder_that_training_refuses_is_looked_at_all_the_same(tmp_path: Path
     assert "outside any class folder" in reasons["train/stray.jpg"]
 
 
-def test_classes_without_a_image_are_found_in_a_list(tmp_path: Path) -> None:
+def test_classes_without_an_image_are_found_in_a_list(tmp_path: Path) -> None:
     as_folder(tmp_path, {f"{number}.jpg": jpeg(scene(seed=number)) for number in range(8)})
     rows = [
         (f"{number}.jpg", "cat" if number % 2 else "dog", "test" if number > 5 and number % 2 else "train") for number in range(8)
@@ -296,10 +296,10 @@ def test_data_without_a_name_is_an_error_and_not_the_folder_one_is_in() -> None:
 
 
 def test_progress_is_reported_up_to_the_last_image(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int | None]] = []
-    check(str(as_folder(tmp_path, images())), progress=lambda *step: told.append(step))
-    assert [done for what, done, _ in told if what == "checking images"] == list(range(1, 17))
-    assert told[-1][1] == told[-1][2]
+    stated: list[tuple[str, int, int | None]] = []
+    check(str(as_folder(tmp_path, images())), progress=lambda *step: stated.append(step))
+    assert [done for what, done, _ in stated if what == "checking images"] == list(range(1, 17))
+    assert stated[-1][1] == stated[-1][2]
 
 
 @pytest.mark.data

@@ -49,7 +49,7 @@ def test_a_seed_chooses_the_same_images_each_time(tmp_path: Path) -> None:
     assert choose(dataset, 10, 3) == choose(dataset, 10, 3) != choose(dataset, 10, 4)
 
 
-def test_a_sheet_is_a_image_with_every_chosen_image_in_it(tmp_path: Path) -> None:
+def test_a_sheet_is_an_image_with_every_chosen_image_in_it(tmp_path: Path) -> None:
     files = {"red": (255, 0, 0), "green": (0, 160, 0), "blue": (0, 0, 255)}
     for label, colour in files.items():
         (tmp_path / "images" / label).mkdir(parents=True)

@@ -83,7 +83,7 @@ def test_other_images_or_another_way_of_decoding_is_another_file(tmp_path: Path)
     assert len(list(tmp_path.glob("*.images"))) == 3
 
 
-def test_everything_about_a_image_is_kept(tmp_path: Path) -> None:
+def test_everything_about_an_image_is_kept(tmp_path: Path) -> None:
     for dataset in (Stamps(count=9, multi_label=True), Stamps(count=9, broken=frozenset({4}))):
         cached, _ = cache_decoded(dataset, pipeline(), config("disk", tmp_path))
         assert isinstance(cached, DecodedDataset)
@@ -172,7 +172,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> Non
     assert is_sound(path)
 
 
-def test_a_disk_that_is_full_is_said_with_bytes_and_leaves_nothing(tmp_path: Path, checkout: Path) -> None:
+def test_a_full_disk_is_reported_with_bytes_and_leaves_nothing(tmp_path: Path, checkout: Path) -> None:
     code = f"""
         import resource
         from pathlib import Path

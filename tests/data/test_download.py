@@ -56,13 +56,13 @@ def test_what_arrives_is_what_was_served(tmp_path: Path) -> None:
 
 
 def test_progress_is_reported_from_nothing_to_all_of_it(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int | None]] = []
+    found: list[tuple[str, int, int | None]] = []
     with serving(Served(CONTENT)) as server:
-        download(remote(server.address), tmp_path / "file.bin", progress=lambda *step: told.append(step))
-    counts = [done for what, done, _ in told if what == "downloading file.bin"]
+        download(remote(server.address), tmp_path / "file.bin", progress=lambda *step: found.append(step))
+    counts = [done for what, done, _ in found if what == "downloading file.bin"]
     assert [counts[0], counts[-1]] == [0, len(CONTENT)]
     assert counts == sorted(counts)
-    assert {total for _, _, total in told} == {len(CONTENT)}
+    assert {total for _, _, total in found} == {len(CONTENT)}
 
 
 def test_a_new_file_has_the_mode_of_new_files(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_file_that_changed_at_the_server_is_begun_again(tmp_path: Path, etag: 
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
-def test_a_beginning_that_nothing_vouches_for_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_partial_download_without_a_validator_is_not_continued(tmp_path: Path) -> None:
     with serving(Served(CONTENT, etag='W/"weak"', cut=500_000, bad_answers=1)) as server:
         with pytest.raises(DataError):
             download(unknown(server.address), tmp_path / "file.bin", patience=ONCE)
@@ -349,7 +349,7 @@ def test_a_file_larger_than_the_disk_is_refused_before_it_is_fetched(tmp_path: P
     assert left_in(tmp_path) == set()
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "taken").write_bytes(b"")
     with pytest.raises(DataError, match="cannot be written"):
         download(remote("http://127.0.0.1:9/file"), tmp_path / "taken" / "file.bin", patience=ONCE)

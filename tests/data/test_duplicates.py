@@ -44,7 +44,7 @@ def test_every_disturbed_copy_is_found_whatever_the_length_of_the_bands(many: bo
     assert pairs_of(near_pairs(thumbs)) == {(number, number + 150) for number in range(150)}
 
 
-def test_mirrored_copies_are_found_and_said_to_be_mirrored() -> None:
+def test_mirrored_copies_are_found_and_reported_as_mirrored() -> None:
     first = strangers(60)
     found = near_pairs(np.concatenate([first, disturbed(first[:, :, ::-1], noise=2, seed=2)]))
     assert pairs_of(found) == {(number, number + 60) for number in range(60)}

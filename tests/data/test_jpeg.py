@@ -203,7 +203,7 @@ def test_a_thumbnail_inside_the_exif_block_is_not_taken_for_the_image() -> None:
     np.testing.assert_array_equal(decode(content, name="a"), upright(pillow_rgb(content), 6))
 
 
-def test_the_header_tells_size_and_sampling() -> None:
+def test_the_header_has_size_and_sampling() -> None:
     for coding, mcu_height in (("4:4:4", 8), ("4:2:2", 8), ("4:2:0", 16)):
         header = read_jpeg_header(jpeg(scene(33, 65), **CODINGS[coding]))
         assert (header.height, header.width, header.components, header.mcu_height) == (33, 65, 3, mcu_height)

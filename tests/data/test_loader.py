@@ -206,7 +206,7 @@ def test_several_classes_become_a_row_of_zeros_and_ones() -> None:
     assert batch.labels.tolist() == [[index >> code & 1 for code in range(3)] for index in range(8)]
 
 
-def test_a_image_looks_different_in_another_epoch_and_under_another_seed_but_not_in_another_batch() -> None:
+def test_an_image_looks_different_in_another_epoch_and_under_another_seed_but_not_in_another_batch() -> None:
     def randomness(config: LoaderConfig, epoch: int) -> bytes:
         made = loader(Stamps(count=16), config)
         for batch in taken(made, 16 // config.batch_size, epoch * 16):
@@ -218,7 +218,7 @@ def test_a_image_looks_different_in_another_epoch_and_under_another_seed_but_not
     assert len({randomness(CONFIG, 0), randomness(CONFIG, 1), randomness(replace(CONFIG, seed=6), 0)}) == 3
 
 
-def test_repeats_of_a_image_are_in_one_batch_and_augmented_differently() -> None:
+def test_repeats_of_an_image_are_in_one_batch_and_augmented_differently() -> None:
     batch = taken(loader(Stamps(count=37), replace(CONFIG, batch_size=12, repeats=3)), 1)[0]
     assert np.all(batch.index_B.reshape(4, 3) == batch.index_B[::3, None])
     assert len({row.tobytes() for row in batch.images_BHWC}) == 12

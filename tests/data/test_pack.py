@@ -82,7 +82,7 @@ def test_shards_are_named_and_numbered_and_no_larger_than_asked(tmp_path: Path) 
     assert all((tmp_path / "shards" / shard.name).stat().st_size == shard.bytes <= 2**16 for shard in packed.shards)
 
 
-def test_a_image_larger_than_a_shard_has_one_of_its_own(tmp_path: Path) -> None:
+def test_an_image_larger_than_a_shard_has_one_of_its_own(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)
     files = {f"{label}/{number}.png": encode(noise + number, "PNG") for label in "ab" for number in range(2)}
     packed = pack(str(as_folder(tmp_path / "images", files)), tmp_path / "shards", config=SMALL)

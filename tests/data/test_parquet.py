@@ -37,9 +37,9 @@ def table(
     images = [{"bytes": f"image {number}".encode(), "path": f"{number}.jpg"} for number in numbers]
     columns: dict[str, Any] = {"image": pa.array(images, pa.struct({"bytes": pa.binary(), "path": pa.string()}))}
     columns["label"] = pa.array([number % 3 for number in numbers] if labels is None else labels)
-    told = {"image": {"_type": "Image"}, "label": {"names": NAMES, "_type": "ClassLabel"}} if features is None else features
+    found = {"image": {"_type": "Image"}, "label": {"names": NAMES, "_type": "ClassLabel"}} if features is None else features
     made = pa.table(columns | (more or {}))
-    return made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": told}})})
+    return made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": found}})})
 
 
 def opened(spec: str | Path, split: Split = "all", *, label_column: str | None = None) -> ImageDataset:

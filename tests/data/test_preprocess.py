@@ -167,7 +167,7 @@ def test_the_result_may_be_written_to_and_leaves_its_dataset_alone() -> None:
     "image",
     [np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3), np.float32), np.zeros((0, 8, 3), np.uint8), np.zeros((8, 8, 1), np.uint8)],
 )
-def test_what_is_not_a_image_of_the_right_channels_is_refused(image: Pixels) -> None:
+def test_what_is_not_an_image_of_the_right_channels_is_refused(image: Pixels) -> None:
     with pytest.raises(DataError, match="channels"):
         preprocess(image, Preprocess())
 

@@ -157,7 +157,7 @@ def test_class_weights_multiply_the_images_of_their_class() -> None:
     assert np.diff(reach_N, prepend=0).tolist() == [3.0, 0.5, 0.5, 0.0]
 
 
-def test_a_image_of_several_classes_weighs_as_much_as_its_rarest() -> None:
+def test_an_image_of_several_classes_weighs_as_much_as_its_rarest() -> None:
     labels: list[tuple[int, ...]] = [(0,), (0,), (0,), (0, 1), ()]
     weights = np.diff(running_weights(labels, 2, balance=1.0, class_weights=None), prepend=0)
     assert weights.tolist() == pytest.approx([0.25, 0.25, 0.25, 1.0, 1.0])

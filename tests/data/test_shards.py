@@ -97,8 +97,8 @@ def test_labels_come_from_cls_before_json_before_txt(tmp_path: Path) -> None:
     assert opened(as_tar(tmp_path / "json.tar", files)).labels == ("json 0", "json 1")
     text = {name: content for name, content in files.items() if not name.endswith("json")}
     assert opened(as_tar(tmp_path / "text.tar", text)).labels == ("text 0", "text 1")
-    told = files | {f"{number}.cls": b"%d\n" % (number % 3) for number in range(6)}
-    ordered = dict(sorted(told.items()))
+    stated = files | {f"{number}.cls": b"%d\n" % (number % 3) for number in range(6)}
+    ordered = dict(sorted(stated.items()))
     assert opened(as_tar(tmp_path / "cls.tar", ordered)).labels == ("0", "1", "2")
     assert opened(as_tar(tmp_path / "column.tar", ordered), label_column="label").labels == ("json 0", "json 1")
     with pytest.raises(DataError, match=r"no member .json has a field 'absent'"):
@@ -327,7 +327,7 @@ def test_a_compressed_shard_is_refused_with_the_way_out(tmp_path: Path, mode: st
         ({"zzz.cls": b"1"}, None),
     ],
 )
-def test_a_sample_that_is_not_a_image_and_a_label_is_named(tmp_path: Path, change: dict[str, bytes], reason: str | None) -> None:
+def test_a_sample_that_is_not_an_image_and_a_label_is_named(tmp_path: Path, change: dict[str, bytes], reason: str | None) -> None:
     path = as_tar(tmp_path / "it.tar", dict(sorted((samples() | change).items())))
     if reason is None:
         assert "labels without an image" in opened(path).notes[0]

@@ -45,7 +45,7 @@ def names_of(dataset: object) -> set[str]:
 
 @settings(deadline=None, max_examples=60)
 @given(contents)
-def test_copies_of_a_image_are_always_in_one_part(more: list[tuple[int, int]]) -> None:
+def test_copies_of_an_image_are_always_in_one_split(more: list[tuple[int, int]]) -> None:
     images = ordinary() + more
     parts = parts_of(images)
     seen: dict[int, int] = {}
@@ -78,7 +78,7 @@ def test_in_the_smallest_classes_at_most_one_image_a_split_moves_when_one_is_add
         assert np.count_nonzero((before == part) & (after != part)) <= 1
 
 
-def test_a_image_of_two_classes_goes_where_either_sends_it() -> None:
+def test_an_image_of_two_classes_goes_where_either_sends_it() -> None:
     order = np.argsort(as_numbers(digests_of(list(range(400))))).tolist()
     numbers = as_numbers(digests_of(order))
     shared = order[int(np.searchsorted(numbers, 0.15))]  # by its hash in val; in a class of three it is the lowest: test
@@ -98,7 +98,7 @@ def test_the_shares_of_many_images_are_those_of_the_rule_in_every_class() -> Non
         assert np.all(np.abs(np.sum(parts == part, axis=1) - count * share) < 5 * deviation)
 
 
-def test_the_split_of_a_image_is_the_side_of_the_threshold_its_hash_is_on() -> None:
+def test_the_split_of_an_image_is_the_side_of_the_threshold_its_hash_is_on() -> None:
     numbers = as_numbers(digests_of(list(range(500))))
     parts = parts_of([(0, number) for number in range(500)])
     assert np.array_equal(parts, np.where(numbers < 0.1, TEST, np.where(numbers < 0.1 + 0.2, VAL, TRAIN)))
@@ -176,7 +176,7 @@ def test_a_split_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Pat
         open_dataset(tmp_path, split="trian")  # type: ignore[arg-type]
 
 
-def test_everything_is_opened_without_reading_a_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_opened_without_reading_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = as_folder(tmp_path, pile(start="train/") | pile(start="val/"))
     monkeypatch.setattr("vitlab.data.readers.folder.DiskContents.read", lambda *_: pytest.fail("an image was read"))
     splits: list[Split] = ["train", "val", "train+val", "all"]

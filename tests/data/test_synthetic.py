@@ -54,7 +54,7 @@ def test_a_batch_gives_the_same_bits_as_its_images_one_by_one(data: st.DataObjec
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_image_does_not_depend_on_how_large_its_batch_is(kind: Kind) -> None:
+def test_an_image_does_not_depend_on_how_large_its_batch_is(kind: Kind) -> None:
     config = SyntheticConfig(kind=kind, classes=30)
     places = np.arange(200)  # several blocks
     whole = images(config, places % 30, places // 30)
@@ -70,8 +70,8 @@ def test_another_process_draws_the_same_bits(kind: Kind) -> None:
         f"made = images(SyntheticConfig(kind={kind!r}, classes=50, channels=3, seed=7), [4, 31], [9, 0]);"
         "print(hashlib.sha256(made.tobytes()).hexdigest()[:16])"
     )
-    told = processes.run([sys.executable, "-c", program]).stdout.strip()
-    assert told == digest(images(config, [4, 31], [9, 0]))
+    stated = processes.run([sys.executable, "-c", program]).stdout.strip()
+    assert stated == digest(images(config, [4, 31], [9, 0]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -200,7 +200,7 @@ def test_sets_whose_ranges_do_not_meet_share_no_image() -> None:
     assert train.labels == test.labels
 
 
-def test_a_dataset_survives_pickling_and_tells_itself_by_its_fingerprint() -> None:
+def test_a_dataset_survives_pickling_and_is_identified_by_its_fingerprint() -> None:
     config = SyntheticConfig(kind="fractals", classes=3, samples_per_class=2)
     dataset = SyntheticDataset(config)
     again = pickle.loads(pickle.dumps(dataset))

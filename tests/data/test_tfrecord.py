@@ -163,7 +163,7 @@ def test_an_archive_that_is_cut_off_or_holds_no_records_is_refused(tmp_path: Pat
         open_dmlab(tmp_path)
 
 
-def test_a_image_whose_checksum_is_another_is_refused_alone(tmp_path: Path) -> None:
+def test_an_image_whose_checksum_is_another_is_refused_alone(tmp_path: Path) -> None:
     dmlab(tmp_path)
     file = tmp_path / "dmlab-train.tfrecord-00000-of-00002"
     content = bytearray(file.read_bytes())

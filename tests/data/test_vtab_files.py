@@ -180,9 +180,9 @@ def test_scenes_that_are_none_are_refused(tmp_path: Path) -> None:
 def test_a_scene_with_too_many_objects_and_a_missing_image_are_named(tmp_path: Path) -> None:
     clevr(tmp_path)
     (tmp_path / "images" / "val" / "CLEVR_val_000002.png").unlink()
-    told = json.loads((tmp_path / "scenes" / "CLEVR_train_scenes.json").read_text())
-    told["scenes"][1]["objects"] *= 3
-    (tmp_path / "scenes" / "CLEVR_train_scenes.json").write_text(json.dumps(told))
+    found = json.loads((tmp_path / "scenes" / "CLEVR_train_scenes.json").read_text())
+    found["scenes"][1]["objects"] *= 3
+    (tmp_path / "scenes" / "CLEVR_train_scenes.json").write_text(json.dumps(found))
     with pytest.raises(DataError, match=r"2 faults.*CLEVR_train_000001.*class 9.*CLEVR_val_000002.*no such file"):
         open_clevr(tmp_path, "count")
 

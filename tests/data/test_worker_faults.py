@@ -72,7 +72,7 @@ def test_a_killed_worker_is_reported_of_and_not_waited_for(when: str) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGKILL])
-def test_a_worker_that_a_image_kills_names_the_image(how: signal.Signals) -> None:
+def test_a_worker_that_an_image_kills_names_the_image(how: signal.Signals) -> None:
     with started(view=DieAt(19, how)) as stream:
         assert len(next(stream)) == 8
         with pytest.raises(DataError, match=rf"was killed by {how.name} at stamp-19.png \(index 19\)"):
@@ -206,7 +206,7 @@ def test_workers_that_are_no_forks_give_the_same_batches_and_end_as_others_do() 
     assert not is_running(other)
 
 
-def test_a_image_that_kills_a_worker_that_is_no_fork_is_named_too() -> None:
+def test_an_image_that_kills_a_worker_that_is_no_fork_is_named_too() -> None:
     pool = unforked(DieAt(5, signal.SIGSEGV))
     pool.start(0, SequentialSampler(length=40).picks(0, 8))
     with pytest.raises(DataError, match=r"was killed by SIGSEGV at stamp-5.png"):

@@ -63,12 +63,12 @@ class Page:
             message["sessionId"] = self.session
         os.write(self.write, json.dumps(message).encode() + b"\0")
         while True:
-            told = self._next()
-            if told.get("id") == self._number:
-                assert "error" not in told, f"{method}: {told['error']}"
-                result: dict[str, Any] = told["result"]
+            found = self._next()
+            if found.get("id") == self._number:
+                assert "error" not in found, f"{method}: {found['error']}"
+                result: dict[str, Any] = found["result"]
                 return result
-            self.events.append(told)
+            self.events.append(found)
 
     def open(self, path: Path) -> None:
         """Open a file and wait until all of it is loaded."""
@@ -109,8 +109,8 @@ class Page:
             assert part, "the browser is gone"
             self._rest += part
         message, _, self._rest = self._rest.partition(b"\0")
-        told: dict[str, Any] = json.loads(message)
-        return told
+        found: dict[str, Any] = json.loads(message)
+        return found
 
 
 @contextmanager

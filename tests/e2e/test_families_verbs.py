@@ -99,27 +99,27 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, 
     return found
 
 
-def test_it_learns_and_is_judged(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_trained_and_evaluated(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     made = load(trained.model)
     assert made.config == variant(trained.name, num_classes=2, channels=1)  # as the letters have
     assert made.labels == ("dark", "light")
     events = [json.loads(line) for line in (trained.folder / "run" / "events.jsonl").read_text().splitlines()]
     losses = [event["loss"] for event in events if event["event"] == "stepped"]
     assert losses[0] == pytest.approx(math.log(2), abs=1e-4)  # the new head is all zeros
-    judged = answer(capsys, "evaluate", trained.model, trained.tones)
-    assert judged["top1"]["correct"] >= 0.9 * judged["images"]
-    assert judged["loss"] < math.log(2) / 2
+    evaluated = answer(capsys, "evaluate", trained.model, trained.tones)
+    assert evaluated["top1"]["correct"] >= 0.9 * evaluated["images"]
+    assert evaluated["loss"] < math.log(2) / 2
 
 
 def test_it_answers_alike_in_every_runtime(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    told = {
+    stated = {
         backend: answer(capsys, "predict", trained.model, trained.image, "--backend", backend)["top"]
         for backend in ("torch", "onnxruntime")  # OpenVINO has its turn in what is exported
     }
-    chances = [chance["probability"] for chance in told["torch"]]
+    chances = [chance["probability"] for chance in stated["torch"]]
     assert len(set(chances)) > 1
-    for top in told.values():
-        assert [chance["label"] for chance in top] == [chance["label"] for chance in told["torch"]]
+    for top in stated.values():
+        assert [chance["label"] for chance in top] == [chance["label"] for chance in stated["torch"]]
         assert [chance["probability"] for chance in top] == pytest.approx(chances, abs=2e-5)
 
 

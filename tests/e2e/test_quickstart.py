@@ -36,15 +36,15 @@ def test_it_finishes_every_run_writes_a_report_and_resumes_after_a_stop(warm: Pa
     ended = processes.run(command(warm, out, "--json"), check=False)
     assert ended.returncode == 0, ended.stderr
     assert "done before" in ended.stderr
-    told = json.loads(ended.stdout)
+    found = json.loads(ended.stdout)
     assert {path.parent.name for path in out.glob("*/result.json")} == RUNS
     assert all((out / name / "result.json").stat().st_mtime_ns == before for name, before in done.items())
-    assert [len(row["few"]) for row in told["rows"]] == [3, 3, 3]
-    assert told["rows"][2]["all"] > 0.98  # neighbours have nothing to learn
-    page = Path(told["report"]).read_text()
+    assert [len(row["few"]) for row in found["rows"]] == [3, 3, 3]
+    assert found["rows"][2]["all"] > 0.98  # neighbours have nothing to learn
+    page = Path(found["report"]).read_text()
     assert "What pre-training is worth".lower() in page.lower()
-    assert all(row["name"] in page for row in told["rows"])
-    assert Path(told["model"]).exists()
+    assert all(row["name"] in page for row in found["rows"])
+    assert Path(found["model"]).exists()
 
     again = processes.run(command(warm, out), check=False)
     assert again.returncode == 0, again.stderr

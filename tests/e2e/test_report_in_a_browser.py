@@ -40,7 +40,7 @@ def test_nothing_complains_and_nothing_is_asked_of_the_outside(page: Page, repor
     assert outside == []
 
 
-def test_the_browser_does_tell_of_complaints_and_requests(page: Page, tmp_path: Path) -> None:
+def test_the_browser_reports_errors_and_requests(page: Page, tmp_path: Path) -> None:
     bad = tmp_path / "bad.html"
     bad.write_text("<script>console.error('seen')</script><img src='http://localhost:9/x.png'>")
     path = find_browser()

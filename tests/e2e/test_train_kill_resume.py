@@ -1,4 +1,4 @@
-"""As a user, by the command line: pre-train on generated images, be killed, go on, judge, convert to two formats, predict."""
+"""On the command line: pre-train on synthetic images, kill, resume, evaluate, convert to two formats, predict."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_train_kill_resume_evaluate_convert_predict(warm: Path, tmp_path: Path, 
         for name, tensor in read_snapshot(run / "last").optimizer.items()
     )
 
-    judged = said(capsys, "evaluate", run / "model.safetensors", LETTERS)
+    evaluated = said(capsys, "evaluate", run / "model.safetensors", LETTERS)
     for to, name in (("timm", "timm.safetensors"), ("jax-npz", "weights.npz")):
         capsys.readouterr()
         said(capsys, "convert", run / "model.safetensors", tmp_path / name, "--to", to)
@@ -70,4 +70,4 @@ def test_train_kill_resume_evaluate_convert_predict(warm: Path, tmp_path: Path, 
     assert main(["predict", str(run / "model.safetensors"), str(image), "--json"]) == 0
     assert kept.labels is not None
     assert any(label in capsys.readouterr().out for label in kept.labels)
-    assert judged
+    assert evaluated

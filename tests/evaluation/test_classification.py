@@ -56,7 +56,7 @@ def test_intervals_hold_their_share_and_are_left_out_when_not_asked_for() -> Non
     assert classified(answers, targets, config=EvaluateConfig(resamples=0)).top1.interval is None
 
 
-def test_a_image_that_failed_is_wrong_everywhere() -> None:
+def test_an_image_that_failed_is_wrong_everywhere() -> None:
     answers, targets = fake_logits.made(failed=40), fake_logits.same()
     found, without = classified(answers, targets, failed=[3] * 40), classified(replace(answers, failures=()), targets)
     assert (found.images, found.unreadable) == (240, 40)

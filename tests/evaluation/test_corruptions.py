@@ -30,7 +30,7 @@ from vitlab.evaluation.corruptions import (
 )
 
 Pixels = NDArray[np.uint8]
-PICTURE = scene(96, 96, seed=3)
+PIXELS = scene(96, 96, seed=3)
 GROWS = [name for name in CORRUPTIONS if name not in ("elastic", "glass-blur", "snow", "frost")]  # they change in kind as well
 
 
@@ -38,7 +38,7 @@ def distance(one: Pixels, other: Pixels) -> float:
     return float(np.abs(one.astype(float) - other.astype(float)).mean())
 
 
-def made(name: str, severity: int, *, image: Pixels = PICTURE, seed: int = 0) -> Pixels:
+def made(name: str, severity: int, *, image: Pixels = PIXELS, seed: int = 0) -> Pixels:
     return corrupt(image, name, severity, np.random.default_rng(seed))
 
 
@@ -51,13 +51,13 @@ def test_there_are_the_papers_fifteen() -> None:
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_corruption_changes_the_image_and_nothing_but_its_pixels(name: str) -> None:
-    before = PICTURE.copy()
+    before = PIXELS.copy()
     for severity in SEVERITIES:
         after = made(name, severity)
-        assert after.shape == PICTURE.shape
+        assert after.shape == PIXELS.shape
         assert after.dtype == np.uint8
-        assert distance(after, PICTURE) > 1
-    assert np.array_equal(PICTURE, before)
+        assert distance(after, PIXELS) > 1
+    assert np.array_equal(PIXELS, before)
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
@@ -74,7 +74,7 @@ def test_other_randomness_gives_other_pixels(name: str) -> None:
 
 @pytest.mark.parametrize("name", GROWS)
 def test_a_higher_severity_changes_more(name: str) -> None:
-    amounts = [np.mean([distance(made(name, severity, seed=seed), PICTURE) for seed in range(3)]) for severity in SEVERITIES]
+    amounts = [np.mean([distance(made(name, severity, seed=seed), PIXELS) for seed in range(3)]) for severity in SEVERITIES]
     assert amounts == sorted(amounts)
 
 
@@ -114,12 +114,12 @@ def test_noise_has_the_strength_it_says() -> None:
 
 def test_contrast_keeps_the_mean_and_shrinks_the_spread() -> None:
     after = made("contrast", 2).astype(float)
-    np.testing.assert_allclose(after.mean((0, 1)), PICTURE.mean((0, 1)), atol=0.5)
-    np.testing.assert_allclose(after.std((0, 1)), 0.3 * PICTURE.std((0, 1)), rtol=0.03)
+    np.testing.assert_allclose(after.mean((0, 1)), PIXELS.mean((0, 1)), atol=0.5)
+    np.testing.assert_allclose(after.std((0, 1)), 0.3 * PIXELS.std((0, 1)), rtol=0.03)
 
 
 def test_brightness_adds_to_the_value_and_keeps_the_hue() -> None:
-    dark = (PICTURE // 2).astype(np.uint8)
+    dark = (PIXELS // 2).astype(np.uint8)
     after = made("brightness", 3, image=dark).astype(float)
     np.testing.assert_allclose(after.max(2), dark.max(2) + 0.3 * 255, atol=0.6)
     ratio = after[:, :, 0] / after.max(2)

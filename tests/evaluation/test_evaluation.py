@@ -51,7 +51,7 @@ def test_batches_and_workers_change_nothing(pets: Path, expert: Checkpoint, batc
     assert single(one).top1 == single(other).top1
 
 
-def test_a_image_that_cannot_be_read_fails_by_name_or_is_counted_as_wrong(pets: Path, expert: Checkpoint) -> None:
+def test_an_image_that_cannot_be_read_fails_by_name_or_is_counted_as_wrong(pets: Path, expert: Checkpoint) -> None:
     bad = pets / "dog" / "photo-013.jpg"
     whole = evaluated(expert, open_dataset(pets, split="all"))
     bad.write_bytes(bad.read_bytes()[:200])

@@ -131,9 +131,7 @@ def test_the_key_changes_with_weights_config_preprocessing_and_type() -> None:
     assert model_key(small_checkpoint()) == model_key(CHECKPOINT)
 
 
-def test_work_that_is_interrupted_goes_on_where_it_stopped(
-    dataset: Dataset, read: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_work_resumes_where_it_stopped(dataset: Dataset, read: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_KEPT_AT_ONCE", 4)
     store, config = FeatureStore(model_key(CHECKPOINT)), EvaluateConfig(batch_size=2, workers=0)
 
@@ -184,7 +182,7 @@ def test_damaged_files_are_as_good_as_absent(dataset: Dataset, read: list[int]) 
     assert np.array_equal(again.features_ND, first.features_ND)
 
 
-def test_a_cache_that_is_a_file_is_said_and_the_work_is_done(dataset: Dataset, own_cache: Path) -> None:
+def test_a_cache_that_is_a_file_is_reported_and_the_work_is_done(dataset: Dataset, own_cache: Path) -> None:
     (own_cache / "vitlab").write_text("in the way")
     found = extract_features(CHECKPOINT, dataset, store=FeatureStore(model_key(CHECKPOINT)))
     assert len(found) == 12

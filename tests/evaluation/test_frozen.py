@@ -161,7 +161,7 @@ def test_no_method_is_refused() -> None:
 
 
 @pytest.mark.data
-def test_deit_tells_four_breeds_apart_after_five_images_of_each() -> None:
+def test_deit_classifies_four_breeds_after_five_images_of_each() -> None:
     folder = real_data()
     checkpoint = load(folder / "deit_tiny_patch16_224.npz")
     whole = open_dataset(folder / "oxford_pets_128.zip", split="all")

@@ -32,7 +32,7 @@ def test_another_order_is_refused_with_what_differs_and_taken_when_asked() -> No
     assert any("order" in note for note in targets.notes)
 
 
-def test_a_part_is_refused_with_what_is_missing_and_taken_when_asked() -> None:
+def test_some_of_the_classes_are_refused_with_what_is_missing_and_accepted_with_subset() -> None:
     with pytest.raises(DataError, match="does not have ant, cat"):
         match_by_name(("bee", "dog"), MODEL, classes=4)
     targets = match_by_name(("bee", "dog"), MODEL, classes=4, subset=True)
@@ -101,7 +101,7 @@ def test_a_mapping_that_cannot_be_meant_is_refused(tmp_path: Path, table: object
         match_by_file(mapping(tmp_path, table), ("insect", "pet"), MODEL, classes=4)
 
 
-def test_a_mapping_by_name_needs_names_that_tell_classes_apart(tmp_path: Path) -> None:
+def test_a_mapping_by_name_needs_unique_class_names(tmp_path: Path) -> None:
     file = mapping(tmp_path, {"bird": ["crane"]})
     with pytest.raises(DataError, match="two classes"):
         match_by_file(file, ("bird",), ("crane", "crane"), classes=2)

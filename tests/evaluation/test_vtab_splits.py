@@ -47,7 +47,7 @@ def disjoint(divided: VtabSplits) -> bool:
     return len(np.unique(joined)) == len(joined)
 
 
-def test_official_parts_are_kept_and_val_is_the_rest_of_train(tmp_path: Path) -> None:
+def test_official_splits_are_kept_and_val_is_the_rest_of_train(tmp_path: Path) -> None:
     dataset = parted(tmp_path, "train", "test")
     train, val, test = OfficialSplits(percent=90).split(dataset, hash_order(dataset))
     assert (len(train), len(val), len(test)) == (54, 6, 60)
@@ -60,7 +60,7 @@ def test_official_parts_are_kept_and_val_is_the_rest_of_train(tmp_path: Path) ->
     assert disjoint(divided)
 
 
-def test_three_official_parts_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_three_official_splits_are_used_as_they_are(tmp_path: Path) -> None:
     dataset = parted(tmp_path, "train", "val", "test")
     for percent in (90, 100):
         train, val, test = OfficialSplits(percent=percent).split(dataset, hash_order(dataset))
@@ -116,7 +116,7 @@ def test_a_class_of_thirty_leaves_nothing_to_test(tmp_path: Path) -> None:
         (("train", "test"), OfficialSplits(percent=90, test="val"), None),
     ],
 )
-def test_official_parts_that_are_missing_are_not_made_up(
+def test_missing_official_splits_are_not_made_up(
     tmp_path: Path, parts: tuple[str, ...], division: Division, why: str | None
 ) -> None:
     dataset = parted(tmp_path, *parts)
@@ -127,7 +127,7 @@ def test_official_parts_that_are_missing_are_not_made_up(
         divide(dataset, division, CONFIG)
 
 
-def test_a_part_that_is_too_small_is_refused(tmp_path: Path) -> None:
+def test_a_split_that_is_too_small_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the train split has 54 images, and VTAB takes 800"):
         divide(parted(tmp_path, "train", "test"), OfficialSplits(percent=90), VtabConfig())
 

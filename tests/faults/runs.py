@@ -107,10 +107,10 @@ def ends_like(run: RunConfig, out: Path, whole: Path) -> None:
     assert same(last(out), last(whole))
     assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     for kind in ("stepped", "evaluated"):
-        told, expected = (
+        found, expected = (
             [_what(event) for event in RunDirectory(place).events() if event["event"] == kind] for place in (out, whole)
         )
-        assert told == expected
+        assert found == expected
     assert [path.name for path in out.rglob(".*")] == []
 
 

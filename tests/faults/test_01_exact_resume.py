@@ -31,10 +31,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one(stop: int, uninterrupted: Pat
     assert isinstance(second[0], Started)
     assert second[0].resumed
     assert same(last(tmp_path / "run"), last(uninterrupted))
-    told = RunDirectory(tmp_path / "run").events()
+    found = RunDirectory(tmp_path / "run").events()
     whole = RunDirectory(uninterrupted).events()
     for kind in ("stepped", "evaluated"):
-        mine = [(event["step"], event.get("loss"), event.get("metrics")) for event in told if event["event"] == kind]
+        mine = [(event["step"], event.get("loss"), event.get("metrics")) for event in found if event["event"] == kind]
         assert mine == [(event["step"], event.get("loss"), event.get("metrics")) for event in whole if event["event"] == kind]
 
 

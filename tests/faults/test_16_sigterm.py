@@ -143,7 +143,7 @@ def test_sigterm_stops_the_run_wherever_it_strikes_and_resuming_changes_no_bit(
     run_to(ten(), tmp_path / "run")
     assert same(last(tmp_path / "run"), last(whole))
     for kind in ("stepped", "evaluated"):
-        told, expected = (
+        found, expected = (
             [
                 (event["step"], event.get("loss"), event.get("metrics"))
                 for event in RunDirectory(out).events()
@@ -151,7 +151,7 @@ def test_sigterm_stops_the_run_wherever_it_strikes_and_resuming_changes_no_bit(
             ]
             for out in (tmp_path / "run", whole)
         )
-        assert told == expected
+        assert found == expected
 
 
 STUCK = """

@@ -20,7 +20,7 @@ from vitlab.training import train
 
 
 @pytest.mark.parametrize("override", [False, True])
-def test_a_renamed_class_folder_is_refused_and_both_names_are_told(override: bool, tmp_path: Path) -> None:
+def test_a_renamed_class_folder_is_refused_with_both_names(override: bool, tmp_path: Path) -> None:
     data, out = image_folder(tmp_path / "data"), tmp_path / "run"
     run_to(run_on(data), out, stop=2)
     before = last(out)
@@ -33,7 +33,7 @@ def test_a_renamed_class_folder_is_refused_and_both_names_are_told(override: boo
     assert load(out / "model.safetensors").labels == ("bee", "cat", "eel")
 
 
-def test_an_added_and_a_removed_class_are_told_rather_than_the_number_of_outputs(tmp_path: Path) -> None:
+def test_an_added_and_a_removed_class_are_reported_rather_than_the_number_of_outputs(tmp_path: Path) -> None:
     data, out = image_folder(tmp_path / "data"), tmp_path / "run"
     run_to(run_on(data), out, stop=2)
     image_folder(data, ("dog",))
@@ -75,7 +75,7 @@ def test_masked_prediction_has_no_classes_to_compare(tmp_path: Path) -> None:
     run_to(run, out, override=True)
 
 
-def test_the_command_line_tells_it_in_two_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_prints_it_in_two_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, out = image_folder(tmp_path / "data"), tmp_path / "run"
     run_to(run_on(data), out, stop=2)
     (data / "eel").rename(data / "ape")

@@ -52,8 +52,8 @@ def test_other_samples_are_counted_named_and_refused_without_override(tmp_path: 
     (data / "cat" / "0.png").unlink()
     (data / "cat" / "1.png").unlink()
     change(data / "eel" / "3.png")
-    told = r"training samples: 1 added \(bee/9.png\), 2 removed \(cat/0.png, cat/1.png\), 1 changed \(eel/3.png\)"
-    with pytest.raises(DataError, match=told) as caught:
+    found = r"training samples: 1 added \(bee/9.png\), 2 removed \(cat/0.png, cat/1.png\), 1 changed \(eel/3.png\)"
+    with pytest.raises(DataError, match=found) as caught:
         run_to(all_of(data), out)
     assert "--override" in str(caught.value.hint)
     (warning,) = warnings_of(run_to(all_of(data), out, stop=4, override=True))
@@ -72,7 +72,7 @@ def test_a_sample_that_moves_to_another_class_or_split_is_another_sample(tmp_pat
         run_to(run_on(data), out)
 
 
-def test_more_images_are_told_rather_than_the_longer_schedule_they_make(tmp_path: Path) -> None:
+def test_more_images_are_reported_rather_than_the_longer_schedule_they_make(tmp_path: Path) -> None:
     data, out = image_folder(tmp_path / "data"), tmp_path / "run"
     run_to(all_of(data), out, stop=2)
     shutil.copy(data / "bee" / "1.png", data / "bee" / "9.png")
@@ -142,9 +142,9 @@ def test_every_container_names_the_sample_that_changed(made: Callable[[Path, Pat
     before = recorded(made(data, tmp_path))
     assert before.changes(recorded(made(data, tmp_path))) == []
     change(data / "eel" / "3.png")
-    (told,) = before.changes(recorded(made(data, tmp_path)))
-    assert told.startswith("training samples: 1 changed (")
-    assert told.endswith(f"{name})")
+    (found,) = before.changes(recorded(made(data, tmp_path)))
+    assert found.startswith("training samples: 1 changed (")
+    assert found.endswith(f"{name})")
 
 
 def recorded(spec: str) -> DataRecord:

@@ -60,7 +60,7 @@ def test_predict_names_them_in_a_folder_and_classifies_the_images_beside_them(
         assert kind in found[name]["error"]
 
 
-def test_a_list_on_stdin_names_them_and_goes_on(
+def test_a_list_on_stdin_names_them_and_continues(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small.photos(tmp_path, 1)

@@ -122,7 +122,7 @@ def test_a_cache_folder_that_cannot_be_used_costs_a_note(graphs: Path, model: Ch
 
 
 @RUNTIMES
-def test_a_full_disk_is_said_and_leaves_nothing(runtime: str, graphs: Path, model: Checkpoint) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(runtime: str, graphs: Path, model: Checkpoint) -> None:
     said: list[str] = []
     with no_file_above(4096), pytest.raises(ExportError, match="cannot be written"):
         made(runtime, model, said.append)

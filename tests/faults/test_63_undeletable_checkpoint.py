@@ -28,7 +28,7 @@ for stop in (5, 7):
 """
 
 
-def test_a_checkpoint_that_cannot_be_deleted_is_a_warning_and_the_run_goes_on(warm: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_deleted_is_a_warning_and_the_run_continues(warm: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     said = in_a_child(warm, CHILD, tmp_path)
     assert [line.split(":")[0] for line in said] == [

@@ -113,20 +113,20 @@ for what in ("read-only", "unmounted", "full", "read-only from the start"):
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts of Linux")
 def test_a_disk_that_fills_turns_read_only_or_is_unmounted_half_way(warm: Path, whole: Path, tmp_path: Path) -> None:
     lines = in_a_child(warm, MOUNTS, tmp_path)
-    told = {line.partition(": ")[0]: line for line in lines if ": warning: " not in line}
+    stated = {line.partition(": ")[0]: line for line in lines if ": warning: " not in line}
     reasons = {
         "read-only": "Read-only file system",
         "unmounted": "there is no folder",
         "full": "No space left on device",
     }
     for what, reason in reasons.items():
-        assert told[what].startswith(f"{what}: TrainingError: cannot write the checkpoint: cannot write {tmp_path}/{what}/run")
-        assert reason in told[what]
-        rescued = rescued_in(told[what])
+        assert stated[what].startswith(f"{what}: TrainingError: cannot write the checkpoint: cannot write {tmp_path}/{what}/run")
+        assert reason in stated[what]
+        rescued = rescued_in(stated[what])
         run_to(ten(), rescued)
         assert same(last(rescued), last(whole))
         shutil.rmtree(rescued)
-    start = told["read-only from the start"]
+    start = stated["read-only from the start"]
     assert start.endswith(f"TrainingError: cannot write {tmp_path}/never/run: Read-only file system")
     assert sum("events.jsonl" in line for line in lines if line.startswith("read-only: warning: ")) == 1
 

@@ -74,8 +74,8 @@ def test_damaged_events_are_no_reason_not_to_resume(damage: bytes | None, out: P
     path.unlink() if damage is None else path.write_bytes(damage)
     run_to(ten(), out)
     assert same(last(out), last(whole))
-    told = [event for event in RunDirectory(out).events() if event["event"] == "stepped"]
-    assert [event["step"] for event in told] == list(range(5, 11))
+    found = [event for event in RunDirectory(out).events() if event["event"] == "stepped"]
+    assert [event["step"] for event in found] == list(range(5, 11))
     assert Run.load(out).step == 10
 
 

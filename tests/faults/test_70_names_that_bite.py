@@ -67,7 +67,7 @@ def test_csv_has_no_formula_and_no_escape_and_a_line_for_every_image(
     assert "unreadable: =1+1.jpg" in err
 
 
-def test_text_and_json_lines_go_on_too_and_json_keeps_the_names_as_they_are(
+def test_text_and_json_lines_continue_too_and_json_keeps_the_names_as_they_are(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, _ = ran(place, monkeypatch, capsys, ".")

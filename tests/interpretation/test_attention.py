@@ -110,7 +110,7 @@ def test_a_token_that_is_not_there_is_refused(name: str, query: str | tuple[int,
         query_attention(model, images(model.config), query)  # type: ignore[arg-type]
 
 
-def test_without_a_class_token_class_attention_is_refused_and_told_what_there_is() -> None:
+def test_without_a_class_token_class_attention_is_refused_with_alternatives() -> None:
     model = vit_of("mean")
     with pytest.raises(ConfigError, match="no class token") as refusal:
         class_attention(model, images(model.config))
@@ -130,7 +130,7 @@ def test_a_layer_that_is_not_there_and_images_that_are_none_are_refused() -> Non
         class_attention(model, images(model.config)[0])
 
 
-def test_a_model_in_training_is_looked_at_as_in_use_and_goes_on_training() -> None:
+def test_a_model_in_training_mode_is_inspected_in_evaluation_mode_and_keeps_its_mode() -> None:
     model = vit_of("token")
     images_BCHW = images(model.config)
     expected = class_attention(model, images_BCHW)

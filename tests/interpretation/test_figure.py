@@ -106,7 +106,7 @@ def test_a_sheet_without_images_is_refused() -> None:
 @pytest.mark.parametrize("how", ["shade", "colour", "signed"])
 @pytest.mark.parametrize("smooth", [True, False])
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
-def test_heat_is_laid_over_a_image_of_any_channels(how: str, smooth: bool, channels: int) -> None:
+def test_heat_is_laid_over_an_image_of_any_channels(how: str, smooth: bool, channels: int) -> None:
     laid = overlay(image(channels=channels), GRID, how, smooth=smooth)  # type: ignore[arg-type]
     assert laid.shape == (32, 48, 3)
     assert laid.dtype == np.uint8
@@ -150,7 +150,7 @@ def test_heat_that_is_no_map_is_refused(heat: np.ndarray[tuple[int, ...], np.dty
         overlay(image(), heat)
 
 
-def test_a_image_that_is_none_is_refused() -> None:
+def test_an_image_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="an image is uint8"):
         as_rgb(np.zeros((2, 2, 3)))  # type: ignore[arg-type]
 

@@ -46,7 +46,7 @@ def test_positions_know_rows_and_columns(deit: Checkpoint) -> None:
     assert flat[near].mean() > flat[same_line].mean()
 
 
-def test_heads_look_further_with_depth(deit: Checkpoint, seen: ModelImages) -> None:
+def test_heads_attend_further_with_depth(deit: Checkpoint, seen: ModelImages) -> None:
     distance_LH = attention_distance(deit.model, seen.images_BCHW)
     assert np.corrcoef(np.arange(12), distance_LH.mean(1))[0, 1] > 0.7
     assert distance_LH[:4].min() < 40 < 80 < distance_LH[-1].min()  # some early heads are local, all late ones are not
@@ -71,7 +71,7 @@ def test_hiding_what_a_map_points_at_costs_more_than_hiding_the_rest(deit: Check
 
 
 @pytest.mark.slow
-def test_removing_and_covering_a_patch_tell_alike_stories(deit: Checkpoint, seen: ModelImages) -> None:
+def test_removing_and_covering_a_patch_agree(deit: Checkpoint, seen: ModelImages) -> None:
     covered = occlusion(deit.model, seen.images_BCHW[1:2])
     removed = occlusion(deit.model, seen.images_BCHW[1:2], how="remove")
     assert np.corrcoef(covered.ravel(), removed.ravel())[0, 1] > 0.2

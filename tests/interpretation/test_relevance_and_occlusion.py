@@ -55,7 +55,7 @@ def test_relevance_is_never_negative_and_leaves_no_gradient_behind(name: str) ->
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_relevance_asks_for_the_likeliest_class_unless_told_and_for_each_image_its_own() -> None:
+def test_relevance_explains_the_most_probable_class_of_each_image_by_default() -> None:
     model = vit_of("token")
     images_BCHW = images(model.config)
     likeliest = model(images_BCHW).argmax(1).tolist()

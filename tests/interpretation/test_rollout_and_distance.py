@@ -65,7 +65,7 @@ def test_what_the_pool_reads_and_what_patches_get_are_shares_of_one(name: str) -
     assert (shares <= 1 + 1e-5).all()
 
 
-def test_a_image_s_rollout_does_not_depend_on_its_company() -> None:
+def test_the_rollout_of_an_image_does_not_depend_on_its_company() -> None:
     model = vit_of("token")
     images_BCHW = images(model.config, 5)
     np.testing.assert_allclose(rollout(model, images_BCHW)[3:4], rollout(model, images_BCHW[3:4]), atol=1e-6)

@@ -34,7 +34,7 @@ def _forgotten() -> Iterator[None]:
         ("raise SystemError('no primitive')", "failed: SystemError: no primitive"),
     ],
 )
-def test_a_trial_that_ends_badly_is_told_by_its_end(trial: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_trial_is_reported_by_its_cause(trial: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_TRIAL", trial)
     assert bfloat16_trouble() == f"a trial of it {said}"
 
@@ -59,13 +59,13 @@ def test_the_trial_finds_what_the_products_of_a_model_find() -> None:
     assert (bfloat16_trouble() is None) == (ended.returncode == 0)
 
 
-def test_a_run_in_bfloat16_is_refused_before_it_dies_and_told_what_helps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_in_bfloat16_is_refused_before_it_dies_with_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(device, "_TRIAL", "import os; os.kill(os.getpid(), 4)")
     run = small_run(steps=5)
     half = replace(run, train=replace(run.train, precision="bfloat16"))
-    with pytest.raises(TrainingError, match="SIGILL") as told:
+    with pytest.raises(TrainingError, match="SIGILL") as raised:
         run_to(half, tmp_path / "run")
-    assert told.value.hint is not None
-    assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16" in told.value.hint
-    assert "float32" in told.value.hint
+    assert raised.value.hint is not None
+    assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16" in raised.value.hint
+    assert "float32" in raised.value.hint
     run_to(run, tmp_path / "full", stop=1)  # float32 is not asked about

@@ -265,7 +265,7 @@ def alive_at_once(config: ModelConfig, batch: int) -> int:
 
 
 @pytest.mark.parametrize("option", MEMORY)
-def test_what_training_keeps_for_a_image_is_what_autograd_saves(option: str) -> None:
+def test_what_training_keeps_for_an_image_is_what_autograd_saves(option: str) -> None:
     config = OPTIONS[option]
     image, fixed = growth(kept_by_autograd, config, 2)
     spent = cost(config)
@@ -316,7 +316,7 @@ def test_an_image_size_the_model_cannot_have_is_refused(size: Any) -> None:
         cost(tiny(), image_size=size)
 
 
-def test_costs_are_told_without_torch() -> None:
+def test_costs_are_computed_without_torch() -> None:
     code = (
         "import sys; from vitlab.config.model import variant; from vitlab.models.cost import cost;"
         "cost(variant('R50+ViT-B/16')); sys.exit('torch' in sys.modules)"

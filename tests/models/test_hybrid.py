@@ -160,7 +160,7 @@ def test_the_stride_is_the_middle_convolution_s_and_the_shortcut_s() -> None:
     assert [unit.conv1.stride, unit.conv2.stride, unit.conv3.stride, unit.shortcut.stride] == [1, 2, 1, 2]
 
 
-def test_a_image_moved_by_the_stride_gives_maps_moved_by_one_cell() -> None:
+def test_an_image_moved_by_the_stride_gives_maps_moved_by_one_cell() -> None:
     """True away from the edges, and before any GroupNorm sees another mean: for images that are zero at their border."""
     config = ResNetStem(blocks=(), width=32)
     image_BCHW = torch.zeros(1, 3, 64, 64)

@@ -100,7 +100,7 @@ def test_the_targets_are_those_of_each_patch_in_reading_order() -> None:
     assert pixels[0, 4, :64].min() == 1
 
 
-def test_it_learns_to_tell_colours_from_their_neighbours() -> None:
+def test_it_learns_to_predict_colours_from_their_neighbours() -> None:
     """Images of one flat colour each: the visible patches say what the masked ones showed."""
     torch.manual_seed(0)
     model = MaskedViT(vit(replace(mini(), width=32, heads=2)), "mean-colour")

@@ -84,7 +84,7 @@ def test_cut_patches_hold_every_pixel_once() -> None:
     assert torch.equal(patchify(images_BCHW, (4, 6)).flatten().sort().values, images_BCHW.flatten())
 
 
-def test_padding_equals_a_image_with_a_margin_of_zeros() -> None:
+def test_padding_equals_an_image_with_a_margin_of_zeros() -> None:
     config = replace(mini_config(), image_size=(30, 26), pad=True)
     model, images_BCHW = mini(config), images(config)
     whole = build(replace(config, image_size=(32, 32), pad=False)).eval()
@@ -103,7 +103,7 @@ def test_patches_without_positions_can_be_shuffled(pool: Pool) -> None:
 
 @pytest.mark.parametrize("kind", ["learned-1d", "learned-2d", "relative", "sincos-2d"])
 @pytest.mark.parametrize("place", ["stem", "every", "shared"])
-def test_every_kind_of_position_at_every_place_tells_patches_apart(kind: PositionKind, place: PositionPlace) -> None:
+def test_every_kind_of_position_at_every_place_distinguishes_patches(kind: PositionKind, place: PositionPlace) -> None:
     config = replace(mini_config(), pool="mean", class_token=False, position=Position(kind=kind, place=place))
     model, images_BCHW = mini(config), images(config)
     turned_BCHW = images_BCHW.roll(8, 3)
@@ -246,7 +246,7 @@ def test_a_distilled_model_gives_the_mean_of_its_two_heads() -> None:
         mini().class_and_distill_logits(images_BCHW)
 
 
-def test_a_image_of_another_size_is_refused_or_fitted_as_asked() -> None:
+def test_an_image_of_another_size_is_refused_or_fitted_as_asked() -> None:
     model, larger_BCHW = mini(), torch.randn(1, 3, 48, 56)
     with pytest.raises(ConfigError, match="48x56"):
         model(larger_BCHW)

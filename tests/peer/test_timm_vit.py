@@ -55,7 +55,7 @@ def timm_model(timm: ModuleType, name: str) -> tuple[torch.nn.Module, dict[str, 
 
 @pytest.mark.parametrize("safe", [True, False], ids=["safetensors", "pytorch_model.bin"])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_folder_that_timm_saves_gives_timms_logits_without_being_told_anything(
+def test_a_folder_that_timm_saves_gives_timms_logits_without_arguments(
     timm: ModuleType, name: str, safe: bool, tmp_path: Path
 ) -> None:
     model, arguments = timm_model(timm, name)
@@ -67,7 +67,7 @@ def test_a_folder_that_timm_saves_gives_timms_logits_without_being_told_anything
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in UNSAID])
-def test_a_bare_state_dict_of_timm_gives_timms_logits_when_told_heads_and_grid(timm: ModuleType, name: str, tmp_path: Path) -> None:
+def test_a_bare_state_dict_of_timm_gives_timms_logits_with_heads_and_grid(timm: ModuleType, name: str, tmp_path: Path) -> None:
     model, _ = timm_model(timm, name)
     grid: Any = model.patch_embed.grid_size  # type: ignore[union-attr]
     torch.save({"state_dict": model.state_dict(), "epoch": 3}, tmp_path / "model.pth")

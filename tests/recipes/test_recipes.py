@@ -202,7 +202,7 @@ def test_every_docstring_gives_the_command_and_is_honest_about_time_and_score(na
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("finetune") and name != "small-data"])
-def test_recipes_that_begin_from_nothing_need_no_wish(name: str) -> None:
+def test_recipes_from_scratch_need_no_overrides(name: str) -> None:
     assert recipe(name) == recipe(name)
 
 
@@ -255,7 +255,7 @@ def test_fine_tuning_fits_the_checkpoint_and_feeds_it_as_it_was_fed(name: str) -
     assert (run.preprocess.mean, run.preprocess.std) == (START.preprocess.mean, START.preprocess.std)
 
 
-def test_the_final_fine_tuning_learns_from_all_training_images_where_a_test_part_judges_it() -> None:
+def test_the_final_fine_tuning_uses_all_training_images_if_there_is_a_test_split() -> None:
     tested = recipe("finetune-pets", start=START, data=PETS)
     assert (tested.data.train_split, tested.data.evaluate_split) == ("train+val", "test")
     untested = recipe("finetune-pets", start=START, data=replace(PETS, splits=("train", "val")))
@@ -264,7 +264,7 @@ def test_the_final_fine_tuning_learns_from_all_training_images_where_a_test_part
     assert nothing.data.evaluate_split is None
 
 
-def test_a_processor_alone_gets_smaller_images_and_a_shorter_run_than_an_accelerator() -> None:
+def test_a_cpu_gets_smaller_images_and_a_shorter_run_than_an_accelerator() -> None:
     laptop, server = (made("finetune-folder", machine=Machine(cores=8, accelerator=fast)) for fast in (False, True))
     assert max(laptop.model.image_size) < max(server.model.image_size) == 224
     assert laptop.train.steps * laptop.data.loader.batch_size < server.train.steps * server.data.loader.batch_size
@@ -310,7 +310,7 @@ def test_a_model_whose_patches_do_not_fit_small_images_does_not_grow() -> None:
     assert recipe("small-data", Overrides(model=own, image_size=(64, 64)), data=PHOTOS).train.progressive_resizing != ()
 
 
-def test_several_labels_a_image_are_learned_by_sigmoids() -> None:
+def test_several_labels_an_image_are_learned_by_sigmoids() -> None:
     many = replace(PHOTOS, multi_label=True, imbalance=20.0)
     for name in ("finetune-folder", "finetune-pets", "small-data"):
         run = recipe(name, data=many, start=None if name == "small-data" else START)
@@ -318,7 +318,7 @@ def test_several_labels_a_image_are_learned_by_sigmoids() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_wished_for_is_what_the_run_has(name: str) -> None:
+def test_overrides_are_what_the_run_has(name: str) -> None:
     run = made(name, steps=123, batch_size=16, lr=0.0123, image_size=(64, 64), seed=7)
     assert (run.train.steps, run.data.loader.batch_size, run.train.optimizer.lr) == (123, 16, 0.0123)
     assert run.model.image_size == (64, 64)
@@ -326,7 +326,7 @@ def test_what_is_wished_for_is_what_the_run_has(name: str) -> None:
     assert run.train.optimizer.kind in get_args(OptimizerKind)
 
 
-def test_a_whole_config_can_be_wished_for_in_place_of_a_name() -> None:
+def test_a_whole_config_can_be_given_in_place_of_a_name() -> None:
     own = ViTConfig(
         width=96, depth=3, heads=3, mlp_width=96, patch_size=(8, 8), image_size=(64, 64), pool="mean", class_token=False
     )
@@ -360,7 +360,7 @@ def test_data_without_labels_is_refused_by_a_recipe_that_learns_labels() -> None
         recipe("small-data", data=replace(PHOTOS, classes=0))
 
 
-def test_a_near_miss_is_told_what_was_meant() -> None:
+def test_a_near_miss_gets_a_suggestion() -> None:
     with pytest.raises(ConfigError) as caught:
         recipe("finetune-petz")
     assert caught.value.hint == "did you mean finetune-pets?"

@@ -93,8 +93,8 @@ def test_the_headline_is_what_evaluate_says_of_the_same_images(
 ) -> None:
     dataset = json.loads((folder / "run.json").read_text())["data"]["dataset"]
     assert main(["evaluate", str(folder / "model.safetensors"), dataset, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert written.accuracy == pytest.approx(told["top1"]["value"] if isinstance(told["top1"], dict) else told["top1"])
+    stated = json.loads(capsys.readouterr().out)
+    assert written.accuracy == pytest.approx(stated["top1"]["value"] if isinstance(stated["top1"], dict) else stated["top1"])
     assert written.images == 18
     assert f"{100 * (written.accuracy or 0):.1f}" in written.path.read_text()
 
@@ -104,8 +104,8 @@ def test_the_verb_writes_the_same_report_and_says_where(
 ) -> None:
     out = tmp_path / "other.html"
     assert main(["report", str(folder), "--out", str(out), "--cores", "1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["report"], told["bytes"]) == (str(out), written.bytes)
+    stated = json.loads(capsys.readouterr().out)
+    assert (stated["report"], stated["bytes"]) == (str(out), written.bytes)
     assert out.read_text() == written.path.read_text()
 
 
@@ -128,14 +128,14 @@ def test_a_comparison_stands_in_it_as_it_was_given(folder: Path, tmp_path: Path)
     assert {"Two <runs>", "A & B.", "90.0 %", "80.0 %"} <= set(seen.words)
 
 
-def test_an_unfinished_run_is_told_as_one(folder: Path, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_reported_as_unfinished(folder: Path, tmp_path: Path) -> None:
     run = run_of(write_pack(tmp_path / "squares.npz"))
     unfinished = made_run(tmp_path / "run", run)
     (unfinished / "model.safetensors").unlink()
     assert "The run is not finished" in write_report(unfinished).path.read_text()
 
 
-def test_a_run_without_labels_is_told_without_accuracy(tmp_path: Path) -> None:
+def test_a_run_without_labels_is_reported_without_accuracy(tmp_path: Path) -> None:
     from vitlab.config.train import Masked
 
     run = run_of(write_pack(tmp_path / "squares.npz"))

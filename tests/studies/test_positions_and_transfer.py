@@ -49,10 +49,10 @@ def test_the_positions_study_is_printed_and_drawn_by_its_command(
     cells = tuple(Cell(kind=kind, place=place, accuracy=(0.5,), published=TABLE_8.get((kind, place))) for kind, place in CELLS)
     monkeypatch.setattr(summary, "positions", lambda out, **_: iter([cells]))  # as if all runs were finished
     assert main(["study", "positions", "--out", str(tmp_path), "--seeds", "1"]) == 0
-    told = capsys.readouterr()
-    assert [line.split()[0] for line in told.out.splitlines()] == ["positions", "none", "1-D", "2-D", "relative"]
-    assert "[61.4]" in told.out
-    assert f"plot: {tmp_path / 'positions.png'}" in told.err
+    found = capsys.readouterr()
+    assert [line.split()[0] for line in found.out.splitlines()] == ["positions", "none", "1-D", "2-D", "relative"]
+    assert "[61.4]" in found.out
+    assert f"plot: {tmp_path / 'positions.png'}" in found.err
     with Image.open(tmp_path / "positions.png") as drawn:
         assert drawn.format == "PNG"
         assert min(drawn.size) > 100

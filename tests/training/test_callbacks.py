@@ -118,8 +118,8 @@ def test_progress_is_printed_every_ten_seconds() -> None:
     for step in range(1, 41):
         clock.now += 1
         lines.on_event(stepped(step))
-    told = [line for line in stream.getvalue().splitlines() if line.startswith("step")]
-    assert [line.split("  ")[0] for line in told] == [f"step {step} of 100" for step in (1, 11, 21, 31)]
+    stated = [line for line in stream.getvalue().splitlines() if line.startswith("step")]
+    assert [line.split("  ")[0] for line in stated] == [f"step {step} of 100" for step in (1, 11, 21, 31)]
 
 
 def test_a_line_has_step_epoch_loss_accuracy_lr_speed_memory_checkpoint_and_time_left() -> None:
@@ -268,10 +268,10 @@ def test_every_callback_receives_every_event_and_is_closed_also_after_an_error()
 
 
 def test_steps_and_evaluations_are_curves() -> None:
-    told = {name: (value, step) for event in EVENTS for name, value, step in scalars(event)}
-    assert told["train/loss"] == (1.0, 1)
-    assert told["train/images_per_sec"] == (128.0, 1)
-    assert told["val/top1"] == (0.8125, 2)
+    stated = {name: (value, step) for event in EVENTS for name, value, step in scalars(event)}
+    assert stated["train/loss"] == (1.0, 1)
+    assert stated["train/images_per_sec"] == (128.0, 1)
+    assert stated["val/top1"] == (0.8125, 2)
     assert not list(scalars(EVENTS[-1]))
 
 

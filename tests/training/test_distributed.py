@@ -42,7 +42,7 @@ class Job:
     fault: str | None = None
     at: int = 0
 
-    def told(self) -> dict[str, object]:
+    def output(self) -> dict[str, object]:
         """As rank.py reads it."""
         return {"run": to_json(self.run), "out": str(self.out), "stop": self.stop, "fault": self.fault, "at": self.at}
 
@@ -87,7 +87,7 @@ def distilled(run: RunConfig, teacher: Path) -> RunConfig:
 
 @contextmanager
 def two_ranks(jobs: list[Job], folder: Path, warm: Path) -> Iterator[subprocess.Popen[str]]:
-    (folder / "jobs.json").write_text(json.dumps([job.told() for job in jobs]))
+    (folder / "jobs.json").write_text(json.dumps([job.output() for job in jobs]))
     words = torchrun(warm, Path(__file__).with_name("rank.py"), folder / "jobs.json")
     with processes.started(words, env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}) as process:
         yield process

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.small import last, run_to, same, small_run
+from vitlab.checkpoints import load
 from vitlab.data.opening import open_dataset
 from vitlab.errors import TrainingError
 from vitlab.training import train
@@ -48,9 +49,9 @@ def test_a_damaged_checkpoint_is_ignored_with_a_warning(uninterrupted: Path, tmp
 
 
 def test_evaluation_uses_the_averaged_weights_and_leaves_the_others_alone(uninterrupted: Path) -> None:
-    told = [event for event in RunDirectory(uninterrupted).events() if event["event"] == "evaluated"]
-    assert [event["step"] for event in told] == [10, 20]
-    assert all(event["averaged"] for event in told)
+    found = [event for event in RunDirectory(uninterrupted).events() if event["event"] == "evaluated"]
+    assert [event["step"] for event in found] == [10, 20]
+    assert all(event["averaged"] for event in found)
     assert Evaluated.event == "evaluated"
 
 
@@ -92,7 +93,19 @@ def test_a_run_killed_after_its_last_evaluation_logs_it_once(uninterrupted: Path
     (out / "events.jsonl").write_text("".join(lines[: last_evaluation + 1]))
     (out / "model.safetensors").unlink()
     run_to(small_run(), out)
-    told, expected = (
+    found, expected = (
         [event for event in RunDirectory(place).events() if event["event"] == "evaluated"] for place in (out, uninterrupted)
     )
-    assert told == expected
+    assert found == expected
+
+
+def test_the_model_has_the_metrics_of_the_last_evaluation_also_after_a_resume(tmp_path: Path) -> None:
+    run = replace(small_run(), train=replace(small_run().train, evaluate_every=8))  # the last one, after step 20, is not the best
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    evaluated = [event for event in run_to(run, whole) if isinstance(event, Evaluated)][-1]
+    assert (evaluated.step, evaluated.best) == (20, False)
+    assert load(whole / "model.safetensors").metrics == evaluated.metrics
+    run_to(run, resumed, stop=18)
+    assert load(resumed / "last").metrics == load(resumed / "best").metrics  # of step 16
+    run_to(run, resumed)
+    assert (resumed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()

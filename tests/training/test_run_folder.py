@@ -130,6 +130,6 @@ def test_the_state_of_another_optimizer_is_refused(kept: Path, tmp_path: Path) -
 
 
 def test_progress_json_says_how_far_the_run_is(kept: Path) -> None:
-    told = json.loads((kept / "last" / "progress.json").read_text())
-    assert (told["progress"]["step"], told["progress"]["position"], told["progress"]["seed"]) == (5, 60, 0)
-    assert set(told["files"]) == {"model.safetensors", "average.safetensors", "optimizer.safetensors"}
+    found = json.loads((kept / "last" / "progress.json").read_text())
+    assert (found["progress"]["step"], found["progress"]["position"], found["progress"]["seed"]) == (5, 60, 0)
+    assert set(found["files"]) == {"model.safetensors", "average.safetensors", "optimizer.safetensors"}

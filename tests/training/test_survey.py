@@ -30,9 +30,14 @@ def images(folder: Path, count: int, *, size: tuple[int, int] = (24, 30), grey: 
 @pytest.mark.parametrize("facts", [STROKES, DIGITS], ids=["strokes", "digits"])
 def test_the_built_in_datasets_match_the_recipes(facts: object) -> None:
     assert facts in (STROKES, DIGITS)
-    told = STROKES if facts is STROKES else DIGITS
-    found = survey(told.dataset)
-    assert (found.images, found.classes, found.channels, found.side) == (told.images, told.classes, told.channels, told.side)
+    stated = STROKES if facts is STROKES else DIGITS
+    found = survey(stated.dataset)
+    assert (found.images, found.classes, found.channels, found.side) == (
+        stated.images,
+        stated.classes,
+        stated.channels,
+        stated.side,
+    )
     assert found.splits == ("train", "val", "test")
 
 

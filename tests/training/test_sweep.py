@@ -68,9 +68,9 @@ def test_the_result_is_also_a_file(whole: tuple[Path, list[SweepEvent]]) -> None
     out, events = whole
     ended = events[-1]
     assert isinstance(ended, SweepFinished)
-    told = json.loads((out / "sweep.json").read_text())
-    assert told["chosen"] == ended.lr
-    assert [(row["lr"], row["metrics"]) for row in told["trials"]] == [(trial.lr, trial.metrics) for trial in ended.trials]
+    found = json.loads((out / "sweep.json").read_text())
+    assert found["chosen"] == ended.lr
+    assert [(row["lr"], row["metrics"]) for row in found["trials"]] == [(trial.lr, trial.metrics) for trial in ended.trials]
 
 
 def test_a_trial_is_an_ordinary_run(whole: tuple[Path, list[SweepEvent]], tmp_path: Path) -> None:

@@ -152,8 +152,8 @@ def test_a_student_that_learns_from_its_teacher_alone_approaches_it(distill: Dis
         evaluate_every=0,
         micro_batch=0,
     )
-    told = [loss for _, loss in losses(run_to(taught, tmp_path / "run"))]
-    assert sum(told[-10:]) < 0.7 * sum(told[:10])
+    found = [loss for _, loss in losses(run_to(taught, tmp_path / "run"))]
+    assert sum(found[-10:]) < 0.7 * sum(found[:10])
 
 
 def test_the_distillation_token_learns_from_the_teacher_alone(teacher: Path, tmp_path: Path) -> None:
@@ -178,9 +178,9 @@ def test_a_model_fine_tuned_at_a_larger_size_is_evaluated_at_any_size(pixels: in
     assert isinstance(result, Classification)
     assert result.images == len(dataset) == 16
     if pixels == 24:  # what the run itself measured, with the same weights and images
-        (told,) = [event["metrics"] for event in RunDirectory(tuned.parent).events() if event["event"] == "evaluated"]
-        assert isinstance(told, dict)
-        assert result.loss == pytest.approx(told["loss"], abs=1e-5)
+        (found,) = [event["metrics"] for event in RunDirectory(tuned.parent).events() if event["event"] == "evaluated"]
+        assert isinstance(found, dict)
+        assert result.loss == pytest.approx(found["loss"], abs=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ _STALE = 2.0  # seconds after which a bar that does not move makes room for anot
 
 
 def accept_any_text() -> None:
-    """Let every file name pass: undecodable bytes on stdin as they are, what the encoding of stdout lacks as escapes."""
+    """Accept every file name: keep undecodable bytes on stdin, and escape on stdout what its encoding lacks."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -138,7 +138,7 @@ class _Lines:
 
 
 def reader_left() -> bool:
-    """Whether our own output is what broke; if so, nothing more goes there, not even as the interpreter ends."""
+    """Whether standard output is the pipe that broke; if so, nothing more is written to it, not even when the interpreter ends."""
     left = [stream for stream in (sys.stdout, sys.stderr) if _is_broken(stream)]
     for stream in left:
         _discard(stream)
@@ -146,7 +146,7 @@ def reader_left() -> bool:
 
 
 def give_up() -> None:
-    """Drop what standard output still holds, so that the interpreter's end does not try to write it again."""
+    """Drop what standard output still buffers, so that the interpreter does not write it again when it ends."""
     _discard(sys.stdout)
 
 

@@ -1,4 +1,4 @@
-"""What the docstrings of `vitlab.api` say of a verb and of its options. No argument parser is imported: `vitlab --help` is fast."""
+"""Help texts from the docstrings of `vitlab.api`. Imports no argument parser, so that `vitlab --help` is fast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def summary(function: Callable[..., Any]) -> str:
 
 
 def arguments(function: Callable[..., Any]) -> dict[str, tuple[str, str | None]]:
-    """Parameter -> its text, and what leaving it out means if the text ends in `(default: ...)`."""
+    """Parameter -> its text, and its default if the text ends in `(default: ...)`."""
     section = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:\n")[2]
     found: dict[str, tuple[str, str | None]] = {}
     for entry in re.split(r"\n(?= {4}\w)", section):

@@ -1,8 +1,7 @@
 """`vitlab VERB ...`: each verb is a function of `vitlab.api`, called with the options of the command line; its result is printed.
 
-Exit codes: 0 done; 1 a VitlabError, told in `error:` and `hint:` lines; 2 a command line that was not understood;
-130 Ctrl-C; 141 the reader of our output left (`| head`), as for any program that a closed pipe ends; 143 SIGTERM ended a run,
-which saves a checkpoint.
+Exit codes: 0 success; 1 a VitlabError, printed as `error:` and `hint:` lines; 2 wrong usage; 130 Ctrl-C; 141 the reader of the
+output closed the pipe (`| head`); 143 SIGTERM stopped a run, which saves a checkpoint.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ GROUPS = {
     "data": "List, download, check, pack and show datasets",
     "study": "Several runs that together answer a question",
 }
-# Error numbers that say something about the disk, its files and the machine, and nothing about vitlab.
+# Error numbers of the disk, its files and the machine, not of vitlab.
 _SURROUNDINGS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR, errno.EISDIR}
     | {errno.ENAMETOOLONG, errno.ELOOP, errno.ESTALE, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
@@ -64,7 +63,7 @@ def main(words: Sequence[str] | None = None) -> int:
     console.accept_any_text()
     try:
         code = _call(list(sys.argv[1:] if words is None else words))
-        sys.stdout.flush()  # here, where a failure can still be told
+        sys.stdout.flush()  # here, where an error can still be reported
     except VitlabError as fault:
         if fault.result is not None:
             console.show(fault.result, as_json="--json" in (sys.argv if words is None else words))
@@ -75,7 +74,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         if not console.reader_left():
-            raise  # some other pipe broke, and that is a bug to be seen
+            raise  # another pipe broke: a bug
         return 141
     except OSError as fault:
         if fault.errno not in _SURROUNDINGS:
@@ -105,7 +104,7 @@ def _no_memory(fault: Exception) -> OutOfMemoryError:
 
 
 def _as_options(text: str) -> str:
-    """A message of a function with its `parameters` as the command line spells them."""
+    """A message of a function, with its `parameters` written as --options."""
     from vitlab.cli.options import NAMES
 
     return re.sub(r"`([a-z_0-9]+)`", lambda match: f"--{NAMES.get(match[1], match[1]).replace('_', '-')}", text)
@@ -157,19 +156,19 @@ def _run(verb: str, words: list[str]) -> int:
 
 
 def _to_stdout(arguments: dict[str, Any], as_json: bool) -> None:
-    """Results of `predict` go to standard output as they come; `-` reads the images' paths from standard input."""
+    """Write results of `predict` to standard output as they come; `-` reads the paths of images from standard input."""
     images = arguments["images"]
     if not images:
         raise UsageError("missing IMAGE|DIR|GLOB|ZIP|-", hint="vitlab predict --help lists what it takes")
     if "-" in images:
         if len(images) > 1:
-            raise UsageError("- is for a list on stdin, and stands alone")
+            raise UsageError("- (a list on stdin) cannot be combined with other images")
         from vitlab.inference.writing import lines_of
 
         arguments["images"] = lines_of(sys.stdin)
     if as_json:
         if arguments["format"] not in (None, "jsonl"):
-            raise UsageError(f"--json and --format {arguments['format']} are two forms of the same", hint="leave one out")
+            raise UsageError(f"--json and --format {arguments['format']} contradict each other", hint="leave one out")
         arguments["format"] = "jsonl"
     if arguments["out"] is None:
         if arguments["resume"]:

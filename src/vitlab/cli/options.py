@@ -1,7 +1,7 @@
 """Function -> options: the command line of a verb, read from the signature and docstring of its function in `vitlab.api`.
 
 Parameters before the `*` are given by their place, the others as `--options`. How one word becomes a value is decided by the
-parameter's annotation: `WORDS` says what each of api.py's types is on a command line. tyro does the parsing.
+parameter's annotation: `WORDS` maps each type of api.py to a parser. tyro does the parsing.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _choice(kind: Any) -> type:
 
 
 def _kind(annotation: Any) -> Any:
-    """What a parameter is here: bool, or a word; of a union the first member that a word can spell."""
+    """The type of a parameter on the command line; of a union, the first member that a word can express."""
     members = [annotation] if get_origin(annotation) not in (Union, types.UnionType) else list(get_args(annotation))
     for member in members:
         if isinstance(member, type) and hasattr(member, "metavar"):
@@ -223,7 +223,7 @@ def _kind(annotation: Any) -> Any:
             return _PLAIN[member]
         if get_origin(member) in (Sequence, tuple) and get_args(member)[0] is str:
             return _word("NAME", many=True)
-    raise TypeError(f"{annotation} has no spelling on a command line")
+    raise TypeError(f"{annotation} cannot be given on a command line")
 
 
 # --- signature -> options -----------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def _field(parameter: inspect.Parameter, kind: Any, text: str, unset: str | None
 
 
 def documentation(function: Callable[..., Any]) -> dict[str, tuple[str, str | None]]:
-    """Parameter -> its help, and what leaving it out means if that is said as `(default: ...)`.
+    """Parameter -> its help, and its default if the text ends in `(default: ...)`.
 
     Parameters that several functions share are documented at `predict` and `finetune`.
     """
@@ -302,13 +302,13 @@ def parse(
     arguments, words = _arguments(function), _of_today(words, verb, notice)
     heard = io.StringIO()
     try:
-        # tyro draws for the terminal it sees. Here it sees none, and so writes plain text that _usage_error can read.
+        # Without a terminal, tyro writes plain text that _usage_error can read.
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(heard), _columns(4096):
             filled = _fill(arguments, words, verb)
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
             raise _usage_error(heard.getvalue(), arguments, words, verb) from None
-        filled = _fill(arguments, words, verb)  # a help page was asked for: now let it be seen
+        filled = _fill(arguments, words, verb)  # a help page: print it
     given = dict(vars(filled))
     as_json = given.pop("json")
     return given, as_json
@@ -347,7 +347,7 @@ def _columns(width: int) -> Iterator[None]:
 
 
 def _usage_error(box: str, arguments: type, words: Sequence[str], verb: str) -> UsageError:
-    """What tyro says in a box of many lines, in one line and a hint. A text not foreseen here keeps its own words."""
+    """The error that tyro prints in a box, as one sentence and a hint. An unknown text is kept as it is."""
     ways = f"vitlab {verb} --help lists what it takes"
     options = _options(arguments, verb)
     for word in words:

@@ -39,7 +39,7 @@ class DataFacts:
 
     def __post_init__(self) -> None:
         if not self.dataset:
-            raise ConfigError("data.dataset is empty", hint="a folder, digits, generated, or cifar10:/path")
+            raise ConfigError("data.dataset is empty", hint="a folder, digits, synthetic, or cifar10:/path")
         for name in ("images", "channels", "side"):
             at_least(f"data.{name}", getattr(self, name), 1)
         at_least("data.classes", self.classes, 0)
@@ -48,7 +48,7 @@ class DataFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFacts:
-    """The checkpoint that a run starts from: its path, its model and how that model is fed."""
+    """The checkpoint that a run starts from: its path, its model and its preprocessing."""
 
     path: str
     model: ModelConfig
@@ -80,7 +80,7 @@ class Overrides:
     """Settings that replace those of a recipe or of a config. None leaves a setting as it is.
 
     `model` is a variant's name or a config. `image_size` is (height, width) in pixels; the model, the augmentation and the
-    preprocessing get it. The length of a run is `steps` or `epochs`, not both; the warm-up keeps its share of the steps. `lr` is
+    preprocessing get it. The length of a run is `steps` or `epochs`, not both; the warm-up keeps its fraction of the steps. `lr` is
     the peak learning rate. `preset` names an AugReg augmentation (`none`, `light1` ... `strong2`). `rule` makes the splits that
     the data does not declare. `seed` is that of the initial weights, the sampler, the augmentation and dropout.
 

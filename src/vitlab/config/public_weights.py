@@ -657,7 +657,7 @@ def tagged(architecture: str, tag: str) -> PublicWeights | None:
 
 @cache
 def _lines() -> tuple[tuple[_Group, list[str]], ...]:
-    """The lines of the table, each as name, model, score and, where it is told, image size."""
+    """The lines of the table, each as name, model, score and, if given, image size."""
     timm = [(group, line.split()) for group in _TIMM for line in group.rows.strip().splitlines()]
     hub = [(group, line.split()) for group in _TRANSFORMERS for line in group.rows.strip().splitlines()]
     return (*((group, [name, name.partition(".")[0], *rest]) for group, (name, *rest) in timm), *hub)

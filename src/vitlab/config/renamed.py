@@ -1,7 +1,7 @@
-"""Names that earlier releases used, and the names of today: the one table of renamed things.
+"""Names of earlier releases and their current names: the one table of renamed things.
 
-Files of version 0.1 (run.json, checkpoint headers, events.jsonl, results of studies) stay readable: whoever reads one passes
-what it read through this table. An old command-line option is accepted for one release, with a one-line notice.
+Files of version 0.1 (run.json, checkpoint headers, events.jsonl, results of studies) stay readable: their readers translate
+names by this table. An old command-line option is accepted for one release, with a one-line notice.
 """
 
 from __future__ import annotations

@@ -61,16 +61,16 @@ class Asked:
             raise UsageError("`subset` and `mapping` are two ways to match classes", hint="leave one out")
         if self.learns:
             if self.config.merge:
-                raise UsageError("`merge` is about the checkpoint's own classes, and others are learned here")
+                raise UsageError("`merge` is for the checkpoint's own head, but other classifiers are evaluated here")
             for name in ("subset", "mapping", "real", "corruptions", "per_image"):
                 if getattr(self, name):
-                    raise UsageError(f"`{name}` is about the checkpoint's own classes, and others are learned here")
+                    raise UsageError(f"`{name}` is for the checkpoint's own head, but other classifiers are evaluated here")
         if self.vtab is not None:
             if self.data is not None:
                 raise UsageError("`vtab` is in place of data", hint="vitlab evaluate MODEL --vtab FOLDER")
             for name in ("fewshot", "knn", "probe", "split", "label_column"):
                 if getattr(self, name):
-                    raise UsageError(f"`{name}` is for data, and `vtab` has a protocol of its own")
+                    raise UsageError(f"`{name}` is for data, but `vtab` has its own protocol")
         elif self.data is None:
             raise UsageError("missing DATA", hint="vitlab evaluate MODEL DATA")
         chosen_corruptions(self.corruptions)
@@ -147,7 +147,7 @@ class EvaluationSummary:
 
 
 def summarise(checkpoint: Checkpoint, asked: Asked, *, name: str, progress: ProgressCallback) -> EvaluationSummary:
-    """Evaluate what was asked."""
+    """Run the evaluation."""
     if asked.vtab is not None:
         return _vtab(checkpoint, asked, asked.vtab, name=name, progress=progress)
     assert asked.data is not None, "checked before"

@@ -7,7 +7,7 @@ to `vitlab.config.model.ModelConfig` and a row here. A model is an `nn.Module` w
 - `model.features(images_BCHW, record=None)`: what the head sees, (B, feature_width);
 - `model.config`, `model.head` (None without classes), and `model.recompute` (activation checkpointing; a ViT's encoder has it).
 
-`tests/models/test_contract.py` holds every family to that.
+`tests/models/test_contract.py` checks this for every family.
 """
 
 from __future__ import annotations

@@ -425,7 +425,7 @@ def finetune_flowers(facts: RunFacts, overrides: Overrides) -> RunConfig:
 
 
 def finetune_vtab(facts: RunFacts, overrides: Overrides) -> RunConfig:
-    """Fine-tune on a VTAB-1k task at 384 px: Table 4, 2,500 steps of 512 at rate 0.01, one setting for all tasks.
+    """Fine-tune on a VTAB-1k task at 384 px: Table 4, 2,500 steps of 512 at learning rate 0.01, one setting for all tasks.
 
     Command: vitlab finetune task/ --recipe finetune-vtab --from l16.npz
     Time: not measured here.

@@ -339,7 +339,7 @@ def _matrix(labels: Sequence[str], confusion: Sequence[tuple[int, int, int]]) ->
     longest = min(14, max(map(len, labels)))
     turned = longest > 3
     left, top = 14 + 7 * longest, 20 + (6 * longest if turned else 12)
-    side, lean = count * cell, 3 * longest if turned else 0  # turned names reach past the last column
+    side, overhang = count * cell, 3 * longest if turned else 0  # turned names reach past the last column
     totals = np.zeros(count)
     for label, _, number in confusion:
         totals[label] += number
@@ -357,7 +357,7 @@ def _matrix(labels: Sequence[str], confusion: Sequence[tuple[int, int, int]]) ->
         for label, predicted, number in confusion
     ]
     return Matrix(
-        width=left + side + 4 + lean,
+        width=left + side + 4 + overhang,
         height=top + side + 4,
         cell=cell - 2,
         turned=turned,

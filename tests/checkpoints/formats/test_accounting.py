@@ -120,7 +120,7 @@ def test_a_grid_that_contradicts_the_positions_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in PLAIN])
-def test_the_same_number_of_patches_in_another_shape_can_be_told(name: str) -> None:
+def test_the_same_number_of_patches_in_another_shape_can_be_given(name: str) -> None:
     config = read(raw_of(tensors_of(name)), Told(heads=4, grid=(2, 8))).config
     assert isinstance(config, ViTConfig)
     assert config.grid == (2, 8)
@@ -187,7 +187,7 @@ def test_rows_pass_tensors_both_ways_unchanged() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1])
-def test_nonsense_is_not_told(value: int) -> None:
+def test_nonsense_gets_no_suggestion(value: int) -> None:
     with pytest.raises(ConfigError, match="heads"):
         Told(heads=value)
     with pytest.raises(ConfigError, match="grid"):

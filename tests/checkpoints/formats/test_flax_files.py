@@ -123,7 +123,7 @@ def test_an_official_file_is_run_and_fed_as_its_authors_do() -> None:
     assert any("preprocessing" in note and "does not say" in note for note in reading.notes)
 
 
-def test_a_grid_that_is_not_square_has_to_be_told() -> None:
+def test_a_grid_that_is_not_square_must_be_given() -> None:
     config = replace(mini(), image_size=(24, 56))
     state, tensors = official(config)
     with pytest.raises(CheckpointError, match="21 patches, which is no square grid") as refused:
@@ -220,7 +220,7 @@ def test_names_of_earlier_big_vision_are_read() -> None:
     assert same(reading.state, state)
 
 
-def test_positions_added_before_the_class_token_are_told_from_those_with_it_by_their_number() -> None:
+def test_positions_without_the_class_token_are_recognised_by_their_number() -> None:
     for position in (Position(prefix=False), Position(prefix=True)):
         config = replace(mini(), position=position)
         state, tensors = big_vision(config)
@@ -230,7 +230,7 @@ def test_positions_added_before_the_class_token_are_told_from_those_with_it_by_t
         assert same(reading.state, state)
 
 
-def test_without_a_table_positions_are_waves_and_the_grid_a_guess_unless_told() -> None:
+def test_without_a_table_positions_are_sines_and_the_grid_is_a_guess_unless_given() -> None:
     config = replace(mini(), pool="mean", class_token=False, position=Position(kind="sincos-2d", prefix=False))
     _, tensors = big_vision(config)
     assert read(raw_of(tensors), Told(grid=(4, 4))).config == config

@@ -78,7 +78,7 @@ def test_what_a_format_cannot_express_is_refused_with_the_reason(name: str, opti
 
 
 @pytest.mark.parametrize(("name", "option"), [(name, option) for name, option, can in cells if can])
-def test_a_written_file_with_what_stands_beside_it_gives_the_config_back_without_being_told(name: str, option: str) -> None:
+def test_a_written_file_with_its_config_json_gives_the_config_back_without_arguments(name: str, option: str) -> None:
     config = OPTIONS[option]
     given = written(name, config, random_state(config), labels=_labels(config))
     raw = file_of(given, folder=name == "huggingface")

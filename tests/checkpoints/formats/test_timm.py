@@ -53,7 +53,7 @@ def vit(reading_config: ModelConfig) -> ViTConfig:
     return reading_config
 
 
-def test_heads_are_64_wide_unless_told_and_the_guess_is_said() -> None:
+def test_heads_are_64_wide_unless_given_and_the_guess_is_noted() -> None:
     guess = read(raw_of(tensors_of(WIDE)))
     assert vit(guess.config).heads == 2
     assert any("heads=2 is a guess (width / 64)" in note for note in guess.notes)
@@ -62,10 +62,10 @@ def test_heads_are_64_wide_unless_told_and_the_guess_is_said() -> None:
     assert not any("heads" in note for note in told.notes)
     against = read(raw_of(tensors_of(WIDE), sidecar=hub(model_args={"num_heads": 4})), Told(heads=8))
     assert vit(against.config).heads == 8
-    assert any("heads=8 as told, not 4" in note for note in against.notes)
+    assert any("heads=8 as raised, not 4" in note for note in against.notes)
 
 
-def test_a_width_that_64_does_not_divide_has_to_be_told_its_heads() -> None:
+def test_a_width_that_64_does_not_divide_needs_its_heads() -> None:
     tensors = tensors_of(replace(mini(), width=80, heads=4))
     with pytest.raises(CheckpointError, match="width 80 is not a multiple of 64") as refused:
         read(raw_of(tensors))
@@ -363,7 +363,7 @@ def test_a_model_that_vitlab_does_not_have_is_refused_by_its_keys() -> None:
         read(raw_of(norms))
 
 
-def test_what_timm_has_to_be_told_beside_the_tensors_is_said_on_writing() -> None:
+def test_what_timm_needs_beside_the_tensors_is_noted_on_writing() -> None:
     wide = replace(mini(), image_size=(24, 56))
     alone = " ".join(written("timm", wide, random_state(wide)).alone)
     assert "num_heads=4" in alone
@@ -377,7 +377,7 @@ def test_what_timm_has_to_be_told_beside_the_tensors_is_said_on_writing() -> Non
     assert not plain.alone
 
 
-def test_what_timm_cannot_be_told_is_said_on_writing() -> None:
+def test_what_timm_cannot_express_is_noted_on_writing() -> None:
     hidden = replace(WIDE, representation_width=48)
     assert "pre_logits" in " ".join(written("timm", hidden, random_state(hidden)).notes)
     other = replace(WIDE, numerics=replace(WIDE.numerics, norm_eps=1e-12))

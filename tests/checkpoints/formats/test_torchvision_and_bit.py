@@ -58,7 +58,7 @@ def test_a_torchvision_file_written_here_guesses_nothing() -> None:
     assert (reading.config, reading.labels, reading.preprocess, reading.notes) == (config, tuple("abcde"), fed(config), ())
 
 
-def test_what_torchvision_needs_by_hand_is_said_on_writing() -> None:
+def test_what_torchvision_needs_by_hand_is_noted_on_writing() -> None:
     config = replace(VIT, channels=1, num_classes=0, numerics=PROFILES["official"])
     notes = " ".join(written("torchvision", config, random_state(config)).notes)
     assert "3 channels" in notes
@@ -122,7 +122,7 @@ def test_a_bit_file_is_run_and_fed_as_its_authors_do() -> None:
 
 @pytest.mark.parametrize("told", [Told(heads=4), Told(grid=(3, 3))])
 @pytest.mark.parametrize("name", ["bit-npz", "timm"])
-def test_a_resnet_has_nothing_to_be_told(name: str, told: Told) -> None:
+def test_a_resnet_needs_no_arguments(name: str, told: Told) -> None:
     with pytest.raises(CheckpointError, match="neither heads nor a grid"):
         read(raw_of(tensors_of(name, RESNET)[1]), told)
 
