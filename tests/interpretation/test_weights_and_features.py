@@ -150,7 +150,7 @@ def test_who_has_no_attention_among_all_is_refused_with_the_reason(name: str) ->
 
 
 @pytest.mark.parametrize("name", ["token", "map", "relative"])
-def test_a_model_in_half_precision_is_looked_at_as_one_in_full(name: str) -> None:
+def test_a_model_in_half_precision_is_inspected_like_one_in_full_precision(name: str) -> None:
     model, images_BCHW = vit_of(name), images(VITS[name])
     looks: list[Callable[[], Floats]] = [
         lambda: rollout(model, images_BCHW),
