@@ -1,15 +1,22 @@
-"""A native checkpoint is cut short or one byte of it changes: vitlab refuses it by size or SHA-256 and never loads it."""
+"""A native checkpoint is cut short or one byte of it changes: vitlab refuses it by size or SHA-256.
+
+A run that resumes warns of it and takes the newest checkpoint that is whole.
+"""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.checkpoints.small import small_checkpoint
+from tests.training.small import last, run_to, same, small_run
 from vitlab.checkpoints import describe, load, save
-from vitlab.errors import CheckpointError
+from vitlab.errors import CheckpointError, TrainingError
+from vitlab.training.events import Started, Warned
+from vitlab.training.run_folder import RunDirectory
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +92,26 @@ def test_weights_of_one_file_under_the_header_of_another_are_refused(tmp_path: P
     (tmp_path / "model").write_bytes(whole[: _header_end(whole)] + other[_header_end(other) :])
     with pytest.raises(CheckpointError, match="SHA-256"):
         load(tmp_path / "model")
+
+
+def test_resume_ignores_a_damaged_checkpoint_with_a_warning_and_takes_the_one_before(tmp_path: Path) -> None:
+    run_to(small_run(), tmp_path / "run", stop=7)
+    directory = RunDirectory(tmp_path / "run")
+    run = replace(small_run(), train=replace(small_run().train, keep=3))
+    assert directory.steps() == [7]
+    path = directory.step_path(7) / "optimizer.safetensors"
+    damaged = bytearray(path.read_bytes())
+    damaged[-3] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(TrainingError, match="no checkpoint"):
+        run_to(small_run(), tmp_path / "run")
+    kept = tmp_path / "kept"
+    run_to(run, kept, stop=7)
+    assert RunDirectory(kept).steps() == [5, 6, 7]
+    (RunDirectory(kept).step_path(7) / "model.safetensors").write_bytes(b"")
+    events = run_to(run, kept)
+    assert any(isinstance(event, Warned) and "step 7" in event.message for event in events)
+    assert isinstance(events[0], Started)
+    assert events[0].step == 6
+    run_to(run, tmp_path / "whole")
+    assert same(last(kept), last(tmp_path / "whole"))
