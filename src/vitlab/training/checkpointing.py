@@ -55,8 +55,8 @@ _VISIBLE = 30.0  # seconds after which a network disk must show a file that anot
 class Checkpointer:
     """Writes the checkpoints of one run.
 
-    `saved` is the step of the latest checkpoint, -1 before the first; `failed` says that one could not be written. Under FSDP
-    every rank writes its part; otherwise rank 0 writes alone.
+    `saved` is the step of the latest checkpoint, -1 before the first, and `saved_metrics` its metrics; `failed` says that one
+    could not be written. Under FSDP every rank writes its part; otherwise rank 0 writes alone.
     """
 
     def __init__(self, directory: RunDirectory, state: TrainState) -> None:
@@ -64,6 +64,7 @@ class Checkpointer:
         self.state = state
         self.world = state.world
         self.saved = -1
+        self.saved_metrics = dict[str, float]()
         self.failed = False
         self._group = disk_group() if self.world.ranks > 1 else None
         sharded = self._group is not None and is_sharded(state.model)
@@ -74,11 +75,11 @@ class Checkpointer:
     def save(self, metrics: dict[str, float], *, best: bool = False) -> Iterator[Event]:
         """Start to write a checkpoint in the background; the links `last` and `best` move once it is on disk."""
         step = self.state.step
-        if step == self.saved and not best:
+        if step == self.saved and metrics == self.saved_metrics and not best:
             return
         began = time.monotonic()
         yield from self.wait()
-        self.saved = step
+        self.saved, self.saved_metrics = step, metrics
         self._pending = pending = _Pending(step=step, began=began)
         if self._parts is None and not self.world.is_main:
             return

@@ -74,7 +74,7 @@ def train(
     processes.
     """
     directory = RunDirectory(out)
-    with world(device) as here, directory.locked() if here.is_main else nullcontext():
+    with world(device) as here, directory.locked() if here.is_main else nullcontext(), _memory_errors():
         train_split, eval_split = open_splits(run, dataset)
         changed = here.on_main(lambda: directory.begin(run, DataRecord.of(run, train_split, eval_split), override=override))
         trainer = Trainer(run, directory, here, control or Control(), train_split, eval_split)
@@ -121,10 +121,6 @@ class Trainer:
                 if fault is not None and not warned:
                     warned = True
                     yield Warned(step=event.step, message=f"{fault}; the run continues without its events")
-        except (MemoryError, RuntimeError, OSError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise TrainingError(f"out of memory: {str(error) or 'no more can be allocated'}", hint=_LESS_MEMORY) from error
         finally:
             if self.checkpointer is not None:
                 self.checkpointer.close()
@@ -151,7 +147,9 @@ class Trainer:
             # The workers of the loader start before the model takes memory.
             self.state = state = create_state(self.run, self.dataset, self.world, snapshot)
             self.checkpointer = checkpointer = Checkpointer(self.directory, state)
-            checkpointer.saved = -1 if snapshot is None else state.step
+            if snapshot is not None:
+                checkpointer.saved = state.step
+                self.metrics = checkpointer.saved_metrics = snapshot.facts.metrics or {}
             yield self._started(resumed=snapshot is not None)
             warnings += self.directory.warnings
             if changed:
@@ -194,7 +192,8 @@ class Trainer:
             batch = next(batches)
         yield from (Warned(step=state.step, message=str(failure)) for failure in batches.failures[known:])
         micro_batch = state.micro_batch
-        event = update(state, batch, epoch_length=self.train_loader.sampler.epoch_length)
+        with _memory_errors():
+            event = update(state, batch, epoch_length=self.train_loader.sampler.epoch_length)
         yield from checkpointer.wait()  # a checkpoint is written during one step; a crash loses one interval at most
         if state.micro_batch != micro_batch:
             yield MicroBatchReduced(step=state.step, micro_batch=state.micro_batch)
@@ -458,6 +457,17 @@ def _resized(images_BHWC: Tensor, scale: float) -> Tensor:
     size = scaled((height, width), scale)
     small_BCHW = F.interpolate(images_BHWC.permute(0, 3, 1, 2), size=size, mode="bilinear", antialias=True)
     return small_BCHW.permute(0, 2, 3, 1)
+
+
+@contextmanager
+def _memory_errors() -> Iterator[None]:
+    """Memory that runs out in the block is a TrainingError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise TrainingError(f"out of memory: {str(error) or 'no more can be allocated'}", hint=_LESS_MEMORY) from error
 
 
 def _not_finite(loss: float, gradient_norm: float) -> str | None:
