@@ -130,7 +130,7 @@ class Predict:
     """Predictions of a folder of images, continued in one file."""
 
     def __init__(self, kills: int, folder: Path) -> None:
-        self.total = max(200, 20 * kills)
+        self.total = max(200, 30 * kills)
         self.model, self.images = folder / "model.safetensors", folder / "images"
         vitlab.save(tiny_checkpoint(), self.model)
         self.images.mkdir()
@@ -305,8 +305,8 @@ def kill_again_and_again(name: str, work: Work, folder: Path, *, kills: int, see
             lost = max(lost, ended.reported - kept)
         if kept < before:
             faults.append(f"kill {done}: {before - kept} units that were on disk are gone")
-        behind = kept / work.total < 0.9 * done / kills
-        longest = max(0.05, longest * (1.05 if behind else 0.95))
+        behind = kept / work.total < 0.85 * done / kills
+        longest = max(0.05, longest * (1.05 if behind else 0.85))
     if not faults and (last := attempt(work, out, log, None)).code:
         faults.append(f"after the last kill: code {last.code}: {_end_of(log)}")
     if not faults:
