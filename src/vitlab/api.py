@@ -876,7 +876,7 @@ def finetune(
         max_minutes: save a checkpoint and stop after this many minutes; the same command resumes (default: no limit)
         device: auto (a GPU if there is one), cpu, cuda or mps
         tensorboard: write TensorBoard files into the run's folder (pip install 'vitlab[track]')
-        override: resume although the config of the run has changed
+        override: resume although the config of the run or its samples have changed
         dry_run: do not train; report steps, memory and measured time
         quiet: show no progress on stderr
     """
