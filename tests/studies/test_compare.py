@@ -14,8 +14,7 @@ from vitlab.config.published import PUBLISHED
 from vitlab.errors import ConfigError
 from vitlab.models.cost import cost
 from vitlab.studies import compare as memory
-from vitlab.studies.compare import Peak, Speed, SpeedRatio, measure_memory, measure_speed, model_rows, speed_ratios
-from vitlab.studies.plot import draw_compared
+from vitlab.studies.compare import Peak, Speed, SpeedRatio, draw_compared, measure_memory, measure_speed, model_rows, speed_ratios
 
 # The column of "Transformers or CNNs?": GMACs at 224 and 384 pixels.
 COLUMN = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +38,16 @@ class Style:
         choice("theme", self.theme, Theme)
         choice("form", self.form, Form)
         at_least("dpi", self.dpi, 20)
+
+
+_FORMS: dict[str, Form] = {".png": "png", ".svg": "svg"}
+
+
+def form_of(path: Path) -> Form:
+    """PNG or SVG, by the file's ending."""
+    if path.suffix not in _FORMS:
+        raise ConfigError(f"{path.name} is neither .png nor .svg", hint="end the name with one of them")
+    return _FORMS[path.suffix]
 
 
 def new_paper(width: float, height: float, style: Style) -> Figure:

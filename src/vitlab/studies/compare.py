@@ -23,11 +23,13 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.published import Published, published
 from vitlab.config.serialize import from_text, to_text
 from vitlab.errors import ConfigError, at_least
+from vitlab.interpretation.drawing import Axis, Line, Style, draw_lines, form_of
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models.cost import Cost, cost
 from vitlab.models.families import build
 from vitlab.models.vit import ViT
 
+_COST = Axis(name="GMACs of one image", log=True)
 _STATUS = Path("/proc/self/status")
 _PEAK = "VmHWM:"  # peak resident memory of the process, in kB
 _TIMEOUT = 600.0  # seconds for one model
@@ -220,3 +222,45 @@ def speed_ratios(rows: Sequence[ModelRow]) -> list[SpeedRatio]:
                 )
             )
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    family: str
+    x: float
+    y: float
+
+
+def draw_compared(rows: Sequence[ModelRow], path: Path) -> bytes:
+    """Images/s if measured, else accuracy, against multiply-adds; one line for each family."""
+    style = Style(form=form_of(path))
+    timed = [row for row in rows if row.speed is not None]
+    if timed:
+        points = [_Point(family=_family(row), x=row.gmacs, y=row.speed.median) for row in timed if row.speed is not None]
+        return draw_lines(_lines(points), _COST, Axis(name="images/s", log=True), style, title="Speed on this machine")
+    points = []
+    for row in rows:
+        points += [_Point(family=f"{_family(row)}, {_trained_on(quoted)}", x=row.gmacs, y=quoted.top1) for quoted in row.published]
+        if row.measured is not None:
+            points.append(_Point(family=f"{_family(row)}, measured", x=row.gmacs, y=row.measured))
+    if not points:
+        raise ConfigError("none of these models has an accuracy to draw", hint="--speed draws images/s")
+    return draw_lines(_lines(points), _COST, Axis(name="top-1, %"), style, title="Accuracy against cost")
+
+
+def _lines(points: Sequence[_Point]) -> list[Line]:
+    lines = []
+    for family in dict.fromkeys(point.family for point in points):
+        mine = sorted((point for point in points if point.family == family), key=lambda point: point.x)
+        lines.append(Line(name=family, x=[point.x for point in mine], y=[point.y for point in mine]))
+    return lines
+
+
+def _trained_on(quoted: Published) -> str:
+    return "from 1k" if quoted.trained_on == "ImageNet-1k" else "from more"
+
+
+def _family(row: ModelRow) -> str:
+    """The beginning of a model's name and its image size: one line holds models of one image size."""
+    words = row.name.split("-")[0].split("+")
+    return f"{'hybrid' if len(words) > 1 else words[0]} {row.image_size[0]} px"

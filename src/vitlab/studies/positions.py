@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 from vitlab.config.overrides import Overrides
 from vitlab.config.vit import Position, PositionKind, PositionPlace, ViTConfig
 from vitlab.errors import at_least
+from vitlab.interpretation.drawing import Panel, Row, Style, draw_dots, form_of
 from vitlab.recipes.table import recipe
 from vitlab.studies.runner import Done, Job, JobProgress, counts_of, evaluate_run, on_one_core, run_jobs
 from vitlab.studies.transfer import FAMILIES
@@ -93,3 +94,27 @@ def positions(out: Path, *, images: int, seeds: int, control: Control) -> Iterat
             )
             for kind, place in CELLS
         )
+
+
+def draw_positions(cells: Sequence[Cell], path: Path) -> bytes:
+    """Accuracy of each position embedding, with its deviation between seeds; beside it the paper's."""
+    kinds = list(dict.fromkeys(cell.kind for cell in cells))
+    rows = [Row(name=_title(cell), group=kinds.index(cell.kind)) for cell in cells]
+    seeds = max((len(cell.accuracy) for cell in cells), default=0)
+    here = Panel(
+        axis="test accuracy, %",
+        title="Here" if seeds < 2 else f"Here, mean of {seeds} seeds ± deviation",
+        values=[100 * cell.mean for cell in cells],
+        spread=[100 * cell.deviation for cell in cells],
+    )
+    paper = Panel(
+        axis="ImageNet, 5-shot linear, %",
+        title="The paper's ViT-B/16 (Table 8)",
+        values=[cell.published for cell in cells],
+        missing="not in the table",
+    )
+    return draw_dots(rows, (here, paper), Style(form=form_of(path)))
+
+
+def _title(cell: Cell) -> str:
+    return KIND_WORDS[cell.kind] if cell.kind == "none" else f"{KIND_WORDS[cell.kind]}, {PLACE_WORDS[cell.place]}"

@@ -15,14 +15,13 @@ from vitlab.config.serialize import to_json
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.display import Facts, Table
 from vitlab.io.progress import ProgressCallback
-from vitlab.studies.compare import ModelRow, SpeedRatio, measure_memory, measure_speed, model_rows, speed_ratios
+from vitlab.studies.compare import ModelRow, SpeedRatio, draw_compared, measure_memory, measure_speed, model_rows, speed_ratios
 from vitlab.studies.config import NoisyStudent
 from vitlab.studies.noisy_student import Chosen, Labelling, Score, Scored, Stage, Stopped, noisy_student, scores
-from vitlab.studies.plot import draw_compared, draw_curves, draw_positions
-from vitlab.studies.positions import KIND_WORDS, PLACE_WORDS, Cell, positions
+from vitlab.studies.positions import KIND_WORDS, PLACE_WORDS, Cell, draw_positions, positions
 from vitlab.studies.quickstart import BUDGETS, SHOTS, Outcome, QuickstartRow, few_cell, quickstart, write_quickstart_report
 from vitlab.studies.runner import Done, JobProgress, counts_of
-from vitlab.studies.transfer import Curve, TransferPlan, transfer
+from vitlab.studies.transfer import Curve, TransferPlan, draw_curves, transfer
 from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals
 
 Notify = Callable[[str], None]

@@ -17,6 +17,7 @@ from vitlab.config.stems import ResNetStem
 from vitlab.config.vit import ViTConfig
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, at_least
+from vitlab.interpretation.drawing import Axis, Line, Style, draw_lines, form_of
 from vitlab.recipes.table import recipe
 from vitlab.studies.quickstart import write_few
 from vitlab.studies.runner import Done, Job, JobProgress, counts_of, evaluate_run, on_one_core, run_jobs
@@ -154,3 +155,21 @@ def _finetuning(run: RunConfig) -> RunConfig:
     """Train on every labelled image, the whole of it, without validation."""
     augment = replace(run.data.augment, crop="squash")
     return on_one_core(replace(run, data=replace(run.data, train_split="train+val", evaluate_split=None, augment=augment)))
+
+
+def draw_curves(curves: Sequence[Curve], path: Path) -> bytes:
+    """Accuracy by the number of labels of each class: one colour for each family, dashed from scratch."""
+    families = list(dict.fromkeys(curve.family for curve in curves))
+    lines = [
+        Line(
+            name=f"{curve.family}{', pre-trained' if curve.pretrained else ''}",
+            x=curve.shots,
+            y=[100 * value for value in curve.accuracy],
+            dashed=not curve.pretrained,
+            like=families.index(curve.family),
+        )
+        for curve in curves
+    ]
+    at = sorted({shots for curve in curves for shots in curve.shots})
+    x = Axis(name="labels of each digit", log=True, at=at)
+    return draw_lines(lines, x, Axis(name="test accuracy, %"), Style(form=form_of(path)), title="Few labels, by family")
