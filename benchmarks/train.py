@@ -106,7 +106,7 @@ def library(folder: Path, config: ViTConfig, rows: int) -> Step:
     """vitlab's own update, as its loop makes it, in anybody's process."""
     model = load(folder / "native.safetensors").model
     assert isinstance(model, ViT)
-    model.lean = True
+    model.skip_unused_tokens = True
     images, labels = batch_of(config, rows)
     augment = Augment(image_size=config.image_size)
     run = RunConfig(
