@@ -50,7 +50,7 @@ _SPARE = 0.97  # share of the budget to plan for: the pace of another minute is 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a contender came to: share of the test images told right, in [0, 1], and what it took."""
+    """The result of one contender: test accuracy in [0, 1], and what it took."""
 
     name: str
     accuracy: float
@@ -63,7 +63,7 @@ class Result:
 
 
 def small_data(data: Path, *, seed: int) -> RunConfig:
-    """The recipe as it is, told what is special here: one core, no looks before the end, and the test images for that one."""
+    """The recipe with the settings of this benchmark: one core, and one evaluation on the test images at the end."""
     run = recipe("small-data", Overrides(seed=seed), data=survey(str(data)), machine=Machine(cores=1))
     loader = replace(run.data.loader, workers=0)  # reading is part of the work, so this process does it
     return replace(

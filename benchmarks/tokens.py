@@ -3,7 +3,7 @@
     python benchmarks/tokens.py [--variant Ti/16] [--repeats 3] [--plot tokens.png]
 
 Attention is quadratic in time and, by blocks, linear in memory. Each size runs in a process of its own, whose memory above that of
-a run with the smallest image is told. The line fitted through memory against patches is printed with its largest deviation.
+a run with the smallest image is line. The line fitted through memory against patches is printed with its largest deviation.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def main() -> None:
     print(f"{'patches':>8} {'ms':>10} {'us a patch':>11} {'MB grown':>9}")
     for side in SIDES:
         command = [sys.executable, "-c", _ONE, options.variant, str(side * patch), str(options.repeats), str(options.threads)]
-        told = subprocess.run([*command, options.backend], check=True, stdout=subprocess.PIPE, text=True).stdout
-        row = {"patches": side * side, **json.loads(told)}
+        line = subprocess.run([*command, options.backend], check=True, stdout=subprocess.PIPE, text=True).stdout
+        row = {"patches": side * side, **json.loads(line)}
         rows.append(row)
         seconds, growth = row["seconds"], row["growth"]
         print(f"{side * side:8} {1e3 * seconds:10.1f} {1e6 * seconds / side**2:11.1f} {growth / 1e6:9.1f}", flush=True)

@@ -1,4 +1,4 @@
-"""`vitlab predict`: every form says the same, files can be continued, and what cannot be read is told."""
+"""`vitlab predict`: every format has the same results, files can be continued, and unreadable images are reported."""
 
 from __future__ import annotations
 

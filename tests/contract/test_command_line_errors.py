@@ -1,4 +1,4 @@
-"""What goes wrong on the command line is told in one `error:` line, at most one `hint:` line and the exit code."""
+"""An error on the command line is one `error:` line, at most one `hint:` line, and an exit code."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def printing(sample: RawSample, rng: np.random.Generator) -> Pixels:
 
 
 def thread_settings(sample: RawSample, rng: np.random.Generator) -> Pixels:
-    """What the process that views the image was told about threads, and whether torch was loaded into it."""
+    """The thread settings of the process that transforms the image, and whether torch is loaded in it."""
     import sys
 
     seen = np.zeros(SHAPE, np.uint8)

@@ -334,7 +334,7 @@ def test_planted_faults_among_real_pets_are_found_and_nothing_else(tmp_path: Pat
 
 @pytest.mark.data
 def test_real_pets_have_few_near_duplicates_and_all_within_one_breed() -> None:
-    """The 44 groups that are found were looked at: each is one photograph, 23 of them in both official parts."""
+    """A person checked the 44 groups that are found: each is one photograph, 23 of them in both official splits."""
     report = check(str(real_data() / "oxford_pets_128.zip"))
     assert kinds(report) == {"leak": 23}
     assert len(report.duplicates) == 44

@@ -172,7 +172,7 @@ def test_labels_come_back_whatever_classes_are_called(
     try:
         before = open_dataset(tmp_path, split="all")
     except DataError:
-        return  # the list itself cannot be told apart
+        return  # the list itself is ambiguous
     pack_dataset(before, tmp_path / "shards")
     after = open_dataset(f"shards:{tmp_path / 'shards'}", split="all")
     assert after.labels == before.labels

@@ -50,7 +50,7 @@ def test_links_are_followed_and_no_folder_is_entered_twice(pile: Path) -> None:
     (pile / "link.jpg").symlink_to(pile / "b.jpg")
     (pile / "gone.jpg").symlink_to(pile / "nothing")
     assert below(pile, pile).count("sub/c.webp") == 1
-    assert {"link.jpg", "gone.jpg"} <= set(below(pile, pile))  # one that leads nowhere is told when it is read
+    assert {"link.jpg", "gone.jpg"} <= set(below(pile, pile))  # a dangling link is reported when it is read
 
 
 def test_a_zip_gives_its_images_and_a_file_inside_it_itself(pile: Path) -> None:

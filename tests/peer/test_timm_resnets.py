@@ -68,7 +68,7 @@ def test_every_hybrid_of_the_paper_is_built_and_loaded_by_timm_from_its_folder_a
         stem=stem,
     )
     ours = saved(tmp_path / "native.safetensors", config)
-    assert not convert(tmp_path / "native.safetensors", tmp_path / "timm", to="timm")  # no notes: timm is told everything
+    assert not convert(tmp_path / "native.safetensors", tmp_path / "timm", to="timm")  # no notes: timm gets everything
     theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
     assert distance(ours.model, theirs, images(config)) < CONVOLUTIONAL
 

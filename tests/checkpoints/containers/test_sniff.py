@@ -1,4 +1,4 @@
-"""What a file is, is told from its content; what it is not, is said with what to do."""
+"""A container is recognised by its content; an error says what the file is not and what to do."""
 
 from __future__ import annotations
 
