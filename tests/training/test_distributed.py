@@ -189,7 +189,7 @@ def test_a_folder_of_parts_loads_as_a_checkpoint(session: Session, tmp_path: Pat
     loaded, whole = load(folder), read_snapshot(folder)
     assert all(torch.equal(tensor, whole.model[name]) for name, tensor in loaded.model.state_dict().items())
     assert loaded.labels == whole.facts.labels
-    assert "put together from the parts of 2 processes" in loaded.notes
+    assert "joined from the parts of 2 processes" in loaded.notes
     assert describe(folder).parameters == sum(tensor.numel() for tensor in whole.model.values())
     save(loaded, tmp_path / "one.safetensors")
     assert load(tmp_path / "one.safetensors").config == loaded.config

@@ -1,6 +1,6 @@
-"""Everybody's checkpoints, in and out: `load` any, `save` ours, `convert` between them, `describe` without building.
+"""Checkpoints of every format: `load` any, `save` the native one, `convert` between them, `describe` one without building it.
 
-Names are loaded when first asked for, so that importing this package costs nothing.
+Names are imported when they are first used, so that importing this package is cheap.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a checkpoint is: a model that knows how to be fed and what its answers are called."""
+"""A checkpoint: a model with its preprocessing and the names of its classes; and the checks that they fit together."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from vitlab.models.families import Model, build_on_meta
 class Checkpoint:
     """A model with everything needed to use it.
 
-    `config` is what `model` was built from, `preprocess` how images become its input, `labels` the classes' names in the
-    order of the logits. `notes` says everything that was guessed, converted or changed on the way here; `format` where the
-    weights came from. `recipe` is the training run's config as JSON and `metrics` what it reached, where known.
+    `config` is what `model` was built from, `preprocess` how images become its input, `labels` the names of the classes in the
+    order of the logits. `notes` says what was guessed, converted or changed when the file was read; `format` is the format of the
+    file. `recipe` is the training run's config as JSON and `metrics` are its results, if they are known.
     `allow_nonfinite` says that NaN and Inf are accepted in the weights and in what the model computes.
     """
 
@@ -37,10 +37,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a file says about itself, read without building the model.
+    """What the header of a file says; the model is not built.
 
-    `parameters` counts numbers in the file's tensors; `dtypes` are the types they are stored in. `metadata` is what else its
-    header holds: for a native file its version, the tensors' SHA-256, recipe and metrics.
+    `parameters` counts the numbers in the tensors; `dtypes` are the types that they are stored in. `metadata` is the rest of the
+    header: of a native file its version, the SHA-256 of the tensors, recipe and metrics.
     """
 
     format: str
@@ -53,15 +53,13 @@ class Description:
     metadata: dict[str, Json]
 
 
-# Whether weights, labels and preprocessing belong to a model, asked before the model is built at full size.
-
-MAX_POSITIONS = 1 << 24  # numbers in a table of fixed positions, which a model computes and no file has to hold
+MAX_POSITIONS = 1 << 24  # numbers of fixed positions: the model computes them, so that the file's size is no bound
 _SHOWN = 20
 _LISTED = 8
 
 
 def check_state(state: Mapping[str, torch.Tensor], config: ModelConfig, *, where: str) -> None:
-    """Refuse weights that are not exactly those of the config's model, naming what is missing, unknown or of another shape."""
+    """Refuse weights that are not exactly those of the model; the error names what is missing, unknown or of another shape."""
     _check_extent(config, len(state), where)
     try:
         wanted = {name: tuple(tensor.shape) for name, tensor in build_on_meta(config).state_dict().items()}
@@ -108,16 +106,16 @@ def listed(names: Sequence[str]) -> str:
 
 
 def check_labels(labels: Sequence[str] | None, num_classes: int) -> None:
-    """Refuse labels that are not one a class."""
+    """Refuse another number of labels than of classes."""
     if labels is not None and len(labels) != num_classes:
         raise CheckpointError(
             f"{len(labels)} labels for a head of {num_classes} classes",
-            hint="give one label a class, in the order of the logits",
+            hint="give one label for each class, in the order of the logits",
         )
 
 
 def check_preprocess(preprocess: Preprocess, config: ModelConfig) -> None:
-    """Refuse preprocessing that makes images the model cannot take."""
+    """Refuse preprocessing whose images the model does not take."""
     if preprocess.channels != config.channels:
         raise CheckpointError(f"preprocessing gives {preprocess.channels} channels and the model takes {config.channels}")
     if takes_one_size(config) and preprocess.image_size != config.image_size:
@@ -128,7 +126,7 @@ def check_preprocess(preprocess: Preprocess, config: ModelConfig) -> None:
 
 
 def _check_extent(config: ModelConfig, tensors: int, where: str) -> None:
-    """Refuse a config whose model would be far larger than the file, before it is built even without values."""
+    """Refuse a config whose model would be far larger than the file, before it is built on the meta device."""
     if config.block_count > tensors:
         raise CheckpointError(f"{where}: the config has {config.block_count:,} layers and there are only {tensors:,} tensors")
     if config.computed_numbers > MAX_POSITIONS:

@@ -1,4 +1,4 @@
-"""One format to another, proven before it counts: what was written is read back and compared bit for bit, then renamed."""
+"""`convert`: from one format to another. The new file is read back and compared bit for bit before it gets its name."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def convert(
     profile: str | None = None,
     overwrite: bool = False,
 ) -> tuple[str, ...]:
-    """Write the checkpoint `source` in the format `to` and return the notes of reading, converting and what was left out.
+    """Write the checkpoint `source` in the format `to`; returns notes of what was guessed, converted and left out.
 
-    The weights keep their dtype and every bit. The destination is one file, for `huggingface` a folder, and for `timm` a folder
-    if its name has no ending; one that exists is refused unless `overwrite`. It appears only after it was read back and found to
-    hold exactly the same weights.
+    The weights keep their dtype and every bit; NaN and Inf are refused. The destination is one file, for `huggingface` a folder,
+    and for `timm` a folder if its name has no ending; one that exists is refused unless `overwrite`. It appears only after it was
+    read back and found to hold exactly the same weights.
     """
     place = Path(destination)
     if to not in (NATIVE, *FORMATS):
@@ -90,7 +90,7 @@ def _to_native(place: Path, reading: Reading, found: Source) -> tuple[str, ...]:
 
 
 def _write_file(place: Path, written: Written, reading: Reading, to: str) -> ModelConfig:
-    """Write a foreign file, if reading it gives back the same tensors and the same state; the config it gives."""
+    """Write a file of another format, if reading it back gives the same tensors and state; returns the config that it gives."""
     config: list[ModelConfig] = []
 
     def check(unfinished: Path) -> None:
@@ -101,7 +101,7 @@ def _write_file(place: Path, written: Written, reading: Reading, to: str) -> Mod
 
 
 def _write_folder(place: Path, written: Written, reading: Reading, to: str) -> ModelConfig:
-    """The same with a folder, what stands beside the tensors included."""
+    """The same for a folder, with the JSON files beside the tensors."""
     names = (written.weights_name, *written.sidecars)
     with replacing_folder(place, needed=_bytes(written), names=names) as folder:
         _write_tensors(folder / written.weights_name, written, None)
@@ -124,9 +124,9 @@ def _write_json(place: Path, value: Json) -> None:
 
 
 def _read_back(unfinished: Path, written: Written, reading: Reading, to: str, place: Path) -> ModelConfig:
-    """The config that the new file gives when read, after every tensor in it was compared with what it was made from."""
+    """Read the new file and compare every tensor with its source; returns the config that reading gives."""
     raw = read_file(unfinished)
-    if not unfinished.is_dir():  # what lies beside the destination is none of its business
+    if not unfinished.is_dir():  # other files of that folder are not part of it
         raw = replace(raw, sidecar=None, preprocessor=None)
     _same(written.tensors, raw.tensors, place)
     told = Told()
@@ -159,7 +159,7 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _left_out(found: Source, back: ModelConfig, to: str) -> tuple[str, ...]:
-    """What the new file does not say and a reader will assume otherwise."""
+    """Notes of what the new file cannot store, so that its readers assume something else."""
     config = found.reading.config
     notes = [
         f"{to} does not say {field.name}={getattr(config, field.name)}: its readers assume {getattr(back, field.name, None)}"
@@ -168,7 +168,7 @@ def _left_out(found: Source, back: ModelConfig, to: str) -> tuple[str, ...]:
     ]
     lost = [name for name, value in (("recipe", found.recipe), ("metrics", found.metrics)) if value is not None]
     if lost:
-        notes.append(f"{to} has no place for {' and '.join(lost)}: left out")
+        notes.append(f"{to} cannot store {' and '.join(lost)}: left out")
     return tuple(notes)
 
 
@@ -177,12 +177,12 @@ def _bytes(written: Written) -> int:
 
 
 def _is_folder(place: Path, to: str) -> bool:
-    """Whether that format is written as a folder of that name."""
+    """Whether this format, under this name, is a folder."""
     return to in _FOLDERS and (to != "timm" or not place.suffix)
 
 
 def _check_name(place: Path, to: str) -> None:
-    """Refuse a name that says another format: other programs go by it."""
+    """Refuse a name with the ending of another format: other programs trust it."""
     if _is_folder(place, to):
         if place.suffix in (".safetensors", ".npz", ".json", ".bin", ".pt", ".pth"):
             raise CheckpointError(
@@ -192,5 +192,5 @@ def _check_name(place: Path, to: str) -> None:
     ending = ".npz" if to in ("jax-npz", "big-vision", "bit-npz") else ".safetensors"
     if place.suffix != ending:
         raise CheckpointError(
-            f"{to} is written as {ending}, and {place.name} says otherwise", hint=f"write to {place.with_suffix(ending)}"
+            f"{to} is written as {ending}, and {place.name} has another ending", hint=f"write to {place.with_suffix(ending)}"
         )

@@ -1,4 +1,4 @@
-"""Weights made for one grid, patch, number of channels or head, fitted to another; what was done is said in notes.
+"""Fit weights to another grid, patch size, number of channels or head; notes say what was done.
 
 Axes: L tables, N patches, D width, O outputs, C channels in, P x Q cells of a patch or kernel.
 """
@@ -27,7 +27,7 @@ def _by(size: tuple[int, int]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the caller wants other than the file has it; None leaves a thing as it is.
+    """What the caller wants to change; None keeps what the file has.
 
     `num_classes` other than the file's replaces the whole head, the pre-training head's hidden layer included, by a linear one of
     zeros (app. B.1.1), and 0 removes the last linear layer; `new_head` replaces it even where the number is the same.
@@ -46,7 +46,7 @@ class Wanted:
 
 
 def fit(state: State, config: ModelConfig, wanted: Wanted) -> tuple[State, ModelConfig, tuple[str, ...]]:
-    """The weights and config as wanted, and a note for each thing that changed. The tensors given are not modified."""
+    """The fitted weights and config, and a note for each change. The given tensors are not modified."""
     state, notes = dict(state), list[str]()
     for name in ("patch_size", "interpolation", "dynamic_size", "window"):
         if getattr(wanted, name) is not None and name not in config.fit_options:
@@ -80,7 +80,7 @@ def _fit_vit(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) 
 
 
 def _fit_other(state: State, config: ModelConfig, wanted: Wanted, notes: list[str]) -> ModelConfig:
-    """A model of another family than ViT; its family fits what depends on the image size, if anything does."""
+    """Fit a model that is not a ViT; `refit` of its family adapts what depends on the image size."""
     if wanted.channels is not None and wanted.channels != config.channels:
         _fit_channels(state, config.first_kernel, wanted.channels, notes)
         config = replace(config, channels=wanted.channels)
@@ -164,7 +164,7 @@ def _remove(state: State, layers: tuple[str, ...]) -> None:
 
 
 def resize_patch(weight_OCPQ: Tensor, size: tuple[int, int]) -> Tensor:
-    """Patch kernels for another patch size that answer a resized patch as the old ones answered the patch (FlexiViT).
+    """Patch kernels for another patch size: they give for a resized patch what the old ones gave for the patch (FlexiViT).
 
     With R the bilinear resize of a patch, as a matrix, the new kernel is the pseudo-inverse of R's transpose times the old one:
     exact where patches grow, the least-squares answer where they shrink.
@@ -178,8 +178,8 @@ def resize_patch(weight_OCPQ: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def resize_channels(weight_OCPQ: Tensor, channels: int) -> Tensor:
-    """Kernels for another number of channels. More: the old channels repeated in turn, each sharing its weight among its copies.
-    Fewer: the sum of all, shared evenly; so one grey channel is answered as the same grey in every old channel was."""
+    """Kernels for another number of channels. More: the old channels repeat in turn, and the copies of a channel divide its weight.
+    Fewer: each gets an equal part of the sum; so one grey channel gives what the same grey in every old channel gave."""
     old = weight_OCPQ.shape[1]
     if channels < old:
         return (weight_OCPQ.sum(1, keepdim=True) / channels).expand(-1, channels, -1, -1).contiguous()

@@ -11,7 +11,7 @@ from vitlab.io.optional import optional_import
 PREFIX = "hub:"
 _ADDRESS = re.compile(r"hub:(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
 _TEXTS = ["config.json", "preprocessor_config.json"]
-# The first of these that a repository has is fetched: no pickle is downloaded where there is something better.
+# The first of these that a repository has is downloaded; a pickle only if there is nothing else.
 _WEIGHTS = (["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"], ["*.npz"], ["pytorch_model.bin"])
 _FETCHED = (".safetensors", ".npz", ".bin", ".index.json")
 
@@ -22,7 +22,7 @@ def is_hub(path: str | Path) -> bool:
 
 
 def fetch(address: str) -> tuple[Path, tuple[str, ...]]:
-    """The folder with the repository's weights, downloaded or from the local cache, and a note of the exact revision."""
+    """Download the weights of a repository, or take them from the local cache: the folder, and a note of the exact revision."""
     found = _ADDRESS.fullmatch(address)
     if found is None:
         raise CheckpointError(f"{address!r} is no address on the Hub", hint="write hub:owner/name or hub:owner/name@revision")

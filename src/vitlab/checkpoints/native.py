@@ -1,4 +1,4 @@
-"""The native checkpoint: one .safetensors file that holds the weights, how to feed them, and the proof that nothing changed.
+"""The native checkpoint: one .safetensors file with weights, config, preprocessing, labels, and digests of all of it.
 
 The header's metadata, all text:
 
@@ -7,7 +7,7 @@ The header's metadata, all text:
     vitlab.preprocess     its preprocessing as JSON
     vitlab.labels         the classes' names as a JSON list, or absent
     vitlab.recipe         the training run's config as JSON, or absent
-    vitlab.metrics        what it reached, a JSON object of numbers ("nan" and "inf" as text), or absent
+    vitlab.metrics        its results, a JSON object of numbers ("nan" and "inf" as text), or absent
     vitlab.notes          a JSON list of sentences
     vitlab.tensors_sha256 of the tensors: for each in the order of its name's code points, `["name","F32",[2,3]]` as JSON in
                           ASCII and a newline, then its bytes as in the file. It does not depend on the rest of the header:
@@ -15,7 +15,7 @@ The header's metadata, all text:
     vitlab.header_sha256  of the file's first bytes up to the first tensor's, with the 64 digits of this digest itself as zeros
     vitlab.part           "0 of 2" in a file that holds only some rows of the tensors (see parts.py), else absent
 
-So every byte of the file is under one digest or the other. Against damage, that is; it is no signature.
+So one of the two digests covers every byte of the file. They detect damage; they are not a signature.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ State = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a native header says beside the tensors."""
+    """What a native header contains beside the tensors."""
 
     config: ModelConfig
     preprocess: Preprocess
@@ -71,12 +71,12 @@ class Facts:
 
 
 def save(checkpoint: Checkpoint, path: str | Path) -> None:
-    """Write one .safetensors file that `load` gives back bit for bit; a crash or a full disk leaves the old file as it was.
+    """Write a checkpoint as one .safetensors file, which `load` reads bit for bit; a crash or a full disk leaves the old file.
 
     The weights keep their dtype. What could not be loaded again (another config's weights, too few labels, NaN) is refused here.
     """
     model = checkpoint.model
-    if getattr(model, "config", None) != checkpoint.config:  # a module that is not vitlab's has none
+    if getattr(model, "config", None) != checkpoint.config:  # another library's module has none
         raise CheckpointError(f"cannot save {path}: the model was built from another config than the checkpoint says")
     facts = Facts(
         config=checkpoint.config,
@@ -92,7 +92,7 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
 
 
 def write_native(path: Path, state: State, facts: Facts, *, check: Check | None = None) -> None:
-    """Write weights and facts as a native file; `check` sees the finished file before it takes its name."""
+    """Write weights and facts as a native file; `check` is called with the finished file before it is renamed."""
     check_state(state, facts.config, where=str(path))
     check_labels(facts.labels, facts.config.num_classes)
     check_preprocess(facts.preprocess, facts.config)
@@ -101,8 +101,8 @@ def write_native(path: Path, state: State, facts: Facts, *, check: Check | None 
 
 
 def sealed_header(state: State, facts: Facts, *, part: str | None = None) -> Header:
-    """The header of a native file, digests included; `part` is for a file that holds rows of the tensors alone."""
-    metadata = {"format": "pt", f"{_PREFIX}version": str(VERSION)}  # "format" tells other readers whose tensors these are
+    """The header of a native file, with its digests; `part` is for a file that holds only some rows of the tensors."""
+    metadata = {"format": "pt", f"{_PREFIX}version": str(VERSION)}  # "format": other libraries expect it of PyTorch's tensors
     metadata |= {_PREFIX + key: text for key, text in _texts(facts).items()}
     if part is not None:
         metadata[f"{_PREFIX}part"] = part
@@ -117,19 +117,19 @@ def sealed_header(state: State, facts: Facts, *, part: str | None = None) -> Hea
 
 
 def is_native(metadata: Mapping[str, str]) -> bool:
-    """Whether a header is ours, also when part of it is damaged."""
+    """Whether a header is vitlab's, even if a part of it is damaged."""
     return any(key.startswith(_PREFIX) for key in metadata)
 
 
 def read_native(opened: OpenFile) -> tuple[dict[str, torch.Tensor], Facts]:
-    """Weights and facts of a native file, both digests checked; CheckpointError for any byte that is not as it was written."""
+    """Weights and facts of a native file; CheckpointError if any byte has changed since it was written."""
     facts = read_facts(opened)
     check_state(opened.shapes(), facts.config, where=str(opened.path))
     return checked_tensors(opened), facts
 
 
 def checked_tensors(opened: OpenFile) -> dict[str, torch.Tensor]:
-    """The tensors of a native file or part, their digest checked."""
+    """The tensors of a native file or part; CheckpointError if their digest is wrong."""
     tensors = opened.tensors()
     if tensors_digest(tensors) != opened.header.metadata[f"{_PREFIX}tensors_sha256"]:
         raise _damaged(opened.path, "its weights do not have the SHA-256 that its header says")
@@ -137,7 +137,7 @@ def checked_tensors(opened: OpenFile) -> dict[str, torch.Tensor]:
 
 
 def read_facts(opened: OpenFile, *, part: str | None = None) -> Facts:
-    """What a native header says, its digest checked; the tensors are not read. `part` is which part the file must be."""
+    """The facts of a native header, after its digest is checked; no tensor is read. `part` is which part the file must be."""
     path, header = opened.path, opened.header
     told = {key.removeprefix(_PREFIX): text for key, text in header.metadata.items() if key.startswith(_PREFIX)}
     _check_version(told.pop("version", None), path)
@@ -147,7 +147,7 @@ def read_facts(opened: OpenFile, *, part: str | None = None) -> Facts:
     said = told.pop("part", None)
     if said != part:
         what = "a whole checkpoint" if said is None else f"part {said} of a checkpoint that several processes wrote"
-        raise CheckpointError(f"{path} is {what}", hint="give the folder that all parts lie in")
+        raise CheckpointError(f"{path} is {what}", hint="give the folder of all parts")
     odd = sorted(set(_REQUIRED) - told.keys()) + sorted(told.keys() - {*_REQUIRED, *_OPTIONAL})
     if odd:
         raise _damaged(path, f"its header lacks or adds {', '.join(odd[:5])}")
@@ -161,7 +161,7 @@ def read_facts(opened: OpenFile, *, part: str | None = None) -> Facts:
 
 
 def summary(opened: OpenFile, facts: Facts) -> dict[str, Json]:
-    """What a native header holds beside config, preprocessing, labels and notes."""
+    """The rest of a native header: what is neither config, preprocessing, labels nor notes."""
     metadata = opened.header.metadata
     said: dict[str, Json] = {
         "version": metadata[f"{_PREFIX}version"],
@@ -172,7 +172,7 @@ def summary(opened: OpenFile, facts: Facts) -> dict[str, Json]:
 
 
 def tensors_digest(tensors: State) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes of the tensors, as the head of this file defines it."""
+    """SHA-256 over names, dtypes, shapes and bytes of the tensors, as the docstring of this module defines it."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -187,7 +187,7 @@ def _header_digest(text: bytes) -> str:
 
 
 def _texts(facts: Facts) -> dict[str, str]:
-    """The facts as JSON texts; ASCII, so that any string survives, also one that UTF-8 cannot hold."""
+    """The facts as JSON in ASCII, so that any string survives, even one that UTF-8 cannot encode."""
     values: dict[str, Json] = {
         "config": to_json(facts.config),
         "preprocess": to_json(facts.preprocess),
@@ -224,7 +224,7 @@ def _value(kind: Any, told: Mapping[str, str], key: str) -> Any:
 
 
 def _number(value: float) -> Json:
-    """JSON has no word for what a diverged run measures."""
+    """A metric for JSON, which has neither NaN nor Inf."""
     return value if math.isfinite(value) else str(float(value))
 
 
@@ -239,4 +239,4 @@ def _check_version(text: str | None, path: Path) -> None:
 
 
 def _damaged(path: Path, why: str) -> CheckpointError:
-    return CheckpointError(f"{path} was damaged or changed after vitlab wrote it: {why}", hint="take another copy of the file")
+    return CheckpointError(f"{path} was damaged or changed after vitlab wrote it: {why}", hint="use another copy of the file")

@@ -1,10 +1,10 @@
-"""Tensors that several processes wrote, each its own rows, and that are whole again when they are read.
+"""Tensors in several files: each process of a training run writes its own rows, and reading joins them.
 
-    model-part-0-of-2.safetensors     the first rows of every tensor, and all of what was not shared out
+    model-part-0-of-2.safetensors     the first rows of every sharded tensor, and every tensor that is not sharded
     model-part-1-of-2.safetensors     the rows that follow
 
-A tensor is its rows in all parts, in their order, one below the other; a part that has no row of it leaves it out. Parts of
-weights are sealed as a native file is, config and labels in each. Any number of processes can read what any other wrote.
+A tensor is the concatenation of its rows in all parts, in their order; a part without rows of a tensor does not contain it. Parts
+of weights have the header of a native file, with digests, config and labels. Any number of processes can read parts of any number.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def part_name(stem: str, rank: int, ranks: int) -> str:
 
 
 def is_part(name: str) -> bool:
-    """Whether a file's name is that of a part."""
+    """Whether this is the name of a part."""
     return _PART.fullmatch(name) is not None
 
 
 def parts_in(folder: Path, stem: str) -> tuple[Path, ...]:
-    """All parts of `stem` in their order, none where there is none; CheckpointError names those that are missing."""
+    """The parts of `stem` in their order, if there are any; CheckpointError names those that are missing."""
     try:
         names = [entry.name for entry in folder.iterdir()]
     except OSError as error:
@@ -56,12 +56,12 @@ def parts_in(folder: Path, stem: str) -> tuple[Path, ...]:
 
 
 def write_weights_part(path: Path, state: Mapping[str, Tensor], facts: Facts, *, rank: int, ranks: int) -> None:
-    """Write one process's rows of a model's weights, sealed; atomic and durable."""
+    """Write the rows of one process with digests; atomic and durable."""
     write_encoded(path, sealed_header(state, facts, part=f"{rank} of {ranks}"), state)
 
 
 def read_weights(paths: Sequence[Path], *, values: bool = True) -> tuple[dict[str, Tensor], Facts]:
-    """The whole weights and their facts, every part's digests checked; without `values` on the meta device, from headers alone."""
+    """The joined weights and their facts, after all digests are checked; without `values`, from headers, on the meta device."""
     with ExitStack() as stack:
         opened = [stack.enter_context(open_safetensors(path)) for path in paths]
         told = [read_facts(file, part=f"{rank} of {len(paths)}") for rank, file in enumerate(opened)]
@@ -73,7 +73,7 @@ def read_weights(paths: Sequence[Path], *, values: bool = True) -> tuple[dict[st
 
 
 class Pieces(Mapping[str, Tensor]):
-    """The tensors of one file or of all its parts, each read and put together when it is asked for: memory for one at a time."""
+    """The tensors of one file or of all its parts; each is read and joined when it is used, so that one is in memory at a time."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._headers: dict[Path, Header] = {}

@@ -1,4 +1,4 @@
-"""Any checkpoint -> a model ready to use: translated, fitted, then loaded strictly. What was changed or guessed is in its notes."""
+"""`load` and `describe`: a checkpoint of any format is translated, fitted and loaded strictly; notes say what was guessed."""
 
 from __future__ import annotations
 
@@ -38,16 +38,14 @@ from vitlab.io.files import is_folder, open_regular
 from vitlab.models.efficientnet import STATISTICS
 from vitlab.models.families import build_on_meta
 
-# From a path or Hub address to a checkpoint understood: which format it is in, and what it holds under our names.
-
 NATIVE = "native"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A checkpoint read but not built: `reading` in our names, and what only a native file knows.
+    """A checkpoint that has been read but not built: `reading` has vitlab's names; `recipe` and `metrics` are of a native file.
 
-    `metadata` is what the file's header holds beside what is in `reading`.
+    `metadata` is the rest of the file's header.
     """
 
     reading: Reading
@@ -57,9 +55,9 @@ class Source:
 
 
 def read_source(path: str | Path, told: Told, *, values: bool = True) -> Source:
-    """Read a file, folder or `hub:owner/name` of any known format, told from its content.
+    """Read a file, folder or `hub:owner/name`; its content decides which format it is.
 
-    Without `values`, only headers are read and the tensors of the reading are on the meta device.
+    Without `values`, only headers are read, and the tensors are on the meta device.
     """
     fetched: tuple[str, ...] = ()
     if is_hub(path):
@@ -81,7 +79,7 @@ def model_in(place: Path) -> Path:
 
 
 def _read_native(place: Path, told: Told, values: bool) -> Source | None:
-    """The native checkpoint at `place`, or None if what is there is not one."""
+    """The native checkpoint at `place`, or None if it is of another format."""
     if is_folder(place):
         if parts := parts_in(place, "model"):
             return _read_parts(place, parts, told, values)
@@ -97,10 +95,10 @@ def _read_native(place: Path, told: Told, values: bool) -> Source | None:
 
 
 def _read_parts(folder: Path, parts: tuple[Path, ...], told: Told, values: bool) -> Source:
-    """What the processes of a training run wrote side by side, put together."""
+    """The checkpoint of a run with several processes, joined from the part that each has written."""
     state, facts = read_weights(parts, values=values)
     source = _native_source(folder, told, state, facts, metadata={"parts": len(parts)})
-    notes = (f"put together from the parts of {len(parts)} processes", *source.reading.notes)
+    notes = (f"joined from the parts of {len(parts)} processes", *source.reading.notes)
     return replace(source, reading=replace(source.reading, notes=notes))
 
 
@@ -112,7 +110,7 @@ def _native_source(place: Path, told: Told, state: dict[str, Tensor], facts: Fac
             state=state,
             preprocess=facts.preprocess,
             labels=facts.labels,
-            notes=facts.notes if told.profile is None else (*facts.notes, f"numerics of the profile {told.profile!r}, as told"),
+            notes=facts.notes if told.profile is None else (*facts.notes, f"numerics of the profile {told.profile!r}, as given"),
         ),
         recipe=facts.recipe,
         metrics=facts.metrics,
@@ -121,7 +119,7 @@ def _native_source(place: Path, told: Told, state: dict[str, Tensor], facts: Fac
 
 
 def _profiled(facts: Facts, told: Told, place: Path) -> ModelConfig:
-    """The config with the told profile; a native file says its heads and grid itself."""
+    """The config, with the profile if one was given; heads and grid must be those of the file."""
     config = facts.config
     said = {"heads": config.heads, "grid": config.grid} if isinstance(config, ViTConfig) else {"heads": None, "grid": None}
     for name, value in (("heads", told.heads), ("grid", told.grid)):
@@ -135,14 +133,14 @@ def _profiled(facts: Facts, told: Told, place: Path) -> ModelConfig:
 
 
 def _read_foreign(place: Path, told: Told, values: bool) -> Source:
-    raw = read_file(place, values=False)  # no gigabytes are read to find that nobody knows them
+    raw = read_file(place, values=False)  # no gigabytes are read of a layout that is unknown
     found = [name for name, layout in FORMATS.items() if layout.matches(raw)]
     if not found:
         raise _unknown(raw)
     if len(found) > 1:
         raise CheckpointError(f"{place} could be {' or '.join(found)}: which one is not clear from its keys")
     reading = FORMATS[found[0]].read(read_file(place) if values else raw, told)
-    preprocess, fed = feeding(reading.preprocess, reading.config)  # a folder's two JSON files need not agree
+    preprocess, fed = feeding(reading.preprocess, reading.config)  # the two JSON files of a folder may disagree
     metadata: dict[str, Json] = {key: text for key, text in raw.metadata.items() if key != CONVERTED}  # that is in the reading
     return Source(reading=replace(reading, preprocess=preprocess, notes=(*raw.notes, *reading.notes, *fed)), metadata=metadata)
 
@@ -178,12 +176,12 @@ def load(
     dtype: torch.dtype | None = torch.float32,
     allow_nonfinite: bool = False,
 ) -> Checkpoint:
-    """The checkpoint at a path or at `hub:owner/name[@revision]`, its format told from its content, the model in evaluation mode.
+    """Load a checkpoint from a path or from `hub:owner/name[@revision]`; its content decides the format. The model is in eval mode.
 
-    What the file does not say can be told: `heads`, `grid` (patches down, across), `profile` (whose numerics: official, timm,
-    huggingface, torchvision), `labels` (one a class), `preprocess`.
-    What shall be otherwise is fitted: `num_classes` (another number gets a head of zeros, 0 none; `new_head` also for the same
-    number), `image_size`, `patch_size` and `channels` of the images, `interpolation` of positions, `dynamic_size`, and the
+    Some files leave things open, which you can give: `heads`, `grid` (patches down, across), `profile` (whose numerics: official,
+    timm, huggingface, torchvision), `labels` (one for each class), `preprocess`.
+    The model is fitted to what you ask for: `num_classes` (another number gets a head of zeros, 0 none; `new_head` also for the
+    same number), `image_size`, `patch_size` and `channels` of the images, `interpolation` of positions, `dynamic_size`, and the
     `window` of a Swin Transformer, in patches.
     The weights become `dtype`, or stay as in the file if it is None. Weights that hold NaN or Inf are refused, unless
     `allow_nonfinite`, which is for looking at a broken model.
@@ -229,7 +227,7 @@ def load(
 
 
 def describe(path: str | Path, *, heads: int | None = None, grid: Size | None = None, profile: str | None = None) -> Description:
-    """What a checkpoint is, from its headers: nothing is built and no weights are read, so none are checked either."""
+    """Describe a checkpoint by its header. No model is built and no weights are read, so they are not checked either."""
     told = Told(heads=heads, grid=None if grid is None else pair("grid", grid), profile=profile)
     source = read_source(path, told, values=False)
     reading = source.reading
@@ -255,7 +253,7 @@ def _broken(state: State, where: str, *, allow: bool) -> tuple[str, ...]:
 
 
 def _as_type(state: State, dtype: torch.dtype | None) -> tuple[State, tuple[str, ...]]:
-    """The weights in one type, with a note where that is another than in the file."""
+    """The weights in one type, and a note if the file has another."""
     types = _types(state)
     if dtype is None:
         return state, () if types == ("float32",) else (f"weights kept as in the file: {', '.join(types)}",)
@@ -276,7 +274,7 @@ def _name(dtype: torch.dtype) -> str:
 def _fed(
     of_file: Preprocess, before: ModelConfig, after: ModelConfig, given: Preprocess | None
 ) -> tuple[Preprocess, tuple[str, ...]]:
-    """How the fitted model is fed: as given, else as the file says, made for the new size and channels."""
+    """The preprocessing of the fitted model: as given, else the file's, adapted to the new size and channels."""
     if given is None:
         return feeding(of_file, after, resized=after.image_size != before.image_size)
     check_preprocess(given, after)
@@ -286,7 +284,7 @@ def _fed(
 def _labels(
     of_file: tuple[str, ...] | None, before: ModelConfig, after: ModelConfig, *, new_head: bool, given: Sequence[str] | None
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """The labels given, else the file's as long as its head is still there."""
+    """The labels given, else those of the file if its head is still there."""
     if given is not None:
         if isinstance(given, str):
             raise CheckpointError(f"labels={given!r} is one text", hint="give a list of texts")

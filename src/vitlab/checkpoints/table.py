@@ -1,4 +1,4 @@
-"""Two-way key tables: a foreign layout is a list of rows, each an exact passage of some of their tensors to some of ours and back.
+"""Tables of keys: a layout is a list of rows, each an exact conversion of some of its tensors to some of vitlab's and back.
 
 A table accounts for every key. What it does not know, what it misses and what has another shape is listed and refused.
 """

@@ -94,7 +94,7 @@ def test_the_choice_among_weights_files_is_said_or_refused(tmp_path: Path) -> No
     write_safetensors(folder / "model.safetensors", ONE, {})
     raw = read_file(folder)
     assert raw.tensors.keys() == ONE.keys()
-    assert raw.notes == ("read model.safetensors; left aside pytorch_model.bin",)
+    assert raw.notes == ("read model.safetensors; ignored pytorch_model.bin",)
 
 
 @pytest.mark.parametrize("text", [b"{", b"[1]", b"\xff\xfe", b"[" * 100_000, b'{"a": 1' + b" " * (9 << 20) + b"}"])
@@ -108,4 +108,4 @@ def test_a_broken_config_is_an_error_in_its_folder_and_a_note_beside_a_file(tmp_
     assert raw.sidecar is None
     assert raw.preprocessor == PREPROCESSOR
     assert len(raw.notes) == 1
-    assert raw.notes[0].startswith("left config.json aside")
+    assert raw.notes[0].startswith("ignored config.json")

@@ -58,7 +58,7 @@ def test_the_weights_among_other_things_are_taken_and_that_is_said(tmp_path: Pat
     torch.save({"epoch": 3, key: STATE, "model_ema": {"b": torch.ones(1)}, "optimizer": optimiser}, tmp_path / "x.pt")
     raw = read_file(tmp_path / "x.pt")
     assert _same(raw.tensors, STATE)
-    assert raw.notes == (f"took the weights under {key!r}", "left aside in the file: epoch, model_ema, optimizer")
+    assert raw.notes == (f"took the weights under {key!r}", "ignored in the file: epoch, model_ema, optimizer")
 
 
 def test_one_nested_set_of_weights_of_any_name_is_taken_and_several_are_not_chosen_between(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_one_nested_set_of_weights_of_any_name_is_taken_and_several_are_not_chos
     torch.save(STATE | {"epoch": 7}, path)
     raw = read_file(path)
     assert _same(raw.tensors, STATE)
-    assert raw.notes == ("left aside in the file: epoch",)
+    assert raw.notes == ("ignored in the file: epoch",)
 
 
 @pytest.mark.parametrize("legacy", [False, True])

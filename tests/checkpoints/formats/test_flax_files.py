@@ -150,8 +150,8 @@ def test_what_the_authors_code_would_compute_otherwise_is_said_on_writing() -> N
 
 def test_lost_labels_and_preprocessing_are_said_on_writing() -> None:
     notes = " ".join(written("jax-npz", mini(), random_state(mini()), labels=tuple("abcde")).notes)
-    assert "no place for the 5 labels" in notes
-    assert "no place for the preprocessing" in notes
+    assert "cannot store the 5 labels" in notes
+    assert "cannot store the preprocessing" in notes
 
 
 @pytest.mark.parametrize("name", ["R50+ViT-B/16", "R+ViT-Ti/16", "ViT-H/14"])

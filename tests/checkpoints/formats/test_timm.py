@@ -62,7 +62,7 @@ def test_heads_are_64_wide_unless_given_and_the_guess_is_noted() -> None:
     assert not any("heads" in note for note in told.notes)
     against = read(raw_of(tensors_of(WIDE), sidecar=hub(model_args={"num_heads": 4})), Told(heads=8))
     assert vit(against.config).heads == 8
-    assert any("heads=8 as raised, not 4" in note for note in against.notes)
+    assert any("heads=8 as given, not 4" in note for note in against.notes)
 
 
 def test_a_width_that_64_does_not_divide_needs_its_heads() -> None:

@@ -123,7 +123,7 @@ def test_a_bit_file_is_run_and_fed_as_its_authors_do() -> None:
 @pytest.mark.parametrize("told", [Told(heads=4), Told(grid=(3, 3))])
 @pytest.mark.parametrize("name", ["bit-npz", "timm"])
 def test_a_resnet_needs_no_arguments(name: str, told: Told) -> None:
-    with pytest.raises(CheckpointError, match="neither heads nor a grid"):
+    with pytest.raises(CheckpointError, match="no heads and no grid"):
         read(raw_of(tensors_of(name, RESNET)[1]), told)
 
 

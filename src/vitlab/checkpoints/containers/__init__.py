@@ -1,4 +1,4 @@
-"""Bytes on disk <-> named tensors. Nothing here knows a model; nothing here runs what a file says."""
+"""Files of named tensors: .safetensors, .npz and torch's. Nothing here knows a model, and nothing in a file is executed."""
 
 from vitlab.checkpoints.containers.npz import write_npz
 from vitlab.checkpoints.containers.read import RawFile, read_file

@@ -1,4 +1,4 @@
-"""Named tensors <-> an .npz file: a zip of .npy arrays, as the official JAX code saves them. Never a pickle."""
+"""Read and write tensors as an .npz file, a zip of .npy arrays, as the official JAX code does. Pickled arrays are refused."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from vitlab.io.atomic import replacing
 from vitlab.io.npz import npz_arrays
 from vitlab.io.zip import ZipContents
 
-_BFLOAT16 = np.dtype("V2")  # NumPy has no bfloat16, so JAX's arrays of it are saved as two bytes without meaning
-_ANCIENT = (1980, 1, 1, 0, 0, 0)  # the date of every member: the same tensors give the same file
+_BFLOAT16 = np.dtype("V2")  # NumPy has no bfloat16: JAX saves such arrays as two-byte void
+_DATE = (1980, 1, 1, 0, 0, 0)  # of every member: the same tensors give the same file
 
 
 def read_npz(contents: ZipContents, *, values: bool = True) -> dict[str, torch.Tensor]:
@@ -56,7 +56,7 @@ def _write(archive: zipfile.ZipFile, name: str, tensor: torch.Tensor) -> None:
         raise CheckpointError(f"{name} is of type {values.dtype}, which an .npz file cannot hold")
     else:
         array = values.numpy()
-    with archive.open(zipfile.ZipInfo(f"{name}.npy", _ANCIENT), "w", force_zip64=True) as member:
+    with archive.open(zipfile.ZipInfo(f"{name}.npy", _DATE), "w", force_zip64=True) as member:
         npy.write_array(member, array, allow_pickle=False)
 
 

@@ -1,4 +1,4 @@
-"""One way in for every container: from a path to named tensors."""
+"""Read any weights file or folder: `read_file` recognises the container by its content and gives named tensors."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def container_of(file: BinaryIO, path: Path) -> Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawFile:
-    """The content of a file or folder as found, names and dtypes unchanged.
+    """The content of a file or folder, with its own names and dtypes.
 
-    `tensors` are on the CPU, contiguous, each with memory of its own (or all on the meta device when only the headers were read).
+    `tensors` are on the CPU, contiguous, each with memory of its own; or all on the meta device, if only the headers were read.
     `metadata` is the text of a safetensors header, else empty. `sidecar` is the parsed config.json and `preprocessor` the
-    preprocessor_config.json of the same folder, where there is one. `notes` says what was chosen or left aside in reading.
+    preprocessor_config.json of the same folder, if there is one. `notes` says what was chosen or ignored.
     """
 
     path: Path
@@ -100,14 +100,14 @@ _ENDINGS = (".safetensors", ".npz", ".pt", ".pth", ".bin")
 
 
 def weights_in(folder: Path) -> tuple[Path, tuple[str, ...]]:
-    """The weights file of a folder, and a note where another was passed over; several equals are refused."""
+    """The weights file of a folder, and a note if others are ignored; several files of equal rank are refused."""
     try:
         names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     except OSError as error:
         raise CheckpointError(f"cannot read the folder {folder}: {error.strerror}") from error
     found = [name for name in _PREFERRED if name in names]
     if found:
-        passed = f"read {found[0]}; left aside {', '.join(found[1:])}"
+        passed = f"read {found[0]}; ignored {', '.join(found[1:])}"
         return folder / found[0], (passed,) if len(found) > 1 else ()
     others = [name for name in names if name.endswith(_ENDINGS) and not name.startswith(".")]
     if not others:
@@ -119,10 +119,10 @@ def weights_in(folder: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def with_sidecars(raw: RawFile, folder: Path, *, asked: bool) -> RawFile:
-    """The same with config.json and preprocessor_config.json of the folder, where they are.
+    """The same with config.json and preprocessor_config.json of the folder, if they exist.
 
-    One that is not a JSON object is an error if the folder was `asked` for, and else left aside with a note: who gives a file
-    that happens to lie beside something else does not mean the something else.
+    One that is not a JSON object is an error if the folder itself was `asked` for; beside a file that was given, it is ignored with
+    a note.
     """
     read: dict[str, dict[str, Json] | None] = {CONFIG: None, PREPROCESSOR: None}
     notes = raw.notes
@@ -134,7 +134,7 @@ def with_sidecars(raw: RawFile, folder: Path, *, asked: bool) -> RawFile:
         except CheckpointError as error:
             if asked:
                 raise
-            notes = (*notes, f"left {name} aside: {error.message}")
+            notes = (*notes, f"ignored {name}: {error.message}")
     return replace(raw, sidecar=read[CONFIG], preprocessor=read[PREPROCESSOR], notes=notes)
 
 
@@ -158,7 +158,7 @@ def parse_json(file: BinaryIO, path: Path) -> dict[str, Json]:
 
 
 def read_shards(index: Path, content: dict[str, Json], *, values: bool) -> dict[str, torch.Tensor]:
-    """The tensors of all shards named by an index file, which must hold exactly the tensors that the index says."""
+    """The tensors of all shards of an index file; each shard must hold exactly the tensors that the index lists."""
     places = content.get("weight_map")
     if not isinstance(places, dict) or not places:
         raise CheckpointError(f"{index} is a JSON file without a weight_map", hint="give the folder, or the weights file in it")
@@ -187,8 +187,8 @@ def _plain_name(shard: Json, index: Path) -> str:
 def read_file(path: Path, *, values: bool = True) -> RawFile:
     """The tensors of a file or folder: .npz, .safetensors (also in shards), torch's .pt/.pth/.bin.
 
-    The container is told from the content, not from the name. Without `values` only the headers are read and the tensors come
-    on the meta device. Damaged, hostile and unknown files are refused with a CheckpointError; nothing in a file is ever executed.
+    The content decides the container, not the name. Without `values`, only the headers are read, and the tensors are on the meta
+    device. Damaged, hostile and unknown files are refused with a CheckpointError; nothing in a file is executed.
     """
     if is_folder(path):
         weights, notes = weights_in(path)

@@ -1,7 +1,7 @@
-"""Named tensors <-> one .safetensors file.
+"""Read and write one .safetensors file.
 
-The bytes are the safetensors library's, which a test holds us to; they are written here because the library neither waits for
-the disk nor heeds the umask, and read here because what was checked and what is read must be the same open file.
+The bytes are those of the safetensors library; a test compares them. They are written here because the library neither syncs the
+file nor respects the umask, and read here because the header is checked and the tensors are read from the same open file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from vitlab.errors import CheckpointError
 from vitlab.io.atomic import replacing
 from vitlab.io.files import open_regular, size_of
 
-# The header of a .safetensors file: 8 bytes of length, then JSON that says where each tensor lies. Checked before it is believed.
-#
-# A header is believed only if its tensors fill the rest of the file exactly, in some order, without gap or overlap.
+# A file is 8 bytes of length, a JSON header with the place of each tensor, and the tensors. A header is accepted only if its
+# tensors fill the rest of the file exactly, without gap or overlap.
 
-# In the order in which the library lays them out: the widest first, so that each tensor is aligned.
+# In the order in which the library writes them: the widest first, so that each tensor is aligned.
 DTYPES: dict[str, torch.dtype] = {
     "U64": torch.uint64,
     "I64": torch.int64,
@@ -66,7 +65,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """`text` is the header as it lies in the file, padding included; `entries` are in the order of their bytes."""
+    """`text` is the header as it is in the file, with its padding; `entries` are in the order of their bytes."""
 
     text: bytes
     entries: dict[str, Entry]
@@ -79,7 +78,7 @@ class Header:
 
 
 def encode_header(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> Header:
-    """The header for these tensors, ordered by type and then by name as the safetensors library does."""
+    """The header for these tensors, ordered by type and then by name, as in the safetensors library."""
     for name, tensor in tensors.items():
         if tensor.dtype not in CODES:
             raise CheckpointError(f"{name} is of type {tensor.dtype}, which a .safetensors file cannot hold")
@@ -178,7 +177,7 @@ def _counts(value: Json) -> tuple[int, ...] | None:
 
 
 def _fills(entries: dict[str, Entry], size: int, path: Path) -> None:
-    """Whether the tensors, in the order of their bytes, cover [0, size) with neither gap nor overlap."""
+    """Refuse tensors that do not cover [0, size) in the order of their bytes, without gap or overlap."""
     end = 0
     for name, entry in entries.items():
         if entry.start != end:
@@ -192,11 +191,11 @@ def _fills(entries: dict[str, Entry], size: int, path: Path) -> None:
 
 
 def _damaged(path: Path, why: str) -> CheckpointError:
-    return CheckpointError(f"{path} is not a sound .safetensors file: {why}", hint="get the file again from where it came from")
+    return CheckpointError(f"{path} is not a sound .safetensors file: {why}", hint="download or copy the file again")
 
 
 Check = Callable[[Path], None]
-"""Called with the finished but not yet renamed file; what it raises keeps the old file in place."""
+"""Called with the finished file before it is renamed; if it raises, the old file stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,12 +207,12 @@ class OpenFile:
     file: BufferedReader
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All tensors, read into memory of their own: changing the file later does not change them."""
+        """All tensors, in memory of their own: they do not change when the file does."""
         self.file.seek(self.header.data_start)
         return {name: self._read(name, entry) for name, entry in self.header.entries.items()}
 
     def tensor(self, name: str) -> torch.Tensor:
-        """One tensor, likewise."""
+        """One tensor, in memory of its own."""
         entry = self.header.entries[name]
         self.file.seek(self.header.data_start + entry.start)
         return self._read(name, entry)
@@ -234,7 +233,7 @@ class OpenFile:
 
 @contextmanager
 def open_safetensors(path: Path) -> Iterator[OpenFile]:
-    """The file with its header checked; its tensors are read when asked for."""
+    """The open file, after its header is checked; tensors are read when they are asked for."""
     with open_regular(path) as file:
         yield OpenFile(path=path, header=read_header(file, path), file=file)
 
@@ -248,7 +247,7 @@ def write_safetensors(
 
 
 def write_encoded(path: Path, header: Header, tensors: Mapping[str, torch.Tensor], *, check: Check | None = None) -> None:
-    """Write tensors under a header made by `encode_header` for them."""
+    """Write tensors with the header that `encode_header` made for them."""
     needed = header.data_start + sum(entry.end - entry.start for entry in header.entries.values())
     with replacing(path, needed=needed) as file:
         file.write(len(header.text).to_bytes(8, "little"))
@@ -261,6 +260,6 @@ def write_encoded(path: Path, header: Header, tensors: Mapping[str, torch.Tensor
 
 
 def flat_bytes(tensor: torch.Tensor) -> memoryview:
-    """The values of a tensor in order, as bytes; without a copy where it is contiguous and on the CPU."""
+    """The values of a tensor in order, as bytes; not copied if it is contiguous and on the CPU."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data

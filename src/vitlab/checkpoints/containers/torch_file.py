@@ -455,7 +455,7 @@ def _all_plain(tensors: dict[str, object], path: Path) -> Described:
 
 def _left_aside(content: dict[object, object], taken: set[str]) -> tuple[str, ...]:
     rest = [str(key)[:40] for key in content if key not in taken]
-    return (f"left aside in the file: {', '.join(rest[:8])}{', ...' if len(rest) > 8 else ''}",) if rest else ()
+    return (f"ignored in the file: {', '.join(rest[:8])}{', ...' if len(rest) > 8 else ''}",) if rest else ()
 
 
 def _check_extent(tensors: Described, size: int, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Everybody's checkpoint layouts, each a module that reads it into ours and writes ours into it."""
+"""The layouts of checkpoints of other libraries: each module reads one into vitlab's names and writes it."""
 
 from vitlab.checkpoints.formats import big_vision, bit_npz, convnext, huggingface, jax_npz, swin, timm, torchvision
 from vitlab.checkpoints.formats.contract import Format, Reading, Told, Written

@@ -1,4 +1,4 @@
-"""What the files of Swin's and of ConvNeXt's authors have in common: read without anything beside them, written as safetensors."""
+"""What the files of the authors of Swin and ConvNeXt have in common: read without a config, written as safetensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitlab.config.model import ModelConfig
 
 
 def reading_of(raw: RawFile, found: Found, rows: Iterable[Row], name: str, notes: tuple[str, ...]) -> Reading:
-    """The model found, with how its authors evaluate it."""
+    """The model with its authors' preprocessing."""
     config, header = found.config, header_of(raw)
     state = to_ours(found.tensors, list(rows), native_shapes(config), where=raw.path.name)
     preprocess = cropped(config.image_size, config.channels, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)

@@ -50,13 +50,13 @@ INLINED = ("probe", "MlpBlock_0/", "MultiHeadDotProductAttention_0/", "LayerNorm
 
 
 def matches(raw: RawFile) -> bool:
-    """Whether the file is laid out as big_vision lays it out."""
+    """Whether the file has big_vision's layout."""
     tree = tree_of(raw)
     return tree is not None and not is_official(tree)
 
 
 def read(raw: RawFile, told: Told) -> Reading:
-    """The image model of a big_vision file; a text tower beside it is left out and said."""
+    """The image model of a big_vision file; a text tower is ignored with a note."""
     tree = tree_of(raw)
     assert tree is not None
     where, tensors = raw.path.name, _tidied(tree.tensors, raw.path.name)
@@ -74,7 +74,7 @@ def read(raw: RawFile, told: Told) -> Reading:
 
 
 def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
-    """The model as a big_vision file; what its code has no place for is refused."""
+    """The model as a big_vision file; what its code cannot express is refused."""
     vit = only_vit(config, FORMAT)
     grid = vit.grid
     refuse(vit, CAN, also=_unreadable(vit))
@@ -82,7 +82,7 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
     if vit.position.kind == "learned-1d" and vit.class_token and vit.position.prefix:
         notes.append("the class token's position is the table's first row: big_vision adds it to the token as it loads")
     if grid[0] != grid[1] or vit.position.kind == "sincos-2d":
-        notes.append(f"the file does not say that the grid is {grid[0]}x{grid[1]}: readers have to be told")
+        notes.append(f"the file does not say that the grid is {grid[0]}x{grid[1]}: give it when you read the file")
     notes += lost(preprocess, labels, assumed=_feeding(vit), name=FORMAT)
     tensors = to_theirs(state, list(_rows(vit)), native_shapes(vit))
     tensors = {f"params/{key}": tensor for key, tensor in tensors.items()}
@@ -90,7 +90,7 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
 
 
 def _unreadable(config: ViTConfig) -> list[str]:
-    """big_vision takes a table for one with a class token's row only where the rest of it is a square."""
+    """big_vision sees a class token's row in a table only if the rest of the table is a square."""
     with_row = config.position.kind == "learned-1d" and config.class_token and config.position.prefix
     if with_row and config.grid[0] != config.grid[1]:
         return ["a class token with a position beside a grid that is not square"]
@@ -143,7 +143,7 @@ def _config(tensors: dict[str, Tensor], told: Told, where: str) -> tuple[ViTConf
 def _position(
     tensors: dict[str, Tensor], told: Told, patch_size: tuple[int, int], class_token: bool, where: str
 ) -> tuple[Position, Places]:
-    """Learned positions where there is a table, else sine waves, whose grid no tensor shows."""
+    """Learned positions if there is a table, else sine waves, whose grid no tensor shows."""
     if TABLE in tensors:
         _, rows, _ = shape_of(tensors, TABLE, 3, where=where)
         places = places_of(rows, int(class_token), told=told.grid, said=None, without=True, where=where)
@@ -172,7 +172,7 @@ def _rows(config: ViTConfig) -> Iterator[Row]:
 
 
 def _tidied(tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
-    """Under the present names, and scanned blocks apart."""
+    """The tensors under today's names, with scanned blocks split."""
     tidy: dict[str, Tensor] = {}
     inlined = "probe" in tensors
     for key, tensor in tensors.items():

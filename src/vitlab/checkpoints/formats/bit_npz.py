@@ -27,7 +27,7 @@ _NUMBERED = re.compile(r"/(standardized_conv2d|group_norm|conv2d)_\d+(?=/)")
 
 
 def matches(raw: RawFile) -> bool:
-    """Whether the file is laid out as the BiT authors lay it out."""
+    """Whether the file has the layout of the BiT authors."""
     return any(_plain(key) == ROOT for key in raw.tensors if key.startswith("resnet/root_block/"))
 
 
@@ -61,7 +61,7 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
     notes = resnet_notes(resnet, official=True, reader=READER)
     notes += lost(preprocess, labels, assumed=_feeding(resnet), name=FORMAT)
     if resnet.image_size != IMAGE_SIZE:
-        notes.append(f"{FORMAT} has no place for the image size {resnet.image_size[0]}x{resnet.image_size[1]}")
+        notes.append(f"{FORMAT} cannot store the image size {resnet.image_size[0]}x{resnet.image_size[1]}")
     tensors = to_theirs(state, list(_rows(resnet)), native_shapes(resnet))
     return Written(container="npz", tensors=tensors, weights_name="model.npz", notes=tuple(notes))
 
@@ -97,7 +97,7 @@ def _group_norm(ours: str, theirs: str) -> Iterator[Row]:
 
 
 def _plain(key: str) -> str:
-    """`standardized_conv2d_17` and its like, as TensorFlow numbers them in some files, without the number."""
+    """Names without the numbers that TensorFlow adds in some files (`standardized_conv2d_17`)."""
     return _NUMBERED.sub(r"/\1", key)
 
 

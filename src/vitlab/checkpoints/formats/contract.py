@@ -22,7 +22,7 @@ Container = Literal["npz", "safetensors"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What the caller says because the file does not.
+    """What the caller gives because the file leaves it open.
 
     `heads` of attention; `grid` of patches (down, across) that the positions stand for; `profile` whose numerics the weights
     are run with, instead of those the format implies.
@@ -41,7 +41,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A foreign file understood: the model it holds under our names, how to feed it, and what had to be guessed or left out.
+    """A file of another format, read: the model under vitlab's names, its preprocessing, and notes of what was guessed or left out.
 
     `labels` are the classes' names in the order of the logits, where the file has them.
     """
@@ -56,13 +56,13 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A model in a foreign format, ready for the disk.
+    """A model in another format, ready to be written.
 
-    `tensors` belong into one file of kind `container`, a safetensors file with `metadata` in its header. `sidecars` are JSON
-    files by name, for the folder of that file where the destination is a folder. `weights_name` is what the tensors' file is
-    called in such a folder; `no_folder` says why there can be none, where that depends on the model.
-    `notes` say in what the format's own readers will treat the model otherwise than vitlab does, `alone` the same where they
-    are given the tensors without the sidecars.
+    `tensors` go into one file of type `container`; `metadata` is for the header of a safetensors file. `sidecars` are JSON files by
+    name, for a destination that is a folder. `weights_name` is the name of the tensors' file in such a folder; `no_folder` says why
+    this model cannot be written as a folder.
+    `notes` say where the format's own readers treat the model differently from vitlab; `alone` says it for readers that get the
+    tensors without the sidecars.
     """
 
     container: Container
@@ -76,7 +76,7 @@ class Written:
 
 
 class Format(Protocol):
-    """What a module of this folder is: one foreign layout, both ways."""
+    """What a module of this folder provides: one layout, to read and to write."""
 
     def matches(self, raw: RawFile) -> bool:
         """Whether a file has this layout, by its keys alone."""
@@ -91,15 +91,12 @@ class Format(Protocol):
         ...
 
 
-# What a format can hold, as a value: a model that asks for more is refused on writing, with every reason at once.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expressible:
-    """The choices of a ViT that a layout has keys for; the plain ViT of the paper is always among them.
+    """The choices of a ViT that a layout has keys for; every layout has those of the paper's plain ViT.
 
     `bare_positions`: positions for the patches alone although there is a class token. `class_token_unpooled`: a class token
-    that a mean leaves aside. No format has tokens beside the patches that attention pooling sees: timm's leaves them out.
+    that mean pooling ignores. In no format does attention pooling see other tokens than patches: timm's ignores them.
     """
 
     format: str
@@ -126,20 +123,20 @@ _ELSEWHERE = {  # by family; others have the native format only
 
 
 def not_of(format_name: str, holds: str, config: ModelConfig) -> CheckpointError:
-    """That a format is for another family of models, and which formats are for this one."""
+    """The error for a format of another family of models; it names the formats of this one."""
     hint = f"{config.title} can be written as {_ELSEWHERE.get(config.family, 'native only')}"
     return CheckpointError(f"{format_name} holds {holds}, and this is {config.title}", hint=hint)
 
 
 def only_vit(config: ModelConfig, name: str) -> ViTConfig:
-    """The config where it is a ViT's or a hybrid's; CheckpointError for the other kinds of model."""
+    """The config, if it is a ViT's or a hybrid's; CheckpointError for other families."""
     if not isinstance(config, ViTConfig):
         raise not_of(name, "ViTs", config)
     return config
 
 
 def refuse(config: ViTConfig, can: Expressible, *, also: Sequence[str] = ()) -> None:
-    """CheckpointError that names everything of this model that the format has no place for; `also` adds reasons."""
+    """CheckpointError with everything of this model that the format cannot express; `also` adds reasons."""
     reasons = [*_tokens(config, can), *_pooling(config, can), *_positions(config, can), *_layers(config, can), *also]
     if reasons:
         raise CheckpointError(
@@ -148,7 +145,7 @@ def refuse(config: ViTConfig, can: Expressible, *, also: Sequence[str] = ()) -> 
 
 
 def numerics_notes(config: ViTConfig, implied: Numerics, *, reader: str) -> list[str]:
-    """Notes where the format's own readers compute otherwise than this model is configured to."""
+    """Notes of where the format's own readers compute something else than this model."""
     notes = []
     if config.numerics.gelu != implied.gelu:
         notes.append(

@@ -52,7 +52,7 @@ TIMM = Names(
 
 
 def names_of(tensors: dict[str, Tensor]) -> Names | None:
-    """Whose names these are, or None: not a ConvNeXt's."""
+    """Whose names these are; None if they are not a ConvNeXt's."""
     for names in (AUTHORS, TIMM):
         if f"{names.stem[0]}.weight" in tensors and f"{_block(names, 0, 0)}.{names.depthwise}.weight" in tensors:
             first = tensors.get(f"{_block(names, 0, 0)}.{names.mlp[0]}.weight")
@@ -63,9 +63,9 @@ def names_of(tensors: dict[str, Tensor]) -> Names | None:
 def convnext_config(
     tensors: dict[str, Tensor], names: Names, told: Told, said: tuple[int, int] | None, *, where: str
 ) -> tuple[ConvNeXtConfig, list[str]]:
-    """The ConvNeXt of a file; `said` is the image size that stands beside the tensors."""
+    """The ConvNeXt of a file; `said` is the image size of a config."""
     if told.heads is not None or told.grid is not None:
-        raise CheckpointError(f"{where} holds a ConvNeXt: it has neither heads nor a grid to be told")
+        raise CheckpointError(f"{where} holds a ConvNeXt: it has no heads and no grid to give")
     _, channels, patch, _ = shape_of(tensors, f"{names.stem[0]}.weight", 4, where=where)
     stages = count(tensors, "stages.{}.", where=where)
     depths = tuple(count(tensors, names.block.format(s=s, b="{}") + ".", where=where) for s in range(stages))

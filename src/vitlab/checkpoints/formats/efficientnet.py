@@ -39,10 +39,10 @@ def efficientnet_config(
     padding: Padding | None,
     where: str,
 ) -> tuple[EfficientNetConfig, list[str]]:
-    """The EfficientNet of a file. The tensors show neither strides nor padding: seven stages are taken for B0's, and the padding
-    for TensorFlow's, unless something beside them says otherwise."""
+    """The EfficientNet of a file. The tensors show neither strides nor padding: seven stages are assumed to be B0's, and the
+    padding TensorFlow's, unless a config says otherwise."""
     if told.heads is not None or told.grid is not None:
-        raise CheckpointError(f"{where} holds an EfficientNet: it has neither heads nor a grid to be told")
+        raise CheckpointError(f"{where} holds an EfficientNet: it has no heads and no grid to give")
     stem, channels, _, _ = shape_of(tensors, "conv_stem.weight", 4, where=where)
     stages = count(tensors, "blocks.{}.", where=where)
     if strides is None or len(strides) != stages:
@@ -77,7 +77,7 @@ def efficientnet_config(
 def _named(
     config: EfficientNetConfig, said: tuple[int, int] | None, padding: Padding | None
 ) -> tuple[EfficientNetConfig, list[str]]:
-    """With the size and dropout of the published model of this shape, and notes of what is a guess."""
+    """The config with the image size and dropout of the published model of this shape, and notes of guesses."""
     notes = []
     name = (config.name or "").removeprefix("EfficientNet-")
     known = efficientnet(name) if name in SCALES else None

@@ -1,4 +1,4 @@
-"""A Flax parameter tree in an .npz: where in the file it stands, what beside it is left out, and whose layout it is."""
+"""A Flax parameter tree in an .npz: where it is in the file, what else is ignored, and whose layout it has."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.table import Row, same, turned
 from vitlab.config.vit import ViTConfig
 
-# Rows of the Flax layouts, which the official files and big_vision's share: dense, norm, attention and encoder blocks.
-#
-# Flax keeps a dense layer's weight as (in, out), and attention's with the heads apart: query (D, H, K), out (H, K, D).
+# Flax stores the weight of a dense layer as (in, out), and attention's with an axis for the heads: query (D, H, K), out (H, K, D).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +41,7 @@ def norm(ours: str, theirs: str) -> Iterator[Row]:
 
 
 def projections(ours: str, theirs: Sequence[str], heads: int) -> Iterator[Row]:
-    """Query, key or value projections: one linear layer of ours holds those of `theirs` one below the other."""
+    """Query, key or value projections: one linear layer of vitlab's is the concatenation of `theirs`."""
 
     def weight_to_ours(kernels_DHK: Sequence[Tensor]) -> list[Tensor]:
         return [torch.cat([kernel_DHK.flatten(1).T for kernel_DHK in kernels_DHK])]
@@ -113,7 +111,7 @@ def map_pool(config: ViTConfig) -> Iterator[Row]:
     yield from mlp("pool.mlp", "MAPHead_0/MlpBlock_0")
 
 
-# Where the tree can stand, and what may stand beside it that is no part of the model: (prefix, other keys, what they are).
+# Where the tree may be, and what may be beside it that is no part of the model: (prefix, other keys, what they are).
 PLACES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("opt/target/", ("opt/state/", "opt/step"), "optimizer state"),
     ("params/img/", ("params/txt/", "params/t", "params/b"), "text tower and its temperature and bias"),
@@ -124,7 +122,7 @@ PLACES: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """The model's tensors under their keys within the tree; a key from elsewhere in the file keeps its whole name."""
+    """The tensors by their keys within the tree; a key outside it keeps its whole name."""
 
     prefix: str
     tensors: dict[str, Tensor]
@@ -132,7 +130,7 @@ class Tree:
 
 
 def tree_of(raw: RawFile) -> Tree | None:
-    """The parameter tree of a Flax ViT, or None where the file holds none."""
+    """The parameter tree of a Flax ViT, or None if the file has none."""
     for prefix, beside, what in PLACES:
         if f"{prefix}embedding/kernel" not in raw.tensors:
             continue
@@ -147,7 +145,7 @@ def tree_of(raw: RawFile) -> Tree | None:
 
 
 def is_official(tree: Tree) -> bool:
-    """Whether the tree is laid out as by the paper's own code, not as by big_vision, its successor."""
+    """Whether the tree has the layout of the paper's own code, not that of its successor big_vision."""
     own = ("Transformer/posembed_input/pos_embedding", "conv_root/kernel")
     return any(key in tree.tensors for key in own) or numbering_of(tree.tensors) == PUBLISHED
 

@@ -1,6 +1,6 @@
-"""What vitlab adds to the header of a foreign .safetensors file, so that its own reading of it guesses nothing.
+"""What vitlab adds to the header of a .safetensors file of another format, so that it guesses nothing when it reads the file again.
 
-The tensors remain the truth: the header adds what they cannot show, and nothing is made in a size that it alone claims.
+The tensors decide: the header adds what they cannot show, and nothing is allocated in a size that only the header states.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Header:
     labels: tuple[str, ...] | None = None
 
     def labels_for(self, classes: int) -> tuple[str, ...] | None:
-        """The labels, where they are as many as the head found in the tensors has classes."""
+        """The labels, if there is one for each class of the head in the tensors."""
         return self.labels if self.labels is not None and len(self.labels) == classes else None
 
 
 def metadata_of(config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> dict[str, str]:
-    """A safetensors header's metadata: `format`, which PyTorch libraries expect, and ours."""
+    """The metadata of a safetensors header: `format`, which PyTorch libraries expect, and vitlab's."""
     header = Header(config=config, preprocess=preprocess, labels=labels)
     return {"format": "pt", KEY: json.dumps(to_json(header), allow_nan=False)}
 
 
 def header_of(raw: RawFile) -> Header | None:
-    """What a conversion wrote into the header, or None."""
+    """What `convert` wrote into the header, or None."""
     if KEY not in raw.metadata:
         return None
     try:
@@ -60,7 +60,7 @@ def header_of(raw: RawFile) -> Header | None:
 
 
 def adopted(found: ModelConfig, header: Header, told: Told, *, where: str) -> ModelConfig:
-    """`found`, which the tensors showed, with what they cannot show taken from the header; what was told goes before it."""
+    """The config `found` from the tensors, completed from the header; what the caller gives comes first."""
     stated = header.config
     if isinstance(found, ViTConfig) and isinstance(stated, ViTConfig):
         if (found.width, found.depth, found.mlp_width) == (stated.width, stated.depth, stated.mlp_width):
@@ -83,7 +83,7 @@ def adopted(found: ModelConfig, header: Header, told: Told, *, where: str) -> Mo
 
 
 def adopted_family(found: Config, header: Header, *, where: str) -> Config:
-    """The config in the header, where the tensors make that model; classes and channels are what the tensors show."""
+    """The config of the header, if the tensors are of that model; classes and channels are those of the tensors."""
     stated = header.config
     if not isinstance(stated, type(found)) or _shown_by_tensors(stated) != _shown_by_tensors(found):
         raise _another(where)

@@ -41,7 +41,7 @@ from vitlab.config.serialize import Json
 from vitlab.config.vit import PROFILES, Gelu, Numerics, Position, ViTConfig
 from vitlab.errors import CheckpointError
 
-# Hugging Face's config.json of a ViT or DeiT, read and written.
+# config.json of a ViT or DeiT.
 
 KINDS = ("vit", "deit")
 SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_channels")  # which the tensors show too
@@ -59,7 +59,7 @@ _PLACEHOLDER = re.compile(r"LABEL_\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """What a config.json says, None where it does not; `notes` where there is none and the rest is a guess.
+    """What a config.json says, None for what it does not say; `notes` if there is no config.json and values are guessed.
 
     `sizes` are by transformers' names, `patch_size` among them.
     """
@@ -75,11 +75,11 @@ class Stated:
     notes: tuple[str, ...]
 
     def numerics(self) -> Numerics:
-        """As transformers computes, positions interpolated bicubically."""
+        """The numerics of transformers, with bicubic positions."""
         return Numerics(gelu=self.gelu, norm_eps=self.norm_eps, resize=PROFILES["huggingface"].resize)
 
     def check(self, found: Mapping[str, int | tuple[int, int]], *, where: str) -> None:
-        """Refuse tensors whose sizes are not the stated ones: the file is incomplete or not this config's."""
+        """Refuse tensors of other sizes than the config says: the file is incomplete or belongs to another config."""
         wrong = [
             f"{name} {stated} against {found[name]}" for name, stated in self.sizes.items() if stated not in (None, found[name])
         ]
@@ -91,7 +91,7 @@ class Stated:
 
 
 def stated_of(data: Sidecar) -> Stated:
-    """What config.json says; an empty one is a file that stands alone, run as transformers' defaults have it."""
+    """What config.json says; an empty one is that of a file alone, for which transformers' defaults hold."""
     kind = sidecar.text(data, "model_type")
     if kind is not None and kind not in KINDS:
         raise CheckpointError(f"config.json says model_type={kind!r}, and of Hugging Face's models vitlab reads vit and deit")
@@ -115,7 +115,7 @@ def stated_of(data: Sidecar) -> Stated:
 
 
 def labels_of(data: Sidecar, classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
-    """The classes' names from `id2label`; LABEL_0, LABEL_1, ... are placeholders and none."""
+    """The names of the classes from `id2label`; LABEL_0, LABEL_1, ... are placeholders and count as none."""
     value = data.get("id2label")
     if value is None or not classes:
         return None, []
@@ -167,13 +167,13 @@ def _one_or_two(size: tuple[int, int]) -> Json:
     return size[0] if size[0] == size[1] else list(size)
 
 
-# Hugging Face's preprocessor_config.json, read and written: how its image processors feed a ViT.
+# preprocessor_config.json.
 
 RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
 def guessed(config: ViTConfig) -> tuple[Preprocess, list[str]]:
-    """How transformers feeds such a model where no preprocessor_config.json says otherwise."""
+    """The preprocessing of transformers without a preprocessor_config.json."""
     if config.distill_token or config.register_tokens:
         size, channels = config.image_size, config.channels
         preprocess = cropped(size, channels, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
@@ -183,14 +183,14 @@ def guessed(config: ViTConfig) -> tuple[Preprocess, list[str]]:
 
 
 def preprocess_of(data: Sidecar, config: ViTConfig) -> tuple[Preprocess, list[str]]:
-    """What a preprocessor_config.json says, with notes where vitlab feeds otherwise."""
+    """The preprocessing in a preprocessor_config.json, with notes of what vitlab does differently."""
     notes: list[str] = []
     resample = sidecar.whole(data, "resample")
     if resample is not None and resample not in RESAMPLE:
         notes.append(f"preprocessor_config.json says resample={resample}: bicubic is used")
     factor = sidecar.number(data, "rescale_factor")
     if not sidecar.flag(data, "do_rescale", True) or (factor is not None and abs(factor * 255 - 1) > 1e-3):
-        notes.append("preprocessor_config.json scales pixels otherwise than by 1/255: mean and std are taken as if it did not")
+        notes.append("preprocessor_config.json does not scale pixels by 1/255: mean and std are used as if it did")
     mean, std = _normalisation(data, config.channels)
     short_side = _short_side(data, config.image_size, notes)
     return (
@@ -207,7 +207,7 @@ def preprocess_of(data: Sidecar, config: ViTConfig) -> tuple[Preprocess, list[st
 
 
 def preprocessor_json(preprocess: Preprocess) -> tuple[Json, list[str]]:
-    """A preprocessor_config.json for transformers, or None where it has no such preprocessing; with notes."""
+    """A preprocessor_config.json for transformers, or None if it has no such preprocessing; with notes."""
     if preprocess.resize == "pad":
         return None, ["no preprocessor_config.json: transformers has none that fits the image inside and pads"]
     notes = []
@@ -241,7 +241,7 @@ def _normalisation(data: Sidecar, channels: int) -> tuple[tuple[float, ...], tup
 
 
 def _short_side(data: Sidecar, image_size: tuple[int, int], notes: list[str]) -> int | None:
-    """The pixels the short side is scaled to, None where the image is squashed; adds to `notes` what is done otherwise."""
+    """The pixels that the short side is scaled to, None if the image is squashed; adds differences to `notes`."""
     crops = sidecar.flag(data, "do_center_crop", "crop_size" in data)
     given = data.get("size")
     edge = sidecar.whole(given, "shortest_edge") if isinstance(given, dict) else None
@@ -262,7 +262,7 @@ def _short_side(data: Sidecar, image_size: tuple[int, int], notes: list[str]) ->
     return None
 
 
-# Hugging Face's key names of ViT and DeiT: those of the files on the Hub, and those of transformers 5's own modules.
+# Keys of ViT and DeiT: those of the files on the Hub, and those of the modules of transformers 5.
 
 PATCHES = "embeddings.patch_embeddings.projection"
 PREFIXES = ("vit.", "deit.", "")
@@ -270,7 +270,7 @@ PREFIXES = ("vit.", "deit.", "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """The names within one layer; `layers` is where the layers stand."""
+    """The names within one layer; `layers` is the prefix of the layers."""
 
     layers: str
     query_key_value: tuple[str, str, str]
@@ -297,7 +297,7 @@ MODULES = Names(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Which names a file uses, and what is before them; `teacher` for DeiT's two heads."""
+    """Which names a file uses, and their prefix; `teacher` for DeiT's two heads."""
 
     names: Names
     prefix: str
@@ -305,7 +305,7 @@ class Layout:
 
 
 def layout_of(tensors: dict[str, Tensor]) -> Layout | None:
-    """The layout of a Hugging Face ViT or DeiT, or None where the tensors have another."""
+    """The layout of a Hugging Face ViT or DeiT, or None if the tensors have another."""
     teacher = any(key.startswith(("cls_classifier.", "distillation_classifier.")) for key in tensors)
     for prefix in PREFIXES:
         for names in (HUB, MODULES):
@@ -316,7 +316,7 @@ def layout_of(tensors: dict[str, Tensor]) -> Layout | None:
 
 
 def rows_of(config: ViTConfig, layout: Layout) -> Iterator[Row]:
-    """The rows of a ViT or DeiT in that layout; DeiT's distillation token without a head of its own is a register to us."""
+    """The rows of a ViT or DeiT in that layout; DeiT's distillation token without a head is a register in vitlab."""
     prefix, names = layout.prefix, layout.names
     yield from layer("patches", f"{prefix}{PATCHES}")
     yield same("class_token", f"{prefix}embeddings.cls_token")
@@ -416,7 +416,7 @@ def _unreadable(config: ViTConfig) -> list[str]:
 
 
 def _left_out(tensors: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tensor], list[str]]:
-    """Without the tensors that transformers itself keeps but does not use in a classifier's forward pass."""
+    """The tensors without those that transformers stores but does not use in the forward pass of a classifier."""
     mask = f"{layout.prefix}embeddings.mask_token"
     pooler = [f"{layout.prefix}pooler.dense.{part}" for part in ("weight", "bias")]
     classifier = layout.teacher or any(key.startswith("classifier.") for key in tensors)
@@ -443,7 +443,7 @@ def _config(tensors: dict[str, Tensor], layout: Layout, told: Told, stated: Stat
     head = "cls_classifier" if layout.teacher else "classifier"
     hidden = outputs(tensors, (f"{prefix}pooler.dense.weight", f"{prefix}pooler.dense.bias"), 0)
     if hidden and stated.pooler_act not in (None, "tanh"):
-        raise CheckpointError(f"{where}: the pooler's activation {stated.pooler_act!r} is none that vitlab has", hint="tanh")
+        raise CheckpointError(f"{where}: the pooler's activation {stated.pooler_act!r} is not one that vitlab has", hint="tanh")
     biases = tuple(f"{name}.bias" for name in names.query_key_value)
     qkv_bias = any(key.endswith(biases) for key in tensors) if stated.qkv_bias is None else stated.qkv_bias
     with making(where):

@@ -1,4 +1,4 @@
-"""What a file's keys and shapes say about the model they belong to, and what has to be guessed: shared by all formats."""
+"""What the keys and shapes of a file say about its model, and what has to be guessed: shared by all formats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WIDE_HEADS: dict[tuple[int, int, int], int] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The grid of patches (down, across) a position table stands for, and whether its first rows are for the other tokens."""
+    """The grid of patches (down, across) of a position table, and whether its first rows are for the other tokens."""
 
     grid: tuple[int, int]
     prefix: bool
@@ -40,7 +40,7 @@ class Places:
 
 
 def shape_of(tensors: Tensors, key: str, axes: int, *, where: str) -> tuple[int, ...]:
-    """The shape of a tensor everything else depends on; refused where it is absent, empty or has another number of axes."""
+    """The shape of a tensor that everything else depends on; refused if it is absent, empty or has another number of axes."""
     if key not in tensors:
         raise CheckpointError(f"{where} has no {key}", hint="the file is incomplete")
     shape = tuple(tensors[key].shape)
@@ -50,12 +50,12 @@ def shape_of(tensors: Tensors, key: str, axes: int, *, where: str) -> tuple[int,
 
 
 def outputs(tensors: Tensors, keys: tuple[str, ...], axis: int) -> int:
-    """How many numbers an optional layer gives, from the first of its tensors that is there; 0 where none is: no such layer."""
+    """The width of an optional layer, from the first of its tensors that exists; 0 if there is no such layer."""
     return next((tensors[key].shape[axis] for key in keys if key in tensors and tensors[key].ndim), 0)
 
 
 def count(tensors: Tensors, template: str, *, where: str, first: int = 0) -> int:
-    """How many things are numbered first, first + 1, ... at the `{}` of keys that begin with `template`; gaps are refused.
+    """How many layers are numbered first, first + 1, ... at the `{}` of keys that begin with `template`; gaps are refused.
 
     The answer is bounded by the number of keys, whatever number a hostile key claims.
     """
@@ -71,7 +71,7 @@ def count(tensors: Tensors, template: str, *, where: str, first: int = 0) -> int
 
 
 def heads_of(width: int, depth: int, mlp_width: int, *, told: int | None, said: int | None, where: str) -> tuple[int, list[str]]:
-    """Heads of attention for a layout that does not hold them, with a note where they are a guess.
+    """Attention heads for a layout that does not store them, with a note if they are a guess.
 
     In order: what the caller told, what stands beside the tensors, the published model of that size, heads 64 wide.
     """
@@ -79,7 +79,7 @@ def heads_of(width: int, depth: int, mlp_width: int, *, told: int | None, said: 
     if heads is not None:
         if heads < 1 or width % heads:
             raise CheckpointError(f"{where}: {heads} heads do not divide the width {width}")
-        return heads, [f"heads={heads} as told, not {said} as stands beside the tensors"] if said not in (None, heads) else []
+        return heads, [f"heads={heads} as given, not {said} as in the config"] if said not in (None, heads) else []
     if (known := WIDE_HEADS.get((width, depth, mlp_width))) is not None:
         return known, [f"heads={known} is a guess from the published model of this size: the file does not say"]
     if width % 64:
@@ -93,7 +93,7 @@ def heads_of(width: int, depth: int, mlp_width: int, *, told: int | None, said: 
 def places_of(
     rows: int, prefix: int, *, told: tuple[int, int] | None, said: tuple[int, int] | None, without: bool, where: str
 ) -> Places:
-    """The grid that `rows` positions stand for beside `prefix` class, distillation and register tokens.
+    """The grid of `rows` positions, without those of `prefix` class, distillation and register tokens.
 
     `told` is the caller's grid and binding; `said` one worked out from beside the tensors, believed where it fits; else the
     grid is square. `without` allows a table that has rows for the patches alone.
@@ -108,7 +108,7 @@ def places_of(
     if said is not None:
         if said[0] * said[1] in counts:
             return Places(grid=said, prefix=counts[said[0] * said[1]])
-        notes = (f"the size beside the tensors makes {said[0]}x{said[1]} patches, but the positions are for {possible}: ignored",)
+        notes = (f"the image size of the config makes {said[0]}x{said[1]} patches, but the positions are for {possible}: ignored",)
     square = {side: within for number, within in counts.items() if (side := _root(number))}
     if len(square) != 1:
         why = "no square grid" if not square else "either of two square grids"
@@ -121,7 +121,7 @@ def places_of(
 
 
 def numerics_of(told: Told, default: Numerics) -> Numerics:
-    """The told profile's numerics, else the format's."""
+    """The numerics of the profile, if one is given, else those of the format."""
     if told.profile is None:
         return default
     if told.profile not in PROFILES:
@@ -131,7 +131,7 @@ def numerics_of(told: Told, default: Numerics) -> Numerics:
 
 
 def stem_of(told: Told, blocks: tuple[int, ...], width: int, *, official: bool) -> ResNetStem:
-    """A hybrid's stem of that size, computed as the told profile's code does, else as the format's own code."""
+    """A hybrid's stem of that size, with the numerics of the profile, if one is given, else of the format."""
     if told.profile in ("official", "timm"):
         official = told.profile == "official"
     if official:
@@ -147,7 +147,7 @@ def image_size_of(grid: tuple[int, int], patch_size: tuple[int, int], stem: ResN
 
 @contextmanager
 def making(where: str) -> Iterator[None]:
-    """A config that cannot be is here the fault of the file it was read from."""
+    """Turn the error of an invalid config into one of the file that it was read from."""
     try:
         yield
     except ConfigError as error:
@@ -166,7 +166,7 @@ def unwrapped(raw: RawFile) -> tuple[dict[str, Tensor], tuple[str, ...]]:
 
 
 def zero_head(state: Tensors) -> list[str]:
-    """A note where the classifier is all zeros, which gives every image the same logits."""
+    """A note if the classifier is all zeros, which gives every image the same logits."""
     head = state.get("head.weight")
     if head is None or head.is_meta or bool(head.any()):  # meta: only the file's header was read
         return []
@@ -179,7 +179,7 @@ def _root(number: int) -> int:
     return root if root * root == number else 0
 
 
-# How a file's model is fed where the file does not say: each format's own evaluation, made for any size and channels.
+# The preprocessing if the file does not state it: that of each format's own evaluation, for any size and channels.
 
 SHARE = 0.875  # of the short side that a centre crop keeps: 224 of 256
 UNUSED = Preprocess().resize_to  # where nothing is cropped
@@ -187,7 +187,7 @@ HALF = (0.5, 0.5, 0.5)  # pixels to [-1, 1]
 
 
 def squashed(image_size: tuple[int, int], channels: int, *, interpolation: Interpolation) -> Preprocess:
-    """Scaled to `image_size` whatever the aspect, pixels to [-1, 1]."""
+    """Squashed to `image_size`, pixels scaled to [-1, 1]."""
     mean = per_channel(HALF, channels)
     return Preprocess(image_size=image_size, resize="squash", interpolation=interpolation, mean=mean, std=mean)
 
@@ -212,12 +212,12 @@ def cropped(
 
 
 def per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """The values where they are as many as the channels, else 0.5 for each: nobody has published others."""
+    """The values, if there is one for each channel, else 0.5 for each: no others are published."""
     return values if len(values) == channels else (0.5,) * channels
 
 
 def described(preprocess: Preprocess) -> str:
-    """In words, for a note: `short side to 256 bicubic, centre crop 224x224, mean (0.5, 0.5, 0.5), std (...)`."""
+    """For a note: `short side to 256 bicubic, centre crop 224x224, mean (0.5, 0.5, 0.5), std (...)`."""
     size = f"{preprocess.image_size[0]}x{preprocess.image_size[1]}"
     how = {
         "short-side": f"short side to {preprocess.resize_to} {preprocess.interpolation}, centre crop {size}",
@@ -230,10 +230,10 @@ def described(preprocess: Preprocess) -> str:
 
 
 def lost(preprocess: Preprocess, labels: tuple[str, ...] | None, *, assumed: Preprocess, name: str) -> list[str]:
-    """Notes on what a format without room for it loses: the labels, and preprocessing other than the one assumed."""
+    """Notes of what a format cannot store: the labels, and preprocessing other than the one its readers assume."""
     notes = []
     if labels is not None:
-        notes.append(f"{name} has no place for the {len(labels)} labels")
+        notes.append(f"{name} cannot store the {len(labels)} labels")
     if preprocess != assumed:
-        notes.append(f"{name} has no place for the preprocessing ({described(preprocess)})")
+        notes.append(f"{name} cannot store the preprocessing ({described(preprocess)})")
     return notes

@@ -53,13 +53,13 @@ _GROUP_NORM = re.compile(r"(.*/)?gn(\d|_root|_proj)/(scale|bias)")
 
 
 def matches(raw: RawFile) -> bool:
-    """Whether the file is laid out as the paper's own code lays it out."""
+    """Whether the file has the layout of the paper's own code."""
     tree = tree_of(raw)
     return tree is not None and is_official(tree)
 
 
 def read(raw: RawFile, told: Told) -> Reading:
-    """The model of an official file; heads are in its shapes, a grid that is not square has to be told."""
+    """The model of an official file; its shapes show the heads; a grid that is not square must be given."""
     tree = tree_of(raw)
     assert tree is not None
     where, tensors = raw.path.name, _tidied(tree.tensors)
@@ -78,7 +78,7 @@ def read(raw: RawFile, told: Told) -> Reading:
 
 
 def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
-    """The model as a published file; what the authors' code has no place for is refused."""
+    """The model as an official file; what the authors' code cannot express is refused."""
     vit = only_vit(config, FORMAT)
     refuse(vit, CAN)
     notes = numerics_notes(vit, PROFILES["official"], reader=READER)
@@ -86,7 +86,7 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
         official = stem_of(Told(), vit.stem.blocks, vit.stem.width, official=True)
         notes += stem_notes(vit.stem, official, reader=READER)
     if vit.grid[0] != vit.grid[1]:
-        notes.append(f"the file does not say that the grid is {vit.grid[0]}x{vit.grid[1]}: readers have to be told")
+        notes.append(f"the file does not say that the grid is {vit.grid[0]}x{vit.grid[1]}: give it when you read the file")
     notes += lost(preprocess, labels, assumed=_feeding(vit), name=FORMAT)
     tensors = to_theirs(state, list(_rows(vit, PUBLISHED)), native_shapes(vit))
     return Written(container="npz", tensors=tensors, weights_name="model.npz", notes=tuple(notes))
@@ -176,7 +176,7 @@ def _group_norm(ours: str, theirs: str) -> Iterator[Row]:
 
 
 def _tidied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Group norms in the published shape (1, 1, 1, C): newer Flax code keeps them as (C,)."""
+    """Group norms in the published shape (1, 1, 1, C): newer Flax code stores them as (C,)."""
     return {
         key: tensor[None, None, None] if tensor.ndim == 1 and _GROUP_NORM.fullmatch(key) else tensor
         for key, tensor in tensors.items()

@@ -1,4 +1,4 @@
-"""What is common to the two layouts of BiT ResNets: their config from widths, and their numerics."""
+"""What the two layouts of BiT ResNets share: the config from the widths, and the numerics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EPS = {"official": 1e-10, "timm": 1e-8}  # what is added to a weight's variance,
 
 
 def only_resnet(config: ModelConfig, name: str) -> ResNetConfig:
-    """The config where it is a BiT ResNet's; CheckpointError for the other kinds of model."""
+    """The config, if it is a BiT ResNet's; CheckpointError for other families."""
     if not isinstance(config, ResNetConfig):
         raise not_of(name, "BiT ResNets", config)
     return config
@@ -40,9 +40,9 @@ class Sizes:
 
 
 def resnet_config(sizes: Sizes, told: Told, *, official: bool, where: str) -> tuple[ResNetConfig, list[str]]:
-    """The config of a ResNet of those sizes, computed as the told profile's code does, else as the format's."""
+    """The config of a ResNet of those sizes, with the numerics of the profile, if one is given, else of the format."""
     if told.heads is not None or told.grid is not None:
-        raise CheckpointError(f"{where} holds a ResNet: it has neither heads nor a grid to be told")
+        raise CheckpointError(f"{where} holds a ResNet: it has no heads and no grid to give")
     numerics_of(told, PROFILES["official"])  # refuses a profile nobody knows
     profile = told.profile if told.profile in EPS else "official" if official else "timm"
     assert profile is not None
@@ -63,7 +63,7 @@ def resnet_config(sizes: Sizes, told: Told, *, official: bool, where: str) -> tu
 
 
 def resnet_notes(config: ResNetConfig, *, official: bool, reader: str) -> list[str]:
-    """Notes where the format's own readers compute otherwise than this model is configured to."""
+    """Notes of where the format's own readers compute something else than this model."""
     implied = (
         ("standardise_eps", config.standardise_eps, EPS["official" if official else "timm"]),
         ("norm_eps", config.norm_eps, 1e-5),

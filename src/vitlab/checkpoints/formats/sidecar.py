@@ -1,4 +1,4 @@
-"""Typed questions to a config.json that somebody else wrote: the value, None where it is not there, or a refusal that names it."""
+"""Typed values of a config.json of another library: the value, None if it is absent, or an error that names it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def size(data: Sidecar, key: str) -> tuple[int, int] | None:
 
 
 def within(data: Sidecar, key: str) -> Sidecar:
-    """An object, empty where it is not there."""
+    """An object; empty if it is absent."""
     value = data.get(key)
     if value is None:
         return {}
@@ -87,7 +87,7 @@ def within(data: Sidecar, key: str) -> Sidecar:
 
 
 def names(value: object, count: int, *, key: str) -> tuple[str, ...] | None:
-    """Class names in the order of the logits, from a list or from an object by number; None where they are not `count`."""
+    """Class names in the order of the logits, from a list or from an object by number; None if there are not `count`."""
     if isinstance(value, dict):
         listed = [value.get(str(i), value.get(i)) for i in range(count)] if len(value) == count else []
     elif isinstance(value, list | tuple):
@@ -100,7 +100,7 @@ def names(value: object, count: int, *, key: str) -> tuple[str, ...] | None:
 
 
 def _finite(value: object) -> float | None:
-    """A number that is one: neither true nor NaN nor beyond all bounds."""
+    """A finite number below 1e30; not true or false."""
     real = isinstance(value, int | float) and not isinstance(value, bool) and -LIMIT < value < LIMIT
     return float(value) if real and isinstance(value, int | float) else None
 
@@ -108,4 +108,4 @@ def _finite(value: object) -> float | None:
 def _wrong(key: str, value: object, wanted: str) -> CheckpointError:
     shown = repr(value)
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    return CheckpointError(f"the JSON beside the weights says {key}={shown}, which is not {wanted}")
+    return CheckpointError(f"the JSON file says {key}={shown}, which is not {wanted}")

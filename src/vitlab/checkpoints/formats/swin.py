@@ -25,7 +25,7 @@ def matches(raw: RawFile) -> bool:
 
 
 def read(raw: RawFile, told: Told) -> Reading:
-    """The model of an authors' file; the indices and masks in it are computed anew."""
+    """The model of an authors' file; its indices and masks are not read, since they are computed."""
     tensors, notes = unwrapped(raw)
     numerics_of(told, PROFILES["official"])  # refuses a profile nobody knows
     where, header, kept = raw.path.name, header_of(raw), without_computed(tensors)

@@ -32,7 +32,7 @@ TIMM = Names(early=0, head="head.fc")
 
 
 def names_of(tensors: dict[str, Tensor]) -> Names | None:
-    """Whose names these are, or None: not a Swin's."""
+    """Whose names these are; None if they are not a Swin's."""
     if "patch_embed.proj.weight" not in tensors or f"layers.0.blocks.0.{TABLE}" not in tensors:
         return None
     return AUTHORS if "head.weight" in tensors or "layers.0.downsample.norm.weight" in tensors else TIMM
@@ -45,7 +45,7 @@ def without_computed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What stands beside the tensors: the image size, and the window where it is known not to be square."""
+    """What a config says: the image size, and the window if it is not square."""
 
     image_size: tuple[int, int] | None = None
     window: tuple[int, int] | None = None
@@ -76,7 +76,7 @@ def swin_config(tensors: dict[str, Tensor], names: Names, told: Told, said: Said
 
 
 def _placed(config: SwinConfig, rows: tuple[int, ...], told: Told, said: Said, where: str) -> tuple[SwinConfig, list[str]]:
-    """The config with the image size and window that make tables of so many rows, and a note where the size is a guess."""
+    """The config with the image size and window that give tables of so many rows, and a note if the size is a guess."""
     step = config.patch_size[0] << len(rows) - 1, config.patch_size[1] << len(rows) - 1
     if told.grid is not None:
         size, notes = (told.grid[0] * config.patch_size[0], told.grid[1] * config.patch_size[1]), list[str]()

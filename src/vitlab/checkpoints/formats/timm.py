@@ -51,7 +51,7 @@ def matches(raw: RawFile) -> bool:
 
 
 def read(raw: RawFile, told: Told) -> Reading:
-    """The model of a timm file; what neither it nor its config.json says is told or guessed, and a guess is said."""
+    """The model of a timm file; what neither it nor its config.json says is given or guessed, with a note."""
     tensors, notes = unwrapped(raw)
     where, header = raw.path.name, header_of(raw)
     beside = raw.sidecar if header is None and is_timm(raw.sidecar) else None
@@ -169,7 +169,7 @@ def _unreadable(config: ViTConfig) -> list[str]:
 
 
 def _unbuilt(config: ModelConfig) -> str:
-    """Why timm cannot build this model, whatever its config.json said."""
+    """Why timm cannot build this model from any config.json."""
     if isinstance(config, ViTConfig) and config.representation_width:
         return "timm has had no hidden layer before the head since 0.8"
     if isinstance(config, ViTConfig | ResNetConfig):
@@ -180,7 +180,7 @@ def _unbuilt(config: ModelConfig) -> str:
 
 
 def _vit_notes(config: ViTConfig) -> list[str]:
-    """In what timm runs another model also where it is told all that it can be told."""
+    """Where timm computes something else even with a complete config.json."""
     spoken = replace(config, numerics=replace(config.numerics, gelu=PROFILES["timm"].gelu))
     notes = numerics_notes(spoken, PROFILES["timm"], reader=READER)
     if config.stem is not None:
@@ -192,7 +192,7 @@ def _vit_notes(config: ViTConfig) -> list[str]:
 
 
 def _tensors_alone(config: ViTConfig) -> list[str]:
-    """In what timm, given these tensors without the config.json, would build or run another model."""
+    """Where timm builds or computes something else from the tensors without the config.json."""
     notes = []
     if config.numerics.gelu != PROFILES["timm"].gelu:
         notes.append(f"the tensors do not say that the GELU is the {config.numerics.gelu} one: timm needs act_layer='gelu_tanh'")

@@ -1,4 +1,4 @@
-"""timm's Swin, ConvNeXt and EfficientNet: which of them a file holds, and what its tensors and what stands beside them say."""
+"""timm's Swin, ConvNeXt and EfficientNet: which of them a file holds, by its tensors and its config.json."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def find_other_family(tensors: Tensors, told: Told, stated: ModelConfig | None, 
 
 
 def family_rows(config: ModelConfig, tensors: Tensors | None = None) -> Iterator[Row]:
-    """The rows of a model under timm's names; `tensors` are those of the file to read, which may have other spellings."""
+    """The rows of a model under timm's names; `tensors` are those of the file, which may have older names."""
     match config:
         case SwinConfig():
             return swin_rows(config, swin_layout.TIMM)
@@ -92,7 +92,7 @@ def family_rows(config: ModelConfig, tensors: Tensors | None = None) -> Iterator
 
 
 def family_notes(config: ModelConfig) -> list[str]:
-    """In what timm computes another model than this one."""
+    """Notes of where timm computes something else than this model."""
     match config:
         case SwinConfig():
             notes = _swin_notes(config)

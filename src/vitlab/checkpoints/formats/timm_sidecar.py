@@ -1,4 +1,4 @@
-"""The config.json of a timm model's folder: what it says of the model and how it is fed, and the one we write."""
+"""The config.json of a timm model's folder: read for the model and its preprocessing, and written."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ HEADS = {"vit_base_patch16_gap_224": 16, "test_vit": 2, "test_vit2": 2}
 # Arguments of a timm model that change its numbers and leave no trace in its tensors: name -> the value vitlab has.
 UNSEEN = {"pool_include_prefix": False, "padding_same": True}
 CONVNEXT_EPS = 1e-6  # of timm's ConvNeXts that are not told another
-# The same for its Swins, ConvNeXts and EfficientNets: name -> the values vitlab has (None where the argument is not given).
+# The same for its Swins, ConvNeXts and EfficientNets: name -> the values vitlab has (None: the argument is not given).
 UNSEEN_IN_FAMILY: dict[str, dict[str, tuple[str | None, ...]]] = {
     "swin": {"act_layer": (None, "gelu")},
     "convnext": {"act_layer": (None, "gelu")},
     "efficientnet": {"act_layer": (None, "swish", "silu"), "aa_layer": (None,)},
 }
-# Architectures that have such an argument of themselves.
+# Architectures that set such an argument by themselves.
 ARGUMENTS = {
     "efficientnet_blur_b0": {"aa_layer": "blurpc"},
     "test_convnext": {"act_layer": "gelu_tanh"},
@@ -112,7 +112,7 @@ HYBRIDS = {
     (3, 4, 9): "vit_base_r50_s16_224",
     (3, 4, 6, 3): "vit_large_r50_s32_224",
 }
-# timm's names of what vitlab's `name_of` calls by the paper's.
+# timm's names of the models that vitlab's `name_of` names as the paper does.
 RESNETS = {
     "BiT-R50x1": "resnetv2_50x1_bit",
     "BiT-R50x3": "resnetv2_50x3_bit",
@@ -129,7 +129,7 @@ def is_timm(data: Sidecar | None) -> bool:
 
 
 def said_of(data: Sidecar) -> Said:
-    """What timm's config.json says of the model itself."""
+    """What timm's config.json says about the model itself."""
     arguments = sidecar.within(data, "model_args")
     pool = sidecar.text(data, "global_pool") or sidecar.text(arguments, "global_pool")
     if pool and pool not in POOLS:
@@ -146,7 +146,7 @@ def said_of(data: Sidecar) -> Said:
 
 
 def refuse_unseen(data: Sidecar, family: str) -> None:
-    """Refuse a model of which config.json says that it computes something vitlab does not have."""
+    """Refuse a model that computes, by its config.json, something that vitlab does not have."""
     arguments = {**ARGUMENTS.get(sidecar.text(data, "architecture") or "", {}), **sidecar.within(data, "model_args")}
     for key, known in UNSEEN_IN_FAMILY[family].items():
         if (value := sidecar.text(arguments, key)) not in known:
@@ -154,12 +154,12 @@ def refuse_unseen(data: Sidecar, family: str) -> None:
 
 
 def image_size_of(data: Sidecar) -> tuple[int, int] | None:
-    """The size of image that timm's config.json says the model was made for."""
+    """The image size of the model in timm's config.json."""
     return sidecar.size(sidecar.within(data, "model_args"), "img_size") or _input_size(data)
 
 
 def preprocess_of(data: Sidecar, config: ModelConfig) -> tuple[Preprocess, list[str]]:
-    """How timm evaluates this model, with notes where it does so in a way vitlab does not have."""
+    """The preprocessing with which timm evaluates this model, and notes of what vitlab cannot do in the same way."""
     fed = _pretrained(data)
     height, width = _input_size(data) or config.image_size
     interpolation, crop = sidecar.text(fed, "interpolation") or "bicubic", sidecar.text(fed, "crop_mode") or "center"
@@ -189,7 +189,7 @@ def preprocess_of(data: Sidecar, config: ModelConfig) -> tuple[Preprocess, list[
 
 
 def labels_of(data: Sidecar, classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
-    """The classes' names, where there are as many as classes."""
+    """The names of the classes, if there is one for each."""
     value = data.get("label_names", _pretrained(data).get("label_names"))
     if value is None or not classes:
         return None, []
@@ -198,7 +198,7 @@ def labels_of(data: Sidecar, classes: int) -> tuple[tuple[str, ...] | None, list
 
 
 def sidecar_of(config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Json:
-    """A config.json from which timm builds this model, or None where timm has nothing that it could build it from."""
+    """A config.json from which timm builds this model, or None if timm cannot build it."""
     architecture = _architecture(config)
     if architecture is None:
         return None
@@ -290,13 +290,13 @@ def _arguments(config: ViTConfig) -> dict[str, Json]:
 
 
 def _ratio(config: ViTConfig) -> float:
-    """timm's MLP width is int(width * ratio): a ratio that gives ours in spite of rounding."""
+    """timm's MLP width is int(width * ratio): a ratio whose rounded product is the model's."""
     ratio = config.mlp_width / config.width
     return ratio if int(config.width * ratio) == config.mlp_width else (config.mlp_width + 0.5) / config.width
 
 
 def _share(preprocess: Preprocess) -> float:
-    """timm scales the short side to floor(size / share): a share that gives ours in spite of rounding."""
+    """timm scales the short side to floor(size / fraction): a fraction whose rounded quotient is the model's."""
     size = max(preprocess.image_size)
     share = size / preprocess.resize_to
     return share if math.floor(size / share) == preprocess.resize_to else size / (preprocess.resize_to + 0.5)
@@ -309,7 +309,7 @@ def _timm_pool(config: ModelConfig) -> str:
 
 
 def _pretrained(data: Sidecar) -> Sidecar:
-    """How it was fed: an object of its own, in the oldest files the file itself."""
+    """The settings of the preprocessing: an object of their own, in the oldest files the whole file."""
     return sidecar.within(data, "pretrained_cfg") if "pretrained_cfg" in data else data
 
 

@@ -30,7 +30,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What stands beside the tensors about the model, in a config.json or a header; None where nothing does.
+    """What a config.json or a header says about the model; None for what it does not say.
 
     `grid` is in patches (down, across), `image_size` in pixels (height, width); the grid goes before it.
     """
@@ -43,7 +43,7 @@ class Said:
 
 
 def vit_config(tensors: Tensors, told: Told, said: Said, *, where: str) -> tuple[ViTConfig, list[str]]:
-    """The ViT in a timm file, with notes on what had to be guessed."""
+    """The ViT in a timm file, with notes of what was guessed."""
     width, channels, *patch = shape_of(tensors, "patch_embed.proj.weight", 4, where=where)
     depth = count(tensors, "blocks.{}.", where=where)
     mlp_width, _ = shape_of(tensors, "blocks.0.mlp.fc1.weight", 2, where=where)
@@ -146,12 +146,12 @@ def _position(
 
 
 def _pool(tensors: Tensors, said: Pool | None, *, where: str) -> tuple[Pool, bool, list[str]]:
-    """How tokens become one vector, whether the last LayerNorm comes after that, and a note where it is a guess."""
+    """The pooling, whether the last LayerNorm follows it, and a note if that is a guess."""
     after = any(key.startswith("fc_norm.") for key in tensors)
     class_token = "cls_token" in tensors
     by_attention = any(key.startswith("attn_pool.") for key in tensors)
     if by_attention != (said == "map") and said is not None:
-        raise CheckpointError(f"{where}: config.json says global_pool={said!r}, and the attention pool's tensors say otherwise")
+        raise CheckpointError(f"{where}: config.json says global_pool={said!r}, which the tensors of the attention pool contradict")
     if by_attention:
         return "map", False, []
     if said is not None:

@@ -43,7 +43,7 @@ def matches(raw: RawFile) -> bool:
 
 
 def read(raw: RawFile, told: Told) -> Reading:
-    """The model of a torchvision file; heads are told or guessed, and a guess is said."""
+    """The model of a torchvision file; heads are given or guessed, with a note."""
     tensors, notes = unwrapped(raw)
     where, header = raw.path.name, header_of(raw)
     said = header.config if header is not None and isinstance(header.config, ViTConfig) else None
@@ -71,7 +71,7 @@ def read(raw: RawFile, told: Told) -> Reading:
 
 
 def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
-    """The model under torchvision's names; what its class has no place for is refused."""
+    """The model under torchvision's names; what its class cannot express is refused."""
     vit = only_vit(config, FORMAT)
     refuse(vit, CAN, also=_unreadable(vit))
     notes = numerics_notes(vit, PROFILES["torchvision"], reader=READER)
