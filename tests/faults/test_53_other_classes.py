@@ -14,6 +14,7 @@ from vitlab.checkpoints import load
 from vitlab.cli.main import main
 from vitlab.config.serialize import to_text
 from vitlab.config.train import Masked
+from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
 from vitlab.training import train
@@ -49,6 +50,7 @@ def test_classes_in_another_order_are_refused(tmp_path: Path) -> None:
     run = small_run(steps=5)
     run = replace(run, model=replace(run.model, num_classes=10), data=replace(run.data, dataset="digits"))
     digits = open_dataset("digits", split="all")
+    assert isinstance(digits, ImageDataset)
     list(train(run, out=tmp_path / "run", dataset=digits))
     with pytest.raises(DataError, match=r"\(0 is now 9, 1 is now 8"):
         list(train(run, out=tmp_path / "run", dataset=replace(digits, labels=digits.labels[::-1])))

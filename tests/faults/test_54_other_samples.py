@@ -66,7 +66,7 @@ def test_other_samples_are_counted_named_and_refused_without_override(tmp_path: 
 def test_a_sample_that_moves_to_another_class_or_split_is_another_sample(tmp_path: Path) -> None:
     data, out = image_folder(tmp_path / "data"), tmp_path / "run"
     run_to(run_on(data), out, stop=2)
-    trained = Path(open_dataset(str(data), split="train", rule=run_on(data).data.rule).name(0))
+    trained = Path(open_dataset(str(data), split="train", rule=run_on(data).data.rule)[0].name)
     trained.rename(data / "eel" / f"moved-{trained.name}")
     with pytest.raises(DataError, match=rf"1 added \(eel/moved-{trained.name}\), 1 removed \(bee/{trained.name}\)"):
         run_to(run_on(data), out)

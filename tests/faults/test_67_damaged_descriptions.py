@@ -97,7 +97,14 @@ def test_lines_of_a_sweep_with_wrong_types_count_as_not_complete(tmp_path: Path)
     place = tmp_path / "trials" / "lr-0.001"
     lines = (place / "events.jsonl").read_text().splitlines()
     ended = json.loads(lines[-1])
-    for wrong in ({"step": "x"}, {"metrics": 3}, {"metrics": {"top1": None}}, {"seconds": []}, {"model": 5}):
+    wrongs: tuple[dict[str, object], ...] = (
+        {"step": "x"},
+        {"metrics": 3},
+        {"metrics": {"top1": "x"}},
+        {"seconds": []},
+        {"model": 5},
+    )
+    for wrong in wrongs:
         (place / "events.jsonl").write_text("\n".join([*lines[:-1], json.dumps(ended | wrong)]) + "\n")
         names = [event.event for event in sweep(run, (1e-3,), out=tmp_path)]
         assert names[0] == "trial-started"

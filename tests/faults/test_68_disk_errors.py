@@ -4,8 +4,8 @@ over for the one before it."""
 from __future__ import annotations
 
 import errno
+import json
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tests.faults.runs import ten, three, warnings_of, words
 from tests.training.small import last, run_to, same
 from vitlab.cli.main import main
 from vitlab.errors import TrainingError
+from vitlab.training.run_folder import RunDirectory
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that gives EIO, /proc/self/mem")
@@ -67,17 +68,13 @@ def test_a_limit_of_file_sizes_is_an_error_with_path_and_bytes(tmp_path: Path, c
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file on a full disk, /dev/full")
 def test_a_full_disk_for_events_alone_is_a_warning(tmp_path: Path) -> None:
-    run_to(ten(), tmp_path / "run", stop=4)
-    shutil.copytree(tmp_path / "run", tmp_path / "other", symlinks=True)
-    (tmp_path / "other" / "events.jsonl").unlink()
+    def append(self: RunDirectory, line: dict[str, object]) -> None:
+        with Path("/dev/full").open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
-    def full(path: Path, *_: object, **__: object) -> object:
-        return real(Path("/dev/full") if path.name == "events.jsonl" else path, *_, **__)  # type: ignore[arg-type]
-
-    real = Path.open
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Path, "open", full)
-        (warning,) = warnings_of(run_to(ten(), tmp_path / "other"))
-    assert warning.endswith("No space left on device; the run continues without its events")
-    run_to(ten(), tmp_path / "run")
-    assert same(last(tmp_path / "run"), last(tmp_path / "other"))
+        patched.setattr(RunDirectory, "append_event", append)
+        (warning,) = warnings_of(run_to(ten(), tmp_path / "run"))
+    assert warning.endswith("events.jsonl: No space left on device; the run continues without its events")
+    run_to(ten(), tmp_path / "whole")
+    assert same(last(tmp_path / "run"), last(tmp_path / "whole"))
