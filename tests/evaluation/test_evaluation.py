@@ -51,29 +51,6 @@ def test_batches_and_workers_change_nothing(pets: Path, expert: Checkpoint, batc
     assert single(one).top1 == single(other).top1
 
 
-def test_an_image_that_cannot_be_read_fails_by_name_or_is_counted_as_wrong(pets: Path, expert: Checkpoint) -> None:
-    bad = pets / "dog" / "photo-013.jpg"
-    whole = evaluated(expert, open_dataset(pets, split="all"))
-    bad.write_bytes(bad.read_bytes()[:200])
-    dataset = open_dataset(pets, split="all")
-    with pytest.raises(DataError, match=r"dog/photo-013\.jpg"):
-        evaluated(expert, dataset)
-    found = evaluated(expert, dataset, config=replace(QUICK, corrupt="skip"))
-    result = single(found)
-    assert (result.images, result.unreadable, result.top1.total) == (21, 1, 21)
-    assert result.per_class[1].total == 7
-    assert [failure.name for failure in found.logits.failures] == [str(bad)]
-    lost = int(whole.per_image is not None and whole.per_image.rank_N[10] == 0)
-    assert result.top1.correct == single(whole).top1.correct - lost
-
-
-def test_all_images_unreadable_is_an_error_not_a_nought(pets: Path, expert: Checkpoint) -> None:
-    for file in pets.rglob("*.jpg"):
-        file.write_bytes(b"junk")
-    with pytest.raises(DataError, match=r"cannot be read|could be read"):
-        evaluated(expert, open_dataset(pets, split="all"), config=replace(QUICK, corrupt="skip"))
-
-
 def test_progress_is_reported_up_to_the_last_image(pets: Path, expert: Checkpoint) -> None:
     dataset = open_dataset(pets, split="all")
     heard: list[tuple[str, int, int | None]] = []
@@ -136,17 +113,17 @@ def test_images_of_several_classes_are_evaluated_by_average_precision(tagged: Da
         evaluate(expert, tagged, replace(targets, correct=((0, 1), (1,), (2,))), config=QUICK)
 
 
+def lines_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def test_an_unreadable_image_of_several_classes_is_counted(tagged: Dataset, expert: Checkpoint) -> None:
     Path(name_in(tagged, 4)).write_bytes(b"junk")
     found = evaluated(expert, tagged, config=replace(QUICK, corrupt="skip")).result
     assert isinstance(found, MultiLabel)
     assert (found.images, found.unreadable) == (9, 1)
     assert sum(count for _, _, count in found.per_class) == sum(bin((place + 1) & 7).count("1") for place in range(9))
-
-
-def lines_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def test_the_file_per_image_adds_up_to_the_result(pets: Path, expert: Checkpoint, tmp_path: Path) -> None:
