@@ -60,7 +60,7 @@ def test_an_image_that_takes_more_memory_than_its_budget_is_refused_from_the_hea
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process's memory is read from /proc")
 def test_no_format_takes_more_than_its_budget_says(tmp_path: Path) -> None:
-    side, files = 2_000, []
+    side, files = 2_000, list[Path]()
     for kind, mode, options in (
         ("JPEG", "RGB", {}), ("JPEG", "RGB", {"progressive": True, "subsampling": 0}), ("JPEG", "CMYK", {}), ("PNG", "RGBA", {}),
         ("PNG", "LA", {}), ("WEBP", "RGBA", {"lossless": True, "method": 0}), ("BMP", "RGB", {}), ("GIF", "P", {"transparency": 0}),

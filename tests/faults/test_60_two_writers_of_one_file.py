@@ -62,7 +62,17 @@ def test_two_resumed_predictions_lose_no_line(warm: Path, tmp_path: Path) -> Non
     model = small.saved(tmp_path / "model.safetensors")
     names = {str(path) for path in small.photos(tmp_path / "images", 40)}
     out = tmp_path / "out.jsonl"
-    words = [warm / "vitlab", "predict", model, tmp_path / "images", "--out", out, "--resume", "--batch-size", "1"]
+    words: list[str | Path] = [
+        warm / "vitlab",
+        "predict",
+        model,
+        tmp_path / "images",
+        "--out",
+        out,
+        "--resume",
+        "--batch-size",
+        "1",
+    ]
     with (
         processes.started(words, stdout=subprocess.DEVNULL) as first,
         processes.started(words, stdout=subprocess.DEVNULL) as second,
