@@ -63,7 +63,7 @@ def signals(control: Control) -> Iterator[None]:
     """SIGTERM and Ctrl-C stop the run with a checkpoint, a second one ends it at once; SIGUSR1 writes a checkpoint.
 
     The current step is finished first, but the run does not wait for images. A Ctrl-C that is ignored, as under `nohup` and in
-    a background job, stays ignored.
+    a background job, stays ignored. Signals that the parent process has blocked are received all the same.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -83,9 +83,12 @@ def signals(control: Control) -> Iterator[None]:
     if sys.platform != "win32":
         handlers[signal.SIGUSR1] = save
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    blocked = set[int]() if sys.platform == "win32" else signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers) & set(handlers)
     try:
         yield
     finally:
+        if sys.platform != "win32":
+            signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         for number, handler in before.items():
             signal.signal(number, handler)
 
