@@ -12,7 +12,7 @@ from tests.checkpoints.small import config_text, resealed, small_checkpoint
 from tests.inference import small
 from vitlab.checkpoints import describe, load, save
 from vitlab.cli.main import main
-from vitlab.config import variant
+from vitlab.config import Preprocess, variant
 from vitlab.config.serialize import parsed
 from vitlab.errors import CheckpointError, ConfigError
 
@@ -113,6 +113,12 @@ def test_an_absurd_image_size_of_a_file_is_one_line(
         assert captured.err.startswith("error:")
         assert len(captured.err.splitlines()) <= 2
     assert photo.exists()
+
+
+@pytest.mark.parametrize("absurd", [{"image_size": (30_000, 30_000)}, {"image_size": (10**6, 1)}, {"resize_to": 10**9}])
+def test_preprocessing_to_an_absurd_size_is_refused(absurd: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"the limit is|must be at most"):
+        Preprocess(**absurd)
 
 
 @pytest.mark.parametrize(

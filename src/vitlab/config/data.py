@@ -10,10 +10,12 @@ from typing import Literal
 
 from vitlab.config.model import ModelConfig
 from vitlab.config.vit import ViTConfig
-from vitlab.errors import ConfigError, at_least, choice, did_you_mean, fraction, pair
+from vitlab.errors import LARGEST_SIDE, ConfigError, at_least, choice, did_you_mean, fraction, pair
 
 Resize = Literal["short-side", "squash", "pad"]
 Interpolation = Literal["bilinear", "bicubic", "tf-bilinear"]
+
+_MOST_PIXELS = 1 << 26  # of an input: 8192 x 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +42,11 @@ class Preprocess:
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
         choice("resize", self.resize, Resize)
         choice("interpolation", self.interpolation, Interpolation)
+        height, width = self.image_size
+        if height * width > _MOST_PIXELS:
+            raise ConfigError(f"image_size={height}x{width} has {height * width:,} pixels; the limit is {_MOST_PIXELS:,}")
         if self.resize == "short-side":
-            at_least("resize_to", self.resize_to, 1)
+            at_least("resize_to", self.resize_to, 1, LARGEST_SIDE)
             if self.resize_to < max(self.image_size):
                 raise ConfigError(
                     f"resize_to={self.resize_to} is smaller than the crop {self.image_size[0]}x{self.image_size[1]}",
