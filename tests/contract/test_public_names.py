@@ -40,7 +40,7 @@ PUBLIC: tuple[tuple[str, str], ...] = (
     ("vitlab.interpretation.occlusion", "occlusion"),
     ("vitlab.interpretation.drawing", "Style"),
     ("vitlab.interpretation.paint", "overlay"),
-    ("vitlab.interpretation.images", "see"),
+    ("vitlab.interpretation.figures", "model_images"),
     ("vitlab.cli.main", "main"),
     ("vitlab.errors", "VitlabError"),
     ("vitlab.errors", "ConfigError"),
