@@ -15,12 +15,12 @@ from tests import processes
 from tests.inference import small
 from vitlab.cli.main import main
 from vitlab.errors import DataError
-from vitlab.io.lock import only_writer
+from vitlab.io.atomic import only_writer
 
 _HOLD = """
 import sys, time
 from pathlib import Path
-from vitlab.io.lock import only_writer
+from vitlab.io.atomic import only_writer
 with only_writer(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

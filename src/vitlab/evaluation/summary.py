@@ -11,6 +11,7 @@ from typing import Any
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.data import Preprocess, Split
 from vitlab.config.evaluation import EvaluateConfig, FewShotConfig, KnnConfig, ProbeConfig, VtabConfig
+from vitlab.config.published import PublishedAccuracy, of_the_paper, published_accuracies
 from vitlab.config.serialize import to_json
 from vitlab.data.batch import Failure
 from vitlab.data.dataset import Dataset
@@ -20,7 +21,8 @@ from vitlab.evaluation.evaluation import Evaluation, Robustness, evaluate, name_
 from vitlab.evaluation.frozen import FrozenConfig, FrozenEvaluation, evaluate_frozen, open_train_test
 from vitlab.evaluation.label_mapping import Targets, match_by_file, match_by_name, read_real
 from vitlab.evaluation.vtab import Vtab, vtab, with_vtab_preprocess
-from vitlab.io.lock import only_writer
+from vitlab.io.atomic import only_writer
+from vitlab.io.display import Table
 from vitlab.io.progress import ProgressCallback
 
 
@@ -81,6 +83,7 @@ class EvaluationSummary:
     """An evaluation: `top1`, `top5`, `loss`, `metrics`; everything is in `evaluation`.
 
     `robustness` is set with corruptions; `features` with fewshot, knn or probe and `vtab` with vtab, in place of `evaluation`.
+    `published` are the accuracies that were published for this model, fine-tuned, on this dataset.
     """
 
     model: str
@@ -90,6 +93,7 @@ class EvaluationSummary:
     robustness: Robustness | None = None
     features: FrozenEvaluation | None = None
     vtab: Vtab | None = None
+    published: tuple[PublishedAccuracy, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -128,7 +132,8 @@ class EvaluationSummary:
         return self.evaluation
 
     def _parts(self) -> list[Any]:
-        return [part for part in (self.evaluation, self.robustness, self.features, self.vtab) if part is not None]
+        beside = Table(entry.row() for entry in self.published) if self.published else None
+        return [part for part in (self.evaluation, beside, self.robustness, self.features, self.vtab) if part is not None]
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -137,6 +142,7 @@ class EvaluationSummary:
             found |= {} if part is None else part.to_json()
         if self.robustness is not None:
             found["robustness"] = self.robustness.to_json()
+        found["published"] = to_json(self.published)
         return {**found, "preprocess": to_json(self.preprocess), "notes": list(self.notes)}
 
     def __str__(self) -> str:
@@ -181,12 +187,14 @@ def _head(checkpoint: Checkpoint, asked: Asked, data: str, *, name: str, progres
             config=asked.config,
             progress=progress,
         )
+    whole = not asked.subset and asked.mapping is None and asked.split not in ("train", "train+val")
     return EvaluationSummary(
         model=name,
         data=data,
         preprocess=checkpoint.preprocess,
         evaluation=found,
         robustness=harder,
+        published=published_accuracies(checkpoint.config, data, real=asked.real is not None) if whole else (),
         notes=(*checkpoint.notes, *notes, *targets.notes),
     )
 
@@ -229,5 +237,10 @@ def _vtab(checkpoint: Checkpoint, asked: Asked, folder: Path, *, name: str, prog
     cut = () if config.test is None else (f"evaluated on at most {config.test:,} test images of each task",)
     found = vtab(seen, folder, config, splits=asked.vtab_splits, reading=asked.config, cache=asked.cache, progress=progress)
     return EvaluationSummary(
-        model=name, data=str(folder), preprocess=seen.preprocess, vtab=found, notes=(*seen.notes, *found.notes(), *cut)
+        model=name,
+        data=str(folder),
+        preprocess=seen.preprocess,
+        vtab=found,
+        published=tuple(of_the_paper(checkpoint.config.name or "", "VTAB")),
+        notes=(*seen.notes, *found.notes(), *cut),
     )

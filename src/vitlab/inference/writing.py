@@ -29,7 +29,7 @@ from vitlab.inference.results import (
     parquet_file,
     resumed_file,
 )
-from vitlab.io.lock import only_writer
+from vitlab.io.atomic import only_writer
 from vitlab.io.progress import ProgressCallback
 from vitlab.io.text import printable
 

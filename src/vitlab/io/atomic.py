@@ -13,13 +13,14 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from vitlab.errors import CheckpointError, DataError, VitlabError
 from vitlab.io.files import is_folder
-from vitlab.io.lock import try_lock
+from vitlab.io.lock import locked, try_lock
 
 UNFINISHED = ".vitlab-tmp"
 """End of the name of a file or folder that is being written."""
@@ -89,6 +90,27 @@ def replacing_folder(path: Path, *, needed: int, names: tuple[str, ...]) -> Iter
         raise cannot_write(path, fault, needed=needed) from fault
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """Be the only process of vitlab that writes the file `path` during the block; DataError names the other one.
+
+    The lock is a hidden file beside it, which goes away with the block. Pipes and devices are not locked.
+    """
+    path = path.resolve()  # a file may have several names
+    _check_parent(path, DataError)
+    with ExitStack() as stack:
+        if path.is_file() or not path.exists():
+            try:
+                stack.enter_context(locked(path.with_name(f".{path.name}.lock"), refuse=partial(_in_use, path), keep=False))
+            except OSError as fault:
+                raise cannot_write(path, fault, error=DataError) from fault
+        yield
+
+
+def _in_use(path: Path, holder: str) -> DataError:
+    return DataError(f"{path} is being written by {holder}", hint="wait for it, stop it, or choose another file")
 
 
 def unfinished_folder(path: Path) -> Path:

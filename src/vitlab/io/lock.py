@@ -11,12 +11,10 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from vitlab.errors import DataError, VitlabError
-from vitlab.io.text import printable
+from vitlab.errors import VitlabError
 
 if sys.platform != "win32":
     import fcntl
@@ -76,23 +74,3 @@ def _acquired(path: Path, refuse: Callable[[str], VitlabError] | None) -> TextIO
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     stack.pop_all()
                     return file
-
-
-@contextmanager
-def only_writer(path: Path) -> Iterator[None]:
-    """Be the only process of vitlab that writes the file `path` during the block; DataError names the other one.
-
-    The lock is a hidden file beside it. Pipes and devices are not locked.
-    """
-    path = path.resolve()  # a file may have several names
-    with ExitStack() as stack:
-        if path.is_file() or not path.exists():
-            try:
-                stack.enter_context(locked(path.with_name(f".{path.name}.lock"), refuse=partial(_in_use, path), keep=False))
-            except OSError as error:
-                raise DataError(f"cannot write {printable(str(path))}: {error.strerror}") from error
-        yield
-
-
-def _in_use(path: Path, holder: str) -> DataError:
-    return DataError(f"{printable(str(path))} is being written by {holder}", hint="wait for it, stop it, or choose another file")
