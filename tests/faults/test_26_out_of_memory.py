@@ -69,9 +69,10 @@ def test_out_of_memory_with_one_image_leaves_a_checkpoint(monkeypatch: pytest.Mo
         return real(self, model, work)
 
     monkeypatch.setattr(Classify, "loss", loss)
-    with pytest.raises(TrainingError, match="single image"):
+    with pytest.raises(TrainingError, match="single image") as caught:
         run_to(ten(evaluate_every=0), tmp_path / "run")
     assert last(tmp_path / "run").progress.step == 6
+    assert str(caught.value.hint).endswith(f"step 6 is saved in {tmp_path / 'run'}")
 
 
 def test_the_micro_batch_size_changes_nothing_but_rounding(tmp_path: Path) -> None:

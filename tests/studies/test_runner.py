@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import processes
 from tests.reports.small import run_of, write_pack
 from vitlab.config.serialize import Json
 from vitlab.errors import TrainingError
-from vitlab.studies.runner import Counts, Done, Job, JobProgress, counts_of, run_jobs
+from vitlab.studies.runner import Counts, Done, Job, JobProgress, _child, counts_of, run_jobs
+from vitlab.training import train
 from vitlab.training.control import Control
 
 
@@ -71,6 +75,35 @@ def test_a_job_whose_config_changed_is_not_done(tmp_path: Path) -> None:
     assert changed.result() is None
 
 
+def test_a_job_on_other_data_or_with_a_damaged_result_is_not_done(tmp_path: Path) -> None:
+    job = replace(jobs(tmp_path)[0], after=())
+    for _ in train(job.run, out=job.out):
+        pass
+    (job.out / "result.json").write_text("{}")
+    assert job.result() == {}
+    for damage in (b"", b"\xff", b"3"):
+        (job.out / "result.json").write_bytes(damage)
+        assert job.result() is None
+    (job.out / "result.json").write_text("{}")
+    with np.load(tmp_path / "squares.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    arrays["train_images"] = 255 - arrays["train_images"]
+    np.savez(tmp_path / "squares.npz", **arrays)
+    assert job.result() is None
+
+
+def test_a_job_that_cannot_write_its_folder_is_an_error_with_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("mine")
+    job = replace(jobs(tmp_path)[0], out=tmp_path / "file" / "a")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process keeps its Ctrl-C
+    ours, theirs = Pipe()
+    ours.send(job)
+    ours.send(None)
+    _child(theirs)
+    assert isinstance(ours.recv(), JobProgress)
+    assert ours.recv().message == f"run a: cannot use {tmp_path}/file/a/result.json: Not a directory"
+
+
 def test_a_stop_request_saves_a_checkpoint(tmp_path: Path) -> None:
     made = [replace(job, after=()) for job in jobs(tmp_path, steps=100_000)][:1]
     control = Control()
@@ -98,6 +131,7 @@ import sys
 from pathlib import Path
 from tests.studies.test_runner import jobs
 from vitlab.studies.runner import JobProgress, run_jobs
+from vitlab.training import train
 from vitlab.training.control import Control
 
 if __name__ == "__main__":

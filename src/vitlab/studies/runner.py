@@ -261,6 +261,10 @@ def _child(pipe: Connection) -> None:
                 _run(job, pipe)
             except VitlabError as error:
                 pipe.send(_Failed(message=f"{job.title}: {error.message}", hint=error.hint))
+            except ConnectionError:
+                raise
+            except OSError as error:  # the disk's fault or the system's
+                pipe.send(_Failed(message=f"{job.title}: cannot use {error.filename or job.out}: {error.strerror}", hint=None))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the parent is gone; the checkpoints are on disk
 

@@ -168,10 +168,12 @@ class Trainer:
                 reason = self._agreed(self.control.stop)
             except DivergedError:
                 raise
-            except VitlabError:  # keep what was learned; other ranks do not know of the error, so they cannot help to save
+            except VitlabError as error:  # keep what was learned; other ranks do not know of the error, so they cannot help to save
                 if self.world.ranks == 1 and not checkpointer.failed:
                     yield from checkpointer.save(self.metrics)
                     yield from checkpointer.wait()
+                    kept = f"step {state.step:,} is saved in {self.directory.root}"
+                    error.hint = kept if error.hint is None else f"{error.hint}; {kept}"
                 raise
         yield from self._finish(reason or "finished", checkpointer)
 
