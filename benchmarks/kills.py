@@ -111,7 +111,7 @@ class Train:
     """One training run."""
 
     def __init__(self, kills: int) -> None:
-        self.total = max(40, 6 * kills)
+        self.total = max(40, 2 * kills)
         self.run = training_run(self.total)
 
     def resume(self, out: Path, report: Callable[[int], None]) -> None:
@@ -156,7 +156,7 @@ class Sweep:
     lrs = (1e-4, 1e-3, 1e-2)
 
     def __init__(self, kills: int) -> None:
-        self.run = training_run(max(20, 2 * kills))
+        self.run = training_run(max(20, kills // 2))
         self.total = 4 * self.run.train.steps
 
     def resume(self, out: Path, report: Callable[[int], None]) -> None:
@@ -190,7 +190,7 @@ class Study:
                     pixels[:, :, 2 - code] += 60
                     image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
                     image.save(self.data / split / kind / f"{number}.png")
-        steps = max(20, kills)
+        steps = max(20, kills // 2)
         self.total = 3 * steps
         self.study = NoisyStudent(
             data=str(self.data), shots=3, student="ViT-Mini/8", steps=steps, batch_size=12, image_size=(16, 16), lr=3e-3,

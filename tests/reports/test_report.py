@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -133,6 +134,20 @@ def test_an_unfinished_run_is_reported_as_unfinished(folder: Path, tmp_path: Pat
     unfinished = made_run(tmp_path / "run", run)
     (unfinished / "model.safetensors").unlink()
     assert "The run is not finished" in write_report(unfinished).path.read_text()
+
+
+def test_damaged_events_are_left_out_of_a_report(folder: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(folder, tmp_path / "run", symlinks=True)
+    odd: list[object] = [None, "x", [], {}, True, 10**400, float("nan"), float("inf")]
+    lines = [
+        {"event": kind, **dict.fromkeys(("step", "loss", "images", "seconds", "metrics"), value)}
+        for kind in ("stepped", "evaluated")
+        for value in odd
+    ]
+    lines += [{"event": "evaluated", "step": 1, "metrics": {"top1": value}} for value in odd]
+    with (damaged / "events.jsonl").open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    Seen(write_report(damaged).path.read_text())
 
 
 def test_a_run_without_labels_is_reported_without_accuracy(tmp_path: Path) -> None:

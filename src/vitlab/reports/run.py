@@ -5,8 +5,10 @@ Axes: N evaluated images, B images shown, H height, W width, C channels.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,6 +46,9 @@ _MOST_HASHED = 50_000  # images; a fingerprint of more takes too long
 
 Floats = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
+
+
+_MOST_STEPS = 10**12  # a larger number of a step is damage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -145,17 +150,17 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def _history(directory: RunDirectory) -> History:
-    events = directory.events()
+    """The events of a run; damaged ones are left out, and damaged numbers in them are NaN."""
+    events = [event for event in directory.events() if type(step := event.get("step")) is int and 0 <= step < _MOST_STEPS]
     stepped = [event for event in events if event.get("event") == "stepped"]
 
     def column(name: str) -> Floats:
-        values = [cast("float | None", event.get(name)) for event in stepped]
-        return np.array([np.nan if value is None else value for value in values], np.float64)
+        return np.array([_number(event.get(name)) for event in stepped], np.float64)
 
     evaluations = [
-        (int(cast("int", event["step"])), cast("dict[str, float]", event["metrics"]))
+        (event["step"], {name: _number(value) for name, value in metrics.items()})
         for event in events
-        if event.get("event") == "evaluated"
+        if event.get("event") == "evaluated" and isinstance(metrics := event.get("metrics"), dict)
     ]
     return History(
         step=column("step"),
@@ -163,10 +168,16 @@ def _history(directory: RunDirectory) -> History:
         accuracy=column("accuracy"),
         lr=column("lr"),
         evaluations=tuple(evaluations),
-        images=int(column("images").sum()),
-        seconds=float(column("seconds").sum()),
+        images=int(np.nansum(column("images"))),
+        seconds=float(np.nansum(column("seconds"))),
         skipped=sum(event.get("event") == "skipped" for event in events),
     )
+
+
+def _number(value: object) -> float:
+    """A finite number, else NaN."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return float(cast("float", value)) if known else math.nan
 
 
 def run_cost(record: RunRecord, *, epoch_images: int | None, cores: int) -> RunCost:
