@@ -307,7 +307,7 @@ def test_a_config_that_is_none_names_the_file_and_the_setting(tmp_path: Path, ca
     assert err == [f"error: {file}: no setting called modell", "hint: did you mean model?"]
     file.write_bytes(b"\xff\xfe")
     _, err = output(capsys, "train", file, "--out", tmp_path / "out", code=1)
-    assert err[0].startswith(f"error: {file} cannot be read")
+    assert err[0].startswith(f"error: {file} is not UTF-8 text")
 
 
 @pytest.mark.parametrize(
