@@ -90,6 +90,7 @@ class ParquetContents:
                 )
         self._groups = [(number, group) for number, group, _ in groups]
         self._starts = [0, *accumulate(count for _, _, count in groups)]
+        self._first_rows = [0, *accumulate(file.metadata.num_rows for file in files)]
         self._process = -1
         self._files: dict[int, Any] = {}
         self._held: OrderedDict[int, Any] = OrderedDict()
@@ -98,8 +99,7 @@ class ParquetContents:
         """`file.parquet, row 7`, counted from 0 in each file."""
         place = bisect_right(self._starts, row) - 1
         number = self._groups[place][0]
-        first = self._starts[next(at for at, (of, _) in enumerate(self._groups) if of == number)]
-        return f"{self._paths[number]}, row {row - first}"
+        return f"{self._paths[number]}, row {row - self._first_rows[number]}"
 
     def read(self, row: int) -> bytes:
         """The encoded image."""
