@@ -52,3 +52,27 @@ def test_an_open_file_is_locked_until_it_is_closed(tmp_path: Path) -> None:
         assert not try_lock(second.fileno())
     with path.open("rb") as third:
         assert try_lock(third.fileno())
+
+
+_HELD_BY_A_CHILD = """
+import os, sys, time
+from pathlib import Path
+from vitlab.io.lock import locked
+with locked(Path(sys.argv[1])):
+    if os.fork() == 0:
+        print("held", flush=True)
+        time.sleep(1)
+    os._exit(0)
+"""
+
+
+def test_the_last_moments_of_a_dead_holders_workers_are_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with processes.started([sys.executable, "-c", _HELD_BY_A_CHILD, path]) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.wait(processes.LIMIT)
+        with path.open("rb") as file:
+            assert not try_lock(file.fileno())
+        with locked(path, refuse=_refused):
+            pass

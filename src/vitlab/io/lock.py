@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,6 +21,7 @@ from vitlab.errors import VitlabError
 if sys.platform != "win32":
     import fcntl
 
+_WORKERS_END = 10.0  # seconds
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
@@ -60,14 +63,38 @@ def locked(path: Path, *, refuse: Callable[[str], VitlabError] | None = None, ke
                     path.unlink()
 
 
+def _lock_or_refuse(file: TextIO, refuse: Callable[[str], VitlabError]) -> None:
+    """Lock the file; the worker processes of a killed holder, which share its lock, get a few seconds to end."""
+    deadline = time.monotonic() + _WORKERS_END
+    while not try_lock(file.fileno()):
+        file.seek(0)
+        holder = file.read().strip()
+        if not _has_died(holder) or time.monotonic() > deadline:
+            raise refuse(holder or "another process")
+        time.sleep(0.05)
+
+
+def _has_died(holder: str) -> bool:
+    """Whether the process of "process 123 on host" was on this host and is gone."""
+    found = re.fullmatch(r"process (\d+) on (.*)", holder)
+    if sys.platform == "win32" or found is None or found[2] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(found[1]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is somebody else's
+        return False
+    return False
+
+
 def _acquired(path: Path, refuse: Callable[[str], VitlabError] | None) -> TextIO:
     """The lock file, open and locked. A former holder may have removed it while it was opened here: then it is made again."""
     while True:
         with ExitStack() as stack:
             file = stack.enter_context(path.open("a+"))
-            if refuse is not None and not try_lock(file.fileno()):
-                file.seek(0)
-                raise refuse(file.read().strip() or "another process")
+            if refuse is not None:
+                _lock_or_refuse(file, refuse)
             if refuse is None and sys.platform != "win32":
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
