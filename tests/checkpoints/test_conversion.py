@@ -22,8 +22,8 @@ HEADS = 4
 ROUTES = {"jax-npz": "x.npz", "big-vision": "x.npz", "timm": "x.safetensors", "huggingface": "x", "torchvision": "x.safetensors"}
 
 
-def _tensors(path: Path, **told: int) -> dict[str, bytes]:
-    state = load(path, dtype=None, **told).model.state_dict()  # type: ignore[arg-type]
+def _tensors(path: Path, **options: int) -> dict[str, bytes]:
+    state = load(path, dtype=None, **options).model.state_dict()  # type: ignore[arg-type]
     return {
         name: f"{tensor.dtype}{tuple(tensor.shape)}".encode() + tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         for name, tensor in state.items()

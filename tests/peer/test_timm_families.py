@@ -27,7 +27,7 @@ from vitlab.models import build
 from vitlab.models.efficientnet import BatchNorm
 
 SMALL_SWIN = {"embed_dim": 24, "depths": (2, 2, 2, 2), "num_heads": (2, 2, 4, 4), "num_classes": 5}
-# name: timm's architecture, its arguments, what load is told, the image size
+# name: timm's architecture, its arguments, arguments of load, the image size
 THEIRS: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[int, int]]] = {
     "swin": ("swin_tiny_patch4_window7_224", {**SMALL_SWIN, "img_size": 224}, {}, (224, 224)),
     "swin, window 4": ("swin_tiny_patch4_window7_224", {**SMALL_SWIN, "img_size": 128, "window_size": 4}, {}, (128, 128)),
@@ -130,11 +130,11 @@ def apart(one: nn.Module, other: nn.Module, config: ModelConfig) -> float:
 
 @pytest.mark.parametrize("name", THEIRS)
 def test_a_model_of_timm_gives_its_logits(timm: ModuleType, name: str, tmp_path: Path) -> None:
-    architecture, arguments, told, size = THEIRS[name]
+    architecture, arguments, options, size = THEIRS[name]
     images_BCHW = torch.randn(4, arguments.get("in_chans", 3), *size, generator=torch.Generator().manual_seed(3))
     theirs = shaken(timm.create_model(architecture, **arguments), images_BCHW)
     save_file(theirs.state_dict(), tmp_path / "timm.safetensors")
-    checkpoint = load(tmp_path / "timm.safetensors", image_size=size, **told)
+    checkpoint = load(tmp_path / "timm.safetensors", image_size=size, **options)
     assert checkpoint.format == "timm"
     assert apart(checkpoint.model, theirs, checkpoint.config) < 1
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tests.peer.compare import CONVOLUTIONAL, distance, images, randomised, shapes_only
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats import FORMATS, Told
+from vitlab.checkpoints.formats import FORMATS, Hints
 from vitlab.config import ConvNeXtConfig, EfficientNetConfig, ModelConfig, SwinConfig, ViTConfig, variant
 from vitlab.config.public_weights import public_weights
 from vitlab.config.serialize import Json
@@ -95,7 +95,7 @@ def test_the_model_of_a_timm_name_computes_what_timms_does(timm: ModuleType, nam
     raw = RawFile(path=Path(name), tensors=dict(theirs.state_dict()), metadata={}, sidecar=beside, preprocessor=None)
     dtype = torch.float64 if isinstance(small, EfficientNetConfig) else torch.float32
     ours = build(small).to(dtype).eval()
-    ours.load_state_dict(FORMATS["timm"].read(raw, Told()).state)
+    ours.load_state_dict(FORMATS["timm"].read(raw, Hints()).state)
     assert distance(ours, theirs, images_BCHW.to(dtype)) < CONVOLUTIONAL
 
 

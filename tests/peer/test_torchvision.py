@@ -15,7 +15,7 @@ from tests.checkpoints.formats.samples import CAN, OPTIONS
 from tests.peer.compare import TOLERANCE, distance, images, randomised, saved, shapes_only
 from vitlab.checkpoints import convert, load
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats import FORMATS, Told
+from vitlab.checkpoints.formats import FORMATS, Hints
 from vitlab.config import ViTConfig, variant
 from vitlab.config.vit import with_profile
 
@@ -92,5 +92,5 @@ def test_every_vit_of_torchvision_is_read_as_its_variant_and_other_families_are_
     with shapes_only():
         tensors = torchvision_models.get_model(name, weights=None).state_dict()
     raw = RawFile(path=Path(name), tensors=tensors, metadata={}, sidecar=None, preprocessor=None)
-    read = [layout.read(raw, Told()).config for layout in FORMATS.values() if layout.matches(raw)]
+    read = [layout.read(raw, Hints()).config for layout in FORMATS.values() if layout.matches(raw)]
     assert read == ([variant(VITS[name], profile="torchvision")] if name in VITS else [])

@@ -13,7 +13,7 @@ from vitlab.checkpoints.checkpoint import check_finite
 from vitlab.checkpoints.containers import read_file, write_npz, write_safetensors
 from vitlab.checkpoints.containers.safetensors_file import Check, open_safetensors
 from vitlab.checkpoints.formats import FORMATS
-from vitlab.checkpoints.formats.contract import Reading, Told, Written
+from vitlab.checkpoints.formats.contract import Hints, Reading, Written
 from vitlab.checkpoints.native import REPAIR, Facts, read_native, sealed_header, write_native
 from vitlab.checkpoints.reading import NATIVE, Source, read_source
 from vitlab.config.model import ModelConfig
@@ -52,7 +52,7 @@ def convert(
     if place.exists() and not overwrite:
         raise CheckpointError(f"{place} exists already", hint="give another name, or ask to overwrite it")
     _check_name(place, to)
-    found = read_source(source, Told(heads=heads, grid=None if grid is None else pair("grid", grid), profile=profile))
+    found = read_source(source, Hints(heads=heads, grid=None if grid is None else pair("grid", grid), profile=profile))
     reading = replace(found.reading, state={name: tensor.contiguous() for name, tensor in found.reading.state.items()})
     check_finite(reading.state, where=f"cannot convert {source}", hint=REPAIR)
     if to == NATIVE:
@@ -129,12 +129,12 @@ def _read_back(unfinished: Path, written: Written, reading: Reading, to: str, pl
     if not unfinished.is_dir():  # other files of that folder are not part of it
         raw = replace(raw, sidecar=None, preprocessor=None)
     _same(written.tensors, raw.tensors, place)
-    told = Told()
+    hints = Hints()
     if isinstance(reading.config, ViTConfig):
-        told = Told(heads=reading.config.heads, grid=reading.config.grid)
+        hints = Hints(heads=reading.config.heads, grid=reading.config.grid)
     elif isinstance(reading.config, SwinConfig):
-        told = Told(grid=reading.config.grids[0])
-    back = FORMATS[to].read(raw, told)
+        hints = Hints(grid=reading.config.grids[0])
+    back = FORMATS[to].read(raw, hints)
     _same(reading.state, back.state, place)
     return back.config
 

@@ -139,20 +139,20 @@ def checked_tensors(opened: OpenFile) -> dict[str, torch.Tensor]:
 def read_facts(opened: OpenFile, *, part: str | None = None) -> Facts:
     """The facts of a native header, after its digest is checked; no tensor is read. `part` is which part the file must be."""
     path, header = opened.path, opened.header
-    told = {key.removeprefix(_PREFIX): text for key, text in header.metadata.items() if key.startswith(_PREFIX)}
-    _check_version(told.pop("version", None), path)
-    digest = told.get("header_sha256", "")
+    entries = {key.removeprefix(_PREFIX): text for key, text in header.metadata.items() if key.startswith(_PREFIX)}
+    _check_version(entries.pop("version", None), path)
+    digest = entries.get("header_sha256", "")
     if header.text.count(digest.encode()) != 1 or _header_digest(header.text.replace(digest.encode(), _BLANK.encode())) != digest:
         raise _damaged(path, "its header does not have the SHA-256 that it says")
-    said = told.pop("part", None)
+    said = entries.pop("part", None)
     if said != part:
         what = "a whole checkpoint" if said is None else f"part {said} of a checkpoint that several processes wrote"
         raise CheckpointError(f"{path} is {what}", hint="give the folder of all parts")
-    odd = sorted(set(_REQUIRED) - told.keys()) + sorted(told.keys() - {*_REQUIRED, *_OPTIONAL})
+    odd = sorted(set(_REQUIRED) - entries.keys()) + sorted(entries.keys() - {*_REQUIRED, *_OPTIONAL})
     if odd:
         raise _damaged(path, f"its header lacks or adds {', '.join(odd[:5])}")
     try:
-        facts = _facts(told)
+        facts = _facts(entries)
     except (ValueError, ConfigError) as error:
         raise CheckpointError(f"{path}: its header cannot be understood: {str(error)[:200]}") from error
     check_labels(facts.labels, facts.config.num_classes)
@@ -204,23 +204,23 @@ def _texts(facts: Facts) -> dict[str, str]:
         raise CheckpointError(f"the checkpoint's recipe, labels or notes are not plain JSON values: {error}") from error
 
 
-def _facts(told: Mapping[str, str]) -> Facts:
-    recipe = parsed(told["recipe"]) if "recipe" in told else None
-    metrics = from_json(dict[str, float | str], parsed(told["metrics"]), where="metrics") if "metrics" in told else None
+def _facts(entries: Mapping[str, str]) -> Facts:
+    recipe = parsed(entries["recipe"]) if "recipe" in entries else None
+    metrics = from_json(dict[str, float | str], parsed(entries["metrics"]), where="metrics") if "metrics" in entries else None
     if recipe is not None and not isinstance(recipe, dict):
         raise ConfigError("recipe should be an object")
     return Facts(
-        config=_value(ModelConfig, told, "config"),
-        preprocess=_value(Preprocess, told, "preprocess"),
-        labels=_value(tuple[str, ...], told, "labels") if "labels" in told else None,
+        config=_value(ModelConfig, entries, "config"),
+        preprocess=_value(Preprocess, entries, "preprocess"),
+        labels=_value(tuple[str, ...], entries, "labels") if "labels" in entries else None,
         recipe=None if recipe is None else current_recipe(recipe),
         metrics=None if metrics is None else {name: float(value) for name, value in metrics.items()},
-        notes=_value(tuple[str, ...], told, "notes"),
+        notes=_value(tuple[str, ...], entries, "notes"),
     )
 
 
-def _value(kind: Any, told: Mapping[str, str], key: str) -> Any:
-    return from_json(kind, parsed(told[key]), where=key)
+def _value(kind: Any, entries: Mapping[str, str], key: str) -> Any:
+    return from_json(kind, parsed(entries[key]), where=key)
 
 
 def _number(value: float) -> Json:

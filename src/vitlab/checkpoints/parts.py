@@ -64,12 +64,12 @@ def read_weights(paths: Sequence[Path], *, values: bool = True) -> tuple[dict[st
     """The joined weights and their facts, after all digests are checked; without `values`, from headers, on the meta device."""
     with ExitStack() as stack:
         opened = [stack.enter_context(open_safetensors(path)) for path in paths]
-        told = [read_facts(file, part=f"{rank} of {len(paths)}") for rank, file in enumerate(opened)]
-        if any(facts != told[0] for facts in told):
+        each = [read_facts(file, part=f"{rank} of {len(paths)}") for rank, file in enumerate(opened)]
+        if any(facts != each[0] for facts in each):
             raise CheckpointError(f"the parts in {paths[0].parent} are not of one checkpoint: their headers differ")
         shapes = [file.shapes() for file in opened]
-        check_state(_joined(shapes), told[0].config, where=str(paths[0].parent))
-        return _joined([checked_tensors(file) for file in opened] if values else shapes), told[0]
+        check_state(_joined(shapes), each[0].config, where=str(paths[0].parent))
+        return _joined([checked_tensors(file) for file in opened] if values else shapes), each[0]
 
 
 class Pieces(Mapping[str, Tensor]):

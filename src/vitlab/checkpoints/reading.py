@@ -24,7 +24,7 @@ from vitlab.checkpoints.containers.read import container_of, weights_in
 from vitlab.checkpoints.containers.safetensors_file import OpenFile, read_header
 from vitlab.checkpoints.fit import Wanted, fit
 from vitlab.checkpoints.formats import FORMATS
-from vitlab.checkpoints.formats.contract import Reading, Told
+from vitlab.checkpoints.formats.contract import Hints, Reading
 from vitlab.checkpoints.formats.header import KEY as CONVERTED
 from vitlab.checkpoints.hub import fetch, is_hub
 from vitlab.checkpoints.native import Facts, is_native, read_facts, read_native, summary
@@ -54,7 +54,7 @@ class Source:
     metadata: dict[str, Json]
 
 
-def read_source(path: str | Path, told: Told, *, values: bool = True) -> Source:
+def read_source(path: str | Path, hints: Hints, *, values: bool = True) -> Source:
     """Read a file, folder or `hub:owner/name`; its content decides which format it is.
 
     Without `values`, only headers are read, and the tensors are on the meta device.
@@ -64,7 +64,7 @@ def read_source(path: str | Path, told: Told, *, values: bool = True) -> Source:
         folder, fetched = fetch(str(path))
         path = folder
     place = model_in(Path(path))
-    source = _read_native(place, told, values) or _read_foreign(place, told, values)
+    source = _read_native(place, hints, values) or _read_foreign(place, hints, values)
     return replace(source, reading=replace(source.reading, notes=(*fetched, *source.reading.notes)))
 
 
@@ -78,11 +78,11 @@ def model_in(place: Path) -> Path:
     raise CheckpointError(f"the run in {place} has no checkpoint yet", hint="run its command again to resume it")
 
 
-def _read_native(place: Path, told: Told, values: bool) -> Source | None:
+def _read_native(place: Path, hints: Hints, values: bool) -> Source | None:
     """The native checkpoint at `place`, or None if it is of another format."""
     if is_folder(place):
         if parts := parts_in(place, "model"):
-            return _read_parts(place, parts, told, values)
+            return _read_parts(place, parts, hints, values)
         place, _ = weights_in(place)
     with open_regular(place) as file:
         if container_of(file, place) != "safetensors":
@@ -91,26 +91,26 @@ def _read_native(place: Path, told: Told, values: bool) -> Source | None:
         if not is_native(opened.header.metadata):
             return None
         state, facts = read_native(opened) if values else (opened.shapes(), read_facts(opened))
-    return _native_source(place, told, state, facts, metadata=summary(opened, facts))
+    return _native_source(place, hints, state, facts, metadata=summary(opened, facts))
 
 
-def _read_parts(folder: Path, parts: tuple[Path, ...], told: Told, values: bool) -> Source:
+def _read_parts(folder: Path, parts: tuple[Path, ...], hints: Hints, values: bool) -> Source:
     """The checkpoint of a run with several processes, joined from the part that each has written."""
     state, facts = read_weights(parts, values=values)
-    source = _native_source(folder, told, state, facts, metadata={"parts": len(parts)})
+    source = _native_source(folder, hints, state, facts, metadata={"parts": len(parts)})
     notes = (f"joined from the parts of {len(parts)} processes", *source.reading.notes)
     return replace(source, reading=replace(source.reading, notes=notes))
 
 
-def _native_source(place: Path, told: Told, state: dict[str, Tensor], facts: Facts, *, metadata: dict[str, Json]) -> Source:
+def _native_source(place: Path, hints: Hints, state: dict[str, Tensor], facts: Facts, *, metadata: dict[str, Json]) -> Source:
     return Source(
         reading=Reading(
             format=NATIVE,
-            config=_profiled(facts, told, place),
+            config=_profiled(facts, hints, place),
             state=state,
             preprocess=facts.preprocess,
             labels=facts.labels,
-            notes=facts.notes if told.profile is None else (*facts.notes, f"numerics of the profile {told.profile!r}, as given"),
+            notes=facts.notes if hints.profile is None else (*facts.notes, f"numerics of the profile {hints.profile!r}, as given"),
         ),
         recipe=facts.recipe,
         metrics=facts.metrics,
@@ -118,28 +118,28 @@ def _native_source(place: Path, told: Told, state: dict[str, Tensor], facts: Fac
     )
 
 
-def _profiled(facts: Facts, told: Told, place: Path) -> ModelConfig:
+def _profiled(facts: Facts, hints: Hints, place: Path) -> ModelConfig:
     """The config, with the profile if one was given; heads and grid must be those of the file."""
     config = facts.config
     said = {"heads": config.heads, "grid": config.grid} if isinstance(config, ViTConfig) else {"heads": None, "grid": None}
-    for name, value in (("heads", told.heads), ("grid", told.grid)):
+    for name, value in (("heads", hints.heads), ("grid", hints.grid)):
         if value is not None and value != said[name]:
             raise CheckpointError(f"{place} says {name}={said[name]} itself; {name}={value} contradicts it")
-    if told.profile is None:
+    if hints.profile is None:
         return config
     if not isinstance(config, ViTConfig):
         raise CheckpointError(f"{place} is {config.title}: profiles are for ViTs", hint="leave profile out")
-    return with_profile(config, told.profile)
+    return with_profile(config, hints.profile)
 
 
-def _read_foreign(place: Path, told: Told, values: bool) -> Source:
+def _read_foreign(place: Path, hints: Hints, values: bool) -> Source:
     raw = read_file(place, values=False)  # no gigabytes are read of a layout that is unknown
     found = [name for name, layout in FORMATS.items() if layout.matches(raw)]
     if not found:
         raise _unknown(raw)
     if len(found) > 1:
         raise CheckpointError(f"{place} could be {' or '.join(found)}: which one is not clear from its keys")
-    reading = FORMATS[found[0]].read(read_file(place) if values else raw, told)
+    reading = FORMATS[found[0]].read(read_file(place) if values else raw, hints)
     preprocess, fed = feeding(reading.preprocess, reading.config)  # the two JSON files of a folder may disagree
     metadata: dict[str, Json] = {key: text for key, text in raw.metadata.items() if key != CONVERTED}  # that is in the reading
     return Source(reading=replace(reading, preprocess=preprocess, notes=(*raw.notes, *reading.notes, *fed)), metadata=metadata)
@@ -188,7 +188,7 @@ def load(
     """
     if dtype is not None and not dtype.is_floating_point:
         raise CheckpointError(f"weights cannot be {dtype}", hint="float32, bfloat16, float16 or float64")
-    told = Told(heads=heads, grid=None if grid is None else pair("grid", grid), profile=profile)
+    hints = Hints(heads=heads, grid=None if grid is None else pair("grid", grid), profile=profile)
     wanted = Wanted(
         num_classes=num_classes,
         new_head=new_head,
@@ -199,7 +199,7 @@ def load(
         dynamic_size=dynamic_size,
         window=None if window is None else pair("window", window),
     )
-    source = read_source(path, told)
+    source = read_source(path, hints)
     reading = source.reading
     state, typed = _as_type(reading.state, dtype)
     config, fitted = reading.config, tuple[str, ...]()
@@ -228,8 +228,8 @@ def load(
 
 def describe(path: str | Path, *, heads: int | None = None, grid: Size | None = None, profile: str | None = None) -> Description:
     """Describe a checkpoint by its header. No model is built and no weights are read, so they are not checked either."""
-    told = Told(heads=heads, grid=None if grid is None else pair("grid", grid), profile=profile)
-    source = read_source(path, told, values=False)
+    hints = Hints(heads=heads, grid=None if grid is None else pair("grid", grid), profile=profile)
+    source = read_source(path, hints, values=False)
     reading = source.reading
     return Description(
         format=reading.format,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats import FORMATS
-from vitlab.checkpoints.formats.contract import Reading, Told, Written
+from vitlab.checkpoints.formats.contract import Hints, Reading, Written
 from vitlab.checkpoints.table import native_shapes
 from vitlab.config import (
     ConvNeXtConfig,
@@ -147,10 +147,10 @@ def file_of(given: Written, *, folder: bool) -> RawFile:
     return raw_of(given.tensors, metadata=given.metadata, **beside)
 
 
-def read(raw: RawFile, told: Told | None = None) -> Reading:
+def read(raw: RawFile, hints: Hints | None = None) -> Reading:
     """Read by the one format whose layout it is."""
     (name,) = [name for name, layout in FORMATS.items() if layout.matches(raw)]
-    reading = FORMATS[name].read(raw, told or Told())
+    reading = FORMATS[name].read(raw, hints or Hints())
     assert reading.format == name
     return reading
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.checkpoints.formats.samples import OPTIONS, PLAIN, State, mini, random_state, raw_of, read, written
 from vitlab.checkpoints.formats import FORMATS
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.checkpoints.table import Row, kernel, native_shapes, same, shaped, stacked, their_shapes, to_ours, to_theirs, turned
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import CheckpointError, ConfigError
@@ -22,8 +22,8 @@ def tensors_of(name: str) -> State:
     return written(name, config, random_state(config)).tensors
 
 
-def told(name: str) -> Told:
-    return Told() if name in PLAIN else Told(heads=4)
+def hints(name: str) -> Hints:
+    return Hints() if name in PLAIN else Hints(heads=4)
 
 
 def needed(tensors: State) -> list[str]:
@@ -35,7 +35,7 @@ def needed(tensors: State) -> list[str]:
 def test_an_unknown_key_is_named(name: str) -> None:
     tensors = tensors_of(name) | {"rope.periods": torch.zeros(3)}
     with pytest.raises(CheckpointError, match=r"1 unknown keys: rope\.periods"):
-        read(raw_of(tensors), told(name))
+        read(raw_of(tensors), hints(name))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -46,10 +46,10 @@ def test_each_missing_key_is_named(name: str) -> None:
         if not FORMATS[name].matches(raw_of(tensors)):
             continue
         if key in ("params/pos_embedding", "pos_embed"):  # a model without learned positions, which is said
-            assert any("there is no pos_embed" in note for note in read(raw_of(tensors), told(name)).notes)
+            assert any("there is no pos_embed" in note for note in read(raw_of(tensors), hints(name)).notes)
             continue
         with pytest.raises(CheckpointError) as refused:
-            read(raw_of(tensors), told(name))
+            read(raw_of(tensors), hints(name))
         if key not in ("cls", "cls_token", "params/cls"):  # without which the positions have a row too many
             assert key.removeprefix("params/") in refused.value.message
 
@@ -61,7 +61,7 @@ def test_all_wrong_shapes_are_listed_with_what_they_should_be(name: str) -> None
     right = tuple(tensors[first].shape)
     tensors[first], tensors[second] = torch.zeros(7), torch.zeros(9, 1)
     with pytest.raises(CheckpointError) as refused:
-        read(raw_of(tensors), told(name))
+        read(raw_of(tensors), hints(name))
     assert "2 wrong shapes" in refused.value.message
     key = first.removeprefix("params/")
     assert f"{key} is (7,) and should be {right}" in refused.value.message
@@ -73,7 +73,7 @@ def test_whole_numbers_are_no_weights(name: str) -> None:
     key = needed(tensors)[0]
     tensors[key] = tensors[key].to(torch.int8)
     with pytest.raises(CheckpointError, match=r"holds torch\.int8"):
-        read(raw_of(tensors), told(name))
+        read(raw_of(tensors), hints(name))
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in PLAIN])
@@ -84,7 +84,7 @@ def test_a_missing_layer_is_named_and_a_far_layer_does_not_make_a_deep_model(nam
     for tensors in (gap, *far):
         if FORMATS[name].matches(raw_of(tensors)):
             with pytest.raises(CheckpointError, match=r"missing|unknown"):
-                read(raw_of(tensors), told(name))
+                read(raw_of(tensors), hints(name))
 
 
 def _in_layer(key: str, number: int) -> bool:
@@ -101,7 +101,7 @@ def _renumbered(key: str, number: str) -> str:
 def test_many_faults_are_counted_and_the_first_twenty_shown() -> None:
     tensors = tensors_of("timm") | {f"extra.{i}": torch.zeros(1) for i in range(100)}
     with pytest.raises(CheckpointError) as refused:
-        read(raw_of(tensors), told("timm"))
+        read(raw_of(tensors), hints("timm"))
     assert "100 unknown keys" in refused.value.message
     assert "and 80 more" in refused.value.message
     assert refused.value.message.count("extra.") == 20
@@ -110,18 +110,18 @@ def test_many_faults_are_counted_and_the_first_twenty_shown() -> None:
 @pytest.mark.parametrize("name", ["jax-npz", "big-vision"])
 def test_heads_that_contradict_the_shapes_are_refused(name: str) -> None:
     with pytest.raises(CheckpointError, match="has 4 heads"):
-        read(raw_of(tensors_of(name)), Told(heads=2))
+        read(raw_of(tensors_of(name)), Hints(heads=2))
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in PLAIN])
 def test_a_grid_that_contradicts_the_positions_is_refused(name: str) -> None:
     with pytest.raises(CheckpointError, match="grid=3x5 is 15 patches, and the positions are for 16"):
-        read(raw_of(tensors_of(name)), Told(heads=4, grid=(3, 5)))
+        read(raw_of(tensors_of(name)), Hints(heads=4, grid=(3, 5)))
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in PLAIN])
 def test_the_same_number_of_patches_in_another_shape_can_be_given(name: str) -> None:
-    config = read(raw_of(tensors_of(name)), Told(heads=4, grid=(2, 8))).config
+    config = read(raw_of(tensors_of(name)), Hints(heads=4, grid=(2, 8))).config
     assert isinstance(config, ViTConfig)
     assert config.grid == (2, 8)
     assert config.image_size == (16, 64)
@@ -130,9 +130,9 @@ def test_the_same_number_of_patches_in_another_shape_can_be_given(name: str) -> 
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_unknown_profile_is_refused_and_a_known_one_taken(name: str) -> None:
     with pytest.raises(ConfigError, match="no numerics profile called 'tim'"):
-        read(raw_of(tensors_of(name)), Told(heads=told(name).heads, profile="tim"))
-    exact = read(raw_of(tensors_of(name)), Told(heads=told(name).heads, profile="timm")).config
-    tanh = read(raw_of(tensors_of(name)), Told(heads=told(name).heads, profile="official")).config
+        read(raw_of(tensors_of(name)), Hints(heads=hints(name).heads, profile="tim"))
+    exact = read(raw_of(tensors_of(name)), Hints(heads=hints(name).heads, profile="timm")).config
+    tanh = read(raw_of(tensors_of(name)), Hints(heads=hints(name).heads, profile="official")).config
     if isinstance(exact, ViTConfig) and isinstance(tanh, ViTConfig):
         assert (exact.numerics.gelu, tanh.numerics.gelu) == ("exact", "tanh")
     assert exact != tanh or name == "convnext"  # which everybody computes alike
@@ -142,7 +142,7 @@ def test_an_unknown_profile_is_refused_and_a_known_one_taken(name: str) -> None:
 def test_a_profile_also_says_how_a_hybrids_stem_is_computed(name: str) -> None:
     tensors = written(name, HYBRID, random_state(HYBRID)).tensors
     for profile, way in (("official", "std"), ("timm", "variance")):
-        config = read(raw_of(tensors), Told(heads=4, profile=profile)).config
+        config = read(raw_of(tensors), Hints(heads=4, profile=profile)).config
         assert isinstance(config, ViTConfig)
         assert config.stem is not None
         assert config.stem.standardise == way
@@ -189,9 +189,9 @@ def test_rows_pass_tensors_both_ways_unchanged() -> None:
 @pytest.mark.parametrize("value", [0, -1])
 def test_nonsense_gets_no_suggestion(value: int) -> None:
     with pytest.raises(ConfigError, match="heads"):
-        Told(heads=value)
+        Hints(heads=value)
     with pytest.raises(ConfigError, match="grid"):
-        Told(grid=(value, 3))
+        Hints(grid=(value, 3))
 
 
 SHAPES = st.lists(st.integers(0, 3), max_size=5).map(tuple)  # none of them a right one
@@ -212,4 +212,4 @@ def test_whatever_shapes_a_file_claims_the_answer_is_one_typed_error(name: str, 
     raw = raw_of(tensors)
     if FORMATS[name].matches(raw):
         with pytest.raises(CheckpointError):
-            read(raw, told(name) if isinstance(config, ViTConfig) else Told())
+            read(raw, hints(name) if isinstance(config, ViTConfig) else Hints())

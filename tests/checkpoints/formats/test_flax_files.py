@@ -9,7 +9,7 @@ import torch
 
 from tests.checkpoints.formats.samples import OPTIONS, State, mini, random_state, raw_of, read, same, written
 from vitlab.checkpoints.formats import FORMATS
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.config import Position, ViTConfig, variant
 from vitlab.config.vit import PROFILES
 from vitlab.errors import CheckpointError
@@ -129,7 +129,7 @@ def test_a_grid_that_is_not_square_must_be_given() -> None:
     with pytest.raises(CheckpointError, match="21 patches, which is no square grid") as refused:
         read(raw_of(tensors))
     assert "grid=" in (refused.value.hint or "")
-    reading = read(raw_of(tensors), Told(grid=(3, 7)))
+    reading = read(raw_of(tensors), Hints(grid=(3, 7)))
     assert reading.config == config
     assert same(reading.state, state)
 
@@ -233,7 +233,7 @@ def test_positions_without_the_class_token_are_recognised_by_their_number() -> N
 def test_without_a_table_positions_are_sines_and_the_grid_is_a_guess_unless_given() -> None:
     config = replace(mini(), pool="mean", class_token=False, position=Position(kind="sincos-2d", prefix=False))
     _, tensors = big_vision(config)
-    assert read(raw_of(tensors), Told(grid=(4, 4))).config == config
+    assert read(raw_of(tensors), Hints(grid=(4, 4))).config == config
     guessed = read(raw_of(tensors))
     assert isinstance(guessed.config, ViTConfig)
     assert guessed.config.position.kind == "sincos-2d"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.checkpoints.formats.samples import OPTIONS, State, fed, file_of, mini, random_state, raw_of, read, written
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.checkpoints.formats.header import KEY
 from vitlab.config import ModelConfig, Numerics, ViTConfig
 from vitlab.errors import CheckpointError
@@ -29,8 +29,8 @@ def test_vitlabs_header_adds_what_tensors_cannot_show_and_never_more() -> None:
     raw = file_of(written("timm", config, random_state(config), labels=tuple("abcde")), folder=False)
     reading = read(raw)
     assert (reading.config, reading.labels, reading.preprocess) == (config, tuple("abcde"), fed(config))
-    assert vit(read(raw, Told(heads=4)).config).heads == 4
-    assert vit(read(raw, Told(profile="official")).config).numerics.gelu == "tanh"
+    assert vit(read(raw, Hints(heads=4)).config).heads == 4
+    assert vit(read(raw, Hints(profile="official")).config).numerics.gelu == "tanh"
     smaller = {key: tensor[:3] if key.startswith("head.") else tensor for key, tensor in raw.tensors.items()}
     changed = read(replace(raw, tensors=smaller))
     assert (vit(changed.config).num_classes, changed.labels) == (3, None)

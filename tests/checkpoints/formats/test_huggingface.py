@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.checkpoints.formats.samples import State, fed, file_of, mini, random_state, raw_of, read, same, written
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.checkpoints.formats.huggingface import preprocessor_json
 from vitlab.config import Numerics, Preprocess, ViTConfig
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD
@@ -134,7 +134,7 @@ def test_a_file_alone_has_transformers_defaults_and_guessed_heads_and_says_so() 
     narrow = replace(VIT, width=80, heads=5)
     with pytest.raises(CheckpointError, match="multiple of 64"):
         read(raw_of(tensors_of(narrow)))
-    assert read(raw_of(tensors_of(narrow)), Told(heads=5)).config == narrow
+    assert read(raw_of(tensors_of(narrow)), Hints(heads=5)).config == narrow
 
 
 def test_sizes_are_one_number_or_two() -> None:

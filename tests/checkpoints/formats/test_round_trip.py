@@ -12,7 +12,7 @@ from safetensors.torch import save as save_bytes
 
 from tests.checkpoints.formats.samples import CAN, OPTIONS, PLAIN, fed, file_of, mini, random_state, raw_of, read, same, written
 from vitlab.checkpoints.formats import FORMATS
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.config import ModelConfig, SwinConfig, ViTConfig
 from vitlab.errors import CheckpointError
 
@@ -52,10 +52,10 @@ REASONS = {
 cells = [(name, option, option in CAN[name]) for name, option in product(FORMATS, OPTIONS)]
 
 
-def told_of(config: ModelConfig) -> Told:
+def hints_of(config: ModelConfig) -> Hints:
     if isinstance(config, SwinConfig):
-        return Told(grid=config.grids[0])
-    return Told(heads=config.heads, grid=config.grid) if isinstance(config, ViTConfig) else Told()
+        return Hints(grid=config.grids[0])
+    return Hints(heads=config.heads, grid=config.grid) if isinstance(config, ViTConfig) else Hints()
 
 
 @pytest.mark.parametrize(("name", "option"), [(name, option) for name, option, can in cells if can])
@@ -63,7 +63,7 @@ def test_what_a_format_can_express_comes_back_bit_for_bit(name: str, option: str
     config = OPTIONS[option]
     state = random_state(config)
     given = written(name, config, state)
-    back = read(raw_of(given.tensors), told_of(config))
+    back = read(raw_of(given.tensors), hints_of(config))
     assert back.format == name
     assert same(back.state, state)
 
@@ -83,7 +83,7 @@ def test_a_written_file_with_its_config_json_gives_the_config_back_without_argum
     given = written(name, config, random_state(config), labels=_labels(config))
     raw = file_of(given, folder=name == "huggingface")
     if given.container == "npz":  # has no place for a grid that its shapes do not show, nor for numerics
-        back = read(raw, Told(grid=config.grid) if isinstance(config, ViTConfig) else Told()).config
+        back = read(raw, Hints(grid=config.grid) if isinstance(config, ViTConfig) else Hints()).config
         if isinstance(config, ViTConfig):
             assert isinstance(back, ViTConfig)
             back = replace(back, numerics=config.numerics, position=config.position)
@@ -108,11 +108,11 @@ def _labels(config: ModelConfig) -> tuple[str, ...] | None:
 )
 def test_a_file_through_ours_and_another_format_and_back_is_the_same_file(first: str, second: str, option: str) -> None:
     config = OPTIONS[option]
-    told = told_of(config)
+    hints = hints_of(config)
     start = written(first, config, random_state(config, seed=3)).tensors
-    ours = read(raw_of(start), told)
+    ours = read(raw_of(start), hints)
     there = written(second, ours.config, ours.state).tensors
-    again = read(raw_of(there), told)
+    again = read(raw_of(there), hints)
     assert same(again.state, ours.state)
     assert same(written(first, again.config, again.state).tensors, start)
 
@@ -121,7 +121,7 @@ def test_a_file_through_ours_and_another_format_and_back_is_the_same_file(first:
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in PLAIN])
 def test_every_number_type_is_kept(name: str, dtype: torch.dtype) -> None:
     state = random_state(mini(), dtype=dtype)
-    assert same(read(raw_of(written(name, mini(), state).tensors), told_of(mini())).state, state)
+    assert same(read(raw_of(written(name, mini(), state).tensors), hints_of(mini())).state, state)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -149,8 +149,8 @@ def test_a_state_of_another_model_is_not_written(name: str) -> None:
 def test_shapes_without_values_are_enough_to_describe_a_file(name: str) -> None:
     config = OPTIONS[PLAIN.get(name, "plain")]
     tensors = written(name, config, random_state(config)).tensors
-    real = read(raw_of(tensors), told_of(config))
-    hollow = read(raw_of({key: tensor.to("meta") for key, tensor in tensors.items()}), told_of(config))
+    real = read(raw_of(tensors), hints_of(config))
+    hollow = read(raw_of({key: tensor.to("meta") for key, tensor in tensors.items()}), hints_of(config))
     assert hollow.config == real.config
     assert hollow.notes == real.notes
     assert all(tensor.is_meta for tensor in hollow.state.values())

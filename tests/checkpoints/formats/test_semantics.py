@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.checkpoints.formats.samples import mini, random_state, raw_of, read, written
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.config import Position, ViTConfig
 from vitlab.config.vit import PROFILES, with_profile
 from vitlab.models.families import build_on_meta
@@ -110,7 +110,7 @@ def test_a_torchvision_models_own_state_dict_is_read() -> None:
     reference = Reference(EXACT).eval()
     nn.init.normal_(reference.get_parameter("encoder.pos_embedding"))
     state = dict(reference.state_dict())
-    reading = read(raw_of(state), Told(heads=4))
+    reading = read(raw_of(state), Hints(heads=4))
     assert isinstance(reading.config, ViTConfig)
     with torch.no_grad():
         torch.testing.assert_close(ours(reading.config, reading.state, images()), reference(images()), atol=1e-5, rtol=0)
@@ -183,7 +183,7 @@ def test_a_big_vision_file_holds_what_big_visions_formulas_need(pool: str, confi
     tree = written("big-vision", config, state).tensors
     expected = big_vision(tree, images(), pool.split()[0])
     torch.testing.assert_close(ours(config, state, images()), expected, atol=1e-5, rtol=0)
-    back = read(raw_of(tree), Told(grid=(4, 4)))
+    back = read(raw_of(tree), Hints(grid=(4, 4)))
     assert isinstance(back.config, ViTConfig)
     torch.testing.assert_close(ours(back.config, back.state, images()), expected, atol=1e-5, rtol=0)
 
@@ -192,7 +192,7 @@ def test_timms_attention_pool_and_big_visions_are_the_same_model() -> None:
     config = replace(FLAX, pool="map", class_token=False)
     state = weights(config)
     tree = written("timm", config, state).tensors
-    back = read(raw_of(tree), Told(heads=4, profile="official"))
+    back = read(raw_of(tree), Hints(heads=4, profile="official"))
     assert isinstance(back.config, ViTConfig)
     assert back.config.pool == "map"
     assert torch.equal(ours(back.config, back.state, images()), ours(config, state, images()))

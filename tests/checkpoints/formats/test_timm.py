@@ -1,4 +1,4 @@
-"""timm's files: what they do not say is told, read from config.json or guessed aloud; an ambiguity is refused."""
+"""timm's files: what they do not contain is given, read from config.json, or guessed with a note; an ambiguity is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.checkpoints.formats.samples import OPTIONS, State, fed, mini, random_state, raw_of, read, same, written
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.checkpoints.formats.infer import places_of
 from vitlab.checkpoints.formats.timm_sidecar import sidecar_of
 from vitlab.checkpoints.table import native_shapes
@@ -57,10 +57,10 @@ def test_heads_are_64_wide_unless_given_and_the_guess_is_noted() -> None:
     guess = read(raw_of(tensors_of(WIDE)))
     assert vit(guess.config).heads == 2
     assert any("heads=2 is a guess (width / 64)" in note for note in guess.notes)
-    told = read(raw_of(tensors_of(WIDE)), Told(heads=8))
-    assert vit(told.config).heads == 8
-    assert not any("heads" in note for note in told.notes)
-    against = read(raw_of(tensors_of(WIDE), sidecar=hub(model_args={"num_heads": 4})), Told(heads=8))
+    found = read(raw_of(tensors_of(WIDE)), Hints(heads=8))
+    assert vit(found.config).heads == 8
+    assert not any("heads" in note for note in found.notes)
+    against = read(raw_of(tensors_of(WIDE), sidecar=hub(model_args={"num_heads": 4})), Hints(heads=8))
     assert vit(against.config).heads == 8
     assert any("heads=8 as given, not 4" in note for note in against.notes)
 
@@ -70,9 +70,9 @@ def test_a_width_that_64_does_not_divide_needs_its_heads() -> None:
     with pytest.raises(CheckpointError, match="width 80 is not a multiple of 64") as refused:
         read(raw_of(tensors))
     assert "heads=" in (refused.value.hint or "")
-    assert vit(read(raw_of(tensors), Told(heads=4)).config).heads == 4
+    assert vit(read(raw_of(tensors), Hints(heads=4)).config).heads == 4
     with pytest.raises(CheckpointError, match="3 heads do not divide the width 80"):
-        read(raw_of(tensors), Told(heads=3))
+        read(raw_of(tensors), Hints(heads=3))
 
 
 @pytest.mark.parametrize("name", ["ViT-H/14", "ViT-So400m/14", "ViT-g/14", "ViT-G/14", "ViT-B/16", "ViT-Ti/16"])
@@ -91,7 +91,7 @@ def test_a_timm_file_is_run_with_timms_numerics_and_fed_like_deit() -> None:
         image_size=(32, 32), resize_to=37, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD
     )
     assert any("preprocessing is a guess" in note and "augreg" in note for note in reading.notes)
-    hybrid = read(raw_of(tensors_of(OPTIONS["hybrid"])), Told(heads=4))
+    hybrid = read(raw_of(tensors_of(OPTIONS["hybrid"])), Hints(heads=4))
     stem = vit(hybrid.config).stem
     assert stem is not None
     assert (stem.standardise, stem.standardise_eps, stem.norm_eps) == ("variance", 1e-8, 1e-5)
@@ -106,7 +106,7 @@ def test_a_grid_that_is_not_square_is_asked_for() -> None:
     config = replace(WIDE, image_size=(24, 56))
     with pytest.raises(CheckpointError, match="21 or 22 patches, which is no square grid"):
         read(raw_of(tensors_of(config)))
-    assert read(raw_of(tensors_of(config)), Told(grid=(3, 7))).config == config
+    assert read(raw_of(tensors_of(config)), Hints(grid=(3, 7))).config == config
     assert read(raw_of(tensors_of(config), sidecar=hub(input_size=[3, 24, 56]))).config == config
 
 
@@ -121,19 +121,19 @@ def test_two_square_grids_are_an_ambiguity() -> None:
     tensors = tensors_of(config)  # 9 rows: 3x3 patches alone, or 2x2 and 5 other tokens
     with pytest.raises(CheckpointError, match="4 or 9 patches, which is either of two square grids"):
         read(raw_of(tensors))
-    assert read(raw_of(tensors), Told(grid=(3, 3))).config == config
-    other = read(raw_of(tensors), Told(grid=(2, 2))).config
+    assert read(raw_of(tensors), Hints(grid=(3, 3))).config == config
+    other = read(raw_of(tensors), Hints(grid=(2, 2))).config
     assert vit(other).position.prefix
 
 
 @given(down=st.integers(1, 40), across=st.integers(1, 40), prefix=st.integers(0, 9), within=st.booleans())
 def test_the_grid_found_is_the_grid_there_was_or_it_is_asked_for(down: int, across: int, prefix: int, within: bool) -> None:
     rows = down * across + (prefix if within else 0)
-    told = places_of(rows, prefix, told=(down, across), said=None, without=True, where="here")
-    assert told.grid == (down, across)
-    assert told.prefix == within or not prefix
+    exact = places_of(rows, prefix, given=(down, across), said=None, without=True, where="here")
+    assert exact.grid == (down, across)
+    assert exact.prefix == within or not prefix
     try:
-        found = places_of(rows, prefix, told=None, said=None, without=True, where="here")
+        found = places_of(rows, prefix, given=None, said=None, without=True, where="here")
     except CheckpointError:
         return
     assert found.grid[0] == found.grid[1]

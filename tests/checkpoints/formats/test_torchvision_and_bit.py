@@ -9,7 +9,7 @@ import torch
 
 from tests.checkpoints.formats.samples import OPTIONS, State, fed, file_of, mini, random_state, raw_of, read, same, written
 from vitlab.checkpoints.formats import FORMATS
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.checkpoints.table import native_shapes
 from vitlab.config import ResNetConfig, ViTConfig, variant
 from vitlab.config.data import IMAGENET_MEAN
@@ -48,7 +48,7 @@ def test_a_torchvision_file_says_its_guesses_and_is_fed_as_torchvision_does() ->
         "bilinear",
         IMAGENET_MEAN,
     )
-    assert read(raw_of(tensors_of("torchvision", VIT)[1]), Told(heads=8)).config == replace(VIT, heads=8)
+    assert read(raw_of(tensors_of("torchvision", VIT)[1]), Hints(heads=8)).config == replace(VIT, heads=8)
 
 
 def test_a_torchvision_file_written_here_guesses_nothing() -> None:
@@ -105,7 +105,7 @@ def test_published_resnets_are_recognised_from_shapes_alone(name: str, layout: s
     config = variant(name, num_classes=21843)
     hollow = {key: torch.empty(shape, device="meta") for key, shape in native_shapes(config).items()}
     tensors = FORMATS[layout].write(hollow, config, fed(config), None).tensors
-    assert read(raw_of(tensors), Told(profile="official")).config == config
+    assert read(raw_of(tensors), Hints(profile="official")).config == config
 
 
 def test_a_bit_file_is_run_and_fed_as_its_authors_do() -> None:
@@ -115,16 +115,16 @@ def test_a_bit_file_is_run_and_fed_as_its_authors_do() -> None:
     assert (reading.config.standardise_eps, reading.config.norm_eps) == (1e-10, 1e-5)
     assert (reading.preprocess.resize, reading.preprocess.mean) == ("squash", (0.5, 0.5, 0.5))
     assert any("image_size=224x224 is a guess" in note for note in reading.notes)
-    timm = read(raw_of(tensors), Told(profile="timm")).config
+    timm = read(raw_of(tensors), Hints(profile="timm")).config
     assert isinstance(timm, ResNetConfig)
     assert timm.standardise_eps == 1e-8
 
 
-@pytest.mark.parametrize("told", [Told(heads=4), Told(grid=(3, 3))])
+@pytest.mark.parametrize("hints", [Hints(heads=4), Hints(grid=(3, 3))])
 @pytest.mark.parametrize("name", ["bit-npz", "timm"])
-def test_a_resnet_needs_no_arguments(name: str, told: Told) -> None:
+def test_a_resnet_needs_no_arguments(name: str, hints: Hints) -> None:
     with pytest.raises(CheckpointError, match="no heads and no grid"):
-        read(raw_of(tensors_of(name, RESNET)[1]), told)
+        read(raw_of(tensors_of(name, RESNET)[1]), hints)
 
 
 def test_what_the_bit_authors_code_would_compute_otherwise_is_said_on_writing() -> None:

@@ -1,9 +1,9 @@
 """The layouts of checkpoints of other libraries: each module reads one into vitlab's names and writes it."""
 
 from vitlab.checkpoints.formats import big_vision, bit_npz, convnext, huggingface, jax_npz, swin, timm, torchvision
-from vitlab.checkpoints.formats.contract import Format, Reading, Told, Written
+from vitlab.checkpoints.formats.contract import Format, Hints, Reading, Written
 
-# Name -> module with `matches(raw)`, `read(raw, told)` and `write(state, config, preprocess, labels)`. At most one matches a file.
+# Name -> module with `matches(raw)`, `read(raw, hints)` and `write(state, config, preprocess, labels)`. At most one matches a file.
 FORMATS: dict[str, Format] = {
     "jax-npz": jax_npz,
     "big-vision": big_vision,
@@ -15,4 +15,4 @@ FORMATS: dict[str, Format] = {
     "convnext": convnext,
 }
 
-__all__ = ["FORMATS", "Format", "Reading", "Told", "Written"]
+__all__ = ["FORMATS", "Format", "Hints", "Reading", "Written"]

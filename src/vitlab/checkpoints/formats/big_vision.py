@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Expressible, Reading, State, Told, Written, numerics_notes, only_vit, refuse
+from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, numerics_notes, only_vit, refuse
 from vitlab.checkpoints.formats.flax import BY_CLASS, Tree, dense, encoder, is_official, map_pool, tree_of
 from vitlab.checkpoints.formats.infer import (
     Places,
@@ -55,12 +55,12 @@ def matches(raw: RawFile) -> bool:
     return tree is not None and not is_official(tree)
 
 
-def read(raw: RawFile, told: Told) -> Reading:
+def read(raw: RawFile, hints: Hints) -> Reading:
     """The image model of a big_vision file; a text tower is ignored with a note."""
     tree = tree_of(raw)
     assert tree is not None
     where, tensors = raw.path.name, _tidied(tree.tensors, raw.path.name)
-    config, notes = _config(tensors, told, where)
+    config, notes = _config(tensors, hints, where)
     state = to_ours(tensors, list(_rows(config)), native_shapes(config), where=where)
     preprocess = _feeding(config)
     guess = f"preprocessing is big_vision's usual ({described(preprocess)}): the file does not say"
@@ -107,20 +107,20 @@ def _tower(tree: Tree) -> list[str]:
     return ["this is the image tower of a model of images and text"] if tree.prefix == "params/img/" else []
 
 
-def _config(tensors: dict[str, Tensor], told: Told, where: str) -> tuple[ViTConfig, list[str]]:
+def _config(tensors: dict[str, Tensor], hints: Hints, where: str) -> tuple[ViTConfig, list[str]]:
     *patch, channels, width = shape_of(tensors, "embedding/kernel", 4, where=where)
     depth = count(tensors, "Transformer/encoderblock_{}/", where=where)
     block = "Transformer/encoderblock_0"
     _, heads, _ = shape_of(tensors, f"{block}/{BY_CLASS.attention}/query/kernel", 3, where=where)
-    if told.heads not in (None, heads):
-        raise CheckpointError(f"{where} has {heads} heads in the shapes of its attention, not heads={told.heads}")
+    if hints.heads not in (None, heads):
+        raise CheckpointError(f"{where} has {heads} heads in the shapes of its attention, not heads={hints.heads}")
     _, mlp_width = shape_of(tensors, f"{block}/{BY_CLASS.mlp}/Dense_0/kernel", 2, where=where)
     class_token = "cls" in tensors
     by_attention = any(key.startswith("MAPHead_0/") for key in tensors)
     pool: Pool = "map" if by_attention else "token" if class_token else "mean"
     patch_size = (patch[0], patch[1])
-    position, places = _position(tensors, told, patch_size, class_token, where)
-    numerics = numerics_of(told, PROFILES["official"])
+    position, places = _position(tensors, hints, patch_size, class_token, where)
+    numerics = numerics_of(hints, PROFILES["official"])
     with making(where):
         config = ViTConfig(
             width=width,
@@ -141,16 +141,16 @@ def _config(tensors: dict[str, Tensor], told: Told, where: str) -> tuple[ViTConf
 
 
 def _position(
-    tensors: dict[str, Tensor], told: Told, patch_size: tuple[int, int], class_token: bool, where: str
+    tensors: dict[str, Tensor], hints: Hints, patch_size: tuple[int, int], class_token: bool, where: str
 ) -> tuple[Position, Places]:
     """Learned positions if there is a table, else sine waves, whose grid no tensor shows."""
     if TABLE in tensors:
         _, rows, _ = shape_of(tensors, TABLE, 3, where=where)
-        places = places_of(rows, int(class_token), told=told.grid, said=None, without=True, where=where)
+        places = places_of(rows, int(class_token), given=hints.grid, said=None, without=True, where=where)
         return Position(kind="learned-1d", place="stem", prefix=places.prefix), places
-    grid = told.grid or (max(1, 224 // patch_size[0]), max(1, 224 // patch_size[1]))
+    grid = hints.grid or (max(1, 224 // patch_size[0]), max(1, 224 // patch_size[1]))
     notes = ["there is no pos_embedding: sine-cosine positions, as big_vision computes them"]
-    if told.grid is None:
+    if hints.grid is None:
         notes.append(f"grid={grid[0]}x{grid[1]} is a guess (224 pixels): fixed positions leave no trace in the file")
     return Position(kind="sincos-2d", place="stem", prefix=False), Places(grid=grid, prefix=False, notes=tuple(notes))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Reading, State, Told, Written
+from vitlab.checkpoints.formats.contract import Hints, Reading, State, Written
 from vitlab.checkpoints.formats.infer import count, described, lost, outputs, shape_of, squashed, zero_head
 from vitlab.checkpoints.formats.resnet import IMAGE_SIZE, Sizes, only_resnet, resnet_config, resnet_notes
 from vitlab.checkpoints.table import Row, kernel, native_shapes, same, to_ours, to_theirs
@@ -31,7 +31,7 @@ def matches(raw: RawFile) -> bool:
     return any(_plain(key) == ROOT for key in raw.tensors if key.startswith("resnet/root_block/"))
 
 
-def read(raw: RawFile, told: Told) -> Reading:
+def read(raw: RawFile, hints: Hints) -> Reading:
     """The ResNet of an official BiT file."""
     where, tensors = raw.path.name, _tidied(raw.tensors, raw.path.name)
     stages = count(tensors, "resnet/block{}/", where=where, first=1)
@@ -42,7 +42,7 @@ def read(raw: RawFile, told: Told) -> Reading:
     )
     classes = outputs(tensors, (f"{HEAD}/kernel", f"{HEAD}/bias"), -1)
     sizes = Sizes(blocks=units, widths=widths, root=root, channels=channels, classes=classes)
-    config, notes = resnet_config(sizes, told, official=True, where=where)
+    config, notes = resnet_config(sizes, hints, official=True, where=where)
     state = to_ours(tensors, list(_rows(config)), native_shapes(config), where=where)
     preprocess = _feeding(config)
     guess = f"preprocessing is that of the authors' code ({described(preprocess)}): the file does not say"

@@ -1,4 +1,4 @@
-"""What every format takes and gives: `matches(raw)`, `read(raw, told)`, `write(state, config, preprocess, labels)`."""
+"""What every format takes and gives: `matches(raw)`, `read(raw, hints)`, `write(state, config, preprocess, labels)`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Container = Literal["npz", "safetensors"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What the caller gives because the file leaves it open.
+class Hints:
+    """What the caller states about a file that does not contain it.
 
     `heads` of attention; `grid` of patches (down, across) that the positions stand for; `profile` whose numerics the weights
     are run with, instead of those the format implies.
@@ -82,7 +82,7 @@ class Format(Protocol):
         """Whether a file has this layout, by its keys alone."""
         ...
 
-    def read(self, raw: RawFile, told: Told) -> Reading:
+    def read(self, raw: RawFile, hints: Hints) -> Reading:
         """The model of a file that `matches`; CheckpointError lists what does not fit."""
         ...
 
@@ -166,8 +166,8 @@ def stem_notes(stem: ResNetStem, implied: ResNetStem, *, reader: str) -> list[st
     """The same for the ResNet before a hybrid's patches."""
     names = ("standardise", "standardise_eps", "norm_eps", "groups")
     other = [name for name in names if getattr(stem, name) != getattr(implied, name)]
-    told = ", ".join(f"{name} {getattr(stem, name)} against {getattr(implied, name)}" for name in other)
-    return [f"this model's stem differs from {reader}'s in {told}: its logits will differ slightly"] if other else []
+    listed = ", ".join(f"{name} {getattr(stem, name)} against {getattr(implied, name)}" for name in other)
+    return [f"this model's stem differs from {reader}'s in {listed}: its logits will differ slightly"] if other else []
 
 
 def _tokens(config: ViTConfig, can: Expressible) -> list[str]:

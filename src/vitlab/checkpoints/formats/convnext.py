@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats.authors import reading_of, written_of
-from vitlab.checkpoints.formats.contract import Reading, State, Told, Written, not_of
+from vitlab.checkpoints.formats.contract import Hints, Reading, State, Written, not_of
 from vitlab.checkpoints.formats.convnext_layout import AUTHORS, convnext_config, convnext_rows, names_of
 from vitlab.checkpoints.formats.header import adopted_family, header_of
 from vitlab.checkpoints.formats.infer import numerics_of, unwrapped
@@ -23,14 +23,14 @@ def matches(raw: RawFile) -> bool:
     return names is not None and names.block == AUTHORS.block
 
 
-def read(raw: RawFile, told: Told) -> Reading:
+def read(raw: RawFile, hints: Hints) -> Reading:
     """The model of an authors' file."""
     tensors, notes = unwrapped(raw)
-    numerics_of(told, PROFILES["official"])  # refuses a profile nobody knows
+    numerics_of(hints, PROFILES["official"])  # refuses a profile nobody knows
     where, header, names = raw.path.name, header_of(raw), names_of(tensors)
     assert names is not None
     said = None if header is None else header.config.image_size
-    config, guessed = convnext_config(tensors, names, told, said, where=where)
+    config, guessed = convnext_config(tensors, names, hints, said, where=where)
     if header is not None:
         config = adopted_family(config, header, where=where)
     return reading_of(raw, Found(config=config, tensors=tensors, notes=tuple(guessed)), convnext_rows(config, names), FORMAT, notes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.checkpoints.formats.infer import count, making, outputs, shape_of
 from vitlab.checkpoints.table import Row, layer, same, shaped
 from vitlab.config.convnext import ConvNeXtConfig
@@ -61,10 +61,10 @@ def names_of(tensors: dict[str, Tensor]) -> Names | None:
 
 
 def convnext_config(
-    tensors: dict[str, Tensor], names: Names, told: Told, said: tuple[int, int] | None, *, where: str
+    tensors: dict[str, Tensor], names: Names, hints: Hints, said: tuple[int, int] | None, *, where: str
 ) -> tuple[ConvNeXtConfig, list[str]]:
     """The ConvNeXt of a file; `said` is the image size of a config."""
-    if told.heads is not None or told.grid is not None:
+    if hints.heads is not None or hints.grid is not None:
         raise CheckpointError(f"{where} holds a ConvNeXt: it has no heads and no grid to give")
     _, channels, patch, _ = shape_of(tensors, f"{names.stem[0]}.weight", 4, where=where)
     stages = count(tensors, "stages.{}.", where=where)

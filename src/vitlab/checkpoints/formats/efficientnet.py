@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.checkpoints.formats.infer import count, making, outputs, shape_of
 from vitlab.checkpoints.table import Row, layer, same, shaped
 from vitlab.config.efficientnet import BASE, SCALES, EfficientNetConfig, Padding, efficientnet
@@ -32,7 +32,7 @@ def without_counters(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def efficientnet_config(
     tensors: dict[str, Tensor],
-    told: Told,
+    hints: Hints,
     said: tuple[int, int] | None,
     *,
     strides: tuple[int, ...] | None,
@@ -41,7 +41,7 @@ def efficientnet_config(
 ) -> tuple[EfficientNetConfig, list[str]]:
     """The EfficientNet of a file. The tensors show neither strides nor padding: seven stages are assumed to be B0's, and the
     padding TensorFlow's, unless a config says otherwise."""
-    if told.heads is not None or told.grid is not None:
+    if hints.heads is not None or hints.grid is not None:
         raise CheckpointError(f"{where} holds an EfficientNet: it has no heads and no grid to give")
     stem, channels, _, _ = shape_of(tensors, "conv_stem.weight", 4, where=where)
     stages = count(tensors, "blocks.{}.", where=where)

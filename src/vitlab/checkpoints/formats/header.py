@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.checkpoints.formats.infer import making
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess
@@ -59,15 +59,15 @@ def header_of(raw: RawFile) -> Header | None:
     return header
 
 
-def adopted(found: ModelConfig, header: Header, told: Told, *, where: str) -> ModelConfig:
+def adopted(found: ModelConfig, header: Header, hints: Hints, *, where: str) -> ModelConfig:
     """The config `found` from the tensors, completed from the header; what the caller gives comes first."""
     stated = header.config
     if isinstance(found, ViTConfig) and isinstance(stated, ViTConfig):
         if (found.width, found.depth, found.mlp_width) == (stated.width, stated.depth, stated.mlp_width):
             with making(where):
-                return _adopted_vit(found, stated, told)
+                return _adopted_vit(found, stated, hints)
     elif isinstance(found, ResNetConfig) and isinstance(stated, ResNetConfig) and found.blocks == stated.blocks:
-        eps = stated.standardise_eps if told.profile is None else found.standardise_eps
+        eps = stated.standardise_eps if hints.profile is None else found.standardise_eps
         with making(where):
             return replace(
                 found,
@@ -113,7 +113,7 @@ def _another(where: str) -> CheckpointError:
     )
 
 
-def _adopted_vit(found: ViTConfig, stated: ViTConfig, told: Told) -> ViTConfig:
+def _adopted_vit(found: ViTConfig, stated: ViTConfig, hints: Hints) -> ViTConfig:
     config = replace(
         found,
         head_bias=stated.head_bias,
@@ -125,7 +125,7 @@ def _adopted_vit(found: ViTConfig, stated: ViTConfig, told: Told) -> ViTConfig:
     )
     if found.grid == stated.grid and found.step == stated.step:
         config = replace(config, pad=stated.pad, image_size=stated.image_size)
-    if told.profile is not None:
+    if hints.profile is not None:
         return config
     stem = config.stem
     if stem is not None and stated.stem is not None:

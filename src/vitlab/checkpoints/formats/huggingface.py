@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats import sidecar
-from vitlab.checkpoints.formats.contract import Expressible, Reading, State, Told, Written, numerics_notes, only_vit, refuse
+from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, numerics_notes, only_vit, refuse
 from vitlab.checkpoints.formats.infer import (
     HALF,
     UNUSED,
@@ -354,7 +354,7 @@ def matches(raw: RawFile) -> bool:
     return layout_of(unwrapped(raw)[0]) is not None
 
 
-def read(raw: RawFile, told: Told) -> Reading:
+def read(raw: RawFile, hints: Hints) -> Reading:
     """The model of a Hugging Face folder or file."""
     tensors, notes = unwrapped(raw)
     layout = layout_of(tensors)
@@ -362,7 +362,7 @@ def read(raw: RawFile, told: Told) -> Reading:
     where = raw.path.name
     stated = stated_of({} if raw.sidecar is None or is_timm(raw.sidecar) else raw.sidecar)
     tensors, left = _left_out(tensors, layout)
-    config, found = _config(tensors, layout, told, stated, where)
+    config, found = _config(tensors, layout, hints, stated, where)
     state = to_ours(tensors, list(rows_of(config, layout)), native_shapes(config), where=where)
     if raw.preprocessor is None:
         preprocess, fed = guessed(config)
@@ -426,7 +426,7 @@ def _left_out(tensors: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Ten
     return kept, [f"left out, since transformers' classifier does not use it: {', '.join(left)}"] if left else []
 
 
-def _config(tensors: dict[str, Tensor], layout: Layout, told: Told, stated: Stated, where: str) -> tuple[ViTConfig, list[str]]:
+def _config(tensors: dict[str, Tensor], layout: Layout, hints: Hints, stated: Stated, where: str) -> tuple[ViTConfig, list[str]]:
     prefix, names = layout.prefix, layout.names
     first = f"{prefix}{names.layers}.0"
     width, channels, *patch = shape_of(tensors, f"{prefix}{PATCHES}.weight", 4, where=where)
@@ -435,11 +435,11 @@ def _config(tensors: dict[str, Tensor], layout: Layout, told: Told, stated: Stat
     patch_size = (patch[0], patch[1])
     sizes = {"hidden_size": width, "num_hidden_layers": depth, "intermediate_size": mlp_width, "num_channels": channels}
     stated.check({**sizes, "patch_size": patch_size}, where=where)
-    heads, notes = heads_of(width, depth, mlp_width, told=told.heads, said=stated.heads, where=where)
+    heads, notes = heads_of(width, depth, mlp_width, given=hints.heads, said=stated.heads, where=where)
     extra = f"{prefix}embeddings.distillation_token" in tensors
     _, rows, _ = shape_of(tensors, f"{prefix}embeddings.position_embeddings", 3, where=where)
     said = None if stated.image_size is None else _grid(stated.image_size, patch_size)
-    places = places_of(rows, 1 + extra, told=told.grid, said=said, without=False, where=where)
+    places = places_of(rows, 1 + extra, given=hints.grid, said=said, without=False, where=where)
     head = "cls_classifier" if layout.teacher else "classifier"
     hidden = outputs(tensors, (f"{prefix}pooler.dense.weight", f"{prefix}pooler.dense.bias"), 0)
     if hidden and stated.pooler_act not in (None, "tanh"):
@@ -448,7 +448,7 @@ def _config(tensors: dict[str, Tensor], layout: Layout, told: Told, stated: Stat
     qkv_bias = any(key.endswith(biases) for key in tensors) if stated.qkv_bias is None else stated.qkv_bias
     with making(where):
         numerics = stated.numerics()
-    numerics = numerics_of(told, numerics)
+    numerics = numerics_of(hints, numerics)
     if extra and not layout.teacher:
         notes.append("DeiT's distillation token is kept as a register: no head reads it")
     with making(where):

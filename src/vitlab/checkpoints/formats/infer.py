@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.config.data import Interpolation, Preprocess
 from vitlab.config.stems import ResNetStem
 from vitlab.config.vit import PROFILES, SIZES, Numerics
@@ -70,12 +70,12 @@ def count(tensors: Tensors, template: str, *, where: str, first: int = 0) -> int
     return len(numbers)
 
 
-def heads_of(width: int, depth: int, mlp_width: int, *, told: int | None, said: int | None, where: str) -> tuple[int, list[str]]:
+def heads_of(width: int, depth: int, mlp_width: int, *, given: int | None, said: int | None, where: str) -> tuple[int, list[str]]:
     """Attention heads for a layout that does not store them, with a note if they are a guess.
 
-    In order: what the caller told, what stands beside the tensors, the published model of that size, heads 64 wide.
+    In order: the caller's argument, the file beside the tensors, the published model of that size, heads of width 64.
     """
-    heads = told if told is not None else said
+    heads = given if given is not None else said
     if heads is not None:
         if heads < 1 or width % heads:
             raise CheckpointError(f"{where}: {heads} heads do not divide the width {width}")
@@ -91,19 +91,19 @@ def heads_of(width: int, depth: int, mlp_width: int, *, told: int | None, said: 
 
 
 def places_of(
-    rows: int, prefix: int, *, told: tuple[int, int] | None, said: tuple[int, int] | None, without: bool, where: str
+    rows: int, prefix: int, *, given: tuple[int, int] | None, said: tuple[int, int] | None, without: bool, where: str
 ) -> Places:
     """The grid of `rows` positions, without those of `prefix` class, distillation and register tokens.
 
-    `told` is the caller's grid and binding; `said` one worked out from beside the tensors, believed where it fits; else the
-    grid is square. `without` allows a table that has rows for the patches alone.
+    `given` is the caller's grid, which must fit; `said` is that of a file beside the tensors, used if it fits; else the grid is
+    square. `without` allows a table that has rows for the patches alone.
     """
     counts = {rows - prefix: True} | ({rows: False} if without and prefix else {})  # patches -> are the prefix tokens in it
     possible = " or ".join(str(number) for number in counts)
-    if told is not None:
-        if (patches := told[0] * told[1]) not in counts:
-            raise CheckpointError(f"{where}: grid={told[0]}x{told[1]} is {patches} patches, and the positions are for {possible}")
-        return Places(grid=told, prefix=counts[patches])
+    if given is not None:
+        if (patches := given[0] * given[1]) not in counts:
+            raise CheckpointError(f"{where}: grid={given[0]}x{given[1]} is {patches} patches, and the positions are for {possible}")
+        return Places(grid=given, prefix=counts[patches])
     notes: tuple[str, ...] = ()
     if said is not None:
         if said[0] * said[1] in counts:
@@ -120,20 +120,20 @@ def places_of(
     return Places(grid=(side, side), prefix=within, notes=notes)
 
 
-def numerics_of(told: Told, default: Numerics) -> Numerics:
+def numerics_of(hints: Hints, default: Numerics) -> Numerics:
     """The numerics of the profile, if one is given, else those of the format."""
-    if told.profile is None:
+    if hints.profile is None:
         return default
-    if told.profile not in PROFILES:
-        hint = did_you_mean(told.profile, list(PROFILES)) or f"one of {', '.join(PROFILES)}"
-        raise ConfigError(f"no numerics profile called {told.profile!r}", hint=hint)
-    return PROFILES[told.profile]
+    if hints.profile not in PROFILES:
+        hint = did_you_mean(hints.profile, list(PROFILES)) or f"one of {', '.join(PROFILES)}"
+        raise ConfigError(f"no numerics profile called {hints.profile!r}", hint=hint)
+    return PROFILES[hints.profile]
 
 
-def stem_of(told: Told, blocks: tuple[int, ...], width: int, *, official: bool) -> ResNetStem:
+def stem_of(hints: Hints, blocks: tuple[int, ...], width: int, *, official: bool) -> ResNetStem:
     """A hybrid's stem of that size, with the numerics of the profile, if one is given, else of the format."""
-    if told.profile in ("official", "timm"):
-        official = told.profile == "official"
+    if hints.profile in ("official", "timm"):
+        official = hints.profile == "official"
     if official:
         return ResNetStem(blocks=blocks, width=width, standardise="std", standardise_eps=1e-5, norm_eps=1e-6)
     return ResNetStem(blocks=blocks, width=width, standardise="variance", standardise_eps=1e-8, norm_eps=1e-5)

@@ -13,9 +13,9 @@ from torch import Tensor
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats.contract import (
     Expressible,
+    Hints,
     Reading,
     State,
-    Told,
     Written,
     numerics_notes,
     only_vit,
@@ -58,13 +58,13 @@ def matches(raw: RawFile) -> bool:
     return tree is not None and is_official(tree)
 
 
-def read(raw: RawFile, told: Told) -> Reading:
+def read(raw: RawFile, hints: Hints) -> Reading:
     """The model of an official file; its shapes show the heads; a grid that is not square must be given."""
     tree = tree_of(raw)
     assert tree is not None
     where, tensors = raw.path.name, _tidied(tree.tensors)
     numbering = numbering_of(tensors)
-    config, notes = _config(tensors, numbering, told, where)
+    config, notes = _config(tensors, numbering, hints, where)
     state = to_ours(tensors, list(_rows(config, numbering)), native_shapes(config), where=where)
     preprocess = _feeding(config)
     guess = f"preprocessing is that of the authors' fine-tuning code ({described(preprocess)}): the file does not say"
@@ -83,7 +83,7 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
     refuse(vit, CAN)
     notes = numerics_notes(vit, PROFILES["official"], reader=READER)
     if vit.stem is not None:
-        official = stem_of(Told(), vit.stem.blocks, vit.stem.width, official=True)
+        official = stem_of(Hints(), vit.stem.blocks, vit.stem.width, official=True)
         notes += stem_notes(vit.stem, official, reader=READER)
     if vit.grid[0] != vit.grid[1]:
         notes.append(f"the file does not say that the grid is {vit.grid[0]}x{vit.grid[1]}: give it when you read the file")
@@ -96,22 +96,22 @@ def _feeding(config: ViTConfig) -> Preprocess:
     return squashed(config.image_size, config.channels, interpolation="tf-bilinear")
 
 
-def _config(tensors: dict[str, Tensor], numbering: Numbering, told: Told, where: str) -> tuple[ViTConfig, list[str]]:
+def _config(tensors: dict[str, Tensor], numbering: Numbering, hints: Hints, where: str) -> tuple[ViTConfig, list[str]]:
     *patch, channels, width = shape_of(tensors, "embedding/kernel", 4, where=where)
     depth = count(tensors, "Transformer/encoderblock_{}/", where=where)
     block = "Transformer/encoderblock_0"
     _, heads, _ = shape_of(tensors, f"{block}/{numbering.attention}/query/kernel", 3, where=where)
-    if told.heads not in (None, heads):
-        raise CheckpointError(f"{where} has {heads} heads in the shapes of its attention, not heads={told.heads}")
+    if hints.heads not in (None, heads):
+        raise CheckpointError(f"{where} has {heads} heads in the shapes of its attention, not heads={hints.heads}")
     _, mlp_width = shape_of(tensors, f"{block}/{numbering.mlp}/Dense_0/kernel", 2, where=where)
     stem = None
     if "conv_root/kernel" in tensors:
-        stem, channels = _stem(tensors, told, where)
+        stem, channels = _stem(tensors, hints, where)
     class_token = "cls" in tensors
     _, rows, _ = shape_of(tensors, TABLE, 3, where=where)
-    places = places_of(rows, int(class_token), told=told.grid, said=None, without=False, where=where)
+    places = places_of(rows, int(class_token), given=hints.grid, said=None, without=False, where=where)
     patch_size = (patch[0], patch[1])
-    numerics = numerics_of(told, PROFILES["official"])
+    numerics = numerics_of(hints, PROFILES["official"])
     with making(where):
         config = ViTConfig(
             width=width,
@@ -132,13 +132,13 @@ def _config(tensors: dict[str, Tensor], numbering: Numbering, told: Told, where:
     return config, list(places.notes)
 
 
-def _stem(tensors: dict[str, Tensor], told: Told, where: str) -> tuple[ResNetStem, int]:
+def _stem(tensors: dict[str, Tensor], hints: Hints, where: str) -> tuple[ResNetStem, int]:
     """The hybrid's ResNet and the channels of the images it takes."""
     _, _, channels, width = shape_of(tensors, "conv_root/kernel", 4, where=where)
     stages = count(tensors, "block{}/", where=where, first=1)
     units = tuple(count(tensors, f"block{s + 1}/unit{{}}/", where=where, first=1) for s in range(stages))
     with making(where):
-        return stem_of(told, units, width, official=True), channels
+        return stem_of(hints, units, width, official=True), channels
 
 
 def _rows(config: ViTConfig, numbering: Numbering) -> Iterator[Row]:

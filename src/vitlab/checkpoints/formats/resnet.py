@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from vitlab.checkpoints.formats.contract import Told, not_of
+from vitlab.checkpoints.formats.contract import Hints, not_of
 from vitlab.checkpoints.formats.infer import count, making, numerics_of, outputs, shape_of, stem_of
 from vitlab.checkpoints.table import Row, layer, same, shaped
 from vitlab.config.model import ModelConfig
@@ -39,12 +39,12 @@ class Sizes:
     classes: int
 
 
-def resnet_config(sizes: Sizes, told: Told, *, official: bool, where: str) -> tuple[ResNetConfig, list[str]]:
+def resnet_config(sizes: Sizes, hints: Hints, *, official: bool, where: str) -> tuple[ResNetConfig, list[str]]:
     """The config of a ResNet of those sizes, with the numerics of the profile, if one is given, else of the format."""
-    if told.heads is not None or told.grid is not None:
+    if hints.heads is not None or hints.grid is not None:
         raise CheckpointError(f"{where} holds a ResNet: it has no heads and no grid to give")
-    numerics_of(told, PROFILES["official"])  # refuses a profile nobody knows
-    profile = told.profile if told.profile in EPS else "official" if official else "timm"
+    numerics_of(hints, PROFILES["official"])  # refuses a profile nobody knows
+    profile = hints.profile if hints.profile in EPS else "official" if official else "timm"
     assert profile is not None
     factor = sizes.root // ROOT if sizes.root % ROOT == 0 else 0
     standard = factor > 0 and sizes.widths == tuple(width * factor for width in WIDTHS)
@@ -86,7 +86,7 @@ def has_stem(tensors: dict[str, Tensor]) -> bool:
     return any(key.startswith(f"{BACKBONE}.") for key in tensors)
 
 
-def stem_config(tensors: dict[str, Tensor], told: Told, *, where: str) -> tuple[ResNetStem, int]:
+def stem_config(tensors: dict[str, Tensor], hints: Hints, *, where: str) -> tuple[ResNetStem, int]:
     """A hybrid's ResNet and the channels of the images it takes."""
     bare = f"{BACKBONE}.conv.weight" in tensors  # the root alone has no stem of its own
     root = f"{BACKBONE}.conv.weight" if bare else f"{BACKBONE}.stem.conv.weight"
@@ -94,7 +94,7 @@ def stem_config(tensors: dict[str, Tensor], told: Told, *, where: str) -> tuple[
     stages = 0 if bare else count(tensors, f"{BACKBONE}.stages.{{}}.", where=where)
     units = tuple(count(tensors, f"{BACKBONE}.stages.{s}.blocks.{{}}.", where=where) for s in range(stages))
     with making(where):
-        return stem_of(told, units, width, official=False), channels
+        return stem_of(hints, units, width, official=False), channels
 
 
 def stem_rows(stem: ResNetStem) -> Iterator[Row]:
@@ -111,7 +111,7 @@ def stem_rows(stem: ResNetStem) -> Iterator[Row]:
                 yield from layer(f"{ours}.shortcut_norm", f"{theirs}.downsample.norm")
 
 
-def bit_config(tensors: dict[str, Tensor], told: Told, *, where: str) -> tuple[ResNetConfig, list[str]]:
+def bit_config(tensors: dict[str, Tensor], hints: Hints, *, where: str) -> tuple[ResNetConfig, list[str]]:
     """The BiT ResNet in a timm file."""
     root, channels, _, _ = shape_of(tensors, "stem.conv.weight", 4, where=where)
     stages = count(tensors, "stages.{}.", where=where)
@@ -119,7 +119,7 @@ def bit_config(tensors: dict[str, Tensor], told: Told, *, where: str) -> tuple[R
     widths = tuple(shape_of(tensors, f"stages.{s}.blocks.0.conv3.weight", 4, where=where)[0] for s in range(stages))
     classes = outputs(tensors, ("head.fc.weight", "head.fc.bias"), 0)
     sizes = Sizes(blocks=units, widths=widths, root=root, channels=channels, classes=classes)
-    return resnet_config(sizes, told, official=False, where=where)
+    return resnet_config(sizes, hints, official=False, where=where)
 
 
 def bit_rows(config: ResNetConfig) -> Iterator[Row]:

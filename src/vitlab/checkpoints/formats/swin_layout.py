@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.checkpoints.formats.infer import count, making, outputs, shape_of
 from vitlab.checkpoints.table import Row, layer, same
 from vitlab.config.swin import SwinConfig
@@ -51,9 +51,9 @@ class Said:
     window: tuple[int, int] | None = None
 
 
-def swin_config(tensors: dict[str, Tensor], names: Names, told: Told, said: Said, *, where: str) -> tuple[SwinConfig, list[str]]:
-    """The Swin of a file; `told.grid` are the patches down and across."""
-    if told.heads is not None:
+def swin_config(tensors: dict[str, Tensor], names: Names, hints: Hints, said: Said, *, where: str) -> tuple[SwinConfig, list[str]]:
+    """The Swin of a file; `hints.grid` are the patches down and across."""
+    if hints.heads is not None:
         raise CheckpointError(f"{where} holds a Swin Transformer, whose tables say how many heads there are")
     width, channels, *patch = shape_of(tensors, "patch_embed.proj.weight", 4, where=where)
     stages = count(tensors, "layers.{}.", where=where)
@@ -72,14 +72,14 @@ def swin_config(tensors: dict[str, Tensor], names: Names, told: Told, said: Said
             qkv_bias=any(key.endswith("attn.qkv.bias") for key in tensors),
             pad_first=names is AUTHORS,
         )
-    return _placed(config, tuple(rows for rows, _ in tables), told, said, where)
+    return _placed(config, tuple(rows for rows, _ in tables), hints, said, where)
 
 
-def _placed(config: SwinConfig, rows: tuple[int, ...], told: Told, said: Said, where: str) -> tuple[SwinConfig, list[str]]:
+def _placed(config: SwinConfig, rows: tuple[int, ...], hints: Hints, said: Said, where: str) -> tuple[SwinConfig, list[str]]:
     """The config with the image size and window that give tables of so many rows, and a note if the size is a guess."""
     step = config.patch_size[0] << len(rows) - 1, config.patch_size[1] << len(rows) - 1
-    if told.grid is not None:
-        size, notes = (told.grid[0] * config.patch_size[0], told.grid[1] * config.patch_size[1]), list[str]()
+    if hints.grid is not None:
+        size, notes = (hints.grid[0] * config.patch_size[0], hints.grid[1] * config.patch_size[1]), list[str]()
     elif said.image_size is not None:
         size, notes = said.image_size, []
     else:

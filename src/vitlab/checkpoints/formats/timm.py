@@ -10,7 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Expressible, Reading, State, Told, Written, numerics_notes, refuse, stem_notes
+from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, numerics_notes, refuse, stem_notes
 from vitlab.checkpoints.formats.header import Header, adopted, header_of, metadata_of
 from vitlab.checkpoints.formats.infer import WIDE_HEADS, cropped, described, making, squashed, stem_of, unwrapped, zero_head
 from vitlab.checkpoints.formats.resnet import bit_config, bit_rows, resnet_notes
@@ -50,19 +50,19 @@ def matches(raw: RawFile) -> bool:
     return _is_vit(tensors) or _is_bit(tensors) or holds_other_family(tensors)
 
 
-def read(raw: RawFile, told: Told) -> Reading:
+def read(raw: RawFile, hints: Hints) -> Reading:
     """The model of a timm file; what neither it nor its config.json says is given or guessed, with a note."""
     tensors, notes = unwrapped(raw)
     where, header = raw.path.name, header_of(raw)
     beside = raw.sidecar if header is None and is_timm(raw.sidecar) else None
     config: ModelConfig
     if holds_other_family(tensors):
-        other = find_other_family(tensors, told, None if header is None else header.config, beside, where=where)
+        other = find_other_family(tensors, hints, None if header is None else header.config, beside, where=where)
         config, found, tensors = other.config, list(other.notes), other.tensors
     else:
-        config, found = _config(tensors, told, header, beside, where)
+        config, found = _config(tensors, hints, header, beside, where)
     if header is not None:
-        config = adopted(config, header, told, where=where)
+        config = adopted(config, header, hints, where=where)
     state = to_ours(tensors, _rows(config, tensors), native_shapes(config), where=where)
     labels: tuple[str, ...] | None = None
     fed: list[str] = []
@@ -126,17 +126,17 @@ def _is_bit(tensors: dict[str, Tensor]) -> bool:
 
 
 def _config(
-    tensors: dict[str, Tensor], told: Told, header: Header | None, beside: Sidecar | None, where: str
+    tensors: dict[str, Tensor], hints: Hints, header: Header | None, beside: Sidecar | None, where: str
 ) -> tuple[ModelConfig, list[str]]:
     if _is_bit(tensors):
-        config, notes = bit_config(tensors, told, where=where)
+        config, notes = bit_config(tensors, hints, where=where)
         return config, notes if header is None else []
     said = Said()
     if header is not None and isinstance(header.config, ViTConfig):
         said = Said(heads=header.config.heads, grid=header.config.grid, pool=header.config.pool)
     elif beside is not None:
         said = said_of(beside)
-    return vit_config(tensors, told, said, where=where)
+    return vit_config(tensors, hints, said, where=where)
 
 
 def _guessed_feeding(config: ModelConfig) -> tuple[Preprocess, list[str]]:
@@ -184,7 +184,7 @@ def _vit_notes(config: ViTConfig) -> list[str]:
     spoken = replace(config, numerics=replace(config.numerics, gelu=PROFILES["timm"].gelu))
     notes = numerics_notes(spoken, PROFILES["timm"], reader=READER)
     if config.stem is not None:
-        implied = stem_of(Told(), config.stem.blocks, config.stem.width, official=False)
+        implied = stem_of(Hints(), config.stem.blocks, config.stem.width, official=False)
         notes += stem_notes(config.stem, implied, reader=READER)
     if config.representation_width:
         notes.append("timm has had no hidden layer before the head (pre_logits) since 0.8: only older versions read these keys")

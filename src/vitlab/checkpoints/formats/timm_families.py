@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from vitlab.checkpoints.formats import convnext_layout, swin_layout
-from vitlab.checkpoints.formats.contract import Told, not_of
+from vitlab.checkpoints.formats.contract import Hints, not_of
 from vitlab.checkpoints.formats.convnext_layout import convnext_config, convnext_rows
 from vitlab.checkpoints.formats.efficientnet import efficientnet_config, efficientnet_rows, is_efficientnet, without_counters
 from vitlab.checkpoints.formats.infer import making, numerics_of
@@ -42,9 +42,9 @@ def holds_other_family(tensors: Tensors) -> bool:
     return swin is swin_layout.TIMM or _is_timms(convnext) or is_efficientnet(tensors)
 
 
-def find_other_family(tensors: Tensors, told: Told, stated: ModelConfig | None, beside: Sidecar | None, *, where: str) -> Found:
+def find_other_family(tensors: Tensors, hints: Hints, stated: ModelConfig | None, beside: Sidecar | None, *, where: str) -> Found:
     """The model in a file if `holds_other_family`; `stated` is the config of vitlab's own header, `beside` timm's config.json."""
-    numerics_of(told, PROFILES["timm"])  # refuses a profile nobody knows
+    numerics_of(hints, PROFILES["timm"])  # refuses a profile nobody knows
     said = stated.image_size if stated is not None else image_size_of(beside) if beside is not None else None
     if swin_layout.names_of(tensors) is swin_layout.TIMM:
         tensors = without_computed(tensors)
@@ -54,11 +54,11 @@ def find_other_family(tensors: Tensors, told: Told, stated: ModelConfig | None, 
         if beside is not None and isinstance(within(beside, "model_args").get("window_size"), list):
             window = size(within(beside, "model_args"), "window_size")
         told_beside = swin_layout.Said(image_size=said, window=window)
-        swin, notes = swin_config(tensors, swin_layout.TIMM, told, told_beside, where=where)
-        return Found(config=replace(swin, pad_first=told.profile == "official"), tensors=tensors, notes=tuple(notes))
+        swin, notes = swin_config(tensors, swin_layout.TIMM, hints, told_beside, where=where)
+        return Found(config=replace(swin, pad_first=hints.profile == "official"), tensors=tensors, notes=tuple(notes))
     names = convnext_layout.names_of(tensors)
     if names is not None:
-        convnext, notes = convnext_config(tensors, names, told, said, where=where)
+        convnext, notes = convnext_config(tensors, names, hints, said, where=where)
         eps = EPS.get((convnext.depths, convnext.widths), convnext.norm_eps)
         if beside is not None:
             refuse_unseen(beside, "convnext")
@@ -70,10 +70,10 @@ def find_other_family(tensors: Tensors, told: Told, stated: ModelConfig | None, 
     if beside is not None:
         refuse_unseen(beside, "efficientnet")
         padding = "same" if (text(beside, "architecture") or "").startswith("tf_") else "half"
-    if told.profile is not None:
-        padding = "same" if told.profile == "official" else "half"
+    if hints.profile is not None:
+        padding = "same" if hints.profile == "official" else "half"
     tensors = without_counters(tensors)
-    net, notes = efficientnet_config(tensors, told, said, strides=stages, padding=padding, where=where)
+    net, notes = efficientnet_config(tensors, hints, said, strides=stages, padding=padding, where=where)
     return Found(config=net, tensors=tensors, notes=tuple(notes))
 
 

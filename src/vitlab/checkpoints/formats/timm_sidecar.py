@@ -91,7 +91,7 @@ TANH = re.compile(
 HEADS = {"vit_base_patch16_gap_224": 16, "test_vit": 2, "test_vit2": 2}
 # Arguments of a timm model that change its numbers and leave no trace in its tensors: name -> the value vitlab has.
 UNSEEN = {"pool_include_prefix": False, "padding_same": True}
-CONVNEXT_EPS = 1e-6  # of timm's ConvNeXts that are not told another
+CONVNEXT_EPS = 1e-6  # of timm's ConvNeXts by default
 # The same for its Swins, ConvNeXts and EfficientNets: name -> the values vitlab has (None: the argument is not given).
 UNSEEN_IN_FAMILY: dict[str, dict[str, tuple[str | None, ...]]] = {
     "swin": {"act_layer": (None, "gelu")},

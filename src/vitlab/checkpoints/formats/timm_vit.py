@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from vitlab.checkpoints.formats.contract import Told
+from vitlab.checkpoints.formats.contract import Hints
 from vitlab.checkpoints.formats.infer import (
     Places,
     count,
@@ -42,21 +42,21 @@ class Said:
     gelu: Gelu | None = None
 
 
-def vit_config(tensors: Tensors, told: Told, said: Said, *, where: str) -> tuple[ViTConfig, list[str]]:
+def vit_config(tensors: Tensors, hints: Hints, said: Said, *, where: str) -> tuple[ViTConfig, list[str]]:
     """The ViT in a timm file, with notes of what was guessed."""
     width, channels, *patch = shape_of(tensors, "patch_embed.proj.weight", 4, where=where)
     depth = count(tensors, "blocks.{}.", where=where)
     mlp_width, _ = shape_of(tensors, "blocks.0.mlp.fc1.weight", 2, where=where)
-    heads, notes = heads_of(width, depth, mlp_width, told=told.heads, said=said.heads, where=where)
+    heads, notes = heads_of(width, depth, mlp_width, given=hints.heads, said=said.heads, where=where)
     patch_size = (patch[0], patch[1])
     stem = None
     if has_stem(tensors):
-        stem, channels = stem_config(tensors, told, where=where)
+        stem, channels = stem_config(tensors, hints, where=where)
     registers = shape_of(tensors, "reg_token", 3, where=where)[1] if "reg_token" in tensors else 0
     prefix = ("cls_token" in tensors) + ("dist_token" in tensors) + registers
-    position, places = _position(tensors, told, said, prefix, _step(patch_size, stem), where=where)
+    position, places = _position(tensors, hints, said, prefix, _step(patch_size, stem), where=where)
     pool, norm_after_pool, pool_notes = _pool(tensors, said.pool, where=where)
-    numerics = numerics_of(told, _numerics(said.gelu))
+    numerics = numerics_of(hints, _numerics(said.gelu))
     with making(where):
         config = ViTConfig(
             width=width,
@@ -129,18 +129,18 @@ def _block(config: ViTConfig, ours: str, theirs: str) -> Iterator[Row]:
 
 
 def _position(
-    tensors: Tensors, told: Told, said: Said, prefix: int, step: tuple[int, int], *, where: str
+    tensors: Tensors, hints: Hints, said: Said, prefix: int, step: tuple[int, int], *, where: str
 ) -> tuple[Position, Places]:
     stated = said.grid
     if stated is None and said.image_size is not None:  # timm leaves what is over at the edge unseen
         stated = (max(1, said.image_size[0] // step[0]), max(1, said.image_size[1] // step[1]))
     if "pos_embed" in tensors:
         _, rows, _ = shape_of(tensors, "pos_embed", 3, where=where)
-        places = places_of(rows, prefix, told=told.grid, said=stated, without=True, where=where)
+        places = places_of(rows, prefix, given=hints.grid, said=stated, without=True, where=where)
         return Position(kind="learned-1d", place="stem", prefix=places.prefix), places
-    grid = told.grid or stated or (max(1, 224 // step[0]), max(1, 224 // step[1]))
+    grid = hints.grid or stated or (max(1, 224 // step[0]), max(1, 224 // step[1]))
     notes = ["there is no pos_embed: a model without positions"]
-    if told.grid is None and stated is None:
+    if hints.grid is None and stated is None:
         notes.append(f"grid={grid[0]}x{grid[1]} is a guess (224 pixels): without positions nothing in the file says")
     return Position(kind="none"), Places(grid=grid, prefix=True, notes=tuple(notes))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Expressible, Reading, State, Told, Written, numerics_notes, only_vit, refuse
+from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, numerics_notes, only_vit, refuse
 from vitlab.checkpoints.formats.header import adopted, header_of, metadata_of
 from vitlab.checkpoints.formats.infer import (
     count,
@@ -42,15 +42,15 @@ def matches(raw: RawFile) -> bool:
     return "conv_proj.weight" in tensors and "encoder.pos_embedding" in tensors
 
 
-def read(raw: RawFile, told: Told) -> Reading:
+def read(raw: RawFile, hints: Hints) -> Reading:
     """The model of a torchvision file; heads are given or guessed, with a note."""
     tensors, notes = unwrapped(raw)
     where, header = raw.path.name, header_of(raw)
     said = header.config if header is not None and isinstance(header.config, ViTConfig) else None
     mlp = OLD_MLP if f"{LAYERS}0.{OLD_MLP[0]}.weight" in tensors else MLP
-    config, found = _config(tensors, mlp, told, said, where)
+    config, found = _config(tensors, mlp, hints, said, where)
     if header is not None:
-        adopted_config = adopted(config, header, told, where=where)
+        adopted_config = adopted(config, header, hints, where=where)
         assert isinstance(adopted_config, ViTConfig)
         config = adopted_config
     state = to_ours(tensors, list(_rows(config, mlp)), native_shapes(config), where=where)
@@ -97,16 +97,16 @@ def _feeding(config: ViTConfig) -> Preprocess:
 
 
 def _config(
-    tensors: dict[str, Tensor], mlp: tuple[str, str], told: Told, said: ViTConfig | None, where: str
+    tensors: dict[str, Tensor], mlp: tuple[str, str], hints: Hints, said: ViTConfig | None, where: str
 ) -> tuple[ViTConfig, list[str]]:
     width, channels, *patch = shape_of(tensors, "conv_proj.weight", 4, where=where)
     depth = count(tensors, f"{LAYERS}{{}}.", where=where)
     mlp_width, _ = shape_of(tensors, f"{LAYERS}0.{mlp[0]}.weight", 2, where=where)
-    heads, notes = heads_of(width, depth, mlp_width, told=told.heads, said=None if said is None else said.heads, where=where)
+    heads, notes = heads_of(width, depth, mlp_width, given=hints.heads, said=None if said is None else said.heads, where=where)
     _, rows, _ = shape_of(tensors, "encoder.pos_embedding", 3, where=where)
-    places = places_of(rows, 1, told=told.grid, said=None if said is None else said.grid, without=False, where=where)
+    places = places_of(rows, 1, given=hints.grid, said=None if said is None else said.grid, without=False, where=where)
     patch_size = (patch[0], patch[1])
-    numerics = numerics_of(told, PROFILES["torchvision"])
+    numerics = numerics_of(hints, PROFILES["torchvision"])
     with making(where):
         config = ViTConfig(
             width=width,

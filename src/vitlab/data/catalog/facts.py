@@ -8,7 +8,7 @@ from vitlab.data.catalog.sets import PublicSet
 
 def set_facts(entry: PublicSet, *, json: bool) -> dict[str, Json]:
     """All that is known of a set; as text its files are a line each and what is not there is left out."""
-    told: dict[str, Json] = {
+    facts: dict[str, Json] = {
         "name": entry.name,
         "title": entry.title,
         "images": dict(entry.counts),
@@ -24,12 +24,12 @@ def set_facts(entry: PublicSet, *, json: bool) -> dict[str, Json]:
         "remarks": list(entry.remarks),
     }
     if json:
-        return told | {"files": to_json(entry.files)}
-    told["data"] = "not read yet" if entry.spelling is None else entry.spelling.replace("{folder}", f"data/{entry.name}")
-    told["remarks"] = [remark.replace("{folder}", f"data/{entry.name}") for remark in entry.remarks]
+        return facts | {"files": to_json(entry.files)}
+    facts["data"] = "not read yet" if entry.spelling is None else entry.spelling.replace("{folder}", f"data/{entry.name}")
+    facts["remarks"] = [remark.replace("{folder}", f"data/{entry.name}") for remark in entry.remarks]
     for number, file in enumerate(entry.files, start=1):
         size = "size not known" if file.size is None else f"{file.size:,} bytes"
         where = file.addresses[0] if file.addresses else file.name
         sum_ = f"{file.checksum} ({file.said_by})" if file.checksum else f"no checksum: {file.said_by}"
-        told[f"file_{number}"] = f"{where}  {size}  {sum_}"
-    return {key: value for key, value in told.items() if value not in (None, [], {})}
+        facts[f"file_{number}"] = f"{where}  {size}  {sum_}"
+    return {key: value for key, value in facts.items() if value not in (None, [], {})}
