@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.data.images import decoded, encode, jpeg, refusal, scene
-from vitlab.data.jpeg import MOST_SCANS, has_too_many_scans, read_jpeg_header
+from vitlab.data.jpeg import has_too_many_scans, most_scans, read_jpeg_header
 
 PIXELS = scene()
+MOST_SCANS = 64
 
 
 def with_scans(count: int) -> bytes:
@@ -31,6 +33,12 @@ def test_the_scans_of_encoders_pass() -> None:
     assert 5 < content.count(b"\xff\xda") < 20
     assert decoded(content).shape == PIXELS.shape
     assert decoded(with_scans(MOST_SCANS)).shape == PIXELS.shape
+
+
+def test_a_large_image_may_have_fewer_scans_and_always_those_of_encoders() -> None:
+    header = read_jpeg_header(jpeg(PIXELS, progressive=True))
+    counts = [most_scans(replace(header, height=side, width=side)) for side in (100, 4_000, 6_000, 9_000, 60_000)]
+    assert counts == [64, 64, 41, 18, 16]
 
 
 def test_what_is_appended_to_a_jpeg_is_not_counted() -> None:

@@ -27,13 +27,13 @@ from PIL import (
 
 from vitlab.config.data import DecodeLimits, ImageFormat
 from vitlab.data.jpeg import (
-    MOST_SCANS,
     JpegHeader,
     JpegScale,
     Reduction,
     decode_rows,
     has_too_many_scans,
     is_whole,
+    most_scans,
     orientation_of,
     read_jpeg_header,
     reduction_for,
@@ -277,7 +277,9 @@ def _check_jpeg(content: bytes, jpeg: JpegHeader, *, name: str) -> None:
             hint="copy or download it again, or remove it",
         )
     if has_too_many_scans(content, jpeg):
-        raise DataError(f"{name} has more than {MOST_SCANS} scans, which no encoder writes", hint="save it again, or remove it")
+        raise DataError(
+            f"{name} has more than {most_scans(jpeg)} scans, which no encoder writes", hint="save it again, or remove it"
+        )
 
 
 # Most bytes in memory for one pixel while a file is decoded and converted, all copies together, measured for every mode.

@@ -50,8 +50,9 @@ _START_OF_SCAN, _END_OF_IMAGE, _APP1 = 0xDA, 0xD9, 0xE1
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _MARKER = re.compile(rb"\xff[^\xff]")  # after any number of fill bytes 0xFF
 _MOST_SEGMENTS = 4096  # before the first scan: a quarter of a gigabyte, if they are full
-MOST_SCANS = 64
-"""Most scans of a progressive JPEG. Encoders write about ten; each costs a pass over the whole image, however short it is."""
+# Encoders write about ten scans. Each costs a pass over the whole image, however short it is: of a large image fewer are allowed.
+_FEWEST_SCANS, _MOST_SCANS = 16, 64
+_SCANNED_PIXELS = 1.5e9  # in all scans together: about two seconds
 _SMALLEST_REDUCED = 16  # below this two scales can give the same size, and simplejpeg takes a size, not a scale
 
 
@@ -146,16 +147,21 @@ def is_whole(content: bytes, header: JpegHeader) -> bool:
     return content.endswith(b"\xff\xd9") or _END_OF_IMAGE in _markers(content, header)
 
 
+def most_scans(header: JpegHeader) -> int:
+    """The most scans that an image of this size may have."""
+    return max(_FEWEST_SCANS, min(_MOST_SCANS, int(_SCANNED_PIXELS / max(1, header.height * header.width))))
+
+
 def has_too_many_scans(content: bytes, header: JpegHeader) -> bool:
-    """Whether there are more than MOST_SCANS scans.
+    """Whether there are more than `most_scans`.
 
     A JPEG coded in one scan, as nearly all are, is not searched; else two bytes are counted first, which also occur in tables and
     in appended data, and only if they are many the scans themselves.
     """
-    if header.one_scan or content.count(b"\xff\xda", header.scan_at) <= MOST_SCANS:
+    if header.one_scan or content.count(b"\xff\xda", header.scan_at) <= (most := most_scans(header)):
         return False
     scans = (marker for marker in _markers(content, header) if marker == _START_OF_SCAN)
-    return next(islice(scans, MOST_SCANS, None), None) is not None
+    return next(islice(scans, most, None), None) is not None
 
 
 def _markers(content: bytes, header: JpegHeader) -> Iterator[int]:
