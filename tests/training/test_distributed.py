@@ -114,6 +114,7 @@ def session(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Session:
         Job(run=by(distilled(even(steps=5), teacher), "fsdp"), out=folder / "distilled"),
         Job(run=by(muon(even(steps=5)), "fsdp"), out=folder / "muon"),
         Job(run=by(even(steps=9), "fsdp"), out=folder / "full-disk", fault="full-disk", at=4),
+        Job(run=by(even(steps=9), "ddp"), out=folder / "ddp"),  # with another number of steps than before
     ]
     with two_ranks(jobs, folder, warm) as process:
         out, said = process.communicate(timeout=processes.LIMIT)
@@ -263,6 +264,11 @@ def test_tasks_with_training_only_weights_are_sharded_too(task: str, session: Se
 def test_muon_orthogonalises_whole_matrices_though_ranks_hold_parts_of_them(session: Session, tmp_path: Path) -> None:
     run_to(muon(even(steps=5)), tmp_path / "alone")
     assert losses_of(session.folder / "muon") == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-4)
+
+
+def test_a_run_that_rank_0_refuses_ends_on_all_ranks(session: Session) -> None:
+    for rank in range(2):
+        assert "was started with another config: train.steps 8 -> 9" in session.ended[rank, "ddp"]
 
 
 def test_a_full_disk_on_one_rank_ends_the_run_on_all_and_leaves_the_previous_checkpoint(session: Session) -> None:

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitlab.config.model import ModelConfig
 from vitlab.config.train import Precision, Strategy
-from vitlab.errors import ConfigError
+from vitlab.errors import ConfigError, TrainingError, VitlabError
 from vitlab.models.device import resolve_device
 from vitlab.models.families import FAMILIES, build_on_meta
 
@@ -62,13 +62,24 @@ class World:
         return [item for item in found if item is not None]
 
     def on_main(self, work: Callable[[], T]) -> T | None:
-        """The result of `work`, which rank 0 alone does; None on other ranks, which wait as long as `disk_barrier` does."""
+        """The result of `work`, which rank 0 alone does; None on other ranks, which wait as long as `disk_barrier` does.
+
+        A VitlabError is raised on every rank.
+        """
         if self.ranks == 1:
             return work()
         group = disk_group()  # before the work, since ranks that join a group wait a minute at most
-        done = work() if self.is_main else None
-        dist.barrier(group)
+        done: T | None = None
+        refused: list[tuple[str, str | None] | None] = [None]
+        if self.is_main:
+            try:
+                done = work()
+            except VitlabError as error:
+                refused = [(error.message, error.hint)]
+        dist.broadcast_object_list(refused, src=0, group=group)
         dist.destroy_process_group(group)
+        if refused[0] is not None:
+            raise TrainingError(refused[0][0], hint=refused[0][1])
         return done
 
     def disk_barrier(self) -> None:
