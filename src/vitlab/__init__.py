@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vitlab.api import list_data as list_data
     from vitlab.api import list_models as list_models
     from vitlab.api import pack_data as pack_data
+    from vitlab.api import paper as paper
     from vitlab.api import predict as predict
     from vitlab.api import pretrain as pretrain
     from vitlab.api import quickstart as quickstart
@@ -57,7 +58,7 @@ __version__ = "0.2.0"
 
 _API = (
     "bench", "check_data", "convert", "create_model", "describe", "embed", "evaluate", "export", "fetch_data", "finetune",
-    "inspect", "list_data", "list_models", "pack_data", "predict", "pretrain", "quickstart", "report", "show_data",
+    "inspect", "list_data", "list_models", "pack_data", "paper", "predict", "pretrain", "quickstart", "report", "show_data",
     "similar", "study_compare", "study_noisy_student", "study_positions", "study_transfer", "train",
 )  # fmt: skip
 _HOMES = dict.fromkeys(_API, "vitlab.api") | {

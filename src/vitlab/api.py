@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from vitlab.io.progress import ProgressCallback
     from vitlab.models.catalog import ModelList
     from vitlab.models.families import Model
-    from vitlab.reports.report import Written
+    from vitlab.reports.report import WrittenReport
     from vitlab.studies.config import PseudoLabels
+    from vitlab.studies.paper import PaperItem, PaperList
     from vitlab.training.run import EventStream, Run
 
     FileName = str | os.PathLike[str]
@@ -736,7 +737,7 @@ def report(
     title: str | None = None,
     cores: int | None = None,
     progress: ProgressCallback | None = None,
-) -> Written:
+) -> WrittenReport:
     """Write an HTML report of a run, with an evaluation on images that it was not trained on.
 
     Args:
@@ -1359,6 +1360,36 @@ def show_data(
 
 
 # --- studies ------------------------------------------------------------------------------------------------------------------
+
+
+def paper(item: str | None = None, *, figure: FileName | None = None, overwrite: bool = False) -> PaperList | PaperItem:
+    """Show a table or figure of the paper: published, computed and measured numbers, and the command for each.
+
+    Without an item, list all: what vitlab reproduces here, in what miniature, and what the whole needs. Computed numbers
+    (parameters, multiply-adds, exaFLOPs) are computed now; measured ones are those of docs/results.md.
+
+    Args:
+        item: table1 to table9, table2-v1, figure2, ..., objectnet, self-supervision, upstream, transformers-or-cnns,
+            imagenet-years (default: list all)
+        figure: .png or .svg file to write: the item as a chart (default: none)
+        overwrite: replace the figure if it exists
+    """
+    from vitlab.studies.paper import PaperItem, PaperList, item_called
+
+    if item is None:
+        _refuse_given("needs an item: vitlab paper table6", figure=figure)
+        return PaperList()
+    found = PaperItem(item_called(item))
+    if figure is not None:
+        from vitlab.io.atomic import replacing
+
+        path = Path(figure)
+        _refuse_present(path, overwrite)
+        image = found.draw(path)
+        with replacing(path, needed=len(image)) as file:
+            file.write(image)
+        _log.info("figure: %s", path)
+    return found
 
 
 def quickstart(

@@ -42,8 +42,9 @@ def test_the_help_page_of_a_verb_leaves_the_heavy_modules_out() -> None:
     assert loaded_by("\n".join(["import sys", *named])).isdisjoint(HEAVY)
 
 
-def test_describing_a_variant_leaves_the_heavy_modules_out() -> None:
+def test_describing_a_variant_and_a_table_of_the_paper_leaves_the_heavy_modules_out() -> None:
     described = "\n".join(command("describe", name) for name in ("ViT-B/16", "R50+ViT-B/16", "BiT-R152x4"))
+    described += "\n" + command("paper", "table6")
     assert loaded_by(described).isdisjoint({*HEAVY, "typeguard"})
 
 

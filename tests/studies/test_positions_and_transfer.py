@@ -8,11 +8,12 @@ import pytest
 from PIL import Image
 
 from vitlab.cli.main import main
+from vitlab.config.paper_tables import TABLE_8
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.studies import positions as positions_study
 from vitlab.studies import summary
-from vitlab.studies.positions import CELLS, TABLE_8, Cell, draw_positions, jobs_of, positions
+from vitlab.studies.positions import CELLS, Cell, draw_positions, jobs_of, positions
 from vitlab.studies.runner import Done
 from vitlab.studies.transfer import FAMILIES, TransferPlan, draw_curves, transfer
 from vitlab.studies.transfer import jobs_of as transfer_jobs

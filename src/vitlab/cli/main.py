@@ -36,6 +36,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "bench": api.bench,
     "embed": api.embed,
     "similar": api.similar,
+    "paper": api.paper,
     "data list": api.list_data,
     "data fetch": api.fetch_data,
     "data check": api.check_data,

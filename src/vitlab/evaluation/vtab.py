@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.evaluation import EvaluateConfig, VtabConfig
+from vitlab.config.paper_tables import TABLE_9, VtabGroup
 from vitlab.config.serialize import Json
 from vitlab.data.batch import Failure
 from vitlab.data.catalog.sets import find_set
@@ -249,31 +250,37 @@ class _Finder:
         return matching[0]
 
 
-Group = Literal["natural", "specialized", "structured"]
-GROUPS: tuple[Group, ...] = ("natural", "specialized", "structured")
+GROUPS: tuple[VtabGroup, ...] = ("natural", "specialized", "structured")
 
 PAPER_COLUMNS = ("H/14 JFT", "L/16 JFT", "L/16 I21k")
-"""The models of Table 9, in the order of `Task.paper`."""
+"""The models of Table 9, in the order of `VtabTask.paper`."""
 
 _ENDINGS = ("", ".zip", ".npz", ".csv", ".parquet", ".tar", ".tar.gz")
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class VtabTask:
     """One of the 19 tasks.
 
     `set` is the name of its dataset in the catalog, and `listed` that of its folder in the published VTAB-1k; both are
-    searched for. `paper` is Table 9: accuracy in percent of ViT-H/14 and ViT-L/16 pre-trained on JFT, and of ViT-L/16
-    pre-trained on ImageNet-21k, each fine-tuned.
+    searched for.
     """
 
     name: str
-    group: Group
     set: str
     listed: str
     classes: int
     division: Division
-    paper: tuple[float, float, float]
+
+    @property
+    def group(self) -> VtabGroup:
+        """The group of tasks that it belongs to."""
+        return TABLE_9[self.name][0]
+
+    @property
+    def paper(self) -> tuple[float, float, float]:
+        """Table 9: accuracy in percent of ViT-H/14 and ViT-L/16 from JFT, and of ViT-L/16 from ImageNet-21k, each fine-tuned."""
+        return TABLE_9[self.name][1]
 
     def find(self, root: Path) -> Path | None:
         """Where its data is under `root`, or None."""
@@ -335,26 +342,26 @@ _SPRITES = PercentSplits(train=80, val=10)
 _SATELLITE = PercentSplits(train=60, val=20)
 
 # In the order of Table 9. Splits are those of VTAB's code; only the order of samples differs.
-TASKS: tuple[Task, ...] = (
-    Task("Caltech101", "natural", "caltech101", "caltech101", 102, ThirtyPerClass(percent=90), (95.3, 95.4, 90.8)),
-    Task("CIFAR-100", "natural", "cifar100", "cifar", 100, OfficialSplits(percent=90), (85.5, 81.9, 84.1)),
-    Task("DTD", "natural", "dtd", "dtd", 47, _OFFICIAL, (75.2, 74.3, 74.1)),
-    Task("Flowers102", "natural", "flowers102", "oxford_flowers102", 102, _OFFICIAL, (99.7, 99.7, 99.3)),
-    Task("Pets", "natural", "pets", "oxford_iiit_pet", 37, OfficialSplits(percent=80), (97.2, 96.7, 92.7)),
-    Task("Sun397", "natural", "sun397", "sun397", 397, PercentSplits(train=70, val=10), (65.0, 63.5, 61.0)),
-    Task("SVHN", "natural", "svhn", "svhn", 10, OfficialSplits(percent=90), (88.9, 87.4, 80.9)),
-    Task("Camelyon", "specialized", "pcam", "patch_camelyon", 2, _OFFICIAL, (83.3, 83.6, 82.5)),
-    Task("EuroSAT", "specialized", "eurosat", "eurosat", 10, _SATELLITE, (96.7, 96.5, 95.6)),
-    Task("Resisc45", "specialized", "resisc45", "resisc45", 45, _SATELLITE, (91.4, 89.7, 85.2)),
-    Task("Retinopathy", "specialized", "retinopathy", "diabetic_retinopathy", 5, _OFFICIAL, (76.6, 77.1, 75.3)),
-    Task("Clevr-Count", "structured", "clevr", "clevr_count", 8, _CLEVR, (91.7, 86.4, 70.3)),
-    Task("Clevr-Dist", "structured", "clevr", "clevr_dist", 6, _CLEVR, (63.8, 63.1, 56.1)),
-    Task("DMLab", "structured", "dmlab", "dmlab", 6, _OFFICIAL, (53.1, 49.7, 41.9)),
-    Task("dSpr-Loc", "structured", "dsprites", "dsprites_loc", 16, _SPRITES, (79.4, 74.5, 74.7)),
-    Task("dSpr-Ori", "structured", "dsprites", "dsprites_ori", 16, _SPRITES, (63.3, 60.5, 64.9)),
-    Task("KITTI-Dist", "structured", "kitti", "kitti", 4, PercentSplits(train=80, val=10), (84.5, 82.2, 79.9)),
-    Task("sNORB-Azim", "structured", "smallnorb", "smallnorb_azi", 18, _NORB, (33.2, 36.2, 30.5)),
-    Task("sNORB-Elev", "structured", "smallnorb", "smallnorb_ele", 9, _NORB, (51.2, 51.1, 41.7)),
+TASKS: tuple[VtabTask, ...] = (
+    VtabTask("Caltech101", "caltech101", "caltech101", 102, ThirtyPerClass(percent=90)),
+    VtabTask("CIFAR-100", "cifar100", "cifar", 100, OfficialSplits(percent=90)),
+    VtabTask("DTD", "dtd", "dtd", 47, _OFFICIAL),
+    VtabTask("Flowers102", "flowers102", "oxford_flowers102", 102, _OFFICIAL),
+    VtabTask("Pets", "pets", "oxford_iiit_pet", 37, OfficialSplits(percent=80)),
+    VtabTask("Sun397", "sun397", "sun397", 397, PercentSplits(train=70, val=10)),
+    VtabTask("SVHN", "svhn", "svhn", 10, OfficialSplits(percent=90)),
+    VtabTask("Camelyon", "pcam", "patch_camelyon", 2, _OFFICIAL),
+    VtabTask("EuroSAT", "eurosat", "eurosat", 10, _SATELLITE),
+    VtabTask("Resisc45", "resisc45", "resisc45", 45, _SATELLITE),
+    VtabTask("Retinopathy", "retinopathy", "diabetic_retinopathy", 5, _OFFICIAL),
+    VtabTask("Clevr-Count", "clevr", "clevr_count", 8, _CLEVR),
+    VtabTask("Clevr-Dist", "clevr", "clevr_dist", 6, _CLEVR),
+    VtabTask("DMLab", "dmlab", "dmlab", 6, _OFFICIAL),
+    VtabTask("dSpr-Loc", "dsprites", "dsprites_loc", 16, _SPRITES),
+    VtabTask("dSpr-Ori", "dsprites", "dsprites_ori", 16, _SPRITES),
+    VtabTask("KITTI-Dist", "kitti", "kitti", 4, PercentSplits(train=80, val=10)),
+    VtabTask("sNORB-Azim", "smallnorb", "smallnorb_azi", 18, _NORB),
+    VtabTask("sNORB-Elev", "smallnorb", "smallnorb_ele", 9, _NORB),
 )
 
 
@@ -363,10 +370,10 @@ PROTOCOL = "a linear probe on frozen features from 800 + 200 images of each task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult:
+class VtabTaskResult:
     """The result of one task. `counts` are images of train, val and test; `how` says how they were chosen."""
 
-    task: Task
+    task: VtabTask
     place: Path
     counts: tuple[int, int, int]
     how: str
@@ -430,16 +437,16 @@ class Mean:
 class Vtab(Displayed):
     """The tasks that were evaluated, those whose data is missing (and where it was searched), and those that failed (and why)."""
 
-    results: tuple[TaskResult, ...]
-    missing: tuple[tuple[Task, str], ...]
-    failed: tuple[tuple[Task, str], ...]
+    results: tuple[VtabTaskResult, ...]
+    missing: tuple[tuple[VtabTask, str], ...]
+    failed: tuple[tuple[VtabTask, str], ...]
 
     def means(self) -> tuple[Mean, ...]:
         """Of each group, and of all 19."""
         groups = [(name, [task for task in TASKS if task.group == name]) for name in GROUPS]
         return tuple(self._mean(name, tasks) for name, tasks in [*groups, ("all", list(TASKS))])
 
-    def _mean(self, name: str, tasks: list[Task]) -> Mean:
+    def _mean(self, name: str, tasks: list[VtabTask]) -> Mean:
         found = [result for result in self.results if result.task in tasks]
         if not found:
             return Mean(name=name, found=0, total=len(tasks), accuracy=None, paper=None)
@@ -561,7 +568,7 @@ class _Job:
     progress: ProgressCallback
 
 
-def _evaluate_task(task: Task, place: Path, chosen: Mapping[str, Entries] | None, job: _Job) -> TaskResult:
+def _evaluate_task(task: VtabTask, place: Path, chosen: Mapping[str, Entries] | None, job: _Job) -> VtabTaskResult:
     job.progress(f"{task.name}, opening", 0, None)
     dataset = task.open(place)
     divided: VtabSplits
@@ -586,7 +593,7 @@ def _evaluate_task(task: Task, place: Path, chosen: Mapping[str, Entries] | None
         )
     train, val, test = parts
     fitted = probe(train, val, test, job.config.probe, progress=lambda fits, _: job.progress(f"{task.name}, fits", fits, None))
-    return TaskResult(
+    return VtabTaskResult(
         task=task,
         place=place,
         counts=(train.total, val.total, test.total),

@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from vitlab.config.overrides import Overrides
+from vitlab.config.paper_tables import TABLE_8
 from vitlab.config.vit import Position, PositionKind, PositionPlace, ViTConfig
 from vitlab.errors import at_least
-from vitlab.interpretation.drawing import Panel, Row, Style, draw_dots, form_of
+from vitlab.interpretation.drawing import DotRow, Panel, Style, draw_dots, form_of
 from vitlab.recipes.table import recipe
 from vitlab.studies.runner import Done, Job, JobProgress, counts_of, evaluate_run, on_one_core, run_jobs
 from vitlab.studies.transfer import FAMILIES
@@ -22,17 +23,6 @@ PLACES: tuple[PositionPlace, ...] = ("stem", "every", "shared")
 KIND_WORDS: dict[PositionKind, str] = {"none": "none", "learned-1d": "1-D", "learned-2d": "2-D", "relative": "relative"}
 PLACE_WORDS: dict[PositionPlace, str] = {"stem": "at the stem", "every": "at every layer", "shared": "every layer, shared"}
 
-# Table 8: ImageNet, 5-shot linear, ViT-B/16, in percent. The paper leaves the other cells empty.
-TABLE_8: dict[tuple[PositionKind, PositionPlace], float] = {
-    ("none", "stem"): 61.382,
-    ("learned-1d", "stem"): 64.206,
-    ("learned-1d", "every"): 63.964,
-    ("learned-1d", "shared"): 64.292,
-    ("learned-2d", "stem"): 64.001,
-    ("learned-2d", "every"): 64.046,
-    ("learned-2d", "shared"): 64.022,
-    ("relative", "stem"): 64.032,
-}
 CELLS: tuple[tuple[PositionKind, PositionPlace], ...] = tuple(
     (kind, place) for kind in KINDS for place in PLACES if kind != "none" or place == "stem"
 )
@@ -99,7 +89,7 @@ def positions(out: Path, *, images: int, seeds: int, control: Control) -> Iterat
 def draw_positions(cells: Sequence[Cell], path: Path) -> bytes:
     """Accuracy of each position embedding, with its deviation between seeds; beside it the paper's."""
     kinds = list(dict.fromkeys(cell.kind for cell in cells))
-    rows = [Row(name=_title(cell), group=kinds.index(cell.kind)) for cell in cells]
+    rows = [DotRow(name=_title(cell), group=kinds.index(cell.kind)) for cell in cells]
     seeds = max((len(cell.accuracy) for cell in cells), default=0)
     here = Panel(
         axis="test accuracy, %",

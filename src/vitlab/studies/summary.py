@@ -15,9 +15,17 @@ from vitlab.config.serialize import to_json
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.display import Facts, Table
 from vitlab.io.progress import ProgressCallback
-from vitlab.studies.compare import ModelRow, SpeedRatio, draw_compared, measure_memory, measure_speed, model_rows, speed_ratios
+from vitlab.studies.compare import (
+    ComparedModel,
+    SpeedRatio,
+    compared_models,
+    draw_compared,
+    measure_memory,
+    measure_speed,
+    speed_ratios,
+)
 from vitlab.studies.config import NoisyStudent
-from vitlab.studies.noisy_student import Chosen, Labelling, Score, Scored, Stage, Stopped, noisy_student, scores
+from vitlab.studies.noisy_student import Chosen, Labelling, Score, Scored, StageStarted, Stopped, noisy_student, scores
 from vitlab.studies.positions import KIND_WORDS, PLACE_WORDS, Cell, draw_positions, positions
 from vitlab.studies.quickstart import BUDGETS, SHOTS, Outcome, QuickstartRow, few_cell, quickstart, write_quickstart_report
 from vitlab.studies.runner import Done, JobProgress, counts_of
@@ -132,7 +140,7 @@ def run_noisy_student(
         with _stoppable(control):
             for event in noisy_student(study, out=out, workers=workers, control=control):
                 match event:
-                    case Stage():
+                    case StageStarted():
                         where = f"round {event.round} of {event.of}" if event.round else "before round 1"
                         notify(f"{where}: {event.what}")
                     case Labelling():
@@ -237,7 +245,7 @@ def compare_models(
 ) -> Table:
     """One row a model and image size; checkpoints are evaluated on the data."""
     configs = [] if not models and checkpoints is not None else _configs(models, sizes, notify)
-    rows = model_rows(configs) if configs else []
+    rows = compared_models(configs) if configs else []
     if checkpoints is not None and data is not None:
         rows += _evaluated(checkpoints, data, notify, progress)
     if speed:
@@ -265,7 +273,7 @@ def _configs(models: tuple[str, ...], sizes: tuple[tuple[int, int], ...] | None,
     return found
 
 
-def _evaluated(paths: Sequence[str], data: str, notify: Notify, progress: ProgressCallback) -> list[ModelRow]:
+def _evaluated(paths: Sequence[str], data: str, notify: Notify, progress: ProgressCallback) -> list[ComparedModel]:
     """Checkpoints as rows, their accuracy measured on every image of the data."""
     from vitlab.checkpoints import load
     from vitlab.evaluation.classification import Classification
@@ -282,12 +290,12 @@ def _evaluated(paths: Sequence[str], data: str, notify: Notify, progress: Progre
         result = evaluate(checkpoint, dataset, targets, progress=progress).result
         if not isinstance(result, Classification):
             raise DataError(f"{data}: models are compared on images of one class each")
-        row = model_rows([checkpoint.config])[0]
+        row = compared_models([checkpoint.config])[0]
         rows.append(replace(row, name=f"{path} ({row.name})", published=(), measured=100 * result.top1.value))
     return rows
 
 
-def _compared_row(row: ModelRow, *, measured: bool) -> dict[str, Any]:
+def _compared_row(row: ComparedModel, *, measured: bool) -> dict[str, Any]:
     height, width = row.image_size
     shown: dict[str, Any] = {
         "model": row.name,
@@ -307,7 +315,7 @@ def _compared_row(row: ModelRow, *, measured: bool) -> dict[str, Any]:
     return shown
 
 
-def _compared_json(row: ModelRow) -> dict[str, Any]:
+def _compared_json(row: ComparedModel) -> dict[str, Any]:
     measured = row.speed
     return {
         "model": row.name,
@@ -326,6 +334,7 @@ def _compared_json(row: ModelRow) -> dict[str, Any]:
                 "source": quoted.source,
                 "gmacs": quoted.gmacs,
                 "images_per_sec_v100": quoted.images_per_sec,
+                "images_per_sec_a100": quoted.images_per_sec_a100,
             }
             for quoted in row.published
         ],
@@ -339,7 +348,7 @@ def _against_json(pair: SpeedRatio) -> dict[str, Any]:
     return {"first": pair.first, "second": pair.second, "here": pair.here, "published": pair.there, "sentence": pair.sentence}
 
 
-def _explain(rows: Sequence[ModelRow], pairs: Sequence[SpeedRatio], notify: Notify) -> None:
+def _explain(rows: Sequence[ComparedModel], pairs: Sequence[SpeedRatio], notify: Notify) -> None:
     """Sources, and how speeds relate here and where they were published."""
     for source in dict.fromkeys(quoted.source for row in rows for quoted in row.published):
         notify(f"source: {source}")
