@@ -17,6 +17,24 @@ THOUSAND = b"M\xe8\x03"  # 1000 as a pickle says it
 BILLION = b"J\x00\xca\x9a\x3b"
 NESTED_KEY = b"\x80\x02})" + b"q\x00h\x00\x86" * 1000 + b"K\x01s."  # its hash takes 2^1000 steps
 
+# A list of 20,000 pairs, made into a dict 20,000 times; a tuple of 50,000, given to a function 20,000 times.
+PAIRS = b"]q\x00(" + b"".join(b"K\x01M%c%c\x86" % (n & 255, n >> 8) for n in range(20_000)) + b"e"
+MANY_DICTS = b"\x80\x02" + PAIRS + b"]" + b"ccollections\nOrderedDict\nh\x00\x85Ra" * 12_000 + b"."
+MANY_ARGUMENTS = b"\x80\x02(" + b"N" * 50_000 + b"tq\x00]" + b"ctorch._utils\n_rebuild_tensor_v2\nh\x00Ra" * 10_000 + b"."
+ONE = torch.ones(1)
+
+
+def many_names(data: bytes) -> bytes:
+    """The pickle of a dict with the dict under 30,000 numbers."""
+    return (
+        data.removesuffix(b".")
+        + b"r\xff\xff\xff\x00"
+        + b"}"
+        + b"".join(b"M%c%cj\xff\xff\xff\x00s" % (n & 255, n >> 8) for n in range(30_000))
+        + b"."
+    )
+
+
 # name of the attack -> what makes the file, and a word of the message
 CORPUS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a bytearray of 10 TB": (pickled(b"\x80\x02cbuiltins\nbytearray\n\x8a\x07\x00\x00\xa0\x72\x4e\x18\x09\x85R."), "bytearray"),
@@ -53,6 +71,10 @@ CORPUS: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda path: edited(path, replaced(THOUSAND, b"\x8a\xfa" + b"\x7f" * 250)),
         "impossible size",
     ),
+    "one list as 20,000 dicts": (pickled(MANY_DICTS), "holds a list"),
+    "one dict under 30,000 names": (lambda path: edited(path, many_names), "several sets of weights"),
+    "20,000 tensors of the same number": (saves(lambda _: {f"a{number}": ONE for number in range(20_000)}), "20,000 tensors"),
+    "a tensor of 50,000 arguments, 20,000 times": (pickled(MANY_ARGUMENTS), "refuses"),
     "calls of a call": (pickled(b"\x80\x02ctorch._tensor\n_rebuild_from_type_v2\nN\x85R."), "refuses"),
 }
 

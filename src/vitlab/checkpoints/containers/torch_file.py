@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import pickletools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader, BytesIO
+from itertools import count
 from pathlib import Path
 from typing import TypeGuard
 
@@ -25,6 +26,7 @@ from vitlab.io.zip import STORED, ZipContents, ZipIndex
 
 MAX_PICKLE = 1 << 19  # bytes; the largest model with its optimiser has a third of that
 MAX_OPCODES = 200_000  # the largest model with its optimiser has a quarter of that
+MAX_TENSORS = 10_000  # the largest model has a fifth of that
 MAX_AXES = 16
 MAX_COPIES = 4  # bytes of tensors over bytes of the file: tied weights reach 2
 ALLOWANCE = 16 << 20  # bytes of tensors that any file may hold
@@ -36,6 +38,7 @@ _SAFE_WAY = (
 )
 _CHOSEN = ("model", "state_dict")  # what training code calls the weights, in a file that holds more than them
 _CHUNK = 1 << 22
+_MOST_ARGUMENTS = 8  # of a function that rebuilds a tensor
 
 _STORAGES: dict[str, torch.dtype] = {
     "DoubleStorage": torch.float64,
@@ -144,8 +147,12 @@ class _NotWeightsError(_RefusedError):
     """A pickle that names something that no state dict needs."""
 
 
-def _interpreted(pickled: BytesIO, storages: dict[str, _Storage]) -> object:
-    """What the next pickle of the stream describes; the storages that it names are added to `storages`."""
+def _interpreted(pickled: BytesIO, storages: dict[str, _Storage], numbers: Iterator[int]) -> object:
+    """What the next pickle of the stream describes; the storages that it names are added to `storages`.
+
+    `numbers` counts the opcodes. No opcode copies more than it has put on the stack itself, so that time and memory are bounded by
+    the length of the pickle.
+    """
     stack: list[object] = []
     marks: list[int] = []
     memo: dict[int, object] = {}
@@ -157,8 +164,8 @@ def _interpreted(pickled: BytesIO, storages: dict[str, _Storage]) -> object:
         del stack[start:]
         return items
 
-    for number, (opcode, argument, _) in enumerate(pickletools.genops(pickled)):
-        if number > MAX_OPCODES:
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if next(numbers) > MAX_OPCODES:
             raise _RefusedError(f"its pickle goes on for more than {MAX_OPCODES:,} opcodes")
         match opcode.name:
             case "BINPUT" | "LONG_BINPUT":
@@ -251,7 +258,7 @@ def _made(maker: object, arguments: object) -> object:
     if not isinstance(maker, _Name) or not isinstance(arguments, tuple):
         raise _RefusedError("it calls what is no function")
     path = maker.path
-    if path in _PLAIN:
+    if path in _PLAIN and len(arguments) <= _MOST_ARGUMENTS:
         return _tensor(arguments, arguments[6] if path.endswith("v3") else None, arguments[7 if path.endswith("v3") else 6 :])
     if path in _PARAMETERS:
         return arguments[0]
@@ -262,15 +269,27 @@ def _made(maker: object, arguments: object) -> object:
             return _Unmade(path)
         return _made(function, inner)
     if path == _ORDERED:
-        found: dict[object, object] = {}
-        for pair in arguments[0] if arguments else ():
-            _set_items(found, list(pair))
-        return found
+        return _ordered(*arguments)
     if path == _COUNTER and arguments and isinstance(arguments[0], dict):
         return arguments[0]
     if path in _ODD_TENSORS or path in _VALUES:
         return _Unmade(path)
     raise _RefusedError(f"it calls {path}")
+
+
+def _ordered(pairs: object = ()) -> dict[object, object]:
+    """The dict of an OrderedDict, which Python 2 makes of a list of pairs."""
+    found: dict[object, object] = {}
+    if pairs == ():
+        return found
+    if not isinstance(pairs, list):
+        raise _RefusedError("it makes a dict of what is no list")
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise _RefusedError("it makes a dict of what are no pairs")
+        _set_items(found, [*pair])
+    pairs.clear()  # one list cannot become many dicts
+    return found
 
 
 def _tensor(arguments: tuple[object, ...], dtype: object, metadata: tuple[object, ...]) -> _Tensor | _Unmade:
@@ -338,7 +357,7 @@ def read_torch_zip(index: ZipIndex, *, values: bool = True) -> tuple[Tensors, tu
         raise damaged(path, f"its pickle has {size:,} bytes, more than the {MAX_PICKLE:,} allowed")
     storages: dict[str, _Storage] = {}
     try:
-        (content,) = _understood(BytesIO(contents.read(rows[pickled])), path, storages, count=1)
+        (content,) = _understood(BytesIO(contents.read(rows[pickled])), path, storages, pickles=1)
         tensors, notes = _state(content, path)
         notes += () if checksums else ("the file was saved without checksums: damage to it is not noticed",)
         _check_extent(tensors, path.stat().st_size, path)
@@ -370,7 +389,7 @@ def read_torch_legacy(file: BufferedReader, path: Path, *, values: bool = True) 
     """The same of an open file from before torch 1.6: five pickles, then the storages one after another. It has no checksums."""
     file.seek(0)
     stream, storages = BytesIO(file.read(2 * MAX_PICKLE)), dict[str, _Storage]()
-    magic, protocol, _, content, keys = _understood(stream, path, storages, count=5)
+    magic, protocol, _, content, keys = _understood(stream, path, storages, pickles=5)
     if magic != _MAGIC or protocol != _PROTOCOL or not isinstance(keys, list):
         raise damaged(path, "it does not begin as the files of torch do")
     places, place, size = dict[str, int](), stream.tell(), size_of(file)
@@ -400,10 +419,11 @@ def read_torch_legacy(file: BufferedReader, path: Path, *, values: bool = True) 
     return _loaded(tensors, read), notes
 
 
-def _understood(stream: BytesIO, path: Path, storages: dict[str, _Storage], *, count: int) -> tuple[object, ...]:
-    """What the next `count` pickles describe."""
+def _understood(stream: BytesIO, path: Path, storages: dict[str, _Storage], *, pickles: int) -> tuple[object, ...]:
+    """What the next pickles describe."""
+    numbers = count()
     try:
-        return tuple(_interpreted(stream, storages) for _ in range(count))
+        return tuple(_interpreted(stream, storages, numbers) for _ in range(pickles))
     except _NotWeightsError as error:
         raise CheckpointError(
             f"{path} is a pickle that asks for {error}, which is not weights: it is not opened", hint=_SAFE_WAY
@@ -420,7 +440,9 @@ def _state(content: object, path: Path) -> tuple[Described, tuple[str, ...]]:
     """The one state dict in what was saved; two that could both be meant are refused."""
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a {_kind(content)}, not named tensors", hint=_SAFE_WAY)
-    inner = {str(key): found for key, value in content.items() if isinstance(value, dict) and (found := _named_tensors(value))}
+    dicts = {id(value): value for value in content.values() if isinstance(value, dict)}  # the same one may be there many times
+    states = {place for place, value in dicts.items() if _is_state(value)}
+    inner = {str(key): value for key, value in content.items() if id(value) in states}
     if not inner:
         tensors = {key: value for key, value in content.items() if isinstance(key, str) and _is_tensor(value)}
         if not tensors:
@@ -429,21 +451,20 @@ def _state(content: object, path: Path) -> tuple[Described, tuple[str, ...]]:
     wanted = [key for key in _CHOSEN if key in inner] or list(inner)
     if len(wanted) > 1:
         raise CheckpointError(
-            f"{path} holds several sets of weights ({', '.join(wanted[:8])}): which one is meant?",
+            f"{path} holds several sets of weights ({', '.join(key[:40] for key in wanted[:8])}): which one is meant?",
             hint="save the one you want alone, with safetensors.torch.save_file(weights, 'model.safetensors')",
         )
     (key,) = wanted
-    return _all_plain(inner[key], path), (f"took the weights under {key!r}", *_left_aside(content, {key}))
+    return _all_plain(inner[key], path), (f"took the weights under {key[:40]!r}", *_left_aside(content, {key}))
 
 
 def _is_tensor(value: object) -> bool:
     return isinstance(value, _Tensor) or (isinstance(value, _Unmade) and value.maker in (*_PLAIN, *_ODD_TENSORS, _SUBCLASS))
 
 
-def _named_tensors(value: dict[object, object]) -> dict[str, object]:
-    """The dict as a state dict, or an empty one if it is something else."""
-    tensors = {key: item for key, item in value.items() if isinstance(key, str) and _is_tensor(item)}
-    return tensors if len(tensors) == len(value) else {}
+def _is_state(value: dict[object, object]) -> bool:
+    """Whether the dict is a state dict: named tensors and nothing else."""
+    return bool(value) and all(isinstance(key, str) and _is_tensor(item) for key, item in value.items())
 
 
 def _all_plain(tensors: dict[str, object], path: Path) -> Described:
@@ -459,7 +480,9 @@ def _left_aside(content: dict[object, object], taken: set[str]) -> tuple[str, ..
 
 
 def _check_extent(tensors: Described, size: int, path: Path) -> None:
-    """Refuse many tensors that share few bytes, before they get memory of their own."""
+    """Refuse too many tensors, and those that share few bytes, before they get memory of their own."""
+    if len(tensors) > MAX_TENSORS:
+        raise damaged(path, f"it holds {len(tensors):,} tensors, more than the {MAX_TENSORS:,} allowed")
     if sum(tensor.nbytes for tensor in tensors.values()) > MAX_COPIES * size + ALLOWANCE:
         raise damaged(path, f"its tensors claim far more than the {size:,} bytes of the file")
 
