@@ -38,7 +38,7 @@ from vitlab.exporters.files import (
     synthetic_images,
     traced,
 )
-from vitlab.exporters.quantize import Files, OpenVINOQuantiser, Trial, quantise
+from vitlab.exporters.quantize import Files, Int8Evaluation, OpenVINOQuantiser, quantise
 from vitlab.io.progress import silent
 from vitlab.models import build
 from vitlab.models.position import resize_grid
@@ -250,13 +250,13 @@ class Fragility:
 
 def test_the_layer_that_costs_accuracy_is_found_and_left_in_float() -> None:
     images_N = np.arange(10)
-    trial = Trial(images=images_N, correct=[[number] for number in range(10)], max_drop=10)
-    made = quantise(Fragility(), trial, progress=silent)
+    evaluation = Int8Evaluation(images=images_N, correct=[[number] for number in range(10)], max_drop=10)
+    made = quantise(Fragility(), evaluation, progress=silent)
     assert made.kept == ("layer a",)
     assert made.fragile[0].layer == "layer a"
     assert [found.error for found in made.fragile[1:]] == [0, 0, 0]
     assert (made.before, made.after) == (100, 100)
-    in_full = quantise(Fragility(), replace(trial, max_drop=50), progress=silent)  # as much as is lost
+    in_full = quantise(Fragility(), replace(evaluation, max_drop=50), progress=silent)  # as much as is lost
     assert (in_full.kept, in_full.before, in_full.after) == ((), 100, 50)
 
 
@@ -265,7 +265,7 @@ def test_eight_bits_that_would_end_the_process_are_refused(
 ) -> None:
     monkeypatch.setattr("vitlab.exporters.files._TRIAL", "import os; os.kill(os.getpid(), 4)")
     asked = ExportConfig(int8=True, calibration=8, max_drop=100)
-    with pytest.raises(ExportError, match=r"OpenVINO cannot run 8 bits on this CPU: a trial of it died of SIGILL") as caught:
+    with pytest.raises(ExportError, match=r"OpenVINO cannot run 8 bits on this CPU: a evaluation of it died of SIGILL") as caught:
         export(reader, tmp_path / "int8.xml", asked, dataset=open_dataset("digits", split="test"))
     assert "ONEDNN_MAX_CPU_ISA" in (caught.value.hint or "")
     assert not list(tmp_path.iterdir())

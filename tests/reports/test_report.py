@@ -20,7 +20,7 @@ from vitlab.errors import TrainingError
 from vitlab.io.names import printable
 from vitlab.reports.charts import smoothed, thinned, ticks
 from vitlab.reports.content import Comparison, embedded_image
-from vitlab.reports.report import Written, render, write_report
+from vitlab.reports.report import WrittenReport, render, write_report
 
 SECTIONS = ["summary", "curves", "classes", "mistakes", "inside", "calibration", "data", "cost", "again"]
 
@@ -58,12 +58,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def written(folder: Path) -> Written:
+def written(folder: Path) -> WrittenReport:
     return write_report(folder, cores=1)
 
 
 @pytest.fixture(scope="module")
-def seen(written: Written) -> Seen:
+def seen(written: WrittenReport) -> Seen:
     return Seen(written.path.read_text())
 
 
@@ -74,7 +74,7 @@ def test_every_element_is_closed_and_every_section_is_there(seen: Seen) -> None:
     assert links == [f"#{section}" for section in SECTIONS]
 
 
-def test_nothing_in_it_points_outside(seen: Seen, written: Written) -> None:
+def test_nothing_in_it_points_outside(seen: Seen, written: WrittenReport) -> None:
     for _, attributes in seen.elements:
         for name in ("src", "href"):
             assert (attributes.get(name) or "#").startswith(("#", "data:"))
@@ -90,7 +90,7 @@ def test_class_names_are_shown_as_they_are(seen: Seen) -> None:
 
 
 def test_the_headline_is_what_evaluate_says_of_the_same_images(
-    folder: Path, written: Written, capsys: pytest.CaptureFixture[str]
+    folder: Path, written: WrittenReport, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dataset = json.loads((folder / "run.json").read_text())["data"]["dataset"]
     assert main(["evaluate", str(folder / "model.safetensors"), dataset, "--json"]) == 0
@@ -101,7 +101,7 @@ def test_the_headline_is_what_evaluate_says_of_the_same_images(
 
 
 def test_the_verb_writes_the_same_report_and_says_where(
-    folder: Path, written: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, written: WrittenReport, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "other.html"
     assert main(["report", str(folder), "--out", str(out), "--cores", "1", "--json"]) == 0

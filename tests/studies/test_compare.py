@@ -14,7 +14,16 @@ from vitlab.config.published import PUBLISHED
 from vitlab.errors import ConfigError
 from vitlab.models.cost import cost
 from vitlab.studies import compare as memory
-from vitlab.studies.compare import Peak, Speed, SpeedRatio, draw_compared, measure_memory, measure_speed, model_rows, speed_ratios
+from vitlab.studies.compare import (
+    Peak,
+    Speed,
+    SpeedRatio,
+    compared_models,
+    draw_compared,
+    measure_memory,
+    measure_speed,
+    speed_ratios,
+)
 
 # The column of "Transformers or CNNs?": GMACs at 224 and 384 pixels.
 COLUMN = {
@@ -50,7 +59,7 @@ def test_speed_is_measured_for_every_model_and_lies_within_its_spread() -> None:
 
 
 def test_speeds_are_related_to_the_published_ones_pair_by_pair() -> None:
-    rows = model_rows([variant("Swin-T"), variant("ConvNeXt-T"), variant("ConvNeXt-S"), variant("Swin-T", image_size=384)])
+    rows = compared_models([variant("Swin-T"), variant("ConvNeXt-T"), variant("ConvNeXt-S"), variant("Swin-T", image_size=384)])
     timed = [
         replace(row, speed=Speed(median=place + 2.0, low=1.0, high=9.0, batch=1)) for place, row in enumerate(rows)
     ]  # 2 for Swin-T, 3 for ConvNeXt-T, whose pair it is
@@ -134,6 +143,6 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "did you mean Swin-" in capsys.readouterr().err
     assert main(["study", "compare", "--data", "digits"]) == 2
     with pytest.raises(ConfigError, match="neither"):
-        draw_compared(model_rows([variant("Swin-T")]), tmp_path / "all.pdf")
+        draw_compared(compared_models([variant("Swin-T")]), tmp_path / "all.pdf")
     with pytest.raises(ConfigError, match="no models"):
-        model_rows([])
+        compared_models([])

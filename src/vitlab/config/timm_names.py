@@ -22,7 +22,7 @@ from vitlab.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
+class ViTTraits:
     """What a group of timm's ViTs has that a plain ViT, pooled by its class token, has not.
 
     `image_size` in pixels is for names that do not end in it; `prefix_positions` is the opposite of timm's `no_embed_class`.
@@ -40,13 +40,13 @@ class Style:
     image_size: int | None = None
 
 
-_MAP, _MEAN = Style(pool="map", class_token=False), Style(pool="mean", class_token=False)
+_MAP, _MEAN = ViTTraits(pool="map", class_token=False), ViTTraits(pool="mean", class_token=False)
 _REGISTERS = replace(_MEAN, norm_after_pool=True, layer_scale=1e-5, prefix_positions=False)
 
-# Style -> the architectures that have it. Their size, patch and image size stand in their names.
-_VITS: tuple[tuple[Style, str], ...] = (
+# ViTTraits -> the architectures that have it. Their size, patch and image size stand in their names.
+_VITS: tuple[tuple[ViTTraits, str], ...] = (
     (
-        Style(),
+        ViTTraits(),
         """
         vit_tiny_patch16_224 vit_tiny_patch16_384
         vit_small_patch8_224 vit_small_patch16_224 vit_small_patch16_384 vit_small_patch32_224 vit_small_patch32_384
@@ -57,34 +57,34 @@ _VITS: tuple[tuple[Style, str], ...] = (
         """,
     ),
     (
-        Style(distill_token=True),
+        ViTTraits(distill_token=True),
         """
         deit_tiny_distilled_patch16_224 deit_small_distilled_patch16_224
         deit_base_distilled_patch16_224 deit_base_distilled_patch16_384
         """,
     ),
     (
-        Style(layer_scale=1e-6, prefix_positions=False),
+        ViTTraits(layer_scale=1e-6, prefix_positions=False),
         """
         deit3_small_patch16_224 deit3_small_patch16_384 deit3_medium_patch16_224 deit3_base_patch16_224 deit3_base_patch16_384
         deit3_large_patch16_224 deit3_large_patch16_384 deit3_huge_patch14_224
         """,
     ),
-    (Style(layer_scale=1e-5), "vit_small_patch16_36x1_224 vit_base_patch16_plus_240 vit_base_patch32_plus_256"),
-    (Style(layer_scale=1e-5, image_size=518), "vit_small_patch14_dinov2 vit_base_patch14_dinov2 vit_large_patch14_dinov2"),
+    (ViTTraits(layer_scale=1e-5), "vit_small_patch16_36x1_224 vit_base_patch16_plus_240 vit_base_patch32_plus_256"),
+    (ViTTraits(layer_scale=1e-5, image_size=518), "vit_small_patch14_dinov2 vit_base_patch14_dinov2 vit_large_patch14_dinov2"),
     (
-        Style(layer_scale=1e-5, image_size=518, registers=4, prefix_positions=False),
+        ViTTraits(layer_scale=1e-5, image_size=518, registers=4, prefix_positions=False),
         "vit_small_patch14_reg4_dinov2 vit_base_patch14_reg4_dinov2 vit_large_patch14_reg4_dinov2",
     ),
     (
-        Style(layer_scale=1.0, image_size=448, registers=1, prefix_positions=False),
+        ViTTraits(layer_scale=1.0, image_size=448, registers=1, prefix_positions=False),
         "vit_base_patch14_reg1_tipsv2 vit_large_patch14_reg1_tipsv2 vit_so400m_patch14_reg1_tipsv2",
     ),
-    (Style(prefix_positions=False, image_size=240), "flexivit_small flexivit_base flexivit_large"),
-    (Style(image_size=160), "test_vit"),
+    (ViTTraits(prefix_positions=False, image_size=240), "flexivit_small flexivit_base flexivit_large"),
+    (ViTTraits(image_size=160), "test_vit"),
     (replace(_MEAN, registers=1, norm_after_pool=True, layer_scale=1e-5, image_size=160), "test_vit2"),
-    (Style(pool="mean", norm_after_pool=True), "eva_large_patch14_196 eva_large_patch14_336"),
-    (Style(qkv_bias=False), "vit_base_patch16_224_miil"),
+    (ViTTraits(pool="mean", norm_after_pool=True), "eva_large_patch14_196 eva_large_patch14_336"),
+    (ViTTraits(qkv_bias=False), "vit_base_patch16_224_miil"),
     (
         _MAP,
         """

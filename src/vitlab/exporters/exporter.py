@@ -26,8 +26,8 @@ from vitlab.exporters.files import (
     ENDINGS,
     ExportConfig,
     ExportFormat,
+    ExportImages,
     Graph,
-    Images,
     Run,
     dataset_images,
     of_any_size,
@@ -42,7 +42,7 @@ from vitlab.exporters.files import (
     synthetic_images,
     traced,
 )
-from vitlab.exporters.quantize import Files, OpenVINOQuantiser, Quantised, Trial, onnx_quantiser, quantise
+from vitlab.exporters.quantize import Files, Int8Evaluation, OpenVINOQuantiser, Quantised, onnx_quantiser, quantise
 from vitlab.io.atomic import replacing
 from vitlab.io.display import Block, Displayed
 from vitlab.io.progress import ProgressCallback, silent
@@ -112,8 +112,8 @@ def export(
         run = program_runner(*files)
     elif config.int8:
         inputs = graph.prepare(torch.from_numpy(images.images_NHWC)).numpy()
-        trial = Trial(images=inputs, correct=images.correct, max_drop=config.max_drop)
-        found, run = _quantise(form, onnx_bytes(program, facts), facts, trial, progress)
+        evaluation = Int8Evaluation(images=inputs, correct=images.correct, max_drop=config.max_drop)
+        found, run = _quantise(form, onnx_bytes(program, facts), facts, evaluation, progress)
         files = found.files
     elif form == "onnx":
         files = (onnx_bytes(program, facts),)
@@ -148,7 +148,7 @@ def _format(path: Path, config: ExportConfig, dataset: Dataset | None) -> Export
     return form
 
 
-def _images(checkpoint: Checkpoint, config: ExportConfig, dataset: Dataset | None) -> Images:
+def _images(checkpoint: Checkpoint, config: ExportConfig, dataset: Dataset | None) -> ExportImages:
     if dataset is None:
         return synthetic_images(checkpoint, count=sum(BATCHES))
     return dataset_images(checkpoint, dataset, most=config.calibration if config.int8 else sum(BATCHES))
@@ -166,20 +166,20 @@ def _facts(checkpoint: Checkpoint, config: ExportConfig) -> dict[str, str]:
 
 
 def _quantise(
-    form: ExportFormat, content: bytes, facts: dict[str, str], trial: Trial, progress: ProgressCallback
+    form: ExportFormat, content: bytes, facts: dict[str, str], evaluation: Int8Evaluation, progress: ProgressCallback
 ) -> tuple[Quantised, Run]:
     """Quantise the graph of an ONNX file with the library that suits its runtime."""
     if form == "onnx":
-        with onnx_quantiser(content, trial.images, progress) as quantiser:
-            found = quantise(quantiser, trial, progress=progress)
+        with onnx_quantiser(content, evaluation.images, progress) as quantiser:
+            found = quantise(quantiser, evaluation, progress=progress)
             return found, quantiser.runner(found.files)
-    openvino = OpenVINOQuantiser(content, facts, trial.images, progress)
-    found = quantise(openvino, trial, progress=progress)
+    openvino = OpenVINOQuantiser(content, facts, evaluation.images, progress)
+    found = quantise(openvino, evaluation, progress=progress)
     return found, openvino.runner(found.files)
 
 
 def _compare(
-    graph: Graph, run: Run, images: Images, checkpoint: Checkpoint, config: ExportConfig, *, strict: bool
+    graph: Graph, run: Run, images: ExportImages, checkpoint: Checkpoint, config: ExportConfig, *, strict: bool
 ) -> tuple[float, tuple[str, ...]]:
     """The largest difference between the file and PyTorch, and notes; ExportError if `strict` and above the tolerance."""
     model = checkpoint.model.eval()
@@ -204,7 +204,7 @@ def _compare(
     return worst, ()
 
 
-def _batches(images: Images, checkpoint: Checkpoint, config: ExportConfig) -> list[torch.Tensor]:
+def _batches(images: ExportImages, checkpoint: Checkpoint, config: ExportConfig) -> list[torch.Tensor]:
     """Batches of 1, 2 and 5 images, and one of another image size if that is dynamic."""
     batches, start = list[torch.Tensor](), 0
     for count in BATCHES:

@@ -320,7 +320,7 @@ def _free_sides(config: ModelConfig) -> tuple[tuple[int, int], dict[int, Any]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Images:
+class ExportImages:
     """uint8 images of the model's image size and, for each, the model's classes that are correct, if known."""
 
     images_NHWC: NDArray[np.uint8]
@@ -331,7 +331,7 @@ class Images:
         return len(self.images_NHWC)
 
 
-def dataset_images(checkpoint: Checkpoint, dataset: Dataset, *, most: int) -> Images:
+def dataset_images(checkpoint: Checkpoint, dataset: Dataset, *, most: int) -> ExportImages:
     """At most `most` images of a dataset, spread evenly over it; unreadable ones are left out and noted."""
     transform = EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits())
     places = np.unique(np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(int)).tolist()
@@ -347,10 +347,10 @@ def dataset_images(checkpoint: Checkpoint, dataset: Dataset, *, most: int) -> Im
         raise DataError(f"none of the {len(places)} images could be read, the first because {bad[0]}" if bad else "no images")
     notes = (f"{len(bad)} images could not be read and were left out, the first: {bad[0]}",) if bad else ()
     correct, why = _correct_classes(checkpoint, dataset, kept)
-    return Images(images_NHWC=np.stack(images), correct=correct, notes=(*notes, *why))
+    return ExportImages(images_NHWC=np.stack(images), correct=correct, notes=(*notes, *why))
 
 
-def synthetic_images(checkpoint: Checkpoint, *, count: int, image_size: tuple[int, int] | None = None) -> Images:
+def synthetic_images(checkpoint: Checkpoint, *, count: int, image_size: tuple[int, int] | None = None) -> ExportImages:
     """Synthetic images, of the model's image size or another."""
     channels = checkpoint.preprocess.channels
     config = SyntheticConfig(
@@ -363,7 +363,7 @@ def synthetic_images(checkpoint: Checkpoint, *, count: int, image_size: tuple[in
     images_NHWC = images(config, range(count), [0] * count)
     if images_NHWC.shape[3] != channels:
         images_NHWC = np.repeat(images_NHWC, channels, axis=3)
-    return Images(images_NHWC=np.ascontiguousarray(images_NHWC))
+    return ExportImages(images_NHWC=np.ascontiguousarray(images_NHWC))
 
 
 def _correct_classes(

@@ -82,7 +82,7 @@ class Quantised:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trial:
+class Int8Evaluation:
     """What to evaluate 8 bits on: images as the file takes them, their correct classes if known, and the allowed loss."""
 
     images: NDArray[Any]
@@ -90,41 +90,43 @@ class Trial:
     max_drop: float
 
 
-def quantise(quantiser: Quantiser, trial: Trial, *, progress: ProgressCallback) -> Quantised:
+def quantise(quantiser: Quantiser, evaluation: Int8Evaluation, *, progress: ProgressCallback) -> Quantised:
     """Quantise as many products as `max_drop` allows; ExportError if that is less than half of them."""
-    wanted = _scores(quantiser.in_float(), trial.images, progress, "predicting in float")
+    wanted = _scores(quantiser.in_float(), evaluation.images, progress, "predicting in float")
     names = quantiser.products
-    best = _evaluated(quantiser, (), wanted, trial, progress)
-    if best.drop <= trial.max_drop:
+    best = _evaluated(quantiser, (), wanted, evaluation, progress)
+    if best.drop <= evaluation.max_drop:
         return replace(best, kept=quantiser.left)
-    fragile = _sensitivity(quantiser, wanted, trial, progress)
+    fragile = _sensitivity(quantiser, wanted, evaluation, progress)
     ranked = sorted(names, key=lambda name: -fragile[name].error)
     by_error = tuple(fragile[name] for name in ranked)
     kept = 1
     while kept <= len(names) // 2:
         floats = ranked[:kept]
-        found = _evaluated(quantiser, floats, wanted, trial, progress)
-        if found.drop <= trial.max_drop:
+        found = _evaluated(quantiser, floats, wanted, evaluation, progress)
+        if found.drop <= evaluation.max_drop:
             layers = tuple(quantiser.layer_of[name] for name in names if name in floats)
             return replace(found, kept=(*quantiser.left, *layers), fragile=by_error)
         best = min(best, found, key=lambda tried: tried.drop)
         kept *= 2
     raise ExportError(
         f"8 bits lose {best.drop:.2f} points of {best.measure} ({best.before:.2f} to {best.after:.2f} %), "
-        f"also with {kept // 2} of {len(names)} layers left in float; max_drop={trial.max_drop:g}",
+        f"also with {kept // 2} of {len(names)} layers left in float; max_drop={evaluation.max_drop:g}",
         hint="give more images, or raise max_drop",
     )
 
 
 def _evaluated(
-    quantiser: Quantiser, floats: Sequence[str], wanted_NK: Scores, trial: Trial, progress: ProgressCallback
+    quantiser: Quantiser, floats: Sequence[str], wanted_NK: Scores, evaluation: Int8Evaluation, progress: ProgressCallback
 ) -> Quantised:
     files = quantiser.without(floats)
-    scores_NK = _scores(quantiser.runner(files), trial.images, progress, "predicting in 8 bits")
+    scores_NK = _scores(quantiser.runner(files), evaluation.images, progress, "predicting in 8 bits")
     before_N, after_N = wanted_NK.argmax(1), scores_NK.argmax(1)
-    if trial.correct is None:
+    if evaluation.correct is None:
         return Quantised(files=files, measure="agreement", before=100.0, after=100 * float((before_N == after_N).mean()))
-    return Quantised(files=files, measure="top-1", before=_top1(before_N, trial.correct), after=_top1(after_N, trial.correct))
+    return Quantised(
+        files=files, measure="top-1", before=_top1(before_N, evaluation.correct), after=_top1(after_N, evaluation.correct)
+    )
 
 
 def _top1(chosen_N: NDArray[np.intp], correct: Sequence[Sequence[int]]) -> float:
@@ -140,8 +142,10 @@ def _scores(run: Run, images: NDArray[Any], progress: ProgressCallback, what: st
     return np.concatenate(found)
 
 
-def _sensitivity(quantiser: Quantiser, wanted_NK: Scores, trial: Trial, progress: ProgressCallback) -> dict[str, Fragile]:
-    few, found = trial.images[:FEW], {}
+def _sensitivity(
+    quantiser: Quantiser, wanted_NK: Scores, evaluation: Int8Evaluation, progress: ProgressCallback
+) -> dict[str, Fragile]:
+    few, found = evaluation.images[:FEW], {}
     size = float(np.sqrt(np.mean(np.square(wanted_NK[:FEW])))) or 1.0
     for place, name in enumerate(quantiser.products):
         progress("8 bits in one layer", place, len(quantiser.products))

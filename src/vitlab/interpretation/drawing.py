@@ -277,7 +277,7 @@ def draw_lines(lines: Sequence[Line], x: Axis, y: Axis, style: Style = Style(), 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class DotRow:
     """A row of a dot chart: its name and its group; rows of one group have one colour and mark."""
 
     name: str
@@ -295,7 +295,7 @@ class Panel:
     missing: str = ""
 
 
-def draw_dots(rows: Sequence[Row], panels: Sequence[Panel], style: Style = Style()) -> bytes:  # noqa: B008
+def draw_dots(rows: Sequence[DotRow], panels: Sequence[Panel], style: Style = Style()) -> bytes:  # noqa: B008
     """A chart of the rows from top to bottom, the panels from left to right."""
     if not rows or not panels:
         raise ConfigError("nothing to draw")
@@ -312,7 +312,7 @@ def draw_dots(rows: Sequence[Row], panels: Sequence[Panel], style: Style = Style
     return written(figure, style)
 
 
-def _panel(axes: Any, rows: Sequence[Row], panel: Panel, style: Style) -> None:
+def _panel(axes: Any, rows: Sequence[DotRow], panel: Panel, style: Style) -> None:
     known = [value for value in panel.values if value is not None]
     spread = panel.spread or [0.0] * len(rows)
     for place, (row, value, half) in enumerate(zip(rows, panel.values, spread, strict=True)):

@@ -59,7 +59,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written(Displayed):
+class WrittenReport(Displayed):
     """A report on disk: its path, its size in bytes, and the accuracy it leads with, None where it has none."""
 
     path: Path
@@ -93,7 +93,7 @@ def write_report(
     title: str | None = None,
     cores: int | None = None,
     progress: ProgressCallback = silent,
-) -> Written:
+) -> WrittenReport:
     """Evaluate the run in `folder` on images it was not trained on, and write the report to `out`, else `folder/report.html`.
 
     `split` is the split to evaluate on: test where the data has one, else val. `comparison` is a table of other runs. `cores` is
@@ -142,7 +142,7 @@ def write_report(
     )
     write_text(path, text)
     accuracy, interval, images = _headline(None if evaluation is None else evaluation.result.result)
-    return Written(path=path, bytes=len(text.encode()), accuracy=accuracy, interval=interval, images=images)
+    return WrittenReport(path=path, bytes=len(text.encode()), accuracy=accuracy, interval=interval, images=images)
 
 
 def render(**values: object) -> str:

@@ -1,6 +1,6 @@
 """Compares models: their cost by formula, published accuracy, and the speed and memory measured on this machine.
 
-    rows = model_rows([variant("Swin-T"), variant("ViT-S/16")])   # builds nothing
+    rows = compared_models([variant("Swin-T"), variant("ViT-S/16")])   # builds nothing
     speeds = measure_speed([row.config for row in rows], batch=4, rounds=5)
 
 Axes: B batch.
@@ -109,7 +109,7 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRow:
+class ComparedModel:
     """One model at one image size. `speed`, `peak` and `measured`, the accuracy in percent, are None if they are not measured."""
 
     name: str
@@ -160,12 +160,12 @@ class SpeedRatio:
         return f"{ratios}: this machine favours {self.first if by > 1 else self.second}, by a factor of {max(by, 1 / by):.2f}"
 
 
-def model_rows(configs: Sequence[ModelConfig]) -> list[ModelRow]:
+def compared_models(configs: Sequence[ModelConfig]) -> list[ComparedModel]:
     """One row a model, without building any."""
     if not configs:
         raise ConfigError("no models to compare", hint="name some: Swin-T ConvNeXt-T ViT-S/16")
     return [
-        ModelRow(name=config.name or config.family, config=config, cost=cost(config), published=published(config))
+        ComparedModel(name=config.name or config.family, config=config, cost=cost(config), published=published(config))
         for config in configs
     ]
 
@@ -203,7 +203,7 @@ def measure_speed(configs: Sequence[ModelConfig], *, batch: int, rounds: int, pr
     ]
 
 
-def speed_ratios(rows: Sequence[ModelRow]) -> list[SpeedRatio]:
+def speed_ratios(rows: Sequence[ComparedModel]) -> list[SpeedRatio]:
     """The ratio of speeds for each ConvNeXt and the Swin of the same size and image size, here and as published."""
     found = []
     for row in rows:
@@ -231,7 +231,7 @@ class _Point:
     y: float
 
 
-def draw_compared(rows: Sequence[ModelRow], path: Path) -> bytes:
+def draw_compared(rows: Sequence[ComparedModel], path: Path) -> bytes:
     """Images/s if measured, else accuracy, against multiply-adds; one line for each family."""
     style = Style(form=form_of(path))
     timed = [row for row in rows if row.speed is not None]
@@ -260,7 +260,7 @@ def _trained_on(quoted: Published) -> str:
     return "from 1k" if quoted.trained_on == "ImageNet-1k" else "from more"
 
 
-def _family(row: ModelRow) -> str:
+def _family(row: ComparedModel) -> str:
     """The beginning of a model's name and its image size: one line holds models of one image size."""
     words = row.name.split("-")[0].split("+")
     return f"{'hybrid' if len(words) > 1 else words[0]} {row.image_size[0]} px"

@@ -59,7 +59,7 @@ _NOTHING_HELD_OUT = SplitRule(val=0.0, test=0.0)  # accuracy is measured on othe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StageStarted:
     """A stage of round `round` of `of` begins; round 0 is the teacher's."""
 
     event: ClassVar[str] = "stage"
@@ -137,11 +137,11 @@ class Stopped:
     reason: Reason
 
 
-NoisyEvent = Stage | Labelling | Chosen | Scored | Stopped
+NoisyEvent = StageStarted | Labelling | Chosen | Scored | Stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Images:
+class StudyImages:
     """The images of a study.
 
     `labelled` is the dataset with true labels and `labelled_rows` which of its images are used, None for all: `count` images.
@@ -162,7 +162,7 @@ class Images:
     summary: str
 
 
-def gathered(data: str, unlabelled: str | None, shots: int | None, *, seed: int = 0) -> Images:
+def gathered(data: str, unlabelled: str | None, shots: int | None, *, seed: int = 0) -> StudyImages:
     """Open all datasets; images that are labelled or evaluated on are left out of the pool, compared byte by byte."""
     splits = survey(data).splits
     split: Split = "test" if "test" in splits else "val"
@@ -196,7 +196,7 @@ def gathered(data: str, unlabelled: str | None, shots: int | None, *, seed: int 
     hidden = " (their labels are hidden)" if shots is not None else ""
     copies = f", {len(rows) - len(kept):,} copies of others left out" if len(kept) < len(rows) else ""
     rows = rows[kept]
-    return Images(
+    return StudyImages(
         classes=dataset.labels,
         labelled=labelled,
         labelled_rows=labelled_rows,
@@ -363,9 +363,9 @@ class _Rounds:
     def events(self) -> Iterator[NoisyEvent | Event]:
         study = self.study
         _check_sizes(study)
-        yield Stage(round=0, of=study.noisy.rounds, what="reading the images")
+        yield StageStarted(round=0, of=study.noisy.rounds, what="reading the images")
         images = gathered(study.data, study.unlabelled, study.shots, seed=study.seed)
-        yield Stage(round=0, of=study.noisy.rounds, what=images.summary)
+        yield StageStarted(round=0, of=study.noisy.rounds, what=images.summary)
         teacher = study.teacher
         if teacher is None:
             dataset = self.root / "images.json"
@@ -386,14 +386,14 @@ class _Rounds:
                 return
             teacher = student
 
-    def _round(self, number: int, teacher: str, images: Images) -> Generator[NoisyEvent | Event, None, str | None]:
+    def _round(self, number: int, teacher: str, images: StudyImages) -> Generator[NoisyEvent | Event, None, str | None]:
         """Train one student; the path of its checkpoint, or None if the study was stopped."""
         study, folder = self.study, self.root / f"round-{number}"
         dataset, chosen_path = folder / "images.json", folder / "chosen.json"
         if dataset.is_file() and chosen_path.is_file():
             chosen = from_text(Chosen, chosen_path.read_text())
         else:
-            yield Stage(round=number, of=study.noisy.rounds, what=f"the teacher labels {len(images.pool):,} images")
+            yield StageStarted(round=number, of=study.noisy.rounds, what=f"the teacher labels {len(images.pool):,} images")
             predictions: TeacherPredictions | None = None
             for done, found in label_images(load(teacher), images.pool, images.classes, folder / "labels", config=self.evaluation):
                 yield Labelling(done=done, of=len(images.pool))
@@ -413,7 +413,7 @@ class _Rounds:
         yield Scored(score=self._evaluate(number, student, images, known))
         return student
 
-    def _choose(self, number: int, found: TeacherPredictions, images: Images, dataset: Path) -> Chosen:
+    def _choose(self, number: int, found: TeacherPredictions, images: StudyImages, dataset: Path) -> Chosen:
         """Write the dataset of the student; what was chosen."""
         noisy = self.study.noisy
         rows = choose(found, noisy)
@@ -491,7 +491,7 @@ class _Rounds:
             return str(model)
         who = "the student" if number else "the teacher"
         what = f"training {who}, {run.model.name} at {run.model.image_size[0]}x{run.model.image_size[1]}"
-        yield Stage(round=number, of=self.study.noisy.rounds, what=what)
+        yield StageStarted(round=number, of=self.study.noisy.rounds, what=what)
         last: Event | None = None
         for event in train(run, out=folder, control=self.control):
             yield event
@@ -502,7 +502,7 @@ class _Rounds:
             return None
         return str(model)
 
-    def _evaluate(self, number: int, path: str, images: Images, known: Score) -> Score:
+    def _evaluate(self, number: int, path: str, images: StudyImages, known: Score) -> Score:
         """Evaluate the model on images that no model was trained on, unless that is done."""
         result = self.root / f"round-{number}" / "result.json"
         if result.is_file():

@@ -31,7 +31,7 @@ from vitlab.io.progress import ProgressCallback, silent
 from vitlab.recipes.own import STROKES
 from vitlab.recipes.table import recipe
 from vitlab.reports.content import Comparison, percent
-from vitlab.reports.report import Written, write_report
+from vitlab.reports.report import WrittenReport, write_report
 from vitlab.studies.runner import Done, Job, JobProgress, counts_of, evaluate_run, on_one_core, run_jobs
 from vitlab.training.control import Control
 from vitlab.training.plan import this_machine
@@ -244,7 +244,7 @@ def _finetuning(overrides: Overrides, labels: DataFacts, start: StartFacts | Non
     return on_one_core(replace(run, data=data, train=replace(run.train, save_every=max(1, run.train.steps // 2))))
 
 
-def write_quickstart_report(outcome: Outcome, path: Path, *, progress: ProgressCallback = silent) -> Written:
+def write_quickstart_report(outcome: Outcome, path: Path, *, progress: ProgressCallback = silent) -> WrittenReport:
     """Write the report of the pre-trained run with all labels, with the comparison of all rows, as `path`."""
     return write_report(
         outcome.pretrained,
