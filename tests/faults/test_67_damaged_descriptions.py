@@ -110,3 +110,16 @@ def test_lines_of_a_sweep_with_wrong_types_count_as_not_complete(tmp_path: Path)
         assert names[0] == "trial-started"
         assert names[-1] == "sweep-finished"
     assert RunDirectory(place).config() == trial_config(run, 1e-3)
+
+
+def test_a_damaged_line_about_the_end_of_a_run_is_passed_over(whole: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(whole, tmp_path / "run", symlinks=True)
+    sound = Run.load(whole)
+    assert sound.reason == "finished"
+    for change in ({"seconds": "x"}, {"step": None}, {"metrics": 3}, {"metrics": {"top1": []}}, {"reason": {}}, {"model": 7}):
+        lines = (whole / "events.jsonl").read_text().splitlines()
+        lines[-1] = json.dumps({**json.loads(lines[-1]), **change})
+        (damaged / "events.jsonl").write_text("\n".join(lines))
+        run = Run.load(damaged)
+        assert (run.reason, run.metrics) == (None, {})
+        str(run)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 Reason = Literal["finished", "terminated", "interrupted", "max-time", "patience"]
 """Why a run ended: all steps done, SIGTERM, Ctrl-C, `max_minutes`, or `patience` (early stopping)."""
@@ -123,3 +123,19 @@ def event_to_json(event: Event) -> dict[str, Any]:
     """One line of `events.jsonl`."""
     values = {name: getattr(event, name) for name in event.__dataclass_fields__ if name != "event"}
     return {"event": event.event} | {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
+def finished_from_json(line: dict[str, Any]) -> Finished | None:
+    """The `Finished` of a line of `events.jsonl`; None if it is another event, or damaged."""
+    if line.get("event") != Finished.event or line.get("reason") not in get_args(Reason):
+        return None
+    try:
+        return Finished(
+            step=int(line["step"]),
+            reason=line["reason"],
+            model=None if line["model"] is None else Path(line["model"]),
+            metrics={name: float(value) for name, value in line["metrics"].items()},
+            seconds=float(line["seconds"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None

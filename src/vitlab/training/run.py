@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from vitlab.checkpoints.reading import model_in
 from vitlab.config.data import Split
+from vitlab.config.published import PublishedAccuracy, published_accuracies
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import to_json
 from vitlab.errors import TrainingError
 from vitlab.io.display import Block, Displayed
 from vitlab.recipes.reasons import model_in_words
-from vitlab.training.events import Finished, Reason
+from vitlab.training.events import Finished, Reason, finished_from_json
 from vitlab.training.run_folder import RunDirectory
 
 if TYPE_CHECKING:
@@ -68,14 +69,17 @@ class Run(Displayed):
             raise TrainingError(
                 f"{path} is not the folder of a run: it has no {RUN_JSON}", hint="pretrain, finetune and train make such folders"
             )
-        last: dict[str, Any] = next((event for event in reversed(directory.events()) if event.get("event") == Finished.event), {})
+        ends = (finished_from_json(event) for event in reversed(directory.events()))
+        last = next((ended for ended in ends if ended is not None), None)
+        if last is None:
+            return cls(path=Path(path), config=config, evaluated_on=config.data.evaluate_split)
         return cls(
             path=Path(path),
             config=config,
-            reason=last.get("reason"),
-            step=last.get("step", 0),
-            seconds=last.get("seconds", 0.0),
-            metrics=last.get("metrics", {}),
+            reason=last.reason,
+            step=last.step,
+            seconds=last.seconds,
+            metrics=last.metrics,
             evaluated_on=config.data.evaluate_split,
         )
 
@@ -92,6 +96,11 @@ class Run(Displayed):
         return load(self.file)
 
     @property
+    def published(self) -> tuple[PublishedAccuracy, ...]:
+        """Accuracies that were published for this model on this dataset: fine-tuned, or trained from scratch as this run was."""
+        return published_accuracies(self.config.model, self.config.data.dataset, upstream=self.config.start is None)
+
+    @property
     def model(self) -> nn.Module:
         """The trained model."""
         return self.checkpoint.model
@@ -105,19 +114,21 @@ class Run(Displayed):
         return str(self.file)
 
     def tables(self) -> Iterable[Block]:
-        """The plan, or the trials of a sweep and how the run ended."""
+        """The plan, or the trials of a sweep and how the run ended; then what was published for this model and dataset."""
+        beside: list[Block] = [[entry.row() for entry in self.published]] if self.published else []
         if self.plan is not None:
-            return [self._planned(self.plan) | {"total_seconds": _said(self._total(self.plan))}]
+            return [self._planned(self.plan) | {"total_seconds": _said(self._total(self.plan))}, *beside]
         if not self.trials:
-            return [self._unfinished_sweep() if self.runs > 1 else self._ended(self.metrics)]
-        return [self._trials(), self._ended(self.metrics) | {"sweep": str(self.path.parent / "sweep.json")}]
+            return [self._unfinished_sweep()] if self.runs > 1 else [self._ended(self.metrics), *beside]
+        return [self._trials(), self._ended(self.metrics) | {"sweep": str(self.path.parent / "sweep.json")}, *beside]
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain values; of a plan also the config, which `train` takes."""
         if self.plan is not None:
             told = self._planned(self.plan) | {"total_seconds": self._total(self.plan)}
-            return {**told, "notes": list(self.plan.notes), "run": to_json(self.config)}
-        ended = self._ended({"metrics": dict(self.metrics)}) | {"notes": list(self.notes)}
+            beside = {"published": to_json(self.published), "notes": list(self.plan.notes)}
+            return {**told, **beside, "run": to_json(self.config)}
+        ended = self._ended({"metrics": dict(self.metrics)}) | {"published": to_json(self.published), "notes": list(self.notes)}
         if not self.trials:
             return self._unfinished_sweep() if self.runs > 1 else ended
         return {

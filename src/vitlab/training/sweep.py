@@ -25,7 +25,7 @@ from vitlab.io.atomic import replacing
 from vitlab.io.display import json_text
 from vitlab.training.control import Control
 from vitlab.training.distributed import is_main_process, world
-from vitlab.training.events import Event, Finished
+from vitlab.training.events import Event, Finished, finished_from_json
 from vitlab.training.run_data import same_data
 from vitlab.training.run_folder import RunDirectory
 from vitlab.training.trainer import score, train
@@ -205,19 +205,8 @@ def _complete(run: RunConfig, place: Path, dataset: Dataset | None) -> Finished 
     if before is None or differences(before, run, course=True):
         return None
     lines = [line for line in directory.events() if line.get("event") == Finished.event]
-    if not lines or lines[-1].get("reason") not in ("finished", "patience") or not same_data(run, directory.data_path, dataset):
-        return None
-    line = lines[-1]
-    try:
-        return Finished(
-            step=int(line["step"]),
-            reason=line["reason"],
-            model=None if line["model"] is None else Path(line["model"]),
-            metrics={name: float(value) for name, value in line["metrics"].items()},
-            seconds=float(line["seconds"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None  # a damaged line: the run resumes from its last checkpoint, which tells the same again
+    ended = finished_from_json(lines[-1]) if lines else None  # with a damaged line the run resumes, and tells the same again
+    return ended if ended is not None and ended.complete and same_data(run, directory.data_path, dataset) else None
 
 
 def _write(root: Path, trials: Sequence[Trial], chosen: float | None) -> None:
