@@ -37,7 +37,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitlab.checkpoints import Checkpoint, convert, load, save
-from vitlab.checkpoints.native import Facts
+from vitlab.checkpoints.native import HeaderFacts
 from vitlab.config import Preprocess, ViTConfig, variant
 from vitlab.config.data import Augment, LoaderConfig
 from vitlab.config.run import RunConfig, RunData
@@ -128,7 +128,7 @@ def library(folder: Path, config: ViTConfig, rows: int) -> Step:
         optimizers=create_optimizers(model, run.train.optimizer),
         average=None,
         statistics=RunningStatistics(model),
-        facts=Facts(config=config, preprocess=run.preprocess),
+        facts=HeaderFacts(config=config, preprocess=run.preprocess),
         progress=Progress(),
     )
     batch = Batch(images_BHWC=images, labels=labels, index_B=np.arange(rows), epoch=0, position=rows, failed=())

@@ -19,7 +19,7 @@ import torch
 from tests.checkpoints.containers.forked import exit_code_of
 from tests.checkpoints.small import LABELS, config_text, images, logits_of, resealed, small_checkpoint, small_config
 from vitlab.checkpoints import Checkpoint, describe, load, save
-from vitlab.checkpoints.native import Facts, sealed_header, tensors_digest
+from vitlab.checkpoints.native import HeaderFacts, sealed_header, tensors_digest
 from vitlab.config import Position, Preprocess, ResNetConfig, ResNetStem
 from vitlab.config.model import ModelConfig
 from vitlab.errors import CheckpointError
@@ -261,7 +261,7 @@ def test_a_config_that_computes_gigabytes_of_positions_is_refused_before_it_does
 def test_a_header_is_sealed_without_reading_labels_as_anything_but_text() -> None:
     """Labels that look like the header's own digest do not confuse it."""
     checkpoint = small_checkpoint()
-    facts = Facts(config=checkpoint.config, preprocess=checkpoint.preprocess, labels=("0" * 64,) * 10)
+    facts = HeaderFacts(config=checkpoint.config, preprocess=checkpoint.preprocess, labels=("0" * 64,) * 10)
     header = sealed_header(checkpoint.model.state_dict(), facts)
     digest = json.loads(header.text)["__metadata__"]["vitlab.header_sha256"]
     assert header.text.count(digest.encode()) == 1

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from vitlab.checkpoints import describe, load
 from vitlab.checkpoints.containers import write_safetensors
-from vitlab.checkpoints.native import Facts
+from vitlab.checkpoints.native import HeaderFacts
 from vitlab.checkpoints.parts import Pieces, is_part, part_name, parts_in, read_weights, write_weights_part
 from vitlab.config import Preprocess, variant
 from vitlab.errors import CheckpointError
 from vitlab.models import build
 
 CONFIG = variant("ViT-Mini/8", num_classes=3)
-FACTS = Facts(config=CONFIG, preprocess=Preprocess(image_size=CONFIG.image_size), labels=("a", "b", "c"))
+FACTS = HeaderFacts(config=CONFIG, preprocess=Preprocess(image_size=CONFIG.image_size), labels=("a", "b", "c"))
 
 
 def rows_of(state: dict[str, Tensor], rank: int, ranks: int) -> dict[str, Tensor]:
@@ -27,7 +27,7 @@ def rows_of(state: dict[str, Tensor], rank: int, ranks: int) -> dict[str, Tensor
     return {name: parts[rank] for name, parts in chunks.items() if rank < len(parts)}
 
 
-def written(folder: Path, *, ranks: int, facts: Facts = FACTS) -> dict[str, Tensor]:
+def written(folder: Path, *, ranks: int, facts: HeaderFacts = FACTS) -> dict[str, Tensor]:
     state = build(CONFIG, seed=4).state_dict()
     for rank in range(ranks):
         write_weights_part(folder / part_name("model", rank, ranks), rows_of(state, rank, ranks), facts, rank=rank, ranks=ranks)

@@ -19,7 +19,7 @@ from tests.checkpoints.small import resealed
 from tests.inference import small
 from vitlab.checkpoints import Checkpoint, convert, load, save
 from vitlab.checkpoints.checkpoint import nonfinite_tensors
-from vitlab.checkpoints.native import Facts, write_native
+from vitlab.checkpoints.native import HeaderFacts, write_native
 from vitlab.cli.main import main
 from vitlab.config import Preprocess
 from vitlab.errors import CheckpointError, ConfigError
@@ -34,7 +34,7 @@ def _written(path: Path, break_it: Callable[[dict[str, torch.Tensor]], object]) 
     whole = small.checkpoint(KINDS, classes=len(KINDS))
     state = whole.model.state_dict()
     break_it(state)
-    write_native(path, state, Facts(config=whole.config, preprocess=whole.preprocess, labels=KINDS))
+    write_native(path, state, HeaderFacts(config=whole.config, preprocess=whole.preprocess, labels=KINDS))
     return path
 
 

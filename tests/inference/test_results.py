@@ -14,7 +14,7 @@ import pytest
 
 from vitlab.errors import DataError
 from vitlab.inference import Prediction, Unreadable
-from vitlab.inference.results import Csv, Finished, JsonLines, new_file, parquet_file, resumed_file
+from vitlab.inference.results import Csv, FinishedImages, JsonLines, new_file, parquet_file, resumed_file
 from vitlab.io.text import printable
 
 MARK = "0123456789abcdef"
@@ -171,7 +171,7 @@ def test_a_file_that_is_there_is_not_overwritten_unasked(tmp_path: Path) -> None
 def test_finished_names_are_found_and_others_are_not() -> None:
     from vitlab.inference.results import name_hash
 
-    done = Finished(np.array([name_hash(f"{number}.jpg") for number in range(0, 2000, 2)], np.uint64))
+    done = FinishedImages(np.array([name_hash(f"{number}.jpg") for number in range(0, 2000, 2)], np.uint64))
     assert len(done) == 1000
     assert [f"{number}.jpg" in done for number in range(2000)] == [number % 2 == 0 for number in range(2000)]
-    assert "a" not in Finished(np.zeros(0, np.uint64))
+    assert "a" not in FinishedImages(np.zeros(0, np.uint64))

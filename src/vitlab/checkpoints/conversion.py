@@ -14,7 +14,7 @@ from vitlab.checkpoints.containers import read_file, write_npz, write_safetensor
 from vitlab.checkpoints.containers.safetensors_file import Check, open_safetensors
 from vitlab.checkpoints.formats import FORMATS
 from vitlab.checkpoints.formats.contract import Hints, Reading, Written
-from vitlab.checkpoints.native import REPAIR, Facts, read_native, sealed_header, write_native
+from vitlab.checkpoints.native import REPAIR, HeaderFacts, read_native, sealed_header, write_native
 from vitlab.checkpoints.reading import NATIVE, Source, read_source
 from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
@@ -69,7 +69,7 @@ def convert(
 
 
 def _to_native(place: Path, reading: Reading, found: Source) -> tuple[str, ...]:
-    facts = Facts(
+    facts = HeaderFacts(
         config=reading.config,
         preprocess=reading.preprocess,
         labels=reading.labels,

@@ -59,7 +59,7 @@ State = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class HeaderFacts:
     """What a native header contains beside the tensors."""
 
     config: ModelConfig
@@ -78,7 +78,7 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
     model = checkpoint.model
     if getattr(model, "config", None) != checkpoint.config:  # another library's module has none
         raise CheckpointError(f"cannot save {path}: the model was built from another config than the checkpoint says")
-    facts = Facts(
+    facts = HeaderFacts(
         config=checkpoint.config,
         preprocess=checkpoint.preprocess,
         labels=checkpoint.labels,
@@ -91,7 +91,7 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
     write_native(Path(path), state, facts)
 
 
-def write_native(path: Path, state: State, facts: Facts, *, check: Check | None = None) -> None:
+def write_native(path: Path, state: State, facts: HeaderFacts, *, check: Check | None = None) -> None:
     """Write weights and facts as a native file; `check` is called with the finished file before it is renamed."""
     check_state(state, facts.config, where=str(path))
     check_labels(facts.labels, facts.config.num_classes)
@@ -100,7 +100,7 @@ def write_native(path: Path, state: State, facts: Facts, *, check: Check | None 
     write_encoded(path, header, state, check=check)
 
 
-def sealed_header(state: State, facts: Facts, *, part: str | None = None) -> Header:
+def sealed_header(state: State, facts: HeaderFacts, *, part: str | None = None) -> Header:
     """The header of a native file, with its digests; `part` is for a file that holds only some rows of the tensors."""
     metadata = {"format": "pt", f"{_PREFIX}version": str(VERSION)}  # "format": other libraries expect it of PyTorch's tensors
     metadata |= {_PREFIX + key: text for key, text in _texts(facts).items()}
@@ -121,7 +121,7 @@ def is_native(metadata: Mapping[str, str]) -> bool:
     return any(key.startswith(_PREFIX) for key in metadata)
 
 
-def read_native(opened: OpenFile) -> tuple[dict[str, torch.Tensor], Facts]:
+def read_native(opened: OpenFile) -> tuple[dict[str, torch.Tensor], HeaderFacts]:
     """Weights and facts of a native file; CheckpointError if any byte has changed since it was written."""
     facts = read_facts(opened)
     check_state(opened.shapes(), facts.config, where=str(opened.path))
@@ -136,7 +136,7 @@ def checked_tensors(opened: OpenFile) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def read_facts(opened: OpenFile, *, part: str | None = None) -> Facts:
+def read_facts(opened: OpenFile, *, part: str | None = None) -> HeaderFacts:
     """The facts of a native header, after its digest is checked; no tensor is read. `part` is which part the file must be."""
     path, header = opened.path, opened.header
     entries = {key.removeprefix(_PREFIX): text for key, text in header.metadata.items() if key.startswith(_PREFIX)}
@@ -160,7 +160,7 @@ def read_facts(opened: OpenFile, *, part: str | None = None) -> Facts:
     return facts
 
 
-def summary(opened: OpenFile, facts: Facts) -> dict[str, Json]:
+def summary(opened: OpenFile, facts: HeaderFacts) -> dict[str, Json]:
     """The rest of a native header: what is neither config, preprocessing, labels nor notes."""
     metadata = opened.header.metadata
     said: dict[str, Json] = {
@@ -186,7 +186,7 @@ def _header_digest(text: bytes) -> str:
     return hashlib.sha256(len(text).to_bytes(8, "little") + text).hexdigest()
 
 
-def _texts(facts: Facts) -> dict[str, str]:
+def _texts(facts: HeaderFacts) -> dict[str, str]:
     """The facts as JSON in ASCII, so that any string survives, even one that UTF-8 cannot encode."""
     values: dict[str, Json] = {
         "config": to_json(facts.config),
@@ -204,12 +204,12 @@ def _texts(facts: Facts) -> dict[str, str]:
         raise CheckpointError(f"the checkpoint's recipe, labels or notes are not plain JSON values: {error}") from error
 
 
-def _facts(entries: Mapping[str, str]) -> Facts:
+def _facts(entries: Mapping[str, str]) -> HeaderFacts:
     recipe = parsed(entries["recipe"]) if "recipe" in entries else None
     metrics = from_json(dict[str, float | str], parsed(entries["metrics"]), where="metrics") if "metrics" in entries else None
     if recipe is not None and not isinstance(recipe, dict):
         raise ConfigError("recipe should be an object")
-    return Facts(
+    return HeaderFacts(
         config=_value(ModelConfig, entries, "config"),
         preprocess=_value(Preprocess, entries, "preprocess"),
         labels=_value(tuple[str, ...], entries, "labels") if "labels" in entries else None,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitlab.checkpoints.checkpoint import check_state
 from vitlab.checkpoints.containers.safetensors_file import Header, OpenFile, open_safetensors, write_encoded
-from vitlab.checkpoints.native import Facts, checked_tensors, read_facts, sealed_header
+from vitlab.checkpoints.native import HeaderFacts, checked_tensors, read_facts, sealed_header
 from vitlab.errors import CheckpointError
 from vitlab.io.files import open_regular
 
@@ -55,12 +55,12 @@ def parts_in(folder: Path, stem: str) -> tuple[Path, ...]:
     return tuple(folder / part_name(stem, rank, ranks) for rank in range(ranks))
 
 
-def write_weights_part(path: Path, state: Mapping[str, Tensor], facts: Facts, *, rank: int, ranks: int) -> None:
+def write_weights_part(path: Path, state: Mapping[str, Tensor], facts: HeaderFacts, *, rank: int, ranks: int) -> None:
     """Write the rows of one process with digests; atomic and durable."""
     write_encoded(path, sealed_header(state, facts, part=f"{rank} of {ranks}"), state)
 
 
-def read_weights(paths: Sequence[Path], *, values: bool = True) -> tuple[dict[str, Tensor], Facts]:
+def read_weights(paths: Sequence[Path], *, values: bool = True) -> tuple[dict[str, Tensor], HeaderFacts]:
     """The joined weights and their facts, after all digests are checked; without `values`, from headers, on the meta device."""
     with ExitStack() as stack:
         opened = [stack.enter_context(open_safetensors(path)) for path in paths]

@@ -27,7 +27,7 @@ from vitlab.checkpoints.formats import FORMATS
 from vitlab.checkpoints.formats.contract import Hints, Reading
 from vitlab.checkpoints.formats.header import KEY as CONVERTED
 from vitlab.checkpoints.hub import fetch, is_hub
-from vitlab.checkpoints.native import Facts, is_native, read_facts, read_native, summary
+from vitlab.checkpoints.native import HeaderFacts, is_native, read_facts, read_native, summary
 from vitlab.checkpoints.parts import parts_in, read_weights
 from vitlab.config.data import Preprocess, feeding
 from vitlab.config.model import ModelConfig
@@ -102,7 +102,7 @@ def _read_parts(folder: Path, parts: tuple[Path, ...], hints: Hints, values: boo
     return replace(source, reading=replace(source.reading, notes=notes))
 
 
-def _native_source(place: Path, hints: Hints, state: dict[str, Tensor], facts: Facts, *, metadata: dict[str, Json]) -> Source:
+def _native_source(place: Path, hints: Hints, state: dict[str, Tensor], facts: HeaderFacts, *, metadata: dict[str, Json]) -> Source:
     return Source(
         reading=Reading(
             format=NATIVE,
@@ -118,7 +118,7 @@ def _native_source(place: Path, hints: Hints, state: dict[str, Tensor], facts: F
     )
 
 
-def _profiled(facts: Facts, hints: Hints, place: Path) -> ModelConfig:
+def _profiled(facts: HeaderFacts, hints: Hints, place: Path) -> ModelConfig:
     """The config, with the profile if one was given; heads and grid must be those of the file."""
     config = facts.config
     said = {"heads": config.heads, "grid": config.grid} if isinstance(config, ViTConfig) else {"heads": None, "grid": None}

@@ -32,7 +32,7 @@ _LATENCIES = 5  # of one image, in each round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
+class BackendSpeed:
     """The measurements of one backend.
 
     `latency_ms` are the quantiles 0.5, 0.9 and 0.99 of one image's time. `rate` is images/s at `batch`, the best of the batch
@@ -52,7 +52,7 @@ class Speed:
 
 def bench(
     factories: Mapping[str, Callable[[], Run]], checkpoint: Checkpoint, *, seconds: float, batches: tuple[int, ...] = BATCHES
-) -> list[Speed]:
+) -> list[BackendSpeed]:
     """Measure every backend, in turn, for about `seconds` after all are made and warm; results are in the order given."""
     if not seconds > 0:
         raise ConfigError(f"seconds={seconds} must be above 0")
@@ -85,7 +85,7 @@ def bench(
         best = max(rates, key=rates.__getitem__)
         p50, p90, p99 = (1e3 * float(value) for value in np.quantile(alone[name], (0.5, 0.9, 0.99)))
         found.append(
-            Speed(
+            BackendSpeed(
                 name=name,
                 latency_ms=(p50, p90, p99),
                 batch=best,
@@ -226,7 +226,7 @@ def _maker(name: str, checkpoint: Checkpoint, merge: int) -> Callable[[], Run]:
     return make
 
 
-def _row(speed: Speed) -> dict[str, Any]:
+def _row(speed: BackendSpeed) -> dict[str, Any]:
     p50, p90, p99 = speed.latency_ms
     return {
         "backend": speed.name,

@@ -286,7 +286,7 @@ def load_pyarrow() -> tuple[Any, Any]:
 
 
 @contextmanager
-def resumed_file(path: Path, *, top: int, mark: str) -> Iterator[tuple[TextIO, Finished]]:
+def resumed_file(path: Path, *, top: int, mark: str) -> Iterator[tuple[TextIO, FinishedImages]]:
     """A file of JSON lines to be continued, and the images that are finished in it; a new file if there is none.
 
     A last line that was cut off is removed. A file of another model, with another number of labels per image, or with other content
@@ -306,7 +306,7 @@ def resumed_file(path: Path, *, top: int, mark: str) -> Iterator[tuple[TextIO, F
             text.detach()
 
 
-class Finished:
+class FinishedImages:
     """The names of finished images, each as a hash of 8 bytes: a million take 8 MB. `unreadable` of them could not be read."""
 
     def __init__(self, hashes: NDArray[np.uint64], *, unreadable: int = 0) -> None:
@@ -323,12 +323,12 @@ class Finished:
         return found < len(self._hashes) and int(self._hashes[found]) == code
 
 
-def nothing_finished() -> Finished:
+def nothing_finished() -> FinishedImages:
     """For a new file."""
-    return Finished(np.zeros(0, np.uint64))
+    return FinishedImages(np.zeros(0, np.uint64))
 
 
-def _finished(file: IO[bytes], path: Path, *, top: int, mark: str) -> Finished:
+def _finished(file: IO[bytes], path: Path, *, top: int, mark: str) -> FinishedImages:
     """Read the finished names, cut off an incomplete last line, and leave the file positioned at its end."""
     whole = _whole_length(file)
     hashes = np.zeros(0, np.uint64)
@@ -346,7 +346,7 @@ def _finished(file: IO[bytes], path: Path, *, top: int, mark: str) -> Finished:
             chunk = []
     file.truncate(whole)
     file.seek(whole)
-    return Finished(np.concatenate([hashes, np.array(chunk, np.uint64)]), unreadable=unreadable)
+    return FinishedImages(np.concatenate([hashes, np.array(chunk, np.uint64)]), unreadable=unreadable)
 
 
 def _whole_length(file: IO[bytes]) -> int:

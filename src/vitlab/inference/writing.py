@@ -18,7 +18,7 @@ from vitlab.inference.predictor import Predictor
 from vitlab.inference.results import (
     MARK_LENGTH,
     Csv,
-    Finished,
+    FinishedImages,
     JsonLines,
     Prediction,
     Predictions,
@@ -184,7 +184,7 @@ def _sink(
     format: ResultFormat | None,  # noqa: A002
     resume: bool,
     overwrite: bool,
-) -> Iterator[tuple[Sink, Finished]]:
+) -> Iterator[tuple[Sink, FinishedImages]]:
     """Where results go, and the images whose results are there already."""
     if out is None:
         if resume:

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitlab.checkpoints import describe, load
 from vitlab.checkpoints.checkpoint import check_state
-from vitlab.checkpoints.native import Facts
+from vitlab.checkpoints.native import HeaderFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import Json, to_json
 from vitlab.config.train import Average
@@ -68,7 +68,7 @@ class Snapshot:
 
     progress: Progress
     model: Mapping[str, Tensor]
-    facts: Facts
+    facts: HeaderFacts
     optimizer: Mapping[str, Tensor]
     average: Mapping[str, Tensor] | None = None
     extra: Mapping[str, Tensor] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class TrainState:
     optimizers: list[torch.optim.Optimizer]
     average: AveragedWeights | None
     statistics: RunningStatistics
-    facts: Facts
+    facts: HeaderFacts
     progress: Progress
 
     @property
@@ -265,7 +265,7 @@ def create_state(run: RunConfig, dataset: Dataset, world: World, snapshot: Snaps
         optimizers=create_optimizers(unwrapped, run.train.optimizer),
         average=AveragedWeights(core, run.train.average) if run.train.average.decay else None,
         statistics=RunningStatistics(unwrapped),
-        facts=Facts(
+        facts=HeaderFacts(
             config=run.model,
             preprocess=run.preprocess,
             labels=dataset.labels if run.train.masked is None and dataset.labels else None,
