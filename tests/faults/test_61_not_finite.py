@@ -130,9 +130,10 @@ def test_an_output_that_is_not_finite_is_an_error(overflowing: Path, pets: Path,
 
 
 def test_a_broken_model_can_be_inspected_in_valid_json(
-    broken: Path, overflowing: Path, pets: Path, capsys: pytest.CaptureFixture[str]
+    broken: Path, overflowing: Path, pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for model in (broken, overflowing):
+    infinite = _written(tmp_path / "model.safetensors", lambda state: state["head.bias"].fill_(torch.inf))
+    for model in (broken, overflowing, infinite):
         out, _ = _ran(capsys, "predict", model, pets, "--allow-nonfinite", "--format", "jsonl", code=0)
         for line in out.splitlines():
             assert None in [best["probability"] for best in _json(line)["top"]]

@@ -59,7 +59,8 @@ class Prediction:
         if self.activation == "sigmoid":
             probability_C: NDArray[np.float64] = np.exp(-np.logaddexp(0, -wide_C))
         else:
-            probability_C = np.exp(wide_C - wide_C.max(initial=-np.inf))
+            with np.errstate(invalid="ignore"):  # inf - inf
+                probability_C = np.exp(wide_C - wide_C.max(initial=-np.inf))
             probability_C /= probability_C.sum()
         return probability_C.astype(np.float32)
 

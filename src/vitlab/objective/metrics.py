@@ -21,9 +21,10 @@ _AT_ONCE = 1 << 22  # logits converted to double precision at a time, so that 50
 
 
 def log_softmax(logits_NC: NDArray[np.floating]) -> Floats:
-    """Logarithms of the probabilities, in double precision."""
+    """Logarithms of the probabilities, in double precision; nan for an image with a logit of +inf."""
     wide_NC = np.asarray(logits_NC, np.float64)
-    shifted_NC = wide_NC - wide_NC.max(-1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        shifted_NC = wide_NC - wide_NC.max(-1, keepdims=True)
     log_NC: Floats = shifted_NC - np.log(np.exp(shifted_NC).sum(-1, keepdims=True))
     return log_NC
 
@@ -86,7 +87,8 @@ def negative_log_likelihood(logits_NC: NDArray[np.floating], labels_N: Ints) -> 
 def sigmoid_losses(logits_NC: NDArray[np.floating], right_NC: NDArray[np.floating] | Bools) -> Floats:
     """For multi-label images: the binary cross-entropy summed over classes, in nats."""
     wide_NC = np.asarray(logits_NC, np.float64)
-    each_NC: Floats = np.logaddexp(0, wide_NC) - wide_NC * np.asarray(right_NC, np.float64)
+    with np.errstate(invalid="ignore"):
+        each_NC: Floats = np.logaddexp(0, wide_NC) - wide_NC * np.asarray(right_NC, np.float64)
     return np.asarray(each_NC.sum(-1))
 
 
