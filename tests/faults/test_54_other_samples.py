@@ -122,7 +122,7 @@ def as_parquet(folder: Path, to: Path) -> str:
 
 
 def as_list(folder: Path, to: Path) -> str:
-    lines = [f"{path},{path.parent.name}" for path in sorted(folder.rglob("*.png"))]
+    lines = [f"{path.relative_to(to)},{path.parent.name}" for path in sorted(folder.rglob("*.png"))]
     (to / "data.csv").write_text("\n".join(["path,label", *lines]) + "\n")
     return str(to / "data.csv")
 
@@ -132,19 +132,23 @@ def as_list(folder: Path, to: Path) -> str:
     [
         (as_zip, "eel/3.png"),
         (as_shard, "eel/3.png"),
-        (as_arrays, ", image 19"),
-        (as_parquet, ", row 19"),
-        (as_list, "eel/3.png"),
+        (as_arrays, "images, image 19"),
+        (as_parquet, "row 19"),
+        (as_list, "data/eel/3.png"),
     ],
 )
-def test_every_container_names_the_sample_that_changed(made: Callable[[Path, Path], str], name: str, tmp_path: Path) -> None:
+def test_every_container_names_the_sample_that_changed(
+    made: Callable[[Path, Path], str], name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
     data = image_folder(tmp_path / "data")
     before = recorded(made(data, tmp_path))
     assert before.changes(recorded(made(data, tmp_path))) == []
     change(data / "eel" / "3.png")
     (found,) = before.changes(recorded(made(data, tmp_path)))
-    assert found.startswith("training samples: 1 changed (")
-    assert found.endswith(f"{name})")
+    assert found == f"training samples: 1 changed ({name})"
+    copied = shutil.copytree(data, elsewhere / "data")
+    assert before.changes(recorded(made(copied, elsewhere))) == [found]  # the same in another place
 
 
 def recorded(spec: str) -> DataRecord:

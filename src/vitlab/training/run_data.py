@@ -6,8 +6,8 @@
 
 A sample's name is, below the dataset's own path, the path of its file, the member of its zip or tar shard, or the number of its row
 in a Parquet file or array. The content of a sample is the bytes of its image file, or its pixels if the dataset holds pixels. So
-the record is the same after a copy that changes the times of files. Synthetic data, and every other dataset that is not an
-`ImageDataset`, gives a number of samples and one hash of all of them.
+the record is the same in another place, and after a copy that changes the times of files. Synthetic data, and every other dataset
+that is not an `ImageDataset`, gives a number of samples and one hash of all of them.
 
 A record of 1,281,167 samples takes a few seconds to make and some ten megabytes.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -58,13 +59,14 @@ class SplitRecord:
 
     @classmethod
     def of(cls, dataset: Dataset, place: str) -> SplitRecord:
-        """The record of a split; names begin after `place`, the path of the dataset."""
+        """The record of a split; names begin after `place`, the path of the dataset, or after its folder if it is a list."""
         if not isinstance(dataset, ImageDataset):
             made = blake2b(dataset.fingerprint().encode(), digest_size=DIGEST_BYTES).digest()
             digests = np.frombuffer(made, np.uint8).reshape(1, DIGEST_BYTES)
             return cls(count=len(dataset), names=Names(()), codes=np.zeros(0, np.int64), digests=digests)
         name_of = dataset.contents.name
-        names = Names(name_of(row).removeprefix(place).lstrip("/") for row in dataset.rows.tolist())
+        beginnings = (place, os.path.join(os.path.dirname(place), ""), "/", ", ")  # noqa: PTH118, PTH120 (a Path has no last slash)
+        names = Names(_without(name_of(row), beginnings) for row in dataset.rows.tolist())
         return cls(count=len(dataset), names=names, codes=_codes(dataset), digests=_digests(dataset))
 
     def changes(self, now: SplitRecord) -> list[str]:
@@ -195,6 +197,12 @@ def refuse_other_labels(before: tuple[str, ...], now: tuple[str, ...], *, where:
 def _place(spec: str) -> str:
     prefix, _, rest = spec.partition(":")
     return str(Path(rest if prefix in READERS and rest else spec).expanduser())
+
+
+def _without(name: str, beginnings: Iterable[str]) -> str:
+    for beginning in beginnings:
+        name = name.removeprefix(beginning)
+    return name
 
 
 def _codes(dataset: ImageDataset) -> NDArray[np.int64]:
