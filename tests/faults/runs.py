@@ -6,9 +6,8 @@ import codecs
 import ctypes
 import json
 import os
-import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -153,14 +152,13 @@ def workers() -> list[int]:
     return [worker for child in processes.children(os.getpid()) for worker in processes.children(child)]
 
 
-def strike_the_worker(number: signal.Signals, out: Path, *, timeout: float) -> None:
-    """Train with one worker, which receives a signal after step 3: the run ends with an error, which is raised, and a checkpoint.
+def strike_the_worker(strike: Callable[[int], None], out: Path) -> None:
+    """Train with one worker, whose process is struck after step 3: the run ends with an error, which is raised, and a checkpoint.
 
     Resumed, it ends with the bits of a run without workers.
     """
     run = ten(evaluate_every=0)
-    loader = replace(run.data.loader, workers=1, timeout=timeout)
-    run = replace(run, data=replace(run.data, loader=loader))
+    run = replace(run, data=replace(run.data, loader=replace(run.data.loader, workers=1)))
     steps = list[int]()
     try:
         for event in train(run, out=out):
@@ -168,7 +166,7 @@ def strike_the_worker(number: signal.Signals, out: Path, *, timeout: float) -> N
                 steps.append(event.step)
                 if event.step == 3:
                     for pid in workers():
-                        os.kill(pid, number)
+                        strike(pid)
     finally:
         assert 3 <= steps[-1] < 10
         assert last(out).progress.step == steps[-1]  # written because of the error: nothing else asked for it

@@ -18,4 +18,4 @@ pytestmark = pytest.mark.skipif(
 
 def test_a_killed_worker_ends_the_run_with_its_name_and_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="was killed by SIGKILL"):
-        strike_the_worker(signal.SIGKILL, tmp_path / "run", timeout=120)
+        strike_the_worker(lambda pid: os.kill(pid, signal.SIGKILL), tmp_path / "run")
