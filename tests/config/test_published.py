@@ -15,7 +15,7 @@ from vitlab.config.data import Preprocess
 from vitlab.config.model import variant
 from vitlab.config.overrides import StartFacts
 from vitlab.config.paper_tables import Score, TransferRow
-from vitlab.config.published import dataset_of_the_paper, published_accuracies
+from vitlab.config.published import dataset_of_the_paper, published_accuracies, published_vtab
 from vitlab.config.vit import Position, ViTConfig
 from vitlab.recipes import recipe
 from vitlab.training.run import Run
@@ -78,6 +78,13 @@ def test_a_model_that_only_has_the_size_has_no_published_numbers() -> None:
         replace(B16, num_classes=11),
     ):
         assert published_accuracies(other, "cifar10:data") == ()
+
+
+def test_vtab_has_the_mean_of_table_2_whatever_the_head() -> None:
+    large = variant("ViT-L/16", num_classes=37)
+    assert isinstance(large, ViTConfig)
+    assert [(entry.trained_on, entry.percent) for entry in published_vtab(large)] == [("JFT-300M", 76.28), ("ImageNet-21k", 72.72)]
+    assert published_vtab(replace(large, attention="axial")) == published_vtab(variant("ViT-B/16")) == ()
 
 
 def test_a_run_has_the_number_of_what_it_repeats(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def published_accuracies(
             if name == model.name
         )
     names = (dataset, "ReaL") if real and dataset == "ImageNet" else (dataset,)
-    found = [entry for name in names for entry in of_the_paper(model.name, name)]
+    found = [entry for name in names for entry in _of_the_paper(model.name, name)]
     if dataset == "ImageNet":
         found += [
             PublishedAccuracy(dataset=dataset, model=model.name, trained_on=row.trained_on, percent=row.top1, source=row.source)
@@ -194,6 +194,11 @@ def published_accuracies(
             if row.source != _VIT
         ]
     return tuple(found)
+
+
+def published_vtab(model: ModelConfig) -> tuple[PublishedAccuracy, ...]:
+    """The mean over VTAB's 19 tasks that was published for this model, fine-tuned on each."""
+    return () if model.name is None or not _as_in_the_paper(model) else tuple(_of_the_paper(model.name, "VTAB"))
 
 
 def _as_in_the_paper(model: ModelConfig) -> bool:
@@ -204,7 +209,7 @@ def _as_in_the_paper(model: ModelConfig) -> bool:
     return plain and not model.distill_token and not model.register_tokens
 
 
-def of_the_paper(model: str, dataset: str) -> Iterator[PublishedAccuracy]:
+def _of_the_paper(model: str, dataset: str) -> Iterator[PublishedAccuracy]:
     """The accuracies of a model on a dataset in Tables 2 and 5."""
     for table, rows in (("Table 2", TABLE_2), ("Table 5, 384 px", TABLE_5)):
         for row in rows:

@@ -11,7 +11,7 @@ from typing import Any
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.data import Preprocess, Split
 from vitlab.config.evaluation import EvaluateConfig, FewShotConfig, KnnConfig, ProbeConfig, VtabConfig
-from vitlab.config.published import PublishedAccuracy, of_the_paper, published_accuracies
+from vitlab.config.published import PublishedAccuracy, published_accuracies, published_vtab
 from vitlab.config.serialize import to_json
 from vitlab.data.batch import Failure
 from vitlab.data.dataset import Dataset
@@ -241,6 +241,6 @@ def _vtab(checkpoint: Checkpoint, asked: Asked, folder: Path, *, name: str, prog
         data=str(folder),
         preprocess=seen.preprocess,
         vtab=found,
-        published=tuple(of_the_paper(checkpoint.config.name or "", "VTAB")),
+        published=published_vtab(checkpoint.config),
         notes=(*seen.notes, *found.notes(), *cut),
     )

@@ -747,7 +747,7 @@ ITEMS: tuple[Item, ...] = (
     Item(
         name="figure6",
         title="Attention from the class token to the image",
-        source=f"{PAPER}, Figure 6 (and 14)",
+        source=f"{PAPER}, Figure 6",
         state="drawn for any model",
         here="rollout of any ViT and image",
         needs="a checkpoint and an image",
@@ -756,7 +756,7 @@ ITEMS: tuple[Item, ...] = (
     Item(
         name="figure7",
         title="Filters, similarity of positions, attention distance",
-        source=f"{PAPER}, Figure 7 (and 10)",
+        source=f"{PAPER}, Figure 7",
         state="drawn for any model",
         here="any ViT",
         needs="a checkpoint, and images for the distance",
@@ -784,6 +784,15 @@ ITEMS: tuple[Item, ...] = (
         command="vitlab describe vit_base_patch16_gap_224",
         rows=_figure_9,
         absent=f"every accuracy: {_BARS}",
+    ),
+    Item(
+        name="figure10",
+        title="Similarity of positions of models trained otherwise",
+        source=f"{PAPER}, Figure 10 and app. D.4",
+        state="drawn for any model",
+        here="any ViT",
+        needs="checkpoints",
+        command="vitlab inspect model.safetensors --figure positions --out figures",
     ),
     Item(
         name="figure11",
@@ -819,6 +828,15 @@ ITEMS: tuple[Item, ...] = (
         command="vitlab describe ViT-B/32",
         rows=_figure_13,
         absent=f"every accuracy and speed: {_BARS}",
+    ),
+    Item(
+        name="figure14",
+        title="More attention maps",
+        source=f"{PAPER}, Figure 14 and app. D.8",
+        state="drawn for any model",
+        here="as figure6",
+        needs="a checkpoint and images",
+        command=_INSPECT.format("rollout"),
     ),
     Item(
         name="objectnet",
