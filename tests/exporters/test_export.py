@@ -265,7 +265,7 @@ def test_eight_bits_that_would_end_the_process_are_refused(
 ) -> None:
     monkeypatch.setattr("vitlab.exporters.files._TRIAL", "import os; os.kill(os.getpid(), 4)")
     asked = ExportConfig(int8=True, calibration=8, max_drop=100)
-    with pytest.raises(ExportError, match=r"OpenVINO cannot run 8 bits on this CPU: a evaluation of it died of SIGILL") as caught:
+    with pytest.raises(ExportError, match=r"OpenVINO cannot run 8 bits on this CPU: a trial of it died of SIGILL") as caught:
         export(reader, tmp_path / "int8.xml", asked, dataset=open_dataset("digits", split="test"))
     assert "ONEDNN_MAX_CPU_ISA" in (caught.value.hint or "")
     assert not list(tmp_path.iterdir())
