@@ -466,7 +466,7 @@ class GraphFiles:
     """A checkpoint's graph in the files of another runtime: `images` uint8 (B, H, W, C) to logits and features, in float32.
 
     They are in a folder of the cache, together with a digest of their content. Files that are missing, damaged or another model's
-    are made again. If the cache cannot be written, they are in a temporary folder as long as this object exists. `notify` is told
+    are made again. If the cache cannot be written, they are in a temporary folder as long as this object exists. `notify` is called
     in both cases. `digest` stands for everything the numbers depend on, including `merge`.
     """
 

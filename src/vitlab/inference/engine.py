@@ -6,7 +6,7 @@
     for batch, outputs in run_batches(backend, batches):    # the loop itself, for any backend and batches
 
 Threads (or the loader's worker processes) read and decode the next images while the model runs. Batches come in the order of the
-images and are freed as the consumer goes on, so memory stays constant. An image that cannot be read is reported in its batch.
+images and are freed as the consumer continues, so memory stays constant. An image that cannot be read is reported in its batch.
 Prediction, evaluation, features, pseudo-labels and validation during training all run here.
 
 Axes: B batch, H height, W width, C channels of an image.

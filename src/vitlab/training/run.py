@@ -125,9 +125,9 @@ class Run(Displayed):
     def to_json(self) -> dict[str, Any]:
         """The same as plain values; of a plan also the config, which `train` takes."""
         if self.plan is not None:
-            told = self._planned(self.plan) | {"total_seconds": self._total(self.plan)}
+            planned = self._planned(self.plan) | {"total_seconds": self._total(self.plan)}
             beside = {"published": to_json(self.published), "notes": list(self.plan.notes)}
-            return {**told, **beside, "run": to_json(self.config)}
+            return {**planned, **beside, "run": to_json(self.config)}
         ended = self._ended({"metrics": dict(self.metrics)}) | {"published": to_json(self.published), "notes": list(self.notes)}
         if not self.trials:
             return self._unfinished_sweep() if self.runs > 1 else ended

@@ -116,8 +116,10 @@ class DataRecord:
     def changes(self, now: DataRecord) -> list[str]:
         """What the data of `now` has otherwise, a clause for each split; a split that only one of them has is not compared."""
         both = [name for name in _SPLITS if name in self.splits and name in now.splits]
-        told = ((name, self.splits[name].changes(now.splits[name])) for name in both)
-        return [f"{'training' if name == 'train' else 'evaluation'} samples: {', '.join(found)}" for name, found in told if found]
+        changes = ((name, self.splits[name].changes(now.splits[name])) for name in both)
+        return [
+            f"{'training' if name == 'train' else 'evaluation'} samples: {', '.join(found)}" for name, found in changes if found
+        ]
 
     def write(self, path: Path) -> None:
         """Write the record, atomically."""

@@ -125,8 +125,8 @@ class RunDirectory:
         return TrainingError(f"{self.root} is in use by {holder}", hint="wait for it, stop it, or choose another folder")
 
     def _cannot_write(self, error: OSError) -> TrainingError:
-        told = cannot_write(Path(error.filename or self.root), error, error=TrainingError)
-        return TrainingError(told.message, hint=told.hint or _ELSEWHERE)
+        fault = cannot_write(Path(error.filename or self.root), error, error=TrainingError)
+        return TrainingError(fault.message, hint=fault.hint or _ELSEWHERE)
 
     def _remove_leftovers(self) -> None:
         """Remove what a killed process left half written or half deleted; what cannot be removed is a warning."""
@@ -264,7 +264,7 @@ class RunDirectory:
         try:
             lines = read_bytes(self.events_path, most=_MOST_EVENTS, error=TrainingError).splitlines()
         except TrainingError:
-            return []  # events describe a run and never decide how it goes on
+            return []  # events describe a run and never change it
         found = []
         for line in lines:
             try:

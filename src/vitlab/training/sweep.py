@@ -205,7 +205,7 @@ def _complete(run: RunConfig, place: Path, dataset: Dataset | None) -> Finished 
     if before is None or differences(before, run, course=True):
         return None
     lines = [line for line in directory.events() if line.get("event") == Finished.event]
-    ended = finished_from_json(lines[-1]) if lines else None  # with a damaged line the run resumes, and tells the same again
+    ended = finished_from_json(lines[-1]) if lines else None  # with a damaged line the run resumes, and logs the same again
     return ended if ended is not None and ended.complete and same_data(run, directory.data_path, dataset) else None
 
 
