@@ -15,12 +15,15 @@ from hypothesis import HealthCheck, settings
 
 from tests import processes
 from tests.warm import warm_commands
+from vitlab.io.optional import disable_telemetry
 
 # Before torch is imported anywhere: tests run in several processes, and threads beside them would only contend.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
 # Some virtual machines announce AMX and then fault on it (illegal instruction in bfloat16 products): stop one step below.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+disable_telemetry()  # of the libraries that tests import themselves
 
 # A test bounds no time by the clock.
 settings.register_profile("vitlab", deadline=None, suppress_health_check=[HealthCheck.too_slow])
