@@ -158,6 +158,8 @@ def test_a_batch_is_halved_until_it_fits_and_later_batches_start_there() -> None
         OSError(errno.ENOMEM, "Cannot allocate memory"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"),
         RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
         RuntimeError("could not create a primitive"),
         RuntimeError("could not create a memory object"),
         RuntimeError("Exception from src/inference/src/cpp/infer_request.cpp:223:\nstd::bad_alloc\n"),

@@ -23,6 +23,8 @@ _WORDS = (
     "could not execute a primitive",
     "failed to allocate",  # onnxruntime, OpenVINO
     "unable to allocate",  # numpy
+    "failed to map segment",  # the loader of libraries
+    "can't start new thread",  # Python; a thread needs memory for its stack
     "bad_alloc",  # the C++ library
     "bad allocation",
 )
