@@ -17,7 +17,7 @@ starts at once after a crash. Outcomes:
     socket     a socket was made or a name looked up
     died       the process ended
 
-The exit code is 1 if there is any of the last six.
+The exit code is 1 if there is any of the last six. Ctrl-C or SIGTERM reports what was found so far.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any, TypeVar, get_args
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process that forks must have one thread
@@ -258,11 +259,11 @@ class Watch:
 
 def _is_import() -> bool:
     """Whether Python is importing a module or reading an annotation, which runs code of a module and not of an input."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_filename == typing.__file__:
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 
@@ -491,17 +492,18 @@ def fuzz(numbers: Iterable[int], *, seed: int, groups: tuple[Group, ...] = GROUP
                 raise ValueError(
                     f"a sound {sound.group} ({sound.opened or list(sound.files)}) is not read: {verdict.outcome}: {verdict.words}"
                 )
-        for number in numbers:
-            given = corpus.input(seed, number)
-            verdict = process.open(given, slow=number // len(groups) % _ONE_IN == 0)
-            counts[given.group][verdict.outcome] += 1
-            if verdict.outcome in FAILURES:
-                failures.append(Failure(number=number, group=given.group, outcome=verdict.outcome, words=verdict.words))
-                if keep is not None:
-                    keep.mkdir(parents=True, exist_ok=True)
-                    (keep / f"input-{number}-{verdict.outcome}.json").write_text(given.to_text())
-            else:
-                seconds, megabytes = max(seconds, verdict.seconds), max(megabytes, verdict.megabytes)
+        with suppress(KeyboardInterrupt):  # what was found so far is reported
+            for number in numbers:
+                given = corpus.input(seed, number)
+                verdict = process.open(given, slow=number // len(groups) % _ONE_IN == 0)
+                counts[given.group][verdict.outcome] += 1
+                if verdict.outcome in FAILURES:
+                    failures.append(Failure(number=number, group=given.group, outcome=verdict.outcome, words=verdict.words))
+                    if keep is not None:
+                        keep.mkdir(parents=True, exist_ok=True)
+                        (keep / f"input-{number}-{verdict.outcome}.json").write_text(given.to_text())
+                else:
+                    seconds, megabytes = max(seconds, verdict.seconds), max(megabytes, verdict.megabytes)
     return Report(
         counts={group: dict(found) for group, found in counts.items()}, failures=failures, seconds=seconds, megabytes=megabytes
     )
@@ -528,6 +530,7 @@ def main() -> int:
         print(json.dumps(asdict(verdict)))
         return int(verdict.outcome in FAILURES)
     groups = tuple(group for group in GROUPS if group in given.groups.split(","))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     report = fuzz(range(given.first, given.first + given.inputs), seed=given.seed, groups=groups, keep=given.keep)
     if given.json:
         print(json.dumps(asdict(report)))

@@ -640,11 +640,11 @@ def break_jpeg(data: bytes, rng: Random) -> bytes:
             sides = struct.pack(">HH", min(rng.choice(_SIDES), 65_535), min(rng.choice(_SIDES), 65_535))
             segments[frames[0]] = frame[:5] + sides + frame[9:]
         case 2 if frames:
-            frame = bytearray(segments[frames[0]])
-            frame[rng.choice((1, 4, 9, 11, 12, 14))] = rng.choice(
+            changed = bytearray(segments[frames[0]])
+            changed[rng.choice((1, 4, 9, 11, 12, 14))] = rng.choice(
                 (0, 1, 3, 4, 8, 12, 0x11, 0x22, 0x44, 0xC1, 0xC2, 0xC3, 0xC9, 0xFF)
             )
-            segments[frames[0]] = bytes(frame)
+            segments[frames[0]] = bytes(changed)
         case 3:
             segments[at:at] = [
                 b"\xff" + bytes([rng.choice((0xE0, 0xE1, 0xE2, 0xED, 0xFE))]) + b"\xff\xff" + b"Exif\0\0II*\0" + bytes(65_523)
@@ -699,10 +699,10 @@ def break_png(data: bytes, rng: Random) -> bytes:
             chunks.insert(1, (rng.choice((b"zTXt", b"iCCP", b"iTXt")), rng.choice((b"x\0\0", b"x\0\1\0\0\0")) + text))
         case 3:
             side = rng.choice((1000, 9000))  # 81 million pixels: below the limit
-            kind = rng.choice((0, 2, 6))
+            colours = rng.choice((0, 2, 6))
             chunks = [
-                (b"IHDR", struct.pack(">IIBBBBB", side, side, 8, kind, 0, 0, 0)),
-                (b"IDAT", _zeros(side * (side * _BANDS[kind] + 1))),
+                (b"IHDR", struct.pack(">IIBBBBB", side, side, 8, colours, 0, 0, 0)),
+                (b"IDAT", _zeros(side * (side * _BANDS[colours] + 1))),
             ]
             chunks.append((b"IEND", b""))
         case 4:

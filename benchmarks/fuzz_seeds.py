@@ -101,7 +101,7 @@ def checkpoints() -> list[Seed]:
         native = (folder / "native.safetensors").read_bytes()
         seeds += [_file("checkpoint", "native.safetensors", native)] * 2
         for form, name in (("timm", "timm.safetensors"), ("jax-npz", "jax.npz"), ("big-vision", "big-vision.npz")):
-            convert(folder / "native.safetensors", folder / name, to=form)  # type: ignore[arg-type]
+            convert(folder / "native.safetensors", folder / name, to=form)
             seeds.append(_file("checkpoint", name, (folder / name).read_bytes()))
         weights = load_file(folder / "timm.safetensors")
         for name, saved in (("plain.pt", weights), ("with-more.pth", {"model": weights, "epoch": 3, "args": {"lr": 0.1}})):

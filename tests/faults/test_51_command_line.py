@@ -1,4 +1,7 @@
-"""An error on the command line is one `error:` line, at most one `hint:` line, and an exit code."""
+"""A command is not understood, is refused, or its reader leaves: one `error:` line, at most one `hint:` line, and an exit code.
+
+That `--help` imports no heavy library is in tests/contract/test_light_import.py.
+"""
 
 from __future__ import annotations
 
