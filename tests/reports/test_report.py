@@ -157,7 +157,7 @@ def test_a_run_without_labels_is_reported_without_accuracy(tmp_path: Path) -> No
     run = replace(run, train=replace(run.train, masked=Masked(target="pixels")), model=replace(run.model, num_classes=0))
     written = write_report(made_run(tmp_path / "run", run))
     assert written.accuracy is None
-    assert "learned no classes" in written.path.read_text()
+    assert "has no classes" in written.path.read_text()
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

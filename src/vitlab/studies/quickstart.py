@@ -250,7 +250,7 @@ def write_quickstart_report(outcome: Outcome, path: Path, *, progress: ProgressC
         outcome.pretrained,
         path,
         comparison=_comparison(outcome),
-        title="Quickstart: what pre-training is worth",
+        title="Quickstart: what pre-training gains",
         cores=1,
         progress=progress,
     )
