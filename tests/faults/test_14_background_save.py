@@ -3,6 +3,7 @@ and the end waits for the writer."""
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.runs import three
-from tests.training.small import run_to, same, small_run
+from tests.training.small import last, run_to, same, small_run
 from vitlab.errors import TrainingError
 from vitlab.training import checkpointing, train
 from vitlab.training.checkpointing import BackgroundWriter, read_snapshot
@@ -66,3 +67,15 @@ def test_a_checkpoint_is_reported_once_it_is_on_disk_and_the_end_waits_for_it(
         if isinstance(event, Finished):
             assert RunDirectory(out).linked_step("last") == event.step == 8
     assert saved == [*range(1, 9), 8]  # and once more as the best
+
+
+def test_without_memory_for_a_thread_training_waits_for_the_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run_to(three(), tmp_path / "whole")
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    run_to(three(), tmp_path / "run")
+    monkeypatch.undo()
+    assert same(last(tmp_path / "run"), last(tmp_path / "whole"))

@@ -316,8 +316,13 @@ class BackgroundWriter:
             except BaseException as error:  # noqa: BLE001 (the training thread raises it)
                 self._error = error
 
-        self._thread = threading.Thread(target=work, name="vitlab-writer", daemon=False)
-        self._thread.start()
+        thread = threading.Thread(target=work, name="vitlab-writer", daemon=False)
+        try:
+            thread.start()
+        except RuntimeError:  # no memory for its stack: training waits
+            work()
+        else:
+            self._thread = thread
 
     def wait(self) -> None:
         """Wait until the snapshot is on disk; raises what went wrong."""
