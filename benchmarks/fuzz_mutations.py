@@ -708,13 +708,13 @@ def break_png(data: bytes, rng: Random) -> bytes:
         case 4:
             chunks[at] = (rng.choice((b"tRNS", b"PLTE", b"acTL", b"fcTL", b"fdAT", b"eXIf", b"gAMA", b"xxxx")), chunks[at][1])
         case 5:
-            chunks[at:at] = [chunks[at]] * rng.choice((1, 3000))
+            chunks[at:at] = [chunks[at]] * min(rng.choice((1, 3000)), _LARGEST // (12 + len(chunks[at][1])), 10_000 // len(chunks))
         case _:
             chunks[at] = (chunks[at][0], rng.choice(_BYTE_MUTATIONS)(chunks[at][1], rng))
-    made = data[:8]
-    for kind, content in chunks:
-        made += struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-    return made
+    made = [
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content)) for kind, content in chunks
+    ]
+    return data[:8] + b"".join(made)
 
 
 def break_webp(data: bytes, rng: Random) -> bytes:
