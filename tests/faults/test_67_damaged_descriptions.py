@@ -116,7 +116,10 @@ def test_a_damaged_line_about_the_end_of_a_run_is_passed_over(whole: Path, tmp_p
     damaged = shutil.copytree(whole, tmp_path / "run", symlinks=True)
     sound = Run.load(whole)
     assert sound.reason == "finished"
-    for change in ({"seconds": "x"}, {"step": None}, {"metrics": 3}, {"metrics": {"top1": []}}, {"reason": {}}, {"model": 7}):
+    changes: list[dict[str, object]] = [
+        *({"seconds": "x"}, {"step": None}, {"metrics": 3}, {"metrics": {"top1": []}}, {"reason": {}}, {"model": 7})
+    ]
+    for change in changes:
         lines = (whole / "events.jsonl").read_text().splitlines()
         lines[-1] = json.dumps({**json.loads(lines[-1]), **change})
         (damaged / "events.jsonl").write_text("\n".join(lines))
