@@ -117,7 +117,12 @@ def test_a_damaged_line_about_the_end_of_a_run_is_passed_over(whole: Path, tmp_p
     sound = Run.load(whole)
     assert sound.reason == "finished"
     changes: list[dict[str, object]] = [
-        *({"seconds": "x"}, {"step": None}, {"metrics": 3}, {"metrics": {"top1": []}}, {"reason": {}}, {"model": 7})
+        {"seconds": "x"},
+        {"step": None},
+        {"metrics": 3},
+        {"metrics": {"top1": []}},
+        {"reason": {}},
+        {"model": 7},
     ]
     for change in changes:
         lines = (whole / "events.jsonl").read_text().splitlines()
