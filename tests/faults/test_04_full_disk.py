@@ -52,10 +52,10 @@ def test_a_full_disk_is_reported_with_path_and_bytes_and_not_tried_again(monkeyp
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
         TrainingError, match=r"cannot write .*step-4.*: No space left on device; [\d,]+ bytes are needed and"
-    ) as told:
+    ) as raised:
         list(seen)
-    assert told.value.hint is not None
-    assert "unchanged" in told.value.hint
+    assert raised.value.hint is not None
+    assert "unchanged" in raised.value.hint
     monkeypatch.undo()
     assert len(tried) == 3  # into the run folder, beside it, and among the temporary files
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
