@@ -9,8 +9,9 @@ import pytest
 from PIL import Image, ImageOps
 
 from tests.data.images import decoded, encode, jpeg, pillow_rgb, scene, with_orientation
-from vitlab.config.data import DecodeLimits
+from vitlab.config.data import Augment, DecodeLimits
 from vitlab.data.decode import decode
+from vitlab.data.transforms import training_transform
 
 PIXELS = scene()
 
@@ -101,6 +102,14 @@ def test_every_exif_orientation_is_turned_upright(kind: str, orientation: int) -
         expected = ImageOps.exif_transpose(image).convert("RGB")
     limits = DecodeLimits(formats=("jpeg", "png", "webp", "tiff"))
     np.testing.assert_array_equal(decode(content, name="a", limits=limits), expected)
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+@pytest.mark.parametrize("size", [(2, 1), (1, 2), (1, 1)])
+def test_an_image_one_pixel_wide_is_trained_on_in_every_orientation(size: tuple[int, int], orientation: int) -> None:
+    content = jpeg(scene(*size), exif=with_orientation(orientation))
+    view_HWC = training_transform(content, Augment(image_size=(8, 8)), np.random.default_rng(0))
+    assert view_HWC.shape == (8, 8, 3)
 
 
 def test_a_progressive_jpeg_gives_the_pixels_pillow_gives() -> None:

@@ -71,4 +71,4 @@ def test_an_image_above_pillows_own_warning_line_passes_in_silence_when_the_limi
     content = encode(Image.new("1", (9_500, 9_500)), "PNG")
     with pytest.raises(DataError, match="limit"):
         decode(content, name="a", channels=1)
-    assert decode(content, name="a", channels=1, limits=DecodeLimits(max_pixels=10**8, max_memory=2**31)).shape == (9_500, 9_500, 1)
+    assert decode(content, name="a", channels=1, limits=DecodeLimits(max_pixels=10**8, max_memory=2**33)).shape == (9_500, 9_500, 1)

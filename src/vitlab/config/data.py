@@ -81,7 +81,7 @@ class DecodeLimits:
 
     `formats` are the accepted formats, recognised by the file's content, not by its name; `tiff` is supported but off by default.
     `max_pixels` limits height x width in the image's header; `max_memory` limits the bytes that decoding so many pixels of that
-    format takes: WebP and PNG need several copies.
+    format takes: WebP and PNG need several copies. A file of few bytes may take a quarter of it.
     `jpeg_decoder`: `auto` uses simplejpeg if it is installed, else Pillow. Both are libjpeg-turbo with the same settings and give
     the same bits (a test checks it), so only the speed differs. Use `pillow` to match a Pillow that was built with another
     JPEG library.

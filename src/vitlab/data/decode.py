@@ -262,7 +262,8 @@ def check(content: bytes, *, name: str, limits: DecodeLimits) -> Header:
     if header.format not in limits.formats:
         raise DataError(f"{name} is {_a(header.format)} image, which is switched off", hint=_accepted(limits))
     if header.format != "tiff":
-        _check_size(header.height, header.width, name=name, limits=limits, bytes_per_pixel=_bytes_per_pixel(header))
+        needs = _bytes_per_pixel(header)
+        _check_size(header.height, header.width, name=name, limits=limits, bytes_per_pixel=needs, size=len(content))
     if header.jpeg is not None:
         _check_jpeg(content, header.jpeg, name=name)
     return header
@@ -294,7 +295,13 @@ def _bytes_per_pixel(header: Header) -> int:
     return _JPEG_IN_SEVERAL_SCANS if jpeg.plain else _JPEG_OF_OTHER_COLOURS
 
 
-def _check_size(height: int, width: int, *, name: str, limits: DecodeLimits, bytes_per_pixel: int = 1) -> None:
+# A file of few bytes may take a quarter of `max_memory`, and so many bytes more for each of its own: a PNG of zeros takes 6,000.
+_QUARTER, _MORE_PER_BYTE = 4, 8000
+
+
+def _check_size(
+    height: int, width: int, *, name: str, limits: DecodeLimits, bytes_per_pixel: int = 1, size: int | None = None
+) -> None:
     if height < 1 or width < 1:
         raise DataError(f"{name} is empty: its header says {height}x{width} pixels", hint="remove it")
     if height * width > limits.max_pixels:
@@ -302,10 +309,12 @@ def _check_size(height: int, width: int, *, name: str, limits: DecodeLimits, byt
             f"{name} has {height}x{width} pixels, more than the limit of {limits.max_pixels:,}",
             hint="make it smaller, or raise max_pixels if you trust it",
         )
-    if (needed := height * width * bytes_per_pixel) > limits.max_memory:
+    most = limits.max_memory if size is None else min(limits.max_memory, limits.max_memory // _QUARTER + _MORE_PER_BYTE * size)
+    if (needed := height * width * bytes_per_pixel) > most:
+        words = "" if most == limits.max_memory else f" for a file of {size:,} bytes"
         raise DataError(
             f"{name} has {height}x{width} pixels, whose decoding takes up to {needed / 1e6:,.0f} MB; the limit is"
-            f" {limits.max_memory / 1e6:,.0f} MB",
+            f" {most / 1e6:,.0f} MB{words}",
             hint="make it smaller, or raise max_memory if you trust it",
         )
 
@@ -328,10 +337,10 @@ def _open(content: bytes, header: Header, *, name: str, limits: DecodeLimits, ch
     with _OPENERS[header.format](io.BytesIO(content)) as image:
         # Checked again: a GIF frame may be larger than its canvas, and the size of a TIFF is only known now.
         needs = _bytes_per_pixel(header)
-        _check_size(image.height, image.width, name=name, limits=limits, bytes_per_pixel=needs)
+        _check_size(image.height, image.width, name=name, limits=limits, bytes_per_pixel=needs, size=len(content))
         if isinstance(image, TiffImagePlugin.TiffImageFile):
             down, across = (int(image.tag_v2.get(tag, 1)) for tag in _TIFF_TILE)
-            _check_size(down, across, name=f"a tile of {name}", limits=limits, bytes_per_pixel=needs)
+            _check_size(down, across, name=f"a tile of {name}", limits=limits, bytes_per_pixel=needs, size=len(content))
         image.load()
         pixels_HWC = _pixels(image, name=name, channels=channels)
         exif: bytes = image.info.get("exif", b"")
@@ -460,7 +469,9 @@ MIRRORED = frozenset({2, 3, 6, 7})
 
 def owned(image_HWC: Pixels) -> Pixels:
     """The same pixels as a contiguous, writable array."""
-    return np.require(image_HWC, requirements=("C", "W"))
+    pixels_HWC = np.require(image_HWC, requirements=("C", "W"))
+    # To NumPy an image one pixel wide is contiguous also if it is mirrored; to torch it is not.
+    return pixels_HWC if min(pixels_HWC.strides) >= 0 else pixels_HWC.copy()
 
 
 Box = tuple[int, int, int, int]
