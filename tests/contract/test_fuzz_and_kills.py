@@ -1,4 +1,4 @@
-"""The programs that look for faults work: a few inputs of the fuzzer pass, and it finds what it is there to find."""
+"""The programs that look for faults work: broken files are opened, each kind of failure is seen, and killed work is compared."""
 
 from __future__ import annotations
 
@@ -61,3 +61,10 @@ def test_each_kind_of_failure_is_seen(warm: Path, checkout: Path, tmp_path: Path
     done = processes.run([warm / "python", tmp_path / "lured.py", checkout])
     found = json.loads(done.stdout)
     assert found == {name: name for name in ("refused", "traceback", "hang", "memory", "executed", "socket", "died")}
+
+
+def test_work_that_is_killed_ends_with_the_same_bits(warm: Path, checkout: Path) -> None:
+    words: list[str | Path] = [warm / "python", checkout / "benchmarks" / "kills.py", "--kills", "3", "--works", "train,predict"]
+    outcomes = json.loads(processes.run([*words, "--json"]).stdout)
+    assert [(outcome["work"], outcome["faults"]) for outcome in outcomes] == [("train", []), ("predict", [])]
+    assert all(outcome["kills"] for outcome in outcomes)
