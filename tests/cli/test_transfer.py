@@ -120,8 +120,8 @@ def test_vtab_is_tabled_with_what_is_missing_and_the_paper(
         (["pets", "--fewshot", "--shots", "1,x"], "not a whole number"),
         (["pets", "--knn", "--neighbours", "0"], "at least 1"),
         (["pets", "--fewshot", "--seeds", "0"], "--seeds: at least 1"),
-        (["pets", "--probe", "--subset"], "--subset is about the checkpoint's own classes"),
-        (["pets", "--knn", "--corruptions", "all"], "--corruptions is about"),
+        (["pets", "--probe", "--subset"], "--subset is for the checkpoint's own head"),
+        (["pets", "--knn", "--corruptions", "all"], "--corruptions is for the checkpoint's own head"),
     ],
 )
 def test_what_makes_no_sense_is_refused(model: Path, words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
