@@ -166,7 +166,7 @@ def _interpreted(pickled: BytesIO, storages: dict[str, _Storage], numbers: Itera
 
     for opcode, argument, _ in pickletools.genops(pickled):
         if next(numbers) > MAX_OPCODES:
-            raise _RefusedError(f"its pickle goes on for more than {MAX_OPCODES:,} opcodes")
+            raise _RefusedError(f"its pickle has more than {MAX_OPCODES:,} opcodes")
         match opcode.name:
             case "BINPUT" | "LONG_BINPUT":
                 assert isinstance(argument, int)
