@@ -66,12 +66,15 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_the_last_moments_of_a_dead_holders_workers_are_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("noticed", [True, False], ids=["its parent noticed", "a zombie"])
+def test_the_last_moments_of_a_dead_holders_workers_are_waited_for(tmp_path: Path, noticed: bool) -> None:
     path = tmp_path / "lock"
     with processes.started([sys.executable, "-c", _HELD_BY_A_CHILD, path]) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        holder.wait(processes.LIMIT)
+        os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
+        if noticed:
+            holder.wait(processes.LIMIT)
         with path.open("rb") as file:
             assert not try_lock(file.fileno())
         with locked(path, refuse=_refused):

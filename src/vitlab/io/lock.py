@@ -75,7 +75,7 @@ def _lock_or_refuse(file: TextIO, refuse: Callable[[str], VitlabError]) -> None:
 
 
 def _has_died(holder: str) -> bool:
-    """Whether the process of "process 123 on host" was on this host and is gone."""
+    """Whether the process of "process 123 on host" was on this host and has ended, also if its parent has not noticed yet."""
     found = re.fullmatch(r"process (\d+) on (.*)", holder)
     if sys.platform == "win32" or found is None or found[2] != socket.gethostname():
         return False
@@ -85,7 +85,15 @@ def _has_died(holder: str) -> bool:
         return True
     except OSError:  # it is somebody else's
         return False
-    return False
+    return _is_zombie(int(found[1]))
+
+
+def _is_zombie(process: int) -> bool:
+    try:
+        facts = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # no such process any more, or a system without /proc
+        return False
+    return facts.rpartition(")")[2].split()[:1] == ["Z"]
 
 
 def _acquired(path: Path, refuse: Callable[[str], VitlabError] | None) -> TextIO:
