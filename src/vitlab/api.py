@@ -1217,7 +1217,7 @@ def list_data(name: str | None = None) -> Table | Facts:
             "images": sum(entry.counts.values()),
             "classes": entry.classes,
             "bytes": entry.size,
-            "fetch": "by hand" if entry.by_hand else "yes",
+            "fetch": "not public" if not entry.public else "by hand" if entry.by_hand else "yes",
             "licence": entry.licence,
         }
         for entry in SETS
@@ -1461,7 +1461,7 @@ def study_transfer(
     steps: int = 200,
     progress: ProgressCallback | None = None,
 ) -> Table:
-    """Compare architectures with and without pre-training by the number of labels: Figures 3 and 4 in miniature.
+    """Compare architectures with and without pre-training by the number of labels.
 
     An interrupted study resumes with the same command.
 

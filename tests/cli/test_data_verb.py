@@ -43,7 +43,7 @@ def test_the_list_has_a_line_for_every_set(capsys: pytest.CaptureFixture[str]) -
     assert [line.split()[0] for line in lines[1:]] == [entry.name for entry in SETS]
     rows = json.loads(printed(capsys, "list", "--json"))
     assert [row["name"] for row in rows] == [entry.name for entry in SETS]
-    assert {row["fetch"] for row in rows} == {"yes", "by hand"}
+    assert {row["fetch"] for row in rows} == {"yes", "by hand", "not public"}
 
 
 @pytest.mark.parametrize("entry", SETS, ids=lambda entry: entry.name)

@@ -15,7 +15,7 @@ each_set = pytest.mark.parametrize("entry", SETS, ids=lambda entry: entry.name)
 
 
 def test_the_paper_and_vtab_are_all_there() -> None:
-    paper = {"cifar10", "cifar100", "flowers102", "pets", "imagenet", "imagenet-real"}
+    paper = {"cifar10", "cifar100", "flowers102", "pets", "imagenet", "imagenet21k", "jft", "imagenet-real"}
     vtab = {
         "caltech101", "cifar100", "dtd", "flowers102", "pets", "sun397", "svhn", "pcam", "eurosat", "resisc45", "retinopathy",
         "clevr", "dmlab", "dsprites", "kitti", "smallnorb",

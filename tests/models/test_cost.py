@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests import processes
 from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.cost_counter import CostCounter, strided
 from vitlab.config.model import NAMES, ModelConfig, variant
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.stems import ConvStem, ResNetStem
@@ -322,3 +323,23 @@ def test_costs_are_computed_without_torch() -> None:
         "cost(variant('R50+ViT-B/16')); sys.exit('torch' in sys.modules)"
     )
     assert processes.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("size", [(7, 7), (8, 13), (14, 5), (56, 56), (1, 2)])
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (3, 1), (7, 1), (3, 2), (7, 2), (1, 2)])
+def test_products_with_padding_are_those_that_a_convolution_of_ones_misses(size: tuple[int, int], kernel: int, stride: int) -> None:
+    ones, taps = torch.ones(1, 1, *size), torch.ones(1, 1, kernel, kernel)
+    out = torch.nn.functional.conv2d(ones, taps, stride=stride, padding=kernel // 2)
+    counter = CostCounter()
+    counter.padded(size, strided(size, stride), 6, kernel)
+    assert counter.padding == 6 * (out.numel() * kernel**2 - int(out.sum()))
+
+
+def test_only_models_with_padded_convolutions_multiply_by_zeros() -> None:
+    padded = {name for name in NAMES if cost(variant(name)).padding_macs}
+    assert {"BiT-R50x1", "R50+ViT-B/16", "ConvNeXt-T", "EfficientNet-B0"} <= padded
+    assert not padded & {"ViT-B/16", "ViT-H/14", "Swin-T"}
+    for name in padded:
+        spent = cost(variant(name))
+        assert 0 < spent.padding_macs < 0.1 * spent.macs, name
+        assert spent.training_exaflops(1e9) == pytest.approx(6e-9 * (spent.macs - spent.padding_macs))

@@ -17,6 +17,7 @@ from vitlab.models.cost import cost
 from vitlab.recipes import recipe
 from vitlab.recipes.paper import CIFAR10, IMAGENET, IMAGENET21K, JFT, PETS, TABLE_3, TABLE_4, sweep_lrs
 from vitlab.recipes.table import RECIPES
+from vitlab.training.optim import averaging_decay
 
 START = StartFacts(
     path="l16.npz",
@@ -391,3 +392,15 @@ def test_a_model_that_table_3_does_not_list_takes_the_row_of_the_nearest_in_size
     hybrid = recipe("imagenet21k", Overrides(model="R50+ViT-B/16"))
     assert hybrid.train == recipe("imagenet21k", Overrides(model="ViT-B/16")).train  # hybrids as their ViT (B.1)
     assert CIFAR10.classes == 10
+
+
+def test_a_short_run_of_a_paper_recipe_does_not_evaluate_after_each_step() -> None:
+    for name in ("masked", "jft", "imagenet-scratch"):
+        short, long = (recipe(name, Overrides(model="ViT-Ti/16", steps=steps)).train for steps in (30, 20_000))
+        assert (short.evaluate_every, short.save_every) == (30, 30)
+        assert (long.evaluate_every, long.save_every) == (1000, 400)
+
+
+def test_the_average_of_table_2_has_the_papers_factor_from_the_first_step() -> None:
+    average = made("finetune-imagenet-table2").train.average
+    assert [averaging_decay(step, average) for step in (0, 100, 19_999)] == [0.9999] * 3

@@ -121,10 +121,17 @@ def rows_of(name: str) -> Any:
     return PaperItem(item_called(name)).rows
 
 
-def test_the_computed_compute_is_near_the_printed_one() -> None:
+def test_the_computed_compute_is_within_a_percent_of_the_printed_one() -> None:
+    """Two printed numbers follow from no rule that gives the others: docs/guides/reproduce-the-paper.md."""
+    odd = {("R50+ViT-L/16", 7): (-0.032, -0.03), ("ViT-B/32", 7): (0.019, 0.021)}
+    by = {(row.model, row.epochs): row.exaflops for row in TABLE_6}
+    assert 2 * by["R50+ViT-L/16", 7] > 1.02 * by["R50+ViT-L/16", 14], "twice the epochs are not twice the compute there"
     for row in rows_of("table6"):
-        within = 0.003 if row.about["model"] in ("ViT-B/16", "ViT-L/32", "ViT-L/16", "ViT-H/14") else 0.042
-        assert row.computed["exaFLOPs"] == pytest.approx(row.published["exaFLOPs"], rel=within), row.about
+        key = (row.about["model"], int(row.about["epochs"]))
+        low, high = odd.get(key, (-0.01, 0.01))
+        off = cost(variant(key[0])).training_exaflops(key[1] * 303e6) / row.published["exaFLOPs"] - 1
+        assert low <= off <= high, row.about
+        assert row.computed["exaFLOPs"] == pytest.approx((1 + off) * row.published["exaFLOPs"], abs=0.06)
 
 
 def test_the_talks_percentages_follow_from_its_speeds() -> None:

@@ -131,6 +131,7 @@ class ConvNeXtConfig:
             x = count * width
             for _ in range(self.depths[stage]):
                 counter.conv(count, 1, width, self.kernel)
+                counter.padded(grid, grid, width, self.kernel)
                 counter.norms(width)
                 counter.dense(count, width, hidden)
                 counter.dense(count, hidden, width)

@@ -17,12 +17,13 @@ Size = tuple[int, int]
 class CostCounter:
     """Parameters, multiply-adds, numbers that layers output (`activations`), numbers kept for the backward pass (`kept`).
 
-    `peak` is the largest number of numbers alive at once. `copies` are numbers made from the weights whatever the batch size,
-    `largest_copy` those of one layer.
+    `padding` are the multiply-adds with the zeros around a map, which `macs` includes. `peak` is the largest number of numbers
+    alive at once. `copies` are numbers made from the weights whatever the batch size, `largest_copy` those of one layer.
     """
 
     parameters: int = 0
     macs: int = 0
+    padding: int = 0
     activations: int = 0
     peak: int = 0
     kept: int = 0
@@ -56,9 +57,15 @@ class CostCounter:
         inputs, width, outputs = channels
         self.standardised_conv(cells(before), inputs, width, 1)
         self.standardised_conv(cells(after), width, width, 3)
+        self.padded(before, after, width * width, 3)
         self.standardised_conv(cells(after), width, outputs, 1)
         if first:
             self.standardised_conv(cells(after), inputs, outputs, 1)
+
+    def padded(self, before: Size, after: Size, pairs: int, kernel: int) -> None:
+        """The zeros that a convolution of a padded map multiplies; `pairs` are its pairs of an input and an output channel."""
+        inside = _taps_inside(before[0], after[0], kernel) * _taps_inside(before[1], after[1], kernel)
+        self.padding += pairs * (cells(after) * kernel**2 - inside)
 
     def fixed(self, numbers: int) -> None:
         """Numbers alive within one layer whatever the batch size."""
@@ -82,6 +89,13 @@ class CostCounter:
         if classes:
             self.dense(1, features, classes)
             self.kept += features
+
+
+def _taps_inside(before: int, after: int, kernel: int) -> int:
+    """Along one side of a map: pairs of an output and a place of the kernel that lies inside the map of `before` cells."""
+    stride = -(-before // after)
+    starts = (stride * place - (kernel - 1) // 2 for place in range(after))
+    return sum(min(before, start + kernel) - max(0, start) for start in starts)
 
 
 def cells(size: Size) -> int:

@@ -170,6 +170,7 @@ class EfficientNetConfig:
         inputs = self.stem_width
         x = cells(size) * inputs
         counter.conv(cells(size), self.channels, inputs, 3, bias=False)
+        counter.padded(self.image_size, size, self.channels * inputs, 3)
         counter.batch_norm(inputs)
         counter.kept += image + 2 * x
         counter.alive(2 * image + 2 * x)
@@ -195,6 +196,7 @@ class EfficientNetConfig:
             counter.kept += x + 2 * wide
             counter.alive(image + x + 2 * wide)
         counter.conv(cells(after), 1, inner, stage.kernel, bias=False)
+        counter.padded(size, after, inner, stage.kernel)
         counter.batch_norm(inner)
         counter.dense(1, inner, squeezed)
         counter.dense(1, squeezed, inner)

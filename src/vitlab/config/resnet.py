@@ -98,6 +98,7 @@ class ResNetConfig:
         size = strided(self.image_size)
         root = cells(size) * inputs
         counter.standardised_conv(cells(size), self.channels, inputs, 7)
+        counter.padded(self.image_size, size, self.channels * inputs, 7)
         size = strided(size)
         x = cells(size) * inputs
         counter.kept += image + root + MAXIMUM * x

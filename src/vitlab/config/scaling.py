@@ -57,6 +57,6 @@ def warmup_of(steps: int, *, fraction: float, most: int) -> int:
     return min(round(steps * fraction), most, steps - 1)
 
 
-def every(steps: int, *, times: int) -> int:
-    """The interval in steps at which something happens that many times in a run."""
-    return max(1, steps // times)
+def every(steps: int, *, times: int, least: int = 1) -> int:
+    """The interval in steps at which something happens that many times in a run, or fewer: `least` steps or the whole run apart."""
+    return max(min(least, steps), steps // times)

@@ -51,15 +51,16 @@ class ConvStem:
         image = channels * image_size[0] * image_size[1]
         size, inputs, x = image_size, channels, image
         for width, units in zip(self.widths, self.units, strict=True):
-            size = strided(size)
+            before, size = size, strided(size)
             for _ in range(units):
                 out, groups = cells(size) * width, width // self.group_width
                 counter.conv(cells(size), inputs, width, 3, bias=False)
+                counter.padded(before, size, inputs * width, 3)
                 counter.norms(width)
                 # The convolution's input, the norm's with its means and deviations, and the GELU's.
                 counter.kept += x + 2 * out + 2 * groups
                 counter.alive(image + x + 2 * out)
-                x, inputs = out, width
+                x, inputs, before = out, width, size
         return x
 
 
@@ -103,6 +104,7 @@ class ResNetStem:
         size = strided(image_size)
         root = cells(size) * self.width
         counter.standardised_conv(cells(size), channels, self.width, 7)
+        counter.padded(image_size, size, channels * self.width, 7)
         counter.norms(self.width)
         size = strided(size)
         x = cells(size) * self.width

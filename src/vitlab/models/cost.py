@@ -26,7 +26,8 @@ from vitlab.errors import pair
 class Cost:
     """The cost of a model; all but `parameters` and the copies are for one image.
 
-    `parameters`: trainable numbers. `macs`: multiply-adds of a forward pass. `activations`: numbers that dense layers and
+    `parameters`: trainable numbers. `macs`: multiply-adds of a forward pass; `padding_macs` of them multiply the zeros around a
+    convolution's map. `activations`: numbers that dense layers and
     convolutions output (Radosavovic et al. 2020), which predicts speed better than `macs` if memory is the limit.
     `inference_peak`: the largest number of numbers alive at once in a forward pass, the image's included.
     `training_kept`: numbers that a forward pass keeps for the backward pass, without the patches that `patch_dropout` removes.
@@ -36,11 +37,20 @@ class Cost:
 
     parameters: int
     macs: int
+    padding_macs: int
     activations: int
     inference_peak: int
     inference_copies: int
     training_kept: int
     training_copies: int
+
+    def training_exaflops(self, images: float) -> float:
+        """Compute of training on so many images, 10^18 operations, by the rule of the paper's Table 6.
+
+        A step takes three times a forward pass, and a multiply-add is two operations: 6 for each. Products with padding do not
+        count, as in XLA's cost analysis: with them the table's ResNets are 3 to 4 % off, without them all are within 1 %.
+        """
+        return 6 * (self.macs - self.padding_macs) * images / 1e18
 
     def weight_bytes(self, *, number_bytes: int = 4) -> int:
         """Bytes of the weights, 4 a number for float32, 2 for bfloat16."""
@@ -79,6 +89,7 @@ def _count(config: ModelConfig) -> Cost:
     return Cost(
         parameters=counter.parameters,
         macs=counter.macs,
+        padding_macs=counter.padding,
         activations=counter.activations,
         inference_peak=counter.peak,
         inference_copies=counter.largest_copy,

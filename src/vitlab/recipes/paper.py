@@ -173,7 +173,7 @@ def imagenet_scratch(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """ViT from scratch on ImageNet-1k: Table 3's last row, 300 epochs, cosine, weight decay 0.3, clipping at 1.
 
     Command: vitlab pretrain imagenet/ --recipe imagenet-scratch --model ViT-B/16 --out runs/b16
-    Time: 300 epochs of B/16 are 4e19 multiply-adds, forward and back: days on eight large GPUs. Not measured here.
+    Time: 300 epochs of B/16 are 2e19 multiply-adds, forward and back: `vitlab plan ViT-B/16` has the hours. Not measured here.
     Score: top-1 at 224 px by the authors: B/32 69.19, B/16 74.79, L/32 66.90, L/16 72.59. Not run here.
     """
     return _table_3("imagenet-scratch", facts, overrides, IMAGENET, clip=1.0)
@@ -347,14 +347,15 @@ def _run(name: str, facts: RunFacts, overrides: Overrides, model: ModelConfig, p
             smoothing=published.smoothing,
             masked=published.masked,
             precision=precision_of(facts.machine),
-            evaluate_every=every(steps, times=20),
-            save_every=every(steps, times=50),
+            evaluate_every=every(steps, times=20, least=_LEAST_INTERVAL),
+            save_every=every(steps, times=50, least=_LEAST_INTERVAL),
             seed=overrides.seed or 0,
         ),
         preprocess=plain_preprocess(model, margin=256 / 224, interpolation="tf-bilinear"),
     )
 
 
+_LEAST_INTERVAL = 50  # steps between two evaluations of a short pre-training run, which would else evaluate after each step
 _FINETUNE_BATCH = 512
 _SIZE = 384
 _FINETUNE_WARMUP = 500
@@ -381,7 +382,7 @@ def finetune_imagenet_table2(facts: RunFacts, overrides: Overrides) -> RunConfig
     side = 518 if isinstance(start.model, ViTConfig) and start.model.step[0] == 14 else 512
     sized = overrides if overrides.image_size is not None else replace(overrides, image_size=whole_patches(start.model, side))
     run = _table_4("finetune-imagenet", facts, sized)
-    return replace(run, name="finetune-imagenet-table2", train=replace(run.train, average=Average(decay=0.9999)))
+    return replace(run, name="finetune-imagenet-table2", train=replace(run.train, average=Average(decay=0.9999, warmup=False)))
 
 
 def finetune_cifar10(facts: RunFacts, overrides: Overrides) -> RunConfig:

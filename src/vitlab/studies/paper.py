@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitlab.config.model import ModelConfig, variant
+from vitlab.config.model import variant
 from vitlab.config.overrides import Overrides, StartFacts
 from vitlab.config.paper_tables import (
     AVERAGE_5,
@@ -111,11 +111,6 @@ class Item:
 # --- what is computed ---------------------------------------------------------------------------------------------------------
 
 
-def exaflops(config: ModelConfig, images: float) -> float:
-    """Compute of training on so many images, by Table 6's rule: 6 operations for each multiply-add of a forward pass."""
-    return 6 * cost(config).macs * images / 1e18
-
-
 def _size(name: str, *, image_size: int | None = None) -> dict[str, Cell]:
     spent = cost(variant(name, image_size=image_size))
     return {"parameters, M": round(spent.parameters / 1e6, 2), "GMACs": round(spent.macs / 1e9, 2)}
@@ -168,7 +163,9 @@ def _table_2_rows(rows: Sequence[TransferRow]) -> Iterator[PaperRow]:
             about={"model": row.model, "trained on": row.trained_on},
             published={name: row.scores.get(name) for name in (*TRANSFER_DATASETS, "VTAB")} | {"TPUv3-core-days": row.core_days},
             computed=_size(row.model)
-            | {"exaFLOPs, 14 epochs": round(exaflops(variant(row.model), 14 * recipes.JFT.images)) if paper else None},
+            | {
+                "exaFLOPs, 14 epochs": round(cost(variant(row.model)).training_exaflops(14 * recipes.JFT.images)) if paper else None
+            },
             command=_pretrain(row.model, row.trained_on) if row.model.startswith("ViT") else f"vitlab describe {row.model}",
         )
 
@@ -201,7 +198,7 @@ def _table_3() -> Iterator[PaperRow]:
                         "steps": run.train.steps,
                         "lr": run.train.optimizer.lr,
                         "weight decay": run.train.optimizer.weight_decay,
-                        "exaFLOPs": round(exaflops(variant(model), images), 1),
+                        "exaFLOPs": round(cost(variant(model)).training_exaflops(images), 1),
                     },
                     command=_pretrain(model, data[name]),
                 )
@@ -260,7 +257,7 @@ def _whole(model: str, pixels: int) -> int:
 
 def _table_6() -> Iterator[PaperRow]:
     for row in TABLE_6:
-        found = exaflops(variant(row.model), row.epochs * recipes.JFT.images)
+        found = cost(variant(row.model)).training_exaflops(row.epochs * recipes.JFT.images)
         yield PaperRow(
             about={"model": row.model, "epochs": str(row.epochs)},
             published={**row.scores, "exaFLOPs": row.exaflops},
@@ -366,7 +363,7 @@ def _figure_4() -> Iterator[PaperRow]:
     for model in FIGURE_4_MODELS:
         yield PaperRow(
             about={"model": model},
-            computed=_size(model) | {"exaFLOPs of 7 epochs of all": round(exaflops(variant(model), 7 * largest), 1)},
+            computed=_size(model) | {"exaFLOPs of 7 epochs of all": round(cost(variant(model)).training_exaflops(7 * largest), 1)},
             command=_pretrain(model, JFT),
         )
 
@@ -378,7 +375,7 @@ def _figure_5() -> Iterator[PaperRow]:
             about={"family": _family_6(row), "model": row.model, "epochs": str(row.epochs)},
             published={"exaFLOPs": row.exaflops, "ImageNet": row.scores["ImageNet"]},
             computed={
-                "exaFLOPs": round(exaflops(variant(row.model), row.epochs * recipes.JFT.images), 1),
+                "exaFLOPs": round(cost(variant(row.model)).training_exaflops(row.epochs * recipes.JFT.images), 1),
                 "average of 5": round(row.average, 2),
                 "exaFLOPs of a ViT as good": None if equal is None else round(equal),
                 "times the ViT's": None if equal is None else round(row.exaflops / equal, 1),

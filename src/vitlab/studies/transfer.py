@@ -1,4 +1,4 @@
-"""Figures 3 and 4 of the paper in miniature: model families with and without pre-training, by the number of labels."""
+"""Model families with and without pre-training, by the number of labels of the downstream task."""
 
 from __future__ import annotations
 

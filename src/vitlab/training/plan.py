@@ -215,7 +215,7 @@ def plan(
         ranks=ranks,
         rank_parameters=memory.held,
         macs=memory.cost.macs,
-        exaflops=6 * memory.cost.macs * mean_area(run.train.progressive_resizing) * run.train.steps * batch / 1e18,
+        exaflops=memory.cost.training_exaflops(mean_area(run.train.progressive_resizing) * run.train.steps * batch),
         memory_bytes=needed,
         memory_free=free,
         checkpoint_bytes=memory.cost.weight_bytes() * (1 + _slots(run) + bool(run.train.average.decay)),

@@ -60,6 +60,8 @@ def fetch(
     `given` are files, or folders of files, that the user downloaded; they are used instead of a download, by their names.
     Files that are already in the folder are only verified.
     """
+    if not entry.public:
+        raise DataError(f"{entry.title} is not public", hint=entry.by_hand)
     if entry.by_hand is not None:
         raise DataError(f"{entry.title} has no direct address: you must download it yourself", hint=entry.by_hand)
     found = _named(given, entry)

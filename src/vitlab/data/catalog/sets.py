@@ -35,7 +35,7 @@ class PublicSet:
 
     `counts` are images per split; `split` says who made the splits and how; `spelling` is what `open_dataset` takes after the
     download, with `{folder}` for the folder, or None if the format is not supported. `by_hand` says what to do for a dataset
-    without a direct address.
+    without a direct address; `public` is False for one that nobody can have, which is described and not fetched.
     """
 
     name: str
@@ -51,6 +51,7 @@ class PublicSet:
     spelling: str | None
     arrangement: Arrangement = "as fetched"
     by_hand: str | None = None
+    public: bool = True
     remarks: tuple[str, ...] = ()
 
     @property
@@ -236,6 +237,38 @@ PAPER_SETS: tuple[PublicSet, ...] = (
             " tar of each class of the first to train/<wnid>/ (1,000 folders n01440764 to n15075141), and sort the second into"
             " val/<wnid>/ by the labels of the development kit; then --data FOLDER reads it"
         ),
+    ),
+    PublicSet(
+        name="imagenet21k",
+        title="ImageNet-21k (fall 2011)",
+        classes=21_841,
+        pixels="about 400x350",
+        counts={"train": 14_197_122},
+        page="https://image-net.org/download",
+        licence="ImageNet terms of access: non-commercial research and education",
+        citation="Deng et al. ImageNet: A Large-Scale Hierarchical Image Database. CVPR, 2009.",
+        split="no official splits; `--val-fraction` holds images out. The paper removes the images of its test sets",
+        spelling="{folder}",
+        by_hand=(
+            "register at https://image-net.org/download and fetch the tar files of the fall 2011 release, or of winter 2021 with"
+            " 13,153,500 images of 19,167 classes; unpack the tar of each class to {folder}/<wnid>/"
+        ),
+        remarks=("the paper counts 21k classes and 14M images; its released checkpoints have a head of 21,843",),
+    ),
+    PublicSet(
+        name="jft",
+        title="JFT-300M",
+        classes=18_291,
+        pixels="photographs from the web",
+        counts={"train": 303_000_000},
+        page="https://arxiv.org/abs/1707.02968",
+        licence="none: internal to Google",
+        citation="Sun et al. Revisiting Unreasonable Effectiveness of Data in Deep Learning Era. ICCV, 2017.",
+        split="none published; labels are automatic, more than one for an image, and about 20 % of them are wrong",
+        spelling=None,
+        by_hand="JFT-300M was never released; `vitlab plan MODEL --recipe jft` needs no data",
+        public=False,
+        remarks=("the paper counts 303M images and 18k classes",),
     ),
     PublicSet(
         name="imagenet-real",
