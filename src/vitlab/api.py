@@ -294,7 +294,8 @@ def predict(
     Returns the predictions: `predict(model, "cat.jpg").top(5)`. With `out` they go into a file and are not kept in memory.
 
     Args:
-        model: a checkpoint of any format (recognised by its content), a run's folder, or hub:owner/name
+        model: a checkpoint of any format (recognised by its content), a run's folder, hub:owner/name, or the name of public weights
+            (ViT-B/16, vit_base_patch16_224.augreg_in21k)
         images: images, folders, quoted patterns, zip archives or files inside them, or - for a list of paths on stdin
         top: number of classes to show for each image
         out: file to write results to (default: standard output; a Python call returns them)
@@ -311,7 +312,8 @@ def predict(
         resize: how to reach that size: short-side (then crop the centre), squash or pad (default: the checkpoint's own)
         resize_to: pixels of the short side before the crop (default: the checkpoint's own)
         interpolation: interpolation of pixels (default: the checkpoint's own)
-        labels: file with the names of the classes, one per line (default: the checkpoint's own)
+        labels: file with the names of the classes, one per line; or imagenet1k, imagenet21k, cifar10, cifar100 or pets (default: the
+            checkpoint's own; those of ImageNet for a public model that has none)
         heads: number of attention heads, if the file does not contain it (default: width / 64)
         grid: rows x columns of patches, if the file does not contain it (default: a square)
         profile: numerics profile: official, timm, huggingface or torchvision (default: that of the format)
@@ -852,7 +854,7 @@ def finetune(
 
     Args:
         data: a folder of class folders, a zip, digits, cifar10:PATH, ...
-        start: checkpoint of any format, hub:owner/name, or a run (default: train from scratch with the recipe small-data)
+        start: checkpoint of any format, hub:owner/name, a run, or the name of public weights: ViT-B/16 (default: train from scratch with the recipe small-data)
         out: folder of the run; an unfinished run in it is resumed (default: runs/ and the data's name)
         recipe: finetune-imagenet, -cifar10, -cifar100, -pets, -flowers or -vtab as in the paper; or another
             (default: finetune-folder with a checkpoint, small-data without)
@@ -1658,10 +1660,15 @@ def _device_of(checkpoint: Checkpoint) -> Any:
 
 
 def _class_names(path: FileName) -> Sequence[str]:
+    """The labels in a file, or of a public label set."""
+    from vitlab.config.class_names import LABEL_SETS, class_names
     from vitlab.data.readers.manifest import read_classes
     from vitlab.io.files import read_bytes
 
-    return read_classes(read_bytes(path), os.fspath(path))
+    text = os.fspath(path)
+    if text in LABEL_SETS or not os.path.exists(text):  # noqa: PTH110
+        return class_names(text)
+    return read_classes(read_bytes(path), text)
 
 
 def _is_checkpoint(text: str) -> bool:
@@ -1675,12 +1682,15 @@ def _name_of(model: ModelLike) -> str:
 
 
 def _stored(model: ModelLike) -> str:
-    """The path of a checkpoint that a run starts from: a run stores it in its config."""
+    """The path or address of a checkpoint that a run starts from: a run stores it in its config."""
+    from vitlab.checkpoints.hub import address_of
     from vitlab.checkpoints.reading import model_in
 
     if not isinstance(model, str | os.PathLike):
         raise UsageError("a run starts from a file", hint="vitlab.save(checkpoint, 'start.safetensors') writes one")
-    text = os.fspath(model)
+    address, notes = address_of(os.fspath(model))
+    _note_all(notes)
+    text = os.fspath(address)
     return text if text.startswith("hub:") else str(model_in(Path(text)))
 
 

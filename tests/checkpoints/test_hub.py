@@ -116,6 +116,41 @@ def test_without_the_package_the_error_says_how_to_get_it(monkeypatch: pytest.Mo
     assert "vitlab[hub]" in refused.value.hint
 
 
+def test_a_models_name_is_its_public_weights_and_says_how_good_they_are(
+    hub: _Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    _filled(hub, tmp_path)
+    for name, repository in (
+        ("ViT-B/16", "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k"),
+        ("vit_base_patch16_224.augreg_in21k", "timm/vit_base_patch16_224.augreg_in21k"),
+    ):
+        loaded = load(name, profile="official")
+        assert hub.asked[-1][0] == repository
+        assert loaded.notes[0].startswith(f"{name}: public weights hub:{repository}, trained on ImageNet-21k")
+    assert "85.1 % top-1" in load("ViT-B/16").notes[0]
+    (tmp_path / "ViT-B").mkdir()
+    monkeypatch.chdir(tmp_path)
+    save(small_checkpoint(), tmp_path / "ViT-B" / "16")
+    assert load("ViT-B/16").notes == ("made for a test",)  # a file of that name comes first
+
+
+def test_without_a_connection_the_error_says_where_to_put_the_files_and_there_they_are_found(
+    hub: _Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    _filled(hub, tmp_path)
+    hub.error = ConnectionError("no route")
+    with pytest.raises(CheckpointError, match="ViT-B/16: public weights hub:timm/vit_base.* cannot reach the Hub") as refused:
+        load("ViT-B/16")
+    place = tmp_path / "cache" / "vitlab" / "weights" / "timm" / "vit_base_patch16_224.augreg2_in21k_ft_in1k"
+    assert refused.value.hint is not None
+    assert str(place) in refused.value.hint
+    place.parent.mkdir(parents=True)
+    (tmp_path / "hf").rename(place)
+    assert load("ViT-B/16").format == "huggingface"
+
+
 @pytest.mark.peer
 def test_the_real_package_offline_gives_the_same_plain_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")

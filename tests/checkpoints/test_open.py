@@ -20,7 +20,7 @@ from tests.checkpoints.small import (
     small_config,
     write_every_format,
 )
-from vitlab.checkpoints import describe, load, save
+from vitlab.checkpoints import convert, describe, load, save
 from vitlab.checkpoints.containers import read_file, write_npz, write_safetensors
 from vitlab.checkpoints.formats import FORMATS
 from vitlab.config import Position, Preprocess, ResNetConfig
@@ -233,3 +233,20 @@ def test_a_wrong_size_or_number_is_refused_before_the_file_is_read(tmp_path: Pat
             load(tmp_path / "missing", **wrong)
     with pytest.raises(CheckpointError, match="no file called"):
         load(tmp_path / "missing")
+
+
+def test_a_public_model_that_names_no_classes_gets_imagenets_and_a_run_of_ones_own_does_not(tmp_path: Path) -> None:
+    made = small_checkpoint(small_config(num_classes=1000))
+    bare = replace(made, labels=None, recipe=None, metrics=None)
+    save(bare, tmp_path / "bare.safetensors")
+    convert(tmp_path / "bare.safetensors", tmp_path / "bare.npz", to="jax-npz")
+    for name in ("bare.safetensors", "bare.npz"):
+        loaded = load(tmp_path / name, heads=4)
+        assert loaded.labels is not None
+        assert loaded.labels[284] == "Siamese cat"
+        assert any("ImageNet-1k are assumed" in note for note in loaded.notes)
+        assert describe(tmp_path / name, heads=4).labels == loaded.labels
+    assert load(tmp_path / "bare.npz", heads=4, new_head=True).labels is None
+    assert load(tmp_path / "bare.npz", heads=4, num_classes=10).labels is None
+    save(replace(made, labels=None), tmp_path / "run.safetensors")
+    assert load(tmp_path / "run.safetensors").labels is None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from vitlab.config.class_names import aliases, class_names
 from vitlab.errors import DataError
 from vitlab.evaluation.label_mapping import match_by_file, match_by_name
 
@@ -52,6 +53,22 @@ def test_a_checkpoint_without_labels_takes_as_many_classes_and_says_so() -> None
     assert any("no labels" in note for note in targets.notes)
     with pytest.raises(DataError, match="4 classes and the model 5"):
         match_by_name(MODEL, None, classes=5)
+
+
+def test_folders_named_by_wordnet_numbers_synonyms_or_nothing_known_are_matched_with_imagenet() -> None:
+    names = class_names("imagenet1k")
+    some = match_by_name(["n02096177", "Egyptian_cat", "tench"], names, classes=1000, subset=True)
+    assert some.correct == ((192,), (285,), (0,))
+    assert some.labels == ("n02096177", "Egyptian_cat", "tench")
+    numbers = [
+        next(word for word, places in (aliases(names) or {}).items() if places == [i] and word[1:].isdigit()) for i in range(1000)
+    ]
+    assert match_by_name(numbers, names, classes=1000).correct == tuple((place,) for place in range(1000))
+    counted = match_by_name([f"{place:03}" for place in range(1000)], names, classes=1000)
+    assert counted.correct == tuple((place,) for place in range(1000))
+    assert "in the data's order" in counted.notes[0]
+    with pytest.raises(DataError, match="does not know"):
+        match_by_name(["tench", "no such thing"], names, classes=1000, subset=True)
 
 
 def test_data_without_labels_is_refused() -> None:

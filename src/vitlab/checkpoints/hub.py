@@ -1,11 +1,17 @@
-"""`hub:owner/name[@revision]`: a model repository of the Hugging Face Hub as a local folder."""
+"""`hub:owner/name[@revision]`: a model repository of the Hugging Face Hub as a local folder; and public weights by a model's name.
+
+Without a connection, the files of a repository are taken from `~/.cache/vitlab/weights/owner/name`, where you can put them.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
-from vitlab.errors import CheckpointError
+from vitlab.config.public_weights import PublicWeights, find_weights
+from vitlab.errors import CheckpointError, ConfigError
+from vitlab.io.cache import cache_folder
 from vitlab.io.optional import optional_import
 
 PREFIX = "hub:"
@@ -21,14 +27,51 @@ def is_hub(path: str | Path) -> bool:
     return isinstance(path, str) and path.startswith(PREFIX)
 
 
+def address_of(path: str | Path) -> tuple[str | Path, tuple[str, ...]]:
+    """A path as it is; a model's name (ViT-B/16, vit_base_patch16_224.augreg_in21k) as the address of its public weights.
+
+    The note says which weights these are and how good they are.
+    """
+    text = os.fspath(path)
+    if is_hub(text) or os.path.lexists(text):
+        return path, ()
+    try:
+        weights = find_weights(text)
+    except ConfigError:
+        return path, ()  # whoever reads it says that there is no such file
+    if weights.needs is not None:
+        raise CheckpointError(f"{weights.name} is not a model that vitlab builds: it needs {weights.needs}")
+    return weights.address, (f"{text}: {_told(weights)}",)
+
+
+def _told(weights: PublicWeights) -> str:
+    """`public weights timm/vit_base_patch16_224.augreg_in21k, trained on ImageNet-21k, ...`."""
+    score = "" if weights.score is None else f", {weights.score:.1f} % {weights.metric} on ImageNet-1k"
+    licence = "" if weights.licence is None else f", licence {weights.licence}"
+    head = f"{weights.num_classes:,} classes" if weights.num_classes else "no head"
+    return f"public weights {weights.address}, trained on {weights.data}, {weights.image_size} pixels, {head}{score}{licence}"
+
+
+def weights_folder(name: str) -> Path:
+    """Where the files of the repository `owner/name` are taken from if they are there."""
+    return cache_folder() / "weights" / name
+
+
 def fetch(address: str) -> tuple[Path, tuple[str, ...]]:
     """Download the weights of a repository, or take them from the local cache: the folder, and a note of the exact revision."""
     found = _ADDRESS.fullmatch(address)
     if found is None:
         raise CheckpointError(f"{address!r} is no address on the Hub", hint="write hub:owner/name or hub:owner/name@revision")
     name, revision = found["name"], found["revision"]
+    placed = weights_folder(name)
+    if revision is None and placed.is_dir() and any(entry.name.endswith(_FETCHED) for entry in placed.iterdir()):
+        return placed, (f"{name} from {placed}",)
     for weights in _WEIGHTS:
-        folder = _download(address, name, revision, [*_TEXTS, *weights])
+        try:
+            folder = _download(address, name, revision, [*_TEXTS, *weights])
+        except CheckpointError as error:
+            by_hand = f"download config.json and model.safetensors of {name} elsewhere and put them into {placed}"
+            raise CheckpointError(error.message, hint=f"{error.hint}; or {by_hand}") from error
         if any(entry.name.endswith(_FETCHED) for entry in folder.iterdir()):
             return folder, (f"from the Hub: {name} at revision {folder.name}",)
     raise CheckpointError(
@@ -47,12 +90,12 @@ def _download(address: str, name: str, revision: str | None, patterns: list[str]
             hint="check owner and name; for a gated one, accept its terms and log in with `hf auth login`",
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise CheckpointError(f"{name} has no revision {revision!r} on the Hub") from error
+        raise CheckpointError(f"{name} has no revision {revision!r} on the Hub", hint="leave the revision out") from error
     except errors.HFValidationError as error:
         raise CheckpointError(f"{address!r} is no address on the Hub", hint="write hub:owner/name") from error
     except (OSError, *errors.HfHubHTTPError.__bases__) as error:  # its base is the transport library's, which the versions change
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
         raise CheckpointError(
             f"cannot reach the Hub for {name}, and it is not in the local cache: {reason}",
-            hint="go online, or download the files elsewhere and give their folder",
+            hint="go online",
         ) from error

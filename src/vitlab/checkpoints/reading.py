@@ -26,9 +26,10 @@ from vitlab.checkpoints.fit import Wanted, fit
 from vitlab.checkpoints.formats import FORMATS
 from vitlab.checkpoints.formats.contract import Hints, Reading
 from vitlab.checkpoints.formats.header import KEY as CONVERTED
-from vitlab.checkpoints.hub import fetch, is_hub
+from vitlab.checkpoints.hub import address_of, fetch, is_hub
 from vitlab.checkpoints.native import HeaderFacts, is_native, read_facts, read_native, summary
 from vitlab.checkpoints.parts import parts_in, read_weights
+from vitlab.config.class_names import usual_names
 from vitlab.config.data import Preprocess, feeding
 from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
@@ -59,10 +60,13 @@ def read_source(path: str | Path, hints: Hints, *, values: bool = True) -> Sourc
 
     Without `values`, only headers are read, and the tensors are on the meta device.
     """
-    fetched: tuple[str, ...] = ()
+    path, fetched = address_of(path)
     if is_hub(path):
-        folder, fetched = fetch(str(path))
-        path = folder
+        try:
+            folder, downloaded = fetch(str(path))
+        except CheckpointError as error:
+            raise CheckpointError("; ".join((*fetched, error.message)), hint=error.hint) from error
+        path, fetched = folder, (*fetched, *downloaded)
     place = model_in(Path(path))
     source = _read_native(place, hints, values) or _read_foreign(place, hints, values)
     return replace(source, reading=replace(source.reading, notes=(*fetched, *source.reading.notes)))
@@ -176,8 +180,9 @@ def load(
     dtype: torch.dtype | None = torch.float32,
     allow_nonfinite: bool = False,
 ) -> Checkpoint:
-    """Load a checkpoint from a path or from `hub:owner/name[@revision]`; its content decides the format. The model is in eval mode.
+    """Load a checkpoint; its content decides the format. The model is in eval mode.
 
+    `path` is a file, a folder, `hub:owner/name[@revision]`, or the name of a model with public weights (`ViT-B/16`).
     Some files leave things open, which you can give: `heads`, `grid` (patches down, across), `profile` (whose numerics: official,
     timm, huggingface, torchvision), `labels` (one for each class), `preprocess`.
     The model is fitted to what you ask for: `num_classes` (another number gets a head of zeros, 0 none; `new_head` also for the
@@ -207,6 +212,8 @@ def load(
         state, config, fitted = fit(state, config, wanted)
     fed, refed = _fed(reading.preprocess, reading.config, config, preprocess)
     named, naming = _labels(reading.labels, reading.config, config, new_head=new_head, given=labels)
+    if named is None and not fitted and not new_head:
+        named, naming = _usual_labels(source)
     if fitted and source.metrics is not None:  # what the old model reached says nothing of this one
         fitted = (*fitted, "metrics of the model before fitting left out")
     check_state(state, config, where=str(path))
@@ -231,14 +238,15 @@ def describe(path: str | Path, *, heads: int | None = None, grid: Size | None = 
     hints = Hints(heads=heads, grid=None if grid is None else pair("grid", grid), profile=profile)
     source = read_source(path, hints, values=False)
     reading = source.reading
+    named, naming = (reading.labels, ()) if reading.labels is not None else _usual_labels(source)
     return Description(
         format=reading.format,
         config=reading.config,
         parameters=sum(tensor.numel() for name, tensor in reading.state.items() if not name.endswith(STATISTICS)),
         dtypes=_types(reading.state),
         preprocess=reading.preprocess,
-        labels=reading.labels,
-        notes=reading.notes,
+        labels=named,
+        notes=(*reading.notes, *naming),
         metadata=source.metadata,
     )
 
@@ -279,6 +287,16 @@ def _fed(
         return feeding(of_file, after, resized=after.image_size != before.image_size)
     check_preprocess(given, after)
     return given, ("preprocessing as given, not as in the file",) if given != of_file else ()
+
+
+def _usual_labels(source: Source) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """ImageNet's class names for a public model that names none; a run of vitlab writes its own."""
+    classes = source.reading.config.num_classes
+    usual = None if source.recipe is not None else usual_names(classes)
+    if usual is None:
+        return None, ()
+    title, names = usual
+    return names, (f"the file names no classes: those of {title} are assumed, since there are {classes:,} (`labels` gives others)",)
 
 
 def _labels(

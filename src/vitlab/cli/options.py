@@ -27,7 +27,7 @@ from vitlab.cli import docstrings
 from vitlab.config import data, renamed
 from vitlab.config.run import RunConfig
 from vitlab.config.train import Precision, Strategy
-from vitlab.errors import UsageError, did_you_mean
+from vitlab.errors import ConfigError, UsageError, did_you_mean
 from vitlab.interpretation import config as interpretation
 from vitlab.recipes.table import RECIPES
 from vitlab.studies.config import PseudoLabels
@@ -153,11 +153,25 @@ def existing(word: str) -> str:
     return word
 
 
+def checkpoint(word: str) -> str:
+    """A file or folder that exists, a model on the hub, or the name of public weights."""
+    with contextlib.suppress(ValueError):
+        return existing(word)
+    from vitlab.config.public_weights import find_weights
+
+    try:
+        find_weights(word)
+    except ConfigError as error:
+        near = error.hint if error.hint and error.hint.startswith("did you mean") else None
+        raise ValueError(f"no file, folder or public weights called {word!r}" + (f"; {near}" if near else "")) from None
+    return word
+
+
 # What the names in annotations of api.py are here.
 WORDS: dict[str, Any] = {
     "FileName": _word("FILE"),
     "Folder": _word("FOLDER"),
-    "ModelLike": _word("MODEL", existing),
+    "ModelLike": _word("MODEL", checkpoint),
     "Existing": _word("", existing),
     "ModelOrName": _word("NAME|FILE"),
     "Layer": _word("N", whole),

@@ -8,9 +8,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vitlab.config.class_names import aliases, plain
 from vitlab.data.dataset import align_labels
 from vitlab.errors import DataError, did_you_mean
 from vitlab.io.files import LIST_FILE, as_text, read_bytes
@@ -58,6 +59,25 @@ def match_by_name(data: Sequence[str], model: Sequence[str] | None, *, classes: 
             )
         note = f"the checkpoint has no labels: its {classes:,} classes are assumed to be the data's, in the data's order"
         return Targets(labels=tuple(data), correct=tuple((place,) for place in range(classes)), names=tuple(data), notes=(note,))
+    known_as = aliases(model)
+    if known_as is not None and tuple(data) != tuple(model):
+        found = [known_as.get(plain(label), []) for label in data]
+        in_order = len(data) == len(model)
+        if in_order and not any(found):
+            note = f"the checkpoint has no labels of its own: its {classes:,} classes are assumed to be the data's, in the data's order"
+            return Targets(
+                labels=tuple(data), correct=tuple((place,) for place in range(classes)), names=tuple(data), notes=(note,)
+            )
+        if in_order and all(place in places for place, places in enumerate(found)):
+            spelled = list(model)
+        else:
+            spelled = [model[places[0]] if len(places) == 1 else label for label, places in zip(data, found, strict=True)]
+        return replace(_aligned(spelled, model, subset=subset), labels=tuple(data))
+    return _aligned(data, model, subset=subset)
+
+
+def _aligned(data: Sequence[str], model: Sequence[str], *, subset: bool) -> Targets:
+    """Each class of the data is the model's class of the same name."""
     try:
         places = align_labels(data, model, reorder=subset)
     except DataError as error:
