@@ -312,8 +312,8 @@ def predict(
         resize: how to reach that size: short-side (then crop the centre), squash or pad (default: the checkpoint's own)
         resize_to: pixels of the short side before the crop (default: the checkpoint's own)
         interpolation: interpolation of pixels (default: the checkpoint's own)
-        labels: file with the names of the classes, one per line; or imagenet1k, imagenet21k, cifar10, cifar100 or pets (default: the
-            checkpoint's own; those of ImageNet for a public model that has none)
+        labels: file with the names of the classes, one per line; or imagenet1k, imagenet21k, cifar10, cifar100 or pets
+            (default: the checkpoint's own; ImageNet's for a public model that has none)
         heads: number of attention heads, if the file does not contain it (default: width / 64)
         grid: rows x columns of patches, if the file does not contain it (default: a square)
         profile: numerics profile: official, timm, huggingface or torchvision (default: that of the format)
@@ -854,7 +854,8 @@ def finetune(
 
     Args:
         data: a folder of class folders, a zip, digits, cifar10:PATH, ...
-        start: checkpoint of any format, hub:owner/name, a run, or the name of public weights: ViT-B/16 (default: train from scratch with the recipe small-data)
+        start: checkpoint of any format, hub:owner/name, a run, or the name of public weights: ViT-B/16
+            (default: train from scratch with the recipe small-data)
         out: folder of the run; an unfinished run in it is resumed (default: runs/ and the data's name)
         recipe: finetune-imagenet, -cifar10, -cifar100, -pets, -flowers or -vtab as in the paper; or another
             (default: finetune-folder with a checkpoint, small-data without)

@@ -141,7 +141,7 @@ def test_without_a_connection_the_error_says_where_to_put_the_files_and_there_th
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     _filled(hub, tmp_path)
     hub.error = ConnectionError("no route")
-    with pytest.raises(CheckpointError, match="ViT-B/16: public weights hub:timm/vit_base.* cannot reach the Hub") as refused:
+    with pytest.raises(CheckpointError, match=r"ViT-B/16: public weights hub:timm/vit_base.* cannot reach the Hub") as refused:
         load("ViT-B/16")
     place = tmp_path / "cache" / "vitlab" / "weights" / "timm" / "vit_base_patch16_224.augreg2_in21k_ft_in1k"
     assert refused.value.hint is not None

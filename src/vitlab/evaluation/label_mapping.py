@@ -64,7 +64,9 @@ def match_by_name(data: Sequence[str], model: Sequence[str] | None, *, classes: 
         found = [known_as.get(plain(label), []) for label in data]
         in_order = len(data) == len(model)
         if in_order and not any(found):
-            note = f"the checkpoint has no labels of its own: its {classes:,} classes are assumed to be the data's, in the data's order"
+            note = (
+                f"the checkpoint names no classes itself: its {classes:,} classes are taken to be the data's, in the data's order"
+            )
             return Targets(
                 labels=tuple(data), correct=tuple((place,) for place in range(classes)), names=tuple(data), notes=(note,)
             )
