@@ -12,8 +12,8 @@ BIN := $(VENV)/bin
 PEER_VENV := $(VENV)-peer
 PEER_BIN := $(PEER_VENV)/bin
 QUICKSTART_EXTRAS := figures,jpeg
-TEST_EXTRAS := dev,docs,figures,export,openvino,int8,track,jpeg,parquet,hdf5
-PEERS := timm torchvision transformers jax flax
+TEST_EXTRAS := dev,docs,figures,export,openvino,int8,serve,track,jpeg,parquet,hdf5
+PEERS := timm torchvision transformers jax flax fastapi litserve
 BENCHMARKS := benchmarks/startup.py benchmarks/synthetic.py
 
 .DEFAULT_GOAL := help

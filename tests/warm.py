@@ -39,7 +39,7 @@ socket.send_fds(server, [request[:1].encode()], [0, 1, 2])
 server.sendall(request[1:].encode())
 heard = server.makefile()
 pid = int(heard.readline())
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
     signal.signal(number, lambda number, frame: os.kill(pid, number))
 code = int(heard.readline())
 if code < 0:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from vitlab.api import pretrain as pretrain
     from vitlab.api import quickstart as quickstart
     from vitlab.api import report as report
+    from vitlab.api import serve as serve
     from vitlab.api import show_data as show_data
     from vitlab.api import similar as similar
     from vitlab.api import study_compare as study_compare
@@ -58,8 +59,8 @@ __version__ = "0.2.0"
 
 _API = (
     "bench", "check_data", "convert", "create_model", "describe", "embed", "evaluate", "export", "fetch_data", "finetune",
-    "inspect", "list_data", "list_models", "pack_data", "paper", "predict", "pretrain", "quickstart", "report", "show_data",
-    "similar", "study_compare", "study_noisy_student", "study_positions", "study_transfer", "train",
+    "inspect", "list_data", "list_models", "pack_data", "paper", "predict", "pretrain", "quickstart", "report", "serve",
+    "show_data", "similar", "study_compare", "study_noisy_student", "study_positions", "study_transfer", "train",
 )  # fmt: skip
 _HOMES = dict.fromkeys(_API, "vitlab.api") | {
     "Checkpoint": "vitlab.checkpoints",

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     FileName = str | os.PathLike[str]
     Folder = str | os.PathLike[str]
     ModelLike = str | os.PathLike[str] | Checkpoint
+    ModelsLike = ModelLike | Sequence[ModelLike]
     ModelOrName = ModelLike
     Existing = str | os.PathLike[str]
     Layer = int
@@ -540,6 +542,91 @@ def bench(
         seconds=seconds,
         notify=_note,
     )
+
+
+# --- serving ------------------------------------------------------------------------------------------------------------------
+
+
+def serve(
+    models: ModelsLike,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    batch_size: int = 16,
+    batch_wait: float = 3.0,
+    queue: int = 96,
+    workers: int = 2,
+    max_body: int = 16,
+    max_images: int = 32,
+    max_pixels: int = 50_000_000,
+    receive_seconds: Positive = 20.0,
+    answer_seconds: Positive = 30.0,
+    keys: FileName | None = None,
+    origins: Names | None = None,
+    backend: BackendName = "auto",
+    merge: int = 0,
+    device: str = "auto",
+    image_size: Size | None = None,
+    resize: Resize | None = None,
+    resize_to: int | None = None,
+    interpolation: Interpolation | None = None,
+    labels: FileName | None = None,
+    heads: int | None = None,
+    grid: Size | None = None,
+    profile: Profile | None = None,
+    allow_nonfinite: bool = False,
+) -> Facts:
+    """Serve models over HTTP: predict, embed and explain, with requests of all clients in common batches.
+
+    Prints its address on standard output when it is ready, writes a JSON line for each request to standard error, and returns when
+    SIGTERM or Ctrl-C asks it to end and every accepted request is answered. SIGHUP loads the model files again. /openapi.json
+    describes the endpoints.
+
+    Args:
+        models: checkpoints of any format, runs' folders, or hub:owner/name; clients choose one by its file name
+        host: address to listen on; 0.0.0.0 is reachable from other machines
+        port: port to listen on; 0 takes a free one
+        batch_size: most images that go through the model at once, of any clients
+        batch_wait: milliseconds that a batch may wait for images that are being decoded
+        queue: most images that are accepted and not yet answered; further requests get 429
+        max_body: most megabytes (MiB) of a request's body
+        max_images: most images of a request
+        max_pixels: most pixels of an image
+        receive_seconds: time in which a request must arrive
+        answer_seconds: time in which an accepted request is answered
+        keys: file of API keys, one a line: only who sends one may ask (default: everybody)
+        origins: web pages that may ask from a browser (CORS), separated by commas: https://example.org,... (default: none)
+        backend: what runs the model; auto measures once, before the first request, which backend is fastest on this machine
+    """
+    from vitlab.io.optional import optional_import
+
+    for package in ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client"):
+        optional_import(package, purpose="servers")
+    from vitlab.checkpoints import Checkpoint
+    from vitlab.serving.config import ServeConfig, read_keys
+    from vitlab.serving.models import Source
+    from vitlab.serving.server import Server, announce
+
+    config = ServeConfig(
+        host=host,
+        port=port,
+        batch_size=batch_size,
+        batch_wait=batch_wait,
+        workers=workers,
+        queue=queue,
+        max_body=max_body << 20,
+        max_images=max_images,
+        max_pixels=max_pixels,
+        max_memory=max(256, 2 * max_body) << 20,
+        receive_seconds=receive_seconds,
+        answer_seconds=answer_seconds,
+        keys=() if keys is None else read_keys(Path(keys)),
+        origins=() if origins is None else tuple(origins.split(",") if isinstance(origins, str) else origins),
+    )
+    opening = _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite)
+    given: list[ModelLike] = [models] if isinstance(models, str | os.PathLike | Checkpoint) else list(models)
+    sources = [Source(name=_short_name(model), open=partial(_opened, model, opening, device=device)) for model in given]
+    return Server(sources, config, backend=backend, device=device, merge=merge).run(on_ready=announce)
 
 
 # --- evaluation, interpretation, export ---------------------------------------------------------------------------------------
@@ -1680,6 +1767,14 @@ def _is_checkpoint(text: str) -> bool:
 def _name_of(model: ModelLike) -> str:
     """The name of the model in results: its path, or the format it came from."""
     return os.fspath(model) if isinstance(model, str | os.PathLike) else f"a checkpoint ({model.format})"
+
+
+def _short_name(model: ModelLike) -> str:
+    """The name by which clients of a server choose the model: that of its file or folder, without its ending."""
+    if not isinstance(model, str | os.PathLike):
+        return "model"
+    text = os.fspath(model)
+    return text.rpartition("/")[2] if text.startswith("hub:") else Path(text).resolve().name.removesuffix(Path(text).suffix)
 
 
 def _stored(model: ModelLike) -> str:

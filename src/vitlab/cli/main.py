@@ -34,6 +34,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "convert": api.convert,
     "export": api.export,
     "bench": api.bench,
+    "serve": api.serve,
     "embed": api.embed,
     "similar": api.similar,
     "paper": api.paper,

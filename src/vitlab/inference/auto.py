@@ -145,6 +145,14 @@ class AutoBackend:
         self._seconds += time.perf_counter() - began
         return out
 
+    def settle(self) -> None:
+        """Use a kept result, or measure: afterwards the backend does not change any more."""
+        if not self._settled and (known := saved_choice(_file(self._digest()))) is not None:
+            self._use(known, self._candidates(), {})
+        if not self._settled:
+            self._notify("measuring once which backend is fastest for this model")
+            self.measure_now()
+
     def measure_now(self) -> Choice:
         """Measure all candidates, keep the result, and use it from now on."""
         factories = self._candidates()

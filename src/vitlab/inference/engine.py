@@ -36,7 +36,7 @@ from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader
 from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import CheckpointError, DataError, OutOfMemoryError, at_least
-from vitlab.inference.auto import create_backend
+from vitlab.inference.auto import AutoBackend, create_backend
 from vitlab.inference.backends import Backend, Outputs, Pixels
 from vitlab.inference.images import ImageLike, ImageReader, image_name, load_pil
 from vitlab.io.memory import is_out_of_memory
@@ -176,6 +176,15 @@ class Engine:
         if self.merge:
             made.update(f"merge {self.merge}".encode())
         return made.hexdigest()
+
+    def settle(self) -> None:
+        """Choose the backend now and for good, where it is `auto`: by a kept measurement, or by measuring, which takes a minute."""
+        if isinstance(self.backend, AutoBackend):
+            self.backend.settle()
+
+    def read(self, image: ImageLike, name: str) -> Pixels:
+        """One image, decoded and transformed to the model's input size; DataError if it cannot be read. For any thread."""
+        return self._reader(image, name)
 
     def run_dataset(
         self,

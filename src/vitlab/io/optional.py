@@ -15,6 +15,7 @@ from vitlab.errors import ConfigError, VitlabError
 
 EXTRAS: dict[str, str] = {
     "h5py": "hdf5",
+    "httptools": "serve",
     "huggingface_hub": "hub",
     "matplotlib": "figures",
     "nncf": "int8",
@@ -22,9 +23,13 @@ EXTRAS: dict[str, str] = {
     "onnxruntime": "export",
     "onnxscript": "export",
     "openvino": "openvino",
+    "prometheus_client": "serve",
     "pyarrow": "parquet",
+    "python_multipart": "serve",
     "simplejpeg": "jpeg",
+    "starlette": "serve",
     "tensorboard": "track",
+    "uvicorn": "serve",
 }
 """Package -> the extra that installs it."""
 

@@ -1,0 +1,277 @@
+"""Running a server: the socket, the models, uvicorn, signals.
+
+    with Server(sources, config) as server:      # in a thread, for notebooks and tests
+        print(server.url)
+    Server(sources, config).run()                # until SIGTERM or Ctrl-C
+
+SIGTERM and Ctrl-C drain: no new request is accepted, every accepted one is answered. A second one ends at once. SIGHUP loads the
+model files again; a model that does not load is not taken over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import FrameType, TracebackType
+from typing import TextIO, TypeVar
+
+import uvicorn
+
+from vitlab.checkpoints.checkpoint import Checkpoint
+from vitlab.config.evaluation import BackendName
+from vitlab.errors import ConfigError, VitlabError
+from vitlab.io.display import Facts
+from vitlab.serving.app import create_app
+from vitlab.serving.config import ServeConfig
+from vitlab.serving.log import Log
+from vitlab.serving.metrics import Metrics
+from vitlab.serving.models import Models, Running, ServedModel, Source
+from vitlab.serving.protocol import protocol_class
+from vitlab.serving.service import Service
+
+T = TypeVar("T")
+_BACKLOG = 2048
+_KEEP_ALIVE = 5  # seconds that a connection may be idle between two requests
+_MARGIN = 5.0  # seconds beyond the limits of a request that draining may take
+
+
+class Server:
+    """A server that is bound to its port and has opened its models; `run` serves. `url` is where.
+
+    Errors come at once: a port that is taken, a model that does not load. `log` receives a JSON object a line.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        config: ServeConfig,
+        *,
+        backend: BackendName = "auto",
+        device: str = "auto",
+        merge: int = 0,
+        log: TextIO | None = None,
+    ) -> None:
+        _check_names(sources)
+        self.config = config
+        self._socket = _bound(config.host, config.port)
+        try:
+            self._opened: dict[str, Checkpoint] = {source.name: source.open() for source in sources}
+            _listen(self._socket, config)
+        except BaseException:
+            self._socket.close()
+            raise
+        self.port = int(self._socket.getsockname()[1])
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        self.url = f"http://{host}:{self.port}"
+        self.models = Models(sources)
+        self.metrics = Metrics(lambda: self.service.waiting)
+        self.log = Log(sys.stderr if log is None else log, on_drop=self.metrics.dropped_lines.inc)
+        self.service = Service(config, self.models, self.metrics, self.log)
+        self._running = Running(
+            config=config,
+            backend=backend,
+            device=device,
+            merge=merge,
+            metrics=self.metrics,
+            notify=self.log.note,
+            on_death=self._died,
+        )
+        self._fault: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._uvicorn = _Uvicorn(
+            uvicorn.Config(
+                create_app(self.service),
+                http=protocol_class(receive_seconds=config.receive_seconds, max_connections=config.max_connections),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE,
+                timeout_graceful_shutdown=round(config.receive_seconds + config.answer_seconds + _MARGIN),
+            )
+        )
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+
+    def run(self, *, on_ready: Callable[[str], None] | None = None) -> Facts:
+        """Serve until a signal, then drain; what was served. VitlabError if the server had to end by itself."""
+        began = time.monotonic()
+        with self._signals(), asyncio.Runner(loop_factory=self._uvicorn.config.get_loop_factory()) as runner:
+            runner.run(self._serve(on_ready))
+        if self._fault is not None:
+            raise VitlabError(f"the server had to end: {self._fault}", hint="the log says more") from self._fault
+        requests = sum(
+            int(sample.value)
+            for family in self.metrics.requests.collect()
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        )
+        return Facts({"url": self.url, "requests": requests, "seconds": round(time.monotonic() - began, 1)})
+
+    def stop(self) -> None:
+        """Drain and end. For any thread; a second call ends at once."""
+        if self._uvicorn.should_exit:
+            self._uvicorn.force_exit = True
+        self.service.draining = True
+        self._uvicorn.should_exit = True
+
+    def reload(self) -> None:
+        """Open the model files again, and take over those that load; in a thread, while requests are answered."""
+        threading.Thread(target=self._reload, name="vitlab-reload", daemon=True).start()
+
+    def __enter__(self) -> Server:
+        """Serve in a thread, and wait until requests are accepted."""
+        self._thread = threading.Thread(target=self.run, name="vitlab-server", daemon=True)
+        self._thread.start()
+        while not self._ready.wait(0.1):
+            if not self._thread.is_alive():
+                raise VitlabError(f"the server did not start: {self._fault}")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        """Drain and end."""
+        assert self._thread is not None
+        self.stop()
+        self._thread.join()
+
+    async def _serve(self, on_ready: Callable[[str], None] | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.log.event("listening", {"url": self.url, "models": list(self._opened)})
+        starting = asyncio.ensure_future(asyncio.to_thread(self._start, on_ready))
+        try:
+            await self._uvicorn.serve(sockets=[self._socket])
+        finally:
+            await starting
+            await asyncio.to_thread(self.service.close)
+            self.log.event("ended", {"reason": "failed" if self._fault else "asked to"})
+            await asyncio.to_thread(self.log.close)
+
+    def _start(self, on_ready: Callable[[str], None] | None) -> None:
+        """Make the models ready, one after another; an error ends the server."""
+        try:
+            for source in self.models.sources:
+                model = ServedModel(source.name, self._opened.pop(source.name), self._running)
+                self._in_loop(partial(self.models.put, model))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the server cannot serve
+            self._died(error)
+            return
+        self.log.event("ready", {"url": self.url, "backends": {model.name: model.predictor.backend.name for model in self.models}})
+        self._ready.set()
+        if on_ready is not None:
+            on_ready(self.url)
+
+    def _reload(self) -> None:
+        with self.models.reloading:
+            for source in self.models.sources:
+                try:
+                    model = ServedModel(source.name, source.open(), self._running)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the model that runs stays
+                    self.metrics.reloads.labels("refused").inc()
+                    self.log.event("reload", {"model": source.name, "outcome": "refused", "message": str(error)})
+                    continue
+                before = self._in_loop(partial(self.models.put, model))
+                self.metrics.reloads.labels("taken over").inc()
+                self.log.event("reload", {"model": source.name, "outcome": "taken over", "digest": model.digest})
+                if before is not None:
+                    before.batcher.close()
+
+    def _in_loop(self, function: Callable[[], T]) -> T:
+        """Call a function in the event loop's thread, where requests find their models; its result."""
+        assert self._loop is not None
+
+        async def call() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+    def _died(self, error: BaseException) -> None:
+        self._fault = error
+        self.log.event("error", {"message": f"{type(error).__name__}: {error}"})
+        self.stop()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Within the block, signals drain and reload; the caller's handlers are restored. Only in the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def end(number: int, frame: FrameType | None) -> None:
+            self.stop()
+
+        def again(number: int, frame: FrameType | None) -> None:
+            self.reload()
+
+        handlers = {signal.SIGTERM: end, signal.SIGINT: end, signal.SIGHUP: again}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, which leaves signals to `Server`: it would end by the signal itself, not with exit code 0."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Capture none."""
+        yield
+
+
+def _check_names(sources: Sequence[Source]) -> None:
+    if not sources:
+        raise ConfigError("no model given")
+    names = [source.name for source in sources]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two models are called {name}", hint="clients choose a model by its file name: rename one")
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"host={host!r} is not an address of this machine", hint="127.0.0.1, or 0.0.0.0 for everybody") from error
+    found = socket.socket(family, kind, protocol)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except OSError as error:
+        found.close()
+        raise _refused(host, port, error) from error
+    return found
+
+
+def _listen(bound: socket.socket, config: ServeConfig) -> None:
+    try:
+        bound.listen(_BACKLOG)
+    except OSError as error:
+        raise _refused(config.host, config.port, error) from error
+
+
+def _refused(host: str, port: int, error: OSError) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(f"port {port} of {host} is taken", hint="another `port`, or 0 for any that is free")
+    if error.errno == errno.EACCES:
+        return ConfigError(f"port {port} needs more rights", hint="use a `port` from 1024 on")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ConfigError(f"host={host!r} is not an address of this machine", hint="127.0.0.1, or 0.0.0.0 for everybody")
+    return ConfigError(f"port {port} of {host} cannot be used: {error.strerror}")
+
+
+def announce(url: str) -> None:
+    """Print the address on standard output, for whoever started the server; a reader that left does not matter."""
+    with suppress(OSError, ValueError):
+        print(url, flush=True)

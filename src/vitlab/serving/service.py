@@ -1,0 +1,149 @@
+"""What the endpoints share: the models, the queue with its limits, the threads, and whether the server takes requests.
+
+Everything here is called from the event loop; decoding, batches and explanations run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+from vitlab.inference.backends import Pixels
+from vitlab.serving.batching import Answer
+from vitlab.serving.config import ServeConfig
+from vitlab.serving.log import Log
+from vitlab.serving.metrics import Metrics
+from vitlab.serving.models import Models, ServedModel
+from vitlab.serving.refusals import Refusal, refusal_of
+from vitlab.serving.uploads import Memory, Upload, read_request
+
+T = TypeVar("T")
+Answered = list[tuple[Upload, Answer | Refusal]]
+
+
+class Service:
+    """The state of a running server. `draining`: it answers what it accepted, and nothing new."""
+
+    def __init__(self, config: ServeConfig, models: Models, metrics: Metrics, log: Log) -> None:
+        self.config, self.models, self.metrics, self.log = config, models, metrics, log
+        self.memory = Memory(config.max_memory)
+        self.draining = False
+        self.waiting = 0
+        self._decoders = ThreadPoolExecutor(config.workers, thread_name_prefix="vitlab-decode")
+        self._explainer = ThreadPoolExecutor(1, thread_name_prefix="vitlab-explain")
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are accepted."""
+        return self.models.loaded and not self.draining
+
+    async def predict(
+        self, request: Request, known: tuple[str, ...], read_options: Callable[[ServedModel, Mapping[str, Any]], T]
+    ) -> tuple[ServedModel, T, Answered]:
+        """Read the request and run its images: the model, the options, and an answer or a refusal for each image.
+
+        `known` are the names of the options. Refusal for the whole request if no image could be read.
+        """
+        self.check_open(1)
+        with self.memory.reserved() as take:
+            sent = await read_request(request, self.config, take, known)
+            with self._admitted(len(sent.images)):
+                model = self.models.find(sent.options.get("model"))
+                options = read_options(model, sent.options)
+                # No await between finding the model and submitting: a model that is replaced answers what it was given.
+                futures = [model.batcher.submit(image.content, image.name, self._decoders) for image in sent.images]
+                found = await self._all(request, futures)
+        answered: Answered = []
+        for image, answer in zip(sent.images, found, strict=True):
+            if isinstance(answer, Answer):
+                answered.append((image, answer))
+            else:
+                answered.append((image, self._refused(request, answer, image.content, model)))
+        for _, result in answered:
+            self.metrics.images.labels(model.name, "refused" if isinstance(result, Refusal) else "answered").inc()
+        refusals = [result for _, result in answered if isinstance(result, Refusal)]
+        if len(refusals) == len(answered):
+            raise refusals[0]
+        return model, options, answered
+
+    async def compute(
+        self, request: Request, known: tuple[str, ...], work: Callable[[ServedModel, Pixels, Mapping[str, Any]], T]
+    ) -> T:
+        """Read a request with one image, and run `work(model, pixels, options)` in the thread of explanations."""
+        self.check_open(1)
+        with self.memory.reserved() as take:
+            sent = await read_request(request, self.config, take, known)
+            if len(sent.images) > 1:
+                raise Refusal("too_many_images", "this endpoint takes one image")
+            with self._admitted(1):
+                model, image = self.models.find(sent.options.get("model")), sent.images[0]
+
+                def decode_and_work() -> T:
+                    return work(model, model.predictor.engine.read(image.content, image.name), sent.options)
+
+                found = (await self._all(request, [self._explainer.submit(decode_and_work)]))[0]
+        if isinstance(found, BaseException):
+            raise self._refused(request, found, image.content, model)
+        return found
+
+    def check_open(self, images: int) -> None:
+        """Refusal if the server starts or ends, or if its queue has no place for so many images."""
+        if self.draining:
+            raise Refusal("not_ready", "the server is shutting down")
+        if not self.models.loaded:
+            raise Refusal("not_ready", "the server is loading its models")
+        if self.waiting + images > self.config.queue:
+            raise Refusal("queue_full", f"the queue has {self.waiting} images; the limit is {self.config.queue}")
+
+    def close(self) -> None:
+        """End the threads, after what was accepted has been answered."""
+        for model in self.models:
+            model.batcher.close()
+        self._decoders.shutdown()
+        self._explainer.shutdown()
+
+    @contextmanager
+    def _admitted(self, images: int) -> Iterator[None]:
+        if self.waiting + images > self.config.queue:
+            raise Refusal("queue_full", f"the queue has {self.waiting} images; the limit is {self.config.queue}")
+        self.waiting += images
+        try:
+            yield
+        finally:
+            self.waiting -= images
+
+    async def _all(self, request: Request, futures: Sequence[Future[T]]) -> list[T | BaseException]:
+        """The results of all futures, or their errors. If time is over or the client leaves, they are cancelled."""
+        results: asyncio.Future[Any] = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+        leaving: asyncio.Future[Any] = asyncio.ensure_future(_left(request))
+        try:
+            await asyncio.wait([results, leaving], timeout=self.config.answer_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if results.done():
+                found: list[T | BaseException] = results.result()
+                return found
+            if leaving.done():
+                raise ClientDisconnect
+            raise Refusal("too_late", f"the answer was not ready within {self.config.answer_seconds:g} s")
+        finally:
+            leaving.cancel()
+            results.cancel()
+
+    def _refused(self, request: Request, error: BaseException, content: bytes, model: ServedModel) -> Refusal:
+        """An image's error as a refusal; one that is nobody's mistake goes to the log."""
+        if not isinstance(error, Exception):
+            error = RuntimeError(f"the thread that runs the model ended: {error!r}")
+        refusal = refusal_of(error, content, model.limits)
+        if refusal.code == "failed":
+            self.log.event("error", {"request_id": request.state.id, "message": f"{type(error).__name__}: {error}"})
+        return refusal
+
+
+async def _left(request: Request) -> None:
+    """Return when the client has closed its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,188 @@
+"""The body of a request as images and options: an image itself, a form with files, or JSON with base64. No URL is ever fetched."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+
+from vitlab.errors import did_you_mean
+from vitlab.io.text import printable
+from vitlab.serving.config import ServeConfig
+from vitlab.serving.refusals import Refusal
+
+_FILES = ("file", "files", "image", "images")
+_LONGEST_NAME = 200
+_MOST_FIELDS = 32
+_HOW = 'send an image as the body, a form (curl -F file=@cat.jpg), or JSON with base64: {"image": "..."}'
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One image file as it was sent."""
+
+    name: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a client sent: its images, and its options by name, as text or as JSON values."""
+
+    images: list[Upload]
+    options: dict[str, Any]
+
+
+class Memory:
+    """Bytes that all bodies together hold at this moment."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.held = 0
+
+    @contextmanager
+    def reserved(self) -> Iterator[Callable[[int], None]]:
+        """Within the block, a function that takes more bytes or refuses; all of them are given back at its end."""
+        taken = 0
+
+        def take(count: int) -> None:
+            nonlocal taken
+            if self.held + count > self._most:
+                raise Refusal("no_memory", "the bodies of other requests take all memory that they may", hint="ask again")
+            taken += count
+            self.held += count
+
+        try:
+            yield take
+        finally:
+            self.held -= taken
+
+
+async def read_request(request: Request, config: ServeConfig, take: Callable[[int], None], known: tuple[str, ...]) -> Sent:
+    """The images and options of a request; `known` are the options that its endpoint has. Refusal says what is wrong."""
+    options: dict[str, Any] = dict(request.query_params)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        async with asyncio.timeout(config.receive_seconds):
+            match kind:
+                case "multipart/form-data":
+                    images = await _form(request, config, take, options)
+                case "application/json":
+                    body = b"".join([chunk async for chunk in _chunks(request, config, take)])
+                    images = await asyncio.to_thread(_json, body, options)
+                case _ if kind in ("", "application/octet-stream") or kind.startswith("image/"):
+                    body = b"".join([chunk async for chunk in _chunks(request, config, take)])
+                    images = [Upload("image 0", body)] if body else []
+                case _:
+                    raise Refusal("unsupported_media_type", f"the body is {printable(kind[:100])}, not an image", hint=_HOW)
+    except TimeoutError:
+        raise Refusal("too_slow", f"the request did not arrive within {config.receive_seconds:g} s") from None
+    _check_options(options, known)
+    if not images:
+        raise Refusal("no_image", "the request holds no image", hint=_HOW)
+    if len(images) > config.max_images:
+        raise Refusal("too_many_images", f"the request holds {len(images)} images; the limit is {config.max_images}")
+    return Sent(images, options)
+
+
+async def _chunks(request: Request, config: ServeConfig, take: Callable[[int], None]) -> AsyncGenerator[bytes, None]:
+    """The body, as it arrives; Refusal as soon as it is too large."""
+    too_large = Refusal("body_too_large", f"the body has more than {config.max_body:,} bytes")
+    told = request.headers.get("content-length", "")
+    if told.isdecimal() and int(told[:20]) > config.max_body:
+        raise too_large
+    arrived = 0
+    async for chunk in request.stream():
+        arrived += len(chunk)
+        if arrived > config.max_body:
+            raise too_large
+        take(len(chunk))
+        yield chunk
+
+
+class _InMemory(MultiPartParser):
+    """Starlette's parser; what it would put into files on a disk stays in memory, which `max_body` limits."""
+
+    spool_max_size = 0  # 0: SpooledTemporaryFile never moves to a disk
+
+
+async def _form(request: Request, config: ServeConfig, take: Callable[[int], None], options: dict[str, Any]) -> list[Upload]:
+    stream = _chunks(request, config, take)
+    parser = _InMemory(request.headers, stream, max_files=config.max_images + 1, max_fields=_MOST_FIELDS, max_part_size=1024)
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        if "Too many files" in error.message:
+            message = f"the request holds more than {config.max_images} images"
+            raise Refusal("too_many_images", message) from None
+        raise Refusal("bad_request", f"the form cannot be read: {printable(error.message)[:200]}") from None
+    images: list[Upload] = []
+    try:
+        for field, value in form.multi_items():
+            if isinstance(value, UploadFile):
+                if field not in _FILES:
+                    raise Refusal("invalid_option", f"no file field called {_short(field)}", hint=f"use {' or '.join(_FILES)}")
+                name = _short(value.filename or f"image {len(images)}")
+                images.append(Upload(name, value.file.read()))
+            else:
+                options[field] = value
+    finally:
+        await form.close()
+    return images
+
+
+def _json(body: bytes, options: dict[str, Any]) -> list[Upload]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refusal("bad_request", "the body is not JSON") from error
+    if not isinstance(found, dict):
+        raise Refusal("bad_request", "the body is not a JSON object", hint='for example {"image": "... base64 ..."}')
+    options |= {name: value for name, value in found.items() if name not in ("image", "images")}
+    if "image" in found and "images" in found:
+        raise Refusal("invalid_option", "the request has both image and images", hint="leave one out")
+    images = [found["image"]] if "image" in found else found.get("images", [])
+    if not isinstance(images, list):
+        raise Refusal("invalid_option", "images is not a list")
+    return [_decoded(image, place) for place, image in enumerate(images)]
+
+
+def _decoded(image: Any, place: int) -> Upload:
+    """An image in base64, alone or as {"name": ..., "data": ...}."""
+    name, data = (
+        (image.get("name", f"image {place}"), image.get("data")) if isinstance(image, Mapping) else (f"image {place}", image)
+    )
+    if not isinstance(name, str) or not isinstance(data, str):
+        hint = 'give base64, or {"name": "cat.jpg", "data": "... base64 ..."}'
+        raise Refusal("invalid_option", f"image {place} is not text in base64; URLs are not fetched", hint=hint)
+    head, comma, rest = data.partition(",")
+    if comma and head.startswith("data:") and head.endswith(";base64"):
+        data = rest
+    try:
+        return Upload(_short(name), base64.b64decode(data, validate=True))
+    except (binascii.Error, ValueError):
+        message = f"image {place} is not base64; URLs are not fetched"
+        raise Refusal("invalid_option", message, hint="give the bytes of the image file in base64") from None
+
+
+def _check_options(options: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for name in options:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"options are {', '.join(known)}"
+            raise Refusal("invalid_option", f"no option called {_short(name)}", hint=hint)
+
+
+def _short(name: str) -> str:
+    return printable(name[:_LONGEST_NAME]) or "image"
+
+
+__all__ = ["ClientDisconnect", "Memory", "Sent", "Upload", "read_request"]
