@@ -172,7 +172,6 @@ WORDS: dict[str, Any] = {
     "FileName": _word("FILE"),
     "Folder": _word("FOLDER"),
     "ModelLike": _word("MODEL", checkpoint),
-    "ModelLike": _word("MODEL", existing),
     "ModelsLike": _word("MODEL", many=True),
     "Existing": _word("", existing),
     "ModelOrName": _word("NAME|FILE"),
