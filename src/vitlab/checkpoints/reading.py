@@ -26,6 +26,7 @@ from vitlab.checkpoints.fit import Wanted, fit
 from vitlab.checkpoints.formats import FORMATS
 from vitlab.checkpoints.formats.contract import Hints, Reading
 from vitlab.checkpoints.formats.header import KEY as CONVERTED
+from vitlab.checkpoints.formats.huggingface import unknown_kind
 from vitlab.checkpoints.hub import address_of, fetch, is_hub
 from vitlab.checkpoints.native import HeaderFacts, is_native, read_facts, read_native, summary
 from vitlab.checkpoints.parts import parts_in, read_weights
@@ -138,6 +139,8 @@ def _profiled(facts: HeaderFacts, hints: Hints, place: Path) -> ModelConfig:
 
 def _read_foreign(place: Path, hints: Hints, values: bool) -> Source:
     raw = read_file(place, values=False)  # no gigabytes are read of a layout that is unknown
+    if (error := unknown_kind(raw)) is not None:
+        raise error
     found = [name for name, layout in FORMATS.items() if layout.matches(raw)]
     if not found:
         raise _unknown(raw)

@@ -18,7 +18,8 @@ class ConvNeXtConfig:
     `depths` and `widths` have one number a stage. `patch_size` is the side of the stem's patches in pixels; each later stage
     halves the resolution. The model ignores a rest of pixels at the right and lower edge, as the authors' convolutions do.
     `layer_scale` is the initial value of a per-channel factor on each block, 0 for none. `drop_path` is the last block's rate
-    of stochastic depth, rising linearly from 0.
+    of stochastic depth, rising linearly from 0. `last_norm_eps` is the eps of the norm before the head, None for `norm_eps`:
+    transformers has 1e-12 there.
     """
 
     family: ClassVar[str] = "convnext"
@@ -41,6 +42,7 @@ class ConvNeXtConfig:
     dropout: float = 0.0
     drop_path: float = 0.0
     norm_eps: float = 1e-6
+    last_norm_eps: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
@@ -50,8 +52,10 @@ class ConvNeXtConfig:
             at_least(name, getattr(self, name), 0, LARGEST_WIDTH)
         for name in ("dropout", "drop_path"):
             fraction(name, getattr(self, name))
-        if not 0 < self.norm_eps < 1:
-            raise ConfigError(f"norm_eps={self.norm_eps} must be between 0 and 1")
+        for name in ("norm_eps", "last_norm_eps"):
+            eps = getattr(self, name)
+            if eps is not None and not 0 < eps < 1:
+                raise ConfigError(f"{name}={eps} must be between 0 and 1")
         if self.kernel % 2 == 0:
             raise ConfigError(f"kernel={self.kernel} must be odd")
         if not self.depths or len(self.depths) != len(self.widths):

@@ -11,7 +11,7 @@ from vitlab.config.cost_counter import CostCounter, cells, strided
 from vitlab.config.serialize import Json
 from vitlab.errors import LARGEST_WIDTH, ConfigError, at_least, choice, entry_named, fraction, pair, stages
 
-Padding = Literal["same", "half"]
+Padding = Literal["same", "half", "uneven"]
 
 
 class MbStage(NamedTuple):
@@ -72,7 +72,8 @@ class EfficientNetConfig:
     and after them. Squeeze-and-excitation squeezes to `squeeze` of a block's input channels.
     `dropout` acts before the head; `drop_path` is drop-connect: block b of n is skipped with probability `drop_path` b / n.
     `padding` is TensorFlow's "SAME", as in the authors' code and Noisy Student, or `half` a kernel on every side, as in the models
-    that timm trained itself; those have `norm_eps` 1e-5 instead of 1e-3.
+    that timm trained itself; those have `norm_eps` 1e-5 instead of 1e-3. `uneven` is transformers' padding: at stride 2 one cell
+    less before than after, whatever the image size, but half a kernel in the blocks that `even_blocks` numbers.
     `momentum` is the fraction of a batch's statistics in BatchNorm's running ones: 1 - 0.99 in the authors' code.
     """
 
@@ -94,6 +95,7 @@ class EfficientNetConfig:
     dropout: float = 0.2
     drop_path: float = 0.2
     padding: Padding = "same"
+    even_blocks: tuple[int, ...] = ()
     norm_eps: float = 1e-3
     momentum: float = 0.01
 
@@ -110,6 +112,8 @@ class EfficientNetConfig:
                 raise ConfigError(f"{name}={getattr(self, name)} must be above 0 and at most 1")
         if not self.stages:
             raise ConfigError("stages is empty")
+        if self.even_blocks and self.padding != "uneven":
+            raise ConfigError(f"even_blocks={self.even_blocks} needs padding='uneven', not {self.padding!r}")
         at_least("the number of stages", len(self.stages), 1, 16)
         for stage in self.stages:
             stages("stages", stage)

@@ -75,7 +75,7 @@ class ConvNeXt(nn.Module):
         self.patch_norm = nn.LayerNorm(config.widths[0], eps=config.norm_eps)
         drops = drop_path_rates(config.drop_path, config.depths)
         self.stages = nn.ModuleList(Stage(config, stage, rates) for stage, rates in enumerate(drops))
-        self.norm = nn.LayerNorm(config.feature_width, eps=config.norm_eps)
+        self.norm = nn.LayerNorm(config.feature_width, eps=config.last_norm_eps or config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(config.feature_width, config.num_classes) if config.num_classes else None
 

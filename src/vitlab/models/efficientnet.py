@@ -74,7 +74,7 @@ def _untracked(module: nn.Module) -> Iterator[None]:
 
 
 class Conv(nn.Module):
-    """A convolution without bias; `depthwise` has one kernel a channel, `padding` is TensorFlow's "SAME" or half a kernel."""
+    """A convolution without bias; `depthwise` has one kernel a channel, `padding` is one of `EfficientNetConfig.padding`."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, depthwise: bool = False, padding: Padding = "same"
@@ -86,8 +86,11 @@ class Conv(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs // self.groups, kernel, kernel))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        if self.padding == "half":
-            half = self.weight.shape[2] // 2
+        half = self.weight.shape[2] // 2
+        if self.padding == "uneven" and self.stride > 1:
+            x_BCHW = F.pad(x_BCHW, (half - 1, half, half - 1, half))
+            return F.conv2d(x_BCHW, self.weight, stride=self.stride, groups=self.groups)
+        if self.padding != "same":
             return F.conv2d(x_BCHW, self.weight, stride=self.stride, padding=half, groups=self.groups)
         return conv_same(x_BCHW, self.weight, stride=self.stride, groups=self.groups)
 
@@ -108,21 +111,23 @@ class Squeeze(nn.Module):
 class Unit(nn.Module):
     """An inverted bottleneck: 1x1 to `expansion` times the width, depthwise, squeeze and excitation, 1x1 back; swish between.
 
-    If input and output have the same shape, the unit has a shortcut, and stochastic depth drops it with probability `drop`.
+    If input and output have the same shape, the unit has a shortcut, and stochastic depth drops it the more often the higher its
+    `number`.
     """
 
-    def __init__(self, config: EfficientNetConfig, stage: MbStage, inputs: int, *, stride: int, drop: float) -> None:
+    def __init__(self, config: EfficientNetConfig, stage: MbStage, inputs: int, *, stride: int, number: int) -> None:
         super().__init__()
         inner = inputs * stage.expansion
         self.expand = Conv(inputs, inner, 1) if stage.expansion > 1 else None
         self.expand_norm = _norm(config, inner) if stage.expansion > 1 else None
-        self.depthwise = Conv(inner, inner, stage.kernel, stride=stride, depthwise=True, padding=config.padding)
+        padding = "half" if number in config.even_blocks else config.padding
+        self.depthwise = Conv(inner, inner, stage.kernel, stride=stride, depthwise=True, padding=padding)
         self.depthwise_norm = _norm(config, inner)
         self.squeeze = Squeeze(inner, config.squeezed(inputs))
         self.project = Conv(inner, stage.width, 1)
         self.project_norm = _norm(config, stage.width)
         self.adds = stride == 1 and inputs == stage.width
-        self.drop = drop
+        self.drop = config.drop_path * number / config.block_count  # the authors' drop-connect
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         y_BCHW = x_BCHW
@@ -143,12 +148,11 @@ class EfficientNet(nn.Module):
         self.stem = Conv(config.channels, config.stem_width, 3, stride=2, padding=config.padding)
         self.stem_norm = _norm(config, config.stem_width)
         self.stages = nn.ModuleList()
-        inputs, number, total = config.stem_width, 0, sum(stage.blocks for stage in config.plan)
+        inputs, number = config.stem_width, 0
         for stage in config.plan:
             units = []
             for unit in range(stage.blocks):
-                drop = config.drop_path * number / total  # the authors' drop-connect
-                units.append(Unit(config, stage, inputs, stride=1 if unit else stage.stride, drop=drop))
+                units.append(Unit(config, stage, inputs, stride=1 if unit else stage.stride, number=number))
                 inputs, number = stage.width, number + 1
             self.stages.append(nn.Sequential(*units))
         self.last = Conv(inputs, config.head_width, 1)

@@ -11,7 +11,7 @@ import torch
 
 from tests.checkpoints.formats.samples import State, fed, file_of, mini, random_state, raw_of, read, same, written
 from vitlab.checkpoints.formats.contract import Hints
-from vitlab.checkpoints.formats.huggingface import preprocessor_json
+from vitlab.checkpoints.formats.hf_json import preprocessor_json
 from vitlab.config import Numerics, Preprocess, ViTConfig
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD
 from vitlab.errors import CheckpointError
@@ -161,7 +161,6 @@ def test_labels_come_from_id2label_and_placeholders_are_none() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "dinov2"}, "dinov2"),
         ({"hidden_act": "quick_gelu"}, "quick_gelu"),
         ({"num_hidden_layers": 12}, "num_hidden_layers 12 against 2"),
         ({"hidden_size": 768}, "hidden_size 768 against 128"),

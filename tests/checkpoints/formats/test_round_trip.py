@@ -13,7 +13,7 @@ from safetensors.torch import save as save_bytes
 from tests.checkpoints.formats.samples import CAN, OPTIONS, PLAIN, fed, file_of, mini, random_state, raw_of, read, same, written
 from vitlab.checkpoints.formats import FORMATS
 from vitlab.checkpoints.formats.contract import Hints
-from vitlab.config import ModelConfig, SwinConfig, ViTConfig
+from vitlab.config import ConvNeXtConfig, ModelConfig, ResNetConfig, SwinConfig, ViTConfig
 from vitlab.errors import CheckpointError
 
 # What the refusal of an option has to name, in whichever format cannot express it.
@@ -72,6 +72,7 @@ def test_what_a_format_can_express_comes_back_bit_for_bit(name: str, option: str
 def test_what_a_format_cannot_express_is_refused_with_the_reason(name: str, option: str) -> None:
     config = OPTIONS[option]
     holds = {"bit-npz": "holds BiT ResNets", "swin": "holds Swin", "convnext": "holds ConvNeXts", "timm": "this is a recurrent"}
+    holds |= {"huggingface": "windows of|these widths|this is a recurrent"}
     kind = REASONS[option] if isinstance(config, ViTConfig) and name not in PLAIN else holds.get(name, "holds ViTs")
     with pytest.raises(CheckpointError, match=kind):
         written(name, config, random_state(config))
@@ -90,12 +91,25 @@ def test_a_written_file_with_its_config_json_gives_the_config_back_without_argum
         assert replace(back, image_size=config.image_size) == config
         return
     reading = read(raw)
-    if isinstance(config, ViTConfig) and name == "huggingface":  # always bicubic to transformers
-        config = replace(config, numerics=replace(config.numerics, resize="bicubic"))
+    if name == "huggingface":
+        config = _in_transformers(config)
     assert reading.config == config
     assert reading.labels == _labels(config)
     assert reading.preprocess == fed(config)
     assert not [note for note in reading.notes if "guess" in note]
+
+
+def _in_transformers(config: ModelConfig) -> ModelConfig:
+    """The same model with what transformers fixes for all models of its family."""
+    match config:
+        case ViTConfig():
+            return replace(config, numerics=replace(config.numerics, resize="bicubic"))
+        case ResNetConfig():
+            return replace(config, standardise_eps=1e-8)
+        case ConvNeXtConfig():  # the eps that the file had is in config.json
+            return replace(config, last_norm_eps=config.norm_eps, layer_scale=1e-6 if config.layer_scale else 0.0)
+        case _:
+            return config
 
 
 def _labels(config: ModelConfig) -> tuple[str, ...] | None:

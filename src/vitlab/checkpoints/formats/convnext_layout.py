@@ -1,4 +1,4 @@
-"""The two layouts of ConvNeXts, the authors' and timm's."""
+"""The layouts of ConvNeXts: the authors', timm's and transformers'."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Names:
     mlp: tuple[str, str]
     norm: str
     head: str
+    block_norm: str = "norm"
+    scale: str = "gamma"
     convolved: bool = False
 
 
@@ -49,10 +51,21 @@ TIMM = Names(
     norm="head.norm",
     head="head.fc",
 )
+HUGGINGFACE = Names(
+    stem=("convnext.embeddings.patch_embeddings", "convnext.embeddings.layernorm"),
+    halved=("convnext.encoder.stages.{s}.downsampling_layer.0", "convnext.encoder.stages.{s}.downsampling_layer.1"),
+    block="convnext.encoder.stages.{s}.layers.{b}",
+    depthwise="dwconv",
+    mlp=("pwconv1", "pwconv2"),
+    norm="convnext.layernorm",
+    head="classifier",
+    block_norm="layernorm",
+    scale="layer_scale_parameter",
+)
 
 
 def names_of(tensors: dict[str, Tensor]) -> Names | None:
-    """Whose names these are; None if they are not a ConvNeXt's."""
+    """Whose names these are; None if they are not those of the authors' or timm's ConvNeXt."""
     for names in (AUTHORS, TIMM):
         if f"{names.stem[0]}.weight" in tensors and f"{_block(names, 0, 0)}.{names.depthwise}.weight" in tensors:
             first = tensors.get(f"{_block(names, 0, 0)}.{names.mlp[0]}.weight")
@@ -67,7 +80,7 @@ def convnext_config(
     if hints.heads is not None or hints.grid is not None:
         raise CheckpointError(f"{where} holds a ConvNeXt: it has no heads and no grid to give")
     _, channels, patch, _ = shape_of(tensors, f"{names.stem[0]}.weight", 4, where=where)
-    stages = count(tensors, "stages.{}.", where=where)
+    stages = count(tensors, names.block.partition("{s}")[0] + "{}.", where=where)
     depths = tuple(count(tensors, names.block.format(s=s, b="{}") + ".", where=where) for s in range(stages))
     kernels = [shape_of(tensors, f"{_block(names, s, 0)}.{names.depthwise}.weight", 4, where=where) for s in range(stages)]
     hidden = shape_of(tensors, f"{_block(names, 0, 0)}.{names.mlp[0]}.weight", 4 if names.convolved else 2, where=where)[0]
@@ -82,7 +95,7 @@ def convnext_config(
             image_size=size,
             channels=channels,
             num_classes=outputs(tensors, (f"{names.head}.weight", f"{names.head}.bias"), 0),
-            layer_scale=1e-6 if any(key.endswith(".gamma") for key in tensors) else 0.0,
+            layer_scale=1e-6 if any(key.endswith(f".{names.scale}") for key in tensors) else 0.0,
         )
     note = f"image_size={size[0]}x{size[1]} is a guess: a ConvNeXt takes others, and the file does not say"
     return config, [note] if said is None else []
@@ -99,7 +112,7 @@ def convnext_rows(config: ConvNeXtConfig, names: Names) -> Iterator[Row]:
         for b in range(blocks):
             ours, theirs = f"stages.{s}.blocks.{b}", _block(names, s, b)
             yield from layer(f"{ours}.depthwise", f"{theirs}.{names.depthwise}")
-            yield from layer(f"{ours}.norm", f"{theirs}.norm")
+            yield from layer(f"{ours}.norm", f"{theirs}.{names.block_norm}")
             for part, other, outs in (("up", names.mlp[0], width * config.mlp_ratio), ("down", names.mlp[1], width)):
                 mine, foreign = f"{ours}.mlp.{part}", f"{theirs}.{other}"
                 if names.convolved:
@@ -108,7 +121,7 @@ def convnext_rows(config: ConvNeXtConfig, names: Names) -> Iterator[Row]:
                     yield same(f"{mine}.weight", f"{foreign}.weight")
                 yield same(f"{mine}.bias", f"{foreign}.bias")
             if config.layer_scale:
-                yield same(f"{ours}.scale", f"{theirs}.gamma")
+                yield same(f"{ours}.scale", f"{theirs}.{names.scale}")
     yield from layer("norm", names.norm)
     if config.num_classes:
         yield from layer("head", names.head)

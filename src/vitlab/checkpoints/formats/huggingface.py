@@ -1,397 +1,242 @@
-"""Hugging Face ViT and DeiT: a folder of model.safetensors, config.json and preprocessor_config.json, or the file alone.
+"""Hugging Face folders (`save_pretrained`): model.safetensors, config.json and preprocessor_config.json, or the weights alone.
 
-Read under the Hub's names and under those of transformers 5; written as the Hub has it.
+`KINDS` lists the models of transformers that vitlab has, by the `model_type` of config.json. Where there is no config.json, the
+names of the tensors tell them apart. Weights are written under the names that files on the Hub have.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-
-from torch import Tensor
+from functools import partial
+from typing import Protocol
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats import sidecar
-from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, numerics_notes, only_vit, refuse
-from vitlab.checkpoints.formats.infer import (
-    HALF,
-    UNUSED,
-    count,
-    cropped,
-    described,
-    heads_of,
-    image_size_of,
-    making,
-    numerics_of,
-    outputs,
-    per_channel,
-    places_of,
-    shape_of,
-    squashed,
-    unwrapped,
-    zero_head,
+from vitlab.checkpoints.formats import convnext_layout, resnet, swin_layout
+from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, not_of, numerics_notes, refuse
+from vitlab.checkpoints.formats.convnext_layout import convnext_rows
+from vitlab.checkpoints.formats.hf_families import (
+    bit_json,
+    convnext_json,
+    efficientnet_json,
+    efficientnet_notes,
+    efficientnet_rows,
+    read_bit,
+    read_convnext,
+    read_efficientnet,
+    read_swin,
+    swin_json,
 )
-from vitlab.checkpoints.formats.sidecar import Sidecar
+from vitlab.checkpoints.formats.hf_json import (
+    Read,
+    Tensors,
+    guessed,
+    image_size_in,
+    labels_json,
+    labels_of,
+    preprocess_of,
+    preprocessor_json,
+)
+from vitlab.checkpoints.formats.hf_vit import DEIT, IJEPA, VIT, read_vit, vit_json, vit_rows
+from vitlab.checkpoints.formats.infer import making, unwrapped, zero_head
+from vitlab.checkpoints.formats.resnet import bit_rows, resnet_notes
+from vitlab.checkpoints.formats.sidecar import Sidecar, text
+from vitlab.checkpoints.formats.swin_layout import swin_rows
 from vitlab.checkpoints.formats.timm_sidecar import is_timm
-from vitlab.checkpoints.table import Row, layer, native_shapes, same, stacked, to_ours, to_theirs
-from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Interpolation, Preprocess
+from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
+from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.data import Preprocess, takes_one_size
+from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.model import ModelConfig
+from vitlab.config.resnet import ResNetConfig
 from vitlab.config.serialize import Json
-from vitlab.config.vit import PROFILES, Gelu, Numerics, Position, ViTConfig
+from vitlab.config.swin import SwinConfig
+from vitlab.config.vit import ViTConfig
 from vitlab.errors import CheckpointError
-
-# config.json of a ViT or DeiT.
-
-KINDS = ("vit", "deit")
-SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_channels")  # which the tensors show too
-GELUS: dict[str, Gelu] = {
-    "gelu": "exact",
-    "gelu_python": "exact",
-    "gelu_new": "tanh",
-    "gelu_pytorch_tanh": "tanh",
-    "gelu_fast": "tanh",
-}
-WRITTEN: dict[Gelu, str] = {"exact": "gelu", "tanh": "gelu_pytorch_tanh"}
-
-_PLACEHOLDER = re.compile(r"LABEL_\d+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
-    """What a config.json says, None for what it does not say; `notes` if there is no config.json and values are guessed.
-
-    `sizes` are by transformers' names, `patch_size` among them.
-    """
-
-    heads: int | None
-    sizes: dict[str, int | tuple[int, int] | None]
-    image_size: tuple[int, int] | None
-    qkv_bias: bool | None
-    gelu: Gelu
-    norm_eps: float
-    dropout: float
-    pooler_act: str | None
-    notes: tuple[str, ...]
-
-    def numerics(self) -> Numerics:
-        """The numerics of transformers, with bicubic positions."""
-        return Numerics(gelu=self.gelu, norm_eps=self.norm_eps, resize=PROFILES["huggingface"].resize)
-
-    def check(self, found: Mapping[str, int | tuple[int, int]], *, where: str) -> None:
-        """Refuse tensors of other sizes than the config says: the file is incomplete or belongs to another config."""
-        wrong = [
-            f"{name} {stated} against {found[name]}" for name, stated in self.sizes.items() if stated not in (None, found[name])
-        ]
-        if wrong:
-            raise CheckpointError(
-                f"{where} is not the model of its config.json: {', '.join(wrong)}",
-                hint="the file is incomplete, or the config.json beside it is another model's",
-            )
-
-
-def stated_of(data: Sidecar) -> Stated:
-    """What config.json says; an empty one is that of a file alone, for which transformers' defaults hold."""
-    kind = sidecar.text(data, "model_type")
-    if kind is not None and kind not in KINDS:
-        raise CheckpointError(f"config.json says model_type={kind!r}, and of Hugging Face's models vitlab reads vit and deit")
-    activation = sidecar.text(data, "hidden_act")
-    if activation is not None and activation not in GELUS:
-        raise CheckpointError(f"config.json says hidden_act={activation!r}, which vitlab does not have", hint=", ".join(GELUS))
-    eps = sidecar.number(data, "layer_norm_eps")
-    default = PROFILES["huggingface"]
-    alone = "no config.json: exact GELU and LayerNorm eps 1e-12 are transformers' defaults"
-    return Stated(
-        heads=sidecar.whole(data, "num_attention_heads"),
-        sizes={**{name: sidecar.whole(data, name) for name in SIZES}, "patch_size": sidecar.size(data, "patch_size")},
-        image_size=sidecar.size(data, "image_size"),
-        qkv_bias=sidecar.flag(data, "qkv_bias", True) if "qkv_bias" in data else None,
-        gelu=default.gelu if activation is None else GELUS[activation],
-        norm_eps=default.norm_eps if eps is None else eps,
-        dropout=sidecar.number(data, "hidden_dropout_prob") or 0.0,
-        pooler_act=sidecar.text(data, "pooler_act"),
-        notes=() if data else (alone,),
-    )
-
-
-def labels_of(data: Sidecar, classes: int) -> tuple[tuple[str, ...] | None, list[str]]:
-    """The names of the classes from `id2label`; LABEL_0, LABEL_1, ... are placeholders and count as none."""
-    value = data.get("id2label")
-    if value is None or not classes:
-        return None, []
-    labels = sidecar.names(value, classes, key="id2label")
-    if labels is None:
-        return None, [f"config.json's id2label does not name the {classes} classes: left out"]
-    return (None, []) if all(_PLACEHOLDER.fullmatch(label) for label in labels) else (labels, [])
-
-
-def config_json(config: ViTConfig, labels: tuple[str, ...] | None, *, deit: bool, dtype: str) -> Json:
-    """A config.json from which transformers builds this model."""
-    grid, patch = config.grid, config.patch_size
-    data: dict[str, Json] = {
-        "architectures": [_architecture(config, deit)],
-        "model_type": "deit" if deit else "vit",
-        "hidden_size": config.width,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.mlp_width,
-        "hidden_act": WRITTEN[config.numerics.gelu],
-        "layer_norm_eps": config.numerics.norm_eps,
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": 0.0,
-        "initializer_range": 0.02,
-        "image_size": _one_or_two((grid[0] * patch[0], grid[1] * patch[1])),
-        "patch_size": _one_or_two(patch),
-        "num_channels": config.channels,
-        "qkv_bias": config.qkv_bias,
-        "encoder_stride": patch[0],
-        "torch_dtype": dtype,
-    }
-    if config.representation_width:
-        data |= {"pooler_output_size": config.representation_width, "pooler_act": "tanh"}
-    if config.num_classes:
-        names = labels or tuple(f"LABEL_{i}" for i in range(config.num_classes))
-        data["id2label"] = {str(i): name for i, name in enumerate(names)}
-        data["label2id"] = {name: i for i, name in enumerate(names)}
-    return data
-
-
-def _architecture(config: ViTConfig, deit: bool) -> str:
-    kind = "DeiT" if deit else "ViT"
-    if not config.num_classes:
-        return f"{kind}Model"
-    return f"{kind}ForImageClassification{'WithTeacher' if config.distill_token else ''}"
-
-
-def _one_or_two(size: tuple[int, int]) -> Json:
-    return size[0] if size[0] == size[1] else list(size)
-
-
-# preprocessor_config.json.
-
-RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
-
-
-def guessed(config: ViTConfig) -> tuple[Preprocess, list[str]]:
-    """The preprocessing of transformers without a preprocessor_config.json."""
-    if config.distill_token or config.register_tokens:
-        size, channels = config.image_size, config.channels
-        preprocess = cropped(size, channels, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
-    else:
-        preprocess = squashed(config.image_size, config.channels, interpolation="bilinear")
-    return preprocess, [f"preprocessing is a guess ({described(preprocess)}): there is no preprocessor_config.json"]
-
-
-def preprocess_of(data: Sidecar, config: ViTConfig) -> tuple[Preprocess, list[str]]:
-    """The preprocessing in a preprocessor_config.json, with notes of what vitlab does differently."""
-    notes: list[str] = []
-    resample = sidecar.whole(data, "resample")
-    if resample is not None and resample not in RESAMPLE:
-        notes.append(f"preprocessor_config.json says resample={resample}: bicubic is used")
-    factor = sidecar.number(data, "rescale_factor")
-    if not sidecar.flag(data, "do_rescale", True) or (factor is not None and abs(factor * 255 - 1) > 1e-3):
-        notes.append("preprocessor_config.json does not scale pixels by 1/255: mean and std are used as if it did")
-    mean, std = _normalisation(data, config.channels)
-    short_side = _short_side(data, config.image_size, notes)
-    return (
-        Preprocess(
-            image_size=config.image_size,
-            resize="squash" if short_side is None else "short-side",
-            resize_to=UNUSED if short_side is None else max(short_side, max(config.image_size)),
-            interpolation=RESAMPLE.get(2 if resample is None else resample, "bicubic"),
-            mean=mean,
-            std=std,
-        ),
-        notes,
-    )
-
-
-def preprocessor_json(preprocess: Preprocess) -> tuple[Json, list[str]]:
-    """A preprocessor_config.json for transformers, or None if it has no such preprocessing; with notes."""
-    if preprocess.resize == "pad":
-        return None, ["no preprocessor_config.json: transformers has none that fits the image inside and pads"]
-    notes = []
-    if preprocess.interpolation == "tf-bilinear":
-        notes.append("transformers scales with antialiasing, TensorFlow's bilinear of this model without: pixels will differ")
-    size: dict[str, Json] = {"height": preprocess.image_size[0], "width": preprocess.image_size[1]}
-    crop = preprocess.resize == "short-side"
-    data: dict[str, Json] = {
-        "image_processor_type": "BitImageProcessor" if crop else "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"shortest_edge": preprocess.resize_to} if crop else size,
-        "resample": 3 if preprocess.interpolation == "bicubic" else 2,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(preprocess.mean),
-        "image_std": list(preprocess.std),
-    }
-    if crop:
-        data |= {"do_center_crop": True, "crop_size": size}
-    return data, notes
-
-
-def _normalisation(data: Sidecar, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if not sidecar.flag(data, "do_normalize", True):
-        return (0.0,) * channels, (1.0,) * channels
-    mean, std = sidecar.numbers(data, "image_mean") or HALF, sidecar.numbers(data, "image_std") or HALF
-    if len(mean) != channels or len(std) != channels:
-        return per_channel((), channels), per_channel((), channels)
-    return mean, std
-
-
-def _short_side(data: Sidecar, image_size: tuple[int, int], notes: list[str]) -> int | None:
-    """The pixels that the short side is scaled to, None if the image is squashed; adds differences to `notes`."""
-    crops = sidecar.flag(data, "do_center_crop", "crop_size" in data)
-    given = data.get("size")
-    edge = sidecar.whole(given, "shortest_edge") if isinstance(given, dict) else None
-    if edge is not None:
-        seen = sidecar.size(data, "crop_size") if crops else None
-        if seen not in (None, image_size):
-            notes.append(f"preprocessor_config.json crops {seen}, and the model sees {image_size}: fed with that")
-        return edge
-    stated = sidecar.size(data, "size")
-    if crops and stated is not None:
-        notes.append(
-            f"preprocessor_config.json squashes to {stated[0]}x{stated[1]} before the crop; here the short side is scaled"
-            f" to {min(stated)}, as DeiT's own code does"
-        )
-        return min(stated)
-    if stated not in (None, image_size):
-        notes.append(f"preprocessor_config.json says {stated}, and the model sees {image_size}: fed with that")
-    return None
-
-
-# Keys of ViT and DeiT: those of the files on the Hub, and those of the modules of transformers 5.
-
-PATCHES = "embeddings.patch_embeddings.projection"
-PREFIXES = ("vit.", "deit.", "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
-    """The names within one layer; `layers` is the prefix of the layers."""
-
-    layers: str
-    query_key_value: tuple[str, str, str]
-    out: str
-    up: str
-    down: str
-
-
-HUB = Names(
-    layers="encoder.layer",
-    query_key_value=("attention.attention.query", "attention.attention.key", "attention.attention.value"),
-    out="attention.output.dense",
-    up="intermediate.dense",
-    down="output.dense",
-)
-MODULES = Names(
-    layers="layers",
-    query_key_value=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
-    out="attention.o_proj",
-    up="mlp.fc1",
-    down="mlp.fc2",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Which names a file uses, and their prefix; `teacher` for DeiT's two heads."""
-
-    names: Names
-    prefix: str
-    teacher: bool
-
-
-def layout_of(tensors: dict[str, Tensor]) -> Layout | None:
-    """The layout of a Hugging Face ViT or DeiT, or None if the tensors have another."""
-    teacher = any(key.startswith(("cls_classifier.", "distillation_classifier.")) for key in tensors)
-    for prefix in PREFIXES:
-        for names in (HUB, MODULES):
-            first = f"{prefix}{names.layers}.0.layernorm_before.weight"
-            if f"{prefix}{PATCHES}.weight" in tensors and first in tensors:
-                return Layout(names=names, prefix=prefix, teacher=teacher)
-    return None
-
-
-def rows_of(config: ViTConfig, layout: Layout) -> Iterator[Row]:
-    """The rows of a ViT or DeiT in that layout; DeiT's distillation token without a head is a register in vitlab."""
-    prefix, names = layout.prefix, layout.names
-    yield from layer("patches", f"{prefix}{PATCHES}")
-    yield same("class_token", f"{prefix}embeddings.cls_token")
-    if config.distill_token or config.register_tokens:
-        ours = "distill_token" if config.distill_token else "register_tokens"
-        yield same(ours, f"{prefix}embeddings.distillation_token")
-    yield same("position.table", f"{prefix}embeddings.position_embeddings")
-    for i in range(config.depth):
-        yield from _layer(config, names, f"encoder.blocks.{i}", f"{prefix}{names.layers}.{i}")
-    yield from layer("encoder.norm", f"{prefix}layernorm")
-    if config.representation_width:
-        yield from layer("representation", f"{prefix}pooler.dense")
-    if config.num_classes:
-        yield from layer("head", "cls_classifier" if layout.teacher else "classifier")
-    if config.num_classes and config.distill_token:
-        yield from layer("distill_head", "distillation_classifier")
-
-
-def _layer(config: ViTConfig, names: Names, ours: str, theirs: str) -> Iterator[Row]:
-    yield from layer(f"{ours}.norm1", f"{theirs}.layernorm_before")
-    for part in ("weight", "bias") if config.qkv_bias else ("weight",):
-        yield stacked(f"{ours}.attention.qkv.{part}", [f"{theirs}.{name}.{part}" for name in names.query_key_value])
-    yield from layer(f"{ours}.attention.out", f"{theirs}.{names.out}")
-    yield from layer(f"{ours}.norm2", f"{theirs}.layernorm_after")
-    yield from layer(f"{ours}.mlp.up", f"{theirs}.{names.up}")
-    yield from layer(f"{ours}.mlp.down", f"{theirs}.{names.down}")
-
+from vitlab.io.names import printable
 
 FORMAT = "huggingface"
-CAN = Expressible(format=FORMAT, distill_token=True, register_tokens=True, representation=True, without_qkv_bias=True)
+CAN = Expressible(
+    format=FORMAT,
+    pools=("token", "mean"),
+    distill_token=True,
+    register_tokens=True,
+    representation=True,
+    without_qkv_bias=True,
+)
+
+
+class Reader(Protocol):
+    """Reads the tensors of a model with what its config.json says, which is empty for a file alone."""
+
+    def __call__(self, tensors: Tensors, data: Sidecar, hints: Hints, *, where: str) -> Read: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A model of transformers: its `title`, how it is read, and how its tensors are called.
+
+    `prefix` is that of all tensors but the `heads`; a model without a head is saved without it. `marks` are patterns of tensors,
+    after the prefix, that each such model has and none above it in the table. `unused` is a pattern of tensors that are left out:
+    what only pre-training uses. `crops` says whether the usual preprocessing crops the centre.
+    """
+
+    title: str
+    prefix: str
+    read: Reader
+    marks: tuple[str, ...]
+    heads: tuple[str, ...] = ("classifier.",)
+    unused: str = r"embeddings\.mask_token$|decoder\."
+    crops: bool = True
+
+
+_LAYER = r"(?:encoder\.layer|layers)\.0\.layernorm_before\.weight"
+_VIT = (r"embeddings\.cls_token", r"embeddings\.position_embeddings", _LAYER)
+KINDS: dict[str, Kind] = {
+    "deit": Kind(
+        title="DeiT",
+        prefix="deit.",
+        read=partial(read_vit, names=DEIT),
+        marks=(r"embeddings\.distillation_token", *_VIT),
+        heads=("classifier.", "cls_classifier.", "distillation_classifier."),
+    ),
+    "vit": Kind(title="ViT", prefix="vit.", read=partial(read_vit, names=VIT), marks=_VIT, crops=False),
+    "vit_mae": Kind(title="ViT-MAE", prefix="vit.", read=partial(read_vit, names=VIT), marks=_VIT),
+    "vit_msn": Kind(title="MSN", prefix="vit.", read=partial(read_vit, names=VIT), marks=_VIT),
+    "ijepa": Kind(title="I-JEPA", prefix="ijepa.", read=partial(read_vit, names=IJEPA), marks=(_VIT[1], _LAYER), crops=False),
+    "swin": Kind(
+        title="Swin",
+        prefix="swin.",
+        read=read_swin,
+        marks=(r"embeddings\.norm\.weight", r"encoder\.layers\.0\.blocks\.0\.attention\.self\.relative_position_bias_table"),
+    ),
+    "convnext": Kind(
+        title="ConvNeXt",
+        prefix="convnext.",
+        read=read_convnext,
+        marks=(r"embeddings\.layernorm\.weight", r"encoder\.stages\.0\.layers\.0\.dwconv\.weight"),
+    ),
+    "bit": Kind(
+        title="BiT",
+        prefix="bit.",
+        read=read_bit,
+        marks=(r"embedder\.convolution\.weight", r"encoder\.stages\.0\.layers\.0\.norm1\.weight"),
+    ),
+    "efficientnet": Kind(
+        title="EfficientNet",
+        prefix="efficientnet.",
+        read=read_efficientnet,
+        marks=(r"embeddings\.batchnorm\.weight", r"encoder\.blocks\.0\.squeeze_excite\.reduce\.weight"),
+    ),
+}
+
+
+def named_by(data: Sidecar | None) -> str | None:
+    """The `model_type` of a config.json of transformers, or None if it is none of transformers'."""
+    return None if data is None or is_timm(data) else text(data, "model_type")
+
+
+def unknown_kind(raw: RawFile) -> CheckpointError | None:
+    """The refusal of a folder whose config.json names a model of transformers that vitlab does not have."""
+    name = named_by(raw.sidecar)
+    if name is None or name in KINDS:
+        return None
+    return CheckpointError(
+        f"{raw.path} is a Hugging Face {printable(name[:60])} model, which vitlab does not have",
+        hint=f"of Hugging Face's models vitlab reads {', '.join(kind.title for kind in KINDS.values())}",
+    )
+
+
+def kind_of(tensors: Tensors, data: Sidecar | None) -> Kind | None:
+    """The kind that config.json names, if the tensors have its names; without config.json the first kind whose names they have."""
+    name = named_by(data)
+    asked = KINDS.values() if name is None else [KINDS[name]] if name in KINDS else []
+    return next((kind for kind in asked if _has_names_of(tensors, kind)), None)
+
+
+def _has_names_of(tensors: Tensors, kind: Kind) -> bool:
+    patterns = [re.compile(rf"(?:{re.escape(kind.prefix)})?{mark}") for mark in kind.marks]
+    return all(any(pattern.fullmatch(key) for key in tensors) for pattern in patterns)
 
 
 def matches(raw: RawFile) -> bool:
-    """Whether the tensors carry the names of transformers' ViT or DeiT."""
-    return layout_of(unwrapped(raw)[0]) is not None
+    """Whether the tensors carry the names of a model of transformers that vitlab has."""
+    return kind_of(unwrapped(raw)[0], raw.sidecar) is not None
 
 
 def read(raw: RawFile, hints: Hints) -> Reading:
     """The model of a Hugging Face folder or file."""
     tensors, notes = unwrapped(raw)
-    layout = layout_of(tensors)
-    assert layout is not None
+    kind = kind_of(tensors, raw.sidecar)
+    assert kind is not None
     where = raw.path.name
-    stated = stated_of({} if raw.sidecar is None or is_timm(raw.sidecar) else raw.sidecar)
-    tensors, left = _left_out(tensors, layout)
-    config, found = _config(tensors, layout, hints, stated, where)
-    state = to_ours(tensors, list(rows_of(config, layout)), native_shapes(config), where=where)
+    data = raw.sidecar if raw.sidecar is not None and not is_timm(raw.sidecar) else {}
+    if raw.preprocessor is not None and "image_size" not in data:  # BiT takes any
+        data = {**data, "image_size": image_size_in(raw.preprocessor)}
+    tensors, left = _used(tensors, kind)
+    found = kind.read(tensors, data, hints, where=where)
+    config = found.config
+    state = to_ours(found.tensors, found.rows, native_shapes(config), where=where)
     if raw.preprocessor is None:
-        preprocess, fed = guessed(config)
+        preprocess, fed = guessed(config, crop=kind.crops)
     else:
         with making(where):
-            preprocess, fed = preprocess_of(raw.preprocessor, config)
-    labels, named = labels_of(raw.sidecar or {}, config.num_classes)
+            preprocess, fed = preprocess_of(raw.preprocessor, config, any_size=not takes_one_size(config))
+    labels, named = labels_of(data, config.num_classes)
     return Reading(
         format=FORMAT,
         config=config,
         state=state,
         preprocess=preprocess,
         labels=labels,
-        notes=(*notes, *left, *found, *zero_head(state), *named, *fed),
+        notes=(*notes, *left, *found.notes, *zero_head(state), *named, *fed),
     )
+
+
+# The modules of a model without its prefix; no prefix begins like one.
+_PARTS = ("embeddings.", "embedder.", "encoder.", "layer.", "layers.", "layernorm.", "norm.", "pooler.")
+
+
+def _used(tensors: Tensors, kind: Kind) -> tuple[Tensors, list[str]]:
+    """The tensors that the model uses, all but the heads with the prefix; and a note of the others.
+
+    The poolers of transformers' classifiers are of no use to them.
+    """
+    pooler = r"pooler\.dense\.|" if any(key.startswith(kind.heads) for key in tensors) else ""
+    unused = re.compile(rf"(?:{re.escape(kind.prefix)})?(?:{pooler}{kind.unused})")
+    kept = {
+        f"{kind.prefix}{key}" if key.startswith(_PARTS) else key: tensor for key, tensor in tensors.items() if not unused.match(key)
+    }
+    left = [key for key in tensors if unused.match(key)]
+    return kept, [f"left out, since the model does not use it: {listed(left)}"] if left else []
+
+
+def listed(keys: list[str]) -> str:
+    """Some keys for a note; many of one module are counted."""
+    if len(keys) <= 6:
+        return ", ".join(keys)
+    modules: dict[str, int] = {}
+    for key in keys:
+        module = key.partition(".")[0]
+        modules[module] = modules.get(module, 0) + 1
+    return ", ".join(f"{module} ({number} tensors)" for module, number in modules.items())
 
 
 def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
     """The folder that transformers reads: weights under the Hub's names, config.json, preprocessor_config.json."""
-    vit = only_vit(config, FORMAT)
-    refuse(vit, CAN, also=_unreadable(vit))
-    deit = vit.distill_token or vit.register_tokens == 1
-    notes = numerics_notes(vit, vit.numerics, reader="transformers")
-    if vit.register_tokens:
-        notes.append("the register is written as DeiT's distillation token, which transformers' DeiT leaves out of the head too")
-    prefix = "" if not vit.num_classes else "deit." if deit else "vit."
-    layout = Layout(names=HUB, prefix=prefix, teacher=vit.distill_token)
-    tensors = to_theirs(state, list(rows_of(vit, layout)), native_shapes(vit))
-    sidecars = {"config.json": config_json(vit, labels, deit=deit, dtype=_dtype(tensors))}
+    target = _target(config)
+    tensors = to_theirs(state, list(target.rows), native_shapes(config))
+    if not config.num_classes:
+        tensors = {key.removeprefix(KINDS[target.model_type].prefix): tensor for key, tensor in tensors.items()}
+    about: dict[str, Json] = {
+        "architectures": [target.architecture],
+        "model_type": target.model_type,
+        **target.settings,
+        "torch_dtype": _dtype(tensors),
+        **labels_json(labels, config.num_classes),
+    }
+    sidecars: dict[str, Json] = {"config.json": about}
     fed, fed_notes = preprocessor_json(preprocess)
     if fed is not None:
         sidecars["preprocessor_config.json"] = fed
@@ -400,7 +245,62 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
         tensors=tensors,
         metadata={"format": "pt"},
         sidecars=sidecars,
-        notes=(*notes, *fed_notes),
+        notes=(*target.notes, *fed_notes),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The model of transformers that a config becomes: its class, the settings of config.json, the rows, and notes."""
+
+    model_type: str
+    architecture: str
+    settings: dict[str, Json]
+    rows: Iterable[Row]
+    notes: list[str]
+
+
+def _target(config: ModelConfig) -> Target:
+    match config:
+        case ViTConfig():
+            return _vit_target(config)
+        case SwinConfig():
+            settings, rows = swin_json(config), swin_rows(config, swin_layout.HUGGINGFACE)
+            return _other_target("swin", "Swin", config, settings, rows, [])
+        case ConvNeXtConfig():
+            settings, rows = convnext_json(config), convnext_rows(config, convnext_layout.HUGGINGFACE)
+            return _other_target("convnext", "ConvNext", config, settings, rows, [])
+        case ResNetConfig():
+            notes = resnet_notes(config, official=False, reader="transformers")
+            return _other_target("bit", "Bit", config, bit_json(config), bit_rows(config, resnet.HUGGINGFACE), notes)
+        case EfficientNetConfig():
+            rows, notes = efficientnet_rows(config), efficientnet_notes(config)
+            return _other_target("efficientnet", "EfficientNet", config, efficientnet_json(config), rows, notes)
+        case _:
+            raise not_of(FORMAT, "ViTs, Swins, ConvNeXts, BiT ResNets and EfficientNets", config)
+
+
+def _other_target(
+    model_type: str, name: str, config: ModelConfig, settings: dict[str, Json], rows: Iterable[Row], notes: list[str]
+) -> Target:
+    architecture = f"{name}ForImageClassification" if config.num_classes else f"{name}Model"
+    return Target(model_type=model_type, architecture=architecture, settings=settings, rows=rows, notes=notes)
+
+
+def _vit_target(config: ViTConfig) -> Target:
+    refuse(config, CAN, also=_unreadable(config))
+    deit = config.distill_token or config.register_tokens == 1
+    notes = numerics_notes(config, config.numerics, reader="transformers")
+    if config.register_tokens:
+        notes.append("the register is written as DeiT's distillation token, which transformers' DeiT leaves out of the head too")
+    model_type, name, names = ("deit", "DeiT", DEIT) if deit else ("vit", "ViT", VIT)
+    if not config.class_token:
+        model_type, name, names = "ijepa", "IJepa", IJEPA
+    architecture = (
+        f"{name}ForImageClassification{'WithTeacher' if config.distill_token else ''}" if config.num_classes else f"{name}Model"
+    )
+    return Target(
+        model_type=model_type, architecture=architecture, settings=vit_json(config), rows=vit_rows(config, names), notes=notes
     )
 
 
@@ -415,66 +315,5 @@ def _unreadable(config: ViTConfig) -> list[str]:
     return reasons
 
 
-def _left_out(tensors: dict[str, Tensor], layout: Layout) -> tuple[dict[str, Tensor], list[str]]:
-    """The tensors without those that transformers stores but does not use in the forward pass of a classifier."""
-    mask = f"{layout.prefix}embeddings.mask_token"
-    pooler = [f"{layout.prefix}pooler.dense.{part}" for part in ("weight", "bias")]
-    classifier = layout.teacher or any(key.startswith("classifier.") for key in tensors)
-    unused = {mask, *(pooler if classifier else ())}
-    left = [key for key in tensors if key in unused]
-    kept = {key: tensor for key, tensor in tensors.items() if key not in unused}
-    return kept, [f"left out, since transformers' classifier does not use it: {', '.join(left)}"] if left else []
-
-
-def _config(tensors: dict[str, Tensor], layout: Layout, hints: Hints, stated: Stated, where: str) -> tuple[ViTConfig, list[str]]:
-    prefix, names = layout.prefix, layout.names
-    first = f"{prefix}{names.layers}.0"
-    width, channels, *patch = shape_of(tensors, f"{prefix}{PATCHES}.weight", 4, where=where)
-    depth = count(tensors, f"{prefix}{names.layers}.{{}}.", where=where)
-    mlp_width, _ = shape_of(tensors, f"{first}.{names.up}.weight", 2, where=where)
-    patch_size = (patch[0], patch[1])
-    sizes = {"hidden_size": width, "num_hidden_layers": depth, "intermediate_size": mlp_width, "num_channels": channels}
-    stated.check({**sizes, "patch_size": patch_size}, where=where)
-    heads, notes = heads_of(width, depth, mlp_width, given=hints.heads, said=stated.heads, where=where)
-    extra = f"{prefix}embeddings.distillation_token" in tensors
-    _, rows, _ = shape_of(tensors, f"{prefix}embeddings.position_embeddings", 3, where=where)
-    said = None if stated.image_size is None else _grid(stated.image_size, patch_size)
-    places = places_of(rows, 1 + extra, given=hints.grid, said=said, without=False, where=where)
-    head = "cls_classifier" if layout.teacher else "classifier"
-    hidden = outputs(tensors, (f"{prefix}pooler.dense.weight", f"{prefix}pooler.dense.bias"), 0)
-    if hidden and stated.pooler_act not in (None, "tanh"):
-        raise CheckpointError(f"{where}: the pooler's activation {stated.pooler_act!r} is not one that vitlab has", hint="tanh")
-    biases = tuple(f"{name}.bias" for name in names.query_key_value)
-    qkv_bias = any(key.endswith(biases) for key in tensors) if stated.qkv_bias is None else stated.qkv_bias
-    with making(where):
-        numerics = stated.numerics()
-    numerics = numerics_of(hints, numerics)
-    if extra and not layout.teacher:
-        notes.append("DeiT's distillation token is kept as a register: no head reads it")
-    with making(where):
-        config = ViTConfig(
-            width=width,
-            depth=depth,
-            heads=heads,
-            mlp_width=mlp_width,
-            patch_size=patch_size,
-            image_size=image_size_of(places.grid, patch_size, None),
-            channels=channels,
-            num_classes=outputs(tensors, (f"{head}.weight", f"{head}.bias"), 0),
-            distill_token=layout.teacher,
-            register_tokens=int(extra and not layout.teacher),
-            representation_width=hidden,
-            position=Position(kind="learned-1d", place="stem", prefix=True),
-            qkv_bias=qkv_bias,
-            dropout=stated.dropout,
-            numerics=numerics,
-        )
-    return config, [*stated.notes, *notes, *places.notes]
-
-
-def _grid(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
-    return max(1, image_size[0] // patch_size[0]), max(1, image_size[1] // patch_size[1])
-
-
-def _dtype(tensors: dict[str, Tensor]) -> str:
+def _dtype(tensors: Tensors) -> str:
     return str(next(iter(tensors.values())).dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""What the two layouts of BiT ResNets share: the config from the widths, and the numerics."""
+"""What the layouts of BiT ResNets share: the config from the widths, and the numerics; timm's and transformers' rows."""
 
 from __future__ import annotations
 
@@ -111,30 +111,50 @@ def stem_rows(stem: ResNetStem) -> Iterator[Row]:
                 yield from layer(f"{ours}.shortcut_norm", f"{theirs}.downsample.norm")
 
 
-def bit_config(tensors: dict[str, Tensor], hints: Hints, *, where: str) -> tuple[ResNetConfig, list[str]]:
-    """The BiT ResNet in a timm file."""
-    root, channels, _, _ = shape_of(tensors, "stem.conv.weight", 4, where=where)
-    stages = count(tensors, "stages.{}.", where=where)
-    units = tuple(count(tensors, f"stages.{s}.blocks.{{}}.", where=where) for s in range(stages))
-    widths = tuple(shape_of(tensors, f"stages.{s}.blocks.0.conv3.weight", 4, where=where)[0] for s in range(stages))
-    classes = outputs(tensors, ("head.fc.weight", "head.fc.bias"), 0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitNames:
+    """What the parts of a BiT ResNet are called; `{s}` stands for the number of the stage, `convolved` for a 1x1 head."""
+
+    root: str
+    units: str
+    norm: str
+    head: str
+    convolved: bool
+
+
+TIMM = BitNames(root="stem.conv", units="stages.{s}.blocks", norm="norm", head="head.fc", convolved=True)
+HUGGINGFACE = BitNames(
+    root="bit.embedder.convolution", units="bit.encoder.stages.{s}.layers", norm="bit.norm", head="classifier.1", convolved=False
+)
+
+
+def bit_config(tensors: dict[str, Tensor], hints: Hints, *, names: BitNames = TIMM, where: str) -> tuple[ResNetConfig, list[str]]:
+    """The BiT ResNet in a file with timm's or transformers' names."""
+    root, channels, _, _ = shape_of(tensors, f"{names.root}.weight", 4, where=where)
+    stages = count(tensors, names.units.partition("{s}")[0] + "{}.", where=where)
+    prefixes = [names.units.format(s=s) for s in range(stages)]
+    units = tuple(count(tensors, f"{prefix}.{{}}.", where=where) for prefix in prefixes)
+    widths = tuple(shape_of(tensors, f"{prefix}.0.conv3.weight", 4, where=where)[0] for prefix in prefixes)
+    classes = outputs(tensors, (f"{names.head}.weight", f"{names.head}.bias"), 0)
     sizes = Sizes(blocks=units, widths=widths, root=root, channels=channels, classes=classes)
     return resnet_config(sizes, hints, official=False, where=where)
 
 
-def bit_rows(config: ResNetConfig) -> Iterator[Row]:
+def bit_rows(config: ResNetConfig, names: BitNames = TIMM) -> Iterator[Row]:
     """The rows of a BiT ResNet."""
-    yield same("root.weight", "stem.conv.weight")
+    yield same("root.weight", f"{names.root}.weight")
     for s, units in enumerate(config.blocks):
         for u in range(units):
-            ours, theirs = f"stages.{s}.{u}", f"stages.{s}.blocks.{u}"
+            ours, theirs = f"stages.{s}.{u}", f"{names.units.format(s=s)}.{u}"
             yield from _unit(ours, theirs)
             if u == 0:
                 yield same(f"{ours}.shortcut.weight", f"{theirs}.downsample.conv.weight")
-    yield from layer("norm", "norm")
-    if config.num_classes:
-        yield shaped("head.weight", "head.fc.weight", (config.num_classes, -1), (config.num_classes, -1, 1, 1))
-        yield same("head.bias", "head.fc.bias")
+    yield from layer("norm", names.norm)
+    if config.num_classes and names.convolved:
+        yield shaped("head.weight", f"{names.head}.weight", (config.num_classes, -1), (config.num_classes, -1, 1, 1))
+        yield same("head.bias", f"{names.head}.bias")
+    elif config.num_classes:
+        yield from layer("head", names.head)
 
 
 def _unit(ours: str, theirs: str) -> Iterator[Row]:

@@ -62,6 +62,16 @@ def numbers(data: Sidecar, key: str) -> tuple[float, ...] | None:
     return tuple(found)
 
 
+def wholes(data: Sidecar, key: str) -> tuple[int, ...] | None:
+    """A list of whole numbers of at least 0."""
+    value = data.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not all(type(item) is int and item >= 0 for item in value):
+        raise _wrong(key, value, "a list of whole numbers")
+    return tuple(value)
+
+
 def size(data: Sidecar, key: str) -> tuple[int, int] | None:
     """(height, width), from one number, from two, or from an object with `height` and `width`."""
     value = data.get(key)

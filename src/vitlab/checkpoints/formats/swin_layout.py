@@ -1,4 +1,4 @@
-"""The two layouts of Swin Transformers, the authors' and timm's: they differ in where patches are merged and in the head's name."""
+"""The layouts of Swin Transformers: the authors', timm's (which merges patches elsewhere) and transformers'."""
 
 from __future__ import annotations
 
@@ -10,30 +10,56 @@ from torch import Tensor
 
 from vitlab.checkpoints.formats.contract import Hints
 from vitlab.checkpoints.formats.infer import count, making, outputs, shape_of
-from vitlab.checkpoints.table import Row, layer, same
+from vitlab.checkpoints.table import Row, layer, same, stacked
 from vitlab.config.swin import SwinConfig
 from vitlab.errors import CheckpointError
 
-TABLE = "attn.relative_position_bias_table"
-COMPUTED = ("attn.relative_position_index", "attn_mask")  # what the authors' code saves although it can be computed
+COMPUTED = ("relative_position_index", "attn_mask")  # what the authors' code saves although it can be computed
 LARGEST = 64  # no one has had larger windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """`early` is how many stages before ours the patches of a stage are merged; `head` the last layer's name."""
+    """What each part is called; `{s}` and `{b}` stand for the numbers of stage and block.
+
+    `early` is how many stages before ours the patches of a stage are merged. `qkv` is one layer or three.
+    """
 
     early: int
     head: str
+    patches: tuple[str, str] = ("patch_embed.proj", "patch_embed.norm")
+    stage: str = "layers.{s}"
+    norms: tuple[str, str] = ("norm1", "norm2")
+    table: str = "attn.relative_position_bias_table"
+    qkv: tuple[str, ...] = ("attn.qkv",)
+    out: str = "attn.proj"
+    mlp: tuple[str, str] = ("mlp.fc1", "mlp.fc2")
+    norm: str = "norm"
+
+    def block(self, stage: int, block: int | str) -> str:
+        """The prefix of a block."""
+        return f"{self.stage.format(s=stage)}.blocks.{block}"
 
 
 AUTHORS = Names(early=1, head="head")
 TIMM = Names(early=0, head="head.fc")
+HUGGINGFACE = Names(
+    early=1,
+    head="classifier",
+    patches=("swin.embeddings.patch_embeddings.projection", "swin.embeddings.norm"),
+    stage="swin.encoder.layers.{s}",
+    norms=("layernorm_before", "layernorm_after"),
+    table="attention.self.relative_position_bias_table",
+    qkv=("attention.self.query", "attention.self.key", "attention.self.value"),
+    out="attention.output.dense",
+    mlp=("intermediate.dense", "output.dense"),
+    norm="swin.layernorm",
+)
 
 
 def names_of(tensors: dict[str, Tensor]) -> Names | None:
-    """Whose names these are; None if they are not a Swin's."""
-    if "patch_embed.proj.weight" not in tensors or f"layers.0.blocks.0.{TABLE}" not in tensors:
+    """Whose names these are; None if they are not those of the authors' or timm's Swin."""
+    if f"{AUTHORS.patches[0]}.weight" not in tensors or f"{AUTHORS.block(0, 0)}.{AUTHORS.table}" not in tensors:
         return None
     return AUTHORS if "head.weight" in tensors or "layers.0.downsample.norm.weight" in tensors else TIMM
 
@@ -55,11 +81,11 @@ def swin_config(tensors: dict[str, Tensor], names: Names, hints: Hints, said: Sa
     """The Swin of a file; `hints.grid` are the patches down and across."""
     if hints.heads is not None:
         raise CheckpointError(f"{where} holds a Swin Transformer, whose tables say how many heads there are")
-    width, channels, *patch = shape_of(tensors, "patch_embed.proj.weight", 4, where=where)
-    stages = count(tensors, "layers.{}.", where=where)
-    depths = tuple(count(tensors, f"layers.{s}.blocks.{{}}.", where=where) for s in range(stages))
-    tables = [shape_of(tensors, f"layers.{s}.blocks.0.{TABLE}", 2, where=where) for s in range(stages)]
-    hidden, _ = shape_of(tensors, "layers.0.blocks.0.mlp.fc1.weight", 2, where=where)
+    width, channels, *patch = shape_of(tensors, f"{names.patches[0]}.weight", 4, where=where)
+    stages = count(tensors, names.stage.format(s="{}") + ".", where=where)
+    depths = tuple(count(tensors, names.block(s, "{}") + ".", where=where) for s in range(stages))
+    tables = [shape_of(tensors, f"{names.block(s, 0)}.{names.table}", 2, where=where) for s in range(stages)]
+    hidden, _ = shape_of(tensors, f"{names.block(0, 0)}.{names.mlp[0]}.weight", 2, where=where)
     with making(where):
         config = SwinConfig(
             width=width,
@@ -69,8 +95,8 @@ def swin_config(tensors: dict[str, Tensor], names: Names, hints: Hints, said: Sa
             mlp_ratio=max(hidden // width, 1),
             channels=channels,
             num_classes=outputs(tensors, (f"{names.head}.weight", f"{names.head}.bias"), 0),
-            qkv_bias=any(key.endswith("attn.qkv.bias") for key in tensors),
-            pad_first=names is AUTHORS,
+            qkv_bias=any(key.endswith(f".{names.qkv[0]}.bias") for key in tensors),
+            pad_first=names is not TIMM,
         )
     return _placed(config, tuple(rows for rows, _ in tables), hints, said, where)
 
@@ -99,22 +125,23 @@ def _placed(config: SwinConfig, rows: tuple[int, ...], hints: Hints, said: Said,
 
 def swin_rows(config: SwinConfig, names: Names) -> Iterator[Row]:
     """The rows of a Swin under these names."""
-    yield from layer("patches", "patch_embed.proj")
-    yield from layer("patch_norm", "patch_embed.norm")
+    yield from layer("patches", names.patches[0])
+    yield from layer("patch_norm", names.patches[1])
     for s, blocks in enumerate(config.depths):
         if s:
-            ours, theirs = f"stages.{s}.merge", f"layers.{s - names.early}.downsample"
+            ours, theirs = f"stages.{s}.merge", f"{names.stage.format(s=s - names.early)}.downsample"
             yield from layer(f"{ours}.norm", f"{theirs}.norm")
             yield same(f"{ours}.reduction.weight", f"{theirs}.reduction.weight")
         for b in range(blocks):
-            ours, theirs = f"stages.{s}.blocks.{b}", f"layers.{s}.blocks.{b}"
-            yield from layer(f"{ours}.norm1", f"{theirs}.norm1")
-            yield same(f"{ours}.attention.offset_bias", f"{theirs}.{TABLE}")
-            yield from layer(f"{ours}.attention.qkv", f"{theirs}.attn.qkv", bias=config.qkv_bias)
-            yield from layer(f"{ours}.attention.out", f"{theirs}.attn.proj")
-            yield from layer(f"{ours}.norm2", f"{theirs}.norm2")
-            yield from layer(f"{ours}.mlp.up", f"{theirs}.mlp.fc1")
-            yield from layer(f"{ours}.mlp.down", f"{theirs}.mlp.fc2")
-    yield from layer("norm", "norm")
+            ours, theirs = f"stages.{s}.blocks.{b}", names.block(s, b)
+            yield from layer(f"{ours}.norm1", f"{theirs}.{names.norms[0]}")
+            yield same(f"{ours}.attention.offset_bias", f"{theirs}.{names.table}")
+            for part in ("weight", "bias") if config.qkv_bias else ("weight",):
+                yield stacked(f"{ours}.attention.qkv.{part}", [f"{theirs}.{name}.{part}" for name in names.qkv])
+            yield from layer(f"{ours}.attention.out", f"{theirs}.{names.out}")
+            yield from layer(f"{ours}.norm2", f"{theirs}.{names.norms[1]}")
+            yield from layer(f"{ours}.mlp.up", f"{theirs}.{names.mlp[0]}")
+            yield from layer(f"{ours}.mlp.down", f"{theirs}.{names.mlp[1]}")
+    yield from layer("norm", names.norm)
     if config.num_classes:
         yield from layer("head", names.head)

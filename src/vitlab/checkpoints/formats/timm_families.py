@@ -99,6 +99,14 @@ def family_notes(config: ModelConfig) -> list[str]:
             if config.norm_eps != 1e-5:
                 notes.append(f"this model's norm_eps is {config.norm_eps:g} and timm uses 1e-05: its logits will differ slightly")
             return notes
+        case ConvNeXtConfig() if config.last_norm_eps not in (None, config.norm_eps):
+            return [
+                f"this model's last norm has eps {config.last_norm_eps:g} and timm uses {config.norm_eps:g}: logits differ slightly"
+            ]
+        case EfficientNetConfig() if config.padding == "uneven":
+            return [
+                "this model pads as transformers does, one cell less before than after, and timm does not: its logits will differ"
+            ]
         case _:
             return []
 

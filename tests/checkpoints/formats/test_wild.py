@@ -1,0 +1,92 @@
+"""Miniature random models of other people's families, in the folders that their libraries save, with those libraries' answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from vitlab.checkpoints import convert, describe, load
+from vitlab.checkpoints.checkpoint import Checkpoint
+from vitlab.errors import CheckpointError
+from vitlab.models.vit import ViT
+
+WILD = Path(__file__).parents[2] / "golden" / "wild"
+HUGGINGFACE = sorted(path.name for path in WILD.glob("hf_*") if path.is_dir())
+TOLERANCE = 2e-5
+# What the files hold and the model does not use: it is named in a note, and not written again.
+LEFT_OUT = {name: ("embeddings.mask_token",) for name in HUGGINGFACE if "dinov" in name}
+LEFT_OUT["hf_efficientnet"] = ("num_batches_tracked",)
+# Written under the names of another class of transformers, which computes the same.
+RENAMED = {"hf_msn": ("encoder.", "vit.encoder."), "hf_data2vec": ("data2vec_vision.", "beit.")}
+
+
+def answers(checkpoint: Checkpoint, expected: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What the model answers, by the names of the recorded tensors."""
+    images_BCHW, model = expected["images_BCHW"], checkpoint.model
+    with torch.inference_mode():
+        if "tokens_BND" in expected:
+            assert isinstance(model, ViT)
+            return {"tokens_BND": model.encode_images(images_BCHW)}
+        (name,) = [name for name in expected if name != "images_BCHW"]
+        return {name: model(images_BCHW)}
+
+
+@pytest.mark.parametrize("name", HUGGINGFACE)
+def test_a_hugging_face_folder_gives_what_transformers_answers(name: str) -> None:
+    expected = load_file(WILD / f"{name}.expected.safetensors")
+    height, width = expected["images_BCHW"].shape[2:]
+    checkpoint = load(WILD / name, image_size=(height, width))
+    assert checkpoint.format == "huggingface"
+    assert checkpoint.labels is None
+    for output, found in answers(checkpoint, expected).items():
+        assert float((found - expected[output]).abs().max()) < TOLERANCE
+    assert describe(WILD / name).config == load(WILD / name).config
+
+
+@pytest.mark.parametrize("name", HUGGINGFACE)
+def test_a_hugging_face_folder_is_written_back_bit_for_bit(name: str, tmp_path: Path) -> None:
+    convert(WILD / name, tmp_path / "native.safetensors", to="native")
+    convert(tmp_path / "native.safetensors", tmp_path / "back", to="huggingface")
+    before, after = load_file(WILD / name / "model.safetensors"), load_file(tmp_path / "back" / "model.safetensors")
+    left = [key for key in before if key.endswith(LEFT_OUT.get(name, ("?",)))]
+    old, new = RENAMED.get(name, ("?", "?"))
+    kept = {key.replace(old, new, 1) if key.startswith(old) else key: before[key] for key in before if key not in left}
+    assert kept.keys() == after.keys()
+    assert all(torch.equal(kept[key], after[key]) for key in kept)
+    notes = " ".join(describe(WILD / name).notes)
+    assert all(key in notes for key in left if not key.endswith("num_batches_tracked"))
+    assert load(tmp_path / "back").config == load(WILD / name).config
+
+
+@pytest.mark.parametrize("name", ["hiera", "resnet", "clip_text_model"])
+def test_a_folder_that_names_a_model_which_vitlab_does_not_have_is_refused_by_that_name_whatever_its_tensors(
+    name: str, tmp_path: Path
+) -> None:
+    shutil.copytree(WILD / "hf_vit", tmp_path / "folder")
+    config = tmp_path / "folder" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "model_type": name}))
+    for path in (tmp_path / "folder", tmp_path / "folder" / "model.safetensors"):
+        with pytest.raises(CheckpointError, match=f"is a Hugging Face {name} model") as refused:
+            load(path)
+        assert "ViT-MAE" in (refused.value.hint or "")
+        assert " tensors" not in refused.value.message
+
+
+def test_what_only_pre_training_uses_is_left_out_with_a_note(tmp_path: Path) -> None:
+    tensors = load_file(WILD / "hf_vitmae" / "model.safetensors")
+    more = {f"vit.{key}": tensor for key, tensor in tensors.items()} | {
+        "decoder.mask_token": torch.zeros(1, 1, 16),
+        **{f"decoder.decoder_layers.{i}.layernorm_before.weight": torch.zeros(16) for i in range(8)},
+    }
+    shutil.copytree(WILD / "hf_vitmae", tmp_path / "mae")
+    save_file(more, tmp_path / "mae" / "model.safetensors")
+    checkpoint = load(tmp_path / "mae")
+    assert any("left out" in note and "decoder (9 tensors)" in note for note in checkpoint.notes)
+    state = load(WILD / "hf_vitmae").model.state_dict()
+    assert all(torch.equal(tensor, state[key]) for key, tensor in checkpoint.model.state_dict().items())
