@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vitlab.api import describe as describe
     from vitlab.api import embed as embed
     from vitlab.api import evaluate as evaluate
+    from vitlab.api import explore as explore
     from vitlab.api import export as export
     from vitlab.api import fetch_data as fetch_data
     from vitlab.api import finetune as finetune
@@ -58,9 +59,9 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _API = (
-    "bench", "check_data", "convert", "create_model", "describe", "embed", "evaluate", "export", "fetch_data", "finetune",
-    "inspect", "list_data", "list_models", "pack_data", "paper", "predict", "pretrain", "quickstart", "report", "serve",
-    "show_data", "similar", "study_compare", "study_noisy_student", "study_positions", "study_transfer", "train",
+    "bench", "check_data", "convert", "create_model", "describe", "embed", "evaluate", "explore", "export", "fetch_data",
+    "finetune", "inspect", "list_data", "list_models", "pack_data", "paper", "predict", "pretrain", "quickstart", "report",
+    "serve", "show_data", "similar", "study_compare", "study_noisy_student", "study_positions", "study_transfer", "train",
 )  # fmt: skip
 _HOMES = dict.fromkeys(_API, "vitlab.api") | {
     "Checkpoint": "vitlab.checkpoints",

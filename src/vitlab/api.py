@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from vitlab.io.progress import ProgressCallback
     from vitlab.models.catalog import ModelList
     from vitlab.models.families import Model
+    from vitlab.reports.explorer import WrittenExplorer
     from vitlab.reports.report import WrittenReport
     from vitlab.studies.config import PseudoLabels
     from vitlab.studies.paper import PaperItem, PaperList
@@ -816,6 +817,80 @@ def inspect(
     found = inspect_checkpoint(checkpoint, images, names, config, count=count, progress=progress or silent)
     _note_all(found.notes)
     return found if out is None else found.save(Path(out), arrays=arrays)
+
+
+def explore(
+    model: ModelLike,
+    images: ImagesLike = (),
+    *,
+    out: FileName = "explorer.html",
+    beside: ModelLike | None = None,
+    index: Existing | None = None,
+    count: int = 12,
+    cover: bool = True,
+    title: str | None = None,
+    overwrite: bool = False,
+    device: str = "auto",
+    image_size: Size | None = None,
+    resize: Resize | None = None,
+    resize_to: int | None = None,
+    interpolation: Interpolation | None = None,
+    labels: FileName | None = None,
+    heads: int | None = None,
+    grid: Size | None = None,
+    profile: Profile | None = None,
+    allow_nonfinite: bool = False,
+    progress: ProgressCallback | None = None,
+) -> WrittenExplorer:
+    """Write an interactive page that shows how a model sees images, as one HTML file.
+
+    A guided tour and free exploration: patches, positions, attention of every layer and head, rollout, relevance, features, what
+    the answer would be after each layer, and how it changes when patches are covered or shuffled. The file opens from disk in any
+    browser and uses no network. `vitlab serve` shows the same page and takes your images.
+
+    Args:
+        images: images, folders, quoted patterns, zip archives or files inside them (default: four photographs of vitlab's own)
+        out: file to write
+        beside: a second model to show beside the first
+        index: a search index that `vitlab embed` made with the model, for the most similar images and a map of all
+        count: most images to show, taken evenly from all that are found
+        cover: compute the answer with each patch covered: one more pass through the model for each patch of each image
+        title: title of the page (default: the model's name)
+        overwrite: replace the file if it exists
+        labels: file with the class names, one a line; also for the second model where it has as many classes
+    """
+    from vitlab.inference.search_index import Index
+    from vitlab.inference.writing import all_images
+    from vitlab.interpretation.figures import spread
+    from vitlab.reports.explorer import builtin_images, write_explorer
+    from vitlab.reports.neighbours import Neighbourhood
+
+    _at_least("count", count, 1)
+    path = Path(out)
+    _refuse_present(path, overwrite)
+    if not path.parent.is_dir():
+        raise DataError(f"{path.parent} is not a folder, so {path.name} cannot be written into it")
+    given = not (isinstance(images, tuple | list) and not images)
+    shown: list[Any] = spread(list(all_images(images)[0]), count) if given else builtin_images()
+    opening = _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite)
+    first = _opened(model, opening, device=device)
+    models = {_explored_name(model, first): first}
+    if beside is not None:
+        own = _Opening(None, resize, resize_to, interpolation, None, None, None, None, allow_nonfinite)
+        second = _opened(beside, own, device=device)
+        if second.labels is None and second.config.num_classes == first.config.num_classes:
+            second = replace(second, labels=first.labels)
+        name = _explored_name(beside, second)
+        models[f"{name} (2)" if name in models else name] = second
+    near = None if index is None else Neighbourhood.of(Index(Path(index)), first)
+    return write_explorer(path, models, shown, title=title, cover=cover, neighbourhood=near, progress=progress or silent)
+
+
+def _explored_name(model: ModelLike, checkpoint: Checkpoint) -> str:
+    """A short name: the model's own, or the file's without its ending."""
+    if checkpoint.config.name is not None:
+        return checkpoint.config.name
+    return Path(model).stem if isinstance(model, str | os.PathLike) else "the model"
 
 
 def report(

@@ -30,6 +30,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "train": api.train,
     "evaluate": api.evaluate,
     "inspect": api.inspect,
+    "explore": api.explore,
     "report": api.report,
     "convert": api.convert,
     "export": api.export,

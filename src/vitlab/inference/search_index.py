@@ -208,6 +208,15 @@ class Index:
         self.digest, self.made_by = metadata["vitlab_checkpoint"], metadata.get("vitlab_made_by", "")
         self._length, self.width = int(self._parquet.metadata.num_rows), int(schema.field("feature").type.list_size)
 
+    def sample(self, most: int) -> tuple[Features, list[str | None]]:
+        """Unit features and labels of at most that many images, evenly spread over the index."""
+        rows = np.unique(np.linspace(0, len(self) - 1, min(most, len(self))).round().astype(np.int64))
+        parts, start = list[Features](), 0
+        for block_ND in self._blocks():
+            parts.append(_unit(block_ND[rows[(rows >= start) & (rows < start + len(block_ND))] - start]))
+            start += len(block_ND)
+        return np.concatenate(parts), [label for _, label in self._entries(rows)]
+
     def _blocks(self) -> Iterator[Features]:
         if self._parquet is None:
             for start in range(0, self._length, _BLOCK):

@@ -35,7 +35,11 @@ def token_pca(model: nn.Module, images_BCHW: Tensor, *, layer: int | None = None
     after its last LayerNorm.
     """
     at_least("components", components, 1)
-    features_BGJD = place_features(model, images_BCHW, layer=layer)
+    return principal_components(place_features(model, images_BCHW, layer=layer), components)
+
+
+def principal_components(features_BGJD: Tensor, components: int = 3) -> TokenPca:
+    """The principal components of features that are given, over all images together."""
     b, g, j, d = features_BGJD.shape
     flat_ND = features_BGJD.reshape(-1, d).double()
     directions_MD, explained_M = principal_directions(flat_ND)

@@ -71,10 +71,11 @@ def _without(
     size = pair("window", window) if window is not None else model.config.step if isinstance(model, ViT) else (WINDOW, WINDOW)
     at_least("window", min(size), 1)
     grid = -(-image_1CHW.shape[2] // size[0]), -(-image_1CHW.shape[3] // size[1])
-    return _filled(model, image_1CHW, size, grid, at_once), grid
+    return filled(model, image_1CHW, size, grid, at_once), grid
 
 
-def _filled(model: nn.Module, image_1CHW: Tensor, size: tuple[int, int], grid: tuple[int, int], at_once: int) -> Iterator[Tensor]:
+def filled(model: nn.Module, image_1CHW: Tensor, size: tuple[int, int], grid: tuple[int, int], at_once: int) -> Iterator[Tensor]:
+    """The logits with each window in turn covered by the mean colour, some windows at a time."""
     places = torch.split(torch.arange(grid[0] * grid[1]), at_once)
     for some in places:
         images_BCHW = image_1CHW.repeat(len(some), 1, 1, 1)

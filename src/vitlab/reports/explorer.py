@@ -1,0 +1,401 @@
+"""The explorer: a page that shows how a model sees images, and the same page as one file with everything in it.
+
+`write_explorer` makes the file: it opens from disk, and its Content-Security-Policy forbids every request. A server sends the same
+page (`served_page`) and computes `model_bytes` and `image_bytes` on request. The page is `page/`: HTML, CSS and JavaScript modules,
+which are read as they are; in the file the modules stand one after another, without their imports.
+
+Attention fills most of a file. It is stored as whole numbers from 0 to `levels`, whose square times the largest value of its row
+is the attention; queries are the tokens before the patches (16 bits) and as many patches, as finely, as fit into the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitlab.checkpoints import Checkpoint
+from vitlab.config.data import DecodeLimits
+from vitlab.data.transforms import EvaluationTransform
+from vitlab.errors import DataError
+from vitlab.inference.images import ImageLike, ImageReader, NamedImage, image_name
+from vitlab.interpretation.exploration import Exploration, ModelView, explore_image, explore_model, patches_of
+from vitlab.interpretation.paint import Pixels, as_rgb
+from vitlab.io.array_pack import pack_arrays
+from vitlab.io.atomic import write_text
+from vitlab.io.display import Block, Displayed, json_text
+from vitlab.io.names import printable
+from vitlab.io.progress import ProgressCallback, silent
+from vitlab.models.vit import ViT
+from vitlab.reports.neighbours import Neighbourhood
+
+MODULES = ("pack.js", "source.js", "state.js", "draw.js", "panels.js", "tour.js", "main.js")
+"""The page's modules, each after those that it imports."""
+
+BUILTIN = ("cat.jpg", "coffee.jpg", "rocket.jpg", "astronaut.jpg")
+"""The images that the explorer starts with."""
+
+FILE_BYTES = 10_000_000  # of a file of at most 12 images, as a rule
+_IMAGES = 12
+_EXACT = 65_535
+_EFFORT = 6  # of gzip: 9 takes four times as long for one hundredth of the size
+_LEVELS = (_EXACT, 255, 63, 31)
+_PAGE_BYTES = 400_000  # the page itself, filters and positions: kept free
+_IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenExplorer(Displayed):
+    """An explorer on disk: its path and size in bytes, its images and models, and how finely attention is stored.
+
+    `stride` 1 means that the attention of every patch is in the file, 2 of every second one down and across; `levels` is the number
+    of steps from 0 to the largest value of a row. Both are None for models without attention.
+    """
+
+    path: Path
+    bytes: int
+    images: int
+    models: tuple[str, ...]
+    stride: int | None
+    levels: int | None
+
+    def tables(self) -> Iterable[Block]:
+        """Where the explorer is, and what is in it."""
+        return [self.to_json()]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return {
+            "explorer": str(self.path),
+            "images": self.images,
+            "models": ", ".join(self.models),
+            "bytes": self.bytes,
+            "stride": self.stride,
+            "levels": self.levels,
+        }
+
+
+def builtin_images() -> list[NamedImage]:
+    """The images that the explorer starts with: free photographs (page/images/LICENCES.txt)."""
+    return [NamedImage(name=file.name, read=file.read_bytes) for file in _image_files()]
+
+
+def write_explorer(
+    path: Path,
+    models: Mapping[str, Checkpoint],
+    images: Sequence[ImageLike],
+    *,
+    title: str | None = None,
+    cover: bool = True,
+    neighbourhood: Neighbourhood | None = None,
+    progress: ProgressCallback = silent,
+) -> WrittenExplorer:
+    """Write the explorer of one or two models and these images as one HTML file.
+
+    `cover` computes the answer with each patch covered, one forward pass for each patch of each image. `neighbourhood` adds the
+    images of a search index that are most similar, for the first model.
+    """
+    if not images:
+        raise DataError("no image given")
+    if not path.parent.is_dir():
+        raise DataError(f"{path.parent} is not a folder, so {path.name} cannot be written into it")
+    allowed = FILE_BYTES * max(1, len(images) / _IMAGES)
+    each = (allowed - _PAGE_BYTES) * 3 / 4 / (len(images) * len(models))  # base64 makes four bytes of three
+    blocks, described = dict[str, bytes](), list[dict[str, Any]]()
+    strides, levels, thumbnails = set[int](), set[int](), list[str]()
+    done, total = 0, len(images) * len(models)
+    for place, (name, checkpoint) in enumerate(models.items()):
+        view = explore_model(checkpoint)
+        stride = _stride(checkpoint, each)
+        reader = model_reader(checkpoint)
+        explored, entries = list[Exploration](), list[str]()
+        for number, image in enumerate(images):
+            progress("exploring", done, total)
+            shown = image_name(image, number)
+            explored.append(explore_image(checkpoint, reader(image, shown), name=_short(shown), stride=stride, cover=cover))
+            if not place:
+                thumbnails.append(_thumbnail(explored[-1].pixels_HWC))
+            done += 1
+        near = None if neighbourhood is None or place else neighbourhood
+        chosen = _fitting(view, checkpoint, explored, each)
+        for number, exploration in enumerate(explored):
+            key = f"image-{place}-{number}"
+            blocks[key] = image_bytes(view, checkpoint, exploration, levels=chosen, neighbourhood=near)
+            entries.append(key)
+        blocks[f"model-{place}"] = model_bytes(view, name=name, neighbourhood=near)
+        described.append({"name": printable(name), "block": f"model-{place}", "images": entries})
+        if stride is not None:
+            strides.add(stride)
+            levels.add(chosen)
+    progress("exploring", total, total)
+    start = {
+        "title": title or (f"How {next(iter(models))} sees" if len(models) == 1 else " and ".join(models)),
+        "served": False,
+        "models": described,
+        "images": [printable(_short(image_name(image, number))) for number, image in enumerate(images)],
+        "thumbnails": thumbnails,
+    }
+    text = file_page(start, blocks)
+    write_text(path, text)
+    return WrittenExplorer(
+        path=path,
+        bytes=len(text.encode()),
+        images=len(images),
+        models=tuple(models),
+        stride=max(strides, default=None),
+        levels=min(levels, default=None),
+    )
+
+
+def model_reader(checkpoint: Checkpoint) -> Callable[[ImageLike, str], Pixels]:
+    """From an image in any form to the pixels of the model's input."""
+    return ImageReader(EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits()))
+
+
+def model_bytes(view: ModelView, *, name: str, neighbourhood: Neighbourhood | None = None) -> bytes:
+    """What the page needs of a model."""
+    arrays: dict[str, NDArray[Any]] = {}
+    if view.filters is not None:
+        arrays["filters"], _ = _encoded(view.filters)
+    if view.similarity_NN is not None:
+        arrays["similarity"] = np.rint(127.5 * (view.similarity_NN + 1)).astype(np.uint8)
+    if view.positions_ND is not None:
+        arrays["positions"] = view.positions_ND
+    facts: dict[str, Any] = {
+        "name": printable(name),
+        "family": view.family,
+        "grid": list(view.grid),
+        "step": list(view.step),
+        "layers": view.layers,
+        "heads": view.heads,
+        "width": view.width,
+        "tokens": list(view.tokens),
+        "reads": view.reads,
+        "filters_of": view.filters_of,
+        "shuffles": list(view.shuffles),
+        "missing": view.missing,
+    }
+    if neighbourhood is not None:
+        facts["neighbours"] = neighbourhood.facts()
+        arrays["map"] = neighbourhood.points_N2
+        arrays["map_labels"] = neighbourhood.codes_N
+    return pack_arrays(facts, arrays)
+
+
+def image_bytes(
+    view: ModelView,
+    checkpoint: Checkpoint,
+    exploration: Exploration,
+    *,
+    levels: int = 0,
+    neighbourhood: Neighbourhood | None = None,
+) -> bytes:
+    """What the page needs of an image; attention as numbers from 0 to `levels`, or exactly for 0."""
+    pixels, kind = _encoded(exploration.pixels_HWC)
+    arrays: dict[str, NDArray[Any]] = {"pixels": pixels}
+    classes, probabilities_C = list(exploration.classes), exploration.probabilities_C
+    facts: dict[str, Any] = {
+        "name": printable(exploration.name),
+        "kind": kind,
+        "size": list(exploration.pixels_HWC.shape[:2]),
+        "classes": classes,
+        "labels": [_label(checkpoint, label) for label in classes],
+        "target": exploration.target,
+        "target_label": None if exploration.target is None else _label(checkpoint, exploration.target),
+        "probabilities": [float(probabilities_C[label]) for label in classes],
+        "maps": list(exploration.maps),
+        "features": [list(colours.shape[:2]) for colours in exploration.features],
+        "missing": exploration.missing,
+        "attention": [],
+    }
+    for name, map_GJ in exploration.maps.items():
+        arrays[f"map.{name}"] = map_GJ
+    optional = {
+        "lens": exploration.lens_LK,
+        "norms": exploration.norms_LHN,
+        "distance": exploration.distance_LH,
+        "embedding": exploration.embedding_ND,
+        "covered": exploration.covered_NK,
+    }
+    arrays |= {name: array for name, array in optional.items() if array is not None}
+    if levels and exploration.embedding_ND is not None:
+        arrays["embedding"], facts["embedding_scale"] = _bytes_of(exploration.embedding_ND)
+    for number, colours in enumerate(exploration.features):
+        arrays[f"features.{number}"] = colours
+    facts["shuffled"] = {}
+    for side, changed in exploration.shuffled.items():
+        facts["shuffled"][str(side)] = answer_facts(checkpoint, changed.probabilities_C)
+        arrays[f"order.{side}"] = np.array(changed.order_N, np.uint16)
+    if exploration.attention_RLHN is not None:
+        prefix = len(view.tokens)
+        for first, last, fine in ((0, prefix, levels and _EXACT), (prefix, len(exploration.queries), levels)):
+            if first < last:
+                group = len(facts["attention"])
+                part_RLHN = exploration.attention_RLHN[first:last]
+                arrays[f"attention.{group}"], arrays[f"largest.{group}"] = coded(part_RLHN, fine)
+                facts["attention"].append({"queries": list(exploration.queries[first:last]), "levels": fine})
+    if neighbourhood is not None:
+        facts["neighbours"], thumbnails = neighbourhood.nearest(checkpoint, exploration.pixels_HWC)
+        for number, thumbnail in thumbnails.items():
+            arrays[f"neighbour.{number}"], facts["neighbours"]["images"][number]["kind"] = _encoded(thumbnail)
+    return pack_arrays(facts, arrays)
+
+
+def answer_facts(checkpoint: Checkpoint, probabilities_C: NDArray[np.float32], count: int = 5) -> list[dict[str, Any]]:
+    """The most probable classes as plain values."""
+    best = np.argsort(-probabilities_C, kind="stable")[:count].tolist()
+    return [{"class": label, "label": _label(checkpoint, label), "probability": float(probabilities_C[label])} for label in best]
+
+
+def coded(attention_RLHN: NDArray[np.float32], levels: int) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """Attention as numbers from 0 to `levels`, and the largest value of each row; with 0 levels as it is."""
+    largest_RLH = attention_RLHN.max(-1, initial=0)
+    if not levels:
+        return attention_RLHN, largest_RLH
+    root_RLHN = np.sqrt(attention_RLHN / np.maximum(largest_RLH, np.float32(1e-30))[..., None])
+    return np.rint(levels * root_RLHN).astype(np.uint16 if levels > 255 else np.uint8), largest_RLH
+
+
+def file_page(start: Mapping[str, Any], blocks: Mapping[str, bytes]) -> str:
+    """The page with everything in it: modules one after another, data as compressed blocks of text."""
+    script = "".join(_EXPORT.sub("", _IMPORT.sub("", _read(name))) for name in MODULES)
+    script = f'"use strict";\n{script}'
+    style = _read("style.css")
+    policy = (
+        "default-src 'none'; img-src data: blob:; "
+        f"style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
+    )
+    data = "".join(
+        f'<script type="text/plain" id="{name}">{base64.b64encode(gzip.compress(content, _EFFORT, mtime=0)).decode()}</script>\n'
+        for name, content in blocks.items()
+    )
+    values = {
+        "POLICY": f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        "STYLE": f"<style>{style}</style>",
+        "START": _start(start) + data,
+        "SCRIPT": f'<script type="module">{script}</script>',
+        "TITLE": html.escape(printable(str(start["title"]))),
+    }
+    return _filled_in(_read("index.html"), values)
+
+
+def served_page(start: Mapping[str, Any], assets: str) -> str:
+    """The page as a server sends it; `assets` is the address of the folder of its style and modules."""
+    values = {
+        "POLICY": "",  # the server sends it as a header
+        "STYLE": f'<link rel="stylesheet" href="{html.escape(assets)}/style.css">',
+        "START": _start(start),
+        "SCRIPT": f'<script type="module" src="{html.escape(assets)}/main.js"></script>',
+        "TITLE": html.escape(printable(str(start["title"]))),
+    }
+    return _filled_in(_read("index.html"), values)
+
+
+SERVED_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The Content-Security-Policy of the served page."""
+
+
+def page_files() -> Iterator[tuple[str, bytes]]:
+    """The style, the modules and the images of the served page, by name."""
+    for name in ("style.css", *MODULES):
+        yield name, _read(name).encode()
+    yield from ((file.name, file.read_bytes()) for file in _image_files())
+
+
+def _filled_in(template: str, values: Mapping[str, str]) -> str:
+    return re.sub(r"\{\{([A-Z]+)\}\}", lambda found: values[found[1]], template)
+
+
+def _start(start: Mapping[str, Any]) -> str:
+    text = json_text(dict(start)).replace("<", "\\u003c")  # so that no name can end the script
+    return f'<script type="application/json" id="start">{text}</script>\n'
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _stride(checkpoint: Checkpoint, allowed: float) -> int | None:
+    """Which patches' attention fits: every one, every second one, ...; about half a byte a value."""
+    if not isinstance(checkpoint.model, ViT):
+        return None
+    grid, _ = patches_of(checkpoint)
+    config = checkpoint.model.config
+    row = config.layers * config.heads * (config.prefix_tokens + grid[0] * grid[1]) * 0.5
+    stride = 1
+    while -(-grid[0] // stride) * -(-grid[1] // stride) * row > allowed and stride < max(grid):
+        stride += 1
+    return stride
+
+
+def _fitting(view: ModelView, checkpoint: Checkpoint, explored: Sequence[Exploration], allowed: float) -> int:
+    """The finest levels with which these images fit, by the one in the middle, with a tenth to spare for the others."""
+    middle = explored[len(explored) // 2]
+    if middle.attention_RLHN is None:
+        return _LEVELS[0]
+    for levels in _LEVELS[:-1]:
+        if 1.1 * len(gzip.compress(image_bytes(view, checkpoint, middle, levels=levels), _EFFORT)) <= allowed:
+            return levels
+    return _LEVELS[-1]
+
+
+def _bytes_of(values_ND: NDArray[np.float32]) -> tuple[NDArray[np.uint8], float]:
+    """Values as bytes, 128 for zero, and what one step means."""
+    scale = float(np.abs(values_ND).max(initial=1e-12)) / 127
+    return (np.rint(values_ND / scale) + 128).astype(np.uint8), scale
+
+
+def _encoded(pixels_HWC: Pixels) -> tuple[NDArray[np.uint8], str]:
+    """Pixels as the smaller of a PNG and a good JPEG, and which it is."""
+    image = Image.fromarray(as_rgb(pixels_HWC))
+    files = {}
+    for kind in ("png", "jpeg"):
+        file = io.BytesIO()
+        image.save(file, kind, **({"optimize": True} if kind == "png" else {"quality": 90, "subsampling": 0}))
+        files[kind] = file.getvalue()
+    kind = min(files, key=lambda name: len(files[name]))
+    return np.frombuffer(files[kind], np.uint8), f"image/{kind}"
+
+
+def _thumbnail(pixels_HWC: Pixels, side: int = 104) -> str:
+    image = Image.fromarray(as_rgb(pixels_HWC))
+    image.thumbnail((side, side))
+    content, kind = _encoded(np.asarray(image))
+    return f"data:{kind};base64,{base64.b64encode(content.tobytes()).decode()}"
+
+
+def _label(checkpoint: Checkpoint, label: int) -> str:
+    return f"class {label}" if checkpoint.labels is None else printable(checkpoint.labels[label])
+
+
+def _short(name: str) -> str:
+    return PurePosixPath(name).name or name
+
+
+def _page() -> Traversable:
+    return resources.files("vitlab.reports").joinpath("page")
+
+
+def _image_files() -> list[Traversable]:
+    return [_page().joinpath("images", name) for name in BUILTIN]
+
+
+def _read(name: str) -> str:
+    return _page().joinpath(name).read_text(encoding="utf-8")
