@@ -305,13 +305,6 @@ def served_page(start: Mapping[str, Any], assets: str) -> str:
     return _filled_in(_read("index.html"), values)
 
 
-SERVED_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-"""The Content-Security-Policy of the served page."""
-
-
 def page_files() -> Iterator[tuple[str, bytes]]:
     """The style, the modules and the images of the served page, by name."""
     for name in ("style.css", *MODULES):

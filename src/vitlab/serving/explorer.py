@@ -1,18 +1,125 @@
-"""The page at `/`, and the endpoints that only it uses."""
+"""The page at `/` (`vitlab.reports.explorer`), and the endpoints that only it uses. No image is kept: the page sends it each time.
+
+- `GET /v1/explorer/model`: what is the same for all images of a model;
+- `POST /v1/explorer/image`: everything about an image but the attention of its patches;
+- `POST /v1/explorer/attention`: what one token attends to, in every layer and head;
+- `POST /v1/explorer/change`: the answer with patches covered or shuffled.
+
+They answer with arrays in binary form (`vitlab.io.array_pack`).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from vitlab.inference.backends import Pixels
+from vitlab.interpretation.exploration import (
+    ModelView,
+    attention_of,
+    changed_answer,
+    explore_image,
+    explore_model,
+    patches_of,
+    shuffled_order,
+)
+from vitlab.io.array_pack import pack_arrays
+from vitlab.io.text import printable
+from vitlab.reports.explorer import BUILTIN, answer_facts, image_bytes, model_bytes, page_files, served_page
+from vitlab.serving import options as read
+from vitlab.serving.models import ServedModel
+from vitlab.serving.refusals import Refusal
 from vitlab.serving.service import Service
+
+_KINDS = {".js": "text/javascript", ".css": "text/css", ".jpg": "image/jpeg"}
+_ASSETS, _BASE = "explorer", "v1/explorer"  # relative: the page may be behind a prefix
+Work = Callable[[ServedModel, Pixels, Mapping[str, Any]], bytes]
 
 
 def routes(service: Service) -> list[BaseRoute]:
     """What the application mounts besides its own endpoints."""
-    return [Route("/", _page, methods=["GET"])]
+    files = dict(page_files())
+    views = WeakKeyDictionary[ServedModel, ModelView]()
+
+    def view_of(model: ServedModel) -> ModelView:
+        if model not in views:
+            views[model] = explore_model(model.checkpoint)
+        return views[model]
+
+    async def page(request: Request) -> Response:
+        return HTMLResponse(served_page(_start(service), _ASSETS))
+
+    async def asset(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in files:
+            raise Refusal("not_found", "there is no such path")
+        return Response(files[name], media_type=_KINDS[name[name.rindex(".") :]], headers={"cache-control": "no-cache"})
+
+    async def model(request: Request) -> Response:
+        service.check_open(0)
+        found = service.models.find(request.query_params.get("model"))
+        return _binary(await asyncio.to_thread(lambda: model_bytes(view_of(found), name=found.name)))
+
+    def image(model: ServedModel, pixels_HWC: Pixels, options: Mapping[str, Any]) -> bytes:
+        name = printable(str(options.get("name", "image"))[:200])
+        return image_bytes(view_of(model), model.checkpoint, explore_image(model.checkpoint, pixels_HWC, name=name))
+
+    def computing(work: Work, *known: str) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            return _binary(await service.compute(request, ("model", *known), work))
+
+        return endpoint
+
+    return [
+        Route("/", page, methods=["GET"]),
+        Route(f"/{_ASSETS}/{{name}}", asset, methods=["GET"]),
+        Route(f"/{_BASE}/model", model, methods=["GET"]),
+        Route(f"/{_BASE}/image", computing(image, "name"), methods=["POST"]),
+        Route(f"/{_BASE}/attention", computing(_attention, "token"), methods=["POST"]),
+        Route(f"/{_BASE}/change", computing(_change, "covered", "side", "seed"), methods=["POST"]),
+    ]
 
 
-async def _page(request: Request) -> Response:
-    return RedirectResponse("/v1/models")
+def _start(service: Service) -> dict[str, Any]:
+    names = [source.name for source in service.models.sources]
+    return {
+        "title": f"How {names[0]} sees" if len(names) == 1 else "How models see",
+        "served": True,
+        "keyed": bool(service.config.keys),
+        "base": _BASE,
+        "assets": _ASSETS,
+        "models": [{"name": name} for name in names],
+        "images": list(BUILTIN),
+    }
+
+
+def _attention(model: ServedModel, pixels_HWC: Pixels, options: Mapping[str, Any]) -> bytes:
+    token = read.whole(options, "token", 0, least=0, most=1 << 20)
+    assert token is not None, "it has a default"
+    return pack_arrays({"token": token}, {"attention": attention_of(model.checkpoint, pixels_HWC, token)})
+
+
+def _change(model: ServedModel, pixels_HWC: Pixels, options: Mapping[str, Any]) -> bytes:
+    grid, _ = patches_of(model.checkpoint)
+    text = str(options.get("covered", ""))
+    if not re.fullmatch(r"(?:[0-9]{1,7}(?:,[0-9]{1,7})*)?", text):
+        raise Refusal("invalid_option", "covered is a list of the numbers of patches, separated by commas")
+    side = read.whole(options, "side", None, least=1, most=max(grid))
+    seed = read.whole(options, "seed", 0, least=0, most=1 << 20)
+    assert seed is not None, "it has a default"
+    order = None if side is None else shuffled_order(grid, side, seed=seed)
+    changed = changed_answer(model.checkpoint, pixels_HWC, covered=[int(word) for word in text.split(",") if word], order=order)
+    arrays = {} if order is None else {"order": np.array(order, np.float32)}
+    return pack_arrays({"answer": answer_facts(model.checkpoint, changed.probabilities_C)}, arrays)
+
+
+def _binary(content: bytes) -> Response:
+    return Response(content, media_type="application/octet-stream")

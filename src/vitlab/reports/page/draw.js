@@ -59,6 +59,14 @@ export function largestOf(values) {
   return largest;
 }
 
+// What the ends of the colours stand for: the map's own range, and as far to both sides of zero where it has signs.
+export function rangeOf(values, kind) {
+  if (kind === "similarity") return [-1, 1];
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  return kind === "signed" ? [-Math.max(high, -low), Math.max(high, -low)] : [low, high];
+}
+
 // The pixels of a canvas that shows an image as large as the page needs it.
 export function fitCanvas(canvas, [height, width], least = 720) {
   const scale = Math.max(1, Math.ceil(least / Math.max(height, width)));
@@ -84,12 +92,12 @@ export function drawImage(context, bitmap, scale, order = null, grid = null, ste
 // A map over the image that is on the canvas already; `shown` is what `heatOf` gives.
 export function drawHeat(context, shown, scale, opacity, overlay) {
   const {values, rows, columns, kind, step} = shown;
-  const largest = kind === "signed" ? largestOf(Array.from(values, Math.abs)) : kind === "colours" ? 1 : largestOf(values);
-  const share = place => (largest > 0 ? values[place] / largest : 0);
+  const [low, high] = rangeOf(values, kind), spread = high - low;
+  const share = place => (spread > 0 ? (values[place] - low) / spread : 0);
   const colour = {
     heat: place => [...ramp(lifted(share(place))), 255 * (0.5 + 0.5 * lifted(share(place)))],
     shade: place => [0, 0, 0, 240 * (1 - lifted(share(place)))],
-    signed: place => [...diverging(share(place)), 255],
+    signed: place => [...diverging(2 * share(place) - 1), 255],
     similarity: place => [...ramp((values[place] + 1) / 2), 255],
     colours: place => [values[3 * place], values[3 * place + 1], values[3 * place + 2], 255],
   };
@@ -128,7 +136,7 @@ export function frame(context, place, grid, step, scale, colour, thick) {
 
 // Curves over layers: [{name, values, strong}], values from 0 to 1; `at` is marked.
 export function curveChart({curves, at, title, pick}) {
-  const [width, height, left, right, top, bottom] = [600, 250, 44, 158, 14, 34], count = curves[0].values.length;
+  const [width, height, left, right, top, bottom] = [600, 250, 52, 158, 14, 34], count = curves[0].values.length;
   const x = place => left + (count > 1 ? place / (count - 1) : 0.5) * (width - left - right), y = value => top + (1 - value) * (height - top - bottom);
   const chart = svg("svg", {viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": title});
   for (const level of [0, 0.25, 0.5, 0.75, 1]) {

@@ -123,6 +123,11 @@ if (start.models.length > 1) {
   element("model-choice").append(choice);
 }
 
+if (start.keyed) {
+  const key = h("input", {type: "password", id: "key", placeholder: "API key", ariaLabel: "API key", autocomplete: "off", onchange: () => { source.key = key.value.trim(); refresh(); }});
+  element("model-choice").append(key);
+}
+
 if (source.served) {
   const files = transfer => [...(transfer?.files ?? [])].filter(file => file.type.startsWith("image/") || !file.type);
   document.addEventListener("dragover", event => { event.preventDefault(); document.body.classList.add("dragging"); });

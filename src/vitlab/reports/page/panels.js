@@ -1,6 +1,6 @@
 // The stage (the image and what lies over it) and the cards beside it. Each panel makes its elements once and updates them.
 
-import {bars, curveChart, diverging, distanceChart, drawGrid, drawHeat, drawImage, fitCanvas, frame, h, largestOf, lifted, percent, pixelCanvas, ramp} from "./draw.js";
+import {bars, curveChart, diverging, distanceChart, drawGrid, drawHeat, drawImage, fitCanvas, frame, h, largestOf, lifted, percent, pixelCanvas, ramp, rangeOf} from "./draw.js";
 import {views} from "./state.js";
 
 const MARK = "#d55e00";
@@ -189,12 +189,11 @@ export function stagePanel(root, act) {
       if (shown.all && tokens.length) readout.textContent += ` · ${tokens.map((name, number) => `${name} ${percent(shown.all[number], 1)}`).join(" · ")}`;
     }
     if (!legend.hidden) {
-      const signed = shown.kind === "signed", fixed = shown.kind === "similarity";
-      const most = signed ? largestOf(Array.from(shown.values, Math.abs)) : largestOf(shown.values);
+      const signed = shown.kind === "signed", fixed = shown.kind === "similarity", [low, high] = rangeOf(shown.values, shown.kind);
       const strip = h("canvas", {width: 64, height: 1});
       strip.getContext("2d").drawImage(pixelCanvas(1, 64, n => (signed ? diverging(n / 31.5 - 1) : (shown.overlay ?? state.overlay) === "shade" && !fixed ? Array(3).fill(15 + 240 * n / 63) : ramp(n / 63))), 0, 0);
-      const middle = signed || fixed ? "0" : showValue(most / 4, shown.unit);
-      legend.replaceChildren(h("div", {}, strip, h("div", {className: "ticks"}, h("span", {}, signed ? showValue(-most, shown.unit) : fixed ? "−1" : "0"), h("span", {}, middle), h("span", {}, fixed ? "1" : showValue(most, shown.unit)))));
+      const middle = signed || fixed ? 0 : low + (high - low) / 4;
+      legend.replaceChildren(h("div", {}, strip, h("div", {className: "ticks"}, ...[low, middle, high].map(value => h("span", {}, showValue(value, shown.unit))))));
     }
   }
 

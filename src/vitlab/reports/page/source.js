@@ -73,7 +73,9 @@ export class ServerSource {
 
   async ask(path, query, body) {
     const address = `${this.start.base}/${path}?${new URLSearchParams(query)}`;
-    const answer = await fetch(address, body ? {method: "POST", body, headers: {"content-type": body.type || "application/octet-stream"}} : {});
+    const headers = this.key ? {authorization: `Bearer ${this.key}`} : {};
+    if (body) headers["content-type"] = body.type.startsWith("image/") ? body.type : "application/octet-stream";
+    const answer = await fetch(address, body ? {method: "POST", body, headers} : {headers});
     if (answer.ok) return answer.arrayBuffer();
     let message = `the server answered ${answer.status}`;
     try {
