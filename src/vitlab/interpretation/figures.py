@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ from vitlab.io.display import Block, Displayed
 from vitlab.io.progress import ProgressCallback
 from vitlab.models.vit import ViT
 
+T = TypeVar("T")
 NAMES: tuple[FigureName, ...] = get_args(FigureName)
 _FEW, _MANY = 12, 128  # images of a sheet; images of the mean distance, as many as in the paper's (app. D.7)
 _PAIRS = 3  # images in a row of a sheet, each with its map beside it
@@ -215,8 +216,8 @@ def model_images(checkpoint: Checkpoint, images: Iterable[ImageLike]) -> ModelIm
     return ModelImages(names=tuple(names), pixels_BHWC=pixels_BHWC, images_BCHW=images_BCHW)
 
 
-def spread(found: list[str], count: int) -> list[str]:
-    """At most `count` of the paths, evenly spread: the first images of a folder may all be of one class."""
+def spread(found: list[T], count: int) -> list[T]:
+    """At most `count` of the images, evenly spread: the first images of a folder may all be of one class."""
     if len(found) <= count:
         return found
     return [found[place * len(found) // count] for place in range(count)]
