@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vitlab.api import paper as paper
     from vitlab.api import predict as predict
     from vitlab.api import pretrain as pretrain
+    from vitlab.api import push as push
     from vitlab.api import quickstart as quickstart
     from vitlab.api import report as report
     from vitlab.api import serve as serve
@@ -62,6 +63,7 @@ _API = (
     "bench", "check_data", "convert", "create_model", "describe", "embed", "evaluate", "explore", "export", "fetch_data",
     "finetune", "inspect", "list_data", "list_models", "pack_data", "paper", "predict", "pretrain", "quickstart", "report",
     "serve", "show_data", "similar", "study_compare", "study_noisy_student", "study_positions", "study_transfer", "train",
+    "push",
 )  # fmt: skip
 _HOMES = dict.fromkeys(_API, "vitlab.api") | {
     "Checkpoint": "vitlab.checkpoints",

@@ -263,6 +263,48 @@ def convert(
     return Facts({**facts, "notes": list(notes)}, shown=facts, notes=notes)
 
 
+def push(
+    model: ModelLike,
+    repository: str,
+    *,
+    licence: str | None = None,
+    dataset: str | None = None,
+    intended_use: str | None = None,
+    to: Literal["timm", "huggingface", "native"] = "timm",
+    private: bool = False,
+    folder: Folder | None = None,
+) -> Facts:
+    """Upload a model to the Hugging Face Hub, with a model card made from it: data, recipe, metrics, intended use, licence.
+
+    Args:
+        model: a run, or a checkpoint of any format
+        repository: owner/name on the Hub; it is made if it does not exist
+        licence: licence of the weights, such as apache-2.0 or cc-by-4.0; required (default: none)
+        dataset: name of the training data for the card (default: the name of its folder)
+        intended_use: a sentence for the card (default: a list of the classes)
+        to: format of the weights: what timm, transformers (huggingface) or vitlab alone opens by that name
+        private: make the repository private
+        folder: write the files into this new folder and upload nothing, to look at them (default: upload)
+    """
+    from vitlab.io.display import Facts
+    from vitlab.reports import model_card
+
+    commit, notes = model_card.push(
+        _stored(model),
+        repository,
+        to=to,
+        licence=licence,
+        dataset=dataset,
+        intended_use=intended_use,
+        private=private,
+        folder=None if folder is None else Path(folder),
+    )
+    _note_all(notes)
+    facts = {"model": _name_of(model), "repository": repository, "format": to, "commit": commit}
+    facts |= {} if folder is None else {"folder": os.fspath(folder)}
+    return Facts({**facts, "notes": list(notes)}, shown=facts, notes=notes)
+
+
 # --- inference ----------------------------------------------------------------------------------------------------------------
 
 

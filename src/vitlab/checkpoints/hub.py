@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from vitlab.config.public_weights import PublicWeights, find_weights
@@ -79,11 +81,31 @@ def fetch(address: str) -> tuple[Path, tuple[str, ...]]:
     )
 
 
+def upload(folder: Path, name: str, *, private: bool) -> str:
+    """Upload the files of a folder as one commit to the repository `owner/name`, which is made if need be; the commit's address."""
+    if _ADDRESS.fullmatch(PREFIX + name) is None or "@" in name:
+        raise CheckpointError(f"{name!r} is no name on the Hub", hint="write owner/name")
+    hub = optional_import("huggingface_hub", purpose="uploads to the Hub", error=CheckpointError)
+    with _plain_errors(name, None, invalid=f"{name!r} is no name on the Hub", failed=f"cannot upload {name} to the Hub"):
+        api = hub.HfApi()
+        api.create_repo(name, repo_type="model", private=private, exist_ok=True)
+        made = api.upload_folder(folder_path=folder, repo_id=name, repo_type="model", commit_message="Upload with vitlab")
+    return str(made)
+
+
 def _download(address: str, name: str, revision: str | None, patterns: list[str]) -> Path:
     hub = optional_import("huggingface_hub", purpose="hub: addresses", error=CheckpointError)
+    failed = f"cannot reach the Hub for {name}, and it is not in the local cache"
+    with _plain_errors(name, revision, invalid=f"{address!r} is no address on the Hub", failed=failed):
+        return Path(hub.snapshot_download(name, revision=revision, allow_patterns=patterns))
+
+
+@contextmanager
+def _plain_errors(name: str, revision: str | None, *, invalid: str, failed: str) -> Iterator[None]:
+    """What can go wrong between here and the Hub, each as one sentence."""
     errors = optional_import("huggingface_hub.errors", purpose="hub: addresses", error=CheckpointError)
     try:
-        return Path(hub.snapshot_download(name, revision=revision, allow_patterns=patterns))
+        yield
     except errors.RepositoryNotFoundError as error:
         raise CheckpointError(
             f"there is no repository {name} on the Hub that is open to you",
@@ -92,10 +114,9 @@ def _download(address: str, name: str, revision: str | None, patterns: list[str]
     except errors.RevisionNotFoundError as error:
         raise CheckpointError(f"{name} has no revision {revision!r} on the Hub", hint="leave the revision out") from error
     except errors.HFValidationError as error:
-        raise CheckpointError(f"{address!r} is no address on the Hub", hint="write hub:owner/name") from error
+        raise CheckpointError(invalid, hint="write owner/name") from error
     except (OSError, *errors.HfHubHTTPError.__bases__) as error:  # its base is the transport library's, which the versions change
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-        raise CheckpointError(
-            f"cannot reach the Hub for {name}, and it is not in the local cache: {reason}",
-            hint="go online",
-        ) from error
+        denied = "401" in reason or "403" in reason
+        hint = "log in with `hf auth login`, or set HF_TOKEN, with the right to write" if denied else "go online"
+        raise CheckpointError(f"{failed}: {reason}", hint=hint) from error

@@ -34,6 +34,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "report": api.report,
     "convert": api.convert,
     "export": api.export,
+    "push": api.push,
     "bench": api.bench,
     "serve": api.serve,
     "embed": api.embed,
