@@ -5,6 +5,7 @@ Axes: L tables, N patches, D width, O outputs, C channels in, P x Q cells of a p
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.vit import PositionResize, ViTConfig
 from vitlab.errors import CheckpointError, at_least
 from vitlab.models.families import family_of
-from vitlab.models.position import resize_grid
+from vitlab.models.position import resize_bias, resize_grid
 
 State = dict[str, Tensor]
 
@@ -106,6 +107,10 @@ def _fit_channels(state: State, key: str, channels: int, notes: list[str]) -> No
 
 def _fit_positions(state: State, config: ViTConfig, grid: tuple[int, int], notes: list[str]) -> None:
     how, (g, j) = config.numerics.resize, config.grid
+    _fit_bias(state, config, grid, notes)
+    if config.position.grid is not None:
+        notes.append(f"grid {_by(grid)} instead of {_by(config.grid)}: the model interpolates its positions as it runs")
+        return
     match config.position.kind:
         case "learned-1d":
             table_LND = state["position.table"]
@@ -121,9 +126,23 @@ def _fit_positions(state: State, config: ViTConfig, grid: tuple[int, int], notes
                 hint="an offset in reading order means another direction there; train at the size you need",
             )
         case "none" | "sincos-2d":
-            notes.append(f"grid {_by(grid)} instead of {_by(config.grid)}: these positions need no fitting")
+            if config.position.bias is None:
+                notes.append(f"grid {_by(grid)} instead of {_by(config.grid)}: these positions need no fitting")
             return
     notes.append(f"positions interpolated from {_by(config.grid)} to {_by(grid)} ({how})")
+
+
+def _fit_bias(state: State, config: ViTConfig, grid: tuple[int, int], notes: list[str]) -> None:
+    """Fit the tables of a relative position bias; an MLP of the offsets needs none."""
+    bias = config.position.bias
+    if bias is None:
+        return
+    if bias.kind == "mlp":
+        notes.append(f"grid {_by(grid)} instead of {_by(config.grid)}: the position bias is computed from offsets")
+        return
+    for key in [key for key in state if re.fullmatch(r"position\.(bias\.\d+|shared_bias)", key)]:
+        state[key] = resize_bias(state[key], config.grid, grid)
+    notes.append(f"tables of the position bias interpolated from {_by(config.grid)} to {_by(grid)}, as BEiT's authors do")
 
 
 def _fit_vit_head(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) -> ViTConfig:
@@ -138,7 +157,7 @@ def _fit_vit_head(state: State, config: ViTConfig, wanted: Wanted, notes: list[s
         _remove(state, ("representation",))
         notes.append(f"the pre-training head's hidden layer of width {config.representation_width} removed (app. B.1.1)")
     heads = ("head", "distill_head") if config.distill_token else ("head",)
-    _replace_heads(state, heads, config.width, classes, notes)
+    _replace_heads(state, heads, replace(config, representation_width=0).feature_width, classes, notes)
     return replace(config, num_classes=classes, representation_width=0)
 
 

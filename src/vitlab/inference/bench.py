@@ -121,7 +121,13 @@ def timm_model(config: ViTConfig) -> torch.nn.Module:
         from timm.models.vision_transformer import VisionTransformer
     except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision does not fit the installed torch
         raise ConfigError(f"timm cannot be imported: {error}", hint="pip install timm, in an environment of its own") from error
-    if config.before is not None or config.pool == "map" or config.attention != "global" or config.position.kind != "learned-1d":
+    if (
+        config.before is not None
+        or config.pool == "map"
+        or config.attention != "global"
+        or config.position.kind != "learned-1d"
+        or config.traits
+    ):
         raise ConfigError("timm's plain ViT has no such model")
     model: torch.nn.Module = VisionTransformer(
         img_size=config.image_size,

@@ -61,6 +61,8 @@ def why_not_folded(model: torch.nn.Module) -> str | None:
         return f"{config.attention} attention is not folded"
     if config.position.kind == "relative":
         return "relative positions are not folded"
+    if config.traits:
+        return f"a model with {config.traits[0]} is not folded"
     first = next(model.parameters())
     if first.device.type != "cpu":
         return f"models on {first.device.type} are not folded"
@@ -359,7 +361,8 @@ def _table(model: ViT, grid: tuple[int, int]) -> Tensor:
 
 def _folded_patches(model: ViT, preprocess: Preprocess) -> tuple[Tensor, Tensor]:
     """The embedding of raw pixels: E / (255 std) and bias - E mean / std, computed in float64."""
-    weight_DCPQ, bias_D = model.patches.weight.double(), model.patches.bias.double()
+    weight_DCPQ = model.patches.weight.double()
+    bias_D = weight_DCPQ.new_zeros(len(weight_DCPQ)) if model.patches.bias is None else model.patches.bias.double()
     std_C11 = torch.tensor(preprocess.std, dtype=torch.float64).view(-1, 1, 1)
     mean_C11 = torch.tensor(preprocess.mean, dtype=torch.float64).view(-1, 1, 1)
     scaled_DCPQ = weight_DCPQ / std_C11
@@ -393,6 +396,8 @@ class FoldedLayer(nn.Module):
         self.merge, self.read, self.prefix = merge, read, config.prefix_tokens
         self.heads, self.width, self.eps = config.heads, config.width, config.numerics.norm_eps
         self.approximate = "tanh" if config.numerics.gelu == "tanh" else "none"
+        assert isinstance(block.norm1, nn.LayerNorm), "why_not_folded has checked it"
+        assert isinstance(block.norm2, nn.LayerNorm), "why_not_folded has checked it"
         width, factor = config.width, (config.width // config.heads) ** -0.5
         qkv = block.attention.qkv.weight.double()  # (3 D, D)
         out, out_bias = block.attention.out.weight.double(), block.attention.out.bias.double()

@@ -63,7 +63,9 @@ def what_is_read(config: ViTConfig) -> str:
         case "token":
             return "the class and the distillation token" if config.distill_token else "the class token"
         case "mean":
-            return "the mean of the patches"
+            return "the mean of all tokens" if config.pooling.prefix else "the mean of the patches"
+        case "token+mean":
+            return "the class token and the mean of the patches"
         case "map":
             return "the query of the attention pool"
 
@@ -201,9 +203,11 @@ def _probe_attention(vit: ViT, images_BCHW: Tensor) -> Floats:
     with evaluating(vit), torch.inference_mode():
         for part_BCHW in batches(vit, images_BCHW, bytes_each=bytes_kept(vit, images_BCHW, 1)):
             z_BND = vit.encode_images(part_BCHW)
-            q_BH1K, k_BHNK, _ = vit.pool.query_key_value(z_BND[:, vit.config.prefix_tokens :])
+            first = first_pooled(vit.config)
+            q_BH1K, k_BHNK, _ = vit.pool.query_key_value(z_BND[:, first:])
             grid = vit.config.grid_of((part_BCHW.shape[2], part_BCHW.shape[3]))
-            parts.append(on_grid(attention_weights(q_BH1K, k_BHNK, None)[:, :, 0], grid).float().cpu())
+            patches_BHN = attention_weights(q_BH1K, k_BHNK, None)[:, :, 0, vit.config.prefix_tokens - first :]
+            parts.append(on_grid(patches_BHN, grid).float().cpu())
     return as_floats(torch.cat(parts)[None])
 
 
@@ -289,16 +293,25 @@ def through(row_BQN: Tensor, layer: Rows) -> Tensor:
     return out_BQN
 
 
+def first_pooled(config: ViTConfig) -> int:
+    """The first token that mean and attention pooling read."""
+    return 0 if config.pooling.prefix else config.prefix_tokens
+
+
 def pool_reads(model: ViT, z_BND: Tensor) -> Tensor:
     """The contribution of each token to the pooled vector, (B, 1, N); it sums to one."""
     config = model.config
     batch, tokens = z_BND.shape[:2]
     row_B1N = torch.zeros(batch, 1, tokens, device=z_BND.device)
+    first = first_pooled(config)
     if model.pool is not None:
-        q_BH1K, k_BHNK, _ = model.pool.query_key_value(z_BND[:, config.prefix_tokens :])
-        row_B1N[:, :, config.prefix_tokens :] = attention_weights(q_BH1K, k_BHNK, None).mean(1).float()
+        q_BH1K, k_BHNK, _ = model.pool.query_key_value(z_BND[:, first:])
+        row_B1N[:, :, first:] = attention_weights(q_BH1K, k_BHNK, None).mean(1).float()
     elif config.pool == "mean":
-        row_B1N[:, :, config.prefix_tokens :] = 1 / (tokens - config.prefix_tokens)
+        row_B1N[:, :, first:] = 1 / (tokens - first)
+    elif config.pool == "token+mean":
+        row_B1N[:, :, 0] = 0.5
+        row_B1N[:, :, first:] += 0.5 / (tokens - first)
     else:
         read = 1 + int(config.distill_token)
         row_B1N[:, :, :read] = 1 / read
@@ -350,7 +363,7 @@ def _relevance(vit: ViT, images_BCHW: Tensor, classes: Sequence[int] | None) -> 
         if vit.pool is None:
             probe_BH1N, logits_BC = None, vit.logits_from(z_BND)
         else:
-            q_BH1K, k_BHNK, v_BHNK = vit.pool.query_key_value(z_BND[:, vit.config.prefix_tokens :])
+            q_BH1K, k_BHNK, v_BHNK = vit.pool.query_key_value(z_BND[:, first_pooled(vit.config) :])
             probe_BH1N = attention_weights(q_BH1K, k_BHNK, None)
             features_BD = vit.represent(vit.pool.project(probe_BH1N @ v_BHNK))
             assert vit.head is not None, "needs_head has checked it"
@@ -367,7 +380,7 @@ def _relevance(vit: ViT, images_BCHW: Tensor, classes: Sequence[int] | None) -> 
             start_B1N = row_B1N = pool_reads(vit, z_BND)
         else:
             gain_BHN = (gradients[-1] * probe_BH1N).relu()[:, :, 0]
-            row_B1N = torch.nn.functional.pad(gain_BHN.mean(1), (vit.config.prefix_tokens, 0))[:, None].float()
+            row_B1N = torch.nn.functional.pad(gain_BHN.mean(1), (first_pooled(vit.config), 0))[:, None].float()
             start_B1N = torch.zeros_like(row_B1N)
         for layer in reversed(layers):
             row_B1N = row_B1N + through(row_B1N, layer)

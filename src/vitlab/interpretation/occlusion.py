@@ -87,7 +87,8 @@ def filled(model: nn.Module, image_1CHW: Tensor, size: tuple[int, int], grid: tu
 
 def _removed(vit: ViT, image_1CHW: Tensor, at_once: int) -> Iterator[Tensor]:
     config = vit.config
-    if config.attention != "global" or config.position.kind == "relative" or config.position.place != "stem":
+    inside = config.position.rotary is not None or config.position.bias is not None
+    if config.attention != "global" or config.position.kind == "relative" or config.position.place != "stem" or inside:
         raise ConfigError("this model needs the whole grid, so no patch can be removed from its sequence", hint="use how='fill'")
     if config.grid_of((image_1CHW.shape[2], image_1CHW.shape[3])) == (1, 1):
         raise ConfigError("the image is one patch: without it nothing is left", hint="use how='fill'")

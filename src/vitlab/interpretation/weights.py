@@ -81,7 +81,8 @@ def position_similarity(model: nn.Module, *, layer: int = 0) -> Floats:
     position = vit.config.position
     chosen_layers(len(vit.encoder.blocks), [layer])
     if position.kind == "none":
-        raise ConfigError("the model has no position embeddings")
+        inside = "; its positions act inside attention" if position.rotary is not None or position.bias is not None else ""
+        raise ConfigError(f"the model has no position embeddings to compare{inside}")
     if position.kind == "relative":
         raise ConfigError("the model embeds offsets between patches, so no patch has a position of its own to compare")
     g, j = vit.config.grid

@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitlab.models.position import Rotation
+
 Axis = Literal["rows", "columns"]
 
 
@@ -25,7 +27,8 @@ class AttentionContext:
     """What a layer needs besides its tokens.
 
     `grid` is the number of patches (down, across) and `prefix` the number of tokens before them. `mask_NN` says which tokens see
-    which. `offsets_MD` embeds the offset between two patches. `read` is the number of first tokens that are read after this
+    which. `offsets_MD` embeds the offset between two patches. `rotation` turns queries and keys; `bias_1HNN` is added to the
+    attention logits. `read` is the number of first tokens that are read after this
     layer, None for all: the other tokens need not be computed.
     """
 
@@ -34,12 +37,14 @@ class AttentionContext:
     prefix: int
     mask_NN: Tensor | None = None
     offsets_MD: Tensor | None = None
+    rotation: Rotation | None = None
+    bias_1HNN: Tensor | None = None
     read: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionCapture:
-    """The queries and keys of one layer, from which any rows of its attention matrix follow without the others.
+    """The queries and keys of one layer, normed and turned, from which any rows of its attention matrix follow without the others.
 
     `values_BHNK` and `mixed_BHNK`, the output of the fused kernel, are kept for gradients, and only where gradients flow.
     """
@@ -68,6 +73,8 @@ class AttentionCapture:
             return axial_mask(self.axis, context.grid, context.prefix, q_BHRK.device, rows=slice(first, last))
         if context.offsets_MD is not None:
             return relative_logits(q_BHRK, context, first)
+        if context.bias_1HNN is not None:
+            return context.bias_1HNN[:, :, first:last].to(q_BHRK.dtype)
         return None if context.mask_NN is None else context.mask_NN[first:last]
 
 

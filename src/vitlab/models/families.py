@@ -65,7 +65,7 @@ FAMILIES = (
         config=ViTConfig,
         model=ViT,
         initialise=init_vit,
-        layers=(r"encoder\.blocks\.(\d+)\.",),
+        layers=(r"encoder\.blocks\.(\d+)\.", r"position\.bias\.(\d+)", r"position\.bias_mlps\.(\d+)\."),
         hidden=(r"encoder\.blocks\.", r"early\.stages\.(?!0\.0\.)"),
         sharded=(vit.Block, stems.Unit),
     ),

@@ -53,10 +53,11 @@ def zero(*parameters: Tensor | None) -> None:
             parameter.zero_()
 
 
-def init_norm(norm: nn.LayerNorm | nn.GroupNorm) -> None:
-    """Scale 1, bias 0."""
+def init_norm(norm: nn.LayerNorm | nn.GroupNorm | nn.RMSNorm) -> None:
+    """Scale 1, and bias 0 if there is one."""
     norm.weight.fill_(1)
-    norm.bias.zero_()
+    if not isinstance(norm, nn.RMSNorm):
+        norm.bias.zero_()
 
 
 def init_head(head: nn.Linear | None, bias: float) -> None:

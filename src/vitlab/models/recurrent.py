@@ -85,6 +85,7 @@ def init_recurrent(model: Recurrent, draw: Draw) -> None:
     for module in model.modules():
         match module:
             case PatchEmbedding():
+                assert module.bias is not None
                 draw.torch_default(module.weight, module.bias)
             case nn.Linear():  # overwritten below; drawn so that a seed gives the values it always gave
                 draw.normal(module.weight, math.sqrt(2 / module.weight.shape[0]))

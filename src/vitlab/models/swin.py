@@ -169,6 +169,7 @@ def init_swin(model: Swin, draw: Draw) -> None:
             case WindowAttention():
                 draw.trunc_normal(module.offset_bias, 0.02)
             case PatchEmbedding():
+                assert module.bias is not None
                 draw.torch_default(module.weight, module.bias)
             case nn.Linear():
                 draw.trunc_normal(module.weight, 0.02)

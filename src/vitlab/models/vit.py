@@ -1,8 +1,8 @@
 """The Vision Transformer of "An Image is Worth 16x16 Words" (Dosovitskiy et al. 2021): section 3 and appendix A in one file.
 
 Read it top to bottom: patches (eq. 1), attention (eq. 5 to 8), MLP, block (eq. 2 and 3), encoder, pooling, and the whole model
-(eq. 1 and 4). Beside it: `position.py`, `attention_variants.py` (local, axial, relative), `stems.py` (convolutions before the
-patches) and `record.py` (how a caller asks for a model's inside).
+(eq. 1 and 4). Beside it: `position.py` (also rotary and biases), `attention_variants.py` (local, axial, relative), `norms.py`,
+`mlp_variants.py`, `stems.py` (convolutions before the patches) and `record.py` (how a caller asks for a model's inside).
 
 Axes: B batch, C channels or classes, H W pixels, G x J patches down and across, P x Q pixels of a patch, N tokens (class,
 distillation and register tokens, then patches), D width, H heads, K = D / H width of a head, M width inside the MLP, R queries.
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitlab.config.vit import Gelu, ViTConfig
+from vitlab.config.vit_parts import FeedForward
 from vitlab.errors import ConfigError
 from vitlab.models.attention_variants import (
     AttentionCapture,
@@ -32,7 +33,9 @@ from vitlab.models.attention_variants import (
     relative_logits,
 )
 from vitlab.models.init import Draw, init_head, init_norm, zero
-from vitlab.models.position import Grid, Positions
+from vitlab.models.mlp_variants import MlpVariant, gelu
+from vitlab.models.norms import make_norm
+from vitlab.models.position import BiasMlp, Grid, Positions, init_frequencies
 from vitlab.models.record import Record
 from vitlab.models.stems import ConvolutionalStem, ResNetBody, init_stem
 
@@ -46,38 +49,49 @@ def patchify(images_BCHW: Tensor, patch_size: tuple[int, int]) -> Tensor:
 
 
 class PatchEmbedding(nn.Module):
-    """The linear embedding of patches; `pad` fills the right and lower edge with zeros up to a whole patch."""
+    """The linear embedding of patches; `pad` fills the right and lower edge with zeros to a whole patch, `crop` leaves it out."""
 
-    def __init__(self, channels: int, width: int, patch_size: tuple[int, int], *, pad: bool) -> None:
+    def __init__(
+        self, channels: int, width: int, patch_size: tuple[int, int], *, pad: bool, crop: bool = False, bias: bool = True
+    ) -> None:
         super().__init__()
         self.patch_size = patch_size
-        self.pad = pad
+        self.pad, self.crop = pad, crop
         self.weight = nn.Parameter(torch.empty(width, channels, *patch_size))
-        self.bias = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width)) if bias else None
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
+        p, q = self.patch_size
         if self.pad:
-            p, q = self.patch_size
             images_BCHW = F.pad(images_BCHW, (0, -images_BCHW.shape[3] % q, 0, -images_BCHW.shape[2] % p))
+        elif self.crop:
+            images_BCHW = images_BCHW[:, :, : images_BCHW.shape[2] // p * p, : images_BCHW.shape[3] // q * q]
         return F.linear(patchify(images_BCHW, self.patch_size), self.weight.flatten(1), self.bias)  # x_p E of eq. 1
 
 
 class Attention(nn.Module):
     """Multi-head self-attention (app. A); `axis` restricts patches to their own row or column (app. D.6)."""
 
-    def __init__(self, config: ViTConfig, axis: Axis | None) -> None:
+    def __init__(self, config: ViTConfig, layer: int = 0, axis: Axis | None = None) -> None:
         super().__init__()
-        self.heads = config.heads
+        form, width = config.projections, config.width
+        self.heads, self.head_width = config.heads, width // config.heads
+        self.kv_heads = form.kv_heads[layer] if form.kv_heads else config.heads
         self.axis = axis
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
-        self.out = nn.Linear(config.width, config.width)
+        self.qkv = nn.Linear(width, width + 2 * self.kv_heads * self.head_width, bias=config.qkv_bias and form.key_bias)
+        apart = config.qkv_bias and not form.key_bias  # keys have no bias
+        self.query_bias = nn.Parameter(torch.empty(width)) if apart else None
+        self.value_bias = nn.Parameter(torch.empty(width)) if apart else None
+        self.query_norm = make_norm(config, self.head_width) if form.qk_norm else None
+        self.key_norm = make_norm(config, self.head_width) if form.qk_norm else None
+        self.norm = make_norm(config) if form.out_norm else None
+        self.out = nn.Linear(width, width, bias=form.out_bias)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x_BND: Tensor, context: AttentionContext, record: Record | None = None) -> Tensor:
-        if context.read is not None:
-            return self.of_first_tokens(x_BND, context.read)
-        q_BHNK, k_BHNK, v_BHNK = (split_heads(part_BND, self.heads) for part_BND in self.qkv(x_BND).chunk(3, dim=-1))  # eq. 5
-        bias = context.mask_NN if context.offsets_MD is None else relative_logits(q_BHNK, context)
+        q_BHNK, k_BHNK, v_BHNK = self.queries_keys_values(x_BND, context)  # eq. 5
+        bias = context.mask_NN if context.bias_1HNN is None else context.bias_1HNN[:, :, : context.read].to(q_BHNK.dtype)
+        bias = bias if context.offsets_MD is None else relative_logits(q_BHNK, context)
         if self.axis is None:
             y_BHNK = F.scaled_dot_product_attention(q_BHNK, k_BHNK, v_BHNK, attn_mask=bias)  # eq. 6 and 7
         else:
@@ -87,24 +101,40 @@ class Attention(nn.Module):
                 queries_BHNK=q_BHNK, keys_BHNK=k_BHNK, values_BHNK=v_BHNK, mixed_BHNK=y_BHNK, context=context, axis=self.axis
             )
             _record_attention(record, capture, bias)
-        y_BND: Tensor = self.dropout(self.out(y_BHNK.transpose(1, 2).flatten(2)))  # eq. 8
+        y_BND: Tensor = y_BHNK.transpose(1, 2).flatten(2)
+        y_BND = y_BND if self.norm is None else self.norm(y_BND)
+        y_BND = self.dropout(self.out(y_BND))  # eq. 8
         return y_BND
 
-    def of_first_tokens(self, x_BND: Tensor, read: int) -> Tensor:
-        """The attention output of the first `read` tokens alone, (B, read, D): the same numbers for less work."""
-        width = x_BND.shape[-1]
-        weight, bias = self.qkv.weight, cast("Tensor | None", self.qkv.bias)
-        q_BRD = F.linear(x_BND[:, :read], weight[:width], None if bias is None else bias[:width])
-        kv_BND = F.linear(x_BND, weight[width:], None if bias is None else bias[width:]).chunk(2, dim=-1)
-        k_BHNK, v_BHNK = (split_heads(part_BND, self.heads) for part_BND in kv_BND)
-        y_BHRK = F.scaled_dot_product_attention(split_heads(q_BRD, self.heads), k_BHNK, v_BHNK)
-        y_BRD: Tensor = self.dropout(self.out(y_BHRK.transpose(1, 2).flatten(2)))
-        return y_BRD
+    def queries_keys_values(self, x_BND: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of each head, (B, H, N, K); queries only of the `context.read` first tokens, where that is given."""
+        width, grouped = x_BND.shape[-1], self.kv_heads * self.head_width
+        weight, bias = self.qkv.weight, self.all_biases()
+        if context.read is None:
+            qkv_BND = F.linear(x_BND, weight, bias)
+            q_BND, k_BND, v_BND = qkv_BND[..., :width], qkv_BND[..., width:-grouped], qkv_BND[..., -grouped:]
+        else:  # the same numbers for less work
+            q_BND = F.linear(x_BND[:, : context.read], weight[:width], None if bias is None else bias[:width])
+            k_BND, v_BND = F.linear(x_BND, weight[width:], None if bias is None else bias[width:]).chunk(2, dim=-1)
+        q_BHNK, k_BHNK, v_BHNK = (split_heads(part_BND, self.head_width) for part_BND in (q_BND, k_BND, v_BND))
+        if self.query_norm is not None and self.key_norm is not None:
+            q_BHNK, k_BHNK = self.query_norm(q_BHNK), self.key_norm(k_BHNK)
+        if context.rotation is not None:  # of the tokens that are read alone none is a patch: none is turned
+            q_BHNK, k_BHNK = q_BHNK if context.read else context.rotation(q_BHNK), context.rotation(k_BHNK)
+        if self.kv_heads != self.heads:
+            k_BHNK, v_BHNK = (part.repeat_interleave(self.heads // self.kv_heads, dim=1) for part in (k_BHNK, v_BHNK))
+        return q_BHNK, k_BHNK, v_BHNK
+
+    def all_biases(self) -> Tensor | None:
+        """The bias of q, k and v as one vector, with zeros for keys that have none."""
+        if self.query_bias is None or self.value_bias is None:
+            return cast("Tensor | None", self.qkv.bias)
+        return torch.cat([self.query_bias, torch.zeros_like(self.query_bias), self.value_bias])
 
 
-def split_heads(x_BND: Tensor, heads: int) -> Tensor:
+def split_heads(x_BND: Tensor, head_width: int) -> Tensor:
     """(B, N, D) as (B, H, N, K)."""
-    return x_BND.view(*x_BND.shape[:2], heads, -1).transpose(1, 2)
+    return x_BND.view(*x_BND.shape[:2], -1, head_width).transpose(1, 2)
 
 
 def _record_attention(record: Record, capture: AttentionCapture, bias: Tensor | None) -> None:
@@ -122,17 +152,17 @@ def _record_attention(record: Record, capture: AttentionCapture, bias: Tensor | 
 
 
 class Mlp(nn.Module):
-    """Dense, GELU, dropout, dense, dropout; the GELU is exact or the authors' tanh approximation."""
+    """Dense, GELU, dropout, dense, dropout; the GELU is exact or an approximation, the authors' being tanh."""
 
     def __init__(self, width: int, hidden: int, *, gelu: Gelu, dropout: float) -> None:
         super().__init__()
-        self.approximate = "tanh" if gelu == "tanh" else "none"
+        self.gelu = gelu
         self.up = nn.Linear(width, hidden)
         self.down = nn.Linear(hidden, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_BND: Tensor) -> Tensor:
-        hidden_BNM: Tensor = self.dropout(F.gelu(self.up(x_BND), approximate=self.approximate))
+        hidden_BNM: Tensor = self.dropout(gelu(self.up(x_BND), self.gelu))
         y_BND: Tensor = self.dropout(self.down(hidden_BNM))
         return y_BND
 
@@ -164,22 +194,60 @@ class Block(nn.Module):
         axis: Axis | None = None
         if config.attention == "axial":
             axis = "rows" if layer % 2 == 0 else "columns"  # app. D.6
-        eps = config.numerics.norm_eps
-        self.norm1 = nn.LayerNorm(config.width, eps=eps)
-        self.attention = Attention(config, axis)
-        self.norm2 = nn.LayerNorm(config.width, eps=eps)
-        self.mlp = Mlp(config.width, config.mlp_width, gelu=config.numerics.gelu, dropout=config.dropout)
-        self.scale1 = nn.Parameter(torch.empty(config.width)) if config.layer_scale else None
-        self.scale2 = nn.Parameter(torch.empty(config.width)) if config.layer_scale else None
+        self.post, self.parallel = config.norm.place == "res-post", config.parallel == "mlp"
+        self.norm1 = make_norm(config)
+        self.attention = Attention(config, layer, axis)
+        self.norm2 = None if self.parallel else make_norm(config)
+        self.mlp = make_mlp(config)
+        scale1, scale2 = config.layer_scale > 0, config.layer_scale > 0 and config.layer_scale_on == "both" and not self.parallel
+        self.scale1 = nn.Parameter(torch.empty(config.width)) if scale1 else None
+        self.scale2 = nn.Parameter(torch.empty(config.width)) if scale2 else None
         self.layer_scale = config.layer_scale
         self.drop = config.drop_path * layer / max(config.layers - 1, 1)
 
     def forward(self, z_BND: Tensor, context: AttentionContext, record: Record | None = None) -> Tensor:
-        drop = self.drop if self.training else 0.0
-        branch = residual_branch(self.attention(self.norm1(z_BND), context, record), self.scale1, drop)
-        z_BND = z_BND[:, : context.read] + branch  # eq. 2
-        del branch  # or it would be alive at the peak of memory, in the MLP
-        return z_BND + residual_branch(self.mlp(self.norm2(z_BND)), self.scale2, drop)  # eq. 3
+        z_BND = z_BND[:, : context.read] + self.attended(z_BND, context, record)  # eq. 2
+        return z_BND if self.parallel else z_BND + self.transformed(z_BND)  # eq. 3
+
+    def attended(self, z_BND: Tensor, context: AttentionContext, record: Record | None) -> Tensor:
+        """The branch MSA(LN(z)) of eq. 2; LN(MSA(z)) for norms after the branches; plus MLP(LN(z)) where they are parallel."""
+        x_BND = z_BND if self.post else self.norm1(z_BND)
+        y_BND = self.attention(x_BND, context, record)
+        if self.post:
+            y_BND = self.norm1(y_BND)
+        elif self.parallel:
+            y_BND = y_BND + self.mlp(x_BND[:, : context.read])
+        return residual_branch(y_BND, self.scale1, self.drop if self.training else 0.0)
+
+    def transformed(self, z_BND: Tensor) -> Tensor:
+        """The branch MLP(LN(z')) of eq. 3, or LN(MLP(z'))."""
+        assert self.norm2 is not None
+        y_BND = self.norm2(self.mlp(z_BND)) if self.post else self.mlp(self.norm2(z_BND))
+        return residual_branch(y_BND, self.scale2, self.drop if self.training else 0.0)
+
+
+def make_mlp(config: ViTConfig) -> Mlp | MlpVariant:
+    """The MLP of a layer: the paper's, or one with a gate, a norm inside or no biases."""
+    if config.mlp == FeedForward():
+        return Mlp(config.width, config.mlp_width, gelu=config.numerics.gelu, dropout=config.dropout)
+    return MlpVariant(config)
+
+
+class BranchedBlock(nn.Module):
+    """A layer of two attentions side by side and then two MLPs ("Three things everyone should know about Vision Transformers")."""
+
+    def __init__(self, config: ViTConfig, layer: int) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(Block(config, layer) for _ in range(2))
+
+    def forward(self, z_BND: Tensor, context: AttentionContext, record: Record | None = None) -> Tensor:
+        if record is not None and record.sees_attention(context.layer):
+            raise ConfigError(
+                "a layer of parallel branches has two attentions to record", hint="Record(attention=False, tokens=True)"
+            )
+        blocks = [cast("Block", block) for block in self.branches]
+        z_BND = z_BND[:, : context.read] + sum(block.attended(z_BND, context, None) for block in blocks)
+        return z_BND + sum(block.transformed(z_BND) for block in blocks)
 
 
 class Encoder(nn.Module):
@@ -191,7 +259,8 @@ class Encoder(nn.Module):
         self.prefix = config.prefix_tokens
         self.blocks = nn.ModuleList(blocks)
         self.recompute = False
-        self.norm = None if config.norm_after_pool else nn.LayerNorm(config.width, eps=config.numerics.norm_eps)
+        self.pre_norm = make_norm(config) if config.norm.before else None
+        self.norm = make_norm(config) if config.norm.last and not config.norm_after_pool else None
 
     def forward(
         self, z_BND: Tensor, position: Positions, grid: Grid, record: Record | None = None, read: int | None = None
@@ -200,11 +269,22 @@ class Encoder(nn.Module):
         mask_NN = None if self.window is None else local_mask(self.window, grid, self.prefix, z_BND.device)
         if record is not None:
             record.start(len(self.blocks))
+        z_BND = z_BND if self.pre_norm is None else self.pre_norm(z_BND)
+        bias_1HNN: Tensor | None = None
         for layer, block in enumerate(self.blocks):
             if layer > 0 and (added_1ND := position.added(layer, grid)) is not None:
                 z_BND = z_BND + added_1ND  # Table 8: positions at each layer; the first has them from eq. 1
-            offsets_MD = position.offset_keys(layer, grid)
-            context = AttentionContext(layer=layer, grid=grid, prefix=self.prefix, mask_NN=mask_NN, offsets_MD=offsets_MD)
+            if layer == 0 or not position.shares_bias:
+                bias_1HNN = position.attention_bias(layer, grid)
+            context = AttentionContext(
+                layer=layer,
+                grid=grid,
+                prefix=self.prefix,
+                mask_NN=mask_NN,
+                offsets_MD=position.offset_keys(layer, grid),
+                rotation=position.rotation(layer, grid),
+                bias_1HNN=bias_1HNN,
+            )
             if read is not None and layer == len(self.blocks) - 1:
                 if record is not None and record.sees(layer):
                     record.keep_tokens(layer, block(z_BND, context, record))  # beside it, so that recording changes no bit
@@ -223,19 +303,24 @@ class Encoder(nn.Module):
         return z_BND
 
 
+def make_block(config: ViTConfig, layer: int) -> Block | BranchedBlock:
+    """One layer of the encoder."""
+    return BranchedBlock(config, layer) if config.parallel == "branches" else Block(config, layer)
+
+
 class AttentionPool(nn.Module):
     """Multihead attention pooling (Zhai et al. 2021): one learned query attends to all patches, then an MLP with a residual."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         width, numerics = config.width, config.numerics
-        self.heads = config.heads
+        self.heads = config.pooling.heads or config.heads
         self.probe = nn.Parameter(torch.empty(1, 1, width))
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width, eps=numerics.norm_eps)
-        self.mlp = Mlp(width, config.mlp_width, gelu=numerics.gelu, dropout=config.dropout)
+        self.norm = make_norm(config)
+        self.mlp = Mlp(width, config.pooling.mlp_width or config.mlp_width, gelu=numerics.gelu, dropout=config.dropout)
 
     def forward(self, z_BND: Tensor) -> Tensor:
         return self.project(F.scaled_dot_product_attention(*self.query_key_value(z_BND)))
@@ -279,7 +364,7 @@ class ViT(nn.Module):
         """Patches as vectors, (B, patches, D): x_p E of equation 1."""
         before = self.early if self.stem is None else self.stem
         patches_BND: Tensor = self.patches(images_BCHW if before is None else before(images_BCHW))
-        return patches_BND
+        return patches_BND if self.patch_norm is None else self.patch_norm(patches_BND)
 
     def encode(self, z_BND: Tensor, grid: Grid, record: Record | None = None, read: int | None = None) -> Tensor:
         """All tokens after the encoder, or the first `read`, from embedded patches."""
@@ -291,11 +376,14 @@ class ViT(nn.Module):
         return z_BND
 
     def pool_tokens(self, z_BND: Tensor) -> Tensor:
-        """One vector an image, (B, D)."""
+        """One vector an image, (B, pooled_width)."""
+        first = 0 if self.config.pooling.prefix else self.config.prefix_tokens  # of those that mean and attention pooling read
         if self.pool is not None:
-            y_BD: Tensor = self.pool(z_BND[:, self.config.prefix_tokens :])
+            y_BD: Tensor = self.pool(z_BND[:, first:])
         elif self.config.pool == "mean":
-            y_BD = z_BND[:, self.config.prefix_tokens :].mean(1)
+            y_BD = z_BND[:, first:].mean(1)
+        elif self.config.pool == "token+mean":
+            y_BD = torch.cat([z_BND[:, 0], z_BND[:, first:].mean(1)], dim=1)
         elif self.config.distill_token:
             y_BD = z_BND[:, :2].mean(1)
         else:
@@ -305,6 +393,8 @@ class ViT(nn.Module):
 
     def represent(self, y_BD: Tensor) -> Tensor:
         """What the head sees of the pooled vector, (B, feature_width): section 3.1's hidden layer where there is one."""
+        if self.projection is not None:
+            return self.projection(y_BD)  # type: ignore[no-any-return]
         return y_BD if self.representation is None else torch.tanh(self.representation(y_BD))
 
     def logits_from(self, z_BND: Tensor) -> Tensor:
@@ -324,16 +414,20 @@ class ViT(nn.Module):
             None if config.conv_stem is None else ConvolutionalStem(config.conv_stem, config.channels, gelu=config.numerics.gelu)
         )
         channels = config.channels if config.before is None else config.before.out_width
-        self.patches = PatchEmbedding(channels, config.width, config.patch_size, pad=config.pad)
+        self.patches = PatchEmbedding(
+            channels, config.width, config.patch_size, pad=config.pad, crop=config.crop, bias=not config.norm.before
+        )
+        self.patch_norm = make_norm(config) if config.norm.patches else None
         self.class_token = _tokens(config, int(config.class_token))
         self.distill_token = _tokens(config, int(config.distill_token))
         self.register_tokens = _tokens(config, config.register_tokens)
         self.position = Positions(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.encoder = Encoder(config, [Block(config, layer) for layer in range(config.layers)])
+        self.encoder = Encoder(config, [make_block(config, layer) for layer in range(config.layers)])
         self.pool = AttentionPool(config) if config.pool == "map" else None
-        self.pool_norm = nn.LayerNorm(config.width, eps=config.numerics.norm_eps) if config.norm_after_pool else None
+        self.pool_norm = make_norm(config) if config.norm_after_pool else None
         self.representation = nn.Linear(config.width, config.representation_width) if config.representation_width else None
+        self.projection = nn.Linear(config.pooled_width, config.projection_width, bias=False) if config.projection_width else None
         self.head = nn.Linear(config.feature_width, config.num_classes) if config.num_classes else None
         self.distill_head = nn.Linear(config.width, config.num_classes) if config.distill_token and config.num_classes else None
 
@@ -381,7 +475,7 @@ class ViT(nn.Module):
                 hint=f"load(..., image_size=({height}, {width})) resizes its positions once; dynamic_size=True takes any size",
             )
         step_h, step_w = config.step
-        if not config.pad and (height % step_h or width % step_w):
+        if not config.pad and not config.crop and (height % step_h or width % step_w):
             raise ConfigError(f"the images are {height}x{width}, not a multiple of the patch {step_h}x{step_w}", hint="pad=True")
         return config.grid_of((height, width))
 
@@ -406,6 +500,8 @@ def init_vit(model: ViT, draw: Draw) -> None:
     if model.representation is not None:
         draw.lecun_normal(model.representation.weight)
         zero(model.representation.bias)
+    if model.projection is not None:
+        draw.lecun_normal(model.projection.weight)
     for child in model.children():
         if isinstance(child, ResNetBody | ConvolutionalStem):
             init_stem(child, draw)
@@ -423,25 +519,32 @@ def _init_module(module: nn.Module, draw: Draw) -> None:
                 if scale_D is not None:
                     scale_D.fill_(module.layer_scale)
         case Attention():
-            for matrix in (*module.qkv.weight.chunk(3), module.out.weight):
+            query_DD, key_value_DD = module.qkv.weight[: module.qkv.in_features], module.qkv.weight[module.qkv.in_features :]
+            for matrix in (query_DD, *key_value_DD.chunk(2), module.out.weight):
                 draw.xavier_uniform(matrix)
-            zero(module.qkv.bias, module.out.bias)
+            zero(module.qkv.bias, module.query_bias, module.value_bias, module.out.bias)
         case AttentionPool():
             matrices = (module.query.weight, *module.key_value.weight.chunk(2), module.out.weight)
             for matrix in (module.probe[0], *matrices):
                 draw.xavier_uniform(matrix)
             zero(module.query.bias, module.key_value.bias, module.out.bias)
-        case Mlp():
+        case Mlp() | MlpVariant() | BiasMlp():
             for dense in (module.up, module.down):
                 draw.xavier_uniform(dense.weight)
-                draw.normal(dense.bias, 1e-6)
+                if dense.bias is not None:
+                    draw.normal(dense.bias, 1e-6)
         case PatchEmbedding():
             draw.lecun_normal(module.weight)
             zero(module.bias)
         case Positions():
-            for parameter in module.parameters():
-                draw.normal(parameter, 0.02)
-        case nn.LayerNorm():
+            for name, parameter in module.named_parameters():
+                if name == "frequencies":
+                    init_frequencies(parameter, module, draw)
+                elif name.startswith(("bias.", "shared_bias")):
+                    zero(parameter)  # as BEiT's authors do
+                elif not name.startswith("bias_mlps."):
+                    draw.normal(parameter, 0.02)
+        case nn.LayerNorm() | nn.RMSNorm():
             init_norm(module)
         case _:
             pass

@@ -96,7 +96,7 @@ class Expressible:
     """The choices of a ViT that a layout has keys for; every layout has those of the paper's plain ViT.
 
     `bare_positions`: positions for the patches alone although there is a class token. `class_token_unpooled`: a class token
-    that mean pooling ignores. In no format does attention pooling see other tokens than patches: timm's ignores them.
+    that mean pooling ignores. `traits`: those of `ViTConfig.traits` that the layout has keys for or implies.
     """
 
     format: str
@@ -111,6 +111,7 @@ class Expressible:
     norm_after_mean: bool = False
     layer_scale: bool = False
     without_qkv_bias: bool = False
+    traits: tuple[str, ...] = ()
 
 
 _ELSEWHERE = {  # by family; others have the native format only
@@ -219,4 +220,4 @@ def _layers(config: ViTConfig, can: Expressible) -> list[str]:
         reasons.append("layer scale (layer_scale above 0)")
     if not config.qkv_bias and not can.without_qkv_bias:
         reasons.append("attention without biases (qkv_bias=False)")
-    return reasons
+    return reasons + [trait for trait in config.traits if trait not in can.traits]

@@ -1,0 +1,47 @@
+"""MLPs beyond the paper's: the kinds of GELU, SwiGLU (Shazeer 2020), and a norm inside (EVA-02, BEiT-3).
+
+Axes: B batch, N tokens, D width, M hidden width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitlab.config.vit import Gelu, ViTConfig
+from vitlab.models.norms import make_norm
+
+
+def gelu(x: Tensor, kind: Gelu) -> Tensor:
+    """The exact GELU, its tanh approximation, or the quick one of OpenAI's CLIP."""
+    if kind == "quick":
+        return x * torch.sigmoid(1.702 * x)
+    return F.gelu(x, approximate="tanh" if kind == "tanh" else "none")
+
+
+class MlpVariant(nn.Module):
+    """Dense, GELU or gate, norm, dense. With a gate, `up` holds the gate's rows above the values'."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        form, hidden = config.mlp, config.mlp_width
+        self.gelu, self.gated = config.numerics.gelu, form.gated
+        self.up = nn.Linear(config.width, 2 * hidden if form.gated else hidden, bias=form.bias)
+        self.norm = make_norm(config, hidden) if form.norm else None
+        self.down = nn.Linear(hidden, config.width, bias=form.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x_BND: Tensor) -> Tensor:
+        hidden_BNM = self.dropout(self.activated(self.up(x_BND)))
+        if self.norm is not None:
+            hidden_BNM = self.norm(hidden_BNM)
+        y_BND: Tensor = self.dropout(self.down(hidden_BNM))
+        return y_BND
+
+    def activated(self, up_BNM: Tensor) -> Tensor:
+        """The hidden values, (B, N, M), from the first dense layer's output."""
+        if not self.gated:
+            return gelu(up_BNM, self.gelu)
+        gate_BNM, value_BNM = up_BNM.chunk(2, dim=-1)
+        return F.silu(gate_BNM) * value_BNM
