@@ -73,6 +73,7 @@ def test_the_file_cites_each_equation_of_the_paper_at_its_line(equation: int) ->
 def test_cutting_patches_and_a_matrix_product_equal_a_strided_convolution() -> None:
     patches = PatchEmbedding(3, 10, (4, 8), pad=False)
     nn.init.normal_(patches.weight)
+    assert patches.bias is not None
     nn.init.normal_(patches.bias)
     images_BCHW = torch.randn(2, 3, 12, 16)
     expected = F.conv2d(images_BCHW, patches.weight, patches.bias, stride=(4, 8)).flatten(2).transpose(1, 2)
@@ -149,6 +150,7 @@ def test_axial_attention_equals_attention_under_a_mask(axis: Axis) -> None:
     assert torch.equal(record.attention_BHNN[layer], attention_weights(q, k, mask))
     before = record.tokens_BND[0] if layer else None
     if before is not None:
+        assert block.norm2 is not None
         v = block.attention.qkv(block.norm1(before)).unflatten(-1, (3, 4, 16))[:, :, 2].transpose(1, 2)
         seen = (record.attention_BHNN[layer] @ v).transpose(1, 2).flatten(2)
         z = before + block.attention.out(seen)
