@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vitlab.api import list_models as list_models
     from vitlab.api import pack_data as pack_data
     from vitlab.api import paper as paper
+    from vitlab.api import plan as plan
     from vitlab.api import predict as predict
     from vitlab.api import pretrain as pretrain
     from vitlab.api import push as push
@@ -63,7 +64,7 @@ _API = (
     "bench", "check_data", "convert", "create_model", "describe", "embed", "evaluate", "explore", "export", "fetch_data",
     "finetune", "inspect", "list_data", "list_models", "pack_data", "paper", "predict", "pretrain", "quickstart", "report",
     "serve", "show_data", "similar", "study_compare", "study_noisy_student", "study_positions", "study_transfer", "train",
-    "push",
+    "plan", "push",
 )  # fmt: skip
 _HOMES = dict.fromkeys(_API, "vitlab.api") | {
     "Checkpoint": "vitlab.checkpoints",

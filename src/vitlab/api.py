@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from vitlab.reports.report import WrittenReport
     from vitlab.studies.config import PseudoLabels
     from vitlab.studies.paper import PaperItem, PaperList
+    from vitlab.training.budget import TrainingPlan
     from vitlab.training.run import EventStream, Run
 
     FileName = str | os.PathLike[str]
@@ -1195,6 +1196,7 @@ def pretrain(
     from vitlab.config.overrides import Overrides
     from vitlab.data.opening import open_dataset as open_whole
     from vitlab.recipes import recipe as recipe_called
+    from vitlab.recipes.paper import PUBLISHED_DATA
     from vitlab.training.plan import survey
 
     rule = _rule(val_fraction, test_fraction)
@@ -1224,6 +1226,8 @@ def pretrain(
     )
     config, notes = _recipe_run(name, why, overrides, facts, None)
     _say_all(notes)
+    if place is None and dry_run:
+        facts = PUBLISHED_DATA.get(config.data.dataset)  # a plan needs its description only
     return _stream(
         config,
         out=out or _default_out(config.data.dataset, after=f"-{name}"),
@@ -1235,6 +1239,81 @@ def pretrain(
         tensorboard=tensorboard,
         notes=notes,
     ).run_to_end(quiet=quiet)
+
+
+def plan(
+    model: str,
+    *,
+    recipe: RecipeName = "imagenet-scratch",
+    hardware: Names | None = None,
+    devices: int = 8,
+    epochs: Positive | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    image_size: Size | None = None,
+    images: int | None = None,
+    classes: int | None = None,
+    precision: Precision | None = None,
+    efficiency: Fraction | None = None,
+    tflops: Positive | None = None,
+    memory_gib: Positive | None = None,
+    watts: Positive | None = None,
+    price: Positive | None = None,
+    overhead: Positive | None = None,
+    carbon: float | None = None,
+) -> TrainingPlan:
+    """Plan the training of a model without data: compute, memory of a device, hours, energy, CO2 and price.
+
+    Compute is 6 operations for each multiply-add of a forward pass, the rule of the paper's Table 6. Each assumption is printed
+    with the option that changes it.
+
+    Args:
+        model: name of the model: ViT-H/14, R50+ViT-B/16, BiT-R152x4, Swin-B, vit_base_patch16_224, ...
+        recipe: recipe to train it with: jft, imagenet21k, imagenet-scratch, finetune-cifar10, ...
+        hardware: TPUv3 (one core), V100, A100, H100, or this for the machine at hand, which is measured; several separated by
+            commas (default: all but this)
+        devices: number of devices that share each batch
+        images: number of training images (default: those of the recipe's own dataset)
+        classes: number of classes, with `images` (default: those of the recipe's own dataset)
+        precision: precision of matrix products and activations (default: bfloat16; float32 on a CPU)
+        efficiency: fraction of the peak that training reaches (default: 0.38, the mean over the ViTs of the paper's Table 2)
+        tflops: peak of one device in TFLOP/s (default: the data sheet's)
+        memory_gib: memory of one device in GiB (default: the data sheet's)
+        watts: power of one device (default: its thermal design power)
+        price: price of one device in US dollars an hour (default: about that of a cloud)
+        overhead: energy of the data centre for each unit that the devices take (default: 1.1)
+        carbon: kg CO2 for each kWh (default: 0.43, about the mean of the US grid)
+    """
+    from vitlab.config.hardware import CARBON, EFFICIENCY, OVERHEAD
+    from vitlab.config.overrides import DataFacts, Overrides
+    from vitlab.training.budget import Assumptions, plan_training
+
+    if classes is not None and images is None:
+        raise UsageError("`classes` needs `images`", hint="--images 50000 --classes 20")
+    data = None if images is None else DataFacts(dataset="your data", images=images, classes=1000 if classes is None else classes)
+    return plan_training(
+        model,
+        recipe,
+        hardware.split(",") if isinstance(hardware, str) else hardware or (),
+        Overrides(
+            epochs=epochs,
+            steps=steps,
+            batch_size=batch_size,
+            image_size=None if image_size is None else pair("image_size", image_size),
+            precision=precision,
+        ),
+        Assumptions(
+            devices=devices,
+            efficiency=EFFICIENCY if efficiency is None else efficiency,
+            overhead=OVERHEAD if overhead is None else overhead,
+            carbon=CARBON if carbon is None else carbon,
+            tflops=tflops,
+            memory_gib=memory_gib,
+            watts=watts,
+            price=price,
+        ),
+        data=data,
+    )
 
 
 def train(

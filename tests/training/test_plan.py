@@ -76,11 +76,11 @@ def test_a_very_slow_model_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> 
 def test_too_little_memory_is_noted_with_the_micro_batch_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_run()
     four = cost(run.model).training_bytes(batch=4) + cost(run.model).weight_bytes()
-    monkeypatch.setattr(planning, "_free", lambda here: four)
+    monkeypatch.setattr(planning, "free_memory", lambda device: four)
     made = plan(run)
     assert "micro_batch=3 fits" in made.notes[0]
     assert made.step_seconds is not None
-    monkeypatch.setattr(planning, "_free", lambda here: 1000)
+    monkeypatch.setattr(planning, "free_memory", lambda device: 1000)
     hopeless = plan(run)
     assert "even one image" in hopeless.notes[0]
     assert hopeless.step_seconds is None

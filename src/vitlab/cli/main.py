@@ -40,6 +40,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "embed": api.embed,
     "similar": api.similar,
     "paper": api.paper,
+    "plan": api.plan,
     "data list": api.list_data,
     "data fetch": api.fetch_data,
     "data check": api.check_data,

@@ -35,6 +35,8 @@ CIFAR100 = DataFacts(dataset="cifar100", images=50_000, classes=100, side=32)
 PETS = DataFacts(dataset="pets", images=3_680, classes=37, side=375)
 FLOWERS = DataFacts(dataset="flowers", images=2_040, classes=102, side=500)
 VTAB = DataFacts(dataset="vtab", images=1_000, classes=100, side=256)
+PUBLISHED_DATA = {facts.dataset: facts for facts in (IMAGENET, IMAGENET21K, JFT, CIFAR10, CIFAR100, PETS, FLOWERS, VTAB)}
+"""The datasets of the published recipes by name; a recipe without data is for its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

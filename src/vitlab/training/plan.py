@@ -21,7 +21,7 @@ from vitlab.config.overrides import DataFacts, Machine, StartFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.train import mean_area
 from vitlab.data.batch import Batch
-from vitlab.data.dataset import SPLITS, Dataset, ImageDataset
+from vitlab.data.dataset import SPLITS, Dataset, ImageDataset, Label, RawSample
 from vitlab.data.decode import decode
 from vitlab.data.opening import open_dataset
 from vitlab.data.synthetic.dataset import SyntheticDataset
@@ -35,6 +35,7 @@ from vitlab.training.trainer import update
 
 _INSPECTED = 16  # images read to learn their size and color
 _SECONDS = 6.0  # that measuring may take, about
+_PATIENCE = 4  # times as long may the first step take, in which memory is allocated, before it is the only one
 _REPEATS = 3
 _FIRST = 1  # images of the first step, which counts only if there is no time for more
 _READ = 16  # images read from the dataset to measure the time of reading
@@ -176,17 +177,20 @@ def plan(
 ) -> Plan:
     """What the run takes on this machine.
 
-    `data` are the facts of its dataset and `dataset` is the whole dataset (split `all`), if they are known already. `ranks` is the
-    number of processes; by default, as many as torchrun started.
+    `data` are the facts of its dataset and `dataset` is the whole dataset (split `all`), if they are known already; with `data`
+    alone the dataset is not opened, and the time of reading it stays unknown. `ranks` is the number of processes; by default, as
+    many as torchrun started.
     """
-    whole = open_dataset(run.data.dataset, split="all", rule=run.data.rule) if dataset is None else dataset
-    facts = data or survey(run.data.dataset, rule=run.data.rule, dataset=whole)
+    if dataset is None and data is None:
+        dataset = open_dataset(run.data.dataset, split="all", rule=run.data.rule)
+    facts = data or survey(run.data.dataset, rule=run.data.rule, dataset=dataset)
+    whole = _Absent(facts) if dataset is None else dataset
     ranks = ranks or world_size()
     here = World(device=resolve_device(device))
     batch = run.data.loader.batch_size
     own = -(-batch // ranks)
     rows = min(run.train.micro_batch or own, own)
-    memory, free, notes = _Memory(run, cost(run.model), ranks), _free(here), list[str]()
+    memory, free, notes = Memory(run, cost(run.model), ranks), free_memory(here.device), list[str]()
     if run.train.strategy == "fsdp" and ranks == 1:
         notes.append("strategy='fsdp' needs more than one process; launch with torchrun")
     needed = memory.needed(rows)
@@ -195,16 +199,24 @@ def plan(
         advice = f"micro_batch={fits} fits" if fits else "even one image at a time is too much"
         notes.append(f"the run needs about {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: {advice}")
     step_seconds, measured = None, 0
-    alone = _Memory(run, memory.cost, 1)  # one process measures, with the whole model
+    alone = Memory(run, memory.cost, 1)  # one process measures, with the whole model
     if alone.needed(min(rows, _FIRST)) > free:
         notes.append("the time of a step was not measured: the model does not fit into memory")
     else:
         step_seconds, measured = _measure_step(run, whole, here, batch=own, most=max(1, min(rows, alone.largest(own, free))))
         step_seconds *= mean_area(run.train.progressive_resizing)
         if measured < own and measured <= _FIRST:
-            notes.append("the time of a step was measured with a single image and scaled: the real one is shorter")
-    read_seconds = _measure_reading(run, whole, here, batch=own)
-    seconds = None if step_seconds is None else run.train.steps * _step_with_reading(run, here, step_seconds, read_seconds)
+            notes.append(
+                f"the time of a step is extrapolated to {own:,} images from one with a single image: the real one is shorter"
+            )
+        elif measured < rows:
+            notes.append(
+                f"the time of a step is extrapolated to {own:,} images from one step with 1 image and one with {measured:,}"
+            )
+    read_seconds = None if dataset is None else _measure_reading(run, dataset, here, batch=own)
+    if read_seconds is None:
+        notes.append(f"the time of reading images is not included: {facts.dataset} is described, not opened")
+    seconds = None if step_seconds is None else run.train.steps * _step_with_reading(run, here, step_seconds, read_seconds or 0.0)
     return Plan(
         steps=run.train.steps,
         epochs=run.train.steps * batch / facts.images,
@@ -218,7 +230,7 @@ def plan(
         exaflops=memory.cost.training_exaflops(mean_area(run.train.progressive_resizing) * run.train.steps * batch),
         memory_bytes=needed,
         memory_free=free,
-        checkpoint_bytes=memory.cost.weight_bytes() * (1 + _slots(run) + bool(run.train.average.decay)),
+        checkpoint_bytes=memory.checkpoint_bytes,
         step_seconds=step_seconds,
         read_seconds=read_seconds,
         seconds=seconds,
@@ -232,7 +244,50 @@ def _slots(run: RunConfig) -> int:
     return 2 if run.train.optimizer.kind == "adamw" else 1
 
 
-class _Memory:
+@dataclass(frozen=True, slots=True)
+class _Absent:
+    """Stands for a dataset that is described and not there: it has classes and no images."""
+
+    facts: DataFacts
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(map(str, range(self.facts.classes)))
+
+    @property
+    def multi_label(self) -> bool:
+        return self.facts.multi_label
+
+    def __len__(self) -> int:
+        return self.facts.images
+
+    def read(self, index: int) -> RawSample:
+        raise AssertionError("a described dataset has no images to read")
+
+    def label(self, index: int) -> Label:
+        raise AssertionError("a described dataset has no labels to read")
+
+    def fingerprint(self) -> str:
+        raise AssertionError("a described dataset has no fingerprint")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryParts:
+    """Bytes of one process, part by part. `gathered` are whole layers that FSDP collects from the other ranks."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    average: int
+    gathered: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.optimizer + self.average + self.gathered + self.activations
+
+
+class Memory:
     """Estimates the memory of one process: its part of the model, and the activations of its images."""
 
     def __init__(self, run: RunConfig, cost: Cost, ranks: int) -> None:
@@ -243,11 +298,32 @@ class _Memory:
             size = shard_size(run.model, run.train.precision, ranks=ranks)
             self.held, self.gathered = size.parameters, size.gathered
 
-    def needed(self, rows: int) -> int:
+    def parts(self, rows: int) -> MemoryParts:
         """Bytes to train with that many images at a time."""
         wide = 2 if self.run.train.precision == "bfloat16" else 4
-        copies = 2 + _slots(self.run) + bool(self.run.train.average.decay)  # weights, gradients, slots, average
-        return self.held * copies * 4 + (self.gathered + self.cost.training_copies + rows * self.cost.training_kept) * wide
+        own = self.held * 4  # weights, gradients, the optimizer's slots and the average are float32
+        return MemoryParts(
+            weights=own,
+            gradients=own,
+            optimizer=own * _slots(self.run),
+            average=own * bool(self.run.train.average.decay),
+            gathered=self.gathered * wide,
+            activations=(self.cost.training_copies + rows * self.cost.training_kept) * wide,
+        )
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of one checkpoint on disk: weights, the optimizer's slots and the average of the whole model."""
+        return self.cost.weight_bytes() * (1 + _slots(self.run) + bool(self.run.train.average.decay))
+
+    def needed(self, rows: int) -> int:
+        """Bytes to train with that many images at a time, in sum."""
+        return self.parts(rows).total
+
+    def most(self, room: int) -> int:
+        """The largest number of images at a time for which so many bytes are enough; 0 for none."""
+        none, one = self.needed(0), self.needed(1)
+        return max(0, (room - none) // (one - none))
 
     def largest(self, rows: int, free: int) -> int:
         """The largest number of images at a time that fits, halving from `rows`; 0 for none."""
@@ -256,8 +332,10 @@ class _Memory:
         return rows
 
 
-def _free(here: World) -> int:
-    return int(torch.cuda.mem_get_info(here.device)[0]) if here.device.type == "cuda" else memory_available()
+def free_memory(device: str | torch.device = "auto") -> int:
+    """Bytes that are free on the device."""
+    found = resolve_device(device)
+    return int(torch.cuda.mem_get_info(found)[0]) if found.type == "cuda" else memory_available()
 
 
 def _measure_step(run: RunConfig, dataset: Dataset, here: World, *, batch: int, most: int) -> tuple[float, int]:
@@ -273,16 +351,17 @@ def _measure_step(run: RunConfig, dataset: Dataset, here: World, *, batch: int, 
 
     first = min(_FIRST, most)
     cold = timed(first)
-    if cold > _SECONDS:
+    if cold > _PATIENCE * _SECONDS:
         return cold * batch / first, first
     small = timed(first)
-    # Several images at once are never slower than one by one, so this keeps to the time.
-    rows = max(first, min(most, int(_SECONDS / _REPEATS / max(small, 1e-6) * first)))
-    large = statistics.median(timed(rows) for _ in range(_REPEATS))
+    # Several images at once are never slower than one by one, so this keeps to the time; a second image tells the fixed cost.
+    rows = max(min(2, most, batch), min(most, int(_SECONDS / _REPEATS / max(small, 1e-6) * first)))
+    large = statistics.median(timed(rows) for _ in range(_REPEATS if small * rows < _SECONDS else 1))
     if rows == first:
         return large * batch / rows, rows
-    # A step has a fixed cost and a cost per image.
-    each = max(0.0, (large - small) / (rows - first))
+    # A step has a fixed cost and a cost per image. A fixed cost above three quarters is the noise of a busy machine.
+    each = (large - small) / (rows - first)
+    each = each if each * rows > large / 4 else large / rows
     return large + each * (batch - rows), rows
 
 

@@ -117,7 +117,8 @@ class Run(Displayed):
         """The plan, or the trials of a sweep and how the run ended; then what was published for this model and dataset."""
         beside: list[Block] = [[entry.row() for entry in self.published]] if self.published else []
         if self.plan is not None:
-            return [self._planned(self.plan) | {"total_seconds": _said(self._total(self.plan))}, *beside]
+            planned: Block = self._planned(self.plan) | {"total_seconds": _said(self._total(self.plan))}
+            return [planned, *beside, "\n".join(f"note: {note}" for note in self.plan.notes)]
         if not self.trials:
             return [self._unfinished_sweep()] if self.runs > 1 else [self._ended(self.metrics), *beside]
         return [self._trials(), self._ended(self.metrics) | {"sweep": str(self.path.parent / "sweep.json")}, *beside]

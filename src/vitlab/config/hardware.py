@@ -1,0 +1,65 @@
+"""Named hardware for plans: peak speed, memory, power and price of one device. No torch here.
+
+Peaks are those of dense matrix products in 16-bit floats, from the makers' data sheets; power is the thermal design power, so
+energy is an upper bound for the device itself. Prices are round numbers near the on-demand prices of large clouds and change
+often. `vitlab plan` prints each of these assumptions with the option that changes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitlab.errors import ConfigError, UsageError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """One device: `tflops` at peak, `memory_gib`, `watts`, `price` in US dollars an hour; None where nobody knows."""
+
+    name: str
+    device: str
+    tflops: float | None
+    memory_gib: float
+    watts: float | None
+    price: float | None
+
+    def __post_init__(self) -> None:
+        for name in ("tflops", "memory_gib", "watts", "price"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{name}={value} must be a positive number")
+
+
+HARDWARE: tuple[Hardware, ...] = (
+    Hardware(name="TPUv3", device="core (half a chip)", tflops=61.5, memory_gib=16, watts=225, price=1.0),
+    Hardware(name="V100", device="GPU, 32 GB", tflops=125, memory_gib=32, watts=300, price=2.5),
+    Hardware(name="A100", device="GPU, 80 GB", tflops=312, memory_gib=80, watts=400, price=4.0),
+    Hardware(name="H100", device="GPU, 80 GB", tflops=989, memory_gib=80, watts=700, price=10.0),
+)
+THIS = "this"
+"""The name of the machine that a plan is made on; its speed and memory are measured."""
+
+EFFICIENCY = 0.38
+"""The fraction of peak that a run reaches, if none is given: the geometric mean over the three ViTs of the paper's Table 2.
+
+By Table 6's compute and Table 2's TPUv3-core-days, H/14 reached 0.32, L/16 on JFT-300M 0.43, and L/16 on ImageNet-21k 0.39.
+"""
+OVERHEAD = 1.1
+"""Energy of the data centre for each unit that the devices take (PUE): that of large, efficient data centres."""
+CARBON = 0.43
+"""kg CO2 for each kWh: about the mean of the US grid in 2021 (Patterson et al. 2021 take 0.429). Grids range from 0.03 to 0.9."""
+
+
+def hardware_called(name: str) -> Hardware:
+    """The hardware of that name, in any case."""
+    found = {entry.name.casefold(): entry for entry in HARDWARE}.get(name.casefold())
+    if found is None:
+        names = [*(entry.name for entry in HARDWARE), THIS]
+        raise UsageError(f"no hardware called {name!r}", hint=did_you_mean(name, names) or f"one of {', '.join(names)}")
+    return found
+
+
+def core_days(exaflops: float, hardware: Hardware, *, efficiency: float = EFFICIENCY) -> float:
+    """Days of one device for so much compute; its peak must be known."""
+    assert hardware.tflops is not None
+    return exaflops * 1e18 / (hardware.tflops * 1e12 * efficiency) / 86_400

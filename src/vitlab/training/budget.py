@@ -1,0 +1,328 @@
+"""`vitlab plan`: what training a model takes on named hardware, computed without data and without training.
+
+Compute is Table 6's rule (`Cost.training_exaflops`), memory that of `vitlab.training.plan.Memory`, and time is compute divided by
+a fraction of the hardware's peak. Energy, CO2 and money follow from the time. The machine at hand is measured instead, by a few
+real steps on random images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from vitlab.config.hardware import CARBON, EFFICIENCY, HARDWARE, OVERHEAD, THIS, Hardware, core_days, hardware_called
+from vitlab.config.model import variant
+from vitlab.config.overrides import DataFacts, Machine, Overrides, StartFacts
+from vitlab.config.run import RunConfig
+from vitlab.config.train import Strategy, mean_area
+from vitlab.errors import ConfigError, UsageError, at_least
+from vitlab.inference.bench import sgemm_peak
+from vitlab.io.display import Block, Displayed
+from vitlab.models.cost import Cost, cost
+from vitlab.recipes import recipe
+from vitlab.recipes.paper import PUBLISHED_DATA
+from vitlab.recipes.rules import plain_preprocess
+from vitlab.training.plan import Memory, free_memory, plan, survey, this_machine
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """What a plan cannot know. None takes the value of the hardware: `tflops` at peak, `memory_gib`, `watts`, `price` an hour."""
+
+    devices: int = 8
+    efficiency: float = EFFICIENCY
+    overhead: float = OVERHEAD
+    carbon: float = CARBON
+    tflops: float | None = None
+    memory_gib: float | None = None
+    watts: float | None = None
+    price: float | None = None
+
+    def __post_init__(self) -> None:
+        at_least("devices", self.devices, 1, 1 << 16)
+        if not 0 < self.efficiency <= 1:
+            raise ConfigError(f"efficiency={self.efficiency} must be above 0 and at most 1")
+        at_least("overhead", self.overhead, 1)
+        at_least("carbon", self.carbon, 0)
+
+    def applied(self, hardware: Hardware) -> Hardware:
+        """The hardware with the values that the user gave in place of its own."""
+        given = {name: getattr(self, name) for name in OF_A_DEVICE if getattr(self, name) is not None}
+        return replace(hardware, **given)
+
+
+OF_A_DEVICE = ("tflops", "memory_gib", "watts", "price")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRow:
+    """Memory of one device in GiB with `micro_batch` images at a time; `largest_batch` of them fit, 0 if not even one does."""
+
+    hardware: str
+    strategy: Strategy
+    devices: int
+    micro_batch: int
+    weights: float
+    gradients: float
+    optimizer: float
+    average: float
+    gathered: float
+    activations: float
+    total: float
+    memory: float
+    largest_batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeRow:
+    """Time, energy and price of the whole run, None where nothing is known; `efficiency` is the fraction of the peak."""
+
+    hardware: str
+    devices: int
+    efficiency: float | None
+    hours: float | None
+    device_days: float | None
+    kwh: float | None
+    co2_kg: float | None
+    usd: float | None
+
+
+class TrainingPlan(Displayed):
+    """What a run takes: `memory` and `time` have a row for each hardware and strategy, `assumptions` what they rest on."""
+
+    def __init__(
+        self,
+        run: RunConfig,
+        spent: Cost,
+        data: DataFacts,
+        memory: Sequence[MemoryRow],
+        time: Sequence[TimeRow],
+        assumptions: Sequence[dict[str, Any]],
+        notes: Sequence[str],
+    ) -> None:
+        self.run, self.cost, self.data = run, spent, data
+        self.memory, self.time = tuple(memory), tuple(time)
+        self.assumptions, self.notes = tuple(assumptions), tuple(notes)
+
+    @property
+    def exaflops(self) -> float:
+        """Compute of the run, 10^18 operations."""
+        return _exaflops(self.run, self.cost)
+
+    def _about(self) -> dict[str, Any]:
+        run, batch = self.run, self.run.data.loader.batch_size
+        return {
+            "recipe": run.name,
+            "model": run.model.name or run.model.title,
+            "image_size": list(run.model.image_size),
+            "parameters": self.cost.parameters,
+            "macs": self.cost.macs,
+            "dataset": self.data.dataset,
+            "images": self.data.images,
+            "batch_size": batch,
+            "steps": run.train.steps,
+            "epochs": round(run.train.steps * batch / self.data.images, 2),
+            "exaflops": self.exaflops,
+            "checkpoint_bytes": Memory(run, self.cost, 1).checkpoint_bytes,
+        }
+
+    def tables(self) -> Iterable[Block]:
+        """The run, memory of a device in GiB, time with energy and price, and every assumption with its option."""
+        memory = [
+            {
+                name: f"{value:.2f}"
+                if isinstance(value, float)
+                else "does not fit"
+                if (name, value) == ("largest_batch", 0)
+                else value
+                for name, value in asdict(row).items()
+            }
+            for row in self.memory
+        ]
+        time = [{name: _short(value) for name, value in asdict(row).items()} for row in self.time]
+        renamed = [{f"{name}, GiB" if name in _IN_GIB else name: value for name, value in row.items()} for row in memory]
+        notes = "\n".join(f"note: {note}" for note in self.notes)
+        return [self._about(), renamed, time, list(self.assumptions), notes]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        return {
+            **self._about(),
+            "memory": [asdict(row) for row in self.memory],
+            "time": [asdict(row) for row in self.time],
+            "assumptions": list(self.assumptions),
+            "notes": list(self.notes),
+        }
+
+
+_IN_GIB = ("weights", "gradients", "optimizer", "average", "gathered", "activations", "total", "memory")
+
+
+def plan_training(
+    model: str,
+    name: str,
+    hardware: Sequence[str],
+    overrides: Overrides,
+    assumed: Assumptions,
+    *,
+    data: DataFacts | None = None,
+) -> TrainingPlan:
+    """The plan of a recipe for a model on each hardware; `data` are the facts of a dataset other than the published one."""
+    chosen = [word for word in hardware if word] or [entry.name for entry in HARDWARE]
+    given = [option for option in OF_A_DEVICE if getattr(assumed, option) is not None]
+    if given and len(chosen) > 1:
+        raise UsageError(f"`{given[0]}` is a property of one device, and {len(chosen)} are named", hint="name one: --hardware A100")
+    memory, time, notes = list[MemoryRow](), list[TimeRow](), list[str]()
+    assumptions: list[dict[str, Any]] = []
+    found: tuple[RunConfig, DataFacts] | None = None
+    for word in chosen:
+        here = word.casefold() == THIS
+        run, facts = _run(model, name, overrides, data, this_machine() if here else Machine(cores=16, accelerator=True))
+        found = found or (run, facts)
+        spent = cost(run.model)
+        device = assumed.applied(_this_hardware() if here else hardware_called(word))
+        memory += _memory_rows(run, spent, device, 1 if here else assumed.devices)
+        row, said = _measured(run, facts, device, assumed) if here else (_computed(run, spent, device, assumed), ())
+        time.append(row)
+        notes += said
+        assumptions += _device_assumptions(device, measured=here)
+    assert found is not None
+    run, facts = found
+    assumptions += _shared_assumptions(assumed, devices=1 if chosen == [THIS] else assumed.devices)
+    notes.append(
+        "time is that of the steps alone: communication between devices, reading, evaluation and checkpoints are not included"
+    )
+    return TrainingPlan(run, cost(run.model), facts, memory, time, assumptions, notes)
+
+
+def _run(model: str, name: str, overrides: Overrides, data: DataFacts | None, machine: Machine) -> tuple[RunConfig, DataFacts]:
+    """The recipe's run of this model, and the facts of its data."""
+    if data is None and name in ("small-data", "finetune-folder"):
+        raise UsageError(f"{name} has no dataset of its own: say how many images there are", hint="--images 50000 --classes 20")
+    start = None
+    if "finetune" in name:
+        config = variant(model)
+        start = StartFacts(path=model, model=config, preprocess=plain_preprocess(config, margin=1.0, interpolation="bilinear"))
+    else:
+        overrides = replace(overrides, model=model)
+    run = recipe(name, overrides, data=data, start=start, machine=machine)
+    run = replace(run, start=None)
+    return run, data or PUBLISHED_DATA.get(run.data.dataset) or survey(run.data.dataset, rule=run.data.rule)
+
+
+def _exaflops(run: RunConfig, spent: Cost) -> float:
+    area = mean_area(run.train.progressive_resizing)
+    return spent.training_exaflops(area * run.train.steps * run.data.loader.batch_size)
+
+
+def _this_hardware() -> Hardware:
+    machine = this_machine()
+    memory = free_memory() / _GIB
+    if machine.accelerator:
+        return Hardware(name=THIS, device=torch.cuda.get_device_name(), tflops=None, memory_gib=memory, watts=None, price=None)
+    peak = sgemm_peak() / 1e12
+    return Hardware(name=THIS, device=f"{machine.cores} CPU cores", tflops=peak, memory_gib=memory, watts=None, price=None)
+
+
+def _memory_rows(run: RunConfig, spent: Cost, device: Hardware, devices: int) -> list[MemoryRow]:
+    """One device alone and, with several, each strategy that shares the batch among them."""
+    ways: list[tuple[Strategy, int]] = [("single", 1)]
+    ways += [("ddp", devices), ("fsdp", devices)] if devices > 1 else []
+    rows = []
+    for strategy, ranks in ways:
+        memory = Memory(replace(run, train=replace(run.train, strategy=strategy)), spent, ranks)
+        own = -(-run.data.loader.batch_size // ranks)
+        largest = memory.most(int(device.memory_gib * _GIB))
+        images = min(own, max(largest, 1))
+        parts = memory.parts(images)
+        rows.append(
+            MemoryRow(
+                hardware=device.name,
+                strategy=strategy,
+                devices=ranks,
+                micro_batch=images,
+                **{part: value / _GIB for part, value in asdict(parts).items()},
+                total=parts.total / _GIB,
+                memory=device.memory_gib,
+                largest_batch=largest,
+            )
+        )
+    return rows
+
+
+def _computed(run: RunConfig, spent: Cost, device: Hardware, assumed: Assumptions) -> TimeRow:
+    return _time_row(device, assumed.devices, core_days(_exaflops(run, spent), device, efficiency=assumed.efficiency), assumed)
+
+
+def _measured(run: RunConfig, facts: DataFacts, device: Hardware, assumed: Assumptions) -> tuple[TimeRow, tuple[str, ...]]:
+    """The row of the machine at hand, by a few real steps; by its peak if a step does not fit into its memory."""
+    made = plan(run, data=facts, ranks=1)
+    exaflops = _exaflops(run, cost(run.model))
+    if made.step_seconds is not None:
+        days = run.train.steps * made.step_seconds / 86_400
+        reached = None if device.tflops is None else exaflops * 1e6 / (device.tflops * days * 86_400)
+        return replace(_time_row(device, 1, days, assumed), efficiency=reached), made.notes
+    if device.tflops is None:
+        return _time_row(device, 1, None, assumed), made.notes
+    extrapolated = f"the time on {THIS} is extrapolated from one matrix product at {assumed.efficiency:g} of its speed"
+    return _time_row(device, 1, core_days(exaflops, device, efficiency=assumed.efficiency), assumed), (*made.notes, extrapolated)
+
+
+def _time_row(device: Hardware, devices: int, days: float | None, assumed: Assumptions) -> TimeRow:
+    hours = None if days is None else days * 24
+    kwh = None if hours is None or device.watts is None else hours * device.watts * assumed.overhead / 1000
+    return TimeRow(
+        hardware=device.name,
+        devices=devices,
+        efficiency=assumed.efficiency,
+        hours=None if hours is None else hours / devices,
+        device_days=days,
+        kwh=kwh,
+        co2_kg=None if kwh is None else kwh * assumed.carbon,
+        usd=None if hours is None or device.price is None else hours * device.price,
+    )
+
+
+def _device_assumptions(device: Hardware, *, measured: bool) -> list[dict[str, Any]]:
+    speed = "measured: one large float32 matrix product" if measured else "data sheet: dense products in 16-bit floats"
+    rows = [
+        ("peak, TFLOP/s", device.tflops, "--tflops", speed),
+        ("memory, GiB", device.memory_gib, "--memory-gib", "free now" if measured else "data sheet"),
+        ("power, W", device.watts, "--watts", "not known" if device.watts is None else "thermal design power"),
+        (
+            "price, USD an hour",
+            device.price,
+            "--price",
+            "not known" if device.price is None else "about the on-demand price of a cloud",
+        ),
+    ]
+    return [
+        {"assumption": f"{device.name} ({device.device}): {what}", **_row(value, option, why)} for what, value, option, why in rows
+    ]
+
+
+def _shared_assumptions(assumed: Assumptions, *, devices: int) -> list[dict[str, Any]]:
+    stated = "as given" if assumed.efficiency != EFFICIENCY else "mean over the ViTs of the paper's Table 2 on TPUv3 (0.32 to 0.43)"
+    rows: tuple[tuple[str, float, str, str], ...] = (
+        ("operations for a multiply-add", 6, "", "forward and twice that back, two operations each (Table 6)"),
+        ("devices", devices, "--devices", "each takes an equal part of the batch"),
+        ("efficiency, fraction of peak", assumed.efficiency, "--efficiency", stated),
+        ("overhead of the data centre (PUE)", assumed.overhead, "--overhead", "large, efficient data centres"),
+        ("kg CO2 for a kWh", assumed.carbon, "--carbon", "about the mean of the US grid in 2021"),
+    )
+    return [{"assumption": what, **_row(value, option, why)} for what, value, option, why in rows]
+
+
+def _short(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _row(value: float | None, option: str, why: str) -> dict[str, Any]:
+    return {"value": None if value is None else float(f"{value:.4g}"), "option": option or None, "why": why}
