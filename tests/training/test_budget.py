@@ -149,7 +149,7 @@ def test_nonsense_is_refused_with_a_hint() -> None:
         (ConfigError, {"overhead": 0.5}, "overhead"),
     ):
         with pytest.raises(refused, match=words):
-            vitlab.plan("ViT-B/16", **options)  # type: ignore[arg-type]
+            vitlab.plan("ViT-B/16", **options)
 
 
 def test_a_dry_run_of_the_papers_pretraining_does_not_ask_for_its_data(
