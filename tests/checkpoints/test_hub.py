@@ -1,134 +1,170 @@
-"""`hub:owner/name` is a folder like any other once it is there, and a plain sentence while it is not."""
+"""`hub:owner/name` against a local server that speaks the Hub's protocol: a folder like any other, resumed and verified."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 
+from tests.checkpoints.hub_server import REVISION, Hub, serving
 from tests.checkpoints.small import images, logits_of, small_checkpoint
+from tests.processes import run
 from vitlab.checkpoints import convert, describe, load, save
+from vitlab.checkpoints.hub import fetch
+from vitlab.data.catalog.download import Patience
 from vitlab.errors import CheckpointError
 
-REVISION = "3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3"
-
-
-class _TransportError(Exception):
-    """Stands for the HTTP library's own base class."""
-
-
-class _Hub:
-    """A Hub in memory: what it is asked for, and what it answers."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.asked: list[tuple[str, str | None, tuple[str, ...]]] = []
-        self.error: Exception | None = None
-
-    def snapshot_download(self, name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
-        self.asked.append((name, revision, tuple(allow_patterns)))
-        if self.error is not None:
-            raise self.error
-        return str(self.folder)
+QUICK = Patience(attempts=1, wait=0.0, timeout=10.0)
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Hub:
-    folder = tmp_path / "snapshots" / REVISION
-    folder.mkdir(parents=True)
-    fake = _Hub(folder)
-    errors: Any = ModuleType("huggingface_hub.errors")
-    errors.HfHubHTTPError = type("HfHubHTTPError", (_TransportError, OSError), {})
-    for name in ("RepositoryNotFoundError", "RevisionNotFoundError"):
-        setattr(errors, name, type(name, (errors.HfHubHTTPError,), {}))
-    errors.HFValidationError = type("HFValidationError", (ValueError,), {})
-    errors.LocalEntryNotFoundError = type("LocalEntryNotFoundError", (FileNotFoundError,), {})
-    module: Any = ModuleType("huggingface_hub")
-    module.snapshot_download = fake.snapshot_download
-    module.errors = errors
-    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
-    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", errors)
-    return fake
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A Hub with one repository, and caches that are empty."""
+    for name in ("HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_TOKEN", "HF_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf_home"))
+    save(small_checkpoint(), tmp_path / "native.safetensors")
+    convert(tmp_path / "native.safetensors", tmp_path / "hf", to="huggingface")
+    files = {entry.name: entry.read_bytes() for entry in sorted((tmp_path / "hf").iterdir())}
+    with serving(Hub(files=files | {"README.md": b"read me"})) as served:
+        monkeypatch.setenv("HF_ENDPOINT", served.address)
+        yield served
 
 
-def _filled(hub: _Hub, tmp_path: Path) -> Path:
-    native = tmp_path / "native.safetensors"
-    save(small_checkpoint(), native)
-    convert(native, tmp_path / "hf", to="huggingface")
-    for entry in (tmp_path / "hf").iterdir():
-        (hub.folder / entry.name).write_bytes(entry.read_bytes())
-    return native
+def weights_asked(hub: Hub) -> list[str]:
+    """The Range headers of the requests for the weights."""
+    return [wanted for name, wanted in hub.asked if name.endswith(".safetensors")]
 
 
-def test_a_repository_is_loaded_as_its_folder_and_its_revision_is_noted(hub: _Hub, tmp_path: Path) -> None:
-    native = _filled(hub, tmp_path)
-    loaded = load("hub:owner/name@v1.0", profile="official")
+def test_a_repository_is_loaded_as_its_folder_and_its_revision_is_noted(hub: Hub, tmp_path: Path) -> None:
+    loaded = load("hub:owner/name", profile="official")
     assert loaded.notes[0] == f"from the Hub: owner/name at revision {REVISION}"
     assert loaded.format == "huggingface"
     images_BCHW = images(loaded.config)
-    assert torch.equal(logits_of(loaded, images_BCHW), logits_of(load(native), images_BCHW))
-    assert [(name, revision) for name, revision, _ in hub.asked] == [("owner/name", "v1.0")]
+    assert torch.equal(logits_of(loaded, images_BCHW), logits_of(load(tmp_path / "native.safetensors"), images_BCHW))
+    assert sorted(name for name, _ in hub.asked) == ["config.json", "model.safetensors", "preprocessor_config.json"]
+    hub.asked.clear()
     assert describe("hub:owner/name").config == load("hub:owner/name").config
-    convert("hub:owner/name", tmp_path / "out.safetensors", to="native")
+    convert(f"hub:owner/name@{REVISION}", tmp_path / "out.safetensors", to="native")
+    assert hub.asked == []  # it was all in the cache
 
 
-def test_a_pickle_is_asked_for_only_where_there_is_nothing_else(hub: _Hub) -> None:
+def test_an_interrupted_download_is_resumed_where_it_ended(hub: Hub) -> None:
+    hub.cut = 20_000
+    with pytest.raises(CheckpointError, match=r"model\.safetensors of owner/name cannot be downloaded") as refused:
+        fetch("hub:owner/name", patience=QUICK)
+    assert "resumes" in (refused.value.hint or "")
+    hub.cut = None
+    folder, _ = fetch("hub:owner/name", patience=QUICK)
+    assert weights_asked(hub) == ["", "bytes=20000-"]
+    assert (folder / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+
+
+def test_weights_with_a_wrong_checksum_are_refused_and_not_kept(hub: Hub) -> None:
+    hub.corrupt = True
+    with pytest.raises(CheckpointError, match=r"model\.safetensors of owner/name .* is not the expected file") as refused:
+        fetch("hub:owner/name", patience=QUICK)
+    assert "\n" not in str(refused.value)
+    hub.corrupt = False
+    folder, _ = fetch("hub:owner/name", patience=QUICK)
+    assert weights_asked(hub) == ["", ""]
+    assert (folder / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+
+
+def test_a_repository_that_is_not_there_gated_or_without_weights_is_refused_in_one_sentence(hub: Hub) -> None:
+    with pytest.raises(CheckpointError, match="has no revision 'v9'"):
+        load("hub:owner/name@v9")
+    with pytest.raises(CheckpointError, match="no repository other/name on the Hub that is open to you"):
+        load("hub:other/name")
+    hub.gated = True
+    with pytest.raises(CheckpointError, match="owner/name is gated on the Hub") as refused:
+        load("hub:owner/name")
+    assert "accept its terms" in (refused.value.hint or "")
+    hub.gated, hub.files = False, {"README.md": b"read me", "config.json": b"{}"}
     with pytest.raises(CheckpointError, match="holds no weights"):
         load("hub:owner/name")
-    assert ["pytorch_model.bin" in patterns for _, _, patterns in hub.asked] == [False, False, True]
-
-
-def test_what_goes_wrong_on_the_hub_is_one_sentence(hub: _Hub) -> None:
-    errors = sys.modules["huggingface_hub"].errors
-    cases = [
-        (errors.RepositoryNotFoundError("404"), "no repository owner/name on the Hub that is open to you"),
-        (errors.RevisionNotFoundError("404"), "has no revision 'v9'"),
-        (errors.LocalEntryNotFoundError("no connection\nand more"), "not in the local cache: no connection"),
-        (errors.HfHubHTTPError("503"), "cannot reach the Hub"),
-        (errors.HFValidationError("bad"), "is no address on the Hub"),
-        (_TransportError("proxy"), "cannot reach the Hub"),
-        (ConnectionError("reset"), "cannot reach the Hub"),
-        (OSError(""), "cannot reach the Hub"),
-    ]
-    for error, word in cases:
-        hub.error = error
-        with pytest.raises(CheckpointError, match=word) as refused:
-            load("hub:owner/name@v9")
-        assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("address", ["hub:", "hub:name", "hub:a/b/c", "hub:a/b@", "hub:a b/c", "hub:../b@x y", "hub:\u00e9/b"])
-def test_an_address_that_is_none_is_refused_before_anything_is_asked(hub: _Hub, address: str) -> None:
-    with pytest.raises(CheckpointError, match="is no address on the Hub"):
-        load(address)
     assert hub.asked == []
 
 
-def test_without_the_package_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(CheckpointError, match="need huggingface_hub, which is not installed") as refused:
-        load("hub:google/vit-base-patch16-224")
-    assert refused.value.hint is not None
-    assert "vitlab[hub]" in refused.value.hint
+def test_the_token_of_the_user_opens_a_gated_repository(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.gated, hub.token = True, "hf_secret"
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with pytest.raises(CheckpointError, match="is gated") as refused:
+        load("hub:owner/name")
+    assert "hf_wrong" not in f"{refused.value} {refused.value.hint}"
+    monkeypatch.delenv("HF_TOKEN")
+    (tmp_path / "hf_home").mkdir()
+    (tmp_path / "hf_home" / "token").write_text("hf_secret\n")
+    assert load("hub:owner/name").format == "huggingface"
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and b"hf_secret" in path.read_bytes()]
+
+
+def test_without_a_connection_the_cache_answers_and_says_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch("hub:owner/name")
+    hub.asked.clear()
+    for changes in ({"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}):
+        with monkeypatch.context() as without:
+            for name, value in changes.items():
+                without.setenv(name, value)
+            folder, (note,) = fetch("hub:owner/name")
+            assert folder.name == REVISION
+            assert "since the Hub cannot be reached" in note
+            with pytest.raises(CheckpointError, match="cannot reach the Hub for owner/other, and it is not in the local cache"):
+                fetch("hub:owner/other")
+    assert hub.asked == []
+
+
+def test_the_cache_of_huggingface_hub_is_used(hub: Hub, tmp_path: Path) -> None:
+    folder = tmp_path / "hf_home" / "hub" / "models--owner--name" / "snapshots" / REVISION
+    folder.mkdir(parents=True)
+    for name, content in hub.files.items():
+        (folder / name).write_bytes(content)
+    assert fetch("hub:owner/name")[0] == folder
+    assert hub.asked == []
+
+
+def test_safetensors_come_before_a_pickle_and_all_shards_are_taken(hub: Hub) -> None:
+    weights = hub.files.pop("model.safetensors")
+    hub.files |= {"pytorch_model.bin": b"pickle", "model-00001-of-00002.safetensors": weights}
+    hub.files |= {"model-00002-of-00002.safetensors": weights, "model.safetensors.index.json": b"{}"}
+    folder, _ = fetch("hub:owner/name")
+    names = {path.name for path in folder.iterdir()}
+    assert {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"} <= names
+    assert not names & {"pytorch_model.bin", "README.md"}
+
+
+@pytest.mark.parametrize(
+    "answer", [b"<html>", b"[]", b"{}", b'{"sha": "..", "siblings": []}', b'{"sha": "abcdef0", "siblings": [3]}']
+)
+def test_a_server_that_is_not_the_hub_is_refused(hub: Hub, answer: bytes) -> None:
+    hub.instead = answer
+    with pytest.raises(CheckpointError, match="does not answer as the Hub does"):
+        load("hub:owner/name")
+
+
+@pytest.mark.parametrize("address", ["hub:", "hub:name", "hub:a/b/c", "hub:a/b@", "hub:a b/c", "hub:../b@x y", "hub:\u00e9/b"])
+def test_an_address_that_is_none_is_refused_before_anything_is_asked(hub: Hub, address: str) -> None:
+    with pytest.raises(CheckpointError, match="is no address on the Hub"):
+        load(address)
+    assert hub.requests == 0
 
 
 def test_a_models_name_is_its_public_weights_and_says_how_good_they_are(
-    hub: _Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    _filled(hub, tmp_path)
     for name, repository in (
         ("ViT-B/16", "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k"),
         ("vit_base_patch16_224.augreg_in21k", "timm/vit_base_patch16_224.augreg_in21k"),
     ):
+        hub.name = repository
         loaded = load(name, profile="official")
-        assert hub.asked[-1][0] == repository
         assert loaded.notes[0].startswith(f"{name}: public weights hub:{repository}, trained on ImageNet-21k")
-    assert "85.1 % top-1" in load("ViT-B/16").notes[0]
+        if name == "ViT-B/16":
+            assert "85.1 % top-1" in loaded.notes[0]
     (tmp_path / "ViT-B").mkdir()
     monkeypatch.chdir(tmp_path)
     save(small_checkpoint(), tmp_path / "ViT-B" / "16")
@@ -136,11 +172,9 @@ def test_a_models_name_is_its_public_weights_and_says_how_good_they_are(
 
 
 def test_without_a_connection_the_error_says_where_to_put_the_files_and_there_they_are_found(
-    hub: _Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    _filled(hub, tmp_path)
-    hub.error = ConnectionError("no route")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(CheckpointError, match=r"ViT-B/16: public weights hub:timm/vit_base.* cannot reach the Hub") as refused:
         load("ViT-B/16")
     place = tmp_path / "cache" / "vitlab" / "weights" / "timm" / "vit_base_patch16_224.augreg2_in21k_ft_in1k"
@@ -152,10 +186,10 @@ def test_without_a_connection_the_error_says_where_to_put_the_files_and_there_th
 
 
 @pytest.mark.peer
-def test_the_real_package_offline_gives_the_same_plain_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_huggingface_hub_itself_takes_the_same_files_from_this_server(hub: Hub, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(CheckpointError, match="cannot reach the Hub for google/vit-base-patch16-224"):
-        load("hub:google/vit-base-patch16-224")
+    code = "import huggingface_hub; print(huggingface_hub.snapshot_download('owner/name'))"
+    done = run([sys.executable, "-c", code], env={"HF_HUB_DISABLE_PROGRESS_BARS": "1"})
+    folder = Path(done.stdout.strip().splitlines()[-1])
+    assert {entry.name: entry.read_bytes() for entry in folder.iterdir()} == hub.files
+    assert fetch("hub:owner/name")[0] == folder  # and vitlab finds them in its cache

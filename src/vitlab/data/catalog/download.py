@@ -53,7 +53,11 @@ class BeyondTheEndError(TemporaryError):
 
 
 class RefusedError(Exception):
-    """An error that a retry cannot solve."""
+    """An error that a retry cannot solve; `code` is what the Hugging Face Hub calls it, empty elsewhere."""
+
+    def __init__(self, reason: str, *, code: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,7 @@ class Answer:
 
 
 @contextmanager
-def ask(address: str, *, start: int = 0, version: str | None = None, timeout: float) -> Iterator[Answer]:
+def ask(address: str, *, start: int = 0, version: str | None = None, token: str | None = None, timeout: float) -> Iterator[Answer]:
     """Request a file from byte `start`, if it still has this `version`; the server may send all of it instead.
 
     Redirects are followed to http and https only, and never from https to http.
@@ -95,8 +99,11 @@ def ask(address: str, *, start: int = 0, version: str | None = None, timeout: fl
         headers["Range"] = f"bytes={start}-"
         if version is not None:
             headers["If-Range"] = version
+    request = urllib.request.Request(address, headers=headers)
+    if token is not None:
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
-        response = _opener().open(urllib.request.Request(address, headers=headers), timeout=timeout)
+        response = _opener().open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
         raise _unwilling(error, address, start) from error
@@ -135,7 +142,7 @@ def _unwilling(error: urllib.error.HTTPError, address: str, start: int) -> Excep
         return TemporaryError(message, wait=_wait(error.headers.get("Retry-After")))
     if 300 <= error.code < 400:
         return RefusedError(f"{address} redirects to something that is not an http address ({error.headers.get('Location')})")
-    return RefusedError(message)
+    return RefusedError(message, code=error.headers.get("X-Error-Code") or "")
 
 
 def _unreachable(reason: object, address: str) -> Exception:
@@ -417,7 +424,8 @@ class _Job:
         elif have == (begun.total or self.file.size):
             return  # complete; an earlier call was stopped before it verified the file
         try:
-            with ask(address, start=have, version=begun.version if begun else None, timeout=timeout) as answer:
+            version = begun.version if begun else None
+            with ask(address, start=have, version=version, token=self.file.token, timeout=timeout) as answer:
                 if answer.start == 0 and have:
                     have, begun = out.truncate(0), None  # the server sends all of it, or has another version
                 total = self._agree(answer, begun, have)

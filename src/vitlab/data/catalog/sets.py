@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from vitlab.errors import DataError, did_you_mean
@@ -19,7 +19,8 @@ _TFDS = "TensorFlow Datasets"
 class RemoteFile:
     """One file of a dataset: its name, its addresses in the order of trying, bytes, and published checksum.
 
-    `checksum` is `sha256:...` or `md5:...`, or None; `said_by` names who publishes it, or says why there is none.
+    `checksum` is `sha256:...` or `md5:...`, or None; `said_by` names who publishes it, or says why there is none. `token` is sent
+    to the addresses for access, and to no host that they redirect to.
     """
 
     name: str
@@ -27,6 +28,7 @@ class RemoteFile:
     size: int | None
     checksum: str | None
     said_by: str = _TFDS
+    token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
