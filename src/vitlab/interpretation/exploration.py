@@ -223,6 +223,15 @@ def explore_image(
     )
 
 
+def kept_queries(prefix: int, grid: tuple[int, int], stride: int | None) -> list[int]:
+    """The tokens before the patches, and every `stride`-th patch down and across, centred in the grid; None for no patch."""
+    if stride is None:
+        return list(range(prefix))
+    at_least("stride", stride, 1)
+    rows, columns = (range((size - 1) % stride // 2, size, stride) for size in grid)
+    return [*range(prefix), *(prefix + row * grid[1] + column for row in rows for column in columns)]
+
+
 def attention_of(checkpoint: Checkpoint, pixels_HWC: Pixels, token: int) -> Floats:
     """What one token, by its place in the sequence, attends to in every layer and head, (L, H, N)."""
     vit = needs_attention(checkpoint.model, "attention")
@@ -286,11 +295,7 @@ class _Inside:
 
 def _inside(vit: ViT, image_1CHW: Tensor, grid: tuple[int, int], stride: int | None) -> _Inside:
     prefix, step = vit.config.prefix_tokens, vit.config.step
-    queries = list(range(prefix))
-    if stride is not None:
-        at_least("stride", stride, 1)
-        rows, columns = (range((size - 1) % stride // 2, size, stride) for size in grid)
-        queries += [prefix + row * grid[1] + column for row in rows for column in columns]
+    queries = kept_queries(prefix, grid, stride)
     record = Record(attention=False, captures=True, tokens=True)
     with evaluating(vit), torch.inference_mode(False), torch.enable_grad():  # only then a record keeps the values
         z_1ND = vit.encode_images(image_1CHW.clone().detach().requires_grad_(), record).detach()

@@ -157,7 +157,9 @@ class Swin(nn.Module):
             again = self.recompute and torch.is_grad_enabled()
             z_BGJD = checkpoint(stage, z_BGJD, use_reentrant=False) if again else stage(z_BGJD)
             if record is not None:
-                record.keep_maps(index, z_BGJD.permute(0, 3, 1, 2))
+                maps_BDGJ = z_BGJD.permute(0, 3, 1, 2)
+                record.keep_maps(index, maps_BDGJ)
+                z_BGJD = maps_BDGJ.permute(0, 2, 3, 1)  # the same values, computed from the maps: gradients reach them
         y_BD: Tensor = self.norm(z_BGJD).mean(dim=(1, 2))
         return y_BD
 

@@ -17,7 +17,7 @@ import html
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
@@ -32,7 +32,7 @@ from vitlab.config.data import DecodeLimits
 from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import DataError
 from vitlab.inference.images import ImageLike, ImageReader, NamedImage, image_name
-from vitlab.interpretation.exploration import Exploration, ModelView, explore_image, explore_model, patches_of
+from vitlab.interpretation.exploration import Exploration, ModelView, explore_image, explore_model, kept_queries, patches_of
 from vitlab.interpretation.paint import Pixels, as_rgb
 from vitlab.io.array_pack import pack_arrays
 from vitlab.io.atomic import write_text
@@ -120,7 +120,7 @@ def write_explorer(
     done, total = 0, len(images) * len(models)
     for place, (name, checkpoint) in enumerate(models.items()):
         view = explore_model(checkpoint)
-        stride = _stride(checkpoint, each)
+        stride, chosen = _stride(checkpoint, each), _EXACT
         reader = model_reader(checkpoint)
         explored, entries = list[Exploration](), list[str]()
         for number, image in enumerate(images):
@@ -131,16 +131,17 @@ def write_explorer(
                 thumbnails.append(_thumbnail(explored[-1].pixels_HWC))
             done += 1
         near = None if neighbourhood is None or place else neighbourhood
-        chosen = _fitting(view, checkpoint, explored, each)
+        if stride is not None:
+            stride, chosen = _fitting(view, checkpoint, explored, each, stride)
+            explored = [_thinned(view, exploration, stride) for exploration in explored]
+            strides.add(stride)
+            levels.add(chosen)
         for number, exploration in enumerate(explored):
             key = f"image-{place}-{number}"
             blocks[key] = image_bytes(view, checkpoint, exploration, levels=chosen, neighbourhood=near)
             entries.append(key)
         blocks[f"model-{place}"] = model_bytes(view, name=name, neighbourhood=near)
         described.append({"name": printable(name), "block": f"model-{place}", "images": entries})
-        if stride is not None:
-            strides.add(stride)
-            levels.add(chosen)
     progress("exploring", total, total)
     start = {
         "title": title or (f"How {next(iter(models))} sees" if len(models) == 1 else " and ".join(models)),
@@ -338,15 +339,29 @@ def _stride(checkpoint: Checkpoint, allowed: float) -> int | None:
     return stride
 
 
-def _fitting(view: ModelView, checkpoint: Checkpoint, explored: Sequence[Exploration], allowed: float) -> int:
-    """The finest levels with which these images fit, by the one in the middle, with a tenth to spare for the others."""
+def _fitting(
+    view: ModelView, checkpoint: Checkpoint, explored: Sequence[Exploration], allowed: float, stride: int
+) -> tuple[int, int]:
+    """The finest stride and levels with which these images fit, by the one in the middle, with a tenth to spare for the others."""
     middle = explored[len(explored) // 2]
-    if middle.attention_RLHN is None:
-        return _LEVELS[0]
-    for levels in _LEVELS[:-1]:
-        if 1.1 * len(gzip.compress(image_bytes(view, checkpoint, middle, levels=levels), _EFFORT)) <= allowed:
-            return levels
-    return _LEVELS[-1]
+    while True:
+        kept = _thinned(view, middle, stride)
+        for levels in _LEVELS:
+            if 1.1 * len(gzip.compress(image_bytes(view, checkpoint, kept, levels=levels), _EFFORT)) <= allowed:
+                return stride, levels
+        if stride >= max(view.grid):
+            return stride, _LEVELS[-1]
+        stride += 1
+
+
+def _thinned(view: ModelView, exploration: Exploration, stride: int) -> Exploration:
+    """The exploration with the attention of every `stride`-th patch only."""
+    if exploration.attention_RLHN is None:
+        return exploration
+    wanted = set(kept_queries(len(view.tokens), view.grid, stride))
+    places = [place for place, query in enumerate(exploration.queries) if query in wanted]
+    queries = tuple(exploration.queries[place] for place in places)
+    return replace(exploration, queries=queries, attention_RLHN=exploration.attention_RLHN[places])
 
 
 def _bytes_of(values_ND: NDArray[np.float32]) -> tuple[NDArray[np.uint8], float]:
