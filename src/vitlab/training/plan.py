@@ -340,7 +340,13 @@ def free_memory(device: str | torch.device = "auto") -> int:
 
 def _measure_step(run: RunConfig, dataset: Dataset, here: World, *, batch: int, most: int) -> tuple[float, int]:
     """Seconds of a step with a whole batch, and the number of images that it was measured with."""
-    alone = replace(run, start=None, train=replace(run.train, strategy="single", micro_batch=0, progressive_resizing=()))
+    alone = replace(
+        run,
+        start=None,
+        train=replace(
+            run.train, head="zero", steps=max(run.train.steps, 1), strategy="single", micro_batch=0, progressive_resizing=()
+        ),
+    )
     state = create_state(alone, dataset, here)
 
     def timed(rows: int) -> float:
