@@ -11,6 +11,7 @@ import torch
 
 from tests.training.small import last, losses, run_to, same, small_run
 from vitlab.checkpoints import load
+from vitlab.config import ViTConfig
 from vitlab.config.run import RunConfig
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError
@@ -86,6 +87,7 @@ def test_a_run_with_a_fitted_head_resumes_bit_exactly_and_evaluates_the_head_fir
 
 def test_both_heads_of_a_distilled_model_are_fitted(tmp_path: Path) -> None:
     run = small_run(steps=5)
+    assert isinstance(run.model, ViTConfig)
     distilled = replace(run.model, distill_token=True)
     other = replace(run, model=replace(distilled, num_classes=3))
     other = replace(other, data=replace(run.data, dataset=run.data.dataset.replace("classes=4", "classes=3")))

@@ -171,7 +171,8 @@ class TrainConfig:
     `recompute` (activation checkpointing) computes activations twice to save memory. `compile` uses torch.compile.
     `evaluate_every` and `save_every` count steps; 0 means only at the end. `keep` is the number of checkpoints kept beside the best
     and the last. `patience` stops the run after that many evaluations without improvement, 0 for never. `max_minutes` stops it with
-    a checkpoint before that time, 0 for never. `seed` determines initial values, order of samples, augmentation and dropout.
+    a checkpoint before that time, 0 for never. `minutes` is the time budget that `steps` and the image size were chosen for, 0 for
+    none; nothing depends on it. `seed` determines initial values, order of samples, augmentation and dropout.
     `strategy` is how torchrun's processes work together; `auto` is `ddp` under torchrun and `single` otherwise.
     """
 
@@ -197,13 +198,14 @@ class TrainConfig:
     keep: int = 1
     patience: int = 0
     max_minutes: float = 0.0
+    minutes: float = 0.0
     seed: int = 0
     strategy: Strategy = "auto"
 
     def __post_init__(self) -> None:
         choice("head", self.head, HeadStart)
         at_least("steps", self.steps, 0 if self.head == "fitted" else 1)
-        for name in ("blocks", "micro_batch", "evaluate_every", "save_every", "patience", "max_minutes", "seed"):
+        for name in ("blocks", "micro_batch", "evaluate_every", "save_every", "patience", "max_minutes", "minutes", "seed"):
             at_least(name, getattr(self, name), 0)
         at_least("keep", self.keep, 1)
         choice("loss", self.loss, LossKind)
