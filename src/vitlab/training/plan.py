@@ -369,9 +369,10 @@ def measure_speed(run: RunConfig, dataset: Dataset, *, device: str | torch.devic
 
 
 def _measure_step(
-    run: RunConfig, dataset: Dataset, here: World, *, batch: int, most: int, seconds: float = _SECONDS
+    run: RunConfig, dataset: Dataset, here: World, *, batch: int, most: int, seconds: float | None = None
 ) -> tuple[float, int]:
     """Seconds of a step with a whole batch, and the number of images that it was measured with."""
+    seconds = _SECONDS if seconds is None else seconds
     alone = replace(
         run,
         start=None,
