@@ -818,13 +818,14 @@ def inspect(
     Returns the figures: `inspect(model, "cat.jpg", figure="rollout").save("rollout.png")`.
 
     filters and positions need no images. distance: how far heads attend; rollout: which patches the prediction comes from;
-    attention: what a patch attends to; class: what the class token attends to; relevance: which patches are evidence for a
-    class; features: which patches are similar; occlusion: how much the class loses if a patch is covered.
+    attention: what a patch attends to; filtered: attention as a filter, the values and the filtered values; class: what the
+    class token attends to; relevance: which patches are evidence for a class; features: which patches are similar; receptive:
+    which pixels the middle depends on, layer by layer; occlusion: how much the class loses if a patch is covered.
 
     Args:
         images: images, folders, quoted patterns, zip archives or files inside them (default: none)
-        figure: filters, positions, distance, rollout, attention, class, relevance, features, occlusion; several separated by
-            commas; or all that the model supports
+        figure: filters, positions, distance, rollout, attention, filtered, class, relevance, features, receptive, occlusion;
+            several separated by commas; or all that the model supports
         out: folder to write the figures to; required on the command line (default: a Python call returns the figures)
         layer: layer, or stage of a ResNet, from 0 or negative from the end (default: the last, or all side by side)
         head: attention head, from 0 (default: all)
