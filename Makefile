@@ -17,7 +17,7 @@ PEERS := timm torchvision transformers jax flax fastapi litserve
 BENCHMARKS := benchmarks/startup.py benchmarks/synthetic.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-peer peers-installed peers-offered check docs docs-serve format bench clean same-python
+.PHONY: help quickstart test test-peer peers-installed peers-offered check docs docs-serve notebooks figures format bench clean same-python
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,12 @@ docs: $(VENV)/.installed-test  ## build the documentation into build/site; a war
 
 docs-serve: $(VENV)/.installed-test  ## show the documentation at http://127.0.0.1:8000 and rebuild it on every change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict
+
+notebooks: $(VENV)/.installed-test  ## write the lessons of docs/course as notebooks into build/notebooks
+	$(BIN)/python -m docs.make_course notebooks
+
+figures: $(VENV)/.installed-test  ## run the lessons of docs/course and draw their figures again
+	$(BIN)/python -m docs.make_course figures
 
 format: $(VENV)/.installed-test  ## put the code into its format and fix what the linter can
 	$(BIN)/ruff format .

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.make_course import figures_of, lessons
 from tests.conftest import CHECKOUT
 from tests.contract.documents import DocumentError, Reader, blocks_of
 
@@ -19,6 +20,8 @@ def test_every_block_of_a_document_runs(document: Path, tmp_path: Path, warm: Pa
     reader = Reader(checkout=CHECKOUT, folder=tmp_path, path=[warm])
     for block in blocks_of(document):
         reader.run(block)
+    if document in lessons():
+        assert [name for name in figures_of(document) if not (tmp_path / name).is_file()] == []  # its own blocks draw them
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: str(file.relative_to(CHECKOUT)))
