@@ -3,8 +3,8 @@
     echo '{"port": 8000, "clients": 64, ...}' | python benchmarks/load.py
 
 Clients of a closed loop ask again as soon as they are answered. In an open loop (`rate` above 0) requests begin at a fixed rate,
-whether or not earlier ones were answered. Prints JSON: the seconds of each request that was answered with 200, how often each other status
-came, and how many were lost: a connection that broke before an answer.
+whether or not earlier ones were answered. Prints JSON: the seconds of each request that was answered with 200, how often each
+status came, and how many were lost: a connection that broke before an answer.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ def request_of(path: Path, place: str, form: str) -> bytes:
     if form == "json":
         body, kind = json.dumps({"image": base64.b64encode(content).decode()}).encode(), "application/json"
     else:
-        head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="{path.name}"\r\nContent-Type: image/jpeg\r\n\r\n'
+        head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="{path.name}"\r\n\r\n'
         body = head.encode() + content + f"\r\n--{_BOUNDARY}--\r\n".encode()
         kind = f"multipart/form-data; boundary={_BOUNDARY}"
-    return f"POST {place} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    return (
+        f"POST {place} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    )
 
 
 class Load:

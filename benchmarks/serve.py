@@ -3,8 +3,9 @@
     python benchmarks/serve.py WEIGHTS IMAGES [--servers vitlab,fastapi,litserve] [--clients 1,8,64] [--seconds 6] [--rounds 3]
 
 WEIGHTS is a DeiT-Ti/16 under timm's names (.npz), IMAGES a folder of JPEG files. Every server is a process of its own; all are
-started first, rounds take turns, and a server that is not measured is stopped (SIGSTOP). A form with one file goes to vitlab and FastAPI, JSON with
-base64 to LitServe. Before that, `vitlab bench` measures once which backend is fastest, as a server does at its first start.
+started first, rounds take turns, and a server that is not measured is stopped (SIGSTOP). A form with one file goes to vitlab and
+FastAPI, JSON with base64 to LitServe. `vitlab serve` measures at its first start which backend is fastest, which takes a minute.
+CPU time per image is that of all processes of a server: on a busy machine it says more than images/s.
 
 Then the overload of vitlab: requests at four times the images/s that it reached with 64 clients. `--soak N` sends N requests to a
 server of a miniature model and prints its memory along the way. A round of the defaults takes about a minute.
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ _PATIENCE = 300.0  # seconds for a server to start
 
 @dataclass
 class Server:
-    """A server that is running, and what was seen of it: by the number of clients, the seconds of requests and images/s of rounds."""
+    """A running server, and what was seen of it, by the number of clients: seconds of requests, images/s, CPU ms an image."""
 
     name: str
     port: int
@@ -60,7 +61,9 @@ class Server:
         form = "json" if self.name == "litserve" else "form"
         settings = {"port": self.port, "place": self.place, "form": form, "images": list(map(str, images))}
         settings |= {"clients": clients, "seconds": seconds, "rate": rate, "most": most}
-        done = subprocess.run([sys.executable, HERE / "load.py"], input=json.dumps(settings).encode(), stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(
+            [sys.executable, HERE / "load.py"], input=json.dumps(settings).encode(), stdout=subprocess.PIPE, check=True
+        )
         return json.loads(done.stdout)
 
 
@@ -78,11 +81,10 @@ def started(name: str, command: Sequence[str | Path], port: int, ready: str) -> 
     finally:
         os.killpg(process.pid, signal.SIGCONT)
         process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(20)
-        except subprocess.TimeoutExpired:
-            pass
-        os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+        with suppress(ProcessLookupError):  # LitServe leaves workers behind
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait(20)
 
 
@@ -175,7 +177,8 @@ def measure(options: argparse.Namespace, images: list[Path]) -> dict[str, Any]:
                 }
                 found[f"{server.name}/{clients}"] = row | {"rounds": rates}
                 shown = ", ".join(f"{rate:.1f}" for rate in rates)
-                print(f"  {server.name:10} {row['images_per_sec']:7.1f} ({shown})   {row['p50']:8.1f} {row['p99']:8.1f} {row['cpu']:8.1f}")
+                times = f"{row['p50']:8.1f} {row['p99']:8.1f} {row['cpu']:8.1f}"
+                print(f"  {server.name:10} {row['images_per_sec']:7.1f} ({shown})   {times}", flush=True)
         for server in servers[1:]:
             both = servers[0].best.keys() & server.best.keys()
             same = sum(abs(servers[0].best[key] - server.best[key]) < 1e-3 for key in both)
@@ -201,26 +204,41 @@ def overload(server: Server, images: list[Path], options: argparse.Namespace, cl
     return {"statuses": seen["statuses"], "lost": seen["lost"], "p99": p(seen["seconds"], 99), "p99_ratio": ratio}
 
 
-def soak(options: argparse.Namespace, images: list[Path]) -> list[float]:
-    """Memory of a server of a miniature model, in MiB, after every tenth of the requests."""
+def miniature(folder: Path) -> Path:
+    """A model that takes no time."""
     from vitlab.checkpoints import Checkpoint, save
     from vitlab.config import Preprocess, variant
     from vitlab.models import build
 
+    weights = folder / "miniature.safetensors"
+    config = variant("ViT-Mini/8", num_classes=10, image_size=(32, 32))
+    save(Checkpoint(model=build(config), config=config, preprocess=Preprocess(image_size=(32, 32), resize_to=36)), weights)
+    return weights
+
+
+def soak(options: argparse.Namespace, images: list[Path]) -> list[float]:
+    """Memory of a server of a miniature model, in MiB, after every tenth of the requests."""
     with tempfile.TemporaryDirectory() as folder:
-        weights = Path(folder, "miniature.safetensors")
-        config = variant("ViT-Mini/8", num_classes=10, image_size=(32, 32))
-        save(Checkpoint(model=build(config), config=config, preprocess=Preprocess(image_size=(32, 32), resize_to=36)), weights)
-        port = free_port()
-        words = [sys.executable, "-m", "vitlab", "serve", weights, "--port", str(port), "--backend", "torch"]
+        port, found = free_port(), list[float]()
+        words: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "vitlab",
+            "serve",
+            miniature(Path(folder)),
+            "--port",
+            str(port),
+            "--backend",
+            "torch",
+        ]
         with started("vitlab", words, port, "/readyz") as server:
-            found = []
-            for _ in range(10):
+            for part in range(1, 11):
                 seen = server.load(images, clients=32, most=options.soak // 10)
                 assert set(seen["statuses"]) == {"200"}, seen["statuses"]
                 assert not seen["lost"]
                 found.append(resident(server.process.pid))
-                print(f"{len(found) * options.soak // 10:,} requests, {len(seen['seconds']) / seen['took']:.0f} a second: {found[-1]:.1f} MiB")
+                rate = len(seen["seconds"]) / seen["took"]
+                print(f"{part * options.soak // 10:,} requests, {rate:.0f} a second: {found[-1]:.1f} MiB", flush=True)
     return found
 
 

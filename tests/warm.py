@@ -29,6 +29,7 @@ from tests import processes
 _IMPORTED = (
     *("torch", "torch._dynamo"),  # the second is imported by torch's optimisers, and takes as long as the first
     *("vitlab.cli.main", "vitlab.training", "vitlab.inference", "vitlab.evaluation", "matplotlib.figure"),
+    "vitlab.serving.server",
 )
 _COMMAND = """#!{python} -IS
 import json, os, signal, socket, sys

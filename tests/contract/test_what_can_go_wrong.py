@@ -10,7 +10,6 @@ from tests.conftest import CHECKOUT
 PAGE = CHECKOUT / "docs" / "concepts" / "what-can-go-wrong.md"
 FAULTS = CHECKOUT / "tests" / "faults"
 CASES = 72
-WITH_THE_SERVER = range(39, 51)
 
 
 def rows() -> dict[int, str]:
@@ -34,11 +33,8 @@ def test_every_case_is_on_the_page_in_order_with_its_test() -> None:
     assert list(rows()) == list(range(1, CASES + 1))
     files = files_of_faults()
     for number, cell in rows().items():
-        if number in WITH_THE_SERVER:
-            assert cell == "with the server"
-        else:
-            assert number in files, f"case {number} has no test"
-            assert cell == f"`{files[number].name}`"
+        assert number in files, f"case {number} has no test"
+        assert cell == f"`{files[number].name}`"
 
 
 def test_every_test_of_a_fault_is_on_the_page_and_begins_with_a_sentence() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import signal
 import socket
 import subprocess
 import uuid
@@ -130,4 +131,10 @@ def server_process(warm: Path, folder: Path, model: Path, *options: str) -> Iter
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         assert url.startswith("http://"), log.read_text()
-        yield Process(url, process, log)
+        try:
+            yield Process(url, process, log)
+        finally:
+            process.send_signal(
+                signal.SIGTERM
+            )  # ends by itself: its stand-in, killed, might not take it along at the end of a session
+            process.wait(processes.LIMIT)

@@ -113,6 +113,12 @@ _ANSWERS = {
     "/healthz": ("get", "Whether the server lives", "Health"),
     "/readyz": ("get", "Whether the server accepts requests", "Health"),
 }
+_OF_THE_PAGE = {
+    "/v1/explorer/model": ("get", "What is the same for all images of a model"),
+    "/v1/explorer/image": ("post", "Everything about an image but the attention of its patches"),
+    "/v1/explorer/attention": ("post", "What one token attends to, in every layer and head"),
+    "/v1/explorer/change": ("post", "The answer with patches covered or shuffled"),
+}
 _WITH_IMAGES: tuple[str, ...] = (
     "bad_request",
     "too_slow",
@@ -154,6 +160,11 @@ def document(config: ServeConfig) -> Json:
         **_refusals(["no_key"] if config.keys else []),
     }
     paths["/metrics"] = {"get": {"summary": "Counters for Prometheus", "responses": plain}}
+    for path, (method, summary) in _OF_THE_PAGE.items():
+        codes = [*_WITH_IMAGES] if method == "post" else ["not_found", "not_ready"]
+        answer: Json = {"200": {"description": "arrays in binary form", "content": {"application/octet-stream": {}}}}
+        responses = answer | _refusals(codes + (["no_key"] if config.keys else []))
+        paths[path] = {method: {"summary": f"{summary}; for the page at /", "responses": responses}}
     schema_of_schemas: Json = {"200": {"description": "This document", "content": {"application/json": {}}}}
     paths["/openapi.json"] = {"get": {"summary": "This document", "responses": schema_of_schemas}}
     components: Json = {"schemas": SCHEMAS}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -18,10 +19,14 @@ _LINGER = 2.0  # seconds that a connection has to take a last answer before it i
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. `receive_seconds` and `max_connections` are set by a subclass that the server makes."""
+    """One connection. A subclass that the server makes sets its limits.
+
+    `on_refusal(status, code, client)` is called for a request that the application never saw.
+    """
 
     receive_seconds = 20.0
     max_connections = 512
+    on_refusal: Callable[[int, str, str], None]
 
     _arriving: asyncio.TimerHandle | None = None
     _header_bytes = 0
@@ -97,6 +102,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._close()  # in the middle of another answer
             return
         status = CODES[code][0]
+        self.on_refusal(status, code, self.client[0] if self.client else "")
         body = json.dumps({"error": {"code": code, "message": message, "hint": None}}).encode()
         retry = f"retry-after: {RETRY_AFTER}\r\n" if status in (429, 503) else ""
         head = (
@@ -114,7 +120,9 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-def protocol_class(*, receive_seconds: float, max_connections: int) -> type[LimitedProtocol]:
+def protocol_class(
+    *, receive_seconds: float, max_connections: int, on_refusal: Callable[[int, str, str], None]
+) -> type[LimitedProtocol]:
     """The protocol with these limits; uvicorn makes one object for each connection."""
-    limits = {"receive_seconds": receive_seconds, "max_connections": max_connections}
+    limits = {"receive_seconds": receive_seconds, "max_connections": max_connections, "on_refusal": staticmethod(on_refusal)}
     return type("ServedProtocol", (LimitedProtocol,), limits)

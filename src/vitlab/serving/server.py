@@ -89,7 +89,11 @@ class Server:
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 create_app(self.service),
-                http=protocol_class(receive_seconds=config.receive_seconds, max_connections=config.max_connections),
+                http=protocol_class(
+                    receive_seconds=config.receive_seconds,
+                    max_connections=config.max_connections,
+                    on_refusal=self._refused_early,
+                ),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -184,6 +188,11 @@ class Server:
                 self.log.event("reload", {"model": source.name, "outcome": "taken over", "digest": model.digest})
                 if before is not None:
                     before.batcher.close()
+
+    def _refused_early(self, status: int, code: str, client: str) -> None:
+        """Count and log a request that did not reach the application."""
+        self.metrics.requests.labels("other", "other", str(status)).inc()
+        self.log.event("request", {"client": client, "status": status, "error": code})
 
     def _in_loop(self, function: Callable[[], T]) -> T:
         """Call a function in the event loop's thread, where requests find their models; its result."""

@@ -119,19 +119,30 @@ class Service:
 
     async def _all(self, request: Request, futures: Sequence[Future[T]]) -> list[T | BaseException]:
         """The results of all futures, or their errors. If time is over or the client leaves, they are cancelled."""
-        results: asyncio.Future[Any] = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
-        leaving: asyncio.Future[Any] = asyncio.ensure_future(_left(request))
+        loop = asyncio.get_running_loop()
+        finished, left = loop.create_future(), len(futures)
+
+        def count() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and not finished.done():
+                finished.set_result(None)
+
+        for future in futures:
+            future.add_done_callback(lambda _: loop.call_soon_threadsafe(count))
+        leaving = asyncio.ensure_future(_left(request))
         try:
-            await asyncio.wait([results, leaving], timeout=self.config.answer_seconds, return_when=asyncio.FIRST_COMPLETED)
-            if results.done():
-                found: list[T | BaseException] = results.result()
-                return found
+            waited: list[asyncio.Future[None]] = [finished, leaving]
+            await asyncio.wait(waited, timeout=self.config.answer_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if finished.done():
+                return [future.exception() or future.result() for future in futures]
             if leaving.done():
                 raise ClientDisconnect
             raise Refusal("too_late", f"the answer was not ready within {self.config.answer_seconds:g} s")
         finally:
             leaving.cancel()
-            results.cancel()
+            for future in futures:
+                future.cancel()  # at once: what has not begun never runs
 
     def _refused(self, request: Request, error: BaseException, content: bytes, model: ServedModel) -> Refusal:
         """An image's error as a refusal; one that is nobody's mistake goes to the log."""
