@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from vitlab.config.evaluation import BackendName
     from vitlab.config.overrides import DataFacts, Overrides, StartFacts
     from vitlab.config.run import RunConfig
-    from vitlab.config.train import Precision, Strategy
+    from vitlab.config.train import HeadStart, Precision, Strategy
     from vitlab.data.dataset import Dataset
     from vitlab.data.quality.summary import DataCheck
     from vitlab.evaluation.summary import EvaluationSummary
@@ -817,13 +818,14 @@ def inspect(
     Returns the figures: `inspect(model, "cat.jpg", figure="rollout").save("rollout.png")`.
 
     filters and positions need no images. distance: how far heads attend; rollout: which patches the prediction comes from;
-    attention: what a patch attends to; class: what the class token attends to; relevance: which patches are evidence for a
-    class; features: which patches are similar; occlusion: how much the class loses if a patch is covered.
+    attention: what a patch attends to; filtered: attention as a filter, the values and the filtered values; class: what the
+    class token attends to; relevance: which patches are evidence for a class; features: which patches are similar; receptive:
+    which pixels the middle depends on, layer by layer; occlusion: how much the class loses if a patch is covered.
 
     Args:
         images: images, folders, quoted patterns, zip archives or files inside them (default: none)
-        figure: filters, positions, distance, rollout, attention, class, relevance, features, occlusion; several separated by
-            commas; or all that the model supports
+        figure: filters, positions, distance, rollout, attention, filtered, class, relevance, features, receptive, occlusion;
+            several separated by commas; or all that the model supports
         out: folder to write the figures to; required on the command line (default: a Python call returns the figures)
         layer: layer, or stage of a ResNet, from 0 or negative from the end (default: the last, or all side by side)
         head: attention head, from 0 (default: all)
@@ -1047,6 +1049,8 @@ def finetune(
     evaluate_every: int | None = None,
     save_every: int | None = None,
     max_minutes: Positive | None = None,
+    minutes: Positive | None = None,
+    head: HeadStart | None = None,
     device: str = "auto",
     tensorboard: bool = False,
     override: bool = False,
@@ -1083,6 +1087,9 @@ def finetune(
         evaluate_every: steps between two evaluations, 0 for one at the end (default: the recipe's own)
         save_every: steps between two checkpoints, 0 for one at the end (default: the recipe's own)
         max_minutes: save a checkpoint and stop after this many minutes; the same command resumes (default: no limit)
+        minutes: time budget: choose image size, head and epochs for the best model that is finished by then (default: none)
+        head: start of the new head: zero as in the paper, or fitted to the features of the training images before the
+            first step (default: fitted with minutes and a checkpoint, else zero)
         device: auto (a GPU if there is one), cpu, cuda or mps
         tensorboard: write TensorBoard files into the run's folder (pip install 'vitlab[track]')
         override: resume although the config of the run or its samples have changed
@@ -1093,9 +1100,15 @@ def finetune(
         raise UsageError("`lrs` is for `sweep`", hint="`lr` sets one learning rate")
     if sweep and lr is not None:
         raise UsageError("`lr` is one learning rate and `sweep` tries several", hint="`lrs` says which")
+    began = time.monotonic()
+    if minutes is not None:
+        _refuse_given(
+            "`minutes` chooses the length of one run", epochs=epochs, steps=steps, max_minutes=max_minutes, sweep=sweep or None
+        )
     from vitlab.config.overrides import Overrides
     from vitlab.data.opening import open_dataset as open_whole
     from vitlab.training.plan import start_facts, survey
+    from vitlab.training.run_folder import RunDirectory
 
     rule = _rule(val_fraction, test_fraction)
     place = os.fspath(data)
@@ -1128,8 +1141,28 @@ def finetune(
         evaluate_every=evaluate_every,
         save_every=save_every,
         max_minutes=max_minutes,
+        head=head,
     )
+    place_of_run = out or _default_out(place, after="-sweep" if sweep else "")
+    planned: tuple[str, ...] = ()
+    if minutes is not None:
+        from vitlab.training.time_budget import plan_minutes
+
+        overrides, sentence = plan_minutes(
+            minutes,
+            lambda tried: _recipe_run(name, why, tried, facts, begins)[0],
+            overrides,
+            facts,
+            dataset=dataset,
+            start=begins,
+            device=device,
+            began=began,
+            stored=RunDirectory(Path(place_of_run)).config(),
+        )
+        planned = (sentence,)
     config, notes = _recipe_run(name, why, overrides, facts, begins)
+    if minutes is not None:
+        config, notes = replace(config, train=replace(config.train, minutes=minutes)), (*notes, *planned)
     tried = _lrs(config, lrs) if sweep else ()
     if tried:
         shown = ", ".join(f"{rate:.3g}" for rate in tried)
@@ -1140,7 +1173,7 @@ def finetune(
     _say_all(notes)
     return _stream(
         config,
-        out=out or _default_out(place, after="-sweep" if tried else ""),
+        out=place_of_run,
         lrs=tried,
         data=facts,
         dataset=dataset,

@@ -124,7 +124,7 @@ def test_all_leaves_out_what_a_model_does_not_have_and_says_why(
     words: list[str | Path] = [place / "images", "--count", "1", "--figure", "all", "--json", "--out"]
     code, out, err = output(capsys, place / "resnet.safetensors", *words, tmp_path / "resnet")
     assert code == 0
-    assert [row["figure"] for row in json.loads(out)] == ["filters", "features", "occlusion"]
+    assert [row["figure"] for row in json.loads(out)] == ["filters", "features", "receptive", "occlusion"]
     assert (
         "note: no rollout: attention rollout is not defined for a BiT ResNet: it has no attention between all patches"
         in err.splitlines()

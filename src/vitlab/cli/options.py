@@ -26,7 +26,7 @@ from vitlab import api
 from vitlab.cli import docstrings
 from vitlab.config import data, renamed
 from vitlab.config.run import RunConfig
-from vitlab.config.train import Precision, Strategy
+from vitlab.config.train import HeadStart, Precision, Strategy
 from vitlab.errors import ConfigError, UsageError, did_you_mean
 from vitlab.interpretation import config as interpretation
 from vitlab.recipes.table import RECIPES
@@ -198,6 +198,7 @@ WORDS: dict[str, Any] = {
     "Overlay": interpretation.Overlay,
     "Theme": interpretation.Theme,
     "Precision": Precision,
+    "HeadStart": HeadStart,
     "Strategy": Strategy,
     "PseudoLabels": PseudoLabels,
     "BackendName": Literal["auto", "torch", "compile", "onnxruntime", "openvino"],

@@ -15,7 +15,7 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.scaling import warmup_of
 from vitlab.config.serialize import Json, to_json
-from vitlab.config.train import Precision, Strategy
+from vitlab.config.train import HeadStart, Precision, Strategy
 from vitlab.errors import ConfigError, at_least, pair
 
 
@@ -81,7 +81,8 @@ class Overrides:
 
     `model` is a variant's name or a config. `image_size` is (height, width) in pixels; the model, the augmentation and the
     preprocessing get it. The length of a run is `steps` or `epochs`, not both; the warm-up keeps its fraction of the steps. `lr` is
-    the peak learning rate. `preset` names an AugReg augmentation (`none`, `light1` ... `strong2`). `rule` makes the splits that
+    the peak learning rate. `head` is how the new head of a fine-tuned model begins. `preset`
+    names an AugReg augmentation (`none`, `light1` ... `strong2`). `rule` makes the splits that
     the data does not declare. `seed` is that of the initial weights, the sampler, the augmentation and dropout.
 
     In a recipe, `batch_size` scales the learning rate and the steps unless these are given too. On an existing config it does
@@ -93,6 +94,7 @@ class Overrides:
     batch_size: int | None = None
     steps: int | None = None
     epochs: float | None = None
+    head: HeadStart | None = None
     lr: float | None = None
     preset: str | None = None
     rule: SplitRule | None = None
@@ -108,7 +110,7 @@ class Overrides:
     def __post_init__(self) -> None:
         if self.image_size is not None:
             object.__setattr__(self, "image_size", pair("image_size", self.image_size))
-        for name, least in (("batch_size", 1), ("steps", 1), ("seed", 0)):
+        for name, least in (("batch_size", 1), ("steps", 0 if self.head == "fitted" else 1), ("seed", 0)):
             if (value := getattr(self, name)) is not None:
                 at_least(name, value, least)
         for name in ("epochs", "lr"):
@@ -131,7 +133,7 @@ def with_overrides(run: RunConfig, overrides: Overrides) -> RunConfig:
             raise ConfigError(f"{name} cannot be set on a finished config", hint="give it to a recipe, or edit the config")
     train, data = run.train, run.data
     if overrides.steps is not None:
-        warmup = warmup_of(overrides.steps, fraction=train.schedule.warmup / train.steps, most=overrides.steps)
+        warmup = warmup_of(overrides.steps, fraction=train.schedule.warmup / max(train.steps, 1), most=overrides.steps)
         train = replace(train, steps=overrides.steps, schedule=replace(train.schedule, warmup=warmup))
     if overrides.lr is not None:
         train = replace(train, optimizer=replace(train.optimizer, lr=overrides.lr))
@@ -147,11 +149,12 @@ def with_overrides(run: RunConfig, overrides: Overrides) -> RunConfig:
 
 
 def with_execution(run: RunConfig, overrides: Overrides) -> RunConfig:
-    """The run with those overrides that say how it is executed: workers, precision, micro-batch, strategy and intervals."""
+    """The run with those overrides that every recipe takes as they are: head, workers, precision, strategy, intervals ..."""
     train, loader = run.train, run.data.loader
     workers = loader.workers if overrides.workers is None else overrides.workers
     train = replace(
         train,
+        head=overrides.head or train.head,
         precision=overrides.precision or train.precision,
         strategy=overrides.strategy or train.strategy,
         micro_batch=train.micro_batch if overrides.micro_batch is None else overrides.micro_batch,
@@ -183,6 +186,7 @@ _FREE = frozenset(
         "train.save_every",
         "train.keep",
         "train.max_minutes",
+        "train.minutes",
     }
 )
 

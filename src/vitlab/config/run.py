@@ -59,6 +59,8 @@ class RunConfig:
             raise ConfigError(f"image_size differs: {said}", hint="give all three the same image size")
         if self.preprocess.channels != self.model.channels:
             raise ConfigError(f"the model takes {self.model.channels} channels and preprocess gives {self.preprocess.channels}")
+        if self.train.head == "fitted" and self.start is None:
+            raise ConfigError("train.head='fitted' needs features, and the run starts from scratch", hint="start=CHECKPOINT")
         self._check_resizing()
 
     def _check_resizing(self) -> None:

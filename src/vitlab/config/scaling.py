@@ -54,7 +54,7 @@ def lr_for(lr: float, *, batch: int, reference: int, kind: OptimizerKind) -> flo
 
 def warmup_of(steps: int, *, fraction: float, most: int) -> int:
     """That fraction of the steps, at most `most`, and fewer than the steps."""
-    return min(round(steps * fraction), most, steps - 1)
+    return max(0, min(round(steps * fraction), most, steps - 1))
 
 
 def every(steps: int, *, times: int, least: int = 1) -> int:

@@ -47,6 +47,7 @@ Precision = Literal["float32", "bfloat16"]
 Trainable = Literal["all", "head", "last-blocks"]
 Strategy = Literal["auto", "single", "ddp", "fsdp"]
 DistillKind = Literal["hard", "soft"]
+HeadStart = Literal["zero", "fitted"]
 MaskedTarget = Literal["mean-colour", "small-patch", "pixels"]
 
 
@@ -160,7 +161,9 @@ class Masked:
 class TrainConfig:
     """The settings of training.
 
-    `steps` counts updates. `micro_batch` is the number of images a rank runs through the model at once, 0 for all its images of a
+    `steps` counts updates. `head` is the new head of a run that starts from a checkpoint: `zero` as in the paper (app. B.1.1), or
+    `fitted` to the features of the training images before the first step; then `steps` may be 0.
+    `micro_batch` is the number of images a rank runs through the model at once, 0 for all its images of a
     batch; the update does not depend on it. `smoothing` is label smoothing. `balanced_loss` weighs classes by the inverse of their
     frequency. `trainable`: `all`, the `head` only, or the head and the `last-blocks` (`blocks` of them).
     `progressive_resizing` has rows of (fraction of the steps, scale): from that step on images have that scale of the image size,
@@ -168,11 +171,13 @@ class TrainConfig:
     `recompute` (activation checkpointing) computes activations twice to save memory. `compile` uses torch.compile.
     `evaluate_every` and `save_every` count steps; 0 means only at the end. `keep` is the number of checkpoints kept beside the best
     and the last. `patience` stops the run after that many evaluations without improvement, 0 for never. `max_minutes` stops it with
-    a checkpoint before that time, 0 for never. `seed` determines initial values, order of samples, augmentation and dropout.
+    a checkpoint before that time, 0 for never. `minutes` is the time budget that `steps` and the image size were chosen for, 0 for
+    none; nothing depends on it. `seed` determines initial values, order of samples, augmentation and dropout.
     `strategy` is how torchrun's processes work together; `auto` is `ddp` under torchrun and `single` otherwise.
     """
 
     steps: int
+    head: HeadStart = "zero"
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
     average: Average = field(default_factory=Average)
@@ -193,12 +198,14 @@ class TrainConfig:
     keep: int = 1
     patience: int = 0
     max_minutes: float = 0.0
+    minutes: float = 0.0
     seed: int = 0
     strategy: Strategy = "auto"
 
     def __post_init__(self) -> None:
-        at_least("steps", self.steps, 1)
-        for name in ("blocks", "micro_batch", "evaluate_every", "save_every", "patience", "max_minutes", "seed"):
+        choice("head", self.head, HeadStart)
+        at_least("steps", self.steps, 0 if self.head == "fitted" else 1)
+        for name in ("blocks", "micro_batch", "evaluate_every", "save_every", "patience", "max_minutes", "minutes", "seed"):
             at_least(name, getattr(self, name), 0)
         at_least("keep", self.keep, 1)
         choice("loss", self.loss, LossKind)
@@ -209,12 +216,18 @@ class TrainConfig:
         check_resizing(self.progressive_resizing)
         if self.progressive_resizing and (self.masked is not None or self.distill is not None):
             raise ConfigError("progressive_resizing needs labels: a teacher and masked patch prediction need images of one size")
-        if self.schedule.warmup >= self.steps:
+        if self.schedule.warmup >= max(self.steps, 1):
             raise ConfigError(f"schedule.warmup={self.schedule.warmup} must be below steps={self.steps}")
         if self.trainable == "last-blocks" and self.blocks == 0:
             raise ConfigError("trainable='last-blocks' needs blocks of at least 1")
-        if self.masked is not None and (self.distill is not None or self.trainable != "all"):
-            raise ConfigError("masked patch prediction trains the whole model without a teacher")
+        if self.head == "fitted" and self.strategy == "fsdp":
+            raise ConfigError(
+                "head='fitted' needs the whole model on one device, and strategy='fsdp' shards it", hint="strategy='ddp'"
+            )
+        if self.head == "fitted" and self.loss != "softmax":
+            raise ConfigError(f"head='fitted' is for images with one label, and loss={self.loss!r} for several", hint="head='zero'")
+        if self.masked is not None and (self.head == "fitted" or self.distill is not None or self.trainable != "all"):
+            raise ConfigError("masked patch prediction trains the whole model, without a teacher or a head for classes")
         if self.patience and not self.evaluate_every:
             raise ConfigError("patience counts evaluations: set evaluate_every as well")
 

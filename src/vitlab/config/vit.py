@@ -50,7 +50,7 @@ class Numerics:
 PROFILES: dict[str, Numerics] = {
     "official": Numerics(gelu="tanh", norm_eps=1e-6, resize="official"),  # the authors' Flax code
     "timm": Numerics(gelu="exact", norm_eps=1e-6, resize="bicubic"),
-    "huggingface": Numerics(gelu="exact", norm_eps=1e-12, resize="bicubic"),
+    "huggingface": Numerics(gelu="exact", norm_eps=1e-12, resize="bicubic-plain"),
     "torchvision": Numerics(gelu="exact", norm_eps=1e-6, resize="bicubic"),
 }
 

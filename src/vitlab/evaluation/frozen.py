@@ -563,31 +563,40 @@ def probe(
     `progress` is called with the number of fits done and the last strength.
     """
     _check_classes(train, val, test)
-    classes = len(train.names)
-    grid = config.grid()
-    tried: dict[int, tuple[float, float]] = {}
-    before: list[Linear] = []
-
-    def score(place: int) -> tuple[float, float]:
-        """Accuracy on the held-out images, and minus the loss to separate equal ones."""
-        if place not in tried:
-            near = min(before, key=lambda fitted: abs(np.log(fitted.l2 / grid[place])), default=None)
-            fitted = fit(train, classes=classes, l2=grid[place], config=config, start=near)
-            before.append(fitted)
-            tried[place] = _score(fitted, val)
-            progress(len(tried), grid[place])
-        return tried[place]
-
-    best = _search(score, len(grid), coarse=2 * config.per_decade)
-    start = next(fitted for fitted in before if fitted.l2 == grid[best])
-    classifier = fit(joined([train, val]), classes=classes, l2=grid[best], config=config, start=start)
+    start, tried = choose_strength(train, val, config, progress=progress)
+    classifier = fit(joined([train, val]), classes=len(train.names), l2=start.l2, config=config, start=start)
     correct = int(np.count_nonzero(classifier.logits(test.features_ND).argmax(1) == test.labels_N))
     return Probe(
         correct=correct,
         total=test.total,
         classifier=classifier,
-        tried=tuple((grid[place], tried[place][0]) for place in sorted(tried)),
+        tried=tried,
     )
+
+
+def choose_strength(
+    train: Features,
+    val: Features,
+    config: ProbeConfig,
+    *,
+    progress: Callable[[int, float], None] = lambda fits, l2: None,
+) -> tuple[Linear, tuple[tuple[float, float], ...]]:
+    """The fit to `train` whose strength is best on `val`, and each strength that was tried with its accuracy, weakest first."""
+    grid = config.grid()
+    tried: dict[int, tuple[float, float]] = {}
+    before: dict[int, Linear] = {}
+
+    def score(place: int) -> tuple[float, float]:
+        """Accuracy on the held-out images, and minus the loss to separate equal ones."""
+        if place not in tried:
+            near = min(before.values(), key=lambda fitted: abs(np.log(fitted.l2 / grid[place])), default=None)
+            before[place] = fit(train, classes=len(train.names), l2=grid[place], config=config, start=near)
+            tried[place] = _score(before[place], val)
+            progress(len(tried), grid[place])
+        return tried[place]
+
+    best = _search(score, len(grid), coarse=2 * config.per_decade)
+    return before[best], tuple((grid[place], tried[place][0]) for place in sorted(tried))
 
 
 def _search(score: Callable[[int], tuple[float, float]], places: int, *, coarse: int) -> int:

@@ -7,7 +7,19 @@ from typing import Literal
 
 from vitlab.errors import ConfigError, at_least, choice
 
-FigureName = Literal["filters", "positions", "distance", "rollout", "attention", "class", "relevance", "features", "occlusion"]
+FigureName = Literal[
+    "filters",
+    "positions",
+    "distance",
+    "rollout",
+    "attention",
+    "filtered",
+    "class",
+    "relevance",
+    "features",
+    "receptive",
+    "occlusion",
+]
 Theme = Literal["light", "dark"]
 Form = Literal["png", "svg"]
 Overlay = Literal["shade", "colour"]

@@ -39,13 +39,16 @@ from vitlab.interpretation.attention import (
 )
 from vitlab.interpretation.config import OF_THE_WEIGHTS, FigureName, InspectConfig
 from vitlab.interpretation.drawing import Style, draw_distance, draw_filters, draw_positions, draw_sheet
-from vitlab.interpretation.features import token_pca
+from vitlab.interpretation.features import principal_components, token_pca
+from vitlab.interpretation.filtered import filtered_values
 from vitlab.interpretation.occlusion import WINDOW, occlusion
-from vitlab.interpretation.paint import Pixels, as_rgb, feature_maps, overlay
+from vitlab.interpretation.paint import Pixels, as_rgb, feature_maps, field_pixels, overlay
+from vitlab.interpretation.receptive import receptive_fields
 from vitlab.interpretation.weights import first_filters, meets_pixels_by, position_similarity, principal_filters
 from vitlab.io.atomic import cannot_write, write_bytes
 from vitlab.io.display import Block, Displayed
 from vitlab.io.progress import ProgressCallback
+from vitlab.models.recurrent import Recurrent
 from vitlab.models.vit import ViT
 
 T = TypeVar("T")
@@ -304,6 +307,46 @@ def _attention(subject: Subject) -> Drawn:
     return Drawn(name="attention", file=file, array=array_BHGJ, facts=facts)
 
 
+def _filtered(subject: Subject) -> Drawn:
+    model, seen, config = subject.checkpoint.model, subject.images, subject.config
+    vit = needs_attention(model, "the attention filter")
+    query = _query(config, vit.config.grid_of(seen.pixels_BHWC.shape[1:3]))
+    layer = -1 if config.layer is None else config.layer
+    found = filtered_values(model, seen.images_BCHW, query, layer=layer)
+    count = len(seen.names)
+    size = (found.filter_BHGJ.shape[2] * vit.config.step[0], found.filter_BHGJ.shape[3] * vit.config.step[1])
+    height, width = seen.pixels_BHWC.shape[1:3]
+    heads, maps = _heads(config, found.filter_BHGJ.shape[1]), dict[int, list[Pixels]]()
+    for head in heads:
+        both_BGJK = torch.cat([found.values_BHGJK[:, head], found.filtered_BHGJK[:, head]])  # in the same colours
+        maps[head] = [shown[:height, :width] for shown in feature_maps(principal_components(both_BGJK).scores_BGJM, size)]
+    rows, captions = list[list[Pixels]](), list[list[str]]()
+    for place, (name, pixels_HWC) in enumerate(zip(seen.names, seen.pixels_BHWC, strict=True)):
+        first = as_rgb(pixels_HWC) if isinstance(query, str) else _marked(pixels_HWC, query, vit.config.step)
+        for head in heads:
+            weights = overlay(pixels_HWC, found.filter_BHGJ[place, head].numpy(), config.overlay, step=vit.config.step)
+            rows.append([first, weights, maps[head][place], maps[head][count + place]])
+            captions.append([_short(name), f"head {head}: filter A", "values v", "filtered A v"])
+    number = layer % len(vit.encoder.blocks)
+    file = draw_sheet(rows, subject.style, title=f"layer {number}: attention as a filter of values", captions=captions)
+    facts: dict[str, Json] = {"layer": number, "query": query if isinstance(query, str) else list(query), "of": "A v"}
+    return Drawn(name="filtered", file=file, array=found.filtered_BHGJK.numpy(), facts=facts)
+
+
+def _receptive(subject: Subject) -> Drawn:
+    model, seen, config = subject.checkpoint.model, subject.images, subject.config
+    asked = None if config.layer is None else [config.layer]
+    layers, array_LHW = receptive_fields(model, seen.images_BCHW, layers=asked)
+    shown = sorted({round(place) for place in np.linspace(0, len(layers) - 1, min(len(layers), 6)).tolist()})
+    row = [field_pixels(array_LHW[place]) for place in shown]
+    part = "layer" if isinstance(model, ViT | Recurrent) else "stage"
+    count = len(seen.names)
+    title = f"effective receptive field of the middle, mean of {count} image{'s' * (count > 1)}"
+    file = draw_sheet([row], subject.style, title=title, captions=[[f"{part} {layers[place]}" for place in shown]])
+    facts: dict[str, Json] = {"of": f"each {part}", "layers": list[Json](layers)}
+    return Drawn(name="receptive", file=file, array=array_LHW, facts=facts)
+
+
 def _class(subject: Subject) -> Drawn:
     model, seen, config = subject.checkpoint.model, subject.images, subject.config
     array_LBHGJ = class_attention(model, seen.images_BCHW, layers=None if config.layer is None else [config.layer])
@@ -360,9 +403,11 @@ FIGURES: dict[FigureName, Callable[[Subject], Drawn]] = {
     "distance": _distance,
     "rollout": _rollout,
     "attention": _attention,
+    "filtered": _filtered,
     "class": _class,
     "relevance": _relevance,
     "features": _features,
+    "receptive": _receptive,
     "occlusion": _occlusion,
 }
 

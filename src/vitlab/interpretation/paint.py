@@ -105,6 +105,11 @@ def feature_maps(scores_BGJM: Values, size: tuple[int, int], *, smooth: bool = F
     return maps
 
 
+def field_pixels(field_HW: Values) -> Pixels:
+    """A map of sizes, none below 0, as colours from dark blue (0) to yellow (its largest); the square root shows small ones."""
+    return _levels(ramp(np.sqrt(field_HW / max(float(field_HW.max()), 1e-30))))
+
+
 def as_rgb(image_HWC: Pixels) -> Pixels:
     """An image of any number of channels as three: grey repeated, of more than three the first three."""
     if image_HWC.dtype != np.uint8 or image_HWC.ndim != 3:

@@ -65,7 +65,7 @@ def finetune_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
         layer_decay=0.75,
     )
     augment = _augment(overrides, Augment(area=(0.25, 1.0), interpolation="bicubic", flip=_flip(data)), size)
-    return replace(_run("finetune-folder", facts, overrides, data, model, defaults, augment, fed), start=start.path)
+    return _run("finetune-folder", facts, overrides, data, model, defaults, augment, fed, start=start.path)
 
 
 def small_data(facts: RunFacts, overrides: Overrides) -> RunConfig:
@@ -168,8 +168,8 @@ def quickstart_finetune(facts: RunFacts, overrides: Overrides) -> RunConfig:
         fed, _ = feeding(start.preprocess, model, resized=True)
     defaults = Defaults(most=64, epochs=20.0, lr=1e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
     augment = _augment(overrides, Augment(crop="pad", padding=2, flip=0.0, fill=0), model.image_size)
-    run = _run("quickstart-finetune", facts, overrides, data, model, defaults, augment, fed)
-    return run if facts.start is None else replace(run, start=facts.start.path)
+    path = None if facts.start is None else facts.start.path
+    return _run("quickstart-finetune", facts, overrides, data, model, defaults, augment, fed, start=path)
 
 
 def _labelled(name: str, data: DataFacts | None) -> DataFacts:
@@ -214,9 +214,11 @@ def _run(
     defaults: Defaults,
     augment: Augment,
     preprocess: Preprocess,
+    *,
+    start: str | None = None,
 ) -> RunConfig:
     batch = overrides.batch_size or pretraining_batch(data.images, most=defaults.most)
-    steps = overrides.steps or steps_of(overrides.epochs or defaults.epochs, data.images, batch)
+    steps = steps_of(overrides.epochs or defaults.epochs, data.images, batch) if overrides.steps is None else overrides.steps
     uneven = data.imbalance >= _UNEVEN and not data.multi_label
     # Once an epoch, but about 5 to 20 times a run.
     interval = max(every(steps, times=20), min(max(1, data.images // batch), every(steps, times=5)))
@@ -238,6 +240,7 @@ def _run(
         ),
         train=TrainConfig(
             steps=steps,
+            head=overrides.head or "zero",
             optimizer=Optimizer(
                 lr=overrides.lr or lr_for(defaults.lr, batch=batch, reference=_REFERENCE_BATCH, kind="adamw"),
                 weight_decay=defaults.weight_decay,
@@ -253,4 +256,5 @@ def _run(
             seed=overrides.seed or 0,
         ),
         preprocess=preprocess,
+        start=start,
     )

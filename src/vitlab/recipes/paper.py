@@ -444,9 +444,8 @@ def _table_4(name: str, facts: RunFacts, overrides: Overrides) -> RunConfig:
     model = fitted_model(start.model, size, data.classes)
     batch = overrides.batch_size or finetuning_batch(data.images, most=_FINETUNE_BATCH)
     like = steps_like(row.steps, images=data.images, reference=row.data.images)
-    steps = overrides.steps or (
-        round(like * _FINETUNE_BATCH / batch) if overrides.epochs is None else steps_of(overrides.epochs, data.images, batch)
-    )
+    length = round(like * _FINETUNE_BATCH / batch) if overrides.epochs is None else steps_of(overrides.epochs, data.images, batch)
+    steps = length if overrides.steps is None else overrides.steps
     tests = "test" in data.splits
     fed, _ = feeding(replace(start.preprocess, resize="squash", interpolation="tf-bilinear"), model, resized=True)
     return RunConfig(
@@ -462,6 +461,7 @@ def _table_4(name: str, facts: RunFacts, overrides: Overrides) -> RunConfig:
         ),
         train=TrainConfig(
             steps=steps,
+            head=overrides.head or "zero",
             optimizer=Optimizer(
                 kind="sgd",
                 lr=overrides.lr or lr_for(row.lr, batch=batch, reference=_FINETUNE_BATCH, kind="sgd"),

@@ -36,7 +36,12 @@ def _images(run: RunConfig, data: DataFacts | None) -> str:
 def _model(run: RunConfig) -> str:
     name = model_in_words(run.model)
     if run.start is not None:
-        head = f"a head for {run.model.num_classes:,} classes, zero unless the checkpoint has the same classes (app. B.1.1)"
+        classes = f"a head for {run.model.num_classes:,} classes"
+        head = (
+            f"{classes}, fitted to the features of the training images before the first step"
+            if run.train.head == "fitted"
+            else f"{classes}, zero unless the checkpoint has the same classes (app. B.1.1)"
+        )
         return f"model: {name} from {run.start} with {head}"
     if run.name in TABLE_3 and (other := row_of(run.name, run.model)[1]) is not None:
         return f"model: {name} from scratch; Table 3 does not have it, so the recipe uses the row of {other}"

@@ -24,7 +24,18 @@ from rich.text import Text
 
 from vitlab.io.names import printable
 from vitlab.io.optional import optional_import
-from vitlab.training.events import Evaluated, Finished, MicroBatchReduced, Saved, Skipped, Started, Stepped, Warned
+from vitlab.training.events import (
+    Evaluated,
+    Finished,
+    FittingHead,
+    HeadFitted,
+    MicroBatchReduced,
+    Saved,
+    Skipped,
+    Started,
+    Stepped,
+    Warned,
+)
 from vitlab.training.sweep import SweepEvent, SweepFinished, TrialFinished, TrialStarted
 
 _SMOOTHING = 20  # steps over which the displayed means are smoothed
@@ -201,6 +212,11 @@ def event_lines(event: SweepEvent) -> Iterable[str]:
             yield f"lr {trial.lr:g}: {trial.error or format_metrics(trial.metrics)}{cached}"
         case SweepFinished():
             yield f"the best lr is {event.lr:g}"
+        case FittingHead():
+            yield f"fits a head: {event.done:,} of {event.images:,} images"
+        case HeadFitted():
+            held_out = "" if event.accuracy is None else f", {100 * event.accuracy:.1f} % of a held-out tenth correct"
+            yield f"head fitted to the features of {event.images:,} images in {duration(event.seconds)}{held_out}"
         case Stepped() | Saved():
             pass
 

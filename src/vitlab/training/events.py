@@ -29,6 +29,28 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FittingHead:
+    """The features of `done` of `images` training images are extracted, for the head that is fitted before the first step."""
+
+    event: ClassVar[str] = "fitting-head"
+    step: int
+    done: int
+    images: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadFitted:
+    """The head is fitted to the features of `images`. `accuracy` is that on a held-out tenth of them, None if they are too few."""
+
+    event: ClassVar[str] = "head-fitted"
+    step: int
+    images: int
+    l2: float
+    accuracy: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
     """Step number `step`, counted from 1, updated the weights. `loss` and `accuracy` are means over the batch of `images`."""
 
@@ -116,7 +138,7 @@ class Finished:
         return self.reason in ("finished", "patience")
 
 
-Event = Started | Stepped | Skipped | MicroBatchReduced | Evaluated | Saved | Warned | Finished
+Event = FittingHead | HeadFitted | Started | Stepped | Skipped | MicroBatchReduced | Evaluated | Saved | Warned | Finished
 
 
 def event_to_json(event: Event) -> dict[str, Any]:

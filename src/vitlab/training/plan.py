@@ -26,9 +26,11 @@ from vitlab.data.decode import decode
 from vitlab.data.opening import open_dataset
 from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.errors import DataError
+from vitlab.inference.backends import TorchBackend
 from vitlab.io.memory import memory_available
 from vitlab.models.cost import Cost, cost
 from vitlab.models.device import resolve_device
+from vitlab.models.families import build
 from vitlab.training.distributed import World, shard_size, world_size
 from vitlab.training.state import create_state, training_loader
 from vitlab.training.trainer import update
@@ -338,9 +340,46 @@ def free_memory(device: str | torch.device = "auto") -> int:
     return int(torch.cuda.mem_get_info(found)[0]) if found.type == "cuda" else memory_available()
 
 
-def _measure_step(run: RunConfig, dataset: Dataset, here: World, *, batch: int, most: int) -> tuple[float, int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Seconds for one image of `image_size`: to read it, forward through the model, and as part of a training step."""
+
+    image_size: tuple[int, int]
+    read: float
+    forward: float
+    step: float
+
+
+def measure_speed(run: RunConfig, dataset: Dataset, *, device: str | torch.device, seconds: float) -> Speed:
+    """Measure steps and forward passes on random images of the run's size, and read a few images; takes about `seconds`."""
+    here, batch = World(device=resolve_device(device)), run.data.loader.batch_size
+    step, _ = _measure_step(run, dataset, here, batch=batch, most=batch, seconds=seconds)
+    read = _step_with_reading(run, here, 0.0, _measure_reading(run, dataset, here, batch=batch))
+    backend = TorchBackend(build(run.model), run.preprocess, device=here.device)
+    images_BHWC = _random_batch(run, dataset, min(batch, 16), seed=0).images_BHWC
+
+    def timed() -> float:
+        began = time.perf_counter()
+        backend.run(images_BHWC, features=True)
+        return time.perf_counter() - began
+
+    timed()
+    forward = statistics.median(timed() for _ in range(_REPEATS))
+    return Speed(image_size=run.model.image_size, read=read / batch, forward=forward / len(images_BHWC), step=step / batch)
+
+
+def _measure_step(
+    run: RunConfig, dataset: Dataset, here: World, *, batch: int, most: int, seconds: float | None = None
+) -> tuple[float, int]:
     """Seconds of a step with a whole batch, and the number of images that it was measured with."""
-    alone = replace(run, start=None, train=replace(run.train, strategy="single", micro_batch=0, progressive_resizing=()))
+    seconds = _SECONDS if seconds is None else seconds
+    alone = replace(
+        run,
+        start=None,
+        train=replace(
+            run.train, head="zero", steps=max(run.train.steps, 1), strategy="single", micro_batch=0, progressive_resizing=()
+        ),
+    )
     state = create_state(alone, dataset, here)
 
     def timed(rows: int) -> float:
@@ -351,12 +390,12 @@ def _measure_step(run: RunConfig, dataset: Dataset, here: World, *, batch: int, 
 
     first = min(_FIRST, most)
     cold = timed(first)
-    if cold > _PATIENCE * _SECONDS:
+    if cold > _PATIENCE * seconds:
         return cold * batch / first, first
     small = timed(first)
     # Several images at once are never slower than one by one, so this keeps to the time; a second image tells the fixed cost.
-    rows = max(min(2, most, batch), min(most, int(_SECONDS / _REPEATS / max(small, 1e-6) * first)))
-    large = statistics.median(timed(rows) for _ in range(_REPEATS if small * rows < _SECONDS else 1))
+    rows = max(min(2, most, batch), min(most, int(seconds / _REPEATS / max(small, 1e-6) * first)))
+    large = statistics.median(timed(rows) for _ in range(_REPEATS if small * rows < seconds else 1))
     if rows == first:
         return large * batch / rows, rows
     # A step has a fixed cost and a cost per image. A fixed cost above three quarters is the noise of a busy machine.

@@ -33,6 +33,7 @@ from vitlab.models.families import Model, build, build_on_meta
 from vitlab.models.masked import MaskedViT
 from vitlab.models.vit import ViT
 from vitlab.training.distributed import World, parallelise, rows_to_write
+from vitlab.training.head import FittedHead
 from vitlab.training.optim import averaging_decay, create_optimizers, freeze, optimizer_state, restore_optimizers
 from vitlab.training.tasks import BothHeads, Classify, PredictMasked, Task, training_only_state
 
@@ -236,12 +237,19 @@ def evaluation_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     return Loader(dataset, pipeline, config=config, train=False, share=Share(rank=world.rank, ranks=world.ranks))
 
 
-def create_state(run: RunConfig, dataset: Dataset, world: World, snapshot: Snapshot | None = None) -> TrainState:
-    """The state at the start of a run, or as it was in `snapshot`; `dataset` is the training split."""
+def create_state(
+    run: RunConfig, dataset: Dataset, world: World, snapshot: Snapshot | None = None, head: FittedHead | None = None
+) -> TrainState:
+    """The state at the start of a run, with a fitted `head` if there is one, or as it was in `snapshot`.
+
+    `dataset` is the training split.
+    """
     _check_classes(run, dataset)
     if run.train.precision == "bfloat16" and world.device.type == "cpu" and (trouble := bfloat16_trouble()):
         raise TrainingError(f"precision='bfloat16' does not work here: {trouble}", hint=f"{REMEDY}, or precision='float32'")
-    core, notes = _create_model(run, dataset, snapshot)
+    core, notes = create_model(run, dataset, snapshot)
+    if head is not None:
+        head.put_into(core)
     # FSDP moves one layer after the other to the device as it shards it: the whole model may be too large for the device.
     place = torch.device("cpu") if run.train.strategy == "fsdp" else world.device
     core.to(place)
@@ -298,7 +306,8 @@ def _check_classes(run: RunConfig, dataset: Dataset) -> None:
         raise ConfigError("images with several labels need loss='sigmoid'")
 
 
-def _create_model(run: RunConfig, dataset: Dataset, snapshot: Snapshot | None) -> tuple[Model, tuple[str, ...]]:
+def create_model(run: RunConfig, dataset: Dataset, snapshot: Snapshot | None = None) -> tuple[Model, tuple[str, ...]]:
+    """The model from scratch, from its start checkpoint or as it was in `snapshot`, and notes on how it was made."""
     if snapshot is not None:
         check_state(snapshot.model, run.model, where="the run's last checkpoint")
         model = build_on_meta(run.model)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
@@ -26,9 +27,9 @@ from vitlab.config.train import scale_at, scaled
 from vitlab.data.batch import Batch
 from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader, Stream
-from vitlab.errors import CheckpointError, DivergedError, TrainingError, VitlabError
+from vitlab.errors import CheckpointError, DataError, DivergedError, TrainingError, VitlabError
 from vitlab.evaluation.classification import Logits, collect_logits, headline
-from vitlab.inference.backends import TorchBackend
+from vitlab.inference.backends import TorchBackend, evaluating
 from vitlab.inference.engine import run_batches
 from vitlab.io.memory import is_out_of_memory
 from vitlab.training.checkpointing import Checkpointer, latest_snapshot
@@ -38,6 +39,8 @@ from vitlab.training.events import (
     Evaluated,
     Event,
     Finished,
+    FittingHead,
+    HeadFitted,
     MicroBatchReduced,
     Reason,
     Skipped,
@@ -46,13 +49,15 @@ from vitlab.training.events import (
     Warned,
     event_to_json,
 )
+from vitlab.training.head import FittedHead, fit_head
 from vitlab.training.optim import learning_rate, set_learning_rates
 from vitlab.training.run_data import DataRecord, open_splits, refuse_other_labels
 from vitlab.training.run_folder import RunDirectory
-from vitlab.training.state import TrainState, create_state, evaluation_loader, training_loader
+from vitlab.training.state import TrainState, create_model, create_state, evaluation_loader, training_loader
 from vitlab.training.tasks import Inputs, PredictMasked
 
 _MAX_SKIPPED_IN_A_ROW = 3
+_SHOWN_EVERY = 5.0  # seconds between two events of the features of a fitted head
 _REASONS: tuple[Reason, ...] = ("terminated", "interrupted", "max-time", "patience", "finished")
 _LESS_MEMORY = "use a smaller model or image size, recompute=True, or bfloat16"
 _MIX_STREAM, _NOISE_STREAM, _EVALUATION_STREAM = 201, 202, 203  # independent random streams of one seed
@@ -127,6 +132,8 @@ class Trainer:
 
     def _append(self, event: Event) -> str | None:
         """Write an event to the run folder; what went wrong, or None."""
+        if isinstance(event, FittingHead):
+            return None  # for displays only
         if isinstance(event, Evaluated) and event.step in self.logged_evaluations:
             return None  # a run that was killed at its end evaluates again, with the same result
         try:
@@ -145,7 +152,8 @@ class Trainer:
             warnings += self._drop_events_after(0 if snapshot is None else snapshot.progress.step)
         with self.train_loader.batches(0 if snapshot is None else snapshot.progress.position) as batches:
             # The workers of the loader start before the model takes memory.
-            self.state = state = create_state(self.run, self.dataset, self.world, snapshot)
+            head = (yield from self.fit_head()) if snapshot is None and config.head == "fitted" else None
+            self.state = state = create_state(self.run, self.dataset, self.world, snapshot, head)
             self.checkpointer = checkpointer = Checkpointer(self.directory, state)
             if snapshot is not None:
                 checkpointer.saved = state.step
@@ -156,7 +164,7 @@ class Trainer:
                 warnings.append(f"from step {state.step} on the run uses other data: {'; '.join(changed)}")
             yield from (Warned(step=state.step, message=warning) for warning in warnings)
             try:
-                if state.progress.evaluation_due:  # the run was stopped before it
+                if state.progress.evaluation_due or (head is not None and config.steps):  # stopped before it; or of the head alone
                     yield from self.evaluate()
                 while (reason := self._end_reason()) is None:
                     yield from self.train_step(batches)
@@ -184,6 +192,31 @@ class Trainer:
         except CheckpointError as error:
             return [error.message]
         return []
+
+    def fit_head(self) -> Generator[Event, None, FittedHead]:
+        """Fit the head to the features of the training split; each rank extracts those of its part of the images."""
+        began = shown = time.monotonic()
+        model = create_model(self.run, self.dataset)[0].to(self.world.device)
+        backend = TorchBackend(model, self.run.preprocess, device=self.world.device)
+        found, done, images = list[tuple[NDArray[np.float32], NDArray[np.int64]]](), 0, len(self.dataset)
+        yield FittingHead(step=0, done=done, images=images)
+        with evaluating(model), evaluation_loader(self.run, self.dataset, self.world).batches() as stream:
+            for batch, outputs in run_batches(backend, _until_stopped(stream, self.world, self.control), features=True):
+                done += batch.n_asked * self.world.ranks
+                if outputs is not None and outputs.features_BD is not None:
+                    found.append((outputs.features_BD, batch.labels.astype(np.int64)))
+                if time.monotonic() - shown >= _SHOWN_EVERY:
+                    shown = time.monotonic()
+                    yield FittingHead(step=0, done=min(done, images), images=images)
+        self.world.disk_barrier()  # ranks may be minutes apart
+        rows = [row for part in self.world.gather(found) for row in part]
+        if not rows:
+            raise DataError("no training image could be read", hint="run `vitlab data check` to list what is wrong")
+        features_ND, labels_N = (np.concatenate([row[side] for row in rows]) for side in (0, 1))
+        head = fit_head(features_ND, labels_N, names=self.dataset.labels, seed=self.run.train.seed)
+        seconds = time.monotonic() - began
+        yield HeadFitted(step=0, images=head.images, l2=head.l2, accuracy=head.accuracy, seconds=seconds)
+        return head
 
     def train_step(self, batches: Stream) -> Iterator[Event]:
         """Take the next batch and make one update."""

@@ -110,7 +110,7 @@ CAN: dict[str, set[str]] = {
     | CONVNEXTS
     | {"efficientnet", "efficientnet, half"},
     "huggingface": COMMON
-    | {"hidden layer, no head", "distilled", "one register", "no qkv bias", "other grid", "other patch", "mean"}
+    | {"hidden layer, no head", "distilled", "one register", "no qkv bias", "other grid", "other patch", "mean", "map, no head"}
     | {"resnet", "resnet, no head", "resnet, one channel", "swin", "convnext", "convnext, no scale"},
     "torchvision": COMMON | {"hidden layer", "hidden layer, no head"},
     "bit-npz": {"resnet", "resnet, no head", "resnet, one channel"},

@@ -184,7 +184,7 @@ def _pooling(config: ViTConfig, can: Expressible) -> list[str]:
     reasons = []
     if config.pool not in can.pools:
         reasons.append(f"pool={config.pool!r}")
-    elif config.class_token and config.pool != "token" and not can.class_token_unpooled:
+    elif config.class_token and config.pool in ("mean", "map") and not can.class_token_unpooled:
         reasons.append(f"a class token beside pool={config.pool!r}")
     if config.norm_after_pool and not (can.norm_after_mean and config.pool == "mean"):
         reasons.append(f"norm_after_pool=True with pool={config.pool!r}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from torch import Tensor
 
@@ -79,13 +80,24 @@ def one_or_two(size: tuple[int, int]) -> Json:
 RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
-def guessed(config: ModelConfig, *, crop: bool) -> tuple[Preprocess, list[str]]:
-    """The preprocessing where there is no preprocessor_config.json: with a `crop` as in the ImageNet evaluation, or squashed."""
+Usual = Literal["crop", "squash", "clip"]
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+
+
+def guessed(config: ModelConfig, usual: Usual) -> tuple[Preprocess, list[str]]:
+    """The preprocessing where there is no preprocessor_config.json.
+
+    `crop` as in the ImageNet evaluation, `squash` with pixels to [-1, 1], `clip` the whole short side with CLIP's mean and std.
+    """
     size, channels = config.image_size, config.channels
-    if crop:
-        preprocess = cropped(size, channels, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
-    else:
-        preprocess = squashed(size, channels, interpolation="bilinear")
+    match usual:
+        case "crop":
+            preprocess = cropped(size, channels, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
+        case "squash":
+            preprocess = squashed(size, channels, interpolation="bilinear")
+        case "clip":
+            preprocess = cropped(size, channels, interpolation="bicubic", mean=CLIP_MEAN, std=CLIP_STD)
+            preprocess = replace(preprocess, resize_to=max(size))
     return preprocess, [f"preprocessing is a guess ({described(preprocess)}): there is no preprocessor_config.json"]
 
 

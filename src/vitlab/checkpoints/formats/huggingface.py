@@ -7,8 +7,8 @@ names of the tensors tell them apart. Weights are written under the names that f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -31,6 +31,7 @@ from vitlab.checkpoints.formats.hf_families import (
 from vitlab.checkpoints.formats.hf_json import (
     Read,
     Tensors,
+    Usual,
     guessed,
     image_size_in,
     labels_json,
@@ -38,10 +39,32 @@ from vitlab.checkpoints.formats.hf_json import (
     preprocess_of,
     preprocessor_json,
 )
-from vitlab.checkpoints.formats.hf_vit import DEIT, IJEPA, VIT, read_vit, vit_json, vit_rows
+from vitlab.checkpoints.formats.hf_vit import (
+    BEIT,
+    CLIP,
+    DATA2VEC,
+    DEIT,
+    DINOV2,
+    DINOV2_REGISTERS,
+    DINOV3,
+    IJEPA,
+    MSN,
+    SIGLIP,
+    SIGLIP2,
+    VIT,
+    Names,
+    beit_json,
+    clip_json,
+    dinov2_json,
+    dinov3_json,
+    plain_json,
+    read_vit,
+    siglip_json,
+    vit_rows,
+)
 from vitlab.checkpoints.formats.infer import making, unwrapped, zero_head
 from vitlab.checkpoints.formats.resnet import bit_rows, resnet_notes
-from vitlab.checkpoints.formats.sidecar import Sidecar, text
+from vitlab.checkpoints.formats.sidecar import Sidecar, text, within
 from vitlab.checkpoints.formats.swin_layout import swin_rows
 from vitlab.checkpoints.formats.timm_sidecar import is_timm
 from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
@@ -52,19 +75,11 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.serialize import Json
 from vitlab.config.swin import SwinConfig
-from vitlab.config.vit import ViTConfig
+from vitlab.config.vit import Pool, ViTConfig
 from vitlab.errors import CheckpointError
 from vitlab.io.names import printable
 
 FORMAT = "huggingface"
-CAN = Expressible(
-    format=FORMAT,
-    pools=("token", "mean"),
-    distill_token=True,
-    register_tokens=True,
-    representation=True,
-    without_qkv_bias=True,
-)
 
 
 class Reader(Protocol):
@@ -79,7 +94,8 @@ class Kind:
 
     `prefix` is that of all tensors but the `heads`; a model without a head is saved without it. `marks` are patterns of tensors,
     after the prefix, that each such model has and none above it in the table. `unused` is a pattern of tensors that are left out:
-    what only pre-training uses. `crops` says whether the usual preprocessing crops the centre.
+    what only pre-training uses; `idle` of those that a model with a classifier does not use. `tower` says that config.json holds
+    the vision model beside another. `usual` is the preprocessing without a preprocessor_config.json.
     """
 
     title: str
@@ -88,11 +104,23 @@ class Kind:
     marks: tuple[str, ...]
     heads: tuple[str, ...] = ("classifier.",)
     unused: str = r"embeddings\.mask_token$|decoder\."
-    crops: bool = True
+    idle: str = r"pooler\.dense\."
+    tower: bool = False
+    usual: Usual = "crop"
 
 
+_PATCHES = r"embeddings\.patch_embeddings\.projection\.weight"
 _LAYER = r"(?:encoder\.layer|layers)\.0\.layernorm_before\.weight"
 _VIT = (r"embeddings\.cls_token", r"embeddings\.position_embeddings", _LAYER)
+_DINO = (_PATCHES, r"encoder\.layer\.0\.layer_scale1\.lambda1")
+_BEIT = (
+    _PATCHES,
+    r"encoder\.(?:layer\.0\.(?:lambda_1|attention\.attention\.)?|)relative_position_bias.*|encoder\.layer\.0\.lambda_1",
+)
+_BEITS = r"embeddings\.mask_token$|lm_head\.|decode_head\.|auxiliary_head\.|fpn\d|.*relative_position_index$"
+_TOWER = (r"embeddings\.patch_embedding\.weight", r"encoder\.layers\.0\.self_attn\.q_proj\.weight")
+_TEXT = r"embeddings\.position_ids$"
+_BESIDE = r"text_model\.|text_projection\.|logit_scale$|logit_bias$"  # the text half, which has no prefix of ours
 KINDS: dict[str, Kind] = {
     "deit": Kind(
         title="DeiT",
@@ -101,10 +129,89 @@ KINDS: dict[str, Kind] = {
         marks=(r"embeddings\.distillation_token", *_VIT),
         heads=("classifier.", "cls_classifier.", "distillation_classifier."),
     ),
-    "vit": Kind(title="ViT", prefix="vit.", read=partial(read_vit, names=VIT), marks=_VIT, crops=False),
+    "beit": Kind(title="BEiT", prefix="beit.", read=partial(read_vit, names=BEIT), marks=_BEIT, unused=_BEITS, usual="squash"),
+    "data2vec-vision": Kind(
+        title="Data2Vec-vision",
+        prefix="data2vec_vision.",
+        read=partial(read_vit, names=DATA2VEC),
+        marks=_BEIT,
+        unused=_BEITS,
+        usual="squash",
+    ),
+    "vit": Kind(title="ViT", prefix="vit.", read=partial(read_vit, names=VIT), marks=_VIT, usual="squash"),
     "vit_mae": Kind(title="ViT-MAE", prefix="vit.", read=partial(read_vit, names=VIT), marks=_VIT),
-    "vit_msn": Kind(title="MSN", prefix="vit.", read=partial(read_vit, names=VIT), marks=_VIT),
-    "ijepa": Kind(title="I-JEPA", prefix="ijepa.", read=partial(read_vit, names=IJEPA), marks=(_VIT[1], _LAYER), crops=False),
+    "vit_msn": Kind(title="MSN", prefix="vit.", read=partial(read_vit, names=MSN), marks=_VIT),
+    "ijepa": Kind(title="I-JEPA", prefix="ijepa.", read=partial(read_vit, names=IJEPA), marks=(_VIT[1], _LAYER), usual="squash"),
+    "dinov2_with_registers": Kind(
+        title="DINOv2 with registers",
+        prefix="dinov2_with_registers.",
+        read=partial(read_vit, names=DINOV2_REGISTERS),
+        marks=(*_DINO, r"embeddings\.register_tokens"),
+    ),
+    "dinov2": Kind(title="DINOv2", prefix="dinov2.", read=partial(read_vit, names=DINOV2), marks=_DINO),
+    "dinov3_vit": Kind(
+        title="DINOv3",
+        prefix="",
+        read=partial(read_vit, names=DINOV3),
+        marks=(r"embeddings\.patch_embeddings\.weight", r"layer\.0\.attention\.q_proj\.weight"),
+        usual="squash",
+    ),
+    "clip_vision_model": Kind(
+        title="CLIP vision",
+        prefix="vision_model.",
+        read=partial(read_vit, names=CLIP),
+        marks=(*_TOWER, r"pre_layrnorm\.weight"),
+        unused=_TEXT,
+        idle=r"post_layernorm\.",
+        usual="clip",
+    ),
+    "clip": Kind(
+        title="CLIP",
+        prefix="vision_model.",
+        read=partial(read_vit, names=CLIP),
+        marks=(*_TOWER, r"pre_layrnorm\.weight"),
+        unused=rf"{_TEXT}|{_BESIDE}",
+        idle=r"post_layernorm\.",
+        usual="clip",
+        tower=True,
+    ),
+    "siglip_vision_model": Kind(
+        title="SigLIP vision",
+        prefix="vision_model.",
+        read=partial(read_vit, names=SIGLIP),
+        marks=_TOWER,
+        unused=_TEXT,
+        idle=r"head\.",
+        usual="squash",
+    ),
+    "siglip": Kind(
+        title="SigLIP",
+        prefix="vision_model.",
+        read=partial(read_vit, names=SIGLIP),
+        marks=_TOWER,
+        unused=rf"{_TEXT}|{_BESIDE}",
+        idle=r"head\.",
+        tower=True,
+        usual="squash",
+    ),
+    "siglip2_vision_model": Kind(
+        title="SigLIP 2 vision",
+        prefix="vision_model.",
+        read=partial(read_vit, names=SIGLIP2),
+        marks=_TOWER,
+        idle=r"head\.",
+        usual="squash",
+    ),
+    "siglip2": Kind(
+        title="SigLIP 2",
+        prefix="vision_model.",
+        read=partial(read_vit, names=SIGLIP2),
+        marks=_TOWER,
+        unused=_BESIDE,
+        idle=r"head\.",
+        tower=True,
+        usual="squash",
+    ),
     "swin": Kind(
         title="Swin",
         prefix="swin.",
@@ -171,7 +278,9 @@ def read(raw: RawFile, hints: Hints) -> Reading:
     kind = kind_of(tensors, raw.sidecar)
     assert kind is not None
     where = raw.path.name
-    data = raw.sidecar if raw.sidecar is not None and not is_timm(raw.sidecar) else {}
+    data: Sidecar = raw.sidecar if raw.sidecar is not None and not is_timm(raw.sidecar) else {}
+    if kind.tower:
+        data = {**within(data, "vision_config"), "id2label": data.get("id2label")}
     if raw.preprocessor is not None and "image_size" not in data:  # BiT takes any
         data = {**data, "image_size": image_size_in(raw.preprocessor)}
     tensors, left = _used(tensors, kind)
@@ -179,7 +288,7 @@ def read(raw: RawFile, hints: Hints) -> Reading:
     config = found.config
     state = to_ours(found.tensors, found.rows, native_shapes(config), where=where)
     if raw.preprocessor is None:
-        preprocess, fed = guessed(config, crop=kind.crops)
+        preprocess, fed = guessed(config, kind.usual)
     else:
         with making(where):
             preprocess, fed = preprocess_of(raw.preprocessor, config, any_size=not takes_one_size(config))
@@ -195,20 +304,20 @@ def read(raw: RawFile, hints: Hints) -> Reading:
 
 
 # The modules of a model without its prefix; no prefix begins like one.
-_PARTS = ("embeddings.", "embedder.", "encoder.", "layer.", "layers.", "layernorm.", "norm.", "pooler.")
+_PARTS = (
+    *("embeddings.", "embedder.", "encoder.", "layer.", "layers.", "layernorm.", "norm.", "pooler."),
+    *("pre_layrnorm.", "post_layernorm.", "head."),
+)
 
 
 def _used(tensors: Tensors, kind: Kind) -> tuple[Tensors, list[str]]:
-    """The tensors that the model uses, all but the heads with the prefix; and a note of the others.
-
-    The poolers of transformers' classifiers are of no use to them.
-    """
-    pooler = r"pooler\.dense\.|" if any(key.startswith(kind.heads) for key in tensors) else ""
-    unused = re.compile(rf"(?:{re.escape(kind.prefix)})?(?:{pooler}{kind.unused})")
+    """The tensors that the model uses, all but the heads with the prefix; and a note of the others."""
+    idle = rf"{kind.idle}|" if any(key.startswith(kind.heads) for key in tensors) else ""
+    unused = re.compile(rf"(?:{re.escape(kind.prefix)})?(?:{idle}{kind.unused})")
     kept = {
         f"{kind.prefix}{key}" if key.startswith(_PARTS) else key: tensor for key, tensor in tensors.items() if not unused.match(key)
     }
-    left = [key for key in tensors if unused.match(key)]
+    left = [key.removeprefix(kind.prefix) for key in tensors if unused.match(key)]
     return kept, [f"left out, since the model does not use it: {listed(left)}"] if left else []
 
 
@@ -227,7 +336,7 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
     """The folder that transformers reads: weights under the Hub's names, config.json, preprocessor_config.json."""
     target = _target(config)
     tensors = to_theirs(state, list(target.rows), native_shapes(config))
-    if not config.num_classes:
+    if not any(key.startswith(target.heads) for key in tensors):
         tensors = {key.removeprefix(KINDS[target.model_type].prefix): tensor for key, tensor in tensors.items()}
     about: dict[str, Json] = {
         "architectures": [target.architecture],
@@ -259,6 +368,11 @@ class Target:
     rows: Iterable[Row]
     notes: list[str]
 
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The tensors beside which a model keeps its prefix."""
+        return (*KINDS[self.model_type].heads, "visual_projection.")
+
 
 def _target(config: ModelConfig) -> Target:
     match config:
@@ -287,32 +401,206 @@ def _other_target(
     return Target(model_type=model_type, architecture=architecture, settings=settings, rows=rows, notes=notes)
 
 
+# The ViTs of transformers that vitlab writes. The first form that fits a config is taken.
+
+Need = tuple[str, Callable[[ViTConfig], bool]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A ViT of transformers to write: its classes with and without a head, its names, its config.json.
+
+    `fits` says whether a config is of this kind; whether it can be written, `can` (the choices that the kind has), `needs` (what
+    each of them has, under the words for its absence) and `pools` (how the classes with and without a head pool) decide.
+    `tower` is the `model_type` of the classifier where that one holds the vision model as a part.
+    """
+
+    model_type: str
+    classes: tuple[str, str]
+    names: Names
+    settings: Callable[[ViTConfig], dict[str, Json]]
+    fits: Callable[[ViTConfig], bool]
+    can: Expressible
+    needs: tuple[Need, ...] = ()
+    pools: tuple[tuple[Pool, ...], tuple[Pool, ...]] = (("token",), ("token",))
+    tower: str | None = None
+
+
+_PLAIN = Expressible(format=FORMAT, representation=True, without_qkv_bias=True)
+_DINOV2 = Expressible(
+    format=FORMAT,
+    pools=("token", "token+mean"),
+    register_tokens=True,
+    layer_scale=True,
+    without_qkv_bias=True,
+    traits=("a gated MLP", "pooling of class token and mean", "registers without a position"),
+)
+_HIDDEN: Need = (
+    "a hidden layer and a head after it (transformers' classifiers have no pooler)",
+    lambda config: not (config.representation_width and config.num_classes),
+)
+_SCALED: Need = ("a model without layer scale (layer_scale=0)", lambda config: config.layer_scale > 0)
+_CLASS_TOKEN: Need = ("a model without a class token", lambda config: config.class_token)
+FORMS = (
+    Form(
+        model_type="dinov3_vit",
+        classes=("", "DINOv3ViTModel"),
+        names=DINOV3,
+        settings=dinov3_json,
+        fits=lambda config: config.position.rotary is not None,
+        can=Expressible(
+            format=FORMAT,
+            positions=("none",),
+            register_tokens=True,
+            layer_scale=True,
+            without_qkv_bias=True,
+            traits=("rotary positions", "keys without a bias", "a gated MLP"),
+        ),
+        needs=(
+            _SCALED,
+            _CLASS_TOKEN,
+            ("a classifier (transformers has none for DINOv3)", lambda config: not config.num_classes),
+            (
+                "these rotary positions",
+                lambda config: config.position.rotary is not None and config.position.rotary.kind == "centred",
+            ),
+        ),
+    ),
+    Form(
+        model_type="beit",
+        classes=("BeitForImageClassification", "BeitModel"),
+        names=BEIT,
+        settings=beit_json,
+        fits=lambda config: config.position.bias is not None or (not config.projections.key_bias and config.class_token),
+        can=Expressible(
+            format=FORMAT,
+            pools=("token", "mean"),
+            positions=("learned-1d", "none"),
+            class_token_unpooled=True,
+            norm_after_mean=True,
+            layer_scale=True,
+            traits=("a relative position bias", "keys without a bias"),
+        ),
+        needs=(
+            _CLASS_TOKEN,
+            ("keys with a bias beside a relative position bias", lambda config: not config.projections.key_bias),
+            ("a mean without a norm after it", lambda config: config.pool == "token" or config.norm_after_pool),
+            ("this relative position bias", lambda config: config.position.bias is None or config.position.bias.kind == "table"),
+        ),
+        pools=(("token", "mean"), ("token", "mean")),
+    ),
+    Form(
+        model_type="clip_vision_model",
+        classes=("CLIPForImageClassification", "CLIPVisionModel"),
+        names=CLIP,
+        settings=clip_json,
+        fits=lambda config: config.norm.before,
+        can=Expressible(
+            format=FORMAT,
+            pools=("token", "mean"),
+            class_token_unpooled=True,
+            traits=(
+                *("a norm before the encoder", "the quick GELU", "a projection of the pooled vector"),
+                "an encoder without a last norm",
+            ),
+        ),
+        needs=(
+            _CLASS_TOKEN,
+            ("a head after a projection", lambda config: not (config.num_classes and config.projection_width)),
+            ("a last norm before a mean", lambda config: config.norm.last == (config.pool == "token")),
+        ),
+        pools=(("mean",), ("token",)),
+        tower="clip",
+    ),
+    Form(
+        model_type="siglip_vision_model",
+        classes=("SiglipForImageClassification", "SiglipVisionModel"),
+        names=SIGLIP,
+        settings=siglip_json,
+        fits=lambda config: config.pool == "map" or (not config.class_token and config.numerics.gelu == "tanh"),
+        can=Expressible(format=FORMAT, pools=("mean", "map"), traits=("images cropped to whole patches",)),
+        needs=(("a class token beside attention pooling", lambda config: not config.class_token),),
+        pools=(("mean",), ("map", "mean")),
+        tower="siglip",
+    ),
+    Form(
+        model_type="dinov2_with_registers",
+        classes=("Dinov2WithRegistersForImageClassification", "Dinov2WithRegistersModel"),
+        names=DINOV2_REGISTERS,
+        settings=dinov2_json,
+        fits=lambda config: config.register_tokens > 0 and not config.position.registers,
+        can=_DINOV2,
+        needs=(_SCALED,),
+        pools=(("token+mean",), ("token",)),
+    ),
+    Form(
+        model_type="dinov2",
+        classes=("Dinov2ForImageClassification", "Dinov2Model"),
+        names=DINOV2,
+        settings=dinov2_json,
+        fits=lambda config: config.layer_scale > 0 or config.pool == "token+mean" or config.mlp.gated,
+        can=replace(_DINOV2, register_tokens=False),
+        needs=(_SCALED,),
+        pools=(("token+mean",), ("token",)),
+    ),
+    Form(
+        model_type="ijepa",
+        classes=("IJepaForImageClassification", "IJepaModel"),
+        names=IJEPA,
+        settings=plain_json,
+        fits=lambda config: not config.class_token,
+        can=Expressible(format=FORMAT, pools=("mean",), without_qkv_bias=True),
+        pools=(("mean",), ("mean",)),
+    ),
+    Form(
+        model_type="deit",
+        classes=("DeiTForImageClassification", "DeiTModel"),
+        names=DEIT,
+        settings=plain_json,
+        fits=lambda config: config.distill_token or config.register_tokens > 0,
+        can=replace(_PLAIN, distill_token=True, register_tokens=True),
+        needs=(
+            _HIDDEN,
+            (
+                "more tokens beside the class token than one",
+                lambda config: config.register_tokens + config.distill_token == 1,
+            ),
+            ("a distillation token without its two heads", lambda config: not config.distill_token or config.num_classes > 0),
+        ),
+    ),
+    Form(
+        model_type="vit",
+        classes=("ViTForImageClassification", "ViTModel"),
+        names=VIT,
+        settings=plain_json,
+        fits=lambda config: True,
+        can=_PLAIN,
+        needs=(_HIDDEN,),
+    ),
+)
+
+
 def _vit_target(config: ViTConfig) -> Target:
-    refuse(config, CAN, also=_unreadable(config))
-    deit = config.distill_token or config.register_tokens == 1
+    form = next(form for form in FORMS if form.fits(config))
+    headed = config.num_classes > 0
+    also = [words for words, has in form.needs if not has(config)]
+    if config.pool in form.can.pools and config.pool not in form.pools[not headed]:
+        also.append(f"pool={config.pool!r} {'with' if headed else 'without'} a head, as {form.classes[not headed]}")
+    refuse(config, form.can, also=also)
     notes = numerics_notes(config, config.numerics, reader="transformers")
-    if config.register_tokens:
+    if form.model_type == "deit" and config.register_tokens:
         notes.append("the register is written as DeiT's distillation token, which transformers' DeiT leaves out of the head too")
-    model_type, name, names = ("deit", "DeiT", DEIT) if deit else ("vit", "ViT", VIT)
-    if not config.class_token:
-        model_type, name, names = "ijepa", "IJepa", IJEPA
-    architecture = (
-        f"{name}ForImageClassification{'WithTeacher' if config.distill_token else ''}" if config.num_classes else f"{name}Model"
-    )
+    settings, model_type = form.settings(config), form.model_type
+    architecture = form.classes[0 if headed else 1]
+    if config.distill_token:
+        architecture += "WithTeacher"
+    if config.projection_width:
+        architecture += "WithProjection"
+    if headed and form.tower is not None:
+        settings, model_type = {"vision_config": {"model_type": form.model_type, **settings}}, form.tower
     return Target(
-        model_type=model_type, architecture=architecture, settings=vit_json(config), rows=vit_rows(config, names), notes=notes
+        model_type=model_type, architecture=architecture, settings=settings, rows=vit_rows(config, form.names), notes=notes
     )
-
-
-def _unreadable(config: ViTConfig) -> list[str]:
-    reasons = []
-    if config.representation_width and config.num_classes:
-        reasons.append("a hidden layer and a head after it (transformers' classifiers have no pooler)")
-    if config.register_tokens > 1 or (config.register_tokens and config.distill_token):
-        reasons.append(f"more tokens beside the class token than one (register_tokens={config.register_tokens})")
-    if config.distill_token and not config.num_classes:
-        reasons.append("a distillation token without its two heads")
-    return reasons
 
 
 def _dtype(tensors: Tensors) -> str:

@@ -1,0 +1,183 @@
+"""A time budget: the best run of so many minutes on this machine.
+
+The speed of reading, of a forward pass and of a training step is measured for a few seconds. Then the image size and the length
+are chosen so that the schedule ends when the time does:
+
+- too little time for a few epochs: the features once, at the largest image size that fits, and a head fitted to them;
+- more: a fitted head, then fine-tuning from it, at the largest image size that leaves enough epochs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vitlab.config.model import ModelConfig
+from vitlab.config.overrides import DataFacts, Overrides, StartFacts
+from vitlab.config.run import RunConfig
+from vitlab.config.scaling import steps_of
+from vitlab.config.train import mean_area
+from vitlab.data.dataset import SPLITS, Dataset, ImageDataset
+from vitlab.errors import ConfigError
+from vitlab.models.cost import cost
+from vitlab.recipes.rules import whole_patches
+from vitlab.training.plan import Speed, measure_speed
+
+_SIZE_STEP = 32  # pixels between two image sizes that are considered
+_LEAST_SIZE = 96
+_FEWEST_EPOCHS = 3.0  # below, fine-tuning gains less than a head fitted to the features of larger images
+_ENOUGH_EPOCHS = 8.0  # fine-tuning takes the largest image size that leaves so many
+_MOST_EPOCHS = 30.0
+_PLANNED = 0.96  # of the time: machines are not steady
+_FIT_SECONDS = 3e-7  # to fit a head, for each image x feature x class: some hundred steps of L-BFGS in float64
+_FIXED_SECONDS = 2.0  # to write checkpoints and the model
+_MEASURING = 0.03  # of the time, and at most `_MOST_MEASURING` seconds, to measure training steps
+_MOST_MEASURING = 6.0
+_EVALUATIONS = 6  # of a run that fine-tunes: of the head, and five times on the way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgeted:
+    """What was chosen: the image size and the steps, 0 for a fitted head alone; `seconds` is what the run takes."""
+
+    image_size: tuple[int, int]
+    steps: int
+    seconds: float
+
+
+def plan_minutes(
+    minutes: float,
+    make: Callable[[Overrides], RunConfig],
+    overrides: Overrides,
+    data: DataFacts,
+    *,
+    dataset: Dataset,
+    start: StartFacts | None,
+    device: str,
+    began: float,
+    stored: RunConfig | None,
+) -> tuple[Overrides, str]:
+    """The overrides with the image size, the steps and the head of the best run of so many minutes, and a sentence that says why.
+
+    `make` makes the run with some overrides, `dataset` is the whole dataset, `start` the checkpoint if there is one. The minutes
+    count from `began` (time.monotonic). `stored` is the run that is in the folder already: one that was planned for the same time
+    is resumed as it was planned.
+    """
+    run = make(overrides)
+    if overrides.head is None and run.start is not None and run.train.loss == "softmax":
+        overrides = replace(overrides, head="fitted")
+        run = make(overrides)
+    if stored is not None and (stored.train.minutes, stored.data.dataset, stored.start) == (minutes, run.data.dataset, run.start):
+        planned = replace(
+            overrides, image_size=stored.model.image_size, steps=stored.train.steps, head=stored.train.head if run.start else None
+        )
+        return planned, f"time: planned for {minutes:g} minutes when the run was started"
+    speed = measure_speed(run, dataset, device=device, seconds=min(_MEASURING * 60 * minutes, _MOST_MEASURING))
+    left = 60 * minutes - (time.monotonic() - began)
+    sizes = [run.model.image_size] if start is None or overrides.image_size is not None else image_sizes(start.model)
+    val_images = _val_images(run, dataset, data.images)
+    chosen = choose(run, speed, images=data.images, val_images=val_images, seconds=left, sizes=sizes)
+    return replace(overrides, image_size=chosen.image_size, steps=chosen.steps), _sentence(minutes, run, speed, chosen, data.images)
+
+
+def _val_images(run: RunConfig, dataset: Dataset, images: int) -> int:
+    """Images of the evaluation split: as declared, or estimated from the rule that makes it."""
+    if run.data.evaluate_split is None:
+        return 0
+    if isinstance(dataset, ImageDataset) and (declared := int(np.count_nonzero(dataset.splits == SPLITS.index("val")))):
+        return declared
+    rule = run.data.rule
+    return round(images * rule.val / max(1 - rule.val - rule.test, 1e-9))
+
+
+def _sentence(minutes: float, run: RunConfig, speed: Speed, chosen: Budgeted, images: int) -> str:
+    height, width = speed.image_size
+    measured = f"{1 / (speed.read + speed.step):,.0f} images/s in training and {1 / (speed.read + speed.forward):,.0f} forward"
+    size = f"{chosen.image_size[0]} x {chosen.image_size[1]} pixels"
+    epochs = chosen.steps * run.data.loader.batch_size / images
+    what = (
+        f"{epochs:.3g} epochs at {size}"
+        if chosen.steps
+        else f"a head fitted to features at {size}, since there is no time for more"
+    )
+    takes = f"about {chosen.seconds / 60:.2g} minutes from here"
+    return f"time: {minutes:g} minutes; measured {measured} at {height} x {width}: {what}, {takes}"
+
+
+def choose(
+    run: RunConfig, speed: Speed, *, images: int, val_images: int, seconds: float, sizes: Sequence[tuple[int, int]]
+) -> Budgeted:
+    """The best run like `run` that takes at most `seconds`, with one of these image sizes, smallest first.
+
+    ConfigError if not even the features of the smallest images fit into the time.
+    """
+    takes = _Time(run, speed, images=images, val_images=val_images)
+    planned = _PLANNED * seconds - _FIXED_SECONDS
+    heads = [size for size in sizes if takes.head(size) <= planned]
+    if not heads:
+        needed = (takes.head(sizes[0]) + _FIXED_SECONDS) / _PLANNED / 60
+        raise ConfigError(
+            f"{seconds / 60:.2g} minutes are too few for one look at {images:,} images",
+            hint=f"give it {math.ceil(10 * needed) / 10:g} minutes or more",
+        )
+    epochs = {size: takes.epochs(size, planned) for size in heads}
+    enough = [size for size in heads if epochs[size] >= _ENOUGH_EPOCHS]
+    chosen = enough[-1] if enough else heads[0]
+    if epochs[chosen] < _FEWEST_EPOCHS and run.train.head == "fitted":
+        return Budgeted(image_size=heads[-1], steps=0, seconds=takes.head(heads[-1]) + _FIXED_SECONDS)
+    length = min(epochs[chosen], _MOST_EPOCHS) if run.start is not None else epochs[chosen]
+    steps = steps_of(length, images, run.data.loader.batch_size)
+    taken = takes.head(chosen) + takes.evaluations(chosen) + length * takes.epoch(chosen)
+    return Budgeted(image_size=chosen, steps=steps, seconds=taken + _FIXED_SECONDS)
+
+
+def image_sizes(model: ModelConfig) -> list[tuple[int, int]]:
+    """The sizes that are considered, smallest first: up to the checkpoint's own, in whole patches; its own alone if not square."""
+    height, width = model.image_size
+    if height != width or height <= _LEAST_SIZE:
+        return [model.image_size]
+    sides = range(_LEAST_SIZE, height, _SIZE_STEP)
+    return list(dict.fromkeys([*(whole_patches(model, side) for side in sides), model.image_size]))
+
+
+class _Time:
+    """Seconds that a run takes at an image size: what was measured at one size grows with the multiply-adds."""
+
+    def __init__(self, run: RunConfig, speed: Speed, *, images: int, val_images: int) -> None:
+        self.run = run
+        self.speed = speed
+        self.images = images
+        self.val_images = val_images
+        self.macs = cost(replace(run.model, image_size=speed.image_size)).macs
+
+    def head(self, size: tuple[int, int]) -> float:
+        """The features of all training images, the fit, and one evaluation; without a fitted head, the evaluation alone."""
+        if self.run.train.head == "zero":
+            return self.val_images * self.forward(size)
+        fit = _FIT_SECONDS * self.images * self.run.model.feature_width * self.run.model.num_classes
+        return (self.images + self.val_images) * self.forward(size) + fit
+
+    def forward(self, size: tuple[int, int]) -> float:
+        """One image, read and through the model."""
+        return self.speed.read + self.speed.forward * self._times(size)
+
+    def evaluations(self, size: tuple[int, int]) -> float:
+        """The other evaluations of a run that fine-tunes."""
+        return (_EVALUATIONS - 1) * self.val_images * self.forward(size)
+
+    def epoch(self, size: tuple[int, int]) -> float:
+        """One pass of training over the images."""
+        area = mean_area(self.run.train.progressive_resizing)
+        return self.images * (self.speed.read + self.speed.step * self._times(size) * area)
+
+    def epochs(self, size: tuple[int, int], seconds: float) -> float:
+        """Passes that fit into the time besides head and evaluations; below 0 if not even those fit."""
+        return (seconds - self.head(size) - self.evaluations(size)) / self.epoch(size)
+
+    def _times(self, size: tuple[int, int]) -> float:
+        """Multiply-adds at this size over those at the measured size."""
+        return cost(replace(self.run.model, image_size=size)).macs / self.macs

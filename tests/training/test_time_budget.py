@@ -1,0 +1,103 @@
+"""A time budget: which run fits into so many minutes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import vitlab
+from vitlab.config import Preprocess, variant
+from vitlab.config.overrides import DataFacts, Overrides, StartFacts
+from vitlab.config.run import RunConfig
+from vitlab.errors import ConfigError, UsageError
+from vitlab.recipes import recipe
+from vitlab.training import time_budget
+from vitlab.training.plan import Speed
+from vitlab.training.time_budget import choose, image_sizes
+
+IMAGES = 3000
+DATA = DataFacts(dataset="pets/", images=IMAGES, classes=37)
+START = StartFacts(path="deit.npz", model=variant("ViT-Ti/16"), preprocess=Preprocess())
+SPEED = Speed(image_size=(128, 128), read=0.001, forward=0.004, step=0.012)
+
+
+def fitted_run() -> RunConfig:
+    """A run that fits its head first."""
+    return recipe("finetune-folder", Overrides(head="fitted", image_size=(128, 128)), data=DATA, start=START)
+
+
+def chosen(minutes: float, run: RunConfig | None = None) -> tuple[tuple[int, int], float, float]:
+    """Image size, epochs and minutes of the run that is chosen."""
+    run = run or fitted_run()
+    found = choose(run, SPEED, images=IMAGES, val_images=300, seconds=60 * minutes, sizes=image_sizes(START.model))
+    return found.image_size, found.steps * run.data.loader.batch_size / IMAGES, found.seconds / 60
+
+
+def test_little_time_is_for_the_head_on_the_largest_images_that_fit() -> None:
+    sizes = [chosen(minutes) for minutes in (0.4, 0.6, 1.2)]
+    assert all(epochs == 0 for _, epochs, _ in sizes)
+    assert sizes[0][0] < sizes[1][0] <= sizes[2][0] == (224, 224)
+
+
+def test_more_time_is_for_more_epochs_and_then_for_larger_images() -> None:
+    found = [chosen(minutes) for minutes in (3, 5, 10, 30, 90)]
+    assert all(epochs >= 3 for _, epochs, _ in found)
+    assert [size for size, _, _ in found] == sorted(size for size, _, _ in found)
+    assert found[-1][0] == (224, 224)
+    assert found[-1][1] <= 30.1
+
+
+@pytest.mark.parametrize("minutes", [0.4, 1.0, 2.0, 4.0, 8.0, 15.0, 60.0])
+def test_what_is_chosen_fits_into_the_time(minutes: float) -> None:
+    _, _, taken = chosen(minutes)
+    assert taken <= minutes
+
+
+@pytest.mark.parametrize("minutes", [4.0, 8.0, 15.0])
+def test_the_time_is_used(minutes: float) -> None:
+    _, _, taken = chosen(minutes)
+    assert taken >= 0.9 * minutes
+
+
+def test_the_zero_head_of_the_paper_always_fine_tunes() -> None:
+    run = fitted_run()
+    zero = replace(run, train=replace(run.train, head="zero"))
+    _, epochs, _ = chosen(1.0, zero)
+    assert epochs > 0
+
+
+def test_too_little_time_for_one_look_at_the_images_is_refused_with_what_is_needed() -> None:
+    with pytest.raises(ConfigError, match="too few for one look") as caught:
+        chosen(0.05)
+    assert "minutes or more" in str(caught.value.hint)
+
+
+def test_sizes_have_whole_patches_and_end_with_the_checkpoints_own() -> None:
+    assert image_sizes(variant("ViT-Ti/16")) == [(96, 96), (128, 128), (160, 160), (192, 192), (224, 224)]
+    assert image_sizes(variant("ViT-H/14"))[-1] == (224, 224)
+    assert all(side % 14 == 0 for side, _ in image_sizes(variant("ViT-H/14")))
+    assert image_sizes(variant("ViT-Ti/16", image_size=(160, 224))) == [(160, 224)]
+
+
+def test_finetune_plans_once_and_a_second_call_resumes_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = vitlab.pretrain("digits", model="ViT-Mini/8", image_size=16, steps=2, out=tmp_path / "start", workers=0, quiet=True)
+    slow = Speed(image_size=(16, 16), read=0.001, forward=0.005, step=10.0)
+    monkeypatch.setattr(time_budget, "measure_speed", lambda run, dataset, *, device, seconds: slow)
+    run = vitlab.finetune("digits", start, minutes=1, out=tmp_path / "run", workers=0, quiet=True)
+    assert run.reason == "finished"
+    assert (run.step, run.config.train.head, run.config.train.minutes) == (0, "fitted", 1)
+    assert run.metrics["top1"] > 0.2  # of ten classes, with features that are hardly trained
+    assert any("no time for more" in note for note in run.notes)
+    monkeypatch.setattr(time_budget, "measure_speed", lambda run, dataset, *, device, seconds: pytest.fail("measured again"))
+    again = vitlab.finetune("digits", start, minutes=1, out=tmp_path / "run", workers=0, quiet=True)
+    assert again.config == run.config
+    assert again.metrics == run.metrics
+
+
+def test_minutes_and_another_length_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="minutes"):
+        vitlab.finetune("digits", minutes=1, epochs=3)
+    with pytest.raises(UsageError, match="minutes"):
+        vitlab.finetune("digits", minutes=1, sweep=True)
