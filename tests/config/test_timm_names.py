@@ -22,7 +22,10 @@ def test_an_architecture_has_a_name_both_ways(name: str) -> None:
     assert need_of(name) is None
     back = timm_name(config)
     assert back is not None
-    assert architecture_config(back) == config  # deit_base_patch16_224 comes back as vit_base_patch16_224
+    again = architecture_config(back)  # deit_base_patch16_224 comes back as vit_base_patch16_224
+    if isinstance(again, ViTConfig) and isinstance(config, ViTConfig):
+        again = replace(again, layer_scale=config.layer_scale)  # BEiT and BEiT v2 differ in how it begins
+    assert again == config
 
 
 @pytest.mark.parametrize(
@@ -116,11 +119,8 @@ def test_a_pool_may_be_chosen_for_a_timm_name_too() -> None:
 @pytest.mark.parametrize(
     ("name", "need"),
     [
-        ("eva02_base_patch14_448", "rotary positions"),
-        ("beit_base_patch16_224.in22k_ft_in22k_in1k", "BEiT"),
-        ("vit_base_patch16_clip_224.openai", "LayerNorm before the encoder"),
-        ("vit_giant_patch14_dinov2", "SwiGLU"),
-        ("vit_base_patch16_rpn_224", "norms after"),
+        ("vit_dwee_patch16_reg1_gap_256", "differential attention"),
+        ("vit_base_mci_224", "convolutional stem"),
         ("convnextv2_tiny", "response normalisation"),
         ("swin_s3_tiny_224", "window of its own"),
         ("resnetv2_50", "BiT"),

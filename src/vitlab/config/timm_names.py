@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -17,164 +17,9 @@ from vitlab.config.efficientnet import SCALES, EfficientNetConfig, efficientnet
 from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import RESNETS, ResNetConfig
 from vitlab.config.swin import SWINS, SwinConfig
-from vitlab.config.vit import PROFILES, SIZES, STEMS, Gelu, Pool, Position, Size, ViTConfig
+from vitlab.config.timm_vits import style_of, timm_vit, vit_names
+from vitlab.config.vit import PROFILES, SIZES, STEMS, ViTConfig
 from vitlab.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViTTraits:
-    """What a group of timm's ViTs has that a plain ViT, pooled by its class token, has not.
-
-    `image_size` in pixels is for names that do not end in it; `prefix_positions` is the opposite of timm's `no_embed_class`.
-    """
-
-    pool: Pool = "token"
-    class_token: bool = True
-    distill_token: bool = False
-    registers: int = 0
-    norm_after_pool: bool = False
-    qkv_bias: bool = True
-    layer_scale: float = 0.0
-    prefix_positions: bool = True
-    gelu: Gelu = "exact"
-    image_size: int | None = None
-
-
-_MAP, _MEAN = ViTTraits(pool="map", class_token=False), ViTTraits(pool="mean", class_token=False)
-_REGISTERS = replace(_MEAN, norm_after_pool=True, layer_scale=1e-5, prefix_positions=False)
-
-# ViTTraits -> the architectures that have it. Their size, patch and image size stand in their names.
-_VITS: tuple[tuple[ViTTraits, str], ...] = (
-    (
-        ViTTraits(),
-        """
-        vit_tiny_patch16_224 vit_tiny_patch16_384
-        vit_small_patch8_224 vit_small_patch16_224 vit_small_patch16_384 vit_small_patch32_224 vit_small_patch32_384
-        vit_base_patch8_224 vit_base_patch16_224 vit_base_patch16_384 vit_base_patch32_224 vit_base_patch32_384
-        vit_large_patch14_224 vit_large_patch16_224 vit_large_patch16_384 vit_large_patch32_224 vit_large_patch32_384
-        vit_huge_patch14_224 vit_giant_patch14_224 vit_gigantic_patch14_224
-        deit_tiny_patch16_224 deit_small_patch16_224 deit_base_patch16_224 deit_base_patch16_384
-        """,
-    ),
-    (
-        ViTTraits(distill_token=True),
-        """
-        deit_tiny_distilled_patch16_224 deit_small_distilled_patch16_224
-        deit_base_distilled_patch16_224 deit_base_distilled_patch16_384
-        """,
-    ),
-    (
-        ViTTraits(layer_scale=1e-6, prefix_positions=False),
-        """
-        deit3_small_patch16_224 deit3_small_patch16_384 deit3_medium_patch16_224 deit3_base_patch16_224 deit3_base_patch16_384
-        deit3_large_patch16_224 deit3_large_patch16_384 deit3_huge_patch14_224
-        """,
-    ),
-    (ViTTraits(layer_scale=1e-5), "vit_small_patch16_36x1_224 vit_base_patch16_plus_240 vit_base_patch32_plus_256"),
-    (ViTTraits(layer_scale=1e-5, image_size=518), "vit_small_patch14_dinov2 vit_base_patch14_dinov2 vit_large_patch14_dinov2"),
-    (
-        ViTTraits(layer_scale=1e-5, image_size=518, registers=4, prefix_positions=False),
-        "vit_small_patch14_reg4_dinov2 vit_base_patch14_reg4_dinov2 vit_large_patch14_reg4_dinov2",
-    ),
-    (
-        ViTTraits(layer_scale=1.0, image_size=448, registers=1, prefix_positions=False),
-        "vit_base_patch14_reg1_tipsv2 vit_large_patch14_reg1_tipsv2 vit_so400m_patch14_reg1_tipsv2",
-    ),
-    (ViTTraits(prefix_positions=False, image_size=240), "flexivit_small flexivit_base flexivit_large"),
-    (ViTTraits(image_size=160), "test_vit"),
-    (replace(_MEAN, registers=1, norm_after_pool=True, layer_scale=1e-5, image_size=160), "test_vit2"),
-    (ViTTraits(pool="mean", norm_after_pool=True), "eva_large_patch14_196 eva_large_patch14_336"),
-    (ViTTraits(qkv_bias=False), "vit_base_patch16_224_miil"),
-    (
-        _MAP,
-        """
-        vit_base_patch16_siglip_224 vit_base_patch16_siglip_256 vit_base_patch16_siglip_384 vit_base_patch16_siglip_512
-        vit_large_patch16_siglip_256 vit_large_patch16_siglip_384
-        vit_so400m_patch14_siglip_224 vit_so400m_patch14_siglip_378
-        """,
-    ),
-    (
-        replace(_MAP, gelu="tanh"),
-        """
-        vit_base_patch32_siglip_256 vit_large_patch16_siglip_512
-        vit_so400m_patch16_siglip_256 vit_so400m_patch16_siglip_384 vit_so400m_patch16_siglip_512
-        vit_giantopt_patch16_siglip_256 vit_giantopt_patch16_siglip_384
-        """,
-    ),
-    (
-        _MEAN,
-        """
-        vit_base_patch16_siglip_gap_224 vit_base_patch16_siglip_gap_256 vit_base_patch16_siglip_gap_384
-        vit_base_patch16_siglip_gap_512 vit_large_patch16_siglip_gap_256 vit_large_patch16_siglip_gap_384
-        vit_so400m_patch14_siglip_gap_224 vit_so400m_patch14_siglip_gap_378
-        vit_so400m_patch14_siglip_gap_448 vit_so400m_patch14_siglip_gap_896
-        vit_base_patch16_gap_224 vit_huge_patch14_gap_224 vit_huge_patch16_gap_448 vit_giant_patch16_gap_224
-        """,
-    ),
-    (
-        replace(_MEAN, gelu="tanh"),
-        """
-        vit_base_patch32_siglip_gap_256 vit_large_patch16_siglip_gap_512
-        vit_so400m_patch16_siglip_gap_256 vit_so400m_patch16_siglip_gap_384 vit_so400m_patch16_siglip_gap_512
-        vit_giantopt_patch16_siglip_gap_256 vit_giantopt_patch16_siglip_gap_384
-        """,
-    ),
-    (
-        replace(_MEAN, qkv_bias=False, layer_scale=1e-6),
-        "vit_medium_patch16_gap_240 vit_medium_patch16_gap_256 vit_medium_patch16_gap_384 vit_betwixt_patch16_gap_256",
-    ),
-    (
-        replace(_REGISTERS, registers=1),
-        """
-        vit_wee_patch16_reg1_gap_256 vit_little_patch16_reg1_gap_256 vit_medium_patch16_reg1_gap_256
-        vit_betwixt_patch16_reg1_gap_256
-        """,
-    ),
-    (
-        replace(_REGISTERS, registers=4),
-        """
-        vit_little_patch16_reg4_gap_256 vit_medium_patch16_reg4_gap_256 vit_mediumd_patch16_reg4_gap_256
-        vit_mediumd_patch16_reg4_gap_384 vit_betwixt_patch16_reg4_gap_256 vit_betwixt_patch16_reg4_gap_384
-        """,
-    ),
-    (replace(_REGISTERS, registers=4, layer_scale=0.0), "vit_base_patch16_reg4_gap_256"),
-    (replace(_MEAN, registers=4), "vit_so150m_patch16_reg4_gap_256 vit_so150m_patch16_reg4_gap_384"),
-    (replace(_MAP, registers=4), "vit_so150m_patch16_reg4_map_256"),
-    (
-        replace(_MEAN, registers=1, norm_after_pool=True, qkv_bias=False, layer_scale=1e-5),
-        "vit_so150m2_patch16_reg1_gap_256 vit_so150m2_patch16_reg1_gap_384 vit_so150m2_patch16_reg1_gap_448",
-    ),
-)
-
-# timm's words for sizes: first the paper's and their successors, then its own.
-_WORDS: dict[str, Size] = {
-    "tiny": SIZES["Ti"],
-    "small": SIZES["S"],
-    "base": SIZES["B"],
-    "large": SIZES["L"],
-    "huge": SIZES["H"],
-    "giant": SIZES["g"],
-    "gigantic": SIZES["G"],
-    "so400m": SIZES["So400m"],
-    "giantopt": Size(width=1536, depth=40, heads=16, mlp_width=6144),  # SigLIP 2's g-opt
-    "wee": Size(width=256, depth=14, heads=4, mlp_width=1280),
-    "little": Size(width=320, depth=14, heads=5, mlp_width=1792),
-    "medium": Size(width=512, depth=12, heads=8, mlp_width=2048),
-    "mediumd": Size(width=512, depth=20, heads=8, mlp_width=2048),
-    "betwixt": Size(width=640, depth=12, heads=10, mlp_width=2560),
-    "so150m": Size(width=896, depth=18, heads=14, mlp_width=2304),
-    "so150m2": Size(width=832, depth=21, heads=13, mlp_width=2176),
-}
-# Names whose word says another size than it does elsewhere.
-_ODD: dict[str, Size] = {
-    "vit_base_patch16_gap_224": replace(SIZES["B"], heads=16),
-    "vit_small_patch16_36x1_224": replace(SIZES["S"], depth=36),
-    "test_vit": Size(width=64, depth=6, heads=2, mlp_width=192),
-    "test_vit2": Size(width=64, depth=8, heads=2, mlp_width=192),
-    "vit_base_patch16_plus_240": Size(width=896, depth=12, heads=14, mlp_width=3584),
-    "vit_base_patch32_plus_256": Size(width=896, depth=12, heads=14, mlp_width=3584),
-}
-_VIT = re.compile(r"[a-z0-9]+_(?P<size>[a-z0-9]+)(?:_distilled)?(?:_patch(?P<patch>\d+)(?P<rest>\w*))?")
 
 # Architecture -> size, the key of its stem in STEMS, image size.
 _HYBRIDS: dict[str, tuple[str, tuple[str, int], int]] = {
@@ -225,24 +70,9 @@ _OWN_SIDES = {"B2": 256, "B3": 288, "B4": 320, "B5": 448}
 _FAMILY = "an architecture family that vitlab does not have"
 # What timm's other architectures need; the first pattern that fits the whole name answers.
 _NEEDS: tuple[tuple[str, str], ...] = (
-    (r"vit_so400m_patch14_siglip_(gap_)?384", "images of 384 pixels cut to 378; the architecture that ends in 378 is the same"),
-    (r"vit_\w+_clip_quickgelu_\d+", "a LayerNorm before the encoder and the quick GELU"),
-    (r"vit_\w+_clip_\d+", "a LayerNorm before the encoder"),
-    (r"vit_giant_patch14_\w*(dinov2|tipsv2)", "a SwiGLU MLP"),
-    (r"vit_\w+_rpn_\d+", "norms after the residual branches"),
-    (r"vit_\w+_18x2_224", "parallel attention and MLP branches"),
-    (r"vit_\w+_xp_224|vit_pwee_\w+", "attention and MLP in parallel"),
     (r"vit_(dwee|dpwee|dlittle)_\w+", "differential attention"),
-    (r"vit_intern300m_\w+", "an encoder without a last norm"),
     (r"vit_\w+_resnet\w+|vit_base_mci_224", "another convolutional stem"),
-    (r"vit_s?relpos_\w+", "a relative position bias"),
-    (r"vit_\w+_rope_\w+|eva02_\w+|vit_\w+_dinov3\w*", "rotary positions"),
-    (r"eva_giant_\w+|beit_\w+|beitv2_\w+", "BEiT's attention"),
-    (r"beit3_\w+", "norms inside attention and MLP"),
-    (r"aimv2_\w+", "RMSNorm and a SwiGLU MLP"),
-    (r"naflexvit_\w+", "batches of images of several sizes"),
-    (r"test_vit3", "attention pooling over the register tokens too"),
-    (r"test_vit4", "RMSNorm"),
+    (r"naflexvit_\w+_(par|parfac)_gap", "positions that keep their aspect ratio on images that are not square"),
     (r"test_convnext\d?", "the tanh GELU in a ConvNeXt"),
     (r"resnetv2_\d\w*", "a pre-activation ResNet with other norms than BiT's"),
     (r"swin_s3_(tiny|base)_224", "a window of its own at each stage"),
@@ -327,42 +157,15 @@ def need_of(architecture: str) -> str | None:
 
 @cache
 def _builders() -> dict[str, Callable[[str], ModelConfig]]:
-    vits = [name for _, names in _VITS for name in names.split()]
     nets = [f"{prefix}efficientnet_{size.lower()}" for prefix in ("tf_", "") for size in SCALES]
     return {
-        **dict.fromkeys(vits, _vit),
+        **dict.fromkeys(vit_names(), timm_vit),
         **dict.fromkeys(_HYBRIDS, _hybrid),
         **dict.fromkeys(_BITS, _bit),
         **dict.fromkeys(_SWINS, _swin),
         **dict.fromkeys(_CONVNEXTS, _CONVNEXTS.__getitem__),
         **dict.fromkeys(nets, _efficientnet),
     }
-
-
-def _vit(name: str) -> ViTConfig:
-    style = next(style for style, names in _VITS if name in names.split())
-    match = _VIT.fullmatch(name)
-    assert match is not None, name
-    size = _ODD.get(name) or _WORDS[match["size"]]
-    side = style.image_size or int(re.findall(r"\d+", match["rest"])[-1])
-    patch = int(match["patch"] or 16)
-    return ViTConfig(
-        width=size.width,
-        depth=size.depth,
-        heads=size.heads,
-        mlp_width=size.mlp_width,
-        patch_size=(patch, patch),
-        image_size=(side, side),
-        pool=style.pool,
-        class_token=style.class_token,
-        distill_token=style.distill_token,
-        register_tokens=style.registers,
-        norm_after_pool=style.norm_after_pool,
-        qkv_bias=style.qkv_bias,
-        layer_scale=style.layer_scale,
-        position=Position(prefix=style.prefix_positions),
-        numerics=replace(PROFILES["timm"], gelu=style.gelu),
-    )
 
 
 def _hybrid(name: str) -> ViTConfig:
@@ -415,10 +218,10 @@ def shape_of(config: ModelConfig) -> Shape:
     match config:
         case ViTConfig():
             stem = None if config.stem is None else (config.stem.blocks, config.stem.width, config.stem.groups)
-            size = (config.width, config.depth, config.heads, config.mlp_width, config.patch_size)
-            tokens = (config.pool, config.class_token, config.distill_token, config.register_tokens, config.norm_after_pool)
-            inside = (config.qkv_bias, config.layer_scale > 0, config.attention, config.representation_width)
-            return Shape(config.grid, ("vit", *size, stem, config.conv_stem, *tokens, *inside, config.position))
+            size = (config.width, config.depth, config.heads, config.mlp_width, config.patch_size, config.projections.kv_heads)
+            plain = replace(style_of(config), numerics=PROFILES["timm"])
+            quick = config.numerics.gelu == "quick"  # two functions of one size, with weights of their own
+            return Shape(config.grid, ("vit", *size, stem, config.conv_stem, plain, quick))
         case ResNetConfig():
             return Shape(
                 None, ("resnet", config.blocks, config.width_factor, config.root_width, config.stage_widths, config.groups)

@@ -216,7 +216,7 @@ def test_pixels_that_no_patch_covers_are_left_out_of_the_image_size() -> None:
         ({"crop_pct": 7}, "crop_pct"),
         ({"global_pool": "avgmax"}, "avgmax"),
         ({"global_pool": "map"}, "attention pool"),
-        ({"model_args": {"act_layer": "quick_gelu"}}, "quick_gelu"),
+        ({"model_args": {"act_layer": "mish"}}, "mish"),
         ({"model_args": {"num_heads": 3}}, "3 heads do not divide"),
         ({"model_args": {"num_heads": "three"}}, "num_heads='three'"),
         ({"model_args": []}, "model_args"),
@@ -356,7 +356,7 @@ def test_an_attention_pool_leaves_class_and_register_tokens_aside() -> None:
 
 def test_a_model_that_vitlab_does_not_have_is_refused_by_its_keys() -> None:
     clip = tensors_of(WIDE) | {"norm_pre.weight": torch.zeros(128), "norm_pre.bias": torch.zeros(128)}
-    with pytest.raises(CheckpointError, match=r"2 unknown keys: norm_pre\.weight, norm_pre\.bias"):
+    with pytest.raises(CheckpointError, match=r"norm_pre\.weight, norm_pre\.bias"):
         read(raw_of(clip))
     norms = tensors_of(WIDE) | {"blocks.0.attn.q_norm.weight": torch.zeros(64)}
     with pytest.raises(CheckpointError, match="q_norm"):

@@ -1,4 +1,4 @@
-"""timm's state dicts: ViT, DeiT, hybrids, BiT, Swin, ConvNeXt and EfficientNet, with or without the config.json of their folder.
+"""timm's state dicts: its Vision Transformers, BiT, Swin, ConvNeXt and EfficientNet, with or without their folder's config.json.
 
 A timm file does not say how many heads there are nor the shape of its grid; config.json, or vitlab's own header, may.
 """
@@ -16,14 +16,23 @@ from vitlab.checkpoints.formats.infer import WIDE_HEADS, cropped, described, mak
 from vitlab.checkpoints.formats.resnet import bit_config, bit_rows, resnet_notes
 from vitlab.checkpoints.formats.sidecar import Sidecar
 from vitlab.checkpoints.formats.timm_families import family_notes, family_rows, find_other_family, holds_other_family
-from vitlab.checkpoints.formats.timm_sidecar import CONVNEXT_EPS, is_timm, labels_of, preprocess_of, said_of, sidecar_of
-from vitlab.checkpoints.formats.timm_vit import Said, vit_config, vit_rows
+from vitlab.checkpoints.formats.timm_sidecar import (
+    CONVNEXT_EPS,
+    is_timm,
+    labels_of,
+    preprocess_of,
+    said_of,
+    sidecar_of,
+    styled_architecture,
+)
+from vitlab.checkpoints.formats.timm_vit import Said, is_vit, vit_config, vit_rows, without_leftovers
 from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.swin import SwinConfig
+from vitlab.config.timm_names import architecture_config
 from vitlab.config.vit import PROFILES, ViTConfig
 
 FORMAT = "timm"
@@ -40,6 +49,14 @@ CAN = Expressible(
     norm_after_mean=True,
     layer_scale=True,
     without_qkv_bias=True,
+    traits=(
+        *("the quick GELU", "RMSNorm", "norms after the residual branches", "a norm before the encoder"),
+        *("a norm of the patch embeddings", "an encoder without a last norm", "a gated MLP", "a norm inside the MLP"),
+        *("an MLP without biases", "keys without a bias", "an attention output without a bias", "norms of queries and keys"),
+        *("a norm of attention's output", "shared heads of keys and values", "attention and MLP in parallel", "parallel branches"),
+        *("rotary positions", "a relative position bias", "positions of another grid", "pooling over prefix tokens"),
+        *("an attention pool of its own size", "layer scale on attention alone", "images cropped to whole patches"),
+    ),
 )
 READER = "timm"
 
@@ -47,12 +64,15 @@ READER = "timm"
 def matches(raw: RawFile) -> bool:
     """Whether the tensors carry the names of timm's VisionTransformer, BiT ResNets, Swin, ConvNeXt or EfficientNet."""
     tensors, _ = unwrapped(raw)
-    return _is_vit(tensors) or _is_bit(tensors) or holds_other_family(tensors)
+    return is_vit(tensors) or _is_bit(tensors) or holds_other_family(tensors)
 
 
 def read(raw: RawFile, hints: Hints) -> Reading:
     """The model of a timm file; what neither it nor its config.json says is given or guessed, with a note."""
     tensors, notes = unwrapped(raw)
+    if is_vit(tensors):
+        tensors, left = without_leftovers(tensors)
+        notes = (*notes, *left)
     where, header = raw.path.name, header_of(raw)
     beside = raw.sidecar if header is None and is_timm(raw.sidecar) else None
     config: ModelConfig
@@ -117,10 +137,6 @@ def _rows(config: ModelConfig, tensors: dict[str, Tensor] | None = None) -> list
     return list(bit_rows(config) if isinstance(config, ResNetConfig) else family_rows(config, tensors))
 
 
-def _is_vit(tensors: dict[str, Tensor]) -> bool:
-    return "patch_embed.proj.weight" in tensors and "blocks.0.norm1.weight" in tensors
-
-
 def _is_bit(tensors: dict[str, Tensor]) -> bool:
     return "stem.conv.weight" in tensors and "stages.0.blocks.0.conv1.weight" in tensors
 
@@ -133,7 +149,7 @@ def _config(
         return config, notes if header is None else []
     said = Said()
     if header is not None and isinstance(header.config, ViTConfig):
-        said = Said(heads=header.config.heads, grid=header.config.grid, pool=header.config.pool)
+        said = Said(heads=header.config.heads, grid=header.config.grid, pool=header.config.pool, style=header.config)
     elif beside is not None:
         said = said_of(beside)
     return vit_config(tensors, hints, said, where=where)
@@ -170,6 +186,8 @@ def _unreadable(config: ViTConfig) -> list[str]:
 
 def _unbuilt(config: ModelConfig) -> str:
     """Why timm cannot build this model from any config.json."""
+    if isinstance(config, ViTConfig) and config.traits:
+        return f"timm has no architecture with {', '.join(config.traits)} and the rest of this model under a name"
     if isinstance(config, ViTConfig) and config.representation_width:
         return "timm has had no hidden layer before the head since 0.8"
     if isinstance(config, ViTConfig | ResNetConfig):
@@ -181,6 +199,10 @@ def _unbuilt(config: ModelConfig) -> str:
 
 def _vit_notes(config: ViTConfig) -> list[str]:
     """Where timm computes something else even with a complete config.json."""
+    if (architecture := styled_architecture(config)) is not None:
+        style = architecture_config(architecture)
+        assert isinstance(style, ViTConfig)
+        return numerics_notes(config, style.numerics, reader=f"timm's {architecture}")
     spoken = replace(config, numerics=replace(config.numerics, gelu=PROFILES["timm"].gelu))
     notes = numerics_notes(spoken, PROFILES["timm"], reader=READER)
     if config.stem is not None:
@@ -194,7 +216,10 @@ def _vit_notes(config: ViTConfig) -> list[str]:
 def _tensors_alone(config: ViTConfig) -> list[str]:
     """Where timm builds or computes something else from the tensors without the config.json."""
     notes = []
-    if config.numerics.gelu != PROFILES["timm"].gelu:
+    if config.traits:
+        named = styled_architecture(config) or "which has no name there"
+        notes.append(f"the tensors do not say {', '.join(config.traits)}: timm needs the architecture, {named}")
+    elif config.numerics.gelu != PROFILES["timm"].gelu:
         notes.append(f"the tensors do not say that the GELU is the {config.numerics.gelu} one: timm needs act_layer='gelu_tanh'")
     usual = WIDE_HEADS.get((config.width, config.depth, config.mlp_width), config.width / 64)
     if config.heads != usual:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 from vitlab.checkpoints.formats import sidecar
 from vitlab.checkpoints.formats.infer import UNUSED, per_channel
@@ -16,6 +17,8 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.serialize import Json, to_json
 from vitlab.config.swin import SwinConfig
+from vitlab.config.timm_names import architecture_config, need_of
+from vitlab.config.timm_vits import STYLES, style_of
 from vitlab.config.vit import Gelu, Pool, ViTConfig
 from vitlab.errors import CheckpointError
 
@@ -83,14 +86,12 @@ def _timms_windows(config: SwinConfig) -> tuple[tuple[int, int], ...] | None:
 POOLS: dict[str, Pool] = {"token": "token", "avg": "mean", "map": "map"}
 CROPS: dict[str, Resize] = {"center": "short-side", "squash": "squash", "border": "pad"}
 INTERPOLATIONS: dict[str, Interpolation] = {"bilinear": "bilinear", "bicubic": "bicubic"}
-# Architectures whose GELU is the tanh one without their model_args saying so.
-TANH = re.compile(
-    r"vit_(so400m_patch16|giantopt_patch16)_siglip\w*|vit_large_patch16_siglip(_gap)?_512|vit_base_patch32_siglip(_gap)?_256"
+# Arguments of a timm ViT that its tensors show, that a style has, or that only training sees.
+READ = re.compile(
+    r"img_size|patch_size|in_chans|num_classes|embed_dim|depth|num_heads|num_kv_heads|mlp_ratio|qkv_bias|class_token|(num_)?reg_tokens"
+    r"|no_embed_class|pos_embed|global_pool|(use_)?fc_norm|act_layer|init_values|pool_include_prefix|attn_pool_mlp_ratio"
+    r"|\w*drop\w*_rate|dynamic_img_size|strict_img_size|weight_init|fix_init|head_init_scale"
 )
-# Architectures whose heads are neither 64 wide nor those of a published model of their size.
-HEADS = {"vit_base_patch16_gap_224": 16, "test_vit": 2, "test_vit2": 2}
-# Arguments of a timm model that change its numbers and leave no trace in its tensors: name -> the value vitlab has.
-UNSEEN = {"pool_include_prefix": False, "padding_same": True}
 CONVNEXT_EPS = 1e-6  # of timm's ConvNeXts by default
 # The same for its Swins, ConvNeXts and EfficientNets: name -> the values vitlab has (None: the argument is not given).
 UNSEEN_IN_FAMILY: dict[str, dict[str, tuple[str | None, ...]]] = {
@@ -129,20 +130,40 @@ def is_timm(data: Sidecar | None) -> bool:
 
 
 def said_of(data: Sidecar) -> Said:
-    """What timm's config.json says about the model itself."""
+    """What timm's config.json says about the model itself; CheckpointError for an architecture that vitlab does not have."""
     arguments = sidecar.within(data, "model_args")
+    style = _style(data, arguments)
     pool = sidecar.text(data, "global_pool") or sidecar.text(arguments, "global_pool")
     if pool and pool not in POOLS:
         raise CheckpointError(f"config.json says global_pool={pool!r}, which vitlab does not have", hint="token, avg or map")
-    for key, ours in UNSEEN.items():
-        if sidecar.flag(arguments, key, ours) != ours:
-            raise CheckpointError(f"config.json says {key}={not ours}, which vitlab does not have")
     return Said(
-        heads=sidecar.whole(arguments, "num_heads") or HEADS.get(sidecar.text(data, "architecture") or ""),
+        heads=sidecar.whole(arguments, "num_heads"),
         image_size=image_size_of(data),
         pool=POOLS[pool] if pool else None,
-        gelu=_gelu(data, arguments),
+        gelu=_gelu(arguments),
+        style=style,
     )
+
+
+def _style(data: Sidecar, arguments: Sidecar) -> ViTConfig:
+    """The architecture that config.json names, with those arguments that its tensors cannot show."""
+    architecture = (sidecar.text(data, "architecture") or "").partition(".")[0]
+    style = architecture_config(architecture)
+    if style is None:
+        need = need_of(architecture)
+        lacks = f"it needs {need}, which vitlab does not have" if need else "vitlab does not know it"
+        raise CheckpointError(
+            f"config.json names timm's architecture {architecture!r}: {lacks}", hint="`vitlab models` lists what it reads"
+        )
+    if not isinstance(style, ViTConfig):
+        raise CheckpointError(f"config.json names timm's {architecture}, and the tensors are those of a Vision Transformer")
+    unread = [f"{key}={value!r}" for key, value in arguments.items() if not READ.fullmatch(key) and value is not None]
+    if unread:
+        raise CheckpointError(f"config.json says {', '.join(unread)}, which vitlab does not read")
+    prefix = sidecar.flag(arguments, "pool_include_prefix", style.pooling.prefix)
+    if prefix and not style.pooling.prefix:
+        raise CheckpointError(f"config.json says pool_include_prefix=True, which vitlab does not have for {architecture}")
+    return style
 
 
 def refuse_unseen(data: Sidecar, family: str) -> None:
@@ -204,7 +225,7 @@ def sidecar_of(config: ModelConfig, preprocess: Preprocess, labels: tuple[str, .
         return None
     arguments: dict[str, Json] = {}
     if isinstance(config, ViTConfig):
-        arguments = _arguments(config)
+        arguments = _styled_arguments(config) if config.traits else _arguments(config)
     elif not isinstance(config, ResNetConfig):
         arguments = arguments_of(config)
     crop = {resize: mode for mode, resize in CROPS.items()}[preprocess.resize]
@@ -239,6 +260,8 @@ def _architecture(config: ModelConfig) -> str | None:
         return RESNETS.get(config.name or "") if config.groups == 32 else None
     if not isinstance(config, ViTConfig):
         return architecture_of(config)
+    if config.traits:
+        return styled_architecture(config)
     if config.representation_width:
         return None
     if config.stem is not None:
@@ -263,6 +286,37 @@ def _first_convolution(config: ModelConfig) -> str:
     if config.stem is None:
         return "patch_embed.proj"
     return "patch_embed.backbone.stem.conv" if config.stem.blocks else "patch_embed.backbone.conv"
+
+
+def styled_architecture(config: ViTConfig) -> str | None:
+    """The architecture of timm that is this model in all but its sizes, or None; for models with traits."""
+    if config.representation_width or config.before is not None or not config.traits:
+        return None
+    wanted = style_of(replace(config, numerics=replace(config.numerics, resize="bicubic")))
+    for style, names in STYLES:
+        if style_of(replace(style, numerics=replace(style.numerics, resize="bicubic"))) == wanted:
+            return names.split()[0]
+    return None
+
+
+def _styled_arguments(config: ViTConfig) -> dict[str, Json]:
+    """The sizes that make timm's architecture this model."""
+    arguments: dict[str, Json] = {
+        "img_size": list(config.image_size),
+        "patch_size": to_json(config.patch_size),
+        "in_chans": config.channels,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        "mlp_ratio": _ratio(config),
+    }
+    if config.position.grid is not None:  # NaFlex takes any size
+        del arguments["img_size"]
+    if config.projections.kv_heads:
+        arguments["num_kv_heads"] = list(config.projections.kv_heads)
+    if config.pooling.mlp_width:
+        arguments["attn_pool_mlp_ratio"] = config.pooling.mlp_width / config.width
+    return arguments
 
 
 def _arguments(config: ViTConfig) -> dict[str, Json]:
@@ -323,13 +377,15 @@ def _input_size(data: Sidecar) -> tuple[int, int] | None:
     return sidecar.size({"input_size": [int(side) for side in shape[1:]]}, "input_size")
 
 
-def _gelu(data: Sidecar, arguments: Sidecar) -> Gelu | None:
+def _gelu(arguments: Sidecar) -> Gelu | None:
     match sidecar.text(arguments, "act_layer"):
         case "gelu_tanh":
             return "tanh"
         case "gelu":
             return "exact"
+        case "quick_gelu":
+            return "quick"
         case None:
-            return "tanh" if TANH.fullmatch(sidecar.text(data, "architecture") or "") else None
+            return None
         case other:
             raise CheckpointError(f"config.json says act_layer={other!r}, which vitlab does not have", hint="gelu or gelu_tanh")
