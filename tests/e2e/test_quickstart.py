@@ -45,6 +45,9 @@ def test_it_finishes_every_run_writes_a_report_and_resumes_after_a_stop(warm: Pa
     assert "What pre-training gains".lower() in page.lower()
     assert all(row["name"] in page for row in found["rows"])
     assert Path(found["model"]).exists()
+    assert f'href="{Path(found["explorer"]).name}"' in page
+    assert Path(found["explorer"]).parent == Path(found["report"]).parent
+    assert "How the quickstart&#x27;s ViT sees digits" in Path(found["explorer"]).read_text()
 
     again = processes.run(command(warm, out), check=False)
     assert again.returncode == 0, again.stderr

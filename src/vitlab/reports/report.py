@@ -92,12 +92,14 @@ def write_report(
     comparison: Comparison | None = None,
     title: str | None = None,
     cores: int | None = None,
+    explorer: str | None = None,
     progress: ProgressCallback = silent,
 ) -> WrittenReport:
     """Evaluate the run in `folder` on images it was not trained on, and write the report to `out`, else `folder/report.html`.
 
     `split` is the split to evaluate on: test where the data has one, else val. `comparison` is a table of other runs. `cores` is
-    the number of cores the run used, for its cost; by default as many as torch uses here.
+    the number of cores the run used, for its cost; by default as many as torch uses here. `explorer` is the
+    address of the run's explorer, relative to the report.
     """
     path = out or folder / "report.html"
     record = read_run(folder)
@@ -125,6 +127,7 @@ def write_report(
         "classes": None if evaluation is None else classes(evaluation),
         "mistakes": mistakes(evaluation, checkpoint) if evaluation is not None and with_images else None,
         "inside": inside(evaluation, checkpoint, progress),
+        "explorer": explorer,
         "calibration": None if evaluation is None else calibration(evaluation),
         "data": None if card is None else data_section(card),
         "dataset": record.run.data.dataset,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Literal
@@ -20,17 +21,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.checkpoints import load
 from vitlab.config.overrides import DataFacts, Overrides, StartFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import Json
 from vitlab.data.dataset import Dataset
 from vitlab.data.opening import open_dataset
 from vitlab.evaluation.frozen import draw
+from vitlab.inference.images import NamedImage
 from vitlab.io.atomic import write_bytes
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.recipes.own import STROKES
 from vitlab.recipes.table import recipe
 from vitlab.reports.content import Comparison, percent
+from vitlab.reports.explorer import WrittenExplorer, write_explorer
 from vitlab.reports.report import WrittenReport, write_report
 from vitlab.studies.runner import Done, Job, JobProgress, counts_of, evaluate_run, on_one_core, run_jobs
 from vitlab.training.control import Control
@@ -244,14 +248,36 @@ def _finetuning(overrides: Overrides, labels: DataFacts, start: StartFacts | Non
     return on_one_core(replace(run, data=data, train=replace(run.train, save_every=max(1, run.train.steps // 2))))
 
 
-def write_quickstart_report(outcome: Outcome, path: Path, *, progress: ProgressCallback = silent) -> WrittenReport:
-    """Write the report of the pre-trained run with all labels, with the comparison of all rows, as `path`."""
+def write_quickstart_explorer(outcome: Outcome, path: Path, *, progress: ProgressCallback = silent) -> WrittenExplorer:
+    """Write the explorer of the pre-trained run with all labels, with one test digit of each class, as `path`."""
+    digits = open_dataset("digits", split="test")
+    first = {digits.label(index): index for index in reversed(range(len(digits)))}
+    images = [
+        NamedImage(name=digits.labels[label], read=partial(_content, digits, first[label])) for label in range(len(digits.labels))
+    ]
+    checkpoint = load(outcome.pretrained / "model.safetensors")
+    title = "How the quickstart's ViT sees digits"
+    return write_explorer(path, {"ViT of the quickstart": checkpoint}, images, title=title, progress=progress)
+
+
+def _content(dataset: Dataset, index: int) -> bytes | NDArray[np.uint8]:
+    return dataset.read(index).content
+
+
+def write_quickstart_report(
+    outcome: Outcome, path: Path, *, explorer: Path | None = None, progress: ProgressCallback = silent
+) -> WrittenReport:
+    """Write the report of the pre-trained run with all labels, with the comparison of all rows, as `path`.
+
+    It links to `explorer`, a file in the same folder.
+    """
     return write_report(
         outcome.pretrained,
         path,
         comparison=_comparison(outcome),
         title="Quickstart: what pre-training gains",
         cores=1,
+        explorer=None if explorer is None else explorer.name,
         progress=progress,
     )
 

@@ -27,7 +27,16 @@ from vitlab.studies.compare import (
 from vitlab.studies.config import NoisyStudent
 from vitlab.studies.noisy_student import Chosen, Labelling, Score, Scored, StageStarted, Stopped, noisy_student, scores
 from vitlab.studies.positions import KIND_WORDS, PLACE_WORDS, Cell, draw_positions, positions
-from vitlab.studies.quickstart import BUDGETS, SHOTS, Outcome, QuickstartRow, few_cell, quickstart, write_quickstart_report
+from vitlab.studies.quickstart import (
+    BUDGETS,
+    SHOTS,
+    Outcome,
+    QuickstartRow,
+    few_cell,
+    quickstart,
+    write_quickstart_explorer,
+    write_quickstart_report,
+)
 from vitlab.studies.runner import Done, JobProgress, counts_of
 from vitlab.studies.transfer import Curve, TransferPlan, draw_curves, transfer
 from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals
@@ -43,10 +52,11 @@ _SIZES = ((224, 224), (384, 384))
 def run_quickstart(out: Path, budget: str, progress: ProgressCallback, notify: Notify) -> Facts:
     """All runs of the quickstart, its table, and its report."""
     outcome = _finished(lambda control: quickstart(out, budget=BUDGETS[budget], control=control), Outcome, progress, notify)
-    written = write_quickstart_report(outcome, out / "report.html", progress=progress)
+    explorer = write_quickstart_explorer(outcome, out / "explorer.html", progress=progress)
+    written = write_quickstart_report(outcome, out / "report.html", explorer=explorer.path, progress=progress)
     rows = [{"": row.name, f"accuracy with {SHOTS} labels a digit": few_cell(row)} for row in outcome.rows]
     model = str(outcome.pretrained / "model.safetensors")
-    notify("note: the report opens in any browser; docs/guides/first-steps.md continues from here with your own images")
+    notify("note: report and explorer open in any browser; docs/guides/first-steps.md continues from here with your own images")
     return Facts(
         {
             "rows": [_quickstart_row(row) for row in outcome.rows],
@@ -54,10 +64,11 @@ def run_quickstart(out: Path, budget: str, progress: ProgressCallback, notify: N
             "gain_all": outcome.gain_all,
             "letters": outcome.letters,
             "report": str(written.path),
+            "explorer": str(explorer.path),
             "model": model,
             "pretrained": str(outcome.pretraining / "model.safetensors"),
         },
-        shown=[rows, {"report": str(written.path), "model": model}],
+        shown=[rows, {"report": str(written.path), "explorer": str(explorer.path), "model": model}],
     )
 
 

@@ -39,6 +39,7 @@ function say(words) {
 // Load what the state shows, then update everything; a later call overtakes an earlier one.
 async function refresh() {
   const mine = ++asked;
+  document.documentElement.dataset.asked = String(mine);
   const place = start.models[state.model] ? state.model : 0;
   const count = (source.files ?? start.images).length, number = state.image >= 0 && state.image < count ? state.image : 0;
   if (source.served) say(shown && shown.state.image === number ? "" : "The model looks at the image …");
@@ -58,6 +59,7 @@ async function refresh() {
   } catch (error) {
     if (mine !== asked) return;
     say(error.message);
+    document.documentElement.dataset.ready = String(mine);
     if (!shown) return;
     state = shown.state;
     if (source.files) source.files = source.files.filter((entry, place) => place < start.images.length || place !== number);

@@ -436,7 +436,7 @@ export function featuresPanel(act) {
         const colours = image.arrays[`features.${number}`], canvas = h("canvas", {width: across, height: down});
         canvas.getContext("2d").drawImage(pixelCanvas(down, across, n => [colours[3 * n], colours[3 * n + 1], colours[3 * n + 2]]), 0, 0);
         const at = layers ? number - 1 : number, chosen = state.view === "features" && (layers ? Math.max(0, at) === state.layer && (number > 0) : at === state.layer);
-        const button = h("button", {type: "button", id: `film-${number}`, className: "tile", ariaPressed: String(chosen), ariaLabel: featureName(model, number), onclick: () => act.set({view: "features", layer: Math.max(0, at), covered: [], side: 0})}, canvas, h("span", {ariaHidden: "true"}, layers ? (number ? number - 1 : "in") : number));
+        const button = h("button", {type: "button", id: `film-${number}`, className: "tile", ariaPressed: String(chosen), ariaLabel: number || !layers ? featureName(model, number) : "in: embedded patches", onclick: () => act.set({view: "features", layer: Math.max(0, at), covered: [], side: 0})}, canvas, h("span", {ariaHidden: "true"}, layers ? (number ? number - 1 : "in") : number));
         return button;
       }));
     },
