@@ -14,10 +14,11 @@ PEER_BIN := $(PEER_VENV)/bin
 QUICKSTART_EXTRAS := figures,jpeg
 TEST_EXTRAS := dev,docs,figures,export,openvino,int8,serve,track,jpeg,parquet,hdf5
 PEERS := timm torchvision transformers jax flax fastapi litserve
+AXE := axe-core@4.14.0
 BENCHMARKS := benchmarks/startup.py benchmarks/synthetic.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-peer peers-installed peers-offered check docs docs-serve notebooks figures format bench clean same-python
+.PHONY: help quickstart test test-browser browser-installed test-peer peers-installed peers-offered check docs docs-serve notebooks figures format bench clean same-python
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -25,8 +26,11 @@ help:  ## this list
 quickstart: $(VENV)/.installed-quickstart  ## install, then pre-train, fine-tune and compare a small Vision Transformer, and write a report
 	$(BIN)/vitlab quickstart
 
-test: check  ## install, then check and run every test
-	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+test: check  ## install, then check and run every test that needs no browser and no other library
+	$(BIN)/python -m pytest $(PARALLEL) -m "not browser" $(PYTEST_ARGS)
+
+test-browser: $(VENV)/.installed-browser  ## install Playwright, axe-core and a Chromium, then run the tests of the pages in it
+	VITLAB_AXE=$(VENV)/browser/node_modules/axe-core/axe.min.js $(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
 
 test-peer: $(PEER_VENV)/.installed  ## install timm, torchvision, transformers and Flax into .venv-peer, then run the tests that compare with them
 	$(PEER_BIN)/python -m benchmarks.peers
@@ -78,6 +82,16 @@ $(VENV)/.installed-quickstart: pyproject.toml constraints.txt | same-python
 $(VENV)/.installed-test: pyproject.toml constraints.txt | same-python
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[$(TEST_EXTRAS)]"
 	@touch $@ $(VENV)/.installed-quickstart
+
+$(VENV)/.installed-browser: constraints.txt | $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt playwright
+	npm install --silent --no-fund --no-audit --prefix $(VENV)/browser $(AXE)
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do command -v $$name >/dev/null && exit 0; done; \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; } \
+		|| { echo "error: there is no Chromium, and apt-get cannot install it; hint: put one on PATH" >&2; exit 1; }
+	@touch $@
+
+browser-installed: $(VENV)/.installed-browser
 
 $(PEER_BIN)/python:
 	$(PYTHON) -m venv $(PEER_VENV) || { rm -rf $(PEER_VENV); exit 1; }
