@@ -70,7 +70,9 @@ if TYPE_CHECKING:
     Fraction = float
     Positive = float
 
-Format = Literal["native", "jax-npz", "big-vision", "timm", "huggingface", "torchvision", "bit-npz", "swin", "convnext"]
+Format = Literal[
+    "native", "jax-npz", "big-vision", "timm", "huggingface", "torchvision", "bit-npz", "swin", "convnext", "openai-clip"
+]
 Profile = Literal["official", "timm", "huggingface", "torchvision"]
 
 _log = logging.getLogger("vitlab")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -59,6 +61,19 @@ def test_the_weights_among_other_things_are_taken_and_that_is_said(tmp_path: Pat
     raw = read_file(tmp_path / "x.pt")
     assert _same(raw.tensors, STATE)
     assert raw.notes == (f"took the weights under {key!r}", "ignored in the file: epoch, model_ema, optimizer")
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_the_options_and_metrics_of_a_training_script_beside_the_weights_are_passed_over(tmp_path: Path, legacy: bool) -> None:
+    weights = {"a": torch.randn(3, 2)}
+    options = argparse.Namespace(lr=0.1, out=tmp_path, device=torch.device("cpu"), sizes=[1, 2], metric=np.float32(0.5), none=None)
+    for name in ("state_dict", "teacher", "module"):  # timm's CheckpointSaver, DINO, DeepSpeed
+        saved = {"epoch": 3, name: weights, f"{name}_ema": weights, "args": options, "metric": np.float64(81.2)}
+        torch.save(saved, tmp_path / "checkpoint.pth.tar", _use_new_zipfile_serialization=not legacy)
+        raw = read_file(tmp_path / "checkpoint.pth.tar")
+        assert torch.equal(raw.tensors["a"], weights["a"])
+        assert any(f"under {name!r}" in note for note in raw.notes)
+        assert any("args" in note and "metric" in note for note in raw.notes)
 
 
 def test_one_nested_set_of_weights_of_any_name_is_taken_and_several_are_not_chosen_between(tmp_path: Path) -> None:

@@ -27,8 +27,10 @@ from vitlab.config import (
     variant,
 )
 from vitlab.config.efficientnet import BASE
+from vitlab.config.vit_parts import Norm
 
-PLAIN = {"bit-npz": "resnet", "swin": "swin", "convnext": "convnext"}  # what a format holds that holds no ViTs
+# What a format holds that holds no plain ViT.
+PLAIN = {"bit-npz": "resnet", "swin": "swin", "convnext": "convnext", "openai-clip": "clip"}
 State = dict[str, Tensor]
 
 
@@ -76,6 +78,14 @@ OPTIONS: dict[str, ModelConfig] = {
     "exact gelu, hf eps": replace(mini(), numerics=Numerics(gelu="exact", norm_eps=1e-12, resize="bicubic")),
     "hybrid": replace(mini(), stem=ResNetStem(blocks=(2, 1), width=32), patch_size=(1, 1)),
     "hybrid root": replace(mini(), stem=ResNetStem(blocks=(), width=32), patch_size=(2, 2)),
+    "clip": replace(
+        mini(),
+        heads=1,
+        num_classes=0,
+        projection_width=24,
+        norm=Norm(before=True),
+        numerics=Numerics(gelu="quick", norm_eps=1e-5, resize="bicubic"),
+    ),
     "resnet": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=5),
     "resnet, no head": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=0),
     "swin": SwinConfig(width=24, depths=(2, 1), heads=(2, 4), window=(4, 4), image_size=(32, 32), num_classes=5),
@@ -110,12 +120,23 @@ CAN: dict[str, set[str]] = {
     | CONVNEXTS
     | {"efficientnet", "efficientnet, half"},
     "huggingface": COMMON
-    | {"hidden layer, no head", "distilled", "one register", "no qkv bias", "other grid", "other patch", "mean", "map, no head"}
+    | {
+        "hidden layer, no head",
+        "distilled",
+        "one register",
+        "no qkv bias",
+        "other grid",
+        "other patch",
+        "mean",
+        "map, no head",
+        "clip",
+    }
     | {"resnet", "resnet, no head", "resnet, one channel", "swin", "convnext", "convnext, no scale"},
     "torchvision": COMMON | {"hidden layer", "hidden layer, no head"},
     "bit-npz": {"resnet", "resnet, no head", "resnet, one channel"},
     "swin": SWINS,
     "convnext": CONVNEXTS,
+    "openai-clip": {"clip"},
 }
 
 

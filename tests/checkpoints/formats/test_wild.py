@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tests.checkpoints.formats.samples import OPTIONS, random_state, same, written
 from vitlab.checkpoints import convert, describe, load
 from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.errors import CheckpointError
@@ -95,3 +96,21 @@ def test_what_only_pre_training_uses_is_left_out_with_a_note(tmp_path: Path) -> 
     assert any("left out" in note and "decoder (9 tensors)" in note for note in checkpoint.notes)
     state = load(WILD / "hf_vitmae").model.state_dict()
     assert all(torch.equal(tensor, state[key]) for key, tensor in checkpoint.model.state_dict().items())
+
+
+def test_the_vision_half_of_a_whole_clip_is_read_and_the_text_half_is_named(tmp_path: Path) -> None:
+    config = OPTIONS["clip"]
+    state = random_state(config, dtype=torch.float16)
+    vision = written("openai-clip", config, state).tensors
+    text = {f"transformer.resblocks.0.{name}": torch.zeros(3) for name in ("ln_1.weight", "attn.in_proj_weight")}
+    text |= {"token_embedding.weight": torch.zeros(5, 3), "positional_embedding": torch.zeros(4, 3), "logit_scale": torch.zeros(())}
+    text |= {"text_projection": torch.zeros(3, 3), "ln_final.weight": torch.zeros(3), "context_length": torch.tensor(77)}
+    torch.save(vision | text, tmp_path / "ViT-B-32.pt")
+    checkpoint = load(tmp_path / "ViT-B-32.pt", dtype=None)
+    assert checkpoint.format == "openai-clip"
+    assert same(dict(checkpoint.model.state_dict()), state)
+    assert any("the text half (8 tensors)" in note for note in checkpoint.notes)
+    assert any("quick GELU is a guess" in note for note in checkpoint.notes)
+    alone = {key.removeprefix("visual."): tensor for key, tensor in vision.items()}
+    torch.save(alone, tmp_path / "visual.pt")
+    assert load(tmp_path / "visual.pt").config == checkpoint.config

@@ -36,7 +36,9 @@ _SAFE_WAY = (
     "where it came from, run safetensors.torch.save_file(model.state_dict(), 'model.safetensors'); "
     "then load that, or `vitlab convert` it"
 )
-_CHOSEN = ("model", "state_dict")  # what training code calls the weights, in a file that holds more than them
+# What training code calls the weights, in a file that holds more than them: timm, MAE, BEiT; DINO's authors evaluate the teacher;
+# DeepSpeed (EVA) says module.
+_CHOSEN = ("model", "state_dict", "teacher", "module")
 _CHUNK = 1 << 22
 _MOST_ARGUMENTS = 8  # of a function that rebuilds a tensor
 
@@ -69,7 +71,12 @@ _ODD_TENSORS = (
     "torch._utils._rebuild_device_tensor_from_cpu_tensor",
 )
 _ORDERED, _COUNTER = "collections.OrderedDict", "collections.Counter"
-_VALUES = ("torch.Size", "torch.device", "torch.serialization._get_layout", "_codecs.encode", "builtins.set", "builtins.complex")
+# Values beside the weights: the options of a training script, its paths and its metrics. They are named here, and never made.
+_VALUES = (
+    *("torch.Size", "torch.device", "torch.serialization._get_layout", "_codecs.encode", "builtins.set", "builtins.complex"),
+    *("argparse.Namespace", "pathlib.Path", "pathlib.PosixPath", "pathlib.WindowsPath", "pathlib._local.PosixPath"),
+    *("numpy.dtype", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar"),
+)
 _CLASSES = ("torch.Tensor", "torch.nn.parameter.Parameter")
 _KNOWN = {*_DTYPES, *_PLAIN, *_PARAMETERS, _SUBCLASS, *_ODD_TENSORS, _ORDERED, _COUNTER, *_VALUES, *_CLASSES}
 

@@ -249,6 +249,7 @@ def _config(tensors: Tensors, names: Names, hints: Hints, stated: Stated, *, whe
     qkv_bias = q_bias if stated.qkv_bias is None else stated.qkv_bias
     image_size = image_size_of(places.grid, patch_size, None)
     over = stated.image_size is not None and places.grid == _grid(stated.image_size, patch_size) and stated.image_size != image_size
+    last = pooled or not class_token or pool != "mean"  # CLIP's classifier reads tokens before its last norm
     numerics = numerics_of(hints, stated.numerics)
     if extra and not teacher:
         notes.append("DeiT's distillation token is kept as a register: no head reads it")
@@ -276,9 +277,7 @@ def _config(tensors: Tensors, names: Names, hints: Hints, stated: Stated, *, whe
             dropout=stated.dropout,
             drop_path=stated.drop_path,
             layer_scale=stated.layer_scale if f"{first}.{names.scales[0]}" in tensors else 0.0,
-            norm=Norm(
-                before=f"{names.of(names.pre_norm)}.weight" in tensors, last=pooled or f"{names.of(names.norm)}.weight" in tensors
-            ),
+            norm=Norm(before=f"{names.of(names.pre_norm)}.weight" in tensors, last=last),
             mlp=FeedForward(gated=gated),
             projections=Projections(key_bias=k_bias or not q_bias),
             numerics=numerics,
