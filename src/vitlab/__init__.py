@@ -43,7 +43,11 @@ if TYPE_CHECKING:
     from vitlab.api import similar as similar
     from vitlab.api import study_compare as study_compare
     from vitlab.api import study_noisy_student as study_noisy_student
+    from vitlab.api import study_optimizer as study_optimizer
     from vitlab.api import study_positions as study_positions
+    from vitlab.api import study_scaling as study_scaling
+    from vitlab.api import study_self_supervision as study_self_supervision
+    from vitlab.api import study_shape as study_shape
     from vitlab.api import study_transfer as study_transfer
     from vitlab.api import train as train
     from vitlab.checkpoints import Checkpoint as Checkpoint
@@ -63,8 +67,8 @@ __version__ = "0.2.0"
 _API = (
     "bench", "check_data", "convert", "create_model", "describe", "embed", "evaluate", "explore", "export", "fetch_data",
     "finetune", "inspect", "list_data", "list_models", "pack_data", "paper", "predict", "pretrain", "quickstart", "report",
-    "serve", "show_data", "similar", "study_compare", "study_noisy_student", "study_positions", "study_transfer", "train",
-    "plan", "push",
+    "serve", "show_data", "similar", "study_compare", "study_noisy_student", "study_optimizer", "study_positions",
+    "study_scaling", "study_self_supervision", "study_shape", "study_transfer", "train", "plan", "push",
 )  # fmt: skip
 _HOMES = dict.fromkeys(_API, "vitlab.api") | {
     "Checkpoint": "vitlab.checkpoints",

@@ -5,7 +5,7 @@ words are the same in both. Results are values that print as a table, have `to_j
 `notes` say what vitlab guessed or chose for you; the logger "vitlab" (level INFO) has the same.
 
 Importing this file imports neither torch nor numpy. Shared parameters are documented once: those of opening a checkpoint at
-`predict`, those of training at `finetune`.
+`predict`, those of training at `finetune`, those of studies at `study_scaling`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from vitlab.errors import ConfigError, DataError, UsageError, pair
 from vitlab.io.progress import silent
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from vitlab.reports.report import WrittenReport
     from vitlab.studies.config import PseudoLabels
     from vitlab.studies.paper import PaperItem, PaperList
+    from vitlab.studies.protocol import StudyPlan
+    from vitlab.studies.scaling import ScalingPlan
+    from vitlab.studies.study import Study, Verdict
     from vitlab.training.budget import TrainingPlan
     from vitlab.training.run import EventStream, Run
 
@@ -74,6 +77,8 @@ Format = Literal[
     "native", "jax-npz", "big-vision", "timm", "huggingface", "torchvision", "bit-npz", "swin", "convnext", "openai-clip"
 ]
 Profile = Literal["official", "timm", "huggingface", "torchvision"]
+StudyBudget = Literal["tiny", "default", "long"]
+PlanT = TypeVar("PlanT", "StudyPlan", "ScalingPlan")
 
 _log = logging.getLogger("vitlab")
 
@@ -1774,44 +1779,151 @@ def study_compare(
     )
 
 
+def study_scaling(
+    *,
+    data: str | os.PathLike[str] | None = None,
+    transfer: str | os.PathLike[str] | None = None,
+    out: Folder = "runs/scaling",
+    budget: StudyBudget = "default",
+    families: Names | None = None,
+    seeds: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> Verdict:
+    """Compare architectures by pre-training images and by compute: Figures 3, 4 and 5 of the paper in miniature.
+
+    Small models of each family are pre-trained on nested random subsets of the data, evaluated with 5 labels a class on other
+    images, and fine-tuned there. Lines are fitted, with bootstrap intervals. An interrupted study resumes with the same command.
+
+    Args:
+        data: labelled images to pre-train on: a folder, a zip, cifar10:PATH, ... (default: synthetic letters)
+        transfer: labelled images to transfer to (default: three tenths of the classes of data; digits for letters)
+        out: folder for all runs, verdict.json and plots; unfinished runs are resumed
+        budget: tiny shows in about a minute that everything works; default takes less than an hour on two cores; long takes days
+        families: some of ViT,hybrid,BiT,ConvNeXt,LSTM (default: all)
+        seeds: how often each model is trained (default: the budget's)
+    """
+    from vitlab.studies.scaling import BUDGETS, scaling
+
+    plan = _study_plan(BUDGETS[budget], data, transfer, seeds)
+    if families is not None:
+        plan = plan.of_families(families.split(",") if isinstance(families, str) else families)
+    return _run_study(lambda folder, report: scaling(folder, plan, progress=report), out, progress)
+
+
+def study_shape(
+    *,
+    data: str | os.PathLike[str] | None = None,
+    transfer: str | os.PathLike[str] | None = None,
+    out: Folder = "runs/shape",
+    budget: StudyBudget = "default",
+    seeds: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> Verdict:
+    """Compare shapes of a ViT at equal compute: Figures 8, 9 and 13 of the paper in miniature.
+
+    Depth, width, MLP width, patch size and aspect ratio, class token or mean, global, local or axial attention: each variant is
+    pre-trained for the compute of the base, and evaluated with 5 labels a class on other images. An interrupted study resumes with
+    the same command.
+    """
+    from vitlab.studies.protocol import PLANS
+    from vitlab.studies.shape import shape
+
+    plan = _study_plan(PLANS[budget], data, transfer, seeds)
+    return _run_study(lambda folder, report: shape(folder, plan, progress=report), out, progress)
+
+
 def study_transfer(
     *,
+    data: str | os.PathLike[str] | None = None,
+    transfer: str | os.PathLike[str] | None = None,
     out: Folder = "runs/transfer",
+    budget: StudyBudget = "default",
     shots: Numbers = (3, 10, 30, 100),
-    letters: int = 40_000,
-    steps: int = 200,
+    images: int | None = None,
+    steps: int | None = None,
+    seeds: int | None = None,
     progress: ProgressCallback | None = None,
-) -> Table:
-    """Compare architectures with and without pre-training by the number of labels.
+) -> Verdict:
+    """Compare architectures with and without pre-training, by the number of labels.
 
     An interrupted study resumes with the same command.
 
     Args:
-        out: folder for all runs and the plot transfer.png; unfinished runs are resumed
-        shots: numbers of labels of each digit
-        letters: number of synthetic letters for pre-training
-        steps: steps of each fine-tuning run
+        shots: numbers of labels of each class to fine-tune on
+        images: images that each model sees in pre-training (default: the budget's)
+        steps: steps of each fine-tuning run (default: the budget's)
     """
-    from vitlab.studies.summary import run_transfer
+    from vitlab.studies.protocol import PLANS
+    from vitlab.studies.transfer import transfer as study
 
-    return run_transfer(Path(out), tuple(shots), letters=letters, steps=steps, notify=_log.info, progress=progress or silent)
+    plan = _study_plan(PLANS[budget], data, transfer, seeds)
+    plan = replace(plan, seen=images or plan.seen, steps=steps or plan.steps)
+    return _run_study(lambda folder, report: study(folder, plan, shots=tuple(shots), progress=report), out, progress)
 
 
 def study_positions(
-    *, out: Folder = "runs/positions", images: int = 30_000, seeds: int = 2, progress: ProgressCallback | None = None
-) -> Table:
+    *,
+    data: str | os.PathLike[str] | None = None,
+    transfer: str | os.PathLike[str] | None = None,
+    out: Folder = "runs/positions",
+    budget: StudyBudget = "default",
+    images: int | None = None,
+    seeds: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> Verdict:
     """Compare position embeddings in a ViT: Table 8 of the paper in miniature, beside the paper's numbers.
 
     An interrupted study resumes with the same command.
 
     Args:
-        out: folder for all runs and the plot positions.png; unfinished runs are resumed
-        images: number of synthetic letters that each ViT is trained on
-        seeds: how often each ViT is trained
+        images: images that each ViT sees in pre-training (default: the budget's)
     """
-    from vitlab.studies.summary import run_positions
+    from vitlab.studies.positions import positions
+    from vitlab.studies.protocol import PLANS
 
-    return run_positions(Path(out), images=images, seeds=seeds, notify=_log.info, progress=progress or silent)
+    plan = _study_plan(PLANS[budget], data, transfer, seeds)
+    plan = replace(plan, seen=images or plan.seen)
+    return _run_study(lambda folder, report: positions(folder, plan, progress=report), out, progress)
+
+
+def study_optimizer(
+    *,
+    data: str | os.PathLike[str] | None = None,
+    transfer: str | os.PathLike[str] | None = None,
+    out: Folder = "runs/optimizer",
+    budget: StudyBudget = "default",
+    seeds: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> Verdict:
+    """Compare Adam with SGD for pre-training a ResNet: Table 7 of the paper in miniature.
+
+    Each tries three learning rates, and validation chooses. An interrupted study resumes with the same command.
+    """
+    from vitlab.studies.optimizer import optimizer
+    from vitlab.studies.protocol import PLANS
+
+    plan = _study_plan(PLANS[budget], data, transfer, seeds)
+    return _run_study(lambda folder, report: optimizer(folder, plan, progress=report), out, progress)
+
+
+def study_self_supervision(
+    *,
+    data: str | os.PathLike[str] | None = None,
+    transfer: str | os.PathLike[str] | None = None,
+    out: Folder = "runs/self-supervision",
+    budget: StudyBudget = "default",
+    seeds: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> Verdict:
+    """Compare masked patch prediction with supervised pre-training and training from scratch, at equal compute (section 4.6).
+
+    An interrupted study resumes with the same command.
+    """
+    from vitlab.studies.protocol import PLANS
+    from vitlab.studies.self_supervision import self_supervision
+
+    plan = _study_plan(PLANS[budget], data, transfer, seeds)
+    return _run_study(lambda folder, report: self_supervision(folder, plan, progress=report), out, progress)
 
 
 def study_noisy_student(
@@ -1906,6 +2018,25 @@ def study_noisy_student(
 
 
 # --- what the functions above share -------------------------------------------------------------------------------------------
+
+
+def _study_plan(
+    plan: PlanT, data: str | os.PathLike[str] | None, transfer: str | os.PathLike[str] | None, seeds: int | None
+) -> PlanT:
+    """The plan of a budget with other images and another number of seeds, where they are given."""
+    if data is None and transfer is not None:
+        raise UsageError("`transfer` needs `data` to pre-train on")
+    images = plan.images
+    if data is not None:
+        images = replace(images, data=os.fspath(data), transfer=None if transfer is None else os.fspath(transfer))
+    return replace(plan, images=images, seeds=plan.seeds if seeds is None else seeds)
+
+
+def _run_study(study: Callable[[Path, ProgressCallback], Study], out: Folder, progress: ProgressCallback | None) -> Verdict:
+    from vitlab.studies.study import run_study
+
+    folder, report = Path(out), progress or silent
+    return run_study(study(folder, report), folder, notify=_log.info, progress=report)
 
 
 class _Opening:

@@ -101,7 +101,18 @@ def test_a_job_that_cannot_write_its_folder_is_an_error_with_the_path(tmp_path: 
     ours.send(None)
     _child(theirs)
     assert isinstance(ours.recv(), JobProgress)
-    assert ours.recv().message == f"run a: cannot use {tmp_path}/file/a/result.json: Not a directory"
+    assert ours.recv().message == f"run a: cannot use {tmp_path}/file/a: Not a directory"
+
+
+def test_a_folder_with_a_run_of_other_settings_is_refused_with_the_setting(tmp_path: Path) -> None:
+    job = replace(jobs(tmp_path)[0], after=())
+    for _ in train(job.run, out=job.out):
+        pass
+    other = replace(job, run=replace(job.run, train=replace(job.run.train, smoothing=0.2)))
+    with pytest.raises(TrainingError, match=r"run a: .*a holds a run with other settings: train.smoothing 0.0 -> 0.2") as refused:
+        list(run_jobs([other], processes=1, control=Control()))
+    assert refused.value.hint is not None
+    assert "--out" in refused.value.hint
 
 
 def test_a_stop_request_saves_a_checkpoint(tmp_path: Path) -> None:

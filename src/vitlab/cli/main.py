@@ -47,8 +47,12 @@ VERBS: dict[str, Callable[..., Any]] = {
     "data pack": api.pack_data,
     "data show": api.show_data,
     "study compare": api.study_compare,
+    "study scaling": api.study_scaling,
+    "study shape": api.study_shape,
     "study transfer": api.study_transfer,
     "study positions": api.study_positions,
+    "study optimizer": api.study_optimizer,
+    "study self-supervision": api.study_self_supervision,
     "study noisy-student": api.study_noisy_student,
 }
 GROUPS = {

@@ -298,10 +298,14 @@ def _field(parameter: inspect.Parameter, kind: Any, text: str, unset: str | None
 def documentation(function: Callable[..., Any]) -> dict[str, tuple[str, str | None]]:
     """Parameter -> its help, and its default if the text ends in `(default: ...)`.
 
-    Parameters that several functions share are documented at `predict` and `finetune`.
+    Parameters that several functions share are documented at `predict`, `finetune` and, for studies, `study_scaling`.
     """
-    first, second = (api.finetune, api.predict) if "lr" in inspect.signature(function).parameters else (api.predict, api.finetune)
-    found = {**docstrings.arguments(second), **docstrings.arguments(first), **docstrings.arguments(function)}
+    known = inspect.signature(function).parameters
+    first, second = (api.finetune, api.predict) if "lr" in known else (api.predict, api.finetune)
+    found = {**docstrings.arguments(second), **docstrings.arguments(first)}
+    if "transfer" in known:
+        found |= docstrings.arguments(api.study_scaling)
+    found |= docstrings.arguments(function)
     return {one.name: found[one.name] for one in parameters(function)}
 
 

@@ -52,6 +52,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "train": {"--config": ""},
     "study noisy-student": {"--labelled-share": "--labelled-fraction"},
     "study positions": {"--pictures": "--images"},
+    "study transfer": {"--letters": "--images"},
 }
 """Verb -> its old options -> its options of today; an empty one for what is now given by its place."""
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
-from vitlab.config.overrides import Overrides
 from vitlab.config.paper_tables import TABLE_8
-from vitlab.config.vit import Position, PositionKind, PositionPlace, ViTConfig
-from vitlab.errors import at_least
-from vitlab.interpretation.drawing import DotRow, Panel, Style, draw_dots, form_of
-from vitlab.recipes.table import recipe
-from vitlab.studies.runner import Done, Job, JobProgress, counts_of, evaluate_run, on_one_core, run_jobs
-from vitlab.studies.transfer import FAMILIES
-from vitlab.training.control import Control
+from vitlab.config.serialize import Json
+from vitlab.config.vit import Position, PositionKind, PositionPlace
+from vitlab.interpretation.drawing import DotRow, Panel, Style, draw_dots
+from vitlab.io.progress import ProgressCallback, silent
+from vitlab.studies.fits import difference, percent
+from vitlab.studies.packs import StudyImages, prepare
+from vitlab.studies.protocol import (
+    LEARNING_RATES,
+    SHOTS,
+    StudyPlan,
+    accuracy_of,
+    few_shot_of,
+    pretrained_job,
+    pretraining,
+    seeds_panel,
+    vit,
+)
+from vitlab.studies.runner import Job, counts_of
+from vitlab.studies.study import Study, Verdict
 
 KINDS: tuple[PositionKind, ...] = ("none", "learned-1d", "learned-2d", "relative")
 PLACES: tuple[PositionPlace, ...] = ("stem", "every", "shared")
@@ -26,85 +35,93 @@ PLACE_WORDS: dict[PositionPlace, str] = {"stem": "at the stem", "every": "at eve
 CELLS: tuple[tuple[PositionKind, PositionPlace], ...] = tuple(
     (kind, place) for kind in KINDS for place in PLACES if kind != "none" or place == "stem"
 )
+_MODEL = vit(96, 3, 3)
+_DEFAULT: tuple[PositionKind, PositionPlace] = ("learned-1d", "stem")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One position embedding: test accuracy, 0 to 1, for each seed; `published` is the paper's percentage, if any."""
+class PositionCell:
+    """One position embedding: 5-shot and test accuracy, 0 to 1, for each seed; `published` is the paper's percentage, if any."""
 
     kind: PositionKind
     place: PositionPlace
-    accuracy: tuple[float, ...]
+    few_shot: tuple[float, ...]
+    test: tuple[float, ...]
     published: float | None
 
     @property
-    def mean(self) -> float:
-        """Mean over the seeds."""
-        return fmean(self.accuracy)
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation between the seeds; 0 for one seed."""
-        return stdev(self.accuracy) if len(self.accuracy) > 1 else 0.0
+    def title(self) -> str:
+        """Its name in the plot."""
+        return KIND_WORDS[self.kind] if self.kind == "none" else f"{KIND_WORDS[self.kind]}, {PLACE_WORDS[self.place]}"
 
 
-def jobs_of(out: Path, *, images: int, seeds: int) -> tuple[Job, ...]:
-    """One run for each position embedding and seed, each on this many synthetic letters."""
-    at_least("images", images, 64)
-    at_least("seeds", seeds, 1)
-    model = FAMILIES["ViT"]
-    assert isinstance(model, ViTConfig)
-    made = []
-    for seed in range(seeds):
-        for kind, place in CELLS:
-            placed = replace(model, position=Position(kind=kind, place=place, prefix=False))
-            run = recipe("quickstart", Overrides(model=placed, epochs=images / 100_000, seed=seed))
-            name = f"{kind}-{place}-{seed}"
-            made.append(
-                Job(name=name, title=f"{kind}, {place}, seed {seed}", run=on_one_core(run), out=out / name, evaluate=evaluate_run)
-            )
-    return tuple(made)
-
-
-def positions(out: Path, *, images: int, seeds: int, control: Control) -> Iterator[JobProgress | Done | tuple[Cell, ...]]:
-    """Run what is not finished yet; the last event is the table. A stopped study has none."""
-    out.mkdir(parents=True, exist_ok=True)
-    jobs, found = jobs_of(out, images=images, seeds=seeds), dict[str, float]()
-    for event in run_jobs(jobs, processes=min(2, os.cpu_count() or 1), control=control):
-        if isinstance(event, Done):
-            found[event.job] = counts_of(event.result, "test").accuracy
-        yield event
-    if len(found) == len(jobs):
-        yield tuple(
-            Cell(
-                kind=kind,
-                place=place,
-                accuracy=tuple(found[f"{kind}-{place}-{seed}"] for seed in range(seeds)),
-                published=TABLE_8.get((kind, place)),
-            )
-            for kind, place in CELLS
+def positions(out: Path, plan: StudyPlan, *, progress: ProgressCallback = silent) -> Study:
+    """The study: one run for each position embedding and seed."""
+    images = prepare(out, plan.images, progress=progress)
+    results = yield tuple(_job(out, plan, images, kind, place, seed) for seed in range(plan.seeds) for kind, place in CELLS)
+    cells = [
+        PositionCell(
+            kind=kind,
+            place=place,
+            few_shot=tuple(few_shot_of(results[_name(kind, place, seed)]) for seed in range(plan.seeds)),
+            test=tuple(accuracy_of(results[_name(kind, place, seed)], "test") for seed in range(plan.seeds)),
+            published=TABLE_8.get((kind, place)),
         )
+        for kind, place in CELLS
+    ]
+    return _verdict(images, cells, counts_of(results[_name(*CELLS[0], 0)], "test").total)
 
 
-def draw_positions(cells: Sequence[Cell], path: Path) -> bytes:
+def _name(kind: PositionKind, place: PositionPlace, seed: int) -> str:
+    return f"{kind}-{place}-{seed}"
+
+
+def _job(out: Path, plan: StudyPlan, images: StudyImages, kind: PositionKind, place: PositionPlace, seed: int) -> Job:
+    model = replace(_MODEL, position=Position(kind=kind, place=place, prefix=False))
+    run = pretraining(model, images.pretrain, seen=plan.seen, seed=seed, lr=LEARNING_RATES["ViT"])
+    return pretrained_job(_name(kind, place, seed), f"{kind}, {place}, seed {seed}", run, out, images.transfer)
+
+
+def _verdict(images: StudyImages, cells: list[PositionCell], total: int) -> Verdict:
+    by_place = {(cell.kind, cell.place): cell for cell in cells}
+    rows = [
+        {"positions": words, **{head: _text(by_place.get((kind, place))) for place, head in PLACE_WORDS.items()}}
+        for kind, words in KIND_WORDS.items()
+    ]
+    data: list[Json] = [
+        {
+            "kind": cell.kind,
+            "place": cell.place,
+            "few_shot": list(cell.few_shot),
+            "test": list(cell.test),
+            "published": cell.published,
+        }
+        for cell in cells
+    ]
+    sentences = [*images.notes, f"{SHOTS}-shot accuracy; in brackets the paper's ViT-B/16 on ImageNet, {SHOTS}-shot linear"]
+    if {("none", "stem"), _DEFAULT} <= set(by_place):
+        gain = difference(by_place[_DEFAULT].few_shot, by_place["none", "stem"].few_shot, total=total)
+        sentences.append(f"1-D positions at the stem gain {gain.text()} points over none")
+    others = [fmean(cell.few_shot) for cell in cells if cell.kind != "none"]
+    if len(others) > 1:
+        sentences.append(f"all kinds and places of positions are within {100 * (max(others) - min(others)):.1f} points")
+    return Verdict(rows=[rows], data=data, sentences=sentences, plots={"positions.png": draw_cells(cells)})
+
+
+def _text(cell: PositionCell | None) -> str:
+    if cell is None:
+        return "-"
+    return percent(cell.few_shot) if cell.published is None else f"{percent(cell.few_shot)} [{cell.published:.1f}]"
+
+
+def draw_cells(cells: list[PositionCell]) -> bytes:
     """Accuracy of each position embedding, with its deviation between seeds; beside it the paper's."""
     kinds = list(dict.fromkeys(cell.kind for cell in cells))
-    rows = [DotRow(name=_title(cell), group=kinds.index(cell.kind)) for cell in cells]
-    seeds = max((len(cell.accuracy) for cell in cells), default=0)
-    here = Panel(
-        axis="test accuracy, %",
-        title="Here" if seeds < 2 else f"Here, mean of {seeds} seeds ± deviation",
-        values=[100 * cell.mean for cell in cells],
-        spread=[100 * cell.deviation for cell in cells],
-    )
+    rows = [DotRow(name=cell.title, group=kinds.index(cell.kind)) for cell in cells]
     paper = Panel(
         axis="ImageNet, 5-shot linear, %",
         title="The paper's ViT-B/16 (Table 8)",
         values=[cell.published for cell in cells],
         missing="not in the table",
     )
-    return draw_dots(rows, (here, paper), Style(form=form_of(path)))
-
-
-def _title(cell: Cell) -> str:
-    return KIND_WORDS[cell.kind] if cell.kind == "none" else f"{KIND_WORDS[cell.kind]}, {PLACE_WORDS[cell.place]}"
+    return draw_dots(rows, (seeds_panel(f"{SHOTS}-shot accuracy, %", [cell.few_shot for cell in cells]), paper), Style())

@@ -23,6 +23,7 @@ from pathlib import Path
 from vitlab.checkpoints import load
 from vitlab.config.data import Split
 from vitlab.config.evaluation import EvaluateConfig
+from vitlab.config.overrides import differences
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import Json, from_json, to_json
 from vitlab.data.opening import open_dataset
@@ -32,6 +33,7 @@ from vitlab.evaluation.evaluation import evaluate
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.io.atomic import write_text
 from vitlab.io.files import read_bytes
+from vitlab.io.lock import locked
 from vitlab.training.control import Control
 from vitlab.training.run_data import same_data
 from vitlab.training.run_folder import RunDirectory
@@ -215,7 +217,7 @@ def _received(worker: _Worker) -> JobProgress | Done | None:
     """The next event of a worker. Raises TrainingError if its run failed or its process died."""
     try:
         event = worker.pipe.recv()
-    except EOFError:
+    except (EOFError, ConnectionResetError):
         worker.process.join()
         during = "" if worker.job is None else f" during '{worker.job.title}'"
         raise TrainingError(
@@ -276,7 +278,10 @@ def _run(job: Job, pipe: Connection) -> None:
     control = Control()
     last, steps = 0.0, job.run.train.steps
     pipe.send(JobProgress(job=job.name, title=job.title, step=0, steps=steps))
-    (job.out / _RESULT).unlink(missing_ok=True)
+    _refuse_other_settings(job)
+    job.out.mkdir(parents=True, exist_ok=True)
+    with locked(job.out / "lock"):  # the child process of a killed study saves its last checkpoint before it ends
+        (job.out / _RESULT).unlink(missing_ok=True)
     for event in train(job.run, out=job.out, control=control):
         if control.stop is None and pipe.poll():
             control.request_stop("terminated")
@@ -290,3 +295,11 @@ def _run(job: Job, pipe: Connection) -> None:
     result = job.evaluate(job)
     write_text(job.out / _RESULT, json.dumps(result))
     pipe.send(Done(job=job.name, title=job.title, steps=steps, result=result))
+
+
+def _refuse_other_settings(job: Job) -> None:
+    before = RunDirectory(job.out).config()
+    if before is not None and (changed := differences(before, job.run, course=True)):
+        raise TrainingError(
+            f"{job.out} holds a run with other settings: {changed[0]}", hint="choose another folder with --out, or delete this one"
+        )

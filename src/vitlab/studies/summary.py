@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from vitlab.config.model import ModelConfig, variant
 from vitlab.config.serialize import to_json
@@ -26,7 +24,6 @@ from vitlab.studies.compare import (
 )
 from vitlab.studies.config import NoisyStudent
 from vitlab.studies.noisy_student import Chosen, Labelling, Score, Scored, StageStarted, Stopped, noisy_student, scores
-from vitlab.studies.positions import KIND_WORDS, PLACE_WORDS, Cell, draw_positions, positions
 from vitlab.studies.quickstart import (
     BUDGETS,
     SHOTS,
@@ -37,11 +34,10 @@ from vitlab.studies.quickstart import (
     write_quickstart_explorer,
     write_quickstart_report,
 )
-from vitlab.studies.runner import Done, JobProgress, counts_of
-from vitlab.studies.transfer import Curve, TransferPlan, draw_curves, transfer
-from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals
+from vitlab.studies.runner import Done, JobProgress
+from vitlab.studies.study import Notify, accuracy_text, stop, stoppable
+from vitlab.training.control import Control
 
-Notify = Callable[[str], None]
 T = TypeVar("T")
 
 # "Transformers or CNNs?": the two families at both sizes.
@@ -83,61 +79,6 @@ def _quickstart_row(row: QuickstartRow) -> dict[str, Any]:
     }
 
 
-def run_transfer(
-    out: Path, shots: tuple[int, ...], *, letters: int, steps: int, notify: Notify, progress: ProgressCallback
-) -> Table:
-    """Model families with and without pre-training: all runs, the table, and the plot `transfer.png`."""
-    plan = TransferPlan(shots=shots, letters=letters, steps=steps)
-    curves: tuple[Curve, ...] = _finished(lambda control: transfer(out, plan, control=control), tuple, progress, notify)
-    _draw(out / "transfer.png", draw_curves(curves, out / "transfer.png"), notify)
-    rows = [
-        {
-            "family": curve.family,
-            "starts from": "letters" if curve.pretrained else "scratch",
-            **{f"{shots} labels": f"{100 * value:.1f} %" for shots, value in zip(curve.shots, curve.accuracy, strict=True)},
-        }
-        for curve in curves
-    ]
-    data = [
-        {"family": curve.family, "pretrained": curve.pretrained, "shots": list(curve.shots), "accuracy": list(curve.accuracy)}
-        for curve in curves
-    ]
-    return Table(rows, data=data)
-
-
-def run_positions(out: Path, *, images: int, seeds: int, notify: Notify, progress: ProgressCallback) -> Table:
-    """Every position embedding at every place: all runs, the table, and the plot `positions.png`."""
-    cells: tuple[Cell, ...] = _finished(
-        lambda control: positions(out, images=images, seeds=seeds, control=control), tuple, progress, notify
-    )
-    _draw(out / "positions.png", draw_positions(cells, out / "positions.png"), notify)
-    notify("note: accuracy on test letters, ± between seeds; in brackets the paper's: ViT-B/16, ImageNet, 5-shot linear")
-    by_place = {(cell.kind, cell.place): cell for cell in cells}
-    rows = [
-        {"positions": words, **{head: _cell(by_place.get((kind, place))) for place, head in PLACE_WORDS.items()}}
-        for kind, words in KIND_WORDS.items()
-    ]
-    data = [
-        {
-            "kind": cell.kind,
-            "place": cell.place,
-            "accuracy": list(cell.accuracy),
-            "mean": cell.mean,
-            "deviation": cell.deviation,
-            "published": cell.published,
-        }
-        for cell in cells
-    ]
-    return Table(rows, data=data)
-
-
-def _cell(cell: Cell | None) -> str:
-    if cell is None:
-        return "-"
-    measured = f"{100 * cell.mean:.1f} ± {100 * cell.deviation:.1f} %"
-    return measured if cell.published is None else f"{measured} [{cell.published:.1f}]"
-
-
 def run_noisy_student(
     study: NoisyStudent, out: Path, *, workers: int | None, quiet: bool, notify: Notify, progress: ProgressCallback
 ) -> Table:
@@ -148,7 +89,7 @@ def run_noisy_student(
     control = Control()
     display = None if quiet or not is_main_process() else console_callback(sys.stderr)
     try:
-        with _stoppable(control):
+        with stoppable(control):
             for event in noisy_student(study, out=out, workers=workers, control=control):
                 match event:
                     case StageStarted():
@@ -163,7 +104,7 @@ def run_noisy_student(
                         notify(f"{who}: accuracy {100 * event.score.top1:.2f} % on {event.score.images:,} images")
                     case Stopped():
                         notify(f"{event.reason}: run the same command to resume")
-                        _stop(control)
+                        stop(control)
                     case _ if display is not None:
                         display.on_event(event)
     finally:
@@ -201,39 +142,20 @@ def _score_row(score: Score) -> dict[str, Any]:
 def _finished(events: Callable[[Control], Iterator[Any]], wanted: type[T], progress: ProgressCallback, notify: Notify) -> T:
     """The last event of a study of runs side by side; their progress is reported on the way."""
     control, result = Control(), None
-    with _stoppable(control):
+    with stoppable(control):
         for event in events(control):
             if isinstance(event, JobProgress):
                 progress(event.title, event.step, event.steps)
             elif isinstance(event, Done):
                 progress(event.title, event.steps, event.steps)
-                notify(f"{event.title}: {'done before' if event.before else 'done'}{_accuracy_of(event)}")
+                notify(f"{event.title}: {'done before' if event.before else 'done'}{accuracy_text(event)}")
             else:
                 result = event
     if result is None:
         notify("stopped: finished runs and checkpoints are kept; run the same command to resume")
-        _stop(control)
+        stop(control)
     assert isinstance(result, wanted)
     return result
-
-
-def _accuracy_of(event: Done) -> str:
-    if "test" not in event.result:
-        return ""
-    counts = counts_of(event.result, "test")
-    return f", accuracy {100 * counts.accuracy:.1f} % on {counts.total:,} test images"
-
-
-def _stoppable(control: Control) -> AbstractContextManager[None]:
-    """Ctrl-C and SIGTERM stop the study with checkpoints, in a program's main thread."""
-    return signals(control) if threading.current_thread() is threading.main_thread() else nullcontext()
-
-
-def _stop(control: Control) -> NoReturn:
-    """A study that was asked to stop ends as the program would have."""
-    if control.stop == "terminated":
-        raise SystemExit(TERMINATED)
-    raise KeyboardInterrupt if control.stop == "interrupted" else SystemExit(INTERRUPTED)
 
 
 def _draw(path: Path, image: bytes, notify: Notify) -> None:
