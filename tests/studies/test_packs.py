@@ -6,19 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from vitlab.config.data import Split
 from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, DataError
 from vitlab.studies.packs import PackPlan, few, prepare, subset
 
-SPLITS = ("train", "val", "test")
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
 def write_data(path: Path, *, classes: int = 5, each: int = 12, colour: bool = True) -> Path:
     """Random images of 10 x 14 pixels, whose first pixel is their class."""
     rng = np.random.default_rng(0)
-    arrays = {}
+    arrays: dict[str, NDArray[np.generic]] = {}
     for split, share in (("train", 1.0), ("val", 0.5), ("test", 0.5)):
         labels = np.repeat(np.arange(classes), int(each * share))
         images = rng.integers(0, 256, (len(labels), 10, 14, 3) if colour else (len(labels), 10, 14), np.uint8)
@@ -55,7 +57,8 @@ def test_the_classes_to_transfer_to_are_held_out_of_pretraining(tmp_path: Path, 
     assert labels == [("class 0", "class 1", "class 2"), ("class 3", "class 4")]
     assert len(open_dataset(images.transfer.dataset, split="train")) == 2 * 3
     taken = few(images, shots=2, seed=0)
-    assert [int(open_dataset(taken.dataset, split="train").label(index)) for index in range(taken.images)] == [0, 0, 1, 1]  # type: ignore[call-overload]
+    opened = open_dataset(taken.dataset, split="train")
+    assert [opened.label(index) for index in range(taken.images)] == [0, 0, 1, 1]
 
 
 def test_every_image_of_the_packs_has_the_size_and_the_channels_of_the_data(tmp_path: Path, data: Path) -> None:
@@ -84,7 +87,7 @@ def test_data_without_a_test_split_is_tested_on_its_val_split(tmp_path: Path, da
         arrays = {name: file[name] for name in file.files if not name.startswith("test")}
     np.savez(tmp_path / "two.npz", allow_pickle=False, **arrays)
     images = prepare(tmp_path / "out", PackPlan(data=str(tmp_path / "two.npz"), side=8))
-    assert {split: len(open_dataset(images.pretrain.dataset, split=split)) > 0 for split in SPLITS} == dict.fromkeys(SPLITS, True)  # type: ignore[call-overload]
+    assert {split: len(open_dataset(images.pretrain.dataset, split=split)) > 0 for split in SPLITS} == dict.fromkeys(SPLITS, True)
     assert len(open_dataset(images.pretrain.dataset, split="test")) == 3 * 6
 
 

@@ -294,11 +294,6 @@ def seen_of(result: dict[str, Json]) -> int:
     return seen
 
 
-def exaflops(model: ModelConfig, images: int) -> float:
-    """The compute of training on so many images, as Table 6 counts it: 6 operations for each multiply-add of a forward pass."""
-    return 6 * cost(model).macs * images / 1e18
-
-
 def refuse_unknown(families: Sequence[str]) -> None:
     """ConfigError if a family is not in `MODELS`."""
     for family in families:

@@ -18,6 +18,7 @@ from vitlab.config.serialize import Json
 from vitlab.errors import ConfigError, at_least
 from vitlab.interpretation.drawing import Axis, Line, Style, draw_lines
 from vitlab.io.progress import ProgressCallback, silent
+from vitlab.models.cost import cost
 from vitlab.studies.fits import Cell, Estimate, Fit, crossing, fit, log_ratio, percent
 from vitlab.studies.packs import PackPlan, StudyImages, prepare, subset
 from vitlab.studies.protocol import (
@@ -31,7 +32,6 @@ from vitlab.studies.protocol import (
     Regularisation,
     accuracy_of,
     config_of,
-    exaflops,
     family_of,
     few_shot_of,
     finetuned_job,
@@ -226,7 +226,7 @@ def _points(plan: ScalingPlan, images: StudyImages, results: Results, chosen: di
     for first in (key for key in _keys(plan) if key.seed == 0):
         keys = [replace(first, seed=seed) for seed in range(plan.seeds)]
         kept = [results[_name(key, chosen[key])] for key in keys]
-        model = for_data(config_of(first.model), images.pretrain)
+        spent = cost(for_data(config_of(first.model), images.pretrain))
         made.append(
             Point(
                 model=first.model,
@@ -236,7 +236,7 @@ def _points(plan: ScalingPlan, images: StudyImages, results: Results, chosen: di
                 val=tuple(accuracy_of(result, "val") for result in kept),
                 test=tuple(accuracy_of(result, "test") for result in kept),
                 finetuned=tuple(accuracy_of(results[f"{_name(key, chosen[key])}-finetuned"], "test") for key in keys),
-                exaflops=tuple(exaflops(model, seen_of(result)) for result in kept),
+                exaflops=tuple(spent.training_exaflops(seen_of(result)) for result in kept),
                 regularisation=tuple(chosen[key].name for key in keys),
             )
         )
