@@ -34,7 +34,6 @@ from vitlab.evaluation.evaluation import evaluate
 from vitlab.evaluation.frozen import FrozenConfig, TrainTest, evaluate_frozen
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.interpretation.drawing import Panel
-from vitlab.models.cost import cost
 from vitlab.recipes.rules import fitted_model, plain_preprocess
 from vitlab.studies.packs import PackPlan
 from vitlab.studies.runner import Counts, Job, counts_of
