@@ -615,6 +615,7 @@ def serve(
     answer_seconds: Positive = 30.0,
     keys: FileName | None = None,
     origins: Names | None = None,
+    index: Existing | None = None,
     backend: BackendName = "auto",
     merge: int = 0,
     device: str = "auto",
@@ -648,6 +649,7 @@ def serve(
         answer_seconds: time in which an accepted request is answered
         keys: file of API keys, one a line: only who sends one may ask (default: everybody)
         origins: web pages that may ask from a browser (CORS), separated by commas: https://example.org,... (default: none)
+        index: a search index that `vitlab embed` made with the first model: the page shows the nearest images and a map
         backend: what runs the model; auto measures once, before the first request, which backend is fastest on this machine
     """
     from vitlab.io.optional import optional_import
@@ -674,6 +676,7 @@ def serve(
         answer_seconds=answer_seconds,
         keys=() if keys is None else read_keys(Path(keys)),
         origins=() if origins is None else tuple(origins.split(",") if isinstance(origins, str) else origins),
+        index=None if index is None else Path(index),
     )
     opening = _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite)
     given: list[ModelLike] = [models] if isinstance(models, str | os.PathLike | Checkpoint) else list(models)

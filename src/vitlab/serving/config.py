@@ -18,7 +18,7 @@ class ServeConfig:
     be accepted and not yet answered. `max_body` (bytes), `max_images` and `max_pixels` (of one image) limit a request; all
     bodies in memory together take at most `max_memory` bytes. A request must arrive within `receive_seconds` and be answered
     within `answer_seconds` after that. `keys`, if there are any, are the API keys that may ask; `origins` are the web pages that a
-    browser lets ask (CORS).
+    browser lets ask (CORS). `index` is a search index of the first model, for the page's nearest images.
     """
 
     host: str = "127.0.0.1"
@@ -36,6 +36,7 @@ class ServeConfig:
     answer_seconds: float = 30.0
     keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    index: Path | None = None
 
     def __post_init__(self) -> None:
         at_least("port", self.port, 0, 65_535)

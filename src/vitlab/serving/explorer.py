@@ -21,7 +21,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from vitlab.errors import DataError
 from vitlab.inference.backends import Pixels
+from vitlab.inference.search_index import Index
 from vitlab.interpretation.exploration import (
     ModelView,
     attention_of,
@@ -34,6 +36,7 @@ from vitlab.interpretation.exploration import (
 from vitlab.io.array_pack import pack_arrays
 from vitlab.io.text import printable
 from vitlab.reports.explorer import BUILTIN, answer_facts, image_bytes, model_bytes, page_files, served_page
+from vitlab.reports.neighbours import Neighbourhood
 from vitlab.serving import options as read
 from vitlab.serving.models import ServedModel
 from vitlab.serving.refusals import Refusal
@@ -47,11 +50,19 @@ Work = Callable[[ServedModel, Pixels, Mapping[str, Any]], bytes]
 def routes(service: Service) -> list[BaseRoute]:
     """What the application mounts besides its own endpoints."""
     files = dict(page_files())
-    views = WeakKeyDictionary[ServedModel, ModelView]()
+    opened = None if service.config.index is None else Index(service.config.index)
+    views = WeakKeyDictionary[ServedModel, tuple[ModelView, Neighbourhood | None]]()
 
-    def view_of(model: ServedModel) -> ModelView:
+    def view_of(model: ServedModel) -> tuple[ModelView, Neighbourhood | None]:
+        """What is the same for all images: computed once, also for a model that replaces another."""
         if model not in views:
-            views[model] = explore_model(model.checkpoint)
+            view, near = explore_model(model.checkpoint), None
+            if opened is not None and model.name == service.models.sources[0].name:
+                try:
+                    near = Neighbourhood.of(opened, model.checkpoint)
+                except DataError as refusal:  # another model made the index; the rest of the page does without it
+                    view.missing["nearest images"] = refusal.message
+            views[model] = view, near
         return views[model]
 
     async def page(request: Request) -> Response:
@@ -66,11 +77,18 @@ def routes(service: Service) -> list[BaseRoute]:
     async def model(request: Request) -> Response:
         service.check_open(0)
         found = service.models.find(request.query_params.get("model"))
-        return _binary(await asyncio.to_thread(lambda: model_bytes(view_of(found), name=found.name)))
+
+        def described() -> bytes:
+            view, near = view_of(found)
+            return model_bytes(view, name=found.name, neighbourhood=near)
+
+        return _binary(await asyncio.to_thread(described))
 
     def image(model: ServedModel, pixels_HWC: Pixels, options: Mapping[str, Any]) -> bytes:
         name = printable(str(options.get("name", "image"))[:200])
-        return image_bytes(view_of(model), model.checkpoint, explore_image(model.checkpoint, pixels_HWC, name=name))
+        view, near = view_of(model)
+        found = explore_image(model.checkpoint, pixels_HWC, name=name)
+        return image_bytes(view, model.checkpoint, found, neighbourhood=near)
 
     def computing(work: Work, *known: str) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
