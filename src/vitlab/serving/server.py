@@ -27,7 +27,7 @@ import uvicorn
 
 from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.evaluation import BackendName
-from vitlab.errors import ConfigError, VitlabError
+from vitlab.errors import ConfigError, UsageError, VitlabError
 from vitlab.io.display import Facts
 from vitlab.serving.app import create_app
 from vitlab.serving.config import ServeConfig
@@ -241,7 +241,7 @@ class _Uvicorn(uvicorn.Server):
 
 def _check_names(sources: Sequence[Source]) -> None:
     if not sources:
-        raise ConfigError("no model given")
+        raise UsageError("no model given", hint="vitlab serve MODEL")
     names = [source.name for source in sources]
     for name in names:
         if names.count(name) > 1:
