@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from vitlab.api import study_shape as study_shape
     from vitlab.api import study_transfer as study_transfer
     from vitlab.api import train as train
+    from vitlab.api import watch as watch
     from vitlab.checkpoints import Checkpoint as Checkpoint
     from vitlab.checkpoints import load as load
     from vitlab.checkpoints import save as save
@@ -68,7 +69,7 @@ _API = (
     "bench", "check_data", "convert", "create_model", "describe", "embed", "evaluate", "explore", "export", "fetch_data",
     "finetune", "inspect", "list_data", "list_models", "pack_data", "paper", "predict", "pretrain", "quickstart", "report",
     "serve", "show_data", "similar", "study_compare", "study_noisy_student", "study_optimizer", "study_positions",
-    "study_scaling", "study_self_supervision", "study_shape", "study_transfer", "train", "plan", "push",
+    "study_scaling", "study_self_supervision", "study_shape", "study_transfer", "train", "plan", "push", "watch",
 )  # fmt: skip
 _HOMES = dict.fromkeys(_API, "vitlab.api") | {
     "Checkpoint": "vitlab.checkpoints",

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from vitlab.studies.study import Study, Verdict
     from vitlab.training.budget import TrainingPlan
     from vitlab.training.run import EventStream, Run
+    from vitlab.training.watch import Progress
 
     FileName = str | os.PathLike[str]
     Folder = str | os.PathLike[str]
@@ -165,6 +166,7 @@ def describe(
     heads: int | None = None,
     grid: Size | None = None,
     profile: Profile | None = None,
+    notes: bool = False,
 ) -> Facts:
     """Describe a model or a checkpoint: parameters, multiply-adds, tokens, sizes, preprocessing, labels.
 
@@ -178,13 +180,14 @@ def describe(
         heads: for a file that does not contain it: number of attention heads (default: width / 64)
         grid: for a file that does not contain it: rows x columns of patches (default: a square)
         profile: numerics profile (default: official for a name, that of the format for a file)
+        notes: for a file: also show what was noted when it was made, such as what was guessed about the weights it started from
     """
     text = os.fspath(model)
     if _is_checkpoint(text):
         _refuse_given(
             f"is for a model's name; {text} states its own", image_size=image_size, num_classes=num_classes, channels=channels
         )
-        return _described_file(text, heads=heads, grid=grid, profile=profile)
+        return _described_file(text, heads=heads, grid=grid, profile=profile, history=notes)
     _refuse_given(f"is for a file; there is none called {text}", heads=heads, grid=grid)
     return _described_name(
         text,
@@ -217,7 +220,7 @@ def _described_name(
     return Facts({**facts, "config": to_json(config)}, shown=facts)
 
 
-def _described_file(path: str, *, heads: int | None, grid: Size | None, profile: str | None) -> Facts:
+def _described_file(path: str, *, heads: int | None, grid: Size | None, profile: str | None, history: bool) -> Facts:
     from vitlab.checkpoints import describe as describe_file
     from vitlab.config.serialize import to_json
     from vitlab.io.display import Facts
@@ -230,7 +233,9 @@ def _described_file(path: str, *, heads: int | None, grid: Size | None, profile:
     facts |= {"preprocess": to_json(found.preprocess), "labels": to_json(found.labels), "metadata": to_json(found.metadata)}
     short = {key: to_json(value) for key, value in found.metadata.items() if key != "recipe"}  # a whole config: JSON shows it
     shown = facts | {"labels": _first(found.labels), "metadata": short or None}
-    return Facts(facts | {"config": to_json(found.config), "notes": list(found.notes)}, shown=shown)
+    shown |= {"history": list(found.history) or "no notes"} if history else {}
+    more = {"config": to_json(found.config), "notes": list(found.notes), "history": list(found.history)}
+    return Facts(facts | more, shown=shown)
 
 
 def _first(labels: Sequence[str] | None, *, count: int = 4) -> str | None:
@@ -856,7 +861,7 @@ def inspect(
     given = not (isinstance(images, tuple | list) and not images)
     needing = [name for name in names if name not in OF_THE_WEIGHTS]
     if needing and not given and names != NAMES:
-        raise UsageError(f"the figure {needing[0]} needs images", hint="vitlab inspect MODEL IMAGE... --figure ...")
+        raise UsageError(f"the figure {needing[0]} needs images", hint="give them after the model")
     if count is not None:
         _at_least("count", count, 1)
     if out is not None and not overwrite:
@@ -1062,7 +1067,7 @@ def finetune(
     minutes: Positive | None = None,
     head: HeadStart | None = None,
     device: str = "auto",
-    tensorboard: bool = False,
+    track: Names | None = None,
     override: bool = False,
     dry_run: bool = False,
     quiet: bool = False,
@@ -1101,7 +1106,8 @@ def finetune(
         head: start of the new head: zero as in the paper, or fitted to the features of the training images before the
             first step (default: fitted with minutes and a checkpoint, else zero)
         device: auto (a GPU if there is one), cpu, cuda or mps
-        tensorboard: write TensorBoard files into the run's folder (pip install 'vitlab[track]')
+        track: give the curves to trackers, separated by commas: tensorboard (files in the run's folder), mlflow (a local store,
+            or MLFLOW_TRACKING_URI), wandb (offline, or WANDB_MODE) (default: none)
         override: resume although the config of the run or its samples have changed
         dry_run: do not train; report steps, memory and measured time
         quiet: show no progress on stderr
@@ -1132,7 +1138,7 @@ def finetune(
     else:
         name, why = (
             "small-data",
-            "from scratch, since no checkpoint is given; a pretrained one (--from CHECKPOINT) gives far better accuracy",
+            "from scratch, since no checkpoint is given; a pretrained one (`start`) gives far better accuracy",
         )
     overrides = Overrides(
         model=model,
@@ -1190,7 +1196,7 @@ def finetune(
         device=device,
         override=override,
         dry_run=dry_run,
-        tensorboard=tensorboard,
+        track=track,
         notes=notes,
     ).run_to_end(quiet=quiet)
 
@@ -1218,7 +1224,7 @@ def pretrain(
     save_every: int | None = None,
     max_minutes: Positive | None = None,
     device: str = "auto",
-    tensorboard: bool = False,
+    track: Names | None = None,
     override: bool = False,
     dry_run: bool = False,
     quiet: bool = False,
@@ -1279,7 +1285,7 @@ def pretrain(
         device=device,
         override=override,
         dry_run=dry_run,
-        tensorboard=tensorboard,
+        track=track,
         notes=notes,
     ).run_to_end(quiet=quiet)
 
@@ -1376,7 +1382,7 @@ def train(
     save_every: int | None = None,
     max_minutes: Positive | None = None,
     device: str = "auto",
-    tensorboard: bool = False,
+    track: Names | None = None,
     override: bool = False,
     dry_run: bool = False,
 ) -> EventStream:
@@ -1415,7 +1421,23 @@ def train(
         max_minutes=max_minutes,
     )
     run = with_overrides(_config_of(config), overrides)
-    return _stream(run, out=out, device=device, override=override, dry_run=dry_run, tensorboard=tensorboard)
+    return _stream(run, out=out, device=device, override=override, dry_run=dry_run, track=track)
+
+
+def watch(run: Existing | Run, *, every: Positive = 2.0, once: bool = False) -> Progress:
+    """Show how far a run is: step, time left, loss and its curve, speed, last evaluation. It works from the run's folder alone.
+
+    Ends when the run does; Ctrl-C ends the watching, not the run.
+
+    Args:
+        run: the folder of a run, made by pretrain, finetune or train
+        every: seconds between two looks
+        once: show the run as it is and end
+    """
+    from vitlab.training.run import Run
+    from vitlab.training.watch import watch as watch_folder
+
+    return watch_folder(run.path if isinstance(run, Run) else Path(run), every=every, once=once)
 
 
 def _config_of(config: RunConfig | str | os.PathLike[str]) -> RunConfig:
@@ -1445,7 +1467,7 @@ def _stream(
     device: str,
     override: bool,
     dry_run: bool,
-    tensorboard: bool,
+    track: Names | None,
     lrs: tuple[float, ...] = (),
     data: DataFacts | None = None,
     dataset: Dataset | None = None,
@@ -1462,7 +1484,7 @@ def _stream(
         device=device,
         override=override,
         dry_run=dry_run,
-        tensorboard=tensorboard,
+        track=() if track is None else track.split(",") if isinstance(track, str) else tuple(track),
         notes=notes,
     )
 
@@ -1492,7 +1514,13 @@ def _recipe_run(
 
     facts = RunFacts(data=data, start=start, machine=this_machine())
     run = recipe(name, overrides, data=data, start=start, machine=facts.machine)
-    return run, (f"recipe: {name}, {why}", *reasons(run, facts, overrides))
+    batch = run.data.loader.batch_size
+    odd = (
+        (f"a batch of {batch:,} images is larger than the data, which has {data.images:,}: each step repeats images; is it meant?",)
+        if data is not None and overrides.batch_size is not None and batch > data.images
+        else ()
+    )
+    return run, (f"recipe: {name}, {why}", *reasons(run, facts, overrides), *odd)
 
 
 def _lrs(config: RunConfig, lrs: Sequence[float] | None) -> tuple[float, ...]:
@@ -2179,7 +2207,7 @@ def _refuse_given(why: str, **options: object) -> None:
 
 def _refuse_present(path: Path, overwrite: bool) -> None:
     if path.exists() and not overwrite:
-        raise DataError(f"{path} exists already", hint="--overwrite replaces it")
+        raise DataError(f"{path} exists already", hint="`overwrite=True` replaces it")
 
 
 def _with_result(error: DataError, result: Any) -> DataError:

@@ -168,7 +168,7 @@ def test_a_models_name_is_its_public_weights_and_says_how_good_they_are(
     (tmp_path / "ViT-B").mkdir()
     monkeypatch.chdir(tmp_path)
     save(small_checkpoint(), tmp_path / "ViT-B" / "16")
-    assert load("ViT-B/16").notes == ("made for a test",)  # a file of that name comes first
+    assert load("ViT-B/16").history == ("made for a test",)  # a file of that name comes first
 
 
 def test_without_a_connection_the_error_says_where_to_put_the_files_and_there_they_are_found(

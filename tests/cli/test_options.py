@@ -237,3 +237,21 @@ def test_the_strength_of_randaugment_is_two_numbers_or_none() -> None:
 def test_a_name_too_long_for_a_file_is_no_file() -> None:
     with pytest.raises(ValueError, match="no file or folder"):
         existing("x" * 10_000)
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("--learning-rate", "--lr"),
+        ("--learning_rate", "--lr"),
+        ("--pretrained", "--from"),
+        ("--img-size", "--image-size"),
+        ("--num-workers", "--workers"),
+        ("--output-dir", "--out"),
+        ("--epoch", "--epochs"),
+    ],
+)
+def test_the_option_of_another_library_is_answered_with_the_one_here(option: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"no option called {option}") as refused:
+        parse(VERBS["finetune"], ["data", option, "1"], verb="finetune", notice=lambda text: None)
+    assert refused.value.hint == f"did you mean {meant}?"

@@ -162,7 +162,7 @@ def test_a_machine_without_a_network_is_reported_so_and_what_to_do(tmp_path: Pat
         closed = server.address  # nobody listens there once the block has ended
     with pytest.raises(DataError, match="offline") as caught:
         download(remote(closed), tmp_path / "file.bin", patience=HASTY)
-    assert f"download {closed} yourself, then give that file to --from" in str(caught.value.hint)
+    assert f"download {closed} yourself, then give that file to `given`" in str(caught.value.hint)
     assert left_in(tmp_path) == set()
 
 

@@ -27,7 +27,7 @@ def test_another_order_is_refused_with_what_differs_and_taken_when_asked() -> No
     with pytest.raises(DataError, match="bee instead of") as caught:
         match_by_name(data, MODEL, classes=4)
     assert caught.value.hint is not None
-    assert "--subset" in caught.value.hint
+    assert "`subset=True`" in caught.value.hint
     targets = match_by_name(data, MODEL, classes=4, subset=True)
     assert targets.correct == ((1,), (0,), (2,), (3,))
     assert any("order" in note for note in targets.notes)

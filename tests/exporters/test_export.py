@@ -290,3 +290,17 @@ def test_one_layer_in_eight_bits_for_openvino_is_nearer_to_the_original_than_all
         for files in (quantiser.without(()), quantiser.only(quantiser.products[0]))
     )
     assert 0 < single < whole
+
+
+@pytest.mark.parametrize(("inside", "dynamic"), [(False, False), (True, True)])
+def test_the_axes_of_an_onnx_file_have_names(one_layer: Checkpoint, tmp_path: Path, inside: bool, dynamic: bool) -> None:
+    onnx = pytest.importorskip("onnx")
+    export(one_layer, tmp_path / "model.onnx", ExportConfig(inside=inside, dynamic_size=dynamic))
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    (images,), (scores,) = graph.input, graph.output
+    pixels = ["height", "width"] if dynamic else list(one_layer.config.image_size)
+    axes = [axis.dim_param or axis.dim_value for axis in images.type.tensor_type.shape.dim]
+    assert axes == (["batch", *pixels, 3] if inside else ["batch", 3, *pixels])
+    assert scores.type.tensor_type.shape.dim[0].dim_param == "batch"
+    numbered = {axis.dim_param for value in graph.value_info for axis in value.type.tensor_type.shape.dim}
+    assert not any(name[:1] == "s" and name[1:2].isdigit() for name in numbered)

@@ -27,7 +27,7 @@ def test_a_file_of_version_1_loads_with_everything_in_it_and_gives_the_recorded_
     assert checkpoint.config == CONFIG
     assert checkpoint.preprocess == Preprocess(image_size=(16, 16), resize="squash", interpolation="tf-bilinear")
     assert checkpoint.labels == ("cat", "caf\u00e9", "\u6a21\u578b", "\U0001f600")
-    assert checkpoint.notes == ("written once, by version 1",)
+    assert checkpoint.history == ("written once, by version 1",)
     assert checkpoint.recipe == {"name": "none", "steps": 0}
     assert checkpoint.metrics is not None
     assert checkpoint.metrics["top1"] == 0.25

@@ -55,7 +55,7 @@ def test_other_samples_are_counted_named_and_refused_without_override(tmp_path: 
     found = r"training samples: 1 added \(bee/9.png\), 2 removed \(cat/0.png, cat/1.png\), 1 changed \(eel/3.png\)"
     with pytest.raises(DataError, match=found) as caught:
         run_to(all_of(data), out)
-    assert "--override" in str(caught.value.hint)
+    assert "`override=True`" in str(caught.value.hint)
     (warning,) = warnings_of(run_to(all_of(data), out, stop=4, override=True))
     assert warning.startswith("from step 2 on the run uses other data: training samples: 1 added (bee/9.png)")
     assert warnings_of(run_to(all_of(data), out)) == []  # this data is now the run's

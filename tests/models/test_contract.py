@@ -265,3 +265,28 @@ def test_computing_activations_again_changes_no_bit_of_the_gradient(name: str) -
         assert one is not None
         assert other is not None
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_timms_methods_are_there_and_agree_with_the_model(kind: str) -> None:
+    config = CONFIGS[kind]
+    model = build(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+    images_BCHW = torch.randn(2, config.channels, *config.image_size, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        features = model.forward_features(images_BCHW)
+        torch.testing.assert_close(model.forward_head(features), model(images_BCHW))
+        seen_BD = model.forward_head(features, pre_logits=True)
+        torch.testing.assert_close(seen_BD, model.features(images_BCHW))
+    assert seen_BD.shape == (2, model.num_features)
+    assert model.num_classes == config.num_classes
+    assert model.get_classifier() is model.head
+    model.reset_classifier(7)
+    with torch.inference_mode():
+        assert torch.equal(model(images_BCHW), torch.zeros(2, 7))
+        assert (model.config.num_classes, model.num_classes) == (7, 7)
+        model.reset_classifier(0)
+        torch.testing.assert_close(model(images_BCHW), model.features(images_BCHW))
+    assert model.config == replace(config, num_classes=0)

@@ -1,11 +1,9 @@
-"""Callbacks show what happened, on a terminal, in a log file and in TensorBoard."""
+"""Callbacks show what happened, on a terminal and in a log file."""
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,14 +15,12 @@ from vitlab.training.callbacks import (
     Display,
     Lines,
     Pace,
-    TensorBoard,
     console_callback,
     duration,
     event_lines,
     format_metrics,
     peak_memory,
     run_callbacks,
-    scalars,
 )
 from vitlab.training.events import Evaluated, Finished, MicroBatchReduced, Saved, Skipped, Started, Stepped, Warned
 from vitlab.training.sweep import SweepEvent, SweepFinished, Trial, TrialFinished, TrialStarted
@@ -265,71 +261,3 @@ def test_every_callback_receives_every_event_and_is_closed_also_after_an_error()
     with pytest.raises(ConfigError):
         run_callbacks(broken(), [third])
     assert third.closed
-
-
-def test_steps_and_evaluations_are_curves() -> None:
-    stated = {name: (value, step) for event in EVENTS for name, value, step in scalars(event)}
-    assert stated["train/loss"] == (1.0, 1)
-    assert stated["train/images_per_sec"] == (128.0, 1)
-    assert stated["val/top1"] == (0.8125, 2)
-    assert not list(scalars(EVENTS[-1]))
-
-
-class Board:
-    """A writer that records."""
-
-    def __init__(self, folder: Path, step: int) -> None:
-        self.folder, self.step, self.closed = folder, step, False
-        self.points: list[tuple[str, float, int]] = []
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        self.points.append((tag, scalar_value, global_step))
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_each_run_has_its_own_curves_which_continue_at_the_resumed_step() -> None:
-    made: list[Board] = []
-
-    def opened(folder: Path, step: int) -> Board:
-        made.append(Board(folder, step))
-        return made[-1]
-
-    board = TensorBoard(open_writer=opened)
-    board.on_event(TrialStarted(number=1, runs=2, lr=0.1, final=False, out=Path("a")))
-    for event in EVENTS:
-        board.on_event(event)
-    board.on_event(started(step=40))
-    board.on_event(stepped(41))
-    board.close()
-    board.close()
-    assert [(writer.folder, writer.step, writer.closed) for writer in made] == [
-        (Path("runs/x/tensorboard"), 0, True),
-        (Path("runs/x/tensorboard"), 40, True),
-    ]
-    assert ("val/top1", 0.8125, 2) in made[0].points
-    assert {step for _, _, step in made[1].points} == {41}
-
-
-def test_a_missing_tensorboard_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(ConfigError, match="TensorBoard") as caught:
-        TensorBoard()
-    assert caught.value.hint == "pip install 'vitlab[track]'"
-
-
-@pytest.mark.peer
-@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed")
-def test_tensorboard_reads_back_the_scalars(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    board = TensorBoard()
-    board.on_event(Started(step=0, steps=9, parameters=1, trainable=1, images=1, out=tmp_path, resumed=False))
-    for event in EVENTS[1:]:
-        board.on_event(event)
-    board.close()
-    found = EventAccumulator(str(tmp_path / "tensorboard"))
-    found.Reload()
-    assert found.Scalars("train/loss")[0].value == 1.0
-    assert found.Scalars("val/top1")[0].step == 2

@@ -171,7 +171,7 @@ def test_a_model_fine_tuned_at_a_larger_size_is_evaluated_at_any_size(pixels: in
     checkpoint = load(tuned, image_size=(pixels, pixels))
     assert isinstance(checkpoint.config, ViTConfig)
     assert checkpoint.config.grid == (pixels // 4, pixels // 4)
-    assert any("position" in note for note in checkpoint.notes) or pixels == 24
+    assert any("position" in note for note in checkpoint.history) or pixels == 24
     dataset = open_dataset(small_run().data.dataset, split="val", rule=SplitRule(val=0.25, test=0.25))
     targets = match_by_name(dataset.labels, checkpoint.labels, classes=checkpoint.config.num_classes)
     result = evaluate(checkpoint, dataset, targets).result

@@ -19,8 +19,9 @@ class Checkpoint:
     """A model with everything needed to use it.
 
     `config` is what `model` was built from, `preprocess` how images become its input, `labels` the names of the classes in the
-    order of the logits. `notes` says what was guessed, converted or changed when the file was read; `format` is the format of the
-    file. `recipe` is the training run's config as JSON and `metrics` are its results, if they are known.
+    order of the logits. `notes` says what was guessed, converted or changed when the file was read, `history` what was noted when
+    it was made; `format` is the format of the file. `recipe` is the training run's config as JSON and `metrics` are its results,
+    if they are known.
     `allow_nonfinite` says that NaN and Inf are accepted in the weights and in what the model computes.
     """
 
@@ -29,6 +30,7 @@ class Checkpoint:
     preprocess: Preprocess
     labels: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()
     format: str = "native"
     recipe: dict[str, Json] | None = None
     metrics: dict[str, float] | None = None
@@ -40,7 +42,8 @@ class Description:
     """What the header of a file says; the model is not built.
 
     `parameters` counts the numbers in the tensors; `dtypes` are the types that they are stored in. `metadata` is the rest of the
-    header: of a native file its version, the SHA-256 of the tensors, recipe and metrics.
+    header: of a native file its version, the SHA-256 of the tensors, recipe and metrics. `notes` are about reading it, `history`
+    about how it was made.
     """
 
     format: str
@@ -50,6 +53,7 @@ class Description:
     preprocess: Preprocess
     labels: tuple[str, ...] | None
     notes: tuple[str, ...]
+    history: tuple[str, ...]
     metadata: dict[str, Json]
 
 

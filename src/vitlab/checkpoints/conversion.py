@@ -75,7 +75,7 @@ def _to_native(place: Path, reading: Reading, found: Source) -> tuple[str, ...]:
         labels=reading.labels,
         recipe=found.recipe,
         metrics=found.metrics,
-        notes=reading.notes,
+        notes=(*found.history, *reading.notes),
     )
 
     def check(unfinished: Path) -> None:

@@ -25,7 +25,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,21 +74,30 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
     """Write a checkpoint as one .safetensors file, which `load` reads bit for bit; a crash or a full disk leaves the old file.
 
     The weights keep their dtype. What could not be loaded again (another config's weights, too few labels, NaN) is refused here.
+    A head that was replaced (`model.head = nn.Linear(width, 5)`) is saved with its number of classes; the labels of the old one
+    are left out.
     """
     model = checkpoint.model
-    if getattr(model, "config", None) != checkpoint.config:  # another library's module has none
+    config = replace(checkpoint.config, num_classes=_classes(getattr(model, "head", None)))
+    built = getattr(model, "config", None)  # another library's module has none
+    if built not in (checkpoint.config, config):
         raise CheckpointError(f"cannot save {path}: the model was built from another config than the checkpoint says")
     facts = HeaderFacts(
-        config=checkpoint.config,
+        config=config,
         preprocess=checkpoint.preprocess,
-        labels=checkpoint.labels,
+        labels=checkpoint.labels if config == checkpoint.config or len(checkpoint.labels or ()) == config.num_classes else None,
         recipe=checkpoint.recipe,
         metrics=checkpoint.metrics,
-        notes=checkpoint.notes,
+        notes=(*checkpoint.history, *checkpoint.notes),
     )
     state = model.state_dict()
     check_finite(state, where=f"cannot save {path}", hint=REPAIR)
     write_native(Path(path), state, facts)
+
+
+def _classes(head: object) -> int:
+    """The classes of a head: 0 for none, and for nn.Identity."""
+    return head.out_features if isinstance(head, torch.nn.Linear) else 0
 
 
 def write_native(path: Path, state: State, facts: HeaderFacts, *, check: Check | None = None) -> None:

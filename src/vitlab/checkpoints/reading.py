@@ -41,11 +41,14 @@ from vitlab.models.efficientnet import STATISTICS
 from vitlab.models.families import build_on_meta
 
 NATIVE = "native"
+AVERAGED = "average.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A checkpoint that has been read but not built: `reading` has vitlab's names; `recipe` and `metrics` are of a native file.
+    """A checkpoint that has been read but not built: `reading` has vitlab's names.
+
+    `recipe`, `metrics` and `history` (what was noted when it was made) are of a native file.
 
     `metadata` is the rest of the file's header.
     """
@@ -53,6 +56,7 @@ class Source:
     reading: Reading
     recipe: dict[str, Json] | None = None
     metrics: dict[str, float] | None = None
+    history: tuple[str, ...] = ()
     metadata: dict[str, Json]
 
 
@@ -69,15 +73,23 @@ def read_source(path: str | Path, hints: Hints, *, values: bool = True) -> Sourc
             raise CheckpointError("; ".join((*fetched, error.message)), hint=error.hint) from error
         path, fetched = folder, (*fetched, *downloaded)
     place = model_in(Path(path))
+    if place != Path(path) and place.name != Path(path).name and "last" in place.parts[-2:]:
+        weights = "averaged weights" if place.name == AVERAGED else "weights"
+        fetched = (*fetched, f"the run in {path} is not finished: the {weights} of its last checkpoint are taken")
     source = _read_native(place, hints, values) or _read_foreign(place, hints, values)
     return replace(source, reading=replace(source.reading, notes=(*fetched, *source.reading.notes)))
 
 
 def model_in(place: Path) -> Path:
-    """The model in the folder of a training run: the finished one, else the last checkpoint's. Any other path is returned as is."""
+    """The model in the folder of a training run or of a sweep: the finished one, else the last checkpoint's, averaged if the run
+    averages, as its metrics are. Any other path is returned as is.
+    """
+    if (place / "sweep.json").is_file():
+        place = place / "final"
     if not (place / "run.json").is_file():
         return place
-    for model in (place / "model.safetensors", place / "last" / "model.safetensors", place / "last"):  # the last may be in parts
+    last = place / "last"  # it may be in parts
+    for model in (place / "model.safetensors", last / AVERAGED, last / "model.safetensors", last):
         if model.exists():
             return model
     raise CheckpointError(f"the run in {place} has no checkpoint yet", hint="run its command again to resume it")
@@ -115,10 +127,11 @@ def _native_source(place: Path, hints: Hints, state: dict[str, Tensor], facts: H
             state=state,
             preprocess=facts.preprocess,
             labels=facts.labels,
-            notes=facts.notes if hints.profile is None else (*facts.notes, f"numerics of the profile {hints.profile!r}, as given"),
+            notes=() if hints.profile is None else (f"numerics of the profile {hints.profile!r}, as given",),
         ),
         recipe=facts.recipe,
         metrics=facts.metrics,
+        history=facts.notes,
         metadata=metadata,
     )
 
@@ -232,6 +245,7 @@ def load(
         format=reading.format,
         recipe=source.recipe,
         metrics=None if fitted else source.metrics,
+        history=source.history,
         allow_nonfinite=allow_nonfinite,
     )
 
@@ -250,6 +264,7 @@ def describe(path: str | Path, *, heads: int | None = None, grid: Size | None = 
         preprocess=reading.preprocess,
         labels=named,
         notes=(*reading.notes, *naming),
+        history=source.history,
         metadata=source.metadata,
     )
 

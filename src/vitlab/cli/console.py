@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -45,7 +46,21 @@ def error(fault: VitlabError) -> None:
 
 def note(text: str) -> None:
     """Print one line that is not part of the result."""
-    print(printable(text), file=sys.stderr)
+    print(printable(as_options(text)), file=sys.stderr)
+
+
+_PARAMETER = re.compile(r"`([a-z][a-z_0-9]*)(?:=([^`\s]+))?`")
+
+
+def as_options(text: str) -> str:
+    """A message of a function with its `parameters` as options: `overwrite=True` is --overwrite, `to=native` is --to native."""
+    from vitlab.cli.options import NAMES
+
+    def option(found: re.Match[str]) -> str:
+        value = "" if found[2] in (None, "True") else f" {found[2]}"
+        return f"--{NAMES.get(found[1], found[1]).replace('_', '-')}{value}"
+
+    return _PARAMETER.sub(option, text)
 
 
 class Notes(logging.Handler):

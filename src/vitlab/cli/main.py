@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -28,6 +27,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "finetune": api.finetune,
     "pretrain": api.pretrain,
     "train": api.train,
+    "watch": api.watch,
     "evaluate": api.evaluate,
     "inspect": api.inspect,
     "explore": api.explore,
@@ -76,7 +76,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except VitlabError as fault:
         if fault.result is not None:
             console.show(fault.result, as_json="--json" in (sys.argv if words is None else words))
-        console.error(VitlabError(_as_options(fault.message), hint=None if fault.hint is None else _as_options(fault.hint)))
+        console.error(fault)
         return 2 if isinstance(fault, UsageError) else 1
     except KeyboardInterrupt:
         console.note("interrupted")
@@ -110,13 +110,6 @@ def _no_memory(fault: Exception) -> OutOfMemoryError:
         f"out of memory: {str(fault).partition(chr(10))[0] or 'no more can be allocated'}",
         hint="use a smaller model, image size or batch size, or a machine with more memory",
     )
-
-
-def _as_options(text: str) -> str:
-    """A message of a function, with its `parameters` written as --options."""
-    from vitlab.cli.options import NAMES
-
-    return re.sub(r"`([a-z_0-9]+)`", lambda match: f"--{NAMES.get(match[1], match[1]).replace('_', '-')}", text)
 
 
 def _call(words: list[str]) -> int:

@@ -37,6 +37,43 @@ NAMES = {"start": "from", "given": "from", "target": "class"}
 
 NOT_OPTIONS = ("progress",)
 
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "learning-rate": ("lr",),
+    "base-lr": ("lr",),
+    "learning-rates": ("lrs",),
+    "num-epochs": ("epochs",),
+    "max-epochs": ("epochs",),
+    "max-steps": ("steps",),
+    "bs": ("batch-size",),
+    "train-batch-size": ("batch-size",),
+    "per-device-train-batch-size": ("batch-size",),
+    "grad-accum-steps": ("micro-batch",),
+    "gradient-accumulation-steps": ("micro-batch",),
+    "img-size": ("image-size",),
+    "imgsz": ("image-size",),
+    "input-size": ("image-size",),
+    "resolution": ("image-size",),
+    "pretrained": ("from",),
+    "start": ("from",),
+    "checkpoint": ("from",),
+    "initial-checkpoint": ("from",),
+    "model-name-or-path": ("from",),
+    "output": ("out",),
+    "output-dir": ("out",),
+    "project": ("out",),
+    "num-workers": ("workers",),
+    "gpu": ("device",),
+    "amp": ("precision",),
+    "fp16": ("precision",),
+    "bf16": ("precision",),
+    "aa": ("preset",),
+    "log-wandb": ("track",),
+    "report-to": ("track",),
+    "force": ("overwrite",),
+    "topk": ("top",),
+}
+"""What options are called in timm, transformers, Ultralytics and Lightning -> their names here."""
+
 
 # --- words of the command line -> values --------------------------------------------------------------------------------------
 
@@ -373,7 +410,9 @@ def _usage_error(box: str, arguments: type, words: Sequence[str], verb: str) -> 
     for word in words:
         option = word.partition("=")[0]
         if re.match(r"--?[A-Za-z]", option) and option.replace("_", "-") not in options:
-            near = get_close_matches(option.lstrip("-"), [name.lstrip("-") for name in options], n=1)
+            known = [name.lstrip("-") for name in options]
+            said = option.lstrip("-").replace("_", "-")
+            near = [name for name in ELSEWHERE.get(said, ()) if name in known] or get_close_matches(said, known, n=1)
             return UsageError(f"no option called {option}", hint=f"did you mean --{near[0]}?" if near else ways)
     parts = _parts(box)
     text = " ".join(line.strip() for line in parts[0]) if parts else "the command line was not understood"

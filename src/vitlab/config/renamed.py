@@ -47,9 +47,11 @@ READERS: dict[str, str] = {"pictures": "images", "generated": "synthetic"}
 
 OPTIONS: dict[str, dict[str, str]] = {
     "predict": {"--csv": "--format=csv", "--parquet": "--out"},
-    "finetune": {"--rates": "--lrs", "--val-share": "--val-fraction", "--test-share": "--test-fraction"},
-    "pretrain": {"--data": "", "--val-share": "--val-fraction", "--test-share": "--test-fraction"},
-    "train": {"--config": ""},
+    "finetune": {"--rates": "--lrs", "--val-share": "--val-fraction", "--test-share": "--test-fraction"}
+    | {"--tensorboard": "--track=tensorboard"},
+    "pretrain": {"--data": "", "--val-share": "--val-fraction", "--test-share": "--test-fraction"}
+    | {"--tensorboard": "--track=tensorboard"},
+    "train": {"--config": "", "--tensorboard": "--track=tensorboard"},
     "study noisy-student": {"--labelled-share": "--labelled-fraction"},
     "study positions": {"--pictures": "--images"},
     "study transfer": {"--letters": "--images"},

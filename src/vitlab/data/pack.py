@@ -288,7 +288,7 @@ def _next_readable(samples: Iterator[_Sample], pack: _Pack, config: PackConfig) 
             return sample
         if config.broken == "fail":
             raise DataError(
-                sample.made.message, hint="`vitlab data check` finds all such images; --broken skip packs the others"
+                sample.made.message, hint="`vitlab data check` finds all such images; `broken=skip` packs the others"
             ) from sample.made
         if sample.name not in pack.skipped:
             pack.skipped.append(sample.name)
@@ -336,7 +336,7 @@ def _label_members(dataset: Dataset) -> Callable[[int], Member | None]:
     if unknown and unknown < len(dataset):
         raise DataError(
             f"{unknown:,} of {len(dataset):,} images have no label: readers of shards need all or none",
-            hint="pack images with labels by --split train+val, and those without by --split test",
+            hint="pack images with labels by `split=train+val`, and those without by `split=test`",
         )
 
     def member(index: int) -> Member | None:

@@ -55,7 +55,7 @@ def match_by_name(data: Sequence[str], model: Sequence[str] | None, *, classes: 
         if len(data) != classes:
             raise DataError(
                 f"the data has {len(data):,} classes and the model {classes:,}, and the checkpoint does not name them",
-                hint="give the labels: --labels FILE, one per line",
+                hint="give the `labels`: a file, one per line",
             )
         note = f"the checkpoint has no labels: its {classes:,} classes are assumed to be the data's, in the data's order"
         return Targets(labels=tuple(data), correct=tuple((place,) for place in range(classes)), names=tuple(data), notes=(note,))
@@ -84,7 +84,7 @@ def _aligned(data: Sequence[str], model: Sequence[str], *, subset: bool) -> Targ
         places = align_labels(data, model, reorder=subset)
     except DataError as error:
         known = set(data) <= set(model)
-        hint = "--subset matches classes by name, in any order, also if the data has only some of them" if known else error.hint
+        hint = "`subset=True` matches classes by name, in any order, also if the data has only some" if known else error.hint
         raise DataError(error.message, hint=hint) from error
     note = f"the data has {len(data):,} of the model's {len(model):,} classes" if len(data) < len(model) else ""
     moved = "classes are matched by name: data and model order them differently" if list(places) != sorted(places) else ""
@@ -147,7 +147,7 @@ def _place(word: object, label: str, place_of: dict[str, int], twice: set[str], 
         return word
     name = str(word)
     if not place_of:
-        raise DataError(f"{where} {printable(name)}, and the checkpoint has no labels", hint="use numbers, or give --labels FILE")
+        raise DataError(f"{where} {printable(name)}, and the checkpoint has no labels", hint="use numbers, or give the `labels`")
     if name in twice:
         raise DataError(f"{where} {printable(name)}, which is the name of two classes", hint="use the class's number")
     if name not in place_of:

@@ -69,7 +69,7 @@ class Asked:
                     raise UsageError(f"`{name}` is for the checkpoint's own head, but other classifiers are evaluated here")
         if self.vtab is not None:
             if self.data is not None:
-                raise UsageError("`vtab` is in place of data", hint="vitlab evaluate MODEL --vtab FOLDER")
+                raise UsageError("`vtab` is in place of data", hint="leave data out")
             for name in ("fewshot", "knn", "probe", "split", "label_column"):
                 if getattr(self, name):
                     raise UsageError(f"`{name}` is for data, but `vtab` has its own protocol")

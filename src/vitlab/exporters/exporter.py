@@ -144,7 +144,7 @@ def _format(path: Path, config: ExportConfig, dataset: Dataset | None) -> Export
     if config.int8 and form == "pt2":
         raise ConfigError("int8 needs a file that ends in .onnx or .xml", hint="a .pt2 file holds float weights")
     if config.int8 and dataset is None:
-        raise ConfigError("int8 is calibrated on images", hint="give images like those to predict: --data FOLDER")
+        raise ConfigError("int8 is calibrated on images", hint="give images like those to predict: `data`")
     return form
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -101,10 +102,26 @@ def onnx_bytes(program: ExportedProgram, facts: Mapping[str, str]) -> bytes:
             hint="write a .pt2 file instead",
         )
     proto = onnx_proto(program, outputs=[OUTPUT])
+    _name_axes(proto)
     del proto.metadata_props[:]
     for key, value in facts.items():
         proto.metadata_props.add(key=key, value=value)
     return bytes(proto.SerializeToString())
+
+
+def _name_axes(proto: Any) -> None:
+    """Call the dynamic axes of an ONNX graph batch, height and width, and its grid rows and columns; the exporter numbers them."""
+    (images,) = proto.graph.input
+    axes = [axis.dim_param for axis in images.type.tensor_type.shape.dim]
+    names = dict(zip((axis for axis in axes if axis), ("batch", "height", "width"), strict=False))
+    symbols = {re.sub(r"^\d+\*", "", axis): re.sub(r"^\d+\*", "", axis) for axis in names}
+    symbols |= {symbol: name for symbol, name in zip(symbols, ("batch", "rows", "columns"), strict=False) if symbol not in names}
+    for value in (images, *proto.graph.value_info, *proto.graph.output):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param in names:
+                axis.dim_param = names[axis.dim_param]
+            elif axis.dim_param:
+                axis.dim_param = re.sub(r"s\d+", lambda found: (symbols | names).get(found[0], found[0]), axis.dim_param)
 
 
 def onnx_facts(content: bytes) -> dict[str, str]:

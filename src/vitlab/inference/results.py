@@ -274,7 +274,8 @@ def new_file(path: Path, *, overwrite: bool) -> Iterator[TextIO]:
     try:
         file = path.open("w" if overwrite else "x", encoding="utf-8", errors="surrogateescape", newline="")
     except FileExistsError:
-        raise DataError(f"{printable(str(path))} exists already", hint="--resume continues it, --overwrite replaces it") from None
+        hint = "`resume=True` continues it, `overwrite=True` replaces it"
+        raise DataError(f"{printable(str(path))} exists already", hint=hint) from None
     except OSError as error:
         raise DataError(f"cannot write {printable(str(path))}: {error.strerror}") from error
     with file:
@@ -379,7 +380,7 @@ def _checked(line: bytes, number: int, path: Path, *, top: int, mark: str) -> tu
         )
     best = found.get("top")
     if isinstance(best, list) and len(best) != top:
-        raise DataError(f"{where} has {len(best)} labels, but top={top}", hint=f"use --top {len(best)}")
+        raise DataError(f"{where} has {len(best)} labels, but top={top}", hint=f"use `top={len(best)}`")
     return str(found["name"]), "error" not in found
 
 

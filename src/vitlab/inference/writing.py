@@ -205,7 +205,7 @@ def _sink(
     with only_writer(path):
         if chosen == "parquet":
             if path.exists() and not overwrite:
-                raise DataError(f"{path} exists already", hint="--overwrite replaces it")
+                raise DataError(f"{path} exists already", hint="`overwrite=True` replaces it")
             with parquet_file(path, top=top, mark=mark) as sink:
                 yield sink, nothing_finished()
         elif resume:

@@ -156,7 +156,7 @@ def refuse_present(folder: Path, names: Iterable[str], form: str) -> None:
         raise UsageError(f"`out`: {folder} is a file", hint="give a folder")
     for name in names:
         if (file := folder / f"{name}.{form}").exists():
-            raise DataError(f"{file} exists already", hint="--overwrite replaces it")
+            raise DataError(f"{file} exists already", hint="`overwrite=True` replaces it")
 
 
 def inspect_checkpoint(

@@ -18,6 +18,7 @@ EXTRAS: dict[str, str] = {
     "httptools": "serve",
     "huggingface_hub": "hub",
     "matplotlib": "figures",
+    "mlflow": "mlflow",
     "nncf": "int8",
     "onnx": "export",
     "onnxruntime": "export",
@@ -29,6 +30,7 @@ EXTRAS: dict[str, str] = {
     "simplejpeg": "jpeg",
     "starlette": "serve",
     "tensorboard": "track",
+    "wandb": "wandb",
     "uvicorn": "serve",
 }
 """Package -> the extra that installs it."""
@@ -58,4 +60,6 @@ def disable_telemetry() -> None:
     through a package of their own, and work without it.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     sys.modules.setdefault("openvino_telemetry", cast(ModuleType, None))  # None: an import of it fails

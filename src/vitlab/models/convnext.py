@@ -13,6 +13,7 @@ from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.errors import ConfigError
 from vitlab.models.init import Draw, init_head, init_norm, zero
 from vitlab.models.record import Record
+from vitlab.models.timm_methods import TimmMethods
 from vitlab.models.vit import Mlp, drop_path_rates, residual_branch
 
 
@@ -64,7 +65,7 @@ class Stage(nn.Module):
         return x_BCHW
 
 
-class ConvNeXt(nn.Module):
+class ConvNeXt(TimmMethods):
     """Normalised images (B, C, H, W) to logits (B, classes); any size that leaves the last stage a cell."""
 
     def __init__(self, config: ConvNeXtConfig) -> None:

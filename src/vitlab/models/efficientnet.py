@@ -20,6 +20,7 @@ from vitlab.errors import ConfigError
 from vitlab.models.init import Draw, init_head, zero
 from vitlab.models.record import Record
 from vitlab.models.resnet import conv_same
+from vitlab.models.timm_methods import TimmMethods
 from vitlab.models.vit import residual_branch
 
 STATISTICS = (".running_mean", ".running_var")  # how state-dict keys end that are no parameters
@@ -138,7 +139,7 @@ class Unit(nn.Module):
         return x_BCHW + residual_branch(y_BCHW, None, self.drop if self.training else 0.0) if self.adds else y_BCHW
 
 
-class EfficientNet(nn.Module):
+class EfficientNet(TimmMethods):
     """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the size it was built for."""
 
     def __init__(self, config: EfficientNetConfig) -> None:

@@ -15,6 +15,7 @@ from vitlab.config.recurrent import RecurrentConfig
 from vitlab.errors import ConfigError
 from vitlab.models.init import Draw, init_head, init_norm, zero
 from vitlab.models.record import Record
+from vitlab.models.timm_methods import TimmMethods
 from vitlab.models.vit import PatchEmbedding
 
 
@@ -39,7 +40,7 @@ class Layer(nn.Module):
         return torch.rnn_tanh(x_BND, zero_1BD, weights, True, 1, 0.0, self.training, False, True)[0]
 
 
-class Recurrent(nn.Module):
+class Recurrent(TimmMethods):
     """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the size it was built for."""
 
     def __init__(self, config: RecurrentConfig) -> None:

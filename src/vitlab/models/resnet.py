@@ -21,6 +21,7 @@ from vitlab.config.stems import Standardise
 from vitlab.errors import ConfigError
 from vitlab.models.init import Draw, init_head, init_norm
 from vitlab.models.record import Record
+from vitlab.models.timm_methods import TimmMethods
 
 Padding = Literal["same", "half"]
 
@@ -146,7 +147,7 @@ class Unit(nn.Module):
         return shortcut_BCHW + y_BCHW
 
 
-class ResNet(nn.Module):
+class ResNet(TimmMethods):
     """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the size it was built for."""
 
     def __init__(self, config: ResNetConfig) -> None:

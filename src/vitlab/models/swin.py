@@ -15,6 +15,7 @@ from vitlab.config.swin import SwinConfig
 from vitlab.errors import ConfigError
 from vitlab.models.init import Draw, init_head, init_norm, zero
 from vitlab.models.record import Record
+from vitlab.models.timm_methods import TimmMethods
 from vitlab.models.vit import Mlp, PatchEmbedding, drop_path_rates, residual_branch
 
 Pair = tuple[int, int]
@@ -121,7 +122,7 @@ class Stage(nn.Module):
         return z_BGJD
 
 
-class Swin(nn.Module):
+class Swin(TimmMethods):
     """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the size it was built for."""
 
     def __init__(self, config: SwinConfig) -> None:

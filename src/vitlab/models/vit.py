@@ -38,6 +38,7 @@ from vitlab.models.norms import make_norm
 from vitlab.models.position import BiasMlp, Grid, Positions, init_frequencies
 from vitlab.models.record import Record
 from vitlab.models.stems import ConvolutionalStem, ResNetBody, init_stem
+from vitlab.models.timm_methods import TimmMethods
 
 
 def patchify(images_BCHW: Tensor, patch_size: tuple[int, int]) -> Tensor:
@@ -339,7 +340,7 @@ class AttentionPool(nn.Module):
         return y_BD
 
 
-class ViT(nn.Module):
+class ViT(TimmMethods):
     """Normalised images (B, C, H, W) to logits (B, classes); a hybrid when `config.stem` puts a ResNet before the patches."""
 
     def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
@@ -349,6 +350,14 @@ class ViT(nn.Module):
     def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """What the head sees, (B, feature_width); with a distillation token, the mean of what the two heads see."""
         return self.represent(self.pool_tokens(self.encode_for_pool(images_BCHW, record)))
+
+    def forward_features(self, images_BCHW: Tensor) -> Tensor:
+        """timm's name of `encode_images`."""
+        return self.encode_images(images_BCHW)
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Logits from all tokens; with `pre_logits`, what the head sees."""
+        return self.represent(self.pool_tokens(features)) if pre_logits else self.logits_from(features)
 
     def encode_images(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """All tokens after the encoder, (B, N, D), patches in reading order."""

@@ -176,7 +176,7 @@ def _labelled(name: str, data: DataFacts | None) -> DataFacts:
     if data is None:
         raise ConfigError(f"{name} needs a dataset", hint="recipe(..., data=survey(FOLDER)), or vitlab finetune FOLDER")
     if not data.classes:
-        raise ConfigError(f"{data.dataset} has no labels", hint="--recipe masked trains without labels")
+        raise ConfigError(f"{data.dataset} has no labels", hint="`recipe=masked` trains without labels")
     return data
 
 

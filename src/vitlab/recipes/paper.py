@@ -122,7 +122,7 @@ def row_of(table: str, model: ModelConfig) -> tuple[PretrainRow, str | None]:
         return rows[0], rows[0].models[0]
     listed = {other: row for row in rows for other in row.models if type(variant(other)) is type(model) and "+" not in other}
     if not listed:
-        raise ConfigError(f"Table 3 has no ResNet for {table}", hint="its ResNets were trained on JFT: --recipe jft")
+        raise ConfigError(f"Table 3 has no ResNet for {table}", hint="its ResNets were trained on JFT: `recipe=jft`")
     nearest = min(listed, key=lambda other: _distance(model, variant(other)))
     return listed[nearest], nearest
 
@@ -313,7 +313,7 @@ def _labelled_model(
 ) -> ModelConfig:
     data = facts.data or reference
     if not data.classes:
-        raise ConfigError(f"{name} needs labels, and {data.dataset} has none", hint="--recipe masked trains without labels")
+        raise ConfigError(f"{name} needs labels, and {data.dataset} has none", hint="`recipe=masked` trains without labels")
     return new_model(name, facts, overrides, default, classes=data.classes, channels=data.channels)
 
 

@@ -33,7 +33,7 @@ def start_of(name: str, facts: RunFacts, overrides: Overrides) -> StartFacts:
     if facts.start is None:
         raise ConfigError(
             f"{name} fine-tunes a checkpoint, but none is given",
-            hint="--from CHECKPOINT, or recipe(..., start=start_facts(CHECKPOINT))",
+            hint="`start` names one; recipe(..., start=start_facts(CHECKPOINT))",
         )
     if overrides.model is not None:
         raise ConfigError(f"{name} uses the model of its checkpoint; you cannot choose another", hint="leave the model out")

@@ -244,7 +244,7 @@ def draw_compared(rows: Sequence[ComparedModel], path: Path) -> bytes:
         if row.measured is not None:
             points.append(_Point(family=f"{_family(row)}, measured", x=row.gmacs, y=row.measured))
     if not points:
-        raise ConfigError("none of these models has an accuracy to draw", hint="--speed draws images/s")
+        raise ConfigError("none of these models has an accuracy to draw", hint="`speed=True` draws images/s")
     return draw_lines(_lines(points), _COST, Axis(name="top-1, %"), style, title="Accuracy against cost")
 
 

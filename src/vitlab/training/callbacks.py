@@ -1,6 +1,6 @@
-"""Callbacks of a run: a live display for a terminal, plain lines for everything else, and TensorBoard.
+"""Callbacks of a run: a live display for a terminal, and plain lines for everything else. trackers.py has others.
 
-    run_callbacks(train(run, out="runs/a"), [console_callback(sys.stderr), TensorBoard()])
+    run_callbacks(train(run, out="runs/a"), [console_callback(sys.stderr)])
 
 A callback receives every event in turn. The trainer itself writes `events.jsonl`.
 """
@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Protocol, TextIO
 
 import torch
@@ -23,7 +22,6 @@ from rich.table import Table
 from rich.text import Text
 
 from vitlab.io.names import printable
-from vitlab.io.optional import optional_import
 from vitlab.training.events import (
     Evaluated,
     Finished,
@@ -313,64 +311,3 @@ def _bar(pace: Pace) -> Group:
     head.add_column(no_wrap=True)
     head.add_row(Text(pace.step_text()), ProgressBar(total=1.0, completed=pace.done), Text(left))
     return Group(head, Text("  ".join(pace.facts()), style="dim"))
-
-
-class SummaryWriter(Protocol):
-    """The part of TensorBoard's SummaryWriter that is used."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        """Add one point to a curve."""
-        ...
-
-    def close(self) -> None:
-        """Write everything to disk."""
-        ...
-
-
-def summary_writer(folder: Path, step: int) -> SummaryWriter:
-    """TensorBoard's own writer, which drops what the folder holds of steps after `step`; needs the extra `track`."""
-    from torch.utils.tensorboard.writer import SummaryWriter as TensorBoardWriter
-
-    writer: SummaryWriter = TensorBoardWriter(folder, purge_step=step + 1)
-    return writer
-
-
-class TensorBoard:
-    """Scalars of every step and evaluation in `<run>/tensorboard`: `train/loss`, `train/lr`, `val/top1`, ..."""
-
-    def __init__(self, *, open_writer: Callable[[Path, int], SummaryWriter] = summary_writer) -> None:
-        if open_writer is summary_writer:
-            optional_import("tensorboard", purpose="TensorBoard logs")  # now rather than when the run has started
-        self.open_writer = open_writer
-        self.writer: SummaryWriter | None = None
-
-    def on_event(self, event: SweepEvent) -> None:
-        """Write the event's scalars."""
-        if isinstance(event, Started):
-            self.close()
-            self.writer = self.open_writer(event.out / "tensorboard", event.step)
-        if self.writer is not None:
-            for name, value, step in scalars(event):
-                self.writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        """Write everything to disk."""
-        if self.writer is not None:
-            self.writer.close()
-            self.writer = None
-
-
-def scalars(event: SweepEvent) -> Iterable[tuple[str, float, int]]:
-    """(name, value, step) of every curve that the event adds a point to."""
-    if isinstance(event, Stepped):
-        values = {
-            "loss": event.loss,
-            "accuracy": event.accuracy,
-            "lr": event.lr,
-            "gradient_norm": event.gradient_norm,
-            "images_per_sec": event.images_per_sec,
-            "epoch": event.epoch,
-        }
-        yield from ((f"train/{name}", value, event.step) for name, value in values.items() if value is not None)
-    elif isinstance(event, Evaluated):
-        yield from ((f"val/{name}", value, event.step) for name, value in event.metrics.items())

@@ -108,7 +108,7 @@ class Checkpointer:
                 raise fault from error
             raise CheckpointError(
                 f"{fault.message}; step {snapshot.progress.step} is saved in {rescued} instead",
-                hint=f"resume there with --out {rescued}, or repair {self.directory.root} and move it there",
+                hint=f"resume there with `out={rescued}`, or repair {self.directory.root} and move it there",
             ) from error
 
     def wait(self) -> Iterator[Event]:

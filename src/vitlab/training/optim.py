@@ -160,7 +160,7 @@ def restore_optimizers(model: nn.Module, optimizers: Iterable[torch.optim.Optimi
                 if odd := sorted(saved.keys() - known):
                     raise ConfigError(
                         f"the checkpoint is of another optimizer: {type(optimizer).__name__} has no {', '.join(odd)}",
-                        hint="start a new run from this run's weights with --from",
+                        hint="start a new run from this run's weights: `start`",
                     )
                 for slot, key in saved.items():
                     value = state[key].to(parameter.device)  # one at a time: `state` may read it from disk only now

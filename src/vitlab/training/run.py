@@ -209,7 +209,7 @@ class EventStream(Iterator["SweepEvent"]):
         device: str = "auto",
         override: bool = False,
         dry_run: bool = False,
-        tensorboard: bool = False,
+        track: Sequence[str] = (),
         notes: tuple[str, ...] = (),
     ) -> None:
         from vitlab.training.control import Control
@@ -223,7 +223,7 @@ class EventStream(Iterator["SweepEvent"]):
         self._device = device
         self._override = override
         self._dry_run = dry_run
-        self._tensorboard = tensorboard
+        self._track = tuple(track)
         self._notes = notes
         self._events: Iterator[SweepEvent] | None = None
 
@@ -292,7 +292,7 @@ class EventStream(Iterator["SweepEvent"]):
                 control=self.control,
                 override=self._override,
             )
-        return _logged(events) if self._tensorboard else events
+        return _tracked(events, self._track) if self._track else events
 
     @property
     def _final_split(self) -> Split | None:
@@ -335,18 +335,20 @@ def _display(quiet: bool) -> list[Callback]:
     return [] if quiet or not is_main_process() else [console_callback(sys.stderr)]
 
 
-def _logged(events: Iterator[SweepEvent]) -> Iterator[SweepEvent]:
-    """The events, each also given to TensorBoard."""
-    from vitlab.training.callbacks import TensorBoard
+def _tracked(events: Iterator[SweepEvent], names: Sequence[str]) -> Iterator[SweepEvent]:
+    """The events, each also given to the trackers of these names."""
     from vitlab.training.distributed import is_main_process
+    from vitlab.training.trackers import trackers
 
     if not is_main_process():
         yield from events
         return
-    board = TensorBoard()
+    listeners = trackers(names)
     try:
         for event in events:
-            board.on_event(event)
+            for listener in listeners:
+                listener.on_event(event)
             yield event
     finally:
-        board.close()
+        for listener in listeners:
+            listener.close()

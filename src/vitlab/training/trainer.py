@@ -267,7 +267,7 @@ class Trainer:
             images=len(self.dataset),
             out=self.directory.root,
             resumed=resumed,
-            notes=(*device, *self.train_loader.notes, *self.state.facts.notes),
+            notes=(*device, *self.train_loader.notes, *(() if resumed else self.state.facts.notes)),
         )
 
     def _end_reason(self) -> Reason | None:

@@ -141,7 +141,7 @@ def refuse(config: ViTConfig, can: Expressible, *, also: Sequence[str] = ()) -> 
     reasons = [*_tokens(config, can), *_pooling(config, can), *_positions(config, can), *_layers(config, can), *also]
     if reasons:
         raise CheckpointError(
-            f"{can.format} cannot express {'; '.join(reasons)}", hint="the native format holds every model: --to native"
+            f"{can.format} cannot express {'; '.join(reasons)}", hint="the native format holds every model: `to=native`"
         )
 
 

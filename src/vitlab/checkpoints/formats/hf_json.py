@@ -45,7 +45,7 @@ def expect(data: Sidecar, values: Mapping[str, Json], *, where: str) -> None:
 
 def cannot_write(what: str) -> CheckpointError:
     """The error for a model that transformers cannot build."""
-    return CheckpointError(f"huggingface cannot express {what}", hint="the native format holds every model: --to native")
+    return CheckpointError(f"huggingface cannot express {what}", hint="the native format holds every model: `to=native`")
 
 
 # Names of the classes.

@@ -334,7 +334,7 @@ def take(given: Path, file: RemoteFile, target: Path, *, progress: ProgressCallb
 
 def by_hand(file: RemoteFile) -> str:
     """What to do if a download does not work."""
-    return f"download {file.addresses[0]} yourself, then give that file to --from" if file.addresses else ""
+    return f"download {file.addresses[0]} yourself, then give that file to `given`" if file.addresses else ""
 
 
 class _UnavailableError(Exception):
@@ -528,7 +528,7 @@ def _full(target: Path, needed: int | None, free: int) -> DataError:
     wanted = "" if needed is None else f" {needed:,} more bytes are needed and"
     return DataError(
         f"the disk is too full for {target.name} in {target.parent}:{wanted} {free:,} are free",
-        hint="free some space, or choose another folder with --into; the partial download is kept and will be resumed",
+        hint="free some space, or choose another folder with `into`; the partial download is kept and will be resumed",
     )
 
 

@@ -58,7 +58,7 @@ class DataCheck(Displayed):
     def _section(self, title: str, lines: Sequence[str]) -> Iterable[Block]:
         if not lines or not self.shown:
             return
-        more = [f"and {len(lines) - self.shown:,} more (--shown {len(lines)}, or --json)"] if len(lines) > self.shown else []
+        more = [f"and {len(lines) - self.shown:,} more (JSON has all)"] if len(lines) > self.shown else []
         yield from _lines(title, [*lines[: self.shown], *more])
 
     def _classes(self) -> list[str]:

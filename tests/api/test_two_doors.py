@@ -1,0 +1,93 @@
+"""A message speaks the language of the door one came in by: keywords in Python, options on the command line."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import vitlab
+from tests.training.small import run_to, small_run
+from vitlab.cli.console import as_options
+from vitlab.cli.main import main
+from vitlab.training.run import Run
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that averages its weights and was stopped after 12 of 20 steps."""
+    out = tmp_path_factory.mktemp("stopped") / "run"
+    run_to(small_run(), out, stop=12)
+    return out
+
+
+def test_parameters_in_backticks_are_options_on_the_command_line() -> None:
+    assert as_options("`overwrite=True` replaces it") == "--overwrite replaces it"
+    assert as_options("every model: `to=native`; or `start`") == "every model: --to native; or --from"
+    assert as_options("`vitlab models` lists, `image_size` sets") == "`vitlab models` lists, --image-size sets"
+
+
+def test_no_error_of_the_library_speaks_of_options(checkout: Path) -> None:
+    spoken = []
+    for path in (checkout / "src" / "vitlab").rglob("*.py"):
+        if path.parent.name == "cli":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "hint":
+                words = [
+                    part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant) and isinstance(part.value, str)
+                ]
+                spoken += [
+                    f"{path.name}: {word}"
+                    for word in words
+                    if " --" in f" {word}" and "vitlab" not in word and "gunzip" not in word
+                ]
+    assert [line for line in spoken if "torchrun" not in line] == []
+
+
+def test_a_refusal_to_overwrite_names_the_keyword_in_python_and_the_option_on_the_command_line(
+    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "features.npz"
+    out.write_bytes(b"mine")
+    with pytest.raises(vitlab.VitlabError) as refused:
+        vitlab.embed(stopped, "digits", out)
+    assert refused.value.hint == "`overwrite=True` replaces it"
+    assert main(["embed", str(stopped), "digits", str(out)]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "hint: --overwrite replaces it"
+
+
+def test_a_stopped_run_is_a_model_with_the_weights_that_its_metrics_are_of(stopped: Path, tmp_path: Path) -> None:
+    run = Run.load(stopped)
+    assert run.file == stopped / "last" / "average.safetensors"
+    checkpoint = vitlab.load(stopped)
+    assert checkpoint.notes == (f"the run in {stopped} is not finished: the averaged weights of its last checkpoint are taken",)
+    data = run.config.data.dataset
+    assert vitlab.describe(stopped).to_json()["file"] == str(stopped)
+    assert vitlab.evaluate(stopped, data).to_json()["images"] > 0
+    assert vitlab.convert(stopped, tmp_path / "out.safetensors", to="native").to_json()["format"] == "native"
+    assert vitlab.embed(stopped, data, tmp_path / "out.npz").to_json()["images"] > 0
+    assert (tmp_path / "figures").exists() is False
+    assert vitlab.inspect(stopped, figure="filters", out=tmp_path / "figures")
+    vitlab.report(stopped, out=tmp_path / "report.html")
+    assert (tmp_path / "report.html").exists()
+    assert vitlab.push(stopped, "me/small", licence="mit", folder=tmp_path / "hub").to_json()["format"] == "timm"
+
+
+def test_a_model_of_a_run_does_not_repeat_what_was_noted_of_its_ancestor(stopped: Path, tmp_path: Path) -> None:
+    run_to(replace(small_run(steps=5), start=str(stopped)), tmp_path / "b")
+    loaded = vitlab.load(tmp_path / "b")
+    assert loaded.notes == ()
+    assert any("starts from" in note for note in loaded.history)
+    told = vitlab.describe(tmp_path / "b", notes=True)
+    assert "starts from" in str(told)
+    assert "starts from" not in str(vitlab.describe(tmp_path / "b"))
+
+
+def test_a_batch_larger_than_the_data_is_questioned(tmp_path: Path) -> None:
+    planned = vitlab.finetune("digits", batch_size=100_000, steps=1, dry_run=True, quiet=True, out=tmp_path / "run")
+    assert any("100,000 images is larger than the data" in note for note in planned.notes)
+    usual = vitlab.finetune("digits", batch_size=16, steps=1, dry_run=True, quiet=True, out=tmp_path / "run")
+    assert not any("larger than the data" in note for note in usual.notes)
