@@ -110,12 +110,12 @@ class MLflow:
         known = client.get_experiment_by_name(name)
         experiment = client.create_experiment(name) if known is None else known.experiment_id
         tag = str(folder).replace("'", "")
-        found = client.search_runs([experiment], filter_string=f"tags.`vitlab.folder` = '{tag}'", max_results=1)
+        found = client.search_runs([experiment], filter_string=f"tags.`run_folder` = '{tag}'", max_results=1)
         if found:
             self._run = found[0].info.run_id
             client.update_run(self._run, status="RUNNING")
             return
-        self._run = client.create_run(experiment, run_name=folder.name, tags={"vitlab.folder": tag}).info.run_id
+        self._run = client.create_run(experiment, run_name=folder.name, tags={"run_folder": tag}).info.run_id
         values = [self._entities.Param(key, value) for key, value in parameters(folder)]
         client.log_batch(self._run, params=values[:_MOST_PARAMETERS])
 
