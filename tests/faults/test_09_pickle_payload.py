@@ -34,8 +34,11 @@ CORPUS: dict[str, tuple[Callable[[Path], None], str]] = {
         "opcode SHORT_BINUNICODE",
     ),
     "a whole module": (saves(lambda _: nn.Linear(2, 2)), "asks for torch.nn.modules.linear.Linear"),
-    "arguments of a training script": (saves(lambda _: {"model": STATE, "args": argparse.Namespace(a=1)}), "argparse.Namespace"),
-    "numpy numbers": (saves(lambda _: {"model": STATE, "best": np.float64(3.0)}), "numpy"),
+    "a payload among the options of a training script": (
+        saves(lambda path: {"model": STATE, "args": argparse.Namespace(a=Payload(path.parent / "marker"))}),
+        "asks for posix.system",
+    ),
+    "numpy arrays": (saves(lambda _: {"model": STATE, "best": np.zeros(3)}), "numpy"),
     "a list": (saves(lambda _: [torch.ones(1)]), "holds a list"),
     "a single tensor": (saves(lambda _: torch.ones(1)), "holds a Tensor"),
     "no tensors": (saves(lambda _: {"epoch": 3}), "no named tensors"),

@@ -80,7 +80,7 @@ def test_one_nested_set_of_weights_of_any_name_is_taken_and_several_are_not_chos
     path = tmp_path / "x.pt"
     torch.save({"model_ema": STATE, "step": 1}, path)
     assert _same(read_file(path).tensors, STATE)
-    for content in ({"model": STATE, "state_dict": STATE}, {"student": STATE, "teacher": STATE}):
+    for content in ({"model": STATE, "state_dict": STATE}, {"encoder": STATE, "predictor": STATE}):
         torch.save(content, path)
         with pytest.raises(CheckpointError, match="several sets of weights") as refused:
             read_file(path)
