@@ -84,6 +84,17 @@ CONFIGS: dict[str, ModelConfig] = {
         drop_path=0.0,
         dropout=0.0,
     ),
+    "efficientnet-uneven": EfficientNetConfig(
+        stages=((1, 3, 2, 2, 8), (1, 5, 2, 2, 8)),
+        stem_width=8,
+        head_width=32,
+        image_size=(36, 33),
+        num_classes=5,
+        padding="uneven",
+        even_blocks=(1,),
+        drop_path=0.0,
+        dropout=0.0,
+    ),
     "lstm": RecurrentConfig(cell="lstm", width=32, depth=2, patch_size=(8, 8), image_size=(32, 32), num_classes=5),
     "rnn-mean": RecurrentConfig(cell="rnn", width=32, depth=1, patch_size=(8, 4), image_size=(30, 21), num_classes=5, pool="mean"),
 }

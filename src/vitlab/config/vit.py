@@ -146,6 +146,8 @@ class ViTConfig:
     `representation_width` adds the paper's pre-training head: a tanh layer of that width before the linear one; 0 for none.
     `num_classes` 0 leaves the head out. `head_bias` is its initial value (-10 for sigmoid training on 21k classes).
     `projection_width` adds a dense layer without bias after the pool, whose output the features are (CLIP); 0 for none.
+    `detection_classes` adds heads by which each register token detects an object: so many logits, the last for "no object", and a
+    box (YOLOS); 0 for none.
     `pool`: the class token (eq. 4), the mean of the patches, attention pooling (`map`), or class token and mean side by side.
     `norm_after_pool` moves the last LayerNorm from the tokens to the pooled vector (timm's mean-pooled models).
     `window` is the side of the square of neighbours seen in `local` attention, an odd number of patches.
@@ -186,6 +188,7 @@ class ViTConfig:
     register_tokens: int = 0
     representation_width: int = 0
     projection_width: int = 0
+    detection_classes: int = 0
     head_bias: float = 0.0
     norm_after_pool: bool = False
     position: Position = field(default_factory=Position)
@@ -210,7 +213,14 @@ class ViTConfig:
         at_least("depth", self.depth, 1, MOST_LAYERS)
         for name in ("width", "heads", "mlp_width", "channels", "window"):
             at_least(name, getattr(self, name), 1, LARGEST_WIDTH)
-        for name in ("num_classes", "register_tokens", "representation_width", "projection_width", "layer_scale"):
+        for name in (
+            "num_classes",
+            "register_tokens",
+            "representation_width",
+            "projection_width",
+            "detection_classes",
+            "layer_scale",
+        ):
             at_least(name, getattr(self, name), 0, LARGEST_WIDTH)
         for name in ("dropout", "drop_path", "patch_dropout"):
             fraction(name, getattr(self, name))
@@ -246,6 +256,8 @@ class ViTConfig:
             raise ConfigError(f"width={self.width} is not a multiple of pooling.heads={self.pooling.heads}")
         if self.projection_width and (self.representation_width or self.distill_token):
             raise ConfigError("projection_width excludes representation_width and distill_token")
+        if self.detection_classes and (not self.register_tokens or self.norm_after_pool):
+            raise ConfigError("detection_classes needs register_tokens above 0 and norm_after_pool=False")
         if self.layer_scale_on == "attention" and not self.layer_scale:
             raise ConfigError("layer_scale_on='attention' needs layer_scale above 0")
 
@@ -309,6 +321,7 @@ class ViTConfig:
             "an attention pool of its own size": bool(self.pooling.heads or self.pooling.mlp_width),
             "pooling of class token and mean": self.pool == "token+mean",
             "a projection of the pooled vector": self.projection_width > 0,
+            "detection heads": self.detection_classes > 0,
             "layer scale on attention alone": self.layer_scale_on == "attention",
             "images cropped to whole patches": self.crop,
         }
@@ -524,6 +537,10 @@ class ViTConfig:
             counter.dense(1, width, self.representation_width)
         if self.projection_width:
             counter.dense(1, self.pooled_width, self.projection_width, bias=False)
+        if self.detection_classes:
+            for outputs in (self.detection_classes, 4):
+                for after in (width, width, outputs):
+                    counter.dense(self.register_tokens, width, after)
         if self.num_classes:
             for _ in range(2 if self.distill_token else 1):
                 counter.dense(1, self.feature_width, self.num_classes)

@@ -32,6 +32,7 @@ from vitlab.models.attention_variants import (
     local_mask,
     relative_logits,
 )
+from vitlab.models.detection import DetectionHead, Detections, init_detection
 from vitlab.models.init import Draw, init_head, init_norm, zero
 from vitlab.models.mlp_variants import MlpVariant, gelu
 from vitlab.models.norms import make_norm
@@ -437,8 +438,19 @@ class ViT(TimmMethods):
         self.pool_norm = make_norm(config) if config.norm_after_pool else None
         self.representation = nn.Linear(config.width, config.representation_width) if config.representation_width else None
         self.projection = nn.Linear(config.pooled_width, config.projection_width, bias=False) if config.projection_width else None
+        self.detection = DetectionHead(config.width, config.detection_classes) if config.detection_classes else None
         self.head = nn.Linear(config.feature_width, config.num_classes) if config.num_classes else None
         self.distill_head = nn.Linear(config.width, config.num_classes) if config.distill_token and config.num_classes else None
+
+    def detect(self, images_BCHW: Tensor, record: Record | None = None) -> Detections:
+        """What each register token detects: logits of its class (B, Q, C) and a box (B, Q, 4)."""
+        if self.detection is None:
+            raise ConfigError("this model has no detection heads", hint="detection_classes above 0")
+        prefix = self.config.prefix_tokens
+        found: Detections = self.detection(
+            self.encode_images(images_BCHW, record)[:, prefix - self.config.register_tokens : prefix]
+        )
+        return found
 
     def class_and_distill_logits(self, images_BCHW: Tensor, record: Record | None = None) -> tuple[Tensor, Tensor]:
         """The logits of the class token's head and of the distillation token's head (Touvron et al. 2021), for training."""
@@ -542,6 +554,8 @@ def _init_module(module: nn.Module, draw: Draw) -> None:
                 draw.xavier_uniform(dense.weight)
                 if dense.bias is not None:
                     draw.normal(dense.bias, 1e-6)
+        case DetectionHead():
+            init_detection(module, draw)
         case PatchEmbedding():
             draw.lecun_normal(module.weight)
             zero(module.bias)

@@ -97,6 +97,7 @@ class Expressible:
 
     `bare_positions`: positions for the patches alone although there is a class token. `class_token_unpooled`: a class token
     that mean pooling ignores. `traits`: those of `ViTConfig.traits` that the layout has keys for or implies.
+    `every_layer`: positions that each layer adds.
     """
 
     format: str
@@ -112,6 +113,7 @@ class Expressible:
     layer_scale: bool = False
     without_qkv_bias: bool = False
     traits: tuple[str, ...] = ()
+    every_layer: bool = False
 
 
 _ELSEWHERE = {  # by family; others have the native format only
@@ -200,7 +202,7 @@ def _positions(config: ViTConfig, can: Expressible) -> list[str]:
     if position.kind == "none":
         return []
     reasons = []
-    if position.place != "stem":
+    if position.place != "stem" and not (can.every_layer and position.place == "every"):
         reasons.append(f"positions added at more places than the stem (position.place={position.place!r})")
     learned_without = position.kind == "learned-1d" and config.prefix_tokens and not position.prefix
     if learned_without and not can.bare_positions:

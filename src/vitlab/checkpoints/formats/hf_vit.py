@@ -7,14 +7,15 @@ the paper's ViT shows in its tensors and becomes a field of `ViTConfig`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from vitlab.checkpoints.formats import sidecar
 from vitlab.checkpoints.formats.contract import Hints
-from vitlab.checkpoints.formats.hf_json import Read, Tensors, cannot_write, one_or_two
+from vitlab.checkpoints.formats.hf_json import Read, Tensors, cannot_write, labels_json, one_or_two
 from vitlab.checkpoints.formats.infer import (
     Places,
     count,
@@ -92,6 +93,7 @@ class Names:
 
 VIT = Names()
 DEIT = Names(prefix="deit.")
+YOLOS = Names(register_tokens="embeddings.detection_tokens")
 MSN = Names(norm_eps=1e-6)
 IJEPA = Names(prefix="ijepa.", pool="mean", head_pool="mean")
 DINOV2 = Names(
@@ -234,8 +236,12 @@ def _config(tensors: Tensors, names: Names, hints: Hints, stated: Stated, *, whe
     class_token, extra = names.of(names.class_token) in tensors, names.of(names.distill_token) in tensors
     teacher = any(key.startswith(("cls_classifier.", "distillation_classifier.")) for key in tensors)
     registers = outputs(tensors, (names.of(names.register_tokens),), 1)
-    position, places = _position(tensors, names, hints, stated, patch_size, prefix=class_token + extra, where=where)
-    position = replace(position, registers=not (registers and position.kind == "learned-1d"))
+    placed = class_token + extra + (registers if names is YOLOS else 0)
+    position, places = _position(tensors, names, hints, stated, patch_size, prefix=placed, where=where)
+    if names is YOLOS:
+        position = replace(position, place="every" if names.of(_EVERY) in tensors else "stem")
+    else:
+        position = replace(position, registers=not (registers and position.kind == "learned-1d"))
     head = "cls_classifier" if teacher else "classifier"
     classes = outputs(tensors, (f"{head}.weight", f"{head}.bias"), 0)
     pool: Pool = names.head_pool if classes else names.pool
@@ -264,13 +270,14 @@ def _config(tensors: Tensors, names: Names, hints: Hints, stated: Stated, *, whe
             channels=channels,
             num_classes=classes,
             crop=over,
-            dynamic_size=names in (DINOV2, DINOV2_REGISTERS, DINOV3, SIGLIP2) and position.bias is None,
+            dynamic_size=names in (DINOV2, DINOV2_REGISTERS, DINOV3, SIGLIP2, YOLOS),
             pool=pool,
             class_token=class_token,
             distill_token=teacher,
             register_tokens=registers or int(extra and not teacher),
             representation_width=hidden,
             projection_width=outputs(tensors, (f"{names.projection}.weight",), 0),
+            detection_classes=outputs(tensors, tuple(f"{_CLASSES}.2.{part}" for part in ("weight", "bias")), 0),
             norm_after_pool=pooled,
             position=position,
             qkv_bias=qkv_bias,
@@ -343,7 +350,9 @@ def vit_rows(config: ViTConfig, names: Names) -> Iterator[Row]:
         yield same("distill_token", names.of(names.distill_token))
     if config.register_tokens:
         yield same("register_tokens", names.of(names.distill_token if names.prefix == DEIT.prefix else names.register_tokens))
-    if config.position.kind == "learned-1d":
+    if names is YOLOS:
+        yield _detection_positions(config, names)
+    elif config.position.kind == "learned-1d":
         theirs = names.of(names.positions)
         yield shaped("position.table", theirs, (1, -1, width), (-1, width)) if names.flat else same("position.table", theirs)
     if config.norm.before:
@@ -366,6 +375,10 @@ def vit_rows(config: ViTConfig, names: Names) -> Iterator[Row]:
         yield from layer("representation", names.of(names.pooler))
     if config.projection_width:
         yield same("projection.weight", f"{names.projection}.weight")
+    if config.detection_classes:
+        for i in range(3):
+            yield from layer(f"detection.classes.{i}", f"{_CLASSES}.{i}")
+            yield from layer(f"detection.boxes.{i}", f"{_BOXES}.{i}")
     if config.num_classes:
         yield from layer("head", "cls_classifier" if config.distill_token else "classifier")
     if config.num_classes and config.distill_token:
@@ -405,6 +418,27 @@ def _attention_pool(theirs: str, width: int) -> Iterator[Row]:
     yield from layer("pool.norm", f"{theirs}.layernorm")
     yield from layer("pool.mlp.up", f"{theirs}.mlp.fc1")
     yield from layer("pool.mlp.down", f"{theirs}.mlp.fc2")
+
+
+_CLASSES, _BOXES = "class_labels_classifier.layers", "bbox_predictor.layers"
+_EVERY = "encoder.mid_position_embeddings"
+
+
+def _detection_positions(config: ViTConfig, names: Names) -> Row:
+    """YOLOS's positions, of the first layer and of the others; theirs has detection tokens last, ours before the patches."""
+    queries, every = config.register_tokens, config.position.place == "every"
+
+    def to_ours(tensors: Sequence[Tensor]) -> list[Tensor]:
+        table_LND = torch.cat([tensors[0], *(part.flatten(0, 1) for part in tensors[1:])])
+        return [torch.cat([table_LND[:, :1], table_LND[:, -queries:], table_LND[:, 1:-queries]], dim=1)]
+
+    def to_theirs(tensors: Sequence[Tensor]) -> list[Tensor]:
+        table_LND = tensors[0]
+        table_LND = torch.cat([table_LND[:, :1], table_LND[:, 1 + queries :], table_LND[:, 1 : 1 + queries]], dim=1)
+        return [table_LND[:1], table_LND[1:].unsqueeze(1)] if every else [table_LND]
+
+    theirs = (names.of(names.positions), names.of(_EVERY)) if every else (names.of(names.positions),)
+    return Row(ours=("position.table",), theirs=theirs, to_ours=to_ours, to_theirs=to_theirs)
 
 
 def _cut_patches(ours: str, theirs: str, config: ViTConfig) -> Row:
@@ -447,6 +481,16 @@ def plain_json(config: ViTConfig) -> dict[str, Json]:
     if config.representation_width:
         data |= {"pooler_output_size": config.representation_width, "pooler_act": "tanh"}
     return data
+
+
+def yolos_json(config: ViTConfig) -> dict[str, Json]:
+    """The config.json of a YOLOS; its classes are counted without "no object"."""
+    return plain_json(config) | {
+        "image_size": list(config.image_size),
+        "num_detection_tokens": config.register_tokens,
+        "use_mid_position_embeddings": config.position.place == "every",
+        **labels_json(None, config.detection_classes - 1),
+    }
 
 
 def dinov2_json(config: ViTConfig) -> dict[str, Json]:

@@ -52,6 +52,7 @@ from vitlab.checkpoints.formats.hf_vit import (
     SIGLIP,
     SIGLIP2,
     VIT,
+    YOLOS,
     Names,
     beit_json,
     clip_json,
@@ -61,6 +62,7 @@ from vitlab.checkpoints.formats.hf_vit import (
     read_vit,
     siglip_json,
     vit_rows,
+    yolos_json,
 )
 from vitlab.checkpoints.formats.infer import making, unwrapped, zero_head
 from vitlab.checkpoints.formats.resnet import bit_rows, resnet_notes
@@ -137,6 +139,13 @@ KINDS: dict[str, Kind] = {
         marks=_BEIT,
         unused=_BEITS,
         usual="squash",
+    ),
+    "yolos": Kind(
+        title="YOLOS",
+        prefix="vit.",
+        read=partial(read_vit, names=YOLOS),
+        marks=(r"embeddings\.detection_tokens", *_VIT),
+        heads=("class_labels_classifier.", "bbox_predictor."),
     ),
     "vit": Kind(title="ViT", prefix="vit.", read=partial(read_vit, names=VIT), marks=_VIT, usual="squash"),
     "vit_mae": Kind(title="ViT-MAE", prefix="vit.", read=partial(read_vit, names=VIT), marks=_VIT),
@@ -522,6 +531,19 @@ FORMS = (
         needs=(("a class token beside attention pooling", lambda config: not config.class_token),),
         pools=(("mean",), ("map", "mean")),
         tower="siglip",
+    ),
+    Form(
+        model_type="yolos",
+        classes=("", "YolosForObjectDetection"),
+        names=YOLOS,
+        settings=yolos_json,
+        fits=lambda config: config.detection_classes > 0,
+        can=Expressible(format=FORMAT, register_tokens=True, every_layer=True, without_qkv_bias=True, traits=("detection heads",)),
+        needs=(
+            ("a classifier beside detection heads", lambda config: not config.num_classes),
+            ("detection tokens without positions", lambda config: config.position.prefix and config.position.registers),
+            ("patches that are not square", lambda config: config.patch_size[0] == config.patch_size[1]),
+        ),
     ),
     Form(
         model_type="dinov2_with_registers",
