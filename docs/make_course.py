@@ -47,7 +47,7 @@ def notebook(page: Path, folder: Path) -> dict[str, Any]:
             cells.append(_cell("markdown", _LINK.sub(lambda link: _moved(link, page, folder), text)))
 
     for block in blocks_of(page):
-        runs, output = _runs(block), block.says == "output"
+        runs, output = _runs(block), block.says.startswith("output")
         if runs or output:
             say(block.line - 1 - (1 if block.says else 0))
             begun = block.line + block.text.count("\n") + 1

@@ -8,6 +8,7 @@ Python blocks one namespace, so a block can use what an earlier one made.
     <!-- runs in: checkout -->            ... at the root of the repository instead
     <!-- not run: needs the network -->   ... not at all, for the reason given
     <!-- output -->                       on a ```text block: what the block before it printed; `...` is anything
+    <!-- output: numbers vary -->         ... on this machine: another may print other numbers in their places
 
 A line `make TARGET` is not run, since `make test` is what runs this: TARGET has to be in the Makefile.
 A fence without a language is refused. Other languages (json, toml, ...) are only shown.
@@ -28,6 +29,7 @@ from typing import Any
 from tests import processes
 
 RUN_LANGUAGES = ("bash", "python")
+_NUMBER = r" *[-+]?\d[\d.,]*(?:e[-+]?\d+)?"  # with the spaces that align it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,9 @@ class Reader:
                 self.printed = None
                 return False
             case said if said[1] == "output":
-                self._compare(block)
+                if said[2] not in ("", "numbers vary"):
+                    raise DocumentError(f"{block.place} shows an output where {said[2]!r}, which is no rule; there is numbers vary")
+                self._compare(block, numbers_vary=bool(said[2]))
                 return True
             case said if said[2] == "checkout":
                 where = self.checkout
@@ -148,10 +152,11 @@ class Reader:
             exec(code, self.names)
         return printed.getvalue()
 
-    def _compare(self, block: Block) -> None:
+    def _compare(self, block: Block, *, numbers_vary: bool) -> None:
         if self.printed is None:
             raise DocumentError(f"{block.place} shows the output of a block that was not run")
-        pattern = re.escape(block.text.strip()).replace(re.escape("..."), ".*")
+        parts = re.split(_NUMBER, block.text.strip()) if numbers_vary else [block.text.strip()]
+        pattern = _NUMBER.join(re.escape(part).replace(re.escape("..."), ".*") for part in parts)
         printed = "\n".join(line.rstrip() for line in self.printed.splitlines()).strip()
         if not re.fullmatch(pattern, printed, re.DOTALL):
             raise DocumentError(f"{block.place} shows\n{block.text}\nbut what was printed is\n{self.printed}")
