@@ -324,7 +324,9 @@ def _used(tensors: Tensors, kind: Kind) -> tuple[Tensors, list[str]]:
     idle = rf"{kind.idle}|" if any(key.startswith(kind.heads) for key in tensors) else ""
     unused = re.compile(rf"(?:{re.escape(kind.prefix)})?(?:{idle}{kind.unused})")
     kept = {
-        f"{kind.prefix}{key}" if key.startswith(_PARTS) else key: tensor for key, tensor in tensors.items() if not unused.match(key)
+        f"{kind.prefix}{key}" if key.startswith(_PARTS) else key: tensor
+        for key, tensor in tensors.items()
+        if not unused.match(key) and tensor.numel()  # DINOv3 saves no registers as a tensor without values
     }
     left = [key.removeprefix(kind.prefix) for key in tensors if unused.match(key)]
     return kept, [f"left out, since the model does not use it: {listed(left)}"] if left else []
@@ -612,6 +614,10 @@ def _vit_target(config: ViTConfig) -> Target:
     notes = numerics_notes(config, config.numerics, reader="transformers")
     if form.model_type == "deit" and config.register_tokens:
         notes.append("the register is written as DeiT's distillation token, which transformers' DeiT leaves out of the head too")
+    if form.tower == "clip" and headed:
+        notes.append(
+            "vision_model.post_layernorm is not written: transformers makes one anew, which CLIP's classifier does not use"
+        )
     settings, model_type = form.settings(config), form.model_type
     architecture = form.classes[0 if headed else 1]
     if config.distill_token:
