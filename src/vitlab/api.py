@@ -655,6 +655,7 @@ def serve(
         keys: file of API keys, one a line: only who sends one may ask (default: everybody)
         origins: web pages that may ask from a browser (CORS), separated by commas: https://example.org,... (default: none)
         index: a search index that `vitlab embed` made with the first model: the page shows the nearest images and a map
+            (default: none)
         backend: what runs the model; auto measures once, before the first request, which backend is fastest on this machine
     """
     from vitlab.io.optional import optional_import
@@ -887,7 +888,7 @@ def explore(
     beside: ModelLike | None = None,
     index: Existing | None = None,
     count: int = 12,
-    cover: bool = True,
+    no_cover: bool = False,
     title: str | None = None,
     overwrite: bool = False,
     device: str = "auto",
@@ -911,13 +912,14 @@ def explore(
     Args:
         images: images, folders, quoted patterns, zip archives or files inside them (default: four photographs of vitlab's own)
         out: file to write
-        beside: a second model to show beside the first
-        index: a search index that `vitlab embed` made with the model, for the most similar images and a map of all
+        beside: a second model to show beside the first (default: none)
+        index: a search index that `vitlab embed` made with the model, for the most similar images and a map of all (default: none)
         count: most images to show, taken evenly from all that are found
-        cover: compute the answer with each patch covered: one more pass through the model for each patch of each image
+        no_cover: leave out the answers with a patch covered, which take a pass through the model for each patch of each image
         title: title of the page (default: the model's name)
         overwrite: replace the file if it exists
-        labels: file with the class names, one a line; also for the second model where it has as many classes
+        labels: file with the names of the classes, one per line; also for the second model, if it has as many classes (default: the
+            checkpoint's own)
     """
     from vitlab.inference.search_index import Index
     from vitlab.inference.writing import all_images
@@ -943,7 +945,7 @@ def explore(
         name = _explored_name(beside, second)
         models[f"{name} (2)" if name in models else name] = second
     near = None if index is None else Neighbourhood.of(Index(Path(index)), first)
-    return write_explorer(path, models, shown, title=title, cover=cover, neighbourhood=near, progress=progress or silent)
+    return write_explorer(path, models, shown, title=title, cover=not no_cover, neighbourhood=near, progress=progress or silent)
 
 
 def _explored_name(model: ModelLike, checkpoint: Checkpoint) -> str:
@@ -1322,6 +1324,8 @@ def plan(
         hardware: TPUv3 (one core), V100, A100, H100, or this for the machine at hand, which is measured; several separated by
             commas (default: all but this)
         devices: number of devices that share each batch
+        batch_size: images per step, over all devices (default: the recipe's own)
+        image_size: input size of the model in pixels, 384 or 160x224 (default: the recipe's own)
         images: number of training images (default: those of the recipe's own dataset)
         classes: number of classes, with `images` (default: those of the recipe's own dataset)
         precision: precision of matrix products and activations (default: bfloat16; float32 on a CPU)

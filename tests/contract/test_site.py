@@ -6,6 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
+
 import vitlab
 from tests import processes
 
@@ -26,6 +28,15 @@ def test_a_broken_link_or_anchor_and_a_list_that_is_not_rendered_fail_the_build(
     assert built.returncode == 1
     for word in ("nowhere.md", "#no-such-heading", "not rendered as a list"):
         assert any(word in line for line in warnings), (word, built.stderr)
+
+
+@pytest.mark.parametrize(
+    "word", ["resume", "split", "learning rate", "GPU", "batch size", "pretrained", "label", "export", "notebook"]
+)
+def test_what_newcomers_type_into_the_search_is_in_the_headings_of_the_guides(word: str, checkout: Path) -> None:
+    pages = [*(checkout / "docs" / "guides").glob("*.md"), *(checkout / "docs" / "course").glob("*.md")]
+    headings = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    assert [line for line in headings if word.lower() in line.lower()]
 
 
 def test_every_public_name_is_in_the_reference(checkout: Path) -> None:

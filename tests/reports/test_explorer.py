@@ -172,9 +172,9 @@ def test_an_image_for_a_server_is_exact() -> None:
 
 def test_the_verb_shows_the_builtin_images_or_yours(tmp_path: Path) -> None:
     own = small.photos(tmp_path / "photos", 5)
-    written = vitlab.explore(small.checkpoint(), out=tmp_path / "a.html", cover=False)
+    written = vitlab.explore(small.checkpoint(), out=tmp_path / "a.html", no_cover=True)
     assert (written.images, written.stride) == (len(builtin_images()), 1)
-    several = vitlab.explore(small.checkpoint(), tmp_path / "photos", out=tmp_path / "b.html", count=3, cover=False)
+    several = vitlab.explore(small.checkpoint(), tmp_path / "photos", out=tmp_path / "b.html", count=3, no_cover=True)
     assert several.images == 3
     assert start_of((tmp_path / "b.html").read_text())["images"][0] == own[0].name
     with pytest.raises(DataError, match="exists already"):
@@ -190,7 +190,7 @@ def test_nearest_images_are_those_of_the_index(tmp_path: Path) -> None:
     model = small.saved(tmp_path / "model.safetensors")
     vitlab.embed(model, f"images:{tmp_path / 'photos'}", tmp_path / "index.npz", workers=0)
     query = tmp_path / "photos" / "x" / "photo-002.jpg"
-    vitlab.explore(model, query, out=tmp_path / "e.html", index=tmp_path / "index.npz", cover=False)
+    vitlab.explore(model, query, out=tmp_path / "e.html", index=tmp_path / "index.npz", no_cover=True)
     blocks = blocks_of((tmp_path / "e.html").read_text())
     facts, _ = blocks["image-0-0"]
     own = vitlab.similar(query, tmp_path / "index.npz", top=6)

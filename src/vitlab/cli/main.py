@@ -57,7 +57,7 @@ VERBS: dict[str, Callable[..., Any]] = {
 }
 GROUPS = {
     "data": "List, download, check, pack and show datasets",
-    "study": "Run a study: several training runs that answer a question",
+    "study": "Run a study",
 }
 # Error numbers of the disk, its files and the machine, not of vitlab.
 _SURROUNDINGS = frozenset(
