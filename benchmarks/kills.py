@@ -1,11 +1,12 @@
 """Kill work with SIGKILL at random moments, again and again, and start it again: it must end with the bits of uninterrupted work.
 
-    python benchmarks/kills.py --kills 1000 [--works train,predict,sweep,study] [--seed N] [--json]
+    python benchmarks/kills.py --kills 1000 [--works train,predict,sweep,study,runs] [--seed N] [--json]
 
     train      a run with evaluation, averaged weights, mixup, dropout and gradient accumulation, a checkpoint every 5 steps
     predict    `vitlab.predict(..., resume=True)` over a folder of images
     sweep      three learning rates and the final run
     study      Noisy Student: a teacher, its labels, two students and their evaluations
+    runs       a study of runs side by side, as `vitlab study scaling` and the others: two at once, in processes of their own
 
 Each attempt is a fork of this process, which has imported torch and started no thread: it starts in milliseconds, not seconds.
 What torch decides while it is imported is therefore decided once. After a random time the attempt is killed. The times are drawn
@@ -49,8 +50,12 @@ import vitlab.inference  # noqa: E402
 from benchmarks.fuzz_seeds import small_run, tiny_checkpoint  # noqa: E402
 from vitlab.config import RunConfig, ViTConfig  # noqa: E402
 from vitlab.io.atomic import REPLACED, UNFINISHED  # noqa: E402
+from vitlab.io.progress import silent  # noqa: E402
 from vitlab.studies.config import NoisyStudent, NoisyStudentConfig  # noqa: E402
 from vitlab.studies.noisy_student import noisy_student  # noqa: E402
+from vitlab.studies.protocol import evaluate_finetuned  # noqa: E402
+from vitlab.studies.runner import Job  # noqa: E402
+from vitlab.studies.study import Study, Verdict, run_study  # noqa: E402
 from vitlab.training import train  # noqa: E402
 from vitlab.training.checkpointing import read_snapshot  # noqa: E402
 from vitlab.training.events import Stepped  # noqa: E402
@@ -174,7 +179,7 @@ class Sweep:
         return found | {f"{folder.name} {name}": value for folder in self._runs(out) for name, value in run_results(folder).items()}
 
 
-class Study:
+class NoisyStudy:
     """Noisy Student with two students."""
 
     rounds = 2
@@ -212,6 +217,41 @@ class Study:
             f"{folder.parent.name} {name}": value for folder in self._runs(out) for name, value in run_results(folder).items()
         }
         return found | {path.parent.name: json.loads(path.read_text()) for path in sorted(out.glob("round-*/result.json"))}
+
+
+class Runs:
+    """A study of six runs, two at a time; three start from the models of the others."""
+
+    def __init__(self, kills: int) -> None:
+        self.steps = max(20, kills)
+        self.total = 6 * self.steps
+
+    def resume(self, out: Path, report: Callable[[int], None]) -> None:
+        run_study(self._study(out), out, notify=lambda _: None, progress=silent)
+
+    def _study(self, out: Path) -> Study:
+        run = training_run(self.steps)
+        first = [
+            Job(name=f"first-{seed}", title=f"first {seed}", run=replace(run, train=replace(run.train, seed=seed)),
+                out=out / f"first-{seed}", evaluate=evaluate_finetuned)
+            for seed in range(3)
+        ]  # fmt: skip
+        second = [
+            Job(name=f"second-{seed}", title=f"second {seed}", run=replace(job.run, start=str(job.out / "model.safetensors")),
+                out=out / f"second-{seed}", evaluate=evaluate_finetuned, after=(job.name,))
+            for seed, job in enumerate(first)
+        ]  # fmt: skip
+        results = yield (*first, *second)
+        return Verdict(rows=[], data={name: results[name] for name in sorted(results)})
+
+    def kept(self, out: Path) -> int:
+        return sum(steps_in(folder) for folder in out.glob("*-*"))
+
+    def results(self, out: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {"verdict.json": (out / "verdict.json").read_bytes()}
+        return found | {
+            f"{folder.name} {name}": value for folder in sorted(out.glob("*-*")) for name, value in run_results(folder).items()
+        }
 
 
 # --- killing ------------------------------------------------------------------------------------------------------------------
@@ -377,7 +417,9 @@ def works(names: list[str], kills: int, folder: Path) -> Iterator[tuple[str, Wor
             case "sweep":
                 yield name, Sweep(kills), place
             case "study":
-                yield name, Study(kills, place), place
+                yield name, NoisyStudy(kills, place), place
+            case "runs":
+                yield name, Runs(kills), place
             case _:
                 raise SystemExit(f"there is no work called {name!r}")
 
@@ -385,7 +427,7 @@ def works(names: list[str], kills: int, folder: Path) -> Iterator[tuple[str, Wor
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="of each work")
-    parser.add_argument("--works", default="train,predict,sweep,study")
+    parser.add_argument("--works", default="train,predict,sweep,study,runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", help="new folder to work in, which is kept (default: a temporary one)")
     parser.add_argument("--json", action="store_true")

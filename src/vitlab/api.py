@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vitlab.config.train import HeadStart, Precision, Strategy
     from vitlab.data.dataset import Dataset
     from vitlab.data.quality.summary import DataCheck
-    from vitlab.evaluation.summary import EvaluationSummary
+    from vitlab.evaluation.summary import Asked, EvaluationSummary
     from vitlab.exporters import Exported
     from vitlab.inference import Predictions
     from vitlab.inference.images import ImagesLike
@@ -715,6 +715,9 @@ def evaluate(
     neighbours: Numbers | None = None,
     vtab_test: int | None = None,
     vtab_splits: FileName | None = None,
+    vtab_finetune: Folder | None = None,
+    vtab_steps: int | None = None,
+    vtab_plot: FileName | None = None,
     no_cache: bool = False,
     backend: BackendName = "auto",
     merge: int = 0,
@@ -758,10 +761,19 @@ def evaluate(
         neighbours: k-NN: values of k (default: 1,5,10,20,100, as far as there are images)
         vtab_test: VTAB: number of test images of each task (default: all)
         vtab_splits: VTAB: JSON file with the images of each split (default: FOLDER/vtab-splits.json, if it exists)
+        vtab_finetune: VTAB: folder for runs that fine-tune the model on each task, as in app. B, beside the linear probe; finished
+            ones are not repeated (default: the probe alone)
+        vtab_steps: VTAB: steps of each fine-tuning (default: 2,500, at 384 px unless image_size is given)
+        vtab_plot: VTAB: .png or .svg file to write: Figure 2, the means of the groups beside the paper's (default: none)
         no_cache: compute all features again and store none
     """
     from vitlab.config.evaluation import EvaluateConfig
     from vitlab.evaluation import summary
+
+    if vtab is None:
+        _refuse_given("needs vtab", vtab_finetune=vtab_finetune, vtab_plot=vtab_plot)
+    if vtab_finetune is None:
+        _refuse_given("needs vtab_finetune", vtab_steps=vtab_steps)
 
     _at_least("seeds", seeds, 1)
     asked = summary.Asked(
@@ -794,10 +806,49 @@ def evaluate(
         device=device,
     )
     found = summary.summarise(checkpoint, asked, name=_name_of(model), progress=progress or silent)
+    if vtab_finetune is not None:
+        found = _with_vtab_finetuned(found, asked, model, Path(vtab_finetune), vtab_steps, image_size, progress or silent)
     _note_all(found.notes[len(checkpoint.notes) :])
     for failure in found.failures:
         _log.warning("unreadable: %s", failure)
+    if vtab_plot is not None and found.vtab is not None:
+        from vitlab.studies.vtab_finetune import draw_vtab
+
+        Path(vtab_plot).write_bytes(draw_vtab(found.vtab, Path(vtab_plot)))
+        _log.info("plot: %s", vtab_plot)
     return found
+
+
+def _with_vtab_finetuned(
+    found: EvaluationSummary,
+    asked: Asked,
+    model: ModelLike,
+    out: Path,
+    steps: int | None,
+    image_size: Size | None,
+    progress: ProgressCallback,
+) -> EvaluationSummary:
+    """The evaluation with the accuracy of the model fine-tuned on each task."""
+    from vitlab.config.overrides import Overrides
+    from vitlab.studies.vtab_finetune import finetune_vtab
+    from vitlab.training.plan import start_facts
+
+    assert found.vtab is not None
+    assert asked.vtab is not None
+    overrides = Overrides(image_size=None if image_size is None else pair("image_size", image_size), steps=steps)
+    tuned = finetune_vtab(
+        found.vtab,
+        start_facts(_stored(model)),
+        asked.vtab,
+        out,
+        overrides,
+        asked.vtab_config,
+        splits=asked.vtab_splits,
+        reading=asked.config,
+        notify=_log.info,
+        progress=progress,
+    )
+    return replace(found, vtab=tuned)
 
 
 def inspect(

@@ -109,10 +109,34 @@ def test_vtab_is_tabled_with_what_is_missing_and_the_paper(
     assert output(capsys, model, "--vtab", tmp_path, "--vtab-test", "5", "--resize", "pad")["preprocess"]["resize"] == "pad"
 
 
+def test_vtab_is_fine_tuned_beside_the_probe_drawn_and_not_repeated(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dsprites").mkdir()
+    sprites(tmp_path / "dsprites" / "dsprites_x.npz", count=200)
+    monkeypatch.setattr(summary, "VtabConfig", lambda test: VtabConfig(train=60, val=20, test=test))
+    words: list[str | Path] = [model, "--vtab", tmp_path, "--vtab-test", "5", "--vtab-finetune", tmp_path / "runs"]
+    words += ["--vtab-steps", "2"]
+    words += ["--image-size", "32", "--vtab-plot", tmp_path / "figure2.png"]
+    out, _ = evaluated(capsys, *words)
+    assert out.splitlines()[0].split()[:5] == ["task", "group", "accuracy", "fine-tuned", "H/14"]
+    run = json.loads((tmp_path / "runs" / "dspr-loc" / "run.json").read_text())
+    assert (run["train"]["steps"], run["train"]["optimizer"]["kind"]) == (2, "sgd")
+    assert run["data"]["train_split"] == "train"
+    assert (tmp_path / "figure2.png").read_bytes().startswith(b"\x89PNG")
+    before = (tmp_path / "runs" / "dspr-loc" / "events.jsonl").stat().st_mtime_ns
+    report = output(capsys, *words)
+    assert (tmp_path / "runs" / "dspr-loc" / "events.jsonl").stat().st_mtime_ns == before  # not trained again
+    assert all(0 <= task["finetuned"] <= 1 for task in report["tasks"])
+    assert report["means"][3]["finetuned"] == sum(task["finetuned"] for task in report["tasks"]) / 2
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
         (["--fewshot"], "missing DATA"),
+        (["pets", "--vtab-finetune", "runs"], "needs vtab"),
+        (["--vtab", ".", "--vtab-steps", "3"], "needs vtab_finetune"),
         ([], "missing DATA"),
         (["pets", "--vtab", "."], "in place of data"),
         (["--vtab", ".", "--fewshot"], "--fewshot is for data"),

@@ -57,6 +57,11 @@ class Asked:
         """Whether classifiers are trained on the features, in place of evaluating the checkpoint's head."""
         return self.fewshot or self.knn or self.probe or self.vtab is not None
 
+    @property
+    def vtab_config(self) -> VtabConfig:
+        """VTAB's splits."""
+        return VtabConfig(test=self.vtab_test)
+
     def check(self) -> None:
         """Refuse, before a model is loaded, options that contradict each other."""
         if self.subset and self.mapping is not None:
@@ -233,7 +238,7 @@ def _features(checkpoint: Checkpoint, asked: Asked, data: str, *, name: str, pro
 
 def _vtab(checkpoint: Checkpoint, asked: Asked, folder: Path, *, name: str, progress: ProgressCallback) -> EvaluationSummary:
     seen = with_vtab_preprocess(checkpoint) if asked.own_resize else checkpoint
-    config = VtabConfig(test=asked.vtab_test)
+    config = asked.vtab_config
     cut = () if config.test is None else (f"evaluated on at most {config.test:,} test images of each task",)
     found = vtab(seen, folder, config, splits=asked.vtab_splits, reading=asked.config, cache=asked.cache, progress=progress)
     return EvaluationSummary(

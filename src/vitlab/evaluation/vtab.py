@@ -371,13 +371,17 @@ PROTOCOL = "a linear probe on frozen features from 800 + 200 images of each task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VtabTaskResult:
-    """The result of one task. `counts` are images of train, val and test; `how` says how they were chosen."""
+    """The result of one task. `counts` are images of train, val and test; `how` says how they were chosen.
+
+    `finetuned` is the accuracy, 0 to 1, of the model fine-tuned on train and val, if that was done too.
+    """
 
     task: VtabTask
     place: Path
     counts: tuple[int, int, int]
     how: str
     probe: Probe
+    finetuned: float | None = None
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -399,6 +403,7 @@ class VtabTaskResult:
             "paper": dict(zip(PAPER_COLUMNS, self.task.paper, strict=True)),
             "unreadable": [{"name": failure.name, "reason": failure.reason} for failure in self.failures],
             "notes": list(self.notes),
+            "finetuned": self.finetuned,
             **self.probe.to_json(),
         }
 
@@ -407,7 +412,7 @@ class VtabTaskResult:
 class Mean:
     """The mean accuracy (from 0 to 1) over `found` of `total` tasks, and the paper's, in percent, over the same ones.
 
-    It is the benchmark's number only if it is `complete`.
+    It is the benchmark's number only if it is `complete`. `finetuned` is None unless all of the found were fine-tuned.
     """
 
     name: str
@@ -415,6 +420,7 @@ class Mean:
     total: int
     accuracy: float | None
     paper: tuple[float, float, float] | None
+    finetuned: float | None = None
 
     @property
     def complete(self) -> bool:
@@ -429,6 +435,7 @@ class Mean:
             "tasks": self.found,
             "total": self.total,
             "accuracy": self.accuracy,
+            "finetuned": self.finetuned,
             "paper": None if self.paper is None else dict(zip(PAPER_COLUMNS, self.paper, strict=True)),
         }
 
@@ -451,12 +458,14 @@ class Vtab(Displayed):
         if not found:
             return Mean(name=name, found=0, total=len(tasks), accuracy=None, paper=None)
         columns = list(zip(*(result.task.paper for result in found), strict=True))
+        tuned = [result.finetuned for result in found if result.finetuned is not None]
         return Mean(
             name=name,
             found=len(found),
             total=len(tasks),
             accuracy=sum(result.accuracy for result in found) / len(found),
             paper=(_mean(columns[0]), _mean(columns[1]), _mean(columns[2])),
+            finetuned=sum(tuned) / len(tuned) if len(tuned) == len(found) else None,
         )
 
     def to_json(self) -> dict[str, Json]:
@@ -483,10 +492,19 @@ class Vtab(Displayed):
             accuracy = None if result is None else result.accuracy
             test = "-" if result is None else f"{result.counts[2]:,}"
             rows.append(_row(task.name, task.group, accuracy, task.paper, test=test, how=how))
+            if self.finetuned:
+                rows[-1] = _with_finetuned(rows[-1], None if result is None else result.finetuned)
         for mean in self.means():
             how = f"all {mean.total} tasks" if mean.complete else f"PARTIAL: {mean.found} of {mean.total} tasks"
             rows.append(_row("mean", mean.name, mean.accuracy, mean.paper or (None, None, None), test="", how=how))
+            if self.finetuned:
+                rows[-1] = _with_finetuned(rows[-1], mean.finetuned)
         yield rows
+
+    @property
+    def finetuned(self) -> bool:
+        """Whether models were fine-tuned on the tasks, too."""
+        return any(result.finetuned is not None for result in self.results)
 
     def notes(self) -> Iterator[str]:
         """What a reader of the table must know, a sentence each."""
@@ -509,6 +527,17 @@ def _row(name: str, group: str, accuracy: float | None, paper: Sequence[float | 
     return {"task": name, "group": group, "accuracy": shown, **columns, "test": test, "images_chosen": how}
 
 
+def _with_finetuned(row: dict[str, Json], accuracy: float | None) -> dict[str, Json]:
+    """The row with one more column after the probe's accuracy."""
+    shown = "-" if accuracy is None else percent(accuracy)
+    made: dict[str, Json] = {}
+    for name, value in row.items():
+        made[name] = value
+        if name == "accuracy":
+            made["fine-tuned"] = shown
+    return made
+
+
 def vtab(
     checkpoint: Checkpoint,
     root: Path,
@@ -526,7 +555,7 @@ def vtab(
     """
     if not root.is_dir():
         raise DataError(f"there is no folder {root}", hint="it holds a folder for each dataset, by the names of vitlab data list")
-    chosen = _splits(root, splits)
+    chosen = chosen_splits(root, splits)
     store = FeatureStore(model_key(checkpoint)) if cache else None
     results, missing, failed = [], [], []
     with evaluating(checkpoint.model):
@@ -568,16 +597,21 @@ class _Job:
     progress: ProgressCallback
 
 
+def open_task(
+    task: VtabTask, place: Path, chosen: Mapping[str, Entries] | None, config: VtabConfig
+) -> tuple[ImageDataset, VtabSplits]:
+    """The whole dataset of a task and its splits: those of a file, of published lists, or by VTAB's rule."""
+    dataset = task.open(place)
+    if chosen is not None:
+        return dataset, divide_by_file(dataset, task.division, chosen, config)
+    if has_lists(place):
+        return dataset, divide_by_lists(dataset, config)
+    return dataset, divide(dataset, task.division, config)
+
+
 def _evaluate_task(task: VtabTask, place: Path, chosen: Mapping[str, Entries] | None, job: _Job) -> VtabTaskResult:
     job.progress(f"{task.name}, opening", 0, None)
-    dataset = task.open(place)
-    divided: VtabSplits
-    if chosen is not None:
-        divided = divide_by_file(dataset, task.division, chosen, job.config)
-    elif has_lists(place):
-        divided = divide_by_lists(dataset, job.config)
-    else:
-        divided = divide(dataset, task.division, job.config)
+    dataset, divided = open_task(task, place, chosen, job.config)
     parts: list[Features] = []
     for name, indices in (("train", divided.train), ("val", divided.val), ("test", divided.test)):
         parts.append(
@@ -604,7 +638,8 @@ def _evaluate_task(task: VtabTask, place: Path, chosen: Mapping[str, Entries] | 
     )
 
 
-def _splits(root: Path, given: Path | None) -> dict[str, dict[str, Entries]]:
+def chosen_splits(root: Path, given: Path | None) -> dict[str, dict[str, Entries]]:
+    """The images of each split that a file names, by task: `given`, or `root/vtab-splits.json` if it exists."""
     path = root / SPLITS_NAME if given is None else given
     if given is None and not path.exists():
         return {}

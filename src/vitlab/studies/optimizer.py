@@ -125,6 +125,5 @@ def _compared(model: str, finetuned: dict[_Key, list[float]], few_shot: dict[_Ke
     parts = []
     for words, values in (("fine-tuned", finetuned), (f"{SHOTS}-shot", few_shot)):
         gain = difference(values[adam], values[sgd], total=total)
-        verdict = "above" if gain.sign > 0 else "below" if gain.sign < 0 else "not different from"
-        parts.append(f"{verdict} SGD {words} ({gain.text()} points)")
-    return f"{model}: Adam is {' and '.join(parts)}"
+        parts.append(f"{words} {gain.points()} SGD{'' if gain.sign else ', which is not decided'}")
+    return f"{model} with Adam is {'; '.join(parts)}"

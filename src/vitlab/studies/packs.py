@@ -125,7 +125,7 @@ def _part(pack: DataFacts, rows: NDArray[np.int64], name: str) -> DataFacts:
 
 
 def _notes(plan: PackPlan, pretrain: DataFacts, transfer: DataFacts) -> list[str]:
-    data = "synthetic letters" if plan.data is None else plan.data
+    data = "synthetic images" if (plan.data or LETTERS).startswith("synthetic") else plan.data
     other = "digits" if plan.data is None else plan.transfer or f"the last {transfer.classes} classes of the same data"
     return [
         f"pre-training: {pretrain.images:,} images of {pretrain.classes} classes of {data}, {plan.side} px",

@@ -101,7 +101,7 @@ def _verdict(images: StudyImages, cells: list[PositionCell], total: int) -> Verd
     sentences = [*images.notes, f"{SHOTS}-shot accuracy; in brackets the paper's ViT-B/16 on ImageNet, {SHOTS}-shot linear"]
     if {("none", "stem"), _DEFAULT} <= set(by_place):
         gain = difference(by_place[_DEFAULT].few_shot, by_place["none", "stem"].few_shot, total=total)
-        sentences.append(f"1-D positions at the stem gain {gain.text()} points over none")
+        sentences.append(f"1-D positions at the stem are {gain.points()} none")
     others = [fmean(cell.few_shot) for cell in cells if cell.kind != "none"]
     if len(others) > 1:
         sentences.append(f"all kinds and places of positions are within {100 * (max(others) - min(others)):.1f} points")
