@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,20 +14,26 @@ from tests.peer.compare import shapes_only
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats import FORMATS, Hints
 from vitlab.config import ConvNeXtConfig, EfficientNetConfig, ModelConfig, ResNetConfig, SwinConfig, ViTConfig
+from vitlab.config.timm_names import architecture_config, need_of
 from vitlab.errors import CheckpointError
 
 pytestmark = pytest.mark.slow
 
 # timm's module -> how many of its names are read, at least
 MODULES = {
-    "vision_transformer": 70,
-    "deit": 10,
-    "vision_transformer_hybrid": 5,
+    "vision_transformer": 159,
+    "deit": 16,
+    "vision_transformer_hybrid": 9,
+    "vision_transformer_relpos": 13,
+    "beit": 7,
+    "eva": 60,
+    "naflexvit": 6,
     "resnetv2": 5,
     "swin_transformer": 6,
     "convnext": 9,
     "efficientnet": 20,
 }
+VITS = ("vision_transformer", "deit", "vision_transformer_hybrid", "vision_transformer_relpos", "beit", "eva", "naflexvit")
 POOLS = {"token": "token", "avg": "mean", "map": "map"}
 Compared = dict[str, tuple[object, object]]  # what timm's model has, and what the config says
 
@@ -75,23 +82,42 @@ def compared(model: Any, config: ModelConfig) -> Compared:
             return {"family": ("one of timm's", config.family)}
 
 
+ACTIVATIONS = {"exact": "GELU", "tanh": "GELUTanh", "quick": "QuickGELU"}
+
+
 def _vit(model: Any, config: ViTConfig) -> Compared:
     block = model.blocks[0]
-    return {
-        "heads": (block.attn.num_heads, config.heads),
-        "activation": (type(block.mlp.act).__name__, "GELU" if config.numerics.gelu == "exact" else "GELUTanh"),
-        "eps": (block.norm1.eps, config.numerics.norm_eps),
+    kind = type(block).__name__
+    if config.parallel == "mlp":
+        heads, activation, norm = block.num_heads, block.mlp_act, block.in_norm
+    elif config.parallel == "branches":
+        heads, activation, norm = block.attns[0].attn.num_heads, block.ffns[0].mlp.act, block.attns[0].norm
+    else:
+        heads, activation, norm = block.attn.num_heads, block.mlp.act, block.norm1
+    found: Compared = {
+        "heads": (heads, config.heads),
+        "activation": (type(activation).__name__, "SiLU" if config.mlp.gated else ACTIVATIONS[config.numerics.gelu]),
+        "eps": (norm.eps, config.numerics.norm_eps),
+        "norm": ("RmsNorm" in type(norm).__name__, config.norm.kind == "rms"),
+        "norms after the branches": (
+            kind in ("ResPostBlock", "ResPostRelPosBlock", "EvaBlockPostNorm"),
+            config.norm.place == "res-post",
+        ),
         "pool": (POOLS[model.global_pool], config.pool),
-        "prefix in the mean": (model.pool_include_prefix, False),
-        "grid": (tuple(model.patch_embed.grid_size), config.grid),
         "prefix tokens": (model.num_prefix_tokens, config.prefix_tokens),
     }
+    if type(model).__name__ == "VisionTransformer":
+        found["prefix in the pool"] = (model.pool_include_prefix and model.global_pool != "token", config.pooling.prefix)
+    if config.position.grid is None:
+        found["grid"] = (tuple(model.patch_embed.grid_size), config.grid)
+    return found
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_named_architecture_is_read_as_timm_builds_it_or_refused(timm: ModuleType, module: str) -> None:
     outcomes: Counter[str] = Counter()
     wrong: dict[str, list[str]] = {}
+    reasons: dict[str, str | None] = {}
     for name in timm.list_models(module=module):
         with shapes_only():
             model = timm.create_model(name)
@@ -100,10 +126,15 @@ def test_every_named_architecture_is_read_as_timm_builds_it_or_refused(timm: Mod
             readings = [layout.read(raw, Hints()) for layout in FORMATS.values() if layout.matches(raw)]
         except CheckpointError:
             readings = []
+            reasons[name] = need_of(name)
         outcomes["read" if readings else "refused"] += 1
         for reading in readings:
             seen = compared(model, reading.config) | {"classes": (model.num_classes, reading.config.num_classes)}
+            named = architecture_config(name)
+            if isinstance(named, ViTConfig):
+                seen["config"] = (replace(named, num_classes=model.num_classes), reading.config)
             if found := [f"{what}: {theirs} and {ours}" for what, (theirs, ours) in seen.items() if theirs != ours]:
                 wrong[name] = found
     assert not wrong
+    assert [name for name, reason in reasons.items() if reason is None and module in VITS] == []
     assert outcomes["read"] >= MODULES[module], outcomes

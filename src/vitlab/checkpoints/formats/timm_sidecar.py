@@ -9,7 +9,7 @@ from dataclasses import replace
 from vitlab.checkpoints.formats import sidecar
 from vitlab.checkpoints.formats.infer import UNUSED, per_channel
 from vitlab.checkpoints.formats.sidecar import Sidecar
-from vitlab.checkpoints.formats.timm_vit import Said
+from vitlab.checkpoints.formats.timm_vit import Said, is_evas
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Interpolation, Preprocess, Resize
 from vitlab.config.efficientnet import SCALES, EfficientNetConfig
@@ -308,7 +308,7 @@ def _styled_arguments(config: ViTConfig) -> dict[str, Json]:
         "embed_dim": config.width,
         "depth": config.depth,
         "num_heads": config.heads,
-        "mlp_ratio": _ratio(config),
+        "mlp_ratio": _ratio(config, 2 if config.mlp.gated and config.mlp.bias and not is_evas(config) else 1),
     }
     if config.position.grid is not None:  # NaFlex takes any size
         del arguments["img_size"]
@@ -343,10 +343,11 @@ def _arguments(config: ViTConfig) -> dict[str, Json]:
     return arguments
 
 
-def _ratio(config: ViTConfig) -> float:
-    """timm's MLP width is int(width * ratio): a ratio whose rounded product is the model's."""
-    ratio = config.mlp_width / config.width
-    return ratio if int(config.width * ratio) == config.mlp_width else (config.mlp_width + 0.5) / config.width
+def _ratio(config: ViTConfig, times: int = 1) -> float:
+    """timm's MLP width is int(width * ratio): a ratio whose rounded product is the model's, or twice it where gates count too."""
+    wanted = times * config.mlp_width
+    ratio = wanted / config.width
+    return ratio if int(config.width * ratio) == wanted else (wanted + 0.5) / config.width
 
 
 def _share(preprocess: Preprocess) -> float:
