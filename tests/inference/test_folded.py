@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from tests.models.modern import MODERN
 from vitlab.checkpoints import Checkpoint
 from vitlab.config import Preprocess, variant
 from vitlab.config.stems import ResNetStem
@@ -44,6 +45,7 @@ MADE_OF: dict[str, dict[str, object]] = {
     "one layer": {"depth": 1},
     "any size": {"dynamic_size": True},
 }
+MADE_OF |= {name: {"config": config} for name, config in MODERN.items() if name not in ("aimv2", "branches")}
 FED = Preprocess(image_size=(32, 40), resize_to=64, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 
 
@@ -51,7 +53,8 @@ def vit(changes: Mapping[str, object] | None = None) -> Checkpoint:
     """A small ViT with large random weights."""
     base = variant("ViT-Mini/8", num_classes=7, image_size=(32, 40))
     assert isinstance(base, ViTConfig)
-    config = replace(base, **(changes or {}))  # type: ignore[arg-type]
+    config = (changes or {}).get("config") or replace(base, **(changes or {}))  # type: ignore[arg-type]
+    assert isinstance(config, ViTConfig)
     model = build(config)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():

@@ -5,9 +5,13 @@
 - (pixel / 255 - mean) / std goes into the patch embedding, which takes raw pixels;
 - the embedding's bias, the position embeddings and the prefix tokens become one table;
 - 1 / sqrt(K) goes into the queries' weights;
-- the bias of the keys adds one constant to all attention logits of a query, and softmax ignores it: it is dropped;
-- the bias of the values passes through attention unchanged, since the weights sum to 1: it goes into the output's bias;
-- layer scale goes into the output's and the MLP's last weights.
+- the bias of the keys adds one constant to all attention logits of a query, and softmax ignores it: it is dropped, unless keys are
+  turned or normed;
+- the bias of the values passes through attention unchanged, since the weights sum to 1: it goes into the output's bias, unless the
+  output is normed;
+- layer scale goes into the output's and the MLP's last weights;
+- rotary positions turn halves of a head instead of neighbours: queries and keys are sorted so, which changes no product;
+- a relative position bias becomes a table for each pair of tokens.
 
 Folded results equal the model's own to about 1e-6 of the largest logit.
 
@@ -35,8 +39,11 @@ from vitlab.config.data import Preprocess
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, choice
 from vitlab.models.families import Model
+from vitlab.models.mlp_variants import gelu
+from vitlab.models.norms import AnyNorm
+from vitlab.models.position import Rotation
 from vitlab.models.resnet import StandardisedConv, convolved, standardise
-from vitlab.models.vit import Block, ViT, tokens_read
+from vitlab.models.vit import Attention, Block, Mlp, ViT, tokens_read
 
 Input = Literal["pixels", "normalised"]
 Output = Literal["logits", "probabilities", "features", "both"]
@@ -61,8 +68,10 @@ def why_not_folded(model: torch.nn.Module) -> str | None:
         return f"{config.attention} attention is not folded"
     if config.position.kind == "relative":
         return "relative positions are not folded"
-    if config.traits:
-        return f"a model with {config.traits[0]} is not folded"
+    if config.norm.patches or config.parallel == "branches":
+        return "norms of patch embeddings and parallel branches are not folded"
+    if config.position.bias is not None and config.layers * config.heads * config.tokens**2 > _MOST_BIASES:
+        return "a relative position bias of so many tokens is not folded"
     first = next(model.parameters())
     if first.device.type != "cpu":
         return f"models on {first.device.type} are not folded"
@@ -108,6 +117,7 @@ def _finished_copy(module: nn.Module) -> nn.Module:
     return made
 
 
+_MOST_BIASES = 1 << 27  # numbers of all tables of relative position biases: half a gigabyte
 _TOGETHER = 3  # layers whose merges happen at once
 
 
@@ -117,6 +127,10 @@ def why_not_merged(config: ViTConfig) -> str | None:
         return "its attention pooling reads single patches"
     if config.position.place != "stem" and config.position.kind != "none":
         return "it adds positions at every layer, and merged patches have none"
+    if config.position.rotary is not None or config.position.bias is not None:
+        return "its attention needs the place of every patch, and merged patches have none"
+    if config.parallel != "no" or config.pooling.prefix or config.pool == "token+mean":
+        return "its layers or its pooling are not the paper's"
     return None
 
 
@@ -301,6 +315,8 @@ class FoldedGraph(nn.Module):
                 added_1ND=model.position.added(place, self.grid) if place else None,
                 read=tokens_read(config) if place == last else None,
                 merge=counts[place],
+                rotation=model.position.rotation(place, self.grid),
+                bias_1HNN=model.position.attention_bias(place, self.grid),
             )
             for place, block in enumerate(blocks)
         )
@@ -309,6 +325,8 @@ class FoldedGraph(nn.Module):
         z_BND = self.embedded(images) + self.start_1ND[:, self.prefix :]
         if self.prefix:
             z_BND = torch.cat([self.start_1ND[:, : self.prefix].expand(z_BND.shape[0], -1, -1), z_BND], dim=1)
+        if self.model.encoder.pre_norm is not None:
+            z_BND = self.model.encoder.pre_norm(z_BND)
         size_BN: Tensor | None = None
         for layer in self.layers:
             z_BND, size_BN = layer(z_BND, size_BN)
@@ -326,7 +344,9 @@ class FoldedGraph(nn.Module):
         (g, j), (p, q) = self.grid, self.patch_size
         _, h, w, c = images.shape
         images_BHWC = images.float()
-        if (h, w) != (g * p, j * q):
+        if h > g * p or w > j * q:
+            images_BHWC = images_BHWC[:, : g * p, : j * q]
+        elif (h, w) != (g * p, j * q):
             edge_BHWC = F.pad(images_BHWC - self.fill_C, (0, 0, 0, j * q - w, 0, g * p - h))
             images_BHWC = edge_BHWC + self.fill_C
         patches_BNQ = images_BHWC.reshape(-1, g, p, j, q * c).permute(0, 1, 3, 2, 4).reshape(-1, g * j, p * q * c)
@@ -377,56 +397,77 @@ class FoldedLayer(nn.Module):
     `read` tokens, the first ones, are computed (None: all); `merge` pairs of patches are merged after attention.
     """
 
-    norm1_weight: Tensor
-    norm1_bias: Tensor
     qkv: Tensor
-    query_bias: Tensor | None
+    qkv_bias: Tensor | None
     out: Tensor
     out_bias: Tensor
-    norm2_weight: Tensor
-    norm2_bias: Tensor
     up: Tensor
-    up_bias: Tensor
+    up_bias: Tensor | None
     down: Tensor
     down_bias: Tensor
     added: Tensor | None
+    cos: Tensor | None
+    sin: Tensor | None
+    bias: Tensor | None
 
-    def __init__(self, block: Block, config: ViTConfig, *, added_1ND: Tensor | None, read: int | None, merge: int) -> None:
+    def __init__(
+        self,
+        block: Block,
+        config: ViTConfig,
+        *,
+        added_1ND: Tensor | None,
+        read: int | None,
+        merge: int,
+        rotation: Rotation | None = None,
+        bias_1HNN: Tensor | None = None,
+    ) -> None:
         super().__init__()
         self.merge, self.read, self.prefix = merge, read, config.prefix_tokens
-        self.heads, self.width, self.eps = config.heads, config.width, config.numerics.norm_eps
-        self.approximate = "tanh" if config.numerics.gelu == "tanh" else "none"
-        assert isinstance(block.norm1, nn.LayerNorm), "why_not_folded has checked it"
-        assert isinstance(block.norm2, nn.LayerNorm), "why_not_folded has checked it"
-        width, factor = config.width, (config.width // config.heads) ** -0.5
-        qkv = block.attention.qkv.weight.double()  # (3 D, D)
-        out, out_bias = block.attention.out.weight.double(), block.attention.out.bias.double()
-        down, down_bias = block.mlp.down.weight.double(), block.mlp.down.bias.double()
-        query_bias: Tensor | None = None
-        if config.qkv_bias:
-            bias = block.attention.qkv.bias.double()
-            query_bias = bias[:width] * factor
-            out_bias = out_bias + out @ bias[2 * width :]
-            if read is None:  # zeros for keys and values, so that one product gives all three
-                query_bias = F.pad(query_bias, (0, 2 * width))
-        if block.scale1 is not None and block.scale2 is not None:
-            scale1, scale2 = block.scale1.double(), block.scale2.double()
+        self.heads, self.width = config.heads, config.width
+        self.gelu, self.gated = config.numerics.gelu, config.mlp.gated
+        self.post, self.parallel = block.post, block.parallel
+        attention = block.attention
+        order_K = torch.arange(attention.head_width)  # of the values of a head
+        if rotation is not None and not rotation.halves:
+            order_K = torch.cat([order_K[::2], order_K[1::2]])
+        factor = attention.head_width**-0.5
+        self.norm1, self.norm2 = FoldedNorm(block.norm1), None if block.norm2 is None else FoldedNorm(block.norm2)
+        normed = attention.query_norm is not None
+        self.query_norm = None if attention.query_norm is None else FoldedNorm(attention.query_norm, order_K, factor)
+        self.key_norm = None if attention.key_norm is None else FoldedNorm(attention.key_norm, order_K)
+        self.out_norm = None if attention.norm is None else FoldedNorm(attention.norm)
+        self.mlp_norm = None if isinstance(block.mlp, Mlp) or block.mlp.norm is None else FoldedNorm(block.mlp.norm)
+        out, down = attention.out.weight.double(), block.mlp.down.weight.double()
+        out_bias = _wide(attention.out.bias, config.width)
+        down_bias = _wide(block.mlp.down.bias, config.width)
+        query, key, value = _parts(attention, order_K, attention.qkv.weight.double())
+        qkv_bias: Tensor | None = None
+        if (biases := attention.all_biases()) is not None:
+            query_bias, key_bias, value_bias = _parts(attention, order_K, biases.double())
+            if self.out_norm is None:  # values pass through attention
+                out_bias, value_bias = out_bias + out @ value_bias, torch.zeros_like(value_bias)
+            if rotation is None and not normed:  # the same for every key: softmax ignores it
+                key_bias = torch.zeros_like(key_bias)
+            qkv_bias = torch.cat([query_bias * (1 if normed else factor), key_bias, value_bias])
+        if block.scale1 is not None:
+            scale1 = block.scale1.double()
             out, out_bias = out * scale1[:, None], out_bias * scale1
-            down, down_bias = down * scale2[:, None], down_bias * scale2
+        if (scale2 := block.scale1 if block.parallel else block.scale2) is not None:
+            down, down_bias = down * scale2.double()[:, None], down_bias * scale2.double()
+        turn = None if rotation is None else (rotation.cos_NK[..., order_K], rotation.sin_NK[..., order_K])
         tensors = {
-            "norm1_weight": block.norm1.weight,
-            "norm1_bias": block.norm1.bias,
-            "qkv": torch.cat([qkv[:width] * factor, qkv[width:]]),
-            "query_bias": query_bias,
+            "qkv": torch.cat([query * (1 if normed else factor), key, value]),
+            "qkv_bias": qkv_bias,
             "out": out,
             "out_bias": out_bias,
-            "norm2_weight": block.norm2.weight,
-            "norm2_bias": block.norm2.bias,
             "up": block.mlp.up.weight,
             "up_bias": block.mlp.up.bias,
             "down": down,
             "down_bias": down_bias,
             "added": added_1ND,
+            "cos": None if turn is None else turn[0],
+            "sin": None if turn is None else turn[1],
+            "bias": None if bias_1HNN is None else bias_1HNN[:, :, :read],
         }
         for name, tensor in tensors.items():
             own = None if tensor is None else tensor.detach().float().clone()
@@ -435,29 +476,96 @@ class FoldedLayer(nn.Module):
     def forward(self, z_BND: Tensor, size_BN: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if self.added is not None:
             z_BND = z_BND + self.added
-        x_BND = F.layer_norm(z_BND, (self.width,), self.norm1_weight, self.norm1_bias, self.eps)
+        x_BND = z_BND if self.post else self.norm1(z_BND)
         q_BHNK, k_BHNK, v_BHNK = self.projected(x_BND)
-        seen = None if size_BN is None else size_BN.log()[:, None, None]
+        seen = self.bias if size_BN is None else size_BN.log()[:, None, None]
         y_BHNK = F.scaled_dot_product_attention(q_BHNK, k_BHNK, v_BHNK, attn_mask=seen, scale=1.0)
-        y_BND = F.linear(y_BHNK.transpose(1, 2).flatten(2), self.out, self.out_bias)
+        y_BND = y_BHNK.transpose(1, 2).flatten(2)
+        y_BND = F.linear(y_BND if self.out_norm is None else self.out_norm(y_BND), self.out, self.out_bias)
+        if self.parallel:
+            y_BND = y_BND + self.transformed(x_BND if self.read is None else x_BND[:, : self.read])
+        y_BND = self.norm1(y_BND) if self.post else y_BND
         z_BND = (z_BND if self.read is None else z_BND[:, : self.read]) + y_BND
         if self.merge and (count := merged_count(z_BND.shape[1], self.prefix, self.merge)):
             size_BN = z_BND.new_ones(z_BND.shape[:2]) if size_BN is None else size_BN
             z_BND, size_BN = merge(z_BND, k_BHNK.transpose(0, 1), size_BN, count=count, prefix=self.prefix)
-        x_BND = F.layer_norm(z_BND, (self.width,), self.norm2_weight, self.norm2_bias, self.eps)
-        hidden_BNM = F.gelu(F.linear(x_BND, self.up, self.up_bias), approximate=self.approximate)
-        return z_BND + F.linear(hidden_BNM, self.down, self.down_bias), size_BN
+        if self.norm2 is None:
+            return z_BND, size_BN
+        y_BND = self.norm2(self.transformed(z_BND)) if self.post else self.transformed(self.norm2(z_BND))
+        return z_BND + y_BND, size_BN
+
+    def transformed(self, x_BND: Tensor) -> Tensor:
+        """The MLP."""
+        hidden_BNM = F.linear(x_BND, self.up, self.up_bias)
+        if self.gated:
+            gate_BNM, value_BNM = hidden_BNM.chunk(2, dim=-1)
+            hidden_BNM = F.silu(gate_BNM) * value_BNM
+        else:
+            hidden_BNM = gelu(hidden_BNM, self.gelu)
+        return F.linear(hidden_BNM if self.mlp_norm is None else self.mlp_norm(hidden_BNM), self.down, self.down_bias)
 
     def projected(self, x_BND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values; queries only of the tokens that are read."""
+        """Queries, keys and values, normed and turned; queries only of the tokens that are read."""
+        width = self.width
         if self.read is None:
-            qkv_BND = F.linear(x_BND, self.qkv, self.query_bias)
-            qkv_BN3HK = qkv_BND.view(x_BND.shape[0], -1, 3, self.heads, self.width // self.heads)
-            q_BHNK, k_BHNK, v_BHNK = qkv_BN3HK.permute(2, 0, 3, 1, 4).unbind(0)
-            return q_BHNK, k_BHNK, v_BHNK
-        q_BRD = F.linear(x_BND[:, : self.read], self.qkv[: self.width], self.query_bias)
-        kv_BND = F.linear(x_BND, self.qkv[self.width :])
-        kv_BN2HK = kv_BND.view(x_BND.shape[0], -1, 2, self.heads, self.width // self.heads)
-        k_BHNK, v_BHNK = kv_BN2HK.permute(2, 0, 3, 1, 4).unbind(0)
-        q_BRHK = q_BRD.view(x_BND.shape[0], -1, self.heads, self.width // self.heads)
-        return q_BRHK.transpose(1, 2), k_BHNK, v_BHNK
+            qkv_BND = F.linear(x_BND, self.qkv, self.qkv_bias)
+            q_BHNK, k_BHNK, v_BHNK = self.split(qkv_BND, 3)
+        else:
+            bias = self.qkv_bias
+            q_BRD = F.linear(x_BND[:, : self.read], self.qkv[:width], None if bias is None else bias[:width])
+            kv_BND = F.linear(x_BND, self.qkv[width:], None if bias is None else bias[width:])
+            (q_BHNK,), (k_BHNK, v_BHNK) = self.split(q_BRD, 1), self.split(kv_BND, 2)
+        if self.query_norm is not None and self.key_norm is not None:
+            q_BHNK, k_BHNK = self.query_norm(q_BHNK), self.key_norm(k_BHNK)
+        if self.cos is not None and self.sin is not None:  # of the tokens that are read alone none is a patch: none is turned
+            q_BHNK, k_BHNK = q_BHNK if self.read else self.turned(q_BHNK), self.turned(k_BHNK)
+        return q_BHNK, k_BHNK, v_BHNK
+
+    def split(self, x_BND: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(B, N, parts D) as that many of (B, H, N, K)."""
+        x_BNPHK = x_BND.view(x_BND.shape[0], -1, parts, self.heads, self.width // self.heads)
+        return x_BNPHK.permute(2, 0, 3, 1, 4).unbind(0)
+
+    def turned(self, x_BHNK: Tensor) -> Tensor:
+        """Queries or keys, turned by their positions."""
+        assert self.cos is not None
+        assert self.sin is not None
+        first, second = x_BHNK.chunk(2, dim=-1)
+        return x_BHNK * self.cos + torch.cat([-second, first], dim=-1) * self.sin
+
+
+class FoldedNorm(nn.Module):
+    """A norm with weights of its own; `order` sorts them as the values are sorted, `factor` multiplies what it gives."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, norm: AnyNorm, order: Tensor | None = None, factor: float = 1.0) -> None:
+        super().__init__()
+        self.layer_norm, self.eps = isinstance(norm, nn.LayerNorm), norm.eps
+        bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+        for name, tensor in (("weight", norm.weight), ("bias", bias)):
+            own = None if tensor is None else factor * (tensor if order is None else tensor[order]).detach().double()
+            self.register_buffer(name, None if own is None else own.float(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.layer_norm:
+            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps or 0.0)
+        return F.rms_norm(x, list(self.weight.shape), self.weight, self.eps)
+
+
+def _wide(bias: Tensor | None, width: int) -> Tensor:
+    """A bias in float64, zeros where there is none."""
+    return torch.zeros(width, dtype=torch.float64) if bias is None else bias.double()
+
+
+def _parts(attention: Attention, order_K: Tensor, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights or biases of queries, keys and values, one head after the other; shared heads are repeated, q and k sorted."""
+    width = attention.heads * attention.head_width
+    query, (key, value) = qkv[:width], qkv[width:].chunk(2)
+
+    def heads(part: Tensor, order: Tensor) -> Tensor:
+        by_head = part.view(-1, attention.head_width, *part.shape[1:])[:, order]
+        return by_head.repeat_interleave(attention.heads // len(by_head), dim=0).flatten(0, 1)
+
+    return heads(query, order_K), heads(key, order_K), heads(value, torch.arange(attention.head_width))
