@@ -1615,8 +1615,7 @@ def list_data(name: str | None = None) -> Table | Facts:
     Args:
         name: dataset to show, with its files, checksums, licence, citation, splits and reader (default: list all)
     """
-    from vitlab.data.catalog.facts import set_facts
-    from vitlab.data.catalog.sets import SETS, find_set
+    from vitlab.data.catalog.sets import SETS, find_set, set_facts
     from vitlab.io.display import Facts, Table
 
     if name is not None:

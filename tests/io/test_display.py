@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from vitlab.io.display import Displayed, Facts, Table
-from vitlab.io.table import Value, cell
+from vitlab.io.display import Displayed, Facts, Table, Value, cell
 
 ROWS = [{"name": "a", "top_1": 0.5, "n": 1000}, {"name": "long name", "top_1": 12.25, "n": 7}]
 

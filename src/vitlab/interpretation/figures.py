@@ -30,6 +30,7 @@ from vitlab.interpretation.attention import (
     attention_distance,
     batches,
     class_attention,
+    filtered_values,
     needs_attention,
     needs_head,
     query_attention,
@@ -40,7 +41,6 @@ from vitlab.interpretation.attention import (
 from vitlab.interpretation.config import OF_THE_WEIGHTS, FigureName, InspectConfig
 from vitlab.interpretation.drawing import Style, draw_distance, draw_filters, draw_positions, draw_sheet
 from vitlab.interpretation.features import principal_components, token_pca
-from vitlab.interpretation.filtered import filtered_values
 from vitlab.interpretation.occlusion import WINDOW, occlusion
 from vitlab.interpretation.paint import Pixels, as_rgb, feature_maps, field_pixels, overlay
 from vitlab.interpretation.receptive import receptive_fields
