@@ -1773,15 +1773,23 @@ def show_data(
 # --- studies ------------------------------------------------------------------------------------------------------------------
 
 
-def paper(item: str | None = None, *, figure: FileName | None = None, overwrite: bool = False) -> PaperList | PaperItem:
+def paper(
+    item: str | None = None,
+    *,
+    figure: FileName | None = None,
+    overwrite: bool = False,
+    progress: ProgressCallback | None = None,
+) -> PaperList | PaperItem:
     """Show a table or figure of the paper: published, computed and measured numbers, and the command for each.
 
     Without an item, list all: what vitlab reproduces here, in what miniature, and what the whole needs. Computed numbers
-    (parameters, multiply-adds, exaFLOPs) are computed now; measured ones are those of docs/results.md.
+    (parameters, multiply-adds, exaFLOPs) are computed now; measured ones are those of docs/results.md. Items that run when asked
+    are small experiments of seconds to a few minutes.
 
     Args:
         item: table1 to table9, table2-v1, figure2, ..., objectnet, self-supervision, upstream, transformers-or-cnns,
-            imagenet-years (default: list all)
+            imagenet-years; receptive-field, shift-equivariance, shuffled-patches, gradients-through-time, sequence-length, words
+            (default: list all)
         figure: .png or .svg file to write: the item as a chart (default: none)
         overwrite: replace the figure if it exists
     """
@@ -1790,12 +1798,13 @@ def paper(item: str | None = None, *, figure: FileName | None = None, overwrite:
     if item is None:
         _refuse_given("needs an item: vitlab paper table6", figure=figure)
         return PaperList()
-    found = PaperItem(item_called(item))
+    if figure is not None:
+        _refuse_present(Path(figure), overwrite)
+    found = PaperItem(item_called(item), progress or silent)
     if figure is not None:
         from vitlab.io.atomic import replacing
 
         path = Path(figure)
-        _refuse_present(path, overwrite)
         image = found.draw(path)
         with replacing(path, needed=len(image)) as file:
             file.write(image)

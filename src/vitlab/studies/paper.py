@@ -49,6 +49,7 @@ from vitlab.config.published import PUBLISHED, Published
 from vitlab.config.vit import Pool, PositionKind, PositionPlace, ViTConfig
 from vitlab.errors import UsageError, did_you_mean
 from vitlab.io.display import Block, Displayed
+from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models.cost import cost
 from vitlab.recipes import paper as recipes
 from vitlab.recipes.rules import plain_preprocess
@@ -56,10 +57,11 @@ from vitlab.recipes.table import recipe
 
 if TYPE_CHECKING:
     from vitlab.interpretation.drawing import Axis, Line
+    from vitlab.studies.explained import Explained
 
 Number = float | int | Score
 Cell = Number | str | None
-State = Literal["measured in miniature", "computed", "numbers only", "drawn for any model", "as code"]
+State = Literal["measured in miniature", "computed", "numbers only", "drawn for any model", "as code", "run when asked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,7 @@ class Item:
 
     `state` is how far vitlab reproduces it here, `here` says it in a sentence; `needs` is what the whole takes; `command` makes it.
     `absent` says which numbers are not here, because the paper draws and does not print them. `sections` are those of
-    docs/results.md that have a miniature of it.
+    docs/results.md that have a miniature of it. A `live` item has an experiment in place of rows: it runs when the item is shown.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Item:
     rows: Rows | None = None
     absent: str = ""
     sections: tuple[str, ...] = ()
+    live: bool = False
 
 
 # --- what is computed ---------------------------------------------------------------------------------------------------------
@@ -794,12 +797,14 @@ ITEMS: tuple[Item, ...] = (
     ),
     Item(
         name="figure10",
-        title="Similarity of positions of models trained otherwise",
+        title="Similarity of positions over training time and for a larger grid",
         source=f"{PAPER}, Figure 10 and app. D.4",
-        state="drawn for any model",
-        here="any ViT",
-        needs="checkpoints",
-        command="vitlab inspect model.safetensors --figure positions --out figures",
+        state="run when asked",
+        here="a small ViT on the built-in digits, each pixel a patch; `inspect --figure positions` draws any ViT",
+        needs="nothing; the paper's models for the whole",
+        command="vitlab paper figure10 --figure figure10.png",
+        absent=f"the paper's similarities: {_BARS}",
+        live=True,
     ),
     Item(
         name="figure11",
@@ -897,7 +902,83 @@ ITEMS: tuple[Item, ...] = (
         rows=_imagenet_years,
         absent="models before 2019 and after 2022: vitlab has no source for them",
     ),
+    Item(
+        name="receptive-field",
+        title="Effective receptive field and attention distance of ViT, hybrid and CNN",
+        source="the talks about the paper",
+        state="run when asked",
+        here="three models of full size, randomly initialised; `inspect --figure receptive` draws any trained one",
+        needs="nothing",
+        command="vitlab paper receptive-field --figure receptive-field.png",
+        live=True,
+    ),
+    Item(
+        name="shift-equivariance",
+        title="Is a shift of the image a shift of the features? Convolution and ViT",
+        source="the talks about the paper",
+        state="run when asked",
+        here="exact errors of small models, randomly initialised",
+        needs="nothing",
+        command="vitlab paper shift-equivariance --figure shift-equivariance.png",
+        live=True,
+    ),
+    Item(
+        name="shuffled-patches",
+        title="Shuffled patches, with and without positions",
+        source="the talks about the paper",
+        state="run when asked",
+        here="small models trained on the built-in digits",
+        needs="nothing",
+        command="vitlab paper shuffled-patches --figure shuffled-patches.png",
+        live=True,
+    ),
+    Item(
+        name="gradients-through-time",
+        title="Gradients through time of RNN, LSTM and attention",
+        source="the talks about the paper",
+        state="run when asked",
+        here="one layer of each, randomly initialised",
+        needs="nothing",
+        command="vitlab paper gradients-through-time --figure gradients-through-time.png",
+        live=True,
+    ),
+    Item(
+        name="sequence-length",
+        title="Time against the length of the sequence and the number of cores, LSTM and attention",
+        source="the talks about the paper",
+        state="run when asked",
+        here="measured on this machine, now",
+        needs="nothing",
+        command="vitlab paper sequence-length --figure sequence-length.png",
+        live=True,
+    ),
+    Item(
+        name="words",
+        title="Attention between words: what does it mean?",
+        source="the talks about the paper",
+        state="run when asked",
+        here="a Transformer of two layers, trained on sentences in less than a minute",
+        needs="nothing",
+        command="vitlab paper words --figure words.png",
+        live=True,
+    ),
 )
+
+
+def _experiment(name: str) -> Callable[[ProgressCallback], Explained]:
+    """The experiment of a live item."""
+    from vitlab.studies import explained, sequences, words
+
+    experiments: dict[str, Callable[[ProgressCallback], Explained]] = {
+        "receptive-field": explained.receptive_field,
+        "shift-equivariance": explained.shift_equivariance,
+        "shuffled-patches": explained.shuffled_patches,
+        "figure10": explained.positions_over_time,
+        "gradients-through-time": sequences.gradients_through_time,
+        "sequence-length": sequences.sequence_length,
+        "words": words.words,
+    }
+    return experiments[name]
 
 
 def item_called(name: str) -> Item:
@@ -947,9 +1028,13 @@ def _described(item: Item) -> dict[str, Any]:
 class PaperItem(Displayed):
     """One table or figure: published, computed and measured numbers side by side. `rows` has them."""
 
-    def __init__(self, item: Item) -> None:
+    def __init__(self, item: Item, progress: ProgressCallback = silent) -> None:
         self.item = item
         self.rows = tuple(item.rows()) if item.rows is not None else ()
+        self.explained: Explained | None = None
+        if item.live:
+            self.explained = _experiment(item.name)(progress)
+            self.rows = tuple(PaperRow(about=about, computed=numbers) for about, numbers in self.explained.rows)
 
     def tables(self) -> list[Block]:
         """What the item is, its rows, and what they are made of."""
@@ -962,6 +1047,7 @@ class PaperItem(Displayed):
         }
         about |= {"not printed": item.absent} if item.absent else {}
         about |= {"measured": ", ".join(f"docs/results.md: {section}" for section in item.sections)} if item.sections else {}
+        about |= {"finding": self.explained.finding} if self.explained is not None else {}
         about["command"] = item.command
         return [about, [self._shown(row) for row in self.rows]] if self.rows else [about]
 
@@ -980,24 +1066,31 @@ class PaperItem(Displayed):
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values; a number with a deviation is an object."""
-        return _described(self.item) | {
-            "rows": [
-                {
-                    **row.about,
-                    "published": {name: _plain(value) for name, value in row.published.items()},
-                    "computed": dict(row.computed),
-                    "measured": {name: _plain(value) for name, value in row.measured.items()},
-                    "command": row.command or None,
-                }
-                for row in self.rows
-            ]
-        }
+        finding = {} if self.explained is None else {"finding": self.explained.finding}
+        return (
+            _described(self.item)
+            | finding
+            | {
+                "rows": [
+                    {
+                        **row.about,
+                        "published": {name: _plain(value) for name, value in row.published.items()},
+                        "computed": dict(row.computed),
+                        "measured": {name: _plain(value) for name, value in row.measured.items()},
+                        "command": row.command or None,
+                    }
+                    for row in self.rows
+                ]
+            }
+        )
 
     def draw(self, path: Path) -> bytes:
         """The item as a chart, PNG or SVG by the ending of the path: lines where it is a curve, else a panel for each column."""
         from vitlab.interpretation.drawing import Style, draw_dots, draw_lines, form_of
 
         style = Style(form=form_of(path))
+        if self.explained is not None:
+            return self.explained.draw(style)
         if not self.rows:
             raise UsageError(f"{self.item.name} has no numbers to draw", hint=self.item.command)
         if self.item.name in _CHARTS:
