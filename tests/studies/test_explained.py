@@ -52,7 +52,8 @@ def test_without_positions_shuffling_changes_nothing_but_rounding(tmp_path: Path
     found = explained.shuffled_patches(steps=12)
     numbers = {about["model"]: dict(row) for about, row in found.rows}
     change = "largest change of a logit"
-    none, placed = numbers["ViT without positions"], numbers["ViT with positions"]
+    none: dict[str, Any] = numbers["ViT without positions"]
+    placed: dict[str, Any] = numbers["ViT with positions"]
     assert none[change] < 1e-4 < placed[change]
     assert none["as they are, %"] == none["patches shuffled, %"]
     drawn(found, tmp_path)
