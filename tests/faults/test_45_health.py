@@ -27,7 +27,7 @@ def a_server() -> Server:
 def test_the_server_lives_before_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     may_settle = threading.Event()
 
-    def settle(engine: Engine) -> None:
+    def settle(engine: Engine, like: Engine | None = None) -> None:
         assert may_settle.wait(LIMIT)
 
     monkeypatch.setattr(Engine, "settle", settle)

@@ -205,6 +205,33 @@ def test_auto_runs_torch_until_measuring_pays_then_says_and_remembers_what_it_fo
     assert other.name == "torch"
 
 
+def test_settling_measures_once_and_other_weights_of_the_same_config_take_the_choice_over(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, said = vit(), list[str]()
+    first = Fake("torch", 10.0, clock)
+    monkeypatch.setattr(
+        auto_backend,
+        "candidates",
+        lambda checkpoint, first, digest, **_: {"torch": lambda: first} | makers(clock, {"quick": 1.0}),
+    )
+
+    def settled(digest: str, like: AutoBackend | None = None) -> AutoBackend:
+        auto = AutoBackend(checkpoint, first, lambda: digest, notify=said.append)
+        auto.settle(like)
+        assert auto.name == "quick"
+        return auto
+
+    auto = settled("digest")
+    runs = first.runs
+    settled("digest")
+    settled("of other weights", auto)
+    settled("of other weights")  # kept
+    assert first.runs == runs
+    settled("of a third")
+    assert first.runs > runs
+
+
 def test_a_few_images_never_wait_for_a_lookup(clock: list[float]) -> None:
     def digest() -> str:
         raise AssertionError("the digest reads all weights")

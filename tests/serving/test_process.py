@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import signal
@@ -15,8 +16,12 @@ import pytest
 
 from tests import processes
 from tests.inference import small
-from tests.serving.small import ask, photo, server_process
+from tests.serving.small import LIMIT, ask, photo, server_process
 from vitlab.inference import Predictor
+from vitlab.inference.engine import Engine
+from vitlab.serving.config import ServeConfig
+from vitlab.serving.models import Source
+from vitlab.serving.server import Server
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +171,23 @@ def test_ctrl_c_drains_and_says_what_was_served(warm: Path, model: Path, tmp_pat
     assert served.process.returncode == 0
     assert "requests" in out
     assert "Traceback" not in served.log.read_text()
+
+
+def test_a_server_that_is_asked_to_end_while_it_starts_does_not_wait_for_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, may_settle = threading.Event(), threading.Event()
+
+    def settle(engine: Engine, like: Engine | None = None) -> None:
+        entered.set()
+        assert may_settle.wait(LIMIT)
+
+    monkeypatch.setattr(Engine, "settle", settle)
+    server = Server([Source(name="tiny", open=small.checkpoint)], ServeConfig(port=0), backend="torch", log=io.StringIO())
+    serving = threading.Thread(target=server.run)
+    serving.start()
+    assert entered.wait(LIMIT)
+    server.stop()
+    serving.join(LIMIT)
+    try:
+        assert not serving.is_alive()
+    finally:
+        may_settle.set()

@@ -120,6 +120,7 @@ class AutoBackend:
         self._merge = merge
         self._one: Backend = first
         self._many: Backend = first
+        self.chosen: Choice | None = None
         self._looked_up = self._settled = False
         self._seconds = 0.0
 
@@ -145,9 +146,14 @@ class AutoBackend:
         self._seconds += time.perf_counter() - began
         return out
 
-    def settle(self) -> None:
-        """Use a kept result, or measure: afterwards the backend does not change any more."""
-        if not self._settled and (known := saved_choice(_file(self._digest()))) is not None:
+    def settle(self, like: AutoBackend | None = None) -> None:
+        """Use a kept result, or that of `like`, or measure: afterwards the backend does not change any more."""
+        file = _file(self._digest())
+        known = saved_choice(file)
+        if known is None and like is not None and like.chosen is not None:
+            known = like.chosen
+            _save(file, known)
+        if not self._settled and known is not None:
             self._use(known, self._candidates(), {})
         if not self._settled:
             self._notify("measuring once which backend is fastest for this model")
@@ -185,7 +191,7 @@ class AutoBackend:
         except (KeyError, ConfigError, ExportError) as error:
             self._notify(f"the backend is torch: {chosen.many} was faster before, but cannot be made now ({error})")
             return
-        self._one, self._many = made[chosen.one], made[chosen.many]
+        self._one, self._many, self.chosen = made[chosen.one], made[chosen.many], chosen
         self._notify(chosen.summary())
 
 

@@ -177,10 +177,14 @@ class Engine:
             made.update(f"merge {self.merge}".encode())
         return made.hexdigest()
 
-    def settle(self) -> None:
-        """Choose the backend now and for good, where it is `auto`: by a kept measurement, or by measuring, which takes a minute."""
+    def settle(self, like: Engine | None = None) -> None:
+        """Choose the backend now and for good, where it is `auto`: by a kept measurement, or by measuring, which takes a minute.
+
+        With `like`, an engine of the same config and other weights, its choice is taken over.
+        """
         if isinstance(self.backend, AutoBackend):
-            self.backend.settle()
+            other = like.backend if like is not None and like.checkpoint.config == self.checkpoint.config else None
+            self.backend.settle(other if isinstance(other, AutoBackend) else None)
 
     def read(self, image: ImageLike, name: str) -> Pixels:
         """One image, decoded and transformed to the model's input size; DataError if it cannot be read. For any thread."""

@@ -7,10 +7,10 @@ line and the counters. No traceback and no path of the server leaves the process
 from __future__ import annotations
 
 import hmac
+import random
 import re
 import time
 import traceback
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -178,7 +178,7 @@ class Envelope:
         began = time.perf_counter()
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
-        request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = given if _ID.fullmatch(given) else f"{random.getrandbits(128):032x}"
         state = scope.setdefault("state", {})
         state |= {"id": request_id, "error": ""}
         status = 0

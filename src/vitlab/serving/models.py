@@ -45,9 +45,12 @@ class Running:
 
 
 class ServedModel:
-    """A checkpoint that is ready to answer: its backend is chosen and has run once, and its batches have a thread."""
+    """A checkpoint that is ready to answer: its backend is chosen and has run once, and its batches have a thread.
 
-    def __init__(self, name: str, checkpoint: Checkpoint, running: Running) -> None:
+    A model that replaces the one `before` takes over its backend, where that fits.
+    """
+
+    def __init__(self, name: str, checkpoint: Checkpoint, running: Running, *, before: ServedModel | None = None) -> None:
         config, metrics = running.config, running.metrics
         self.name = name
         self.checkpoint = checkpoint
@@ -61,7 +64,7 @@ class ServedModel:
             limits=self.limits,
         )
         engine = self.predictor.engine
-        engine.settle()
+        engine.settle(None if before is None else before.predictor.engine)
         shape = (*checkpoint.preprocess.image_size, checkpoint.preprocess.channels)
         for count in (1, config.batch_size):
             engine.backend.run(np.zeros((count, *shape), np.uint8), features=True)

@@ -39,7 +39,7 @@ from vitlab.serving.service import Service
 
 T = TypeVar("T")
 _BACKLOG = 2048
-_KEEP_ALIVE = 5  # seconds that a connection may be idle between two requests
+_KEEP_ALIVE = 75  # seconds that a connection may be idle: longer than proxies keep theirs, so that none sends into a closing one
 _MARGIN = 5.0  # seconds beyond the limits of a request that draining may take
 
 
@@ -151,11 +151,10 @@ class Server:
     async def _serve(self, on_ready: Callable[[str], None] | None) -> None:
         self._loop = asyncio.get_running_loop()
         self.log.event("listening", {"url": self.url, "models": list(self._opened)})
-        starting = asyncio.ensure_future(asyncio.to_thread(self._start, on_ready))
+        threading.Thread(target=self._start, args=(on_ready,), name="vitlab-start", daemon=True).start()
         try:
             await self._uvicorn.serve(sockets=[self._socket])
         finally:
-            await starting
             await asyncio.to_thread(self.service.close)
             self.log.event("ended", {"reason": "failed" if self._fault else "asked to"})
             await asyncio.to_thread(self.log.close)
@@ -165,6 +164,8 @@ class Server:
         try:
             for source in self.models.sources:
                 model = ServedModel(source.name, self._opened.pop(source.name), self._running)
+                if self.service.draining:  # the server was asked to end meanwhile, and did not wait
+                    return
                 self._in_loop(partial(self.models.put, model))
         except Exception as error:  # noqa: BLE001 - whatever it is, the server cannot serve
             self._died(error)
@@ -178,7 +179,7 @@ class Server:
         with self.models.reloading:
             for source in self.models.sources:
                 try:
-                    model = ServedModel(source.name, source.open(), self._running)
+                    model = ServedModel(source.name, source.open(), self._running, before=self.models.find(source.name))
                 except Exception as error:  # noqa: BLE001 - whatever it is, the model that runs stays
                     self.metrics.reloads.labels("refused").inc()
                     self.log.event("reload", {"model": source.name, "outcome": "refused", "message": str(error)})
