@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     Positive = float
 
 Format = Literal[
-    "native", "jax-npz", "big-vision", "timm", "huggingface", "torchvision", "bit-npz", "swin", "convnext", "openai-clip"
+    "native", "jax-npz", "big-vision", "timm", "huggingface", "torchvision", "bit-npz", "swin", "convnext", "dinov2", "openai-clip"
 ]
 Profile = Literal["official", "timm", "huggingface", "torchvision"]
 StudyBudget = Literal["tiny", "default", "long"]

@@ -27,10 +27,10 @@ from vitlab.config import (
     variant,
 )
 from vitlab.config.efficientnet import BASE
-from vitlab.config.vit_parts import Norm
+from vitlab.config.vit_parts import FeedForward, Norm
 
 # What a format holds that holds no plain ViT.
-PLAIN = {"bit-npz": "resnet", "swin": "swin", "convnext": "convnext", "openai-clip": "clip"}
+PLAIN = {"bit-npz": "resnet", "swin": "swin", "convnext": "convnext", "openai-clip": "clip", "dinov2": "dinov2"}
 State = dict[str, Tensor]
 
 
@@ -43,6 +43,7 @@ def mini() -> ViTConfig:
 
 # As deep as B0, with its kernels and strides, which timm's tensors do not all show.
 SEVEN = tuple((2 if stage.blocks > 1 else 1, stage.kernel, stage.stride, min(stage.expansion, 2), 8) for stage in BASE)
+EXACT = Numerics(gelu="exact", norm_eps=1e-6, resize="bicubic-plain")
 BARE = Position(prefix=False)
 OPTIONS: dict[str, ModelConfig] = {
     "plain": mini(),
@@ -86,6 +87,18 @@ OPTIONS: dict[str, ModelConfig] = {
         norm=Norm(before=True),
         numerics=Numerics(gelu="quick", norm_eps=1e-5, resize="bicubic"),
     ),
+    "dinov2": replace(mini(), heads=1, num_classes=0, layer_scale=1e-5, numerics=EXACT, dynamic_size=True),
+    "dinov2, registers": replace(
+        mini(),
+        heads=1,
+        num_classes=0,
+        layer_scale=1e-5,
+        register_tokens=4,
+        position=Position(registers=False),
+        mlp=FeedForward(gated=True),
+        numerics=replace(EXACT, resize="bicubic"),
+        dynamic_size=True,
+    ),
     "resnet": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=5),
     "resnet, no head": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, num_classes=0),
     "swin": SwinConfig(width=24, depths=(2, 1), heads=(2, 4), window=(4, 4), image_size=(32, 32), num_classes=5),
@@ -114,7 +127,7 @@ CAN: dict[str, set[str]] = {
     | {"mean, norm after", "mean, norm after, class token", "mean, class token", "map", "map, no head"}
     | {"map, class token"}
     | {"distilled", "distilled, no head", "one register", "four registers", "four registers, bare positions"}
-    | {"bare positions", "no positions", "layer scale", "no qkv bias", "hybrid", "hybrid root"}
+    | {"bare positions", "no positions", "layer scale", "no qkv bias", "hybrid", "hybrid root", "dinov2"}
     | {"resnet", "resnet, no head", "resnet, one channel"}
     | SWINS
     | CONVNEXTS
@@ -130,12 +143,15 @@ CAN: dict[str, set[str]] = {
         "mean",
         "map, no head",
         "clip",
+        "dinov2",
+        "dinov2, registers",
     }
     | {"resnet", "resnet, no head", "resnet, one channel", "swin", "convnext", "convnext, no scale"},
     "torchvision": COMMON | {"hidden layer", "hidden layer, no head"},
     "bit-npz": {"resnet", "resnet, no head", "resnet, one channel"},
     "swin": SWINS,
     "convnext": CONVNEXTS,
+    "dinov2": {"dinov2", "dinov2, registers"},
     "openai-clip": {"clip"},
 }
 

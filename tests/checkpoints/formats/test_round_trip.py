@@ -14,6 +14,7 @@ from tests.checkpoints.formats.samples import CAN, OPTIONS, PLAIN, fed, file_of,
 from vitlab.checkpoints.formats import FORMATS
 from vitlab.checkpoints.formats.contract import Hints
 from vitlab.config import ConvNeXtConfig, ModelConfig, ResNetConfig, SwinConfig, ViTConfig
+from vitlab.config.vit import PositionResize
 from vitlab.errors import CheckpointError
 
 # What the refusal of an option has to name, in whichever format cannot express it.
@@ -45,7 +46,9 @@ REASONS = {
     "no qkv bias": "qkv_bias=False",
     "other grid": "not square",
     "other patch": "not square",
-    "clip": "a norm before the encoder",
+    "clip": "a norm before the encoder|a projection of the pooled vector",
+    "dinov2": "layer scale",
+    "dinov2, registers": "a gated MLP|registers without a position",
     "hybrid": "ResNet stem",
     "hybrid root": "ResNet stem",
 }
@@ -74,6 +77,7 @@ def test_what_a_format_cannot_express_is_refused_with_the_reason(name: str, opti
     config = OPTIONS[option]
     holds = {"bit-npz": "holds BiT ResNets", "swin": "holds Swin", "convnext": "holds ConvNeXts", "timm": "this is a recurrent"}
     holds |= {"huggingface": "windows of|these widths|this is a recurrent"}
+    holds |= {"dinov2": "a model without layer scale|a head|holds ViTs"}
     holds |= {"openai-clip": "a model without a norm before the encoder|holds ViTs"}
     kind = REASONS[option] if isinstance(config, ViTConfig) and name not in PLAIN else holds.get(name, "holds ViTs")
     with pytest.raises(CheckpointError, match=kind):
@@ -105,7 +109,8 @@ def _in_transformers(config: ModelConfig) -> ModelConfig:
     """The same model with what transformers fixes for all models of its family."""
     match config:
         case ViTConfig():
-            return replace(config, numerics=replace(config.numerics, resize="bicubic-plain"))
+            resize: PositionResize = "bicubic-plain" if config.position.registers else "bicubic"
+            return replace(config, numerics=replace(config.numerics, resize=resize))
         case ResNetConfig():
             return replace(config, standardise_eps=1e-8)
         case ConvNeXtConfig():  # the eps that the file had is in config.json

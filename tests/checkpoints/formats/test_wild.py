@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tests.checkpoints.formats.samples import OPTIONS, random_state, same, written
+from tests.checkpoints.formats.samples import OPTIONS, mini, random_state, same, written
 from vitlab.checkpoints import convert, describe, load
 from vitlab.checkpoints.checkpoint import Checkpoint
+from vitlab.config import Numerics
 from vitlab.errors import CheckpointError
 from vitlab.models.vit import ViT
 
@@ -28,6 +31,10 @@ SIGLIP_POOL = (
 LEFT_OUT: dict[str, tuple[str, ...]] = {name: ("embeddings.mask_token",) for name in HUGGINGFACE if "dinov" in name}
 LEFT_OUT["hf_efficientnet"] = ("num_batches_tracked",)
 LEFT_OUT["hf_siglip_classifier"] = tuple(f"vision_model.head.{key}" for key in SIGLIP_POOL)
+EVAS = (  # timm's names, and those of EVA-02's authors
+    *((".attn.norm.", ".attn.inner_attn_ln."), (".mlp.norm.", ".mlp.ffn_ln."), (".mlp.fc1_g.", ".mlp.w1.")),
+    *((".mlp.fc1_x.", ".mlp.w2."), (".mlp.fc2.", ".mlp.w3."), ("q_proj.bias", "q_bias"), ("v_proj.bias", "v_bias")),
+)
 # Written under the names of another class of transformers, which computes the same.
 RENAMED = {"hf_msn": ("encoder.", "vit.encoder."), "hf_data2vec": ("data2vec_vision.", "beit.")}
 
@@ -117,3 +124,66 @@ def test_the_vision_half_of_a_whole_clip_is_read_and_the_text_half_is_named(tmp_
     alone = {key.removeprefix("visual."): tensor for key, tensor in vision.items()}
     torch.save(alone, tmp_path / "visual.pt")
     assert load(tmp_path / "visual.pt").config == checkpoint.config
+
+
+def test_checkpoints_of_self_supervised_training_give_their_encoder_and_name_the_rest(tmp_path: Path) -> None:
+    config = replace(mini(), num_classes=0, numerics=Numerics(gelu="exact", norm_eps=1e-6, resize="bicubic"))
+    state = random_state(config)
+    timm = written("timm", config, state).tensors
+    head = {"head.mlp.0.weight": torch.zeros(3, 3)}
+    projector = {f"head.{i}.weight": torch.zeros(3, 3) for i in (0, 3)}
+    twice = {
+        f"module.{name}.{key}": tensor
+        for name in ("base_encoder", "momentum_encoder")
+        for key, tensor in (timm | projector).items()
+    }
+    decoder = {
+        "mask_token": torch.zeros(1, 1, 8),
+        "decoder_embed.weight": torch.zeros(8, 64),
+        "decoder_blocks.0.norm1.weight": torch.zeros(8),
+    }
+    options = argparse.Namespace(arch="vit_mini", patch_size=8)
+    files = {  # what was saved -> words of the notes
+        "DINO": (
+            {"student": {}, "teacher": {f"backbone.{key}": tensor for key, tensor in timm.items()} | head, "args": options},
+            "head",
+        ),
+        "MoCo v3": (
+            {"epoch": 1, "state_dict": twice | {"module.predictor.0.weight": torch.zeros(3)}},
+            "momentum_encoder, predictor",
+        ),
+        "MAE": ({"model": timm | decoder, "args": options}, "decoder"),
+    }
+    for name, (content, words) in files.items():
+        torch.save(content, tmp_path / f"{name}.pth")
+        checkpoint = load(tmp_path / f"{name}.pth", heads=4)
+        assert same(dict(checkpoint.model.state_dict()), state), name
+        assert any(words in note for note in checkpoint.notes), checkpoint.notes
+
+
+def test_a_dinov2_of_its_authors_is_the_same_model_as_transformers_folder_of_it(tmp_path: Path) -> None:
+    for name in ("dinov2", "dinov2, registers"):
+        config = OPTIONS[name]
+        tensors = written("dinov2", config, random_state(config)).tensors
+        torch.save(tensors, tmp_path / "dinov2_pretrain.pth")
+        checkpoint = load(tmp_path / "dinov2_pretrain.pth")
+        assert (checkpoint.format, checkpoint.config) == ("dinov2", config)
+        assert any("left out: mask_token" in note for note in checkpoint.notes)
+        assert checkpoint.preprocess.image_size == (224, 224)
+        convert(tmp_path / "dinov2_pretrain.pth", tmp_path / name, to="huggingface")
+        assert same(dict(load(tmp_path / name).model.state_dict()), dict(checkpoint.model.state_dict()))
+
+
+def test_an_eva_02_under_its_authors_names_is_the_one_of_timm(tmp_path: Path) -> None:
+    timm = load_file(WILD / "timm_eva02_clip" / "model.safetensors")
+    renamed = {}
+    for key, tensor in timm.items():
+        for timms, theirs in EVAS:
+            key = key.replace(timms, theirs)
+        renamed[key] = tensor
+    assert renamed.keys() != timm.keys()
+    shutil.copytree(WILD / "timm_eva02_clip", tmp_path / "eva")
+    (tmp_path / "eva" / "model.safetensors").unlink()
+    torch.save({"module": renamed}, tmp_path / "eva" / "eva02.pt")
+    state = load(WILD / "timm_eva02_clip").model.state_dict()
+    assert same(dict(load(tmp_path / "eva").model.state_dict()), dict(state))

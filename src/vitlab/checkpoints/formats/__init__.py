@@ -1,6 +1,17 @@
 """The layouts of checkpoints of other libraries: each module reads one into vitlab's names and writes it."""
 
-from vitlab.checkpoints.formats import big_vision, bit_npz, convnext, huggingface, jax_npz, openai_clip, swin, timm, torchvision
+from vitlab.checkpoints.formats import (
+    big_vision,
+    bit_npz,
+    convnext,
+    dinov2,
+    huggingface,
+    jax_npz,
+    openai_clip,
+    swin,
+    timm,
+    torchvision,
+)
 from vitlab.checkpoints.formats.contract import Format, Hints, Reading, Written
 
 # Name -> module with `matches(raw)`, `read(raw, hints)` and `write(state, config, preprocess, labels)`. At most one matches a file.
@@ -13,6 +24,7 @@ FORMATS: dict[str, Format] = {
     "bit-npz": bit_npz,
     "swin": swin,
     "convnext": convnext,
+    "dinov2": dinov2,
     "openai-clip": openai_clip,
 }
 

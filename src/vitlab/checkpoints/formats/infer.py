@@ -155,14 +155,54 @@ def making(where: str) -> Iterator[None]:
 
 
 def unwrapped(raw: RawFile) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """A PyTorch state dict without the prefix that DistributedDataParallel, torch.compile or Lightning put on every key."""
-    tensors, notes = dict(raw.tensors), []
+    """A PyTorch state dict without what training code puts around the encoder.
+
+    That is the prefix that DistributedDataParallel, torch.compile or Lightning put on every key; the other networks beside the
+    encoder in checkpoints of DINO and MoCo v3; and the names by which EVA-02's authors call what timm calls otherwise.
+    """
+    tensors, notes = dict(raw.tensors), list[str]()
     while prefix := next(
         (word for word in ("module.", "_orig_mod.", "model.") if tensors and all(key.startswith(word) for key in tensors)), None
     ):
         tensors = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
         notes.append(f"the prefix {prefix!r} was taken off every key")
+    for encoder, beside in _ENCODERS.items():
+        found = [key for key in tensors if key.startswith(encoder)]
+        if found and all(key.startswith((encoder, *beside)) for key in tensors):
+            inside = {key.removeprefix(encoder): tensors[key] for key in found}
+            kept = {key: tensor for key, tensor in inside.items() if not _PROJECTOR.match(key)}
+            left = sorted({key.partition(".")[0] for key in tensors if not key.startswith(encoder)})
+            left += ["its projector"] if len(kept) < len(inside) else []
+            tensors = kept
+            notes.append(f"took {encoder.removesuffix('.')!r}" + (f"; left out {', '.join(left)}" if left else ""))
+    if "blocks.0.mlp.w1.weight" in tensors or "blocks.0.attn.inner_attn_ln.weight" in tensors:
+        tensors = {_as_timms(key, tensors): tensor for key, tensor in tensors.items()}
+        notes.append("the names of EVA-02's authors were read as timm's")
     return tensors, tuple(notes)
+
+
+# The encoder in a checkpoint of self-supervised training, and what else such a checkpoint holds: MoCo v3; DINO, DINOv2 and iBOT.
+_ENCODERS = {
+    "base_encoder.": ("momentum_encoder.", "predictor."),
+    "backbone.": ("head.", "dino_head.", "ibot_head."),
+}
+_PROJECTOR = re.compile(r"head\.\d+\.")  # MoCo v3 keeps its projector where the classifier was
+_EVAS = (
+    (".attn.inner_attn_ln.", ".attn.norm."),
+    (".mlp.ffn_ln.", ".mlp.norm."),
+    (".mlp.w1.", ".mlp.fc1_g."),
+    (".mlp.w2.", ".mlp.fc1_x."),
+    (".mlp.w3.", ".mlp.fc2."),
+)
+
+
+def _as_timms(key: str, tensors: Tensors) -> str:
+    """A key of EVA-02's authors under timm's name."""
+    for theirs, timms in _EVAS:
+        key = key.replace(theirs, timms)
+    if key.endswith((".q_bias", ".v_bias")) and "blocks.0.attn.q_proj.weight" in tensors:
+        key = f"{key[: -len('_bias')]}_proj.bias"
+    return key
 
 
 def zero_head(state: Tensors) -> list[str]:

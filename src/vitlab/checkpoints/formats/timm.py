@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, numerics_notes, refuse, stem_notes
+from vitlab.checkpoints.formats.dinov2 import is_dinov2
 from vitlab.checkpoints.formats.header import Header, adopted, header_of, metadata_of
 from vitlab.checkpoints.formats.infer import WIDE_HEADS, cropped, described, making, squashed, stem_of, unwrapped, zero_head
 from vitlab.checkpoints.formats.resnet import bit_config, bit_rows, resnet_notes
@@ -64,7 +65,7 @@ READER = "timm"
 def matches(raw: RawFile) -> bool:
     """Whether the tensors carry the names of timm's VisionTransformer, BiT ResNets, Swin, ConvNeXt or EfficientNet."""
     tensors, _ = unwrapped(raw)
-    return is_vit(tensors) or _is_bit(tensors) or holds_other_family(tensors)
+    return (is_vit(tensors) and not is_dinov2(tensors)) or _is_bit(tensors) or holds_other_family(tensors)
 
 
 def read(raw: RawFile, hints: Hints) -> Reading:
