@@ -322,9 +322,9 @@ def positions_over_time(
         unit_ND = F.normalize(grown_1ND[0].double(), dim=1)
         grown = (unit_ND @ unit_ND.T).view(larger, larger, larger, larger).float().numpy()
     rows.append(({"steps": f"{moments[-1]:,}, grid {larger} x {larger}"}, _likeness(grown) | {"accuracy, %": None}))
-    finding = (
-        "positions begin alike to none, and training makes each similar to its neighbours and to its row and column; interpolation"
-        " to a larger grid keeps that"
+    begun, ended = rows[0][1], rows[-2][1]
+    finding = "mean cosine of two positions, before and after training: " + "; ".join(
+        f"{name.removeprefix('cosine, ')} {begun[name]} and {ended[name]}" for name in begun if name.startswith("cosine")
     )
 
     def draw(style: Style) -> bytes:
