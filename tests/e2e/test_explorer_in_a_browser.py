@@ -89,7 +89,7 @@ def shown_answer(page: Page) -> dict[int, float]:
 
 def strongest(page: Page) -> dict[int, float]:
     cells = page.evaluate(
-        "[...document.querySelectorAll('#strongest td')].map(cell => [Number(cell.dataset.token), Number(cell.dataset.value)])"
+        "[...document.querySelectorAll('#strongest li')].map(item => [Number(item.dataset.token), Number(item.dataset.value)])"
     )
     return {int(token): float(value) for token, value in cells}
 

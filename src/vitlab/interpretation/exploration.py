@@ -48,7 +48,7 @@ from vitlab.models.recurrent import Recurrent
 from vitlab.models.vit import ViT
 
 MOST_CLASSES = 10  # whose probabilities are followed through the layers and under covered patches
-MOST_NUMBERS = 192  # of a patch's embedding, enough to see
+MOST_NUMBERS = 96  # of a patch's embedding, enough to see
 T = TypeVar("T")
 
 

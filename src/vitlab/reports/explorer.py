@@ -40,7 +40,7 @@ from vitlab.io.display import Block, Displayed, json_text
 from vitlab.io.names import printable
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models.vit import ViT
-from vitlab.reports.neighbours import Neighbourhood
+from vitlab.reports.neighbours import Nearest, Neighbourhood
 
 MODULES = ("pack.js", "source.js", "state.js", "draw.js", "panels.js", "tour.js", "main.js")
 """The page's modules, each after those that it imports."""
@@ -52,8 +52,8 @@ FILE_BYTES = 10_000_000  # of a file of at most 12 images, as a rule
 _IMAGES = 12
 _EXACT = 65_535
 _EFFORT = 6  # of gzip: 9 takes four times as long for one hundredth of the size
-_LEVELS = (_EXACT, 255, 63, 31)
-_PAGE_BYTES = 400_000  # the page itself, filters and positions: kept free
+_LEVELS = (_EXACT, 255, 127, 63, 31, 23, 15)
+_TAG = 64  # bytes around a block
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
 
@@ -114,42 +114,48 @@ def write_explorer(
     if not path.parent.is_dir():
         raise DataError(f"{path.parent} is not a folder, so {path.name} cannot be written into it")
     allowed = FILE_BYTES * max(1, len(images) / _IMAGES)
-    each = (allowed - _PAGE_BYTES) * 3 / 4 / (len(images) * len(models))  # base64 makes four bytes of three
-    blocks, described = dict[str, bytes](), list[dict[str, Any]]()
-    strides, levels, thumbnails = set[int](), set[int](), list[str]()
+    explored = list[_Explored]()
     done, total = 0, len(images) * len(models)
-    for place, (name, checkpoint) in enumerate(models.items()):
-        view = explore_model(checkpoint)
-        stride, chosen = _stride(checkpoint, each), _EXACT
-        reader = model_reader(checkpoint)
-        explored, entries = list[Exploration](), list[str]()
+    for name, checkpoint in models.items():
+        view, near = explore_model(checkpoint), None if explored else neighbourhood
+        stride, reader = _stride(checkpoint, allowed / total), model_reader(checkpoint)
+        found = list[Exploration]()
         for number, image in enumerate(images):
             progress("exploring", done, total)
             shown = image_name(image, number)
-            explored.append(explore_image(checkpoint, reader(image, shown), name=_short(shown), stride=stride, cover=cover))
-            if not place:
-                thumbnails.append(_thumbnail(explored[-1].pixels_HWC))
+            found.append(explore_image(checkpoint, reader(image, shown), name=_short(shown), stride=stride, cover=cover))
             done += 1
-        near = None if neighbourhood is None or place else neighbourhood
-        if stride is not None:
-            stride, chosen = _fitting(view, checkpoint, explored, each, stride)
-            explored = [_thinned(view, exploration, stride) for exploration in explored]
-            strides.add(stride)
-            levels.add(chosen)
-        for number, exploration in enumerate(explored):
-            key = f"image-{place}-{number}"
-            blocks[key] = image_bytes(view, checkpoint, exploration, levels=chosen, neighbourhood=near)
-            entries.append(key)
-        blocks[f"model-{place}"] = model_bytes(view, name=name, neighbourhood=near)
-        described.append({"name": printable(name), "block": f"model-{place}", "images": entries})
+        neighbours = [None if near is None else near.nearest(checkpoint, one.pixels_HWC) for one in found]
+        explored.append(_Explored(name, checkpoint, view, stride, found, neighbours, near))
     progress("exploring", total, total)
     start = {
         "title": title or (f"How {next(iter(models))} sees" if len(models) == 1 else " and ".join(models)),
         "served": False,
-        "models": described,
+        "models": [
+            {
+                "name": printable(one.name),
+                "block": f"model-{place}",
+                "images": [f"image-{place}-{number}" for number in range(len(images))],
+            }
+            for place, one in enumerate(explored)
+        ],
         "images": [printable(_short(image_name(image, number))) for number, image in enumerate(images)],
-        "thumbnails": thumbnails,
+        "thumbnails": [_thumbnail(one.pixels_HWC) for one in explored[0].images],
     }
+    blocks = {
+        f"model-{place}": model_bytes(one.view, name=one.name, neighbourhood=one.neighbourhood)
+        for place, one in enumerate(explored)
+    }
+    each = (allowed - len(file_page(start, blocks).encode())) / total * 3 / 4 - _TAG  # base64 makes four bytes of three
+    strides, levels = set[int](), set[int]()
+    for place, one in enumerate(explored):
+        stride, chosen = one.stride, _EXACT
+        if stride is not None:
+            stride, chosen = _fitting(one, each, stride)
+            strides.add(stride)
+            levels.add(chosen)
+        for number in range(len(images)):
+            blocks[f"image-{place}-{number}"] = one.content(number, stride, chosen)
     text = file_page(start, blocks)
     write_text(path, text)
     return WrittenExplorer(
@@ -160,6 +166,24 @@ def write_explorer(
         stride=max(strides, default=None),
         levels=min(levels, default=None),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Explored:
+    """A model and its images, with the nearest images of each where there is an index."""
+
+    name: str
+    checkpoint: Checkpoint
+    view: ModelView
+    stride: int | None
+    images: list[Exploration]
+    neighbours: list[Nearest | None]
+    neighbourhood: Neighbourhood | None
+
+    def content(self, number: int, stride: int | None, levels: int) -> bytes:
+        """An image with the attention of every `stride`-th patch, in so many levels."""
+        kept = self.images[number] if stride is None else _thinned(self.view, self.images[number], stride)
+        return image_bytes(self.view, self.checkpoint, kept, levels=levels, neighbours=self.neighbours[number])
 
 
 def model_reader(checkpoint: Checkpoint) -> Callable[[ImageLike, str], Pixels]:
@@ -203,7 +227,7 @@ def image_bytes(
     exploration: Exploration,
     *,
     levels: int = 0,
-    neighbourhood: Neighbourhood | None = None,
+    neighbours: Nearest | None = None,
 ) -> bytes:
     """What the page needs of an image; attention as numbers from 0 to `levels`, or exactly for 0."""
     pixels, kind = _encoded(exploration.pixels_HWC)
@@ -246,11 +270,11 @@ def image_bytes(
         for first, last, fine in ((0, prefix, levels and _EXACT), (prefix, len(exploration.queries), levels)):
             if first < last:
                 group = len(facts["attention"])
-                part_RLHN = exploration.attention_RLHN[first:last]
-                arrays[f"attention.{group}"], arrays[f"largest.{group}"] = coded(part_RLHN, fine)
+                part_LHRN = exploration.attention_RLHN[first:last].transpose(1, 2, 0, 3)  # neighbours are alike: they compress
+                arrays[f"attention.{group}"], arrays[f"largest.{group}"] = coded(part_LHRN, fine)
                 facts["attention"].append({"queries": list(exploration.queries[first:last]), "levels": fine})
-    if neighbourhood is not None:
-        facts["neighbours"], thumbnails = neighbourhood.nearest(checkpoint, exploration.pixels_HWC)
+    if neighbours is not None:
+        facts["neighbours"], thumbnails = neighbours
         for number, thumbnail in thumbnails.items():
             arrays[f"neighbour.{number}"], facts["neighbours"]["images"][number]["kind"] = _encoded(thumbnail)
     return pack_arrays(facts, arrays)
@@ -262,13 +286,13 @@ def answer_facts(checkpoint: Checkpoint, probabilities_C: NDArray[np.float32], c
     return [{"class": label, "label": _label(checkpoint, label), "probability": float(probabilities_C[label])} for label in best]
 
 
-def coded(attention_RLHN: NDArray[np.float32], levels: int) -> tuple[NDArray[Any], NDArray[np.float32]]:
+def coded(attention_LHRN: NDArray[np.float32], levels: int) -> tuple[NDArray[Any], NDArray[np.float32]]:
     """Attention as numbers from 0 to `levels`, and the largest value of each row; with 0 levels as it is."""
-    largest_RLH = attention_RLHN.max(-1, initial=0)
+    largest_LHR = attention_LHRN.max(-1, initial=0)
     if not levels:
-        return attention_RLHN, largest_RLH
-    root_RLHN = np.sqrt(attention_RLHN / np.maximum(largest_RLH, np.float32(1e-30))[..., None])
-    return np.rint(levels * root_RLHN).astype(np.uint16 if levels > 255 else np.uint8), largest_RLH
+        return attention_LHRN, largest_LHR
+    root_LHRN = np.sqrt(attention_LHRN / np.maximum(largest_LHR, np.float32(1e-30))[..., None])
+    return np.rint(levels * root_LHRN).astype(np.uint16 if levels > 255 else np.uint8), largest_LHR
 
 
 def file_page(start: Mapping[str, Any], blocks: Mapping[str, bytes]) -> str:
@@ -327,29 +351,32 @@ def _digest(text: str) -> str:
 
 
 def _stride(checkpoint: Checkpoint, allowed: float) -> int | None:
-    """Which patches' attention fits: every one, every second one, ...; about half a byte a value."""
+    """Which patches' attention may fit: every one, every second one, ...; a value takes at least a quarter of a byte."""
     if not isinstance(checkpoint.model, ViT):
         return None
     grid, _ = patches_of(checkpoint)
     config = checkpoint.model.config
-    row = config.layers * config.heads * (config.prefix_tokens + grid[0] * grid[1]) * 0.5
+    row = config.layers * config.heads * (config.prefix_tokens + grid[0] * grid[1]) * 0.25
     stride = 1
     while -(-grid[0] // stride) * -(-grid[1] // stride) * row > allowed and stride < max(grid):
         stride += 1
     return stride
 
 
-def _fitting(
-    view: ModelView, checkpoint: Checkpoint, explored: Sequence[Exploration], allowed: float, stride: int
-) -> tuple[int, int]:
-    """The finest stride and levels with which these images fit, by the one in the middle, with a tenth to spare for the others."""
-    middle = explored[len(explored) // 2]
+def _fitting(one: _Explored, allowed: float, stride: int) -> tuple[int, int]:
+    """The finest stride and levels with which a model's images fit into `allowed` bytes each, on average."""
+    count = len(one.images)
+
+    def size(number: int, levels: int) -> int:
+        return len(gzip.compress(one.content(number, stride, levels), _EFFORT))
+
     while True:
-        kept = _thinned(view, middle, stride)
         for levels in _LEVELS:
-            if 1.1 * len(gzip.compress(image_bytes(view, checkpoint, kept, levels=levels), _EFFORT)) <= allowed:
+            if size(count // 2, levels) > 1.3 * allowed:  # no need to look at the others
+                continue
+            if sum(size(number, levels) for number in range(count)) <= allowed * count:
                 return stride, levels
-        if stride >= max(view.grid):
+        if stride >= max(one.view.grid):
             return stride, _LEVELS[-1]
         stride += 1
 

@@ -26,6 +26,9 @@ from vitlab.interpretation.paint import Pixels
 from vitlab.interpretation.weights import principal_directions
 from vitlab.io.names import printable
 
+Nearest = tuple[dict[str, Any], dict[int, Pixels]]
+"""The nearest images as plain values, and thumbnails of those that can be read, by their place in the list."""
+
 NO_LABEL = 65_535
 _MOST = 2_000  # images on the map
 _SHOWN = 8  # nearest images
@@ -80,7 +83,7 @@ class Neighbourhood:
         """What the page says about the index."""
         return {"count": len(self.index), "shown": len(self.codes_N)}
 
-    def nearest(self, checkpoint: Checkpoint, pixels_HWC: Pixels) -> tuple[dict[str, Any], dict[int, Pixels]]:
+    def nearest(self, checkpoint: Checkpoint, pixels_HWC: Pixels) -> Nearest:
         """The nearest images and the place on the map, as plain values; and thumbnails of those that can be read."""
         like = next(checkpoint.model.parameters())
         image_1CHW = normalise(torch.from_numpy(np.ascontiguousarray(pixels_HWC))[None], checkpoint.preprocess)

@@ -88,7 +88,8 @@ def routes(service: Service) -> list[BaseRoute]:
         name = printable(str(options.get("name", "image"))[:200])
         view, near = view_of(model)
         found = explore_image(model.checkpoint, pixels_HWC, name=name)
-        return image_bytes(view, model.checkpoint, found, neighbourhood=near)
+        neighbours = None if near is None else near.nearest(model.checkpoint, pixels_HWC)
+        return image_bytes(view, model.checkpoint, found, neighbours=neighbours)
 
     def computing(work: Work, *known: str) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:

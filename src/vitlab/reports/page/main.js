@@ -1,7 +1,7 @@
 // Puts the page together: reads the state from the address, loads what it needs, and updates the panels.
 
 import {h} from "./draw.js";
-import {aboutPanel, answerPanel, besidePanel, distancePanel, embeddingPanel, featuresPanel, filtersPanel, headsPanel, lensPanel, neighboursPanel, positionPanel, stagePanel} from "./panels.js";
+import {aboutPanel, answerPanel, besidePanel, distancePanel, embeddingPanel, featuresPanel, filtersPanel, headsPanel, lensPanel, neighboursPanel, positionPanel, stagePanel, strongestPanel} from "./panels.js";
 import {FileSource, ServerSource, nearestStored} from "./source.js";
 import {fitted, readState, writeState} from "./state.js";
 import {enter, stepsOf} from "./tour.js";
@@ -29,7 +29,7 @@ const act = {
 };
 
 const stage = stagePanel(element("stage"), act);
-const panels = [answerPanel(), lensPanel(act), headsPanel(act), featuresPanel(act), distancePanel(act), embeddingPanel(), filtersPanel(), positionPanel(), besidePanel(act), neighboursPanel(), aboutPanel()];
+const panels = [answerPanel(), lensPanel(act), headsPanel(act), strongestPanel(), featuresPanel(act), distancePanel(act), embeddingPanel(), filtersPanel(), positionPanel(), besidePanel(act), neighboursPanel(), aboutPanel()];
 const guide = h("section", {className: "card guide", id: "card-guide", ariaLabel: "Guided tour"});
 
 function say(words) {
@@ -73,7 +73,7 @@ function render(context) {
   element("mode-tour").ariaPressed = String(touring);
   element("mode-free").ariaPressed = String(!touring);
   element("subtitle").textContent = `${model.facts.name}: ${model.facts.layers ? `${model.facts.layers} layers of ${model.facts.heads} heads, ` : ""}${model.facts.grid.join(" x ")} patches`;
-  element("footer").textContent = source.served ? "Images stay on this page and on the server's memory while it answers; none is kept. Made with vitlab." : "Everything is in this file; nothing is asked of a network. Made with vitlab.";
+  element("footer").textContent = source.served ? "The server keeps no image: it is in memory while it is answered. Made with vitlab." : "Everything is in this file; nothing is asked of a network. Made with vitlab.";
   let wanted = panels.filter(panel => panel.available(context)), step = null;
   if (touring) {
     step = steps.find(each => each.id === state.step) ?? steps[0];
@@ -151,5 +151,7 @@ document.addEventListener("keydown", event => {
   event.preventDefault();
   element(event.key === "PageDown" ? "next" : "back")?.click();
 });
+let narrow = innerWidth < 600;
+window.addEventListener("resize", () => { if (shown && narrow !== innerWidth < 600) { narrow = !narrow; render(shown); } });
 window.addEventListener("hashchange", () => { state = readState(location.hash); refresh(); });
 refresh();

@@ -25,10 +25,10 @@ export function storedRows(image, token) {
     const place = queries.indexOf(token);
     if (place < 0) continue;
     const codes = image.arrays[`attention.${group}`], largest = image.arrays[`largest.${group}`];
-    const [, layers, heads, tokens] = image.shapes[`attention.${group}`];
+    const [layers, heads, stored, tokens] = image.shapes[`attention.${group}`];
     const count = layers * heads, rows = new Float32Array(count * tokens);
     for (let row = 0; row < count; row++) {
-      const scale = largest[place * count + row], from = (place * count + row) * tokens;
+      const scale = largest[row * stored + place], from = (row * stored + place) * tokens;
       for (let n = 0; n < tokens; n++) {
         const code = codes[from + n];
         rows[row * tokens + n] = levels ? (code / levels) ** 2 * scale : code;

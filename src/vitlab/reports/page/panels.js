@@ -37,7 +37,7 @@ export function heatOf(context) {
       if (!rows) return null;
       const all = attentionRow(context, state.layer, state.head, state.view === "filtered");
       const words = state.view === "attention" ? "attends to" : "takes from";
-      return {...onGrid, kind: "heat", overlay: state.view === "filtered" ? "shade" : null, values: all.subarray(tokens.length), all, title: `What the ${tokenName(model, context.token)} ${words}: ${where}`, unit: "share"};
+      return {...onGrid, kind: "heat", overlay: state.view === "filtered" ? "shade" : null, values: all.subarray(tokens.length), all, title: `What the ${tokenName(model, context.token)} ${words}: ${where}`, unit: roughly(image, context.token) ? "about" : "share"};
     }
     case "positions": {
       const place = state.token - tokens.length, count = grid[0] * grid[1];
@@ -77,11 +77,17 @@ function featureName(model, number) {
   return number === 0 ? "embedded patches" : `after layer ${number - 1}`;
 }
 
+// Whether a file stores this token's attention in few steps.
+function roughly(image, token) {
+  return image.facts.attention.some(({queries, levels}) => levels > 0 && levels < 100 && queries.includes(token));
+}
+
 function showValue(value, unit) {
+  if (unit === "about") return `≈ ${percent(value, 1)}`;
   if (unit === "share") return percent(value, 2);
   if (unit === "cosine") return value.toFixed(3);
   if (unit === "nats") return `${value < 0 ? "−" : ""}${Math.abs(value).toFixed(3)} nats`;
-  return value.toPrecision(3);
+  return value.toPrecision(2);
 }
 
 function card(id, title, ...children) {
@@ -339,7 +345,7 @@ export function filtersPanel() {
 }
 
 export function headsPanel(act) {
-  const words = h("p"), grid = h("div", {className: "heads", role: "radiogroup", ariaLabel: "Heads of all layers"}), strongest = h("div", {className: "scroll"}), root = card("heads", "All heads of all layers", words, h("div", {className: "scroll"}, grid), strongest);
+  const words = h("p"), grid = h("div", {className: "heads", role: "radiogroup", ariaLabel: "Heads of all layers"}), root = card("heads", "All heads of all layers", words, h("div", {className: "scroll"}, grid));
   let made = "", tiles = [];
   const focus = (layer, head) => tiles.find(tile => tile.layer === layer && tile.head === head)?.button.focus();
   return {
@@ -384,13 +390,40 @@ export function headsPanel(act) {
         button.ariaChecked = String(chosen);
         button.tabIndex = chosen ? 0 : -1;
       }
-      const row = attentionRow(context, state.layer, state.head, filtered), order = [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, 5);
-      strongest.replaceChildren(h("table", {id: "strongest"}, h("caption", {}, `Strongest in layer ${state.layer}, ${state.head < 0 ? "mean of all heads" : `head ${state.head}`}`), h("tbody", {}, ...order.map(token => {
-        const value = h("td", {}, percent(row[token], 2));
-        value.dataset.value = row[token];
-        value.dataset.token = token;
-        return h("tr", {}, h("th", {scope: "row"}, tokenName(model, token)), value);
-      }))));
+    },
+  };
+}
+
+// The tokens that get most, each with its patch.
+export function strongestPanel() {
+  const list = h("ol", {className: "strongest", id: "strongest"}), words = h("p"), root = card("strongest", "Where it looks most", words, list);
+  return {
+    id: "strongest", root,
+    available: ({rows}) => Boolean(rows),
+    update(context) {
+      const {state, model, image} = context, {tokens, grid, step} = model.facts, filtered = state.view === "filtered";
+      const row = attentionRow(context, state.layer, state.head, filtered), order = [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, 6);
+      words.textContent = `The ${tokenName(model, context.token)} ${filtered ? "takes most from" : "attends most to"} these, in layer ${state.layer}, ${state.head < 0 ? "mean of all heads" : `head ${state.head}`}. Together they get ${percent(order.reduce((sum, token) => sum + row[token], 0))}.`;
+      list.replaceChildren(...order.map(token => {
+        const place = token - tokens.length, picture = h("canvas", {width: 48, height: 48, ariaHidden: "true"}), pen = picture.getContext("2d");
+        if (place >= 0) {
+          pen.imageSmoothingEnabled = false;
+          pen.drawImage(image.bitmap, (place % grid[1]) * step[1], Math.floor(place / grid[1]) * step[0], step[1], step[0], 0, 0, 48, 48);
+        } else {
+          pen.fillStyle = "#0b62a8";
+          pen.fillRect(0, 0, 48, 48);
+          pen.fillStyle = "#fff";
+          pen.font = "600 15px system-ui, sans-serif";
+          pen.textAlign = "center";
+          pen.fillText({"class token": "[cls]", "distillation token": "[dist]"}[tokens[token]] ?? "[reg]", 24, 29);
+        }
+        const track = h("span", {className: "track", ariaHidden: "true"}, h("i"));
+        track.firstChild.style.width = `${100 * row[token] / row[order[0]]}%`;
+        const item = h("li", {}, picture, h("span", {className: "label"}, tokenName(model, token)), h("span", {className: "value"}, showValue(row[token], roughly(image, context.token) ? "about" : "share")), track);
+        item.dataset.value = row[token];
+        item.dataset.token = token;
+        return item;
+      }));
     },
   };
 }

@@ -22,11 +22,11 @@ export const STEPS = [
     words: () => ["A set of vectors has no order. So a position vector is added to each patch.", "Nobody told the model that the image is a plane. The colours show how alike the position of the touched patch is to the others."],
   },
   {
-    id: "attention", title: "Every patch asks all others", view: "attention", patch: true, layer: layers => Math.floor(layers / 2), cards: [], needs: ({rows}) => Boolean(rows), picks: true,
+    id: "attention", title: "Every patch asks all others", view: "attention", patch: true, layer: layers => Math.floor(layers / 2), cards: ["strongest"], needs: ({rows}) => Boolean(rows), picks: true,
     words: ({model, token, state}) => [`In each layer every token compares its query with the keys of all tokens. The softmax of these products says how much it takes from each: its attention, which sums to one.`, `Here the ${tokenName(model, token)} asks, in layer ${state.layer}. Touch another patch, or move the layer.`],
   },
   {
-    id: "filtered", title: "What it takes: the filtered value", view: "filtered", patch: true, layer: layers => Math.floor(layers / 2), cards: [], needs: ({rows, image}) => Boolean(rows && image.arrays.norms), picks: true,
+    id: "filtered", title: "What it takes: the filtered value", view: "filtered", patch: true, layer: layers => Math.floor(layers / 2), cards: ["strongest"], needs: ({rows, image}) => Boolean(rows && image.arrays.norms), picks: true,
     words: () => ["Attention is a filter over the values of the tokens. What passes is attention times the value vector; the image is lit by the length of that product.", "A token with much attention but a short value vector gives little."],
   },
   {
@@ -38,7 +38,7 @@ export const STEPS = [
     words: () => ["A convolution sees its neighbours first and the whole only at the end. Here some heads look across the image in the first layers already, while others stay near.", "Choose a dot."],
   },
   {
-    id: "features", title: "Patches become things", view: "features", layer: layers => layers - 1, cards: ["features"], needs: ({image}) => image.facts.features.length > 0,
+    id: "features", title: "Patches become things", view: "features", layer: layers => Math.floor(0.6 * layers), cards: ["features"], needs: ({image}) => image.facts.features.length > 0,
     words: ({model}) => [model.facts.layers ? "Layer by layer, each patch takes in what it attends to. Patches of one thing become alike: they get the same colour, and the thing stands out from the background." : "Stage by stage, places with the same content become alike: they get the same colour."],
   },
   {
