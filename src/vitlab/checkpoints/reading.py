@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from vitlab.checkpoints.fit import Wanted, fit
 from vitlab.checkpoints.formats import FORMATS
 from vitlab.checkpoints.formats.contract import Hints, Reading
 from vitlab.checkpoints.formats.header import KEY as CONVERTED
-from vitlab.checkpoints.formats.huggingface import unknown_kind
+from vitlab.checkpoints.formats.huggingface import KINDS, named_by, unknown_kind
 from vitlab.checkpoints.hub import address_of, fetch, is_hub
 from vitlab.checkpoints.native import HeaderFacts, is_native, read_facts, read_native, summary
 from vitlab.checkpoints.parts import parts_in, read_weights
@@ -165,12 +166,32 @@ def _read_foreign(place: Path, hints: Hints, values: bool) -> Source:
     return Source(reading=replace(reading, preprocess=preprocess, notes=(*raw.notes, *reading.notes, *fed)), metadata=metadata)
 
 
+# Names of tensors by which other models are told from those that vitlab has, and what such a model is.
+_STRANGERS = (
+    (r"visual\.layer1\.0\.conv1\.weight", "a CLIP with a ResNet"),
+    (r"(?:.*\.)?layer1\.0\.conv1\.weight", "a ResNet with BatchNorm, as in torchvision"),
+    (r"features\.\d+\..*", "a convolutional network of torchvision"),
+    (r"(?:.*\.)?h\.0\.attn\.c_attn\.weight|(?:.*\.)?embed_tokens\.weight", "a language model"),
+    (r"(?:bert|roberta|distilbert)\..*|(?:.*\.)?word_embeddings\.weight", "a text encoder"),
+    (r"text_model\..*|token_embedding\.weight", "a text tower without a vision tower"),
+    (r"image_encoder\.patch_embed\..*", "a Segment Anything model"),
+    (r"(?:model\.diffusion_model|down_blocks|time_embed)\..*", "a diffusion model"),
+    (r"videomae\..*|.*patch_embed.*\.temporal.*", "a model of videos"),
+    (r".*\.running_mean", "a network with BatchNorm"),
+)
+
+
 def _unknown(raw: RawFile) -> CheckpointError:
-    first = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in list(raw.tensors.items())[:6])
-    return CheckpointError(
-        f"{raw.path} holds {len(raw.tensors):,} tensors of no layout that vitlab knows; the first are {first}",
-        hint=f"tried {', '.join([NATIVE, *FORMATS])}",
-    )
+    """The refusal of a file whose tensors have the names of no format: it says what the model is where the names tell."""
+    kind = KINDS.get(named_by(raw.sidecar) or "")
+    what = next((words for pattern, words in _STRANGERS if any(re.fullmatch(pattern, key) for key in raw.tensors)), None)
+    if kind is not None:
+        said = f"{raw.path} is not the Hugging Face {kind.title} model that the config.json beside it names"
+    elif what is not None:
+        said = f"{raw.path} is {what}, which vitlab does not have"
+    else:
+        said = f"{raw.path} is a model that vitlab does not know: its tensors are called {', '.join(list(raw.tensors)[:6])}, ..."
+    return CheckpointError(said, hint=f"vitlab reads {', '.join([NATIVE, *FORMATS])}")
 
 
 State = dict[str, torch.Tensor]

@@ -187,3 +187,24 @@ def test_an_eva_02_under_its_authors_names_is_the_one_of_timm(tmp_path: Path) ->
     torch.save({"module": renamed}, tmp_path / "eva" / "eva02.pt")
     state = load(WILD / "timm_eva02_clip").model.state_dict()
     assert same(dict(load(tmp_path / "eva").model.state_dict()), dict(state))
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("layer1.0.conv1.weight", "a ResNet with BatchNorm"),
+        ("visual.layer1.0.conv1.weight", "a CLIP with a ResNet"),
+        ("transformer.h.0.attn.c_attn.weight", "a language model"),
+        ("text_model.encoder.layers.0.mlp.fc1.weight", "a text tower"),
+        ("model.diffusion_model.input_blocks.0.0.weight", "a diffusion model"),
+        ("mystery.weight", "does not know: its tensors are called mystery.weight"),
+    ],
+)
+def test_a_file_of_another_architecture_is_refused_by_what_it_is(key: str, words: str, tmp_path: Path) -> None:
+    save_file({key: torch.zeros(4, 4), "other.bias": torch.zeros(4)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=words) as refused:
+        load(tmp_path / "model.safetensors")
+    assert "incomplete" not in str(refused.value)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "dinov2"}))
+    with pytest.raises(CheckpointError, match="is not the Hugging Face DINOv2 model that the config"):
+        load(tmp_path)
