@@ -621,6 +621,7 @@ def serve(
     keys: FileName | None = None,
     origins: Names | None = None,
     index: Existing | None = None,
+    restart: bool = False,
     backend: BackendName = "auto",
     merge: int = 0,
     device: str = "auto",
@@ -656,16 +657,14 @@ def serve(
         origins: web pages that may ask from a browser (CORS), separated by commas: https://example.org,... (default: none)
         index: a search index that `vitlab embed` made with the first model: the page shows the nearest images and a map
             (default: none)
+        restart: run the server in a child process, and start it again when it is killed; on the command line
         backend: what runs the model; auto measures once, before the first request, which backend is fastest on this machine
     """
     from vitlab.io.optional import optional_import
 
     for package in ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client"):
         optional_import(package, purpose="servers")
-    from vitlab.checkpoints import Checkpoint
     from vitlab.serving.config import ServeConfig, read_keys
-    from vitlab.serving.models import Source
-    from vitlab.serving.server import Server, announce
 
     config = ServeConfig(
         host=host,
@@ -684,10 +683,24 @@ def serve(
         origins=() if origins is None else tuple(origins.split(",") if isinstance(origins, str) else origins),
         index=None if index is None else Path(index),
     )
+    bound = supervised = None
+    if restart:  # before torch is imported: a process with its threads must not fork
+        from vitlab.serving.ports import bind
+        from vitlab.serving.supervisor import supervise
+
+        bound = bind(config.host, config.port)
+        supervised = supervise(bound)
+    from vitlab.checkpoints import Checkpoint
+    from vitlab.serving.models import Source
+    from vitlab.serving.server import Server, announce
+
     opening = _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite)
     given: list[ModelLike] = [models] if isinstance(models, str | os.PathLike | Checkpoint) else list(models)
     sources = [Source(name=_short_name(model), open=partial(_opened, model, opening, device=device)) for model in given]
-    return Server(sources, config, backend=backend, device=device, merge=merge).run(on_ready=announce)
+    server = Server(sources, config, backend=backend, device=device, merge=merge, bound=bound)
+    if supervised is not None:
+        supervised(server.stop)
+    return server.run(on_ready=announce)
 
 
 # --- evaluation, interpretation, export ---------------------------------------------------------------------------------------

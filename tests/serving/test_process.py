@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import io
+import json
 import os
 import shutil
 import signal
@@ -16,7 +18,7 @@ import pytest
 
 from tests import processes
 from tests.inference import small
-from tests.serving.small import LIMIT, ask, photo, server_process
+from tests.serving.small import LIMIT, Reply, ask, photo, server_process
 from vitlab.inference import Predictor
 from vitlab.inference.engine import Engine
 from vitlab.serving.config import ServeConfig
@@ -138,8 +140,8 @@ def test_a_replaced_model_is_taken_over_without_a_lost_request_and_a_broken_one_
             for thread in asking:
                 thread.join()
         assert all(answer in known for answer in answers), "a request was lost"
-        assert answers[-1] == known[1]
-        assert "reload" in {line["event"] for line in served.lines()}
+        assert ask(served.url, "/v1/predict?top=7", content).json["predictions"][0]["top"] == known[1]
+        assert told("taken over")
 
 
 def test_a_killed_server_leaves_its_port_free_for_the_next(warm: Path, model: Path, tmp_path: Path) -> None:
@@ -191,3 +193,53 @@ def test_a_server_that_is_asked_to_end_while_it_starts_does_not_wait_for_its_mod
         assert not serving.is_alive()
     finally:
         may_settle.set()
+
+
+def test_a_supervised_server_that_is_killed_is_started_again_and_new_clients_wait_for_it(
+    warm: Path, model: Path, tmp_path: Path
+) -> None:
+    with server_process(warm, tmp_path, model, "--restart") as served:
+
+        def workers() -> list[int]:
+            return [line["pid"] for line in served.lines() if line["event"] == "listening"]
+
+        first = ask(served.url, "/v1/predict", photo()).json
+        os.kill(workers()[0], signal.SIGKILL)
+        assert ask_again(served.url).json == first
+        assert len(set(workers())) == 2
+        assert any("SIGKILL" in line["message"] for line in served.lines() if line["event"] == "restart")
+        served.process.send_signal(signal.SIGTERM)
+        served.process.communicate(timeout=processes.LIMIT)
+    assert served.process.returncode == 0
+    assert not any(processes.is_running(pid) for pid in workers())
+
+
+def ask_again(url: str) -> Reply:
+    """Ask until the server is ready; a connection may be reset by the kill, but none is refused."""
+    found: list[Reply] = []
+
+    def answered() -> bool:
+        with suppress(ConnectionResetError, http.client.RemoteDisconnected):
+            found.append(ask(url, "/v1/predict", photo()))
+        return bool(found) and found[-1].status == 200
+
+    processes.eventually(answered)
+    return found[-1]
+
+
+def test_a_supervised_server_ends_with_its_supervisor(warm: Path, model: Path, tmp_path: Path) -> None:
+    lines = [
+        "import os, signal, sys",
+        "from pathlib import Path",
+        "from vitlab.cli.main import main",
+        "Path(sys.argv[1]).write_text(str(os.getpid()))",
+        "main(['serve', sys.argv[2], '--port', '0', '--backend', 'torch', '--restart'])",
+    ]
+    pid_file, log = tmp_path / "pid", tmp_path / "log"
+    command = ["/bin/sh", "-c", f'exec "$0" "$@" 2>{log}', str(warm / "python"), "-c", "\n".join(lines), str(pid_file), str(model)]
+    with processes.started(command) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://"), log.read_text()
+        worker = next(json.loads(line)["pid"] for line in log.read_text().splitlines() if '"listening"' in line)
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        processes.eventually(lambda: not processes.is_running(worker))

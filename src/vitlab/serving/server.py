@@ -11,7 +11,7 @@ model files again; a model that does not load is not taken over.
 from __future__ import annotations
 
 import asyncio
-import errno
+import os
 import signal
 import socket
 import sys
@@ -34,11 +34,11 @@ from vitlab.serving.config import ServeConfig
 from vitlab.serving.log import Log
 from vitlab.serving.metrics import Metrics
 from vitlab.serving.models import Models, Running, ServedModel, Source
+from vitlab.serving.ports import bind, listen
 from vitlab.serving.protocol import protocol_class
 from vitlab.serving.service import Service
 
 T = TypeVar("T")
-_BACKLOG = 2048
 _KEEP_ALIVE = 75  # seconds that a connection may be idle: longer than proxies keep theirs, so that none sends into a closing one
 _MARGIN = 5.0  # seconds beyond the limits of a request that draining may take
 
@@ -47,6 +47,7 @@ class Server:
     """A server that is bound to its port and has opened its models; `run` serves. `url` is where.
 
     Errors come at once: a port that is taken, a model that does not load. `log` receives a JSON object a line.
+    `bound` is a socket that is bound already.
     """
 
     def __init__(
@@ -58,13 +59,14 @@ class Server:
         device: str = "auto",
         merge: int = 0,
         log: TextIO | None = None,
+        bound: socket.socket | None = None,
     ) -> None:
         _check_names(sources)
         self.config = config
-        self._socket = _bound(config.host, config.port)
+        self._socket = bind(config.host, config.port) if bound is None else bound
         try:
             self._opened: dict[str, Checkpoint] = {source.name: source.open() for source in sources}
-            _listen(self._socket, config)
+            listen(self._socket, config)
         except BaseException:
             self._socket.close()
             raise
@@ -150,7 +152,7 @@ class Server:
 
     async def _serve(self, on_ready: Callable[[str], None] | None) -> None:
         self._loop = asyncio.get_running_loop()
-        self.log.event("listening", {"url": self.url, "models": list(self._opened)})
+        self.log.event("listening", {"url": self.url, "models": list(self._opened), "pid": os.getpid()})
         threading.Thread(target=self._start, args=(on_ready,), name="vitlab-start", daemon=True).start()
         try:
             await self._uvicorn.serve(sockets=[self._socket])
@@ -247,38 +249,6 @@ def _check_names(sources: Sequence[Source]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two models are called {name}", hint="clients choose a model by its file name: rename one")
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"host={host!r} is not an address of this machine", hint="127.0.0.1, or 0.0.0.0 for everybody") from error
-    found = socket.socket(family, kind, protocol)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-    except OSError as error:
-        found.close()
-        raise _refused(host, port, error) from error
-    return found
-
-
-def _listen(bound: socket.socket, config: ServeConfig) -> None:
-    try:
-        bound.listen(_BACKLOG)
-    except OSError as error:
-        raise _refused(config.host, config.port, error) from error
-
-
-def _refused(host: str, port: int, error: OSError) -> ConfigError:
-    if error.errno == errno.EADDRINUSE:
-        return ConfigError(f"port {port} of {host} is taken", hint="another `port`, or 0 for any that is free")
-    if error.errno == errno.EACCES:
-        return ConfigError(f"port {port} needs more rights", hint="use a `port` from 1024 on")
-    if error.errno == errno.EADDRNOTAVAIL:
-        return ConfigError(f"host={host!r} is not an address of this machine", hint="127.0.0.1, or 0.0.0.0 for everybody")
-    return ConfigError(f"port {port} of {host} cannot be used: {error.strerror}")
 
 
 def announce(url: str) -> None:
