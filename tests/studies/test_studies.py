@@ -116,7 +116,7 @@ def test_what_the_results_do_not_show_is_said(tmp_path: Path, images: PackPlan) 
     verdict, _ = finished(scaling(tmp_path, plan), lambda job: 0.5 + 0.05 * (-1) ** job.run.train.seed)
     figure3, figure4, figure5 = verdict.sentences[-3:]
     for sentence in (figure3, figure4):
-        assert "they do not show which of ViT and BiT is better" in sentence
+        assert "they do not show whether ViT or BiT is better" in sentence
     assert "no ratio of compute" in figure5
 
 

@@ -35,7 +35,7 @@ from vitlab.io.atomic import write_text
 from vitlab.io.files import read_bytes
 from vitlab.io.lock import locked
 from vitlab.training.control import Control
-from vitlab.training.run_data import same_data
+from vitlab.training.run_data import DataRecord, data_record, same_data
 from vitlab.training.run_folder import RunDirectory
 
 Evaluate = Callable[["Job"], dict[str, Json]]
@@ -63,10 +63,19 @@ class Job:
     evaluate: Evaluate
     after: tuple[str, ...] = ()
 
-    def result(self) -> dict[str, Json] | None:
-        """The saved result, or None if this run is not finished or the folder holds another run, or one on other data."""
+    def result(self, records: dict[object, DataRecord] | None = None) -> dict[str, Json] | None:
+        """The saved result, or None if this run is not finished or the folder holds another run, or one on other data.
+
+        `records` are those of the data of other jobs, so that data that many of them share is read once.
+        """
         path, directory = self.out / _RESULT, RunDirectory(self.out)
-        if not path.exists() or directory.config() != self.run or not same_data(self.run, directory.data_path):
+        if not path.exists() or directory.config() != self.run:
+            return None
+        data, known = self.run.data, {} if records is None else records
+        shared = (data.dataset, data.train_split, data.evaluate_split, data.rule, self.run.train.masked is None)
+        if shared not in known:
+            known[shared] = data_record(self.run)
+        if not same_data(self.run, directory.data_path, now=known[shared]):
             return None
         try:
             found = json.loads(read_bytes(path, error=TrainingError))
@@ -137,7 +146,8 @@ def on_one_core(run: RunConfig) -> RunConfig:
 
 def run_jobs(jobs: Sequence[Job], *, processes: int, control: Control) -> Iterator[JobProgress | Done]:
     """Run all jobs, `processes` at a time, in the given order as far as `after` allows; end early if `control` requests a stop."""
-    results = {job.name: found for job in jobs if (found := job.result()) is not None}
+    records = dict[object, DataRecord]()
+    results = {job.name: found for job in jobs if (found := job.result(records)) is not None}
     for job in jobs:
         if job.name in results:
             yield Done(job=job.name, title=job.title, steps=job.run.train.steps, result=results[job.name], before=True)

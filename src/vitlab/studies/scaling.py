@@ -341,21 +341,19 @@ def _by_images(plan: ScalingPlan, lines: dict[str, Fit], figure: _Figure) -> str
             shown.append(f"ViT crosses {family} at about {10**met.value:,.0f} images ({place})")
         elif first.sign == last.sign != 0:
             shown.append(
-                f"ViT is {'above' if first.sign > 0 else 'below'} {family} at every size, by {_from_to(first, last)} points"
+                f"ViT is {'above' if first.sign > 0 else 'below'} {family} at every size, by {_from_to(first, last)}"
             )
         elif last.sign and not first.sign:
             shown.append(f"ViT is {'above' if last.sign > 0 else 'below'} {family} at the largest size, by {last.text()} points")
         else:
-            open_.append(
-                f"which of ViT and {family} is better there" if not last.sign else f"a lead over {family} at the largest size"
-            )
+            open_.append(f"whether ViT or {family} is better" if not last.sign else f"a lead over {family} at the largest size")
     return f"{begin}: the runs show that {', '.join(shown) or 'nothing about ViT'}" + (
         f"; they do not show {', '.join(open_)}" if open_ else f"; they show nothing beyond {high:,} images"
     )
 
 
 def _from_to(first: Estimate, last: Estimate) -> str:
-    return f"{abs(first.value):.1f} at first and {abs(last.value):.1f} at last"
+    return f"{abs(first.value):.1f} points at first and {abs(last.value):.1f} at last"
 
 
 def _times(ratio: Estimate) -> Estimate:

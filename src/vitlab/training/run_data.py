@@ -169,14 +169,20 @@ def _taken(run: RunConfig, split: Split, whole: Dataset) -> Dataset:
     return open_dataset(run.data.dataset, split=split, rule=run.data.rule)
 
 
-def same_data(run: RunConfig, path: Path, dataset: Dataset | None = None) -> bool:
+def data_record(run: RunConfig) -> DataRecord:
+    """The record of a run's data as it is now."""
+    return DataRecord.of(run, *open_splits(run))
+
+
+def same_data(run: RunConfig, path: Path, dataset: Dataset | None = None, *, now: DataRecord | None = None) -> bool:
     """Whether a run's data is still that of the record at `path`; also True if there is none, as in folders of earlier versions.
 
-    `dataset` is all of the data, if it is open already.
+    `dataset` is all of the data, if it is open already; `now` is its record, if that is known already.
     """
     if not path.exists():
         return True
-    known, now = DataRecord.read(path), DataRecord.of(run, *open_splits(run, dataset))
+    known = DataRecord.read(path)
+    now = now or DataRecord.of(run, *open_splits(run, dataset))
     return known.labels == now.labels and not known.changes(now)
 
 
