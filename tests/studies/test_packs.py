@@ -94,6 +94,6 @@ def test_data_without_a_test_split_is_tested_on_its_val_split(tmp_path: Path, da
 def test_too_few_classes_to_hold_some_out_are_refused_with_what_helps(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="3 classes, too few") as refused:
         prepare(tmp_path / "out", PackPlan(data=str(write_data(tmp_path / "three.npz", classes=3))))
-    assert refused.value.hint == "name another dataset with --transfer"
+    assert refused.value.hint == "name another dataset with `transfer`"
     with pytest.raises(ConfigError, match="transfer needs data"):
         PackPlan(transfer="digits")

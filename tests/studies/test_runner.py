@@ -112,7 +112,7 @@ def test_a_folder_with_a_run_of_other_settings_is_refused_with_the_setting(tmp_p
     with pytest.raises(TrainingError, match=r"run a: .*a holds a run with other settings: train.smoothing 0.0 -> 0.2") as refused:
         list(run_jobs([other], processes=1, control=Control()))
     assert refused.value.hint is not None
-    assert "--out" in refused.value.hint
+    assert "`out`" in refused.value.hint
 
 
 def test_a_stop_request_saves_a_checkpoint(tmp_path: Path) -> None:

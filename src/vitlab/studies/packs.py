@@ -67,7 +67,7 @@ class PackPlan:
         for name in ("train", "val", "test", "each"):
             at_least(name, getattr(self, name), 1)
         if self.transfer is not None and self.data is None:
-            raise ConfigError("transfer needs data to pre-train on", hint="--data DATASET --transfer OTHER")
+            raise ConfigError("transfer needs data to pre-train on", hint="give `data` too")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def prepare(out: Path, plan: PackPlan, *, progress: ProgressCallback = silent) -
     if known.exists():
         before = json.loads(read_bytes(known))
         if before.pop("images", None) is None or before != json.loads(described):
-            raise DataError(f"{folder} holds the images of a study with other data or another budget", hint="choose another --out")
+            raise DataError(f"{folder} holds the images of a study with other data or another budget", hint="choose another `out`")
     else:
         folder.mkdir(parents=True, exist_ok=True)
         counts = _write(folder, plan, progress)
@@ -155,7 +155,7 @@ def _classes(labels: tuple[str, ...], spec: str, *, hold_out: bool) -> tuple[tup
     if len(labels) - held < _FEWEST_CLASSES:
         raise DataError(
             f"{spec} has {len(labels)} classes, too few to hold some out for the transfer",
-            hint="name another dataset with --transfer",
+            hint="name another dataset with `transfer`",
         )
     return labels[: len(labels) - held], labels[len(labels) - held :]
 

@@ -311,5 +311,5 @@ def _refuse_other_settings(job: Job) -> None:
     before = RunDirectory(job.out).config()
     if before is not None and (changed := differences(before, job.run, course=True)):
         raise TrainingError(
-            f"{job.out} holds a run with other settings: {changed[0]}", hint="choose another folder with --out, or delete this one"
+            f"{job.out} holds a run with other settings: {changed[0]}", hint="choose another folder with `out`, or delete this one"
         )

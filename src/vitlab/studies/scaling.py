@@ -336,20 +336,20 @@ def _by_images(plan: ScalingPlan, lines: dict[str, Fit], figure: _Figure) -> str
             continue
         vit, met = lines[_REFERENCE], crossing(lines[_REFERENCE], other)
         first, last = vit.above(other, math.log10(low)), vit.above(other, math.log10(high))
+        side = "above" if last.sign > 0 else "below"
         if first.sign * last.sign < 0 and met is not None:
             place = " to ".join(f"{10**value:,.0f}" for value in (met.low, met.high))
             shown.append(f"ViT crosses {family} at about {10**met.value:,.0f} images ({place})")
-        elif first.sign == last.sign != 0:
-            shown.append(
-                f"ViT is {'above' if first.sign > 0 else 'below'} {family} at every size, by {_from_to(first, last)}"
-            )
-        elif last.sign and not first.sign:
-            shown.append(f"ViT is {'above' if last.sign > 0 else 'below'} {family} at the largest size, by {last.text()} points")
+        elif first.sign * last.sign < 0:
+            open_.append(f"where ViT and {family} cross")
+        elif first.sign and last.sign:
+            shown.append(f"ViT is {side} {family} at every size, by {_from_to(first, last)}")
+        elif last.sign:
+            shown.append(f"ViT is {side} {family} at the largest size, by {last.text()} points")
         else:
-            open_.append(f"whether ViT or {family} is better" if not last.sign else f"a lead over {family} at the largest size")
-    return f"{begin}: the runs show that {', '.join(shown) or 'nothing about ViT'}" + (
-        f"; they do not show {', '.join(open_)}" if open_ else f"; they show nothing beyond {high:,} images"
-    )
+            open_.append(f"whether ViT or {family} is better{' at the largest size' if first.sign else ''}")
+    text = f"{begin}: the runs show {'that ' + ', '.join(shown) if shown else 'no difference from ViT'}"
+    return f"{text}; they do not show {', '.join(open_)}" if open_ else f"{text}; they show nothing beyond {high:,} images"
 
 
 def _from_to(first: Estimate, last: Estimate) -> str:
