@@ -716,6 +716,7 @@ def evaluate(
     mapping: FileName | None = None,
     real: FileName | None = None,
     corrupt: CorruptPolicy = "fail",
+    precision: Positive | None = None,
     corruptions: Names | None = None,
     severities: Severities = (1, 2, 3, 4, 5),
     per_image: FileName | None = None,
@@ -748,7 +749,7 @@ def evaluate(
     allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> EvaluationSummary:
-    """Evaluate a checkpoint on labelled images: accuracy with intervals, loss, calibration, worst classes.
+    """Evaluate a checkpoint on labelled images: accuracy with intervals, loss, calibration, precision and recall, worst classes.
 
     With fewshot, knn, probe or vtab, train classifiers on the features of the model and evaluate these instead.
 
@@ -762,6 +763,8 @@ def evaluate(
         real: CSV or JSON file with the reassessed (ReaL) labels of each image, also inside a zip: data.zip/labels.csv
             (default: no ReaL accuracy)
         corrupt: if an image cannot be read, fail stops, and skip counts it as wrong and reports it
+        precision: also give the lowest confidence above which this fraction of the predictions is correct, such as 0.95
+            (default: none)
         corruptions: also evaluate on corrupted images: fog,jpeg or all fifteen (default: none)
         severities: severities of the corruptions, from 1 to 5
         per_image: CSV file to write, with a line for each image (default: not written)
@@ -793,7 +796,15 @@ def evaluate(
         data=None if data is None else os.fspath(data),
         split=split,
         label_column=label_column,
-        config=EvaluateConfig(batch_size=batch_size, workers=workers, corrupt=corrupt, backend=backend, device=device, merge=merge),
+        config=EvaluateConfig(
+            batch_size=batch_size,
+            workers=workers,
+            corrupt=corrupt,
+            backend=backend,
+            device=device,
+            merge=merge,
+            precision=precision,
+        ),
         subset=subset,
         mapping=None if mapping is None else Path(mapping),
         real=None if real is None else os.fspath(real),

@@ -12,7 +12,7 @@ from sklearn import metrics as sk
 from tests.evaluation import fake_logits
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.errors import ConfigError
-from vitlab.evaluation.classification import Classification, Logits, classify, classify_multi_label, compare_with_targets
+from vitlab.evaluation.classification import Classification, Logits, averaged, classify, classify_multi_label, compare_with_targets
 from vitlab.evaluation.label_mapping import Targets
 from vitlab.objective import metrics
 
@@ -42,6 +42,51 @@ def test_every_number_is_scikit_learns() -> None:
     )  # nan is not nan
     assert dict(found.measures())["top1"] == found.top1.value
     assert next(found.measures())[0] == "top1"
+
+
+def test_precision_recall_f1_average_precision_and_roc_auc_are_scikit_learns() -> None:
+    answers, targets = fake_logits.made(), fake_logits.same()
+    found = classified(answers, targets)
+    chosen_N, chance_NC = answers.logits_NC.argmax(-1), np.exp(metrics.log_softmax(answers.logits_NC))
+    theirs = sk.precision_recall_fscore_support(answers.labels, chosen_N, zero_division=0)
+    assert found.scores is not None
+    for name, values in zip(("precision", "recall", "f1"), theirs[:3], strict=True):
+        assert [getattr(score, name) or 0.0 for score in found.scores] == pytest.approx(values.tolist())
+        macro = sk.precision_recall_fscore_support(answers.labels, chosen_N, zero_division=0, average="macro")
+        assert averaged(found.scores)[name] == pytest.approx(macro[("precision", "recall", "f1").index(name)])
+    one_NC = np.eye(8, dtype=bool)[answers.labels.astype(np.int64)]
+    for place, score in enumerate(found.scores):
+        assert score.average_precision == pytest.approx(sk.average_precision_score(one_NC[:, place], chance_NC[:, place]))
+        assert score.roc_auc == pytest.approx(sk.roc_auc_score(one_NC[:, place], chance_NC[:, place]))
+    measured = dict(found.measures())
+    assert measured["macro_roc_auc"] == pytest.approx(sk.roc_auc_score(answers.labels, chance_NC, multi_class="ovr"))
+
+
+def test_roc_auc_counts_equal_scores_half_and_needs_both_kinds() -> None:
+    scores, right = np.array([0.2, 0.5, 0.5, 0.9]), np.array([False, True, False, True])
+    assert metrics.roc_auc(scores, right) == sk.roc_auc_score(right, scores)
+    assert np.isnan(metrics.roc_auc(scores, np.ones(4, bool)))
+    assert np.isnan(metrics.roc_auc(scores, np.zeros(4, bool)))
+
+
+@pytest.mark.parametrize("wanted", [0.3, 0.6, 0.9, 1.0])
+def test_the_threshold_for_a_precision_keeps_it_and_no_lower_one_does(wanted: float) -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.integers(0, 40, 300) / 40
+    right = rng.random(300) < scores
+    point = metrics.threshold_for(scores, right, wanted)
+    reached = {value: right[scores >= value].mean() for value in np.unique(scores)}
+    good = [value for value, precision in reached.items() if precision >= wanted]
+    if not good:
+        assert point is None
+        return
+    assert point is not None
+    assert point.threshold == min(good)
+    assert point.precision == reached[min(good)]
+    assert point.coverage == (scores >= min(good)).mean()
+    answers, targets = fake_logits.made(), fake_logits.same()
+    asked = classified(answers, targets, config=EvaluateConfig(precision=wanted)).operating_point
+    assert asked is None or asked.precision >= wanted
 
 
 def test_intervals_hold_their_share_and_are_left_out_when_not_asked_for() -> None:

@@ -20,7 +20,8 @@ class EvaluateConfig:
 
     `corrupt` is for images that cannot be read: `fail` stops at the first, `skip` counts each as wrong and reports it.
     `bins` are those of the calibration error. `resamples` are drawn, from `seed`, for each 95 % interval; 0 for no intervals.
-    `backend`, `device` and `merge` are those of the inference engine.
+    `backend`, `device` and `merge` are those of the inference engine. `precision` asks for the threshold of the confidence above
+    which this fraction of the predictions is correct.
     """
 
     batch_size: int = 64
@@ -33,8 +34,11 @@ class EvaluateConfig:
     backend: BackendName = "auto"
     device: str = "auto"
     merge: int = 0
+    precision: float | None = None
 
     def __post_init__(self) -> None:
+        if self.precision is not None and not 0 < self.precision <= 1:
+            raise ConfigError(f"precision={self.precision} must be above 0 and at most 1")
         at_least("batch_size", self.batch_size, 1)
         at_least("workers", self.workers, 0)
         at_least("bins", self.bins, 1)

@@ -21,7 +21,7 @@ from vitlab.errors import DataError
 from vitlab.evaluation.label_mapping import Targets
 from vitlab.inference.backends import Outputs
 from vitlab.objective import metrics
-from vitlab.objective.metrics import Bools, Calibration, Floats, Ints
+from vitlab.objective.metrics import Bools, Calibration, Floats, Ints, OperatingPoint
 
 Labels = NDArray[np.int64] | NDArray[np.float32]
 
@@ -133,6 +133,40 @@ class ClassAccuracy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassScores:
+    """How well one class is told from the others; each is from 0 to 1, or None if there is nothing to compute it from.
+
+    `precision` is over the images that are predicted to be of the class, `recall` over those that are, `f1` their harmonic mean.
+    `average_precision` and `roc_auc` are of the probability of the class. An unreadable image is not predicted, and ranks last.
+    """
+
+    label: str
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    average_precision: float | None
+    roc_auc: float | None
+    images: int
+    predicted: int
+
+
+SCORES = ("precision", "recall", "f1", "average_precision", "roc_auc")
+
+
+def averaged(scores: Sequence[ClassScores]) -> dict[str, float | None]:
+    """The mean of each score over the classes that have images (macro average); no prediction is a precision of 0."""
+    seen = [score for score in scores if score.images]
+    found: dict[str, float | None] = {}
+    for name in SCORES:
+        values = [getattr(score, name) for score in seen]
+        if name == "precision":
+            values = [0.0 if value is None else value for value in values]
+        known = [value for value in values if value is not None]
+        found[name] = sum(known) / len(known) if known else None
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
     """The metrics of a classifier with one class per image.
 
@@ -140,7 +174,8 @@ class Classification:
     `within_top1` and `within_top5`, if the data has only some of the classes, choose among those alone. `real` is over the images
     that have a ReaL label. `loss` is in nats per image; `calibration` and `temperature` are over the images that could be read.
     `mean_class_accuracy` weights every class with images equally. `confusion` lists (class of the data, class predicted, count),
-    correct ones included, for counts above 0.
+    correct ones included, for counts above 0. `scores` are precision, recall and more of each class, None if several classes of the
+    model count as one of the data. `operating_point` is the threshold of the confidence for the precision that was asked for.
     """
 
     images: int
@@ -157,6 +192,8 @@ class Classification:
     temperature: float | None
     per_class: tuple[ClassAccuracy, ...]
     confusion: tuple[tuple[int, int, int], ...]
+    scores: tuple[ClassScores, ...] | None = None
+    operating_point: OperatingPoint | None = None
 
     def measures(self) -> Iterator[tuple[str, float]]:
         """The metrics by name."""
@@ -168,6 +205,9 @@ class Classification:
         yield "calibration_error", self.calibration.error
         if self.temperature is not None:
             yield "temperature", self.temperature
+        for name, value in averaged(self.scores or ()).items():
+            if value is not None:
+                yield f"macro_{name}", value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -245,7 +285,40 @@ def classify(
             for label, correct, total in zip(targets.labels, correct_K, totals_K, strict=True)
         ),
         confusion=_confusion(labels_N, per_image.predicted_N, classes),
+        scores=_class_scores(found, per_image, targets, failed) if targets.one_to_one else None,
+        operating_point=None
+        if config.precision is None
+        else metrics.threshold_for(per_image.confidence_N, per_image.rank_N == 0, config.precision),
     )
+
+
+def _class_scores(found: Logits, per_image: PerImage, targets: Targets, failed: Ints) -> tuple[ClassScores, ...]:
+    labels_A = np.concatenate([found.labels.astype(np.int64), failed])
+    predicted_A = np.concatenate([per_image.predicted_N, np.full(len(failed), -1)])
+    log_NC = metrics.log_softmax(found.logits_NC)
+    unread = np.full(len(failed), -np.inf)
+    made = []
+    for place, (label, (column,)) in enumerate(zip(targets.labels, targets.correct, strict=True)):
+        own_A, chosen_A = labels_A == place, predicted_A == column
+        hit, images, predicted = int((own_A & chosen_A).sum()), int(own_A.sum()), int(chosen_A.sum())
+        score_A = np.concatenate([log_NC[:, column], unread])
+        made.append(
+            ClassScores(
+                label=label,
+                precision=hit / predicted if predicted else None,
+                recall=hit / images if images else None,
+                f1=2 * hit / (images + predicted) if images else None,
+                average_precision=_known(metrics.average_precision(score_A, own_A)),
+                roc_auc=_known(metrics.roc_auc(score_A, own_A)),
+                images=images,
+                predicted=predicted,
+            )
+        )
+    return tuple(made)
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

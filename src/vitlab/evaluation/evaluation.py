@@ -23,17 +23,20 @@ import numpy as np
 from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.data import Split, SplitRule
 from vitlab.config.evaluation import EvaluateConfig
-from vitlab.config.serialize import Json, from_json
+from vitlab.config.serialize import Json, from_json, to_json
 from vitlab.data.dataset import SPLITS, UNDECLARED, Dataset, ImageDataset, Label
 from vitlab.data.opening import open_dataset
 from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.classification import (
+    SCORES,
     Accuracy,
     Classification,
+    ClassScores,
     Logits,
     MultiLabel,
     PerImage,
+    averaged,
     classify,
     classify_multi_label,
     collect_logits,
@@ -476,6 +479,14 @@ def _classification_facts(result: Classification) -> dict[str, Json]:
     facts["calibration error"] = _percent(result.calibration.error)
     if result.temperature is not None:
         facts["best temperature"] = f"{result.temperature:.3f}"
+    if result.scores is not None:
+        macro = averaged(result.scores)
+        names = {"precision": "precision", "recall": "recall", "f1": "F1"}
+        facts["mean over classes"] = ", ".join(f"{shown} {_percent(macro[name])}" for name, shown in names.items())
+        facts["ranking"] = f"ROC-AUC {_percent(macro['roc_auc'])}, average precision {_percent(macro['average_precision'])}"
+    if (point := result.operating_point) is not None:
+        reach = f"{_percent(point.coverage)} of the images, of which {_percent(point.precision)} are correct"
+        facts["threshold"] = f"a confidence of at least {point.threshold:.4f} keeps {reach}"
     return facts
 
 
@@ -493,7 +504,13 @@ def _worst_classes(result: Classification) -> list[dict[str, Json]]:
     worst = sorted(seen, key=lambda score: (score.correct / score.total, -score.total, score.label))[:_SHOWN]
     if not worst or worst[0].correct == worst[0].total:
         return []
-    return [{"worst_class": score.label, "accuracy": _percent(score.correct / score.total), "of": score.total} for score in worst]
+    scores = {} if result.scores is None else {score.label: score for score in result.scores}
+    return [
+        {"worst_class": score.label, "recall": _percent(score.correct / score.total)}
+        | ({"precision": _percent(found.precision), "f1": _percent(found.f1)} if (found := scores.get(score.label)) else {})
+        | {"of": score.total}
+        for score in worst
+    ]
 
 
 def _worst_confusions(result: Classification, targets: Targets) -> list[dict[str, Json]]:
@@ -529,13 +546,20 @@ def _classification_json(result: Classification, targets: Targets) -> dict[str, 
                     "correct": score.correct,
                     "total": score.total,
                     "accuracy": score.correct / score.total if score.total else None,
+                    **({} if result.scores is None else _scores_json(result.scores[place])),
                 }
-                for score in result.per_class
+                for place, score in enumerate(result.per_class)
             ],
+            "macro": None if result.scores is None else dict(averaged(result.scores)),
+            "operating_point": to_json(result.operating_point),
             "classes": list(targets.names),
             "confusion": [{"label": label, "predicted": predicted, "count": count} for label, predicted, count in result.confusion],
         }
     )
+
+
+def _scores_json(scores: ClassScores) -> dict[str, Json]:
+    return {**{name: getattr(scores, name) for name in SCORES}, "predicted": scores.predicted}
 
 
 def _multi_label_json(result: MultiLabel) -> dict[str, Json]:

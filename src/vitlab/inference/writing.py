@@ -143,6 +143,8 @@ def predict_images(
     failed, seen = failed + done.unreadable, seen + len(done)  # of the whole file, also what an earlier call wrote
     if failed:
         sentence = f"{failed:,} of {seen:,} images could not be read"
+        if failed == seen:
+            raise DataError("the image could not be read" if seen == 1 else f"none of {seen:,} images could be read")
         if strict:
             raise DataError(sentence)
         notify(f"note: {sentence}")

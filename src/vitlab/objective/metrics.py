@@ -198,6 +198,46 @@ def average_precision(scores_N: NDArray[np.floating], right_N: Bools) -> float:
     return float((np.diff(recall, prepend=0.0) * precision).sum())
 
 
+def roc_auc(scores_N: NDArray[np.floating], right_N: Bools) -> float:
+    """The area under the ROC curve of one class: how often a right image scores above a wrong one, equal scores counting half.
+
+    nan if all images are right, or none is.
+    """
+    right_N = np.asarray(right_N, bool)
+    right, wrong = int(right_N.sum()), int((~right_N).sum())
+    if not right or not wrong:
+        return float("nan")
+    _, place_N, count = np.unique(np.asarray(scores_N), return_inverse=True, return_counts=True)
+    ends = np.cumsum(count)
+    rank_N = (ends - (count - 1) / 2)[place_N]  # from 1; equal scores share their mean rank
+    return float((rank_N[right_N].sum() - right * (right + 1) / 2) / (right * wrong))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoint:
+    """Of all scores of at least `threshold`, the fraction `precision` is right; they are the fraction `coverage` of all images."""
+
+    threshold: float
+    precision: float
+    coverage: float
+
+
+def threshold_for(scores_N: NDArray[np.floating], right_N: Bools, precision: float) -> OperatingPoint | None:
+    """The lowest threshold at and above which at least the fraction `precision` of the images is right; None if there is none."""
+    if not len(scores_N):
+        return None
+    order = np.argsort(-np.asarray(scores_N), kind="stable")
+    scores, right = np.asarray(scores_N)[order], np.asarray(right_N, bool)[order]
+    ends = np.append(np.flatnonzero(scores[1:] != scores[:-1]), len(scores) - 1)
+    reached = np.cumsum(right)[ends] / (ends + 1)
+    good = np.flatnonzero(reached >= precision)
+    if not len(good):
+        return None
+    last = int(good[-1])
+    end = int(ends[last])
+    return OperatingPoint(threshold=float(scores[end]), precision=float(reached[last]), coverage=(end + 1) / len(scores))
+
+
 def mean_average_precision(scores_NC: NDArray[np.floating], right_NC: Bools) -> float:
     """The mean of `average_precision` over the classes that have an image; nan if none has."""
     each = [average_precision(scores_N, right_N) for scores_N, right_N in zip(scores_NC.T, np.asarray(right_NC).T, strict=True)]

@@ -16,7 +16,7 @@ from PIL import Image
 
 from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.errors import ConfigError
-from vitlab.evaluation.classification import Classification, MultiLabel
+from vitlab.evaluation.classification import Classification, MultiLabel, averaged
 from vitlab.interpretation.attention import attention_distance, rollout
 from vitlab.interpretation.paint import Pixels, as_rgb, filter_tiles, overlay, png, position_tiles
 from vitlab.interpretation.weights import position_similarity, principal_filters
@@ -38,6 +38,7 @@ from vitlab.reports.run import (
 
 _MOST_IN_MATRIX = 40  # classes: a larger matrix cannot be read
 _MOST_ROWS = 1000
+_MOST_FAILURES = 20  # images that could not be read and are named
 _PAIRS = 20
 _MISTAKES = 12
 _CORRECT = 6
@@ -101,6 +102,8 @@ class ClassRow:
     count: str
     images: int
     instead: str | None = None
+    precision: float | None = None
+    f1: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +218,10 @@ def summary(record: RunRecord, evaluation: RunEvaluation | None) -> Summary:
         if result.top5 is not None and len(evaluation.result.targets.names) > 5:
             facts["top-5 accuracy"] = percent(result.top5.value)
         facts["mean over classes"] = percent(result.mean_class_accuracy)
+        if result.scores is not None:
+            macro = averaged(result.scores)
+            facts["precision, F1 (mean over classes)"] = f"{percent(macro['precision'])}, {percent(macro['f1'])}"
+            facts["ROC-AUC, average precision"] = f"{percent(macro['roc_auc'])}, {percent(macro['average_precision'])}"
         facts["loss, nats per image"] = f"{result.loss:.3f}"
         facts["calibration error"] = percent(result.calibration.error)
     elif isinstance(result, MultiLabel):
@@ -224,11 +231,15 @@ def summary(record: RunRecord, evaluation: RunEvaluation | None) -> Summary:
         facts["loss, nats per image"] = f"{result.loss:.3f}"
     facts |= {
         "model": run.model.name or "custom",
+        "started from": "scratch" if run.start is None else run.start,
         "parameters": short(cost(run.model).parameters),
         "image size": " x ".join(map(str, run.model.image_size)),
         "updates": f"{int(record.history.step.max(initial=0)):,}",
     }
     notes = [*record.notes, *(evaluation.notes if evaluation is not None else ())]
+    if evaluation is not None and (failures := evaluation.result.logits.failures):
+        more = f" and {len(failures) - _MOST_FAILURES:,} more" if len(failures) > _MOST_FAILURES else ""
+        notes.append(f"could not be read: {'; '.join(map(str, failures[:_MOST_FAILURES]))}{more}")
     return Summary(value=value, interval=interval, sentence=sentence, facts=facts, notes=tuple(map(_sentence, notes)))
 
 
@@ -309,10 +320,12 @@ def classes(evaluation: RunEvaluation) -> Classes:
                 count=f"{score.correct} of {score.total}",
                 images=score.total,
                 instead=None if wrong is None else f"{names[wrong[0]]} ({wrong[1]})",
+                precision=None if result.scores is None else result.scores[place].precision,
+                f1=None if result.scores is None else result.scores[place].f1,
             )
         )
     matrix, pairs = _confusions(evaluation)
-    return Classes(measure="accuracy", rows=_hardest(rows), confused=True, more=_more(len(rows)), matrix=matrix, pairs=pairs)
+    return Classes(measure="recall", rows=_hardest(rows), confused=True, more=_more(len(rows)), matrix=matrix, pairs=pairs)
 
 
 def _hardest(rows: list[ClassRow]) -> tuple[ClassRow, ...]:
