@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vitlab.config.train import HeadStart, Precision, Strategy
     from vitlab.data.dataset import Dataset
     from vitlab.data.quality.summary import DataCheck
+    from vitlab.evaluation.label_errors import LabelCheck
     from vitlab.evaluation.summary import Asked, EvaluationSummary
     from vitlab.exporters import Exported
     from vitlab.inference import Predictions
@@ -1134,6 +1135,7 @@ def finetune(
     test_fraction: Fraction | None = None,
     sweep: bool = False,
     lrs: LearningRates | None = None,
+    find_lr: bool = False,
     micro_batch: int | None = None,
     precision: Precision | None = None,
     strategy: Strategy | None = None,
@@ -1172,6 +1174,7 @@ def finetune(
         test_fraction: fraction of the images to hold out as test, if the data declares no splits (default: the recipe's own)
         sweep: try several learning rates on val, then train on train and val with the best one (appendix B.1.1)
         lrs: with sweep: learning rates to try (default: Table 4's in its recipes, else 0.3, 1 and 3 times the recipe's own)
+        find_lr: do not train; try growing learning rates for at most 100 steps, draw the loss against them and suggest one
         micro_batch: images that go through the model at once; the update stays the same (default: the whole batch)
         precision: precision of matrix products (default: the recipe's own)
         strategy: how the processes of torchrun divide the work (default: ddp under torchrun, else single)
@@ -1191,6 +1194,8 @@ def finetune(
     """
     if lrs is not None and not sweep:
         raise UsageError("`lrs` is for `sweep`", hint="`lr` sets one learning rate")
+    if find_lr and (sweep or dry_run or minutes is not None):
+        raise UsageError("`find_lr` only looks for a learning rate", hint="leave `sweep`, `dry_run` and `minutes` out")
     if sweep and lr is not None:
         raise UsageError("`lr` is one learning rate and `sweep` tries several", hint="`lrs` says which")
     began = time.monotonic()
@@ -1264,6 +1269,12 @@ def finetune(
             f"sweep: learning rates {shown}, each evaluated on val; then the best of them on train and val together (app. B.1.1)",
         )
     _say_all(notes)
+    if find_lr:
+        from vitlab.training.find_lr import find_lr as search
+        from vitlab.training.run import Run as FinishedRun
+
+        found = search(config, out=Path(f"{place_of_run}-find-lr"), dataset=dataset, device=device, notify=_log.info)
+        return FinishedRun(path=Path(place_of_run), config=config, found_lr=found, notes=notes)
     return _stream(
         config,
         out=place_of_run,
@@ -1694,15 +1705,28 @@ def fetch_data(
 def check_data(
     data: str | os.PathLike[str],
     *,
+    model: ModelLike | None = None,
+    page: FileName | None = None,
+    corrections: FileName | None = None,
+    overwrite: bool = False,
     strict: bool = False,
     label_column: str | None = None,
     shown: int = 10,
+    batch_size: int = 32,
+    workers: int = 2,
+    device: str = "auto",
     progress: ProgressCallback | None = None,
-) -> DataCheck:
+) -> DataCheck | LabelCheck:
     """Check a dataset: broken images, duplicates, leaks between splits, class balance, sizes. Every image is decoded.
 
     Args:
         data: a folder of class folders, a zip, a CSV list, shards, digits, reader:path, ...
+        model: also find likely wrong labels (confident learning) and outliers, by the features of this model: a checkpoint of any
+            format, a run, hub:owner/name or the name of public weights (default: no model)
+        page: with model: HTML file to write, which shows these images (default: not written)
+        corrections: with model: CSV file to write, with the suggested label of each; of a folder it lists every image, so that
+            the corrected list can be trained on (default: not written)
+        overwrite: replace the files of page and corrections if they exist
         strict: fail (exit code 1) if there is a problem
         label_column: column of the labels, if a list has several (default: the first known one)
         shown: number of findings of each type to print; JSON has all
@@ -1710,11 +1734,50 @@ def check_data(
     from vitlab.data.quality.check import check_dataset
     from vitlab.data.quality.summary import DataCheck
 
+    if model is None:
+        _refuse_given("is for `model`", page=page, corrections=corrections)
+    for path in (page, corrections):
+        if path is not None:
+            _refuse_present(Path(path), overwrite)
     report = check_dataset(os.fspath(data), label_column=label_column, progress=progress or silent)
-    found = DataCheck(report=report, shown=shown)
+    found: DataCheck | LabelCheck = DataCheck(report=report, shown=shown)
+    if model is not None:
+        assert isinstance(found, DataCheck)
+        found = _checked_labels(
+            os.fspath(data), found, model, page, corrections, label_column, batch_size, workers, device, progress or silent
+        )
     if strict and found.problems:
         raise _with_result(DataError(f"{os.fspath(data)}: {'; '.join(found.problems)}"), found)
     return found
+
+
+def _checked_labels(
+    data: str,
+    check: DataCheck,
+    model: ModelLike,
+    page: FileName | None,
+    corrections: FileName | None,
+    label_column: str | None,
+    batch_size: int,
+    workers: int,
+    device: str,
+    progress: ProgressCallback,
+) -> LabelCheck:
+    """The labels judged by a model, and the files that were asked for."""
+    from vitlab.config.evaluation import EvaluateConfig
+    from vitlab.data.opening import open_dataset
+    from vitlab.evaluation.label_errors import check_labels, write_corrections
+    from vitlab.reports.label_page import write_page
+
+    dataset = open_dataset(data, split="all", label_column=label_column)
+    checkpoint = _opened(model, _Opening(None, None, None, None, None, None, None, None), device=device)
+    config = EvaluateConfig(batch_size=batch_size, workers=workers, corrupt="skip", device=device)
+    found, _ = check_labels(checkpoint, dataset, check, config=config, progress=progress)
+    if corrections is not None:
+        write_corrections(Path(corrections), found, dataset, data)
+    if page is not None:
+        write_page(Path(page), found, dataset, progress=progress)
+    return replace(found, files=tuple(Path(path) for path in (page, corrections) if path is not None))
 
 
 def pack_data(

@@ -170,7 +170,7 @@ def test_no_more_findings_are_printed_than_asked_for(capsys: pytest.CaptureFixtu
     page = printed(capsys, "check", str(images), "--shown", "2")
     assert page.count("nonsense") == 0
     assert sum("broken" in line and ".jpg" in line for line in page.splitlines()) == 2
-    assert "and 4 more (--shown 6, or --json)" in page
+    assert "and 4 more (JSON has all)" in page
 
 
 def test_a_large_group_of_copies_stays_readable(capsys: pytest.CaptureFixture[str], images: Path) -> None:

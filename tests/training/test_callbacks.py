@@ -261,3 +261,18 @@ def test_every_callback_receives_every_event_and_is_closed_also_after_an_error()
     with pytest.raises(ConfigError):
         run_callbacks(broken(), [third])
     assert third.closed
+
+
+def test_a_sweep_shows_the_time_that_is_left_of_all_its_runs() -> None:
+    clock, stream = Clock(), io.StringIO()
+    lines = Lines(stream, seconds=0.0, clock=clock)
+    lines.on_event(TrialStarted(number=1, runs=4, lr=0.1, final=False, out=Path("a")))
+    lines.on_event(started(steps=100))
+    for step in range(1, 11):
+        clock.now += 0.5
+        lines.on_event(stepped(step))
+    assert "45 s left, 3 min 15 s of the sweep" in stream.getvalue()
+    lines.on_event(TrialStarted(number=4, runs=4, lr=0.1, final=True, out=Path("a")))
+    lines.on_event(started(steps=100))
+    lines.on_event(stepped(1))
+    assert stream.getvalue().splitlines()[-1].endswith("50 s left")

@@ -83,9 +83,10 @@ class Pace:
     The time of a step runs from one step to the next, with data loading, checkpoints and evaluation.
     """
 
-    def __init__(self, started: Started, *, clock: Clock = time.monotonic) -> None:
+    def __init__(self, started: Started, *, later_runs: int = 0, clock: Clock = time.monotonic) -> None:
         self.clock = clock
         self.started = started
+        self.later_runs = later_runs  # of a sweep, each as long as this one
         self.last: Stepped | None = None
         self.loss = math.nan
         self.accuracy = math.nan
@@ -123,6 +124,13 @@ class Pace:
         """Seconds to the end at this pace; nan before the first step."""
         return math.nan if self.last is None else (self.started.steps - self.last.step) * self.seconds
 
+    def left_text(self) -> str:
+        """`3 min 05 s left`, in a sweep also the time of the later runs; empty before the first step."""
+        if math.isnan(self.left):
+            return ""
+        rest = self.left + self.later_runs * self.started.steps * self.seconds
+        return f"{duration(self.left)} left" + (f", {duration(rest)} of the sweep" if self.later_runs else "")
+
     def step_text(self) -> str:
         """`step 120 of 1,035`"""
         return f"step {(self.last or self.started).step:,} of {self.started.steps:,}"
@@ -143,8 +151,7 @@ class Pace:
 
     def line(self) -> str:
         """Everything on one line."""
-        left = [] if math.isnan(self.left) else [f"{duration(self.left)} left"]
-        return "  ".join([self.step_text(), *self.facts(), *left])
+        return "  ".join([self.step_text(), *self.facts(), *filter(None, [self.left_text()])])
 
 
 def _moved(mean: float, value: float, weight: float) -> float:
@@ -239,14 +246,17 @@ class Lines:
         self.seconds = seconds
         self.clock = clock
         self.pace: Pace | None = None
+        self.later_runs = 0
         self.last = clock()
 
     def on_event(self, event: SweepEvent) -> None:
         """Print the event, or for a step the progress, if it is time."""
         for line in event_lines(event):
             self._print(line)
+        if isinstance(event, TrialStarted):
+            self.later_runs = event.runs - event.number
         if isinstance(event, Started):
-            self.pace = Pace(event, clock=self.clock)
+            self.pace = Pace(event, later_runs=self.later_runs, clock=self.clock)
         elif self.pace is not None:
             self.pace.on_event(event)
             if isinstance(event, Stepped) and (self.clock() - self.last >= self.seconds or event.step == 1):
@@ -267,6 +277,7 @@ class Display:
         self.console = console or Console(file=stream, highlight=False)
         self.clock = clock
         self.pace: Pace | None = None
+        self.later_runs = 0
         self.refreshed = -math.inf
         self.live: Live | None = None
 
@@ -278,8 +289,10 @@ class Display:
             self.close()
         for line in event_lines(event):
             self.console.print(Text(printable(line)))  # never as markup: file and class names may hold anything
+        if isinstance(event, TrialStarted):
+            self.later_runs = event.runs - event.number
         if isinstance(event, Started):
-            self._open(Pace(event, clock=self.clock))
+            self._open(Pace(event, later_runs=self.later_runs, clock=self.clock))
         elif self.live is not None and (not isinstance(event, Stepped | Saved) or self.clock() - self.refreshed >= _REFRESH):
             self._refresh()
 
@@ -304,10 +317,9 @@ class Display:
 
 
 def _bar(pace: Pace) -> Group:
-    left = "" if math.isnan(pace.left) else f"{duration(pace.left)} left"
     head = Table.grid(padding=(0, 2), expand=True)
     head.add_column(no_wrap=True)
     head.add_column(ratio=1)
     head.add_column(no_wrap=True)
-    head.add_row(Text(pace.step_text()), ProgressBar(total=1.0, completed=pace.done), Text(left))
+    head.add_row(Text(pace.step_text()), ProgressBar(total=1.0, completed=pace.done), Text(pace.left_text()))
     return Group(head, Text("  ".join(pace.facts()), style="dim"))

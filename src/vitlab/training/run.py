@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vitlab.config.overrides import DataFacts
     from vitlab.data.dataset import Dataset
     from vitlab.training.callbacks import Callback
+    from vitlab.training.find_lr import FoundLr
     from vitlab.training.plan import Plan
     from vitlab.training.sweep import SweepEvent, SweepFinished, Trial
 
@@ -45,6 +46,7 @@ class Run(Displayed):
 
     `metrics` are those of the last evaluation, on the split `evaluated_on`: loss, top1, ... `reason` says why the run ended after
     `step` steps: finished, terminated, interrupted, max-time or patience. `plan` is set, and nothing is trained, after `dry_run`.
+    `found_lr` is set, and nothing is trained, after `find_lr`.
     `trials` are the learning rates that a sweep tried; `notes` say what was chosen and why.
     """
 
@@ -59,6 +61,7 @@ class Run(Displayed):
     plan: Plan | None = None
     trials: tuple[Trial, ...] = ()
     runs: int = 1
+    found_lr: FoundLr | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
@@ -116,6 +119,8 @@ class Run(Displayed):
     def tables(self) -> Iterable[Block]:
         """The plan, or the trials of a sweep and how the run ended; then what was published for this model and dataset."""
         beside: list[Block] = [[entry.row() for entry in self.published]] if self.published else []
+        if self.found_lr is not None:
+            return self.found_lr.tables()
         if self.plan is not None:
             planned: Block = self._planned(self.plan) | {"total_seconds": _said(self._total(self.plan))}
             return [planned, *beside, "\n".join(f"note: {note}" for note in self.plan.notes)]
@@ -125,6 +130,8 @@ class Run(Displayed):
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain values; of a plan also the config, which `train` takes."""
+        if self.found_lr is not None:
+            return {**self.found_lr.to_json(), "notes": list(self.notes)}
         if self.plan is not None:
             planned = self._planned(self.plan) | {"total_seconds": self._total(self.plan)}
             beside = {"published": to_json(self.published), "notes": list(self.plan.notes)}

@@ -1,0 +1,260 @@
+"""Likely wrong labels and outliers of a dataset, by the features of a model: `vitlab data check DATA --model MODEL`.
+
+Labels are judged by confident learning (Northcutt, Jiang and Chuang 2021). A linear classifier is fitted to frozen features and
+predicts each image out of fold, so that no image teaches its own label. The threshold of class j is the mean probability of j over
+the images labelled j; an image whose most probable class among those above their thresholds is not its label is likely wrong. An
+outlier is far from its nearest neighbours, compared with the other images.
+
+Axes: N images, K classes, D width of the features, B a block of images.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.checkpoints import Checkpoint
+from vitlab.config.evaluation import EvaluateConfig, ProbeConfig
+from vitlab.data.dataset import SPLITS, UNDECLARED, Dataset, ImageDataset
+from vitlab.data.quality.summary import DataCheck
+from vitlab.errors import DataError
+from vitlab.evaluation.evaluation import name_in
+from vitlab.evaluation.features import Features, FeatureStore, extract_features, model_key
+from vitlab.evaluation.frozen import choose_strength, fit, select, unit
+from vitlab.io.atomic import replacing
+from vitlab.io.display import Block, Displayed
+from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.text import csv_cell
+from vitlab.objective.metrics import log_softmax
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+FOLDS = 5
+_NEIGHBOURS = 10
+_FAR = 5.0  # deviations (1.4826 times the median one) above the median distance: 1 normal image in 3 million
+_BLOCK = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """An image whose label is likely wrong: the class that is predicted out of fold, and both probabilities."""
+
+    index: int
+    name: str
+    label: str
+    suggested: str
+    label_probability: float
+    suggested_probability: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlier:
+    """An image unlike all others: the mean cosine distance to its nearest neighbours, and how many deviations that is too far."""
+
+    index: int
+    name: str
+    label: str
+    distance: float
+    deviations: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelCheck(Displayed):
+    """What a model finds in a dataset besides the checks of `data check`, which are in `check`.
+
+    `suspects` are the likely wrong labels, the most certain first; `outliers` the farthest first. `accuracy` is the fraction of
+    images whose label is predicted out of fold. `files` are the page and the list that were written.
+    """
+
+    check: DataCheck
+    images: int
+    accuracy: float
+    suspects: tuple[Suspect, ...]
+    outliers: tuple[Outlier, ...]
+    files: tuple[Path, ...] = ()
+
+    @property
+    def problems(self) -> list[str]:
+        """What should be looked at before training."""
+        found = f"{len(self.suspects):,} labels are likely wrong"
+        return [*self.check.problems, *([found] if self.suspects else [])]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        fields = {
+            "suspects": [{name: getattr(one, name) for name in Suspect.__dataclass_fields__} for one in self.suspects],
+            "outliers": [{name: getattr(one, name) for name in Outlier.__dataclass_fields__} for one in self.outliers],
+        }
+        return {
+            **self.check.to_json(),
+            "label_check": {"images": self.images, "accuracy": self.accuracy, **fields},
+            "files": [str(path) for path in self.files],
+        }
+
+    def tables(self) -> Iterator[Block]:
+        """The checks, then the first suspects and outliers."""
+        yield from self.check.tables()
+        yield {
+            "predicted out of fold": f"{100 * self.accuracy:.2f} % of {self.images:,} labels",
+            "likely wrong labels": len(self.suspects),
+            "outliers": len(self.outliers),
+            **{f"written {place}": str(path) for place, path in enumerate(self.files, 1)},
+        }
+        if self.suspects:
+            yield [
+                {"likely_wrong": one.name, "label": one.label, "suggested": one.suggested, "probability": one.suggested_probability}
+                for one in self.suspects[: self.check.shown]
+            ]
+        if self.outliers:
+            yield [
+                {"outlier": one.name, "label": one.label, "deviations": round(one.deviations, 1)}
+                for one in self.outliers[: self.check.shown]
+            ]
+
+
+def check_labels(
+    checkpoint: Checkpoint,
+    dataset: Dataset,
+    check: DataCheck,
+    *,
+    config: EvaluateConfig = EvaluateConfig(corrupt="skip"),  # noqa: B008 (a frozen value)
+    progress: ProgressCallback = silent,
+) -> tuple[LabelCheck, Features]:
+    """Judge the labels of a dataset with one class per image; also the features, for whoever wants more of them."""
+    if dataset.multi_label or not dataset.labels:
+        raise DataError("labels are judged where each image has one", hint="leave `model` out")
+    features = extract_features(checkpoint, dataset, config=config, store=FeatureStore(model_key(checkpoint)), progress=progress)
+    names = [name_in(dataset, int(index)) for index in features.indices_N]
+    chance_NK = out_of_fold(features, progress=progress)
+    labels_N = features.labels_N
+    rows = np.arange(len(labels_N))
+    suspects = []
+    for row, meant in confident_errors(chance_NK, labels_N):
+        suspects.append(
+            Suspect(
+                index=int(features.indices_N[row]),
+                name=names[row],
+                label=features.names[labels_N[row]],
+                suggested=features.names[meant],
+                label_probability=float(chance_NK[row, labels_N[row]]),
+                suggested_probability=float(chance_NK[row, meant]),
+            )
+        )
+    distance_N = neighbour_distances(features.features_ND)
+    middle = float(np.median(distance_N))
+    spread = 1.4826 * float(np.median(np.abs(distance_N - middle))) or 1.0
+    deviation_N = (distance_N - middle) / spread
+    far = [int(row) for row in np.argsort(-deviation_N, kind="stable") if deviation_N[row] > _FAR]
+    outliers = [
+        Outlier(
+            index=int(features.indices_N[row]),
+            name=names[row],
+            label=features.names[labels_N[row]],
+            distance=float(distance_N[row]),
+            deviations=float(deviation_N[row]),
+        )
+        for row in far
+    ]
+    accuracy = float((chance_NK.argmax(1) == labels_N)[rows].mean())
+    found = LabelCheck(check=check, images=len(labels_N), accuracy=accuracy, suspects=tuple(suspects), outliers=tuple(outliers))
+    return found, features
+
+
+def out_of_fold(features: Features, *, folds: int = FOLDS, seed: int = 0, progress: ProgressCallback = silent) -> Floats:
+    """The probabilities of every image by a linear classifier that was fitted to the other folds, (N, K).
+
+    Folds have every class in proportion. The regularisation is chosen once, on the first fold.
+    """
+    labels_N, classes = features.labels_N, len(features.names)
+    fold_N = np.empty(len(labels_N), np.int64)
+    order = np.random.default_rng(seed).permutation(len(labels_N))
+    for label in range(classes):
+        own = order[labels_N[order] == label]
+        fold_N[own] = np.arange(len(own)) % folds
+    if len(set(fold_N.tolist())) < folds:
+        raise DataError(f"no class has {folds} images, which the folds need", hint="leave `model` out")
+    config = ProbeConfig(per_decade=1, tolerance=1e-4, most_steps=200)
+    l2 = choose_strength(select(features, fold_N != 0), select(features, fold_N == 0), config)[0].l2
+    chance_NK = np.empty((len(labels_N), classes))
+    for fold in range(folds):
+        classifier = fit(select(features, fold_N != fold), classes=classes, l2=l2, config=config)
+        held_N = fold_N == fold
+        chance_NK[held_N] = np.exp(log_softmax(classifier.logits(features.features_ND[held_N])))
+        progress("folds", fold + 1, folds)
+    return chance_NK
+
+
+def confident_errors(chance_NK: Floats, labels_N: Ints) -> Iterator[tuple[int, int]]:
+    """(row, class that is meant) of each image off the diagonal of the confident joint; the most certain error first.
+
+    The order is that of the probability of the label minus that of the class that is meant.
+    """
+    classes = chance_NK.shape[1]
+    threshold_K = np.array(
+        [chance_NK[labels_N == label, label].mean() if (labels_N == label).any() else np.inf for label in range(classes)]
+    )
+    confident_NK = np.where(chance_NK >= threshold_K, chance_NK, -np.inf)
+    meant_N = confident_NK.argmax(1)
+    wrong = np.flatnonzero(np.isfinite(confident_NK.max(1)) & (meant_N != labels_N))
+    margin = chance_NK[wrong, labels_N[wrong]] - chance_NK[wrong, meant_N[wrong]]
+    for row in wrong[np.argsort(margin, kind="stable")]:
+        yield int(row), int(meant_N[row])
+
+
+def neighbour_distances(features_ND: NDArray[np.float32], *, k: int = _NEIGHBOURS) -> Floats:
+    """The mean cosine distance of each image to its k nearest others."""
+    unit_ND = unit(features_ND)
+    k = min(k, len(unit_ND) - 1)
+    if k < 1:
+        return np.zeros(len(unit_ND))
+    found = np.empty(len(unit_ND))
+    for first in range(0, len(unit_ND), _BLOCK):
+        cosine_BN = unit_ND[first : first + _BLOCK] @ unit_ND.T
+        rows = np.arange(len(cosine_BN))
+        cosine_BN[rows, first + rows] = -np.inf
+        found[first : first + len(rows)] = 1 - np.partition(cosine_BN, -k, axis=1)[:, -k:].mean(1)
+    return found
+
+
+def write_corrections(path: Path, found: LabelCheck, dataset: Dataset, data: str) -> None:
+    """A CSV file to correct: file, split, label, suggested label and probabilities; the suspects first.
+
+    Of a folder it lists every image, with paths relative to the list, so that the corrected list is itself a dataset. Of other
+    data it lists the suspects.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["file", "split", "label", "suggested", "label_probability", "suggested_probability"])
+    folder = Path(data).is_dir() and isinstance(dataset, ImageDataset)
+
+    def place(name: str) -> str:
+        return os.path.relpath(name, path.absolute().parent) if folder else name
+
+    for one in found.suspects:
+        numbers = (f"{one.label_probability:.4f}", f"{one.suggested_probability:.4f}")
+        row = [place(one.name), _split(dataset, one.index), one.label, one.suggested]
+        writer.writerow([*map(csv_cell, row), *numbers])
+    if folder:
+        said = {one.index for one in found.suspects}
+        for index in range(len(dataset)):
+            label = dataset.label(index)
+            if index not in said and isinstance(label, int):
+                row = [place(name_in(dataset, index)), _split(dataset, index), dataset.labels[label], ""]
+                writer.writerow([*map(csv_cell, row), "", ""])
+    content = text.getvalue().encode("utf-8", "surrogateescape")
+    with replacing(path, needed=len(content)) as file:
+        file.write(content)
+
+
+def _split(dataset: Dataset, index: int) -> str:
+    code = int(dataset.splits[index]) if isinstance(dataset, ImageDataset) else UNDECLARED
+    return "" if code == UNDECLARED else SPLITS[code]
