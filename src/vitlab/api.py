@@ -1763,7 +1763,7 @@ def _checked_labels(
     device: str,
     progress: ProgressCallback,
 ) -> LabelCheck:
-    """The labels judged by a model, and the files that were asked for."""
+    """The labels checked by a model, and the files that were asked for."""
     from vitlab.config.evaluation import EvaluateConfig
     from vitlab.data.opening import open_dataset
     from vitlab.evaluation.label_errors import check_labels, write_corrections

@@ -1,6 +1,6 @@
 """Likely wrong labels and outliers of a dataset, by the features of a model: `vitlab data check DATA --model MODEL`.
 
-Labels are judged by confident learning (Northcutt, Jiang and Chuang 2021). A linear classifier is fitted to frozen features and
+Labels are checked by confident learning (Northcutt, Jiang and Chuang 2021). A linear classifier is fitted to frozen features and
 predicts each image out of fold, so that no image teaches its own label. The threshold of class j is the mean probability of j over
 the images labelled j; an image whose most probable class among those above their thresholds is not its label is likely wrong. An
 outlier is far from its nearest neighbours, compared with the other images.
@@ -129,9 +129,9 @@ def check_labels(
     config: EvaluateConfig = EvaluateConfig(corrupt="skip"),  # noqa: B008 (a frozen value)
     progress: ProgressCallback = silent,
 ) -> tuple[LabelCheck, Features]:
-    """Judge the labels of a dataset with one class per image; also the features, for whoever wants more of them."""
+    """Check the labels of a dataset with one class per image; also the features, for whoever wants more of them."""
     if dataset.multi_label or not dataset.labels:
-        raise DataError("labels are judged where each image has one", hint="leave `model` out")
+        raise DataError("labels are checked where each image has one", hint="leave `model` out")
     features = extract_features(checkpoint, dataset, config=config, store=FeatureStore(model_key(checkpoint)), progress=progress)
     names = [name_in(dataset, int(index)) for index in features.indices_N]
     chance_NK = out_of_fold(features, progress=progress)

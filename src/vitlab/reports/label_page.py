@@ -76,8 +76,8 @@ def _image(dataset: Dataset, index: int, name: str) -> str:
         )
     except DataError:
         return "<img alt='cannot be read'>"
-    picture = Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels[..., :3])
-    picture.thumbnail((_SIDE, _SIDE))
+    thumb = Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels[..., :3])
+    thumb.thumbnail((_SIDE, _SIDE))
     buffer = io.BytesIO()
-    picture.convert("RGB").save(buffer, "JPEG", quality=80)
+    thumb.convert("RGB").save(buffer, "JPEG", quality=80)
     return f'<img alt="{_text(name)}" src="data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}">'

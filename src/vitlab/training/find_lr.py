@@ -127,8 +127,8 @@ def find_lr(
 
 def _written(found: FoundLr, out: Path, figure: Any) -> FoundLr:
     """The curve as find_lr.png and its points as find_lr.json."""
-    picture, points = out / "find_lr.png", out / "find_lr.json"
-    found = replace(found, files=(picture, points))
+    image, points = out / "find_lr.png", out / "find_lr.json"
+    found = replace(found, files=(image, points))
     drawn = figure.Figure(figsize=(7, 4), layout="constrained")
     axes = drawn.subplots()
     axes.plot(found.lrs, found.losses, color="0.8", label="loss")
@@ -143,7 +143,7 @@ def _written(found: FoundLr, out: Path, figure: Any) -> FoundLr:
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=120)
     out.mkdir(parents=True, exist_ok=True)
-    for path, content in ((picture, buffer.getvalue()), (points, (json_text(found.to_json(), indent=2) + "\n").encode())):
+    for path, content in ((image, buffer.getvalue()), (points, (json_text(found.to_json(), indent=2) + "\n").encode())):
         with replacing(path, needed=len(content)) as file:
             file.write(content)
     return found
