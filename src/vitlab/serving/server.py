@@ -96,6 +96,7 @@ class Server:
                     max_connections=config.max_connections,
                     on_refusal=self._refused_early,
                 ),
+                loop="auto",  # uvloop, where it can be installed
                 ws="none",
                 lifespan="off",
                 log_config=None,
