@@ -1,11 +1,11 @@
 """Inference against the peers: one interleaved run, the same weights, the same images, equal outputs.
 
-    PYTHON_WITH_PEERS benchmarks/inference.py [--models Ti/16 B/16 Ti/16@384] [--threads 2] [--quick]
+    PYTHON_WITH_PEERS benchmarks/inference.py [--models Ti/16 B/16 Ti/16@384 vit_small_patch14_dinov2@224] [--threads 2] [--quick]
 
 Each runtime runs one image alone and batches of several sizes, of which its best counts; rounds go through all of them in turn,
 and the least time of each counts. Peers get images that are normalised already; vitlab gets uint8 pixels and normalises them
-itself, within its time. `--clock cpu` measures CPU time instead of wall time, for one thread on a machine that is used by others
-too. It needs timm; transformers, vit_pytorch, onnxruntime and openvino are measured if they are installed.
+itself, within its time. A model is the paper's, or timm's by timm's name, after an @ its image size. `--clock cpu` measures CPU
+time instead of wall time, for one thread on a machine that is used by others too. It needs timm; transformers, vit_pytorch, onnxruntime and openvino are measured if they are installed.
 
 `--int8` measures 8 bits separately: vitlab's exported files in OpenVINO and ONNX Runtime, beside the same graph in float and timm.
 """
@@ -67,7 +67,11 @@ class Case:
 
     def __init__(self, name: str, options: argparse.Namespace, folder: Path) -> None:
         size_name, _, side = name.partition("@")
-        config = variant(f"ViT-{size_name}", profile="timm", image_size=int(side or 224))
+        self.architecture = size_name if "_" in size_name else None
+        if self.architecture is None:
+            config = variant(f"ViT-{size_name}", profile="timm", image_size=int(side or 224))
+        else:
+            config = variant(size_name, num_classes=1000, image_size=int(side) if side else None)
         assert isinstance(config, ViTConfig)
         self.config, self.folder, self.options = config, folder, options
         self.batches = [batch for batch in BATCHES if batch <= options.most]
@@ -149,13 +153,18 @@ class Case:
 
         from vitlab.inference.bench import timm_model
 
-        peer("timm")
+        timm = peer("timm")
         convert(self.folder / "model.safetensors", self.folder / "timm.safetensors", to="timm")
-        model = timm_model(self.config)
+        if self.architecture is None:
+            model = timm_model(self.config)
+        else:
+            model = timm.create_model(self.architecture, img_size=self.config.image_size, num_classes=1000).eval()
         model.load_state_dict(load_file(self.folder / "timm.safetensors"))
         return model
 
     def _huggingface(self) -> list[Line]:
+        if self.architecture is not None:  # ViTForImageClassification is the paper's model
+            return []
         try:
             transformers = peer("transformers")
         except ImportError:
@@ -166,6 +175,8 @@ class Case:
         ]
 
     def _vit_pytorch(self) -> list[Line]:
+        if self.architecture is not None:
+            return []
         try:
             made = peer("vit_pytorch").ViT(
                 image_size=self.config.image_size[0],
@@ -282,7 +293,8 @@ def report(name: str, case: Case, flops_per_second: float) -> dict[str, Any]:
     best_many = min(min(line.seconds.values()) for line in peers)
     eager = next(line for line in case.lines if line.name == "timm eager")
     flops = 2 * cost(case.config).macs
-    print(f"\nViT-{name}: {'':24} one image                     best batch")
+    title = name if case.architecture else f"ViT-{name}"
+    print(f"\n{title}: {'':24} one image                     best batch")
     one_heads, many_heads = ("ms", "x timm", "x best"), ("batch", "img/s", "x timm", "x best", "of peak", "diff")
     print(f"{'':34}{''.join(f'{word:>8}' for word in one_heads)}  {''.join(f'{word:>8}' for word in many_heads)}")
     for line in case.lines:
