@@ -5,7 +5,8 @@
 Each runtime runs one image alone and batches of several sizes, of which its best counts; rounds go through all of them in turn,
 and the least time of each counts. Peers get images that are normalised already; vitlab gets uint8 pixels and normalises them
 itself, within its time. A model is the paper's, or timm's by timm's name, after an @ its image size. `--clock cpu` measures CPU
-time instead of wall time, for one thread on a machine that is used by others too. It needs timm; transformers, vit_pytorch, onnxruntime and openvino are measured if they are installed.
+time instead of wall time, for one thread on a machine that is used by others too. It needs timm; transformers, vit_pytorch,
+onnxruntime and openvino are measured if they are installed.
 
 `--int8` measures 8 bits separately: vitlab's exported files in OpenVINO and ONNX Runtime, beside the same graph in float and timm.
 """
