@@ -136,15 +136,15 @@ export function frame(context, place, grid, step, scale, colour, thick) {
 
 // Curves over layers: [{name, values, strong}], values from 0 to 1; `at` is marked.
 export function curveChart({curves, at, title, pick}) {
-  const narrow = innerWidth < 600, [width, height, left, right, top, bottom] = narrow ? [380, 240, 46, 112, 14, 36] : [600, 250, 52, 158, 14, 34], count = curves[0].values.length;
+  const narrow = innerWidth < 600, [width, height, left, right, top, bottom] = narrow ? [380, 244, 46, 112, 14, 40] : [600, 256, 52, 158, 14, 40], count = curves[0].values.length;
   const x = place => left + (count > 1 ? place / (count - 1) : 0.5) * (width - left - right), y = value => top + (1 - value) * (height - top - bottom);
   const chart = svg("svg", {viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": title});
   for (const level of [0, 0.25, 0.5, 0.75, 1]) {
     chart.append(svg("line", {x1: left, x2: width - right, y1: y(level), y2: y(level), class: "rule"}), text(left - 8, y(level) + 4, `${100 * level} %`, "end"));
   }
   const every = Math.ceil(count / (narrow ? 6 : 12));
-  for (let place = 0; place < count; place++) if (place % every === 0) chart.append(text(x(place), height - 14, place, "middle"));
-  chart.append(text((left + width - right) / 2, height - 1, "layer", "middle"));
+  for (let place = 0; place < count; place++) if (place % every === 0) chart.append(text(x(place), height - 20, place, "middle"));
+  chart.append(text((left + width - right) / 2, height - 4, "layer", "middle"));
   if (at >= 0) chart.append(svg("line", {x1: x(at), x2: x(at), y1: top, y2: height - bottom, class: "now"}));
   const ends = spread(curves.map(curve => y(curve.values[count - 1])), 15, top + 4, height - bottom);
   curves.forEach((curve, number) => {
@@ -178,7 +178,7 @@ function spread(wanted, gap, low, high) {
 }
 
 export function distanceChart({values, layers, heads, at, title, unit, most, pick}) {
-  const narrow = innerWidth < 600, [width, height, left, right, top, bottom] = narrow ? [380, 230, 40, 10, 12, 36] : [600, 240, 44, 14, 12, 34];
+  const narrow = innerWidth < 600, [width, height, left, right, top, bottom] = narrow ? [380, 234, 40, 10, 12, 40] : [600, 246, 44, 14, 12, 40];
   const x = layer => left + (layer + 0.5) / layers * (width - left - right), y = value => top + (1 - value / most) * (height - top - bottom);
   const chart = svg("svg", {viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": title});
   const tick = [10, 20, 25, 50, 100, 200, 500].find(size => most / size <= 5) ?? most / 4;
@@ -186,8 +186,8 @@ export function distanceChart({values, layers, heads, at, title, unit, most, pic
     chart.append(svg("line", {x1: left, x2: width - right, y1: y(value), y2: y(value), class: "rule"}), text(left - 8, y(value) + 4, Math.round(value), "end"));
   }
   const every = Math.ceil(layers / (narrow ? 8 : 16));
-  for (let layer = 0; layer < layers; layer++) if (layer % every === 0) chart.append(text(x(layer), height - 14, layer, "middle"));
-  chart.append(text((left + width - right) / 2, height - 1, `layer (distance in ${unit})`, "middle"));
+  for (let layer = 0; layer < layers; layer++) if (layer % every === 0) chart.append(text(x(layer), height - 20, layer, "middle"));
+  chart.append(text((left + width - right) / 2, height - 4, `layer (distance in ${unit})`, "middle"));
   for (let layer = 0; layer < layers; layer++) for (let head = 0; head < heads; head++) {
     const chosen = layer === at[0] && (at[1] < 0 || head === at[1]);
     const value = values[layer * heads + head];

@@ -234,7 +234,7 @@ export function stagePanel(root, act) {
       const offered = canAnswer ? shuffles.filter(side => source.served || image.facts.shuffled[side]) : [];
       replace(shuffleBar, offered.map(side => chip(side === 1 ? "Shuffle patches" : `Shuffle ${side} x ${side} blocks`, state.side === side, {side, covered: [], view: "image", seed: source.served && state.side === side ? state.seed + 1 : state.seed}, `shuffle-${side}`)));
       reset.hidden = !(state.covered.length || state.side || state.tool === "cover");
-      toolNote.textContent = !canAnswer ? image.facts.missing.answer ?? "" : !canCover ? "Covering patches was not computed for this file (vitlab explore --cover, or vitlab serve)." : state.tool === "cover" && !source.served ? "In a file one patch at a time is covered; vitlab serve covers as many as you touch." : model.facts.missing.shuffle ?? "";
+      toolNote.textContent = !canAnswer ? image.facts.missing.answer ?? "" : !canCover ? "Covering patches was left out of this file (--no-cover); vitlab serve computes it." : state.tool === "cover" && !source.served ? "In a file one patch at a time is covered; vitlab serve covers as many as you touch." : model.facts.missing.shuffle ?? "";
       toolNote.hidden = !toolNote.textContent;
       replace(shots, (source.files ?? source.start.images).map((entry, number) => shot(entry, number, context, act)));
       choose.hidden = !source.served;
