@@ -91,7 +91,7 @@ def test_time_is_measured_for_each_length_and_number_of_cores_and_the_threads_ar
     for (about, row), length in zip(found.rows, (4, 8), strict=True):
         assert about["tokens"] == str(length)
         assert {"LSTM, 1 core, ms", "LSTM, 2 cores, ms", "attention, 1 core, ms", "attention, 2 cores, ms"} <= set(row)
-        assert row["LSTM: products in turn"] == 2 * length
+        assert row["LSTM: steps in turn"] == 2 * length
     drawn(found, tmp_path)
 
 

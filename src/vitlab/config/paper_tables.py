@@ -286,6 +286,30 @@ UPSTREAM: dict[str, dict[str, float]] = {  # pre-training data -> model -> top-1
 }
 UPSTREAM_SOURCE = "the authors' answer, google-research/vision_transformer, issue 62"
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YearRow:
+    """A model that led ImageNet's validation split in its year: top-1 in percent, as its publication prints it."""
+
+    year: int
+    model: str
+    top1: float
+    source: str
+
+
+IMAGENET_YEARS: tuple[YearRow, ...] = (  # those that vitlab does not build; the others are in Table 2 and `published.py`
+    YearRow(year=2012, model="AlexNet, 7 networks", top1=63.3, source="Krizhevsky et al. 2012, Table 2"),
+    YearRow(year=2014, model="VGG-19", top1=75.6, source="Simonyan and Zisserman 2015, Table 5"),
+    YearRow(year=2015, model="ResNet-152", top1=80.62, source="He et al. 2016, Table 4"),
+    YearRow(year=2016, model="ResNeXt-101", top1=80.9, source="Xie et al. 2017, Table 5"),
+    YearRow(year=2017, model="NASNet-A", top1=82.7, source="Zoph et al. 2018, Table 2"),
+    YearRow(year=2018, model="AmoebaNet-A", top1=83.9, source="Real et al. 2019, Table 2"),
+    YearRow(year=2018, model="ResNeXt-101 32x48d, Instagram", top1=85.4, source="Mahajan et al. 2018, abstract"),
+    YearRow(year=2019, model="FixResNeXt-101 32x48d", top1=86.4, source="Touvron et al. 2019, abstract"),
+    YearRow(year=2021, model="ViT-G/14", top1=90.45, source="Zhai et al. 2021, abstract"),
+    YearRow(year=2021, model="CoAtNet-7", top1=90.88, source="Dai et al. 2021, abstract"),
+)
+
 FIGURE_4_MODELS = ("ViT-b/32", "ViT-B/32", "ViT-L/32", "ViT-L/16", "BiT-R50x1", "BiT-R152x2")
 FIGURE_4_IMAGES = (9_000_000, 30_000_000, 90_000_000, 303_000_000)
 """Section 4.3: random subsets of JFT-300M, and all of it."""

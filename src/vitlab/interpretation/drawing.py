@@ -217,13 +217,14 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Points joined by a line; `spread` is (low, high) of each; `dashed` marks a second variant of the same thing."""
+    """Points, `joined` by a line; `spread` is (low, high) of each; `dashed` marks a second variant of the same thing."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     spread: Sequence[tuple[float, float]] | None = None
     dashed: bool = False
+    joined: bool = True
     like: int | None = None  # draw it in the colour and mark of that line
 
 
@@ -252,7 +253,7 @@ def draw_lines(lines: Sequence[Line], x: Axis, y: Axis, style: Style = Style(), 
             marker=MARKS[kind],
             markersize=4.5,
             linewidth=1.4,
-            linestyle="--" if line.dashed else "-",
+            linestyle="" if not line.joined else "--" if line.dashed else "-",
             label=line.name,
         )
         if line.spread is not None:
@@ -296,17 +297,22 @@ class Panel:
 
 
 def draw_dots(rows: Sequence[DotRow], panels: Sequence[Panel], style: Style = Style()) -> bytes:  # noqa: B008
-    """A chart of the rows from top to bottom, the panels from left to right."""
+    """A chart of the rows from top to bottom, the panels from left to right, at most four in a line."""
     if not rows or not panels:
         raise ConfigError("nothing to draw")
     for panel in panels:
         if len(panel.values) != len(rows) or (panel.spread is not None and len(panel.spread) != len(rows)):
             raise ConfigError(f"the panel {panel.axis!r} has {len(panel.values)} values for {len(rows)} rows")
-    figure = new_paper(2.2 + 2.9 * len(panels), 1.2 + 0.32 * len(rows), style)
-    columns = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for panel, axes in zip(panels, columns, strict=True):
-        _panel(axes, rows, panel, style)
-    first = columns[0]
+    across = min(len(panels), 4)
+    lines = -(-len(panels) // across)
+    figure = new_paper(2.2 + 2.9 * across, lines * (1.2 + 0.32 * len(rows)), style)
+    grid = figure.subplots(lines, across, sharey=True, squeeze=False)
+    for place, axes in enumerate(grid.flat):
+        if place < len(panels):
+            _panel(axes, rows, panels[place], style)
+        else:
+            axes.set_visible(False)
+    first = grid[0, 0]
     first.set_yticks(range(len(rows)), [row.name for row in rows])
     first.set_ylim(len(rows) - 0.4, -0.6)  # the first row on top
     return written(figure, style)
@@ -346,6 +352,7 @@ def _panel(axes: Any, rows: Sequence[DotRow], panel: Panel, style: Style) -> Non
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
         room = 0.08 * (high - low) or 0.5
         axes.set_xlim(low - room, high + room)
+        axes.locator_params(axis="x", nbins=5)  # or the numbers of a narrow range run into each other
     axes.set_xlabel(panel.axis)
     axes.grid(visible=True, alpha=0.25)
     tint(axes, style)

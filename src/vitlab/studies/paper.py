@@ -23,6 +23,7 @@ from vitlab.config.paper_tables import (
     FIGURE_4_MODELS,
     IMAGENET,
     IMAGENET21K,
+    IMAGENET_YEARS,
     JFT,
     MASKED_B16,
     MEAN_9,
@@ -575,19 +576,30 @@ _YEARS: tuple[tuple[int, str, int], ...] = (  # of publication; name and image s
 
 
 def _imagenet_years() -> Iterator[PaperRow]:
-    found = [(year, name, max(row.top1 for row in PUBLISHED[name, side]), side) for year, name, side in _YEARS]
-    found += [
-        (2019, "BiT-R152x4", TABLE_2[3].scores["ImageNet"].value, 480),
-        (2020, "ViT-H/14", TABLE_2_V1[0].scores["ImageNet"].value, 518),
-        (2021, "ViT-H/14", TABLE_2[0].scores["ImageNet"].value, 518),
+    found: list[tuple[int, str, float, int | None, str]] = [
+        (year, name, max(row.top1 for row in PUBLISHED[name, side]), side, PUBLISHED[name, side][0].source)
+        for year, name, side in _YEARS
     ]
-    for year, name, top1, side in sorted(found):
+    found += [
+        (2019, "BiT-R152x4", TABLE_2[3].scores["ImageNet"].value, 480, f"{PAPER}, Table 2"),
+        (2020, "ViT-H/14", TABLE_2_V1[0].scores["ImageNet"].value, 518, f"{PAPER_V1}, Table 2"),
+        (2021, "ViT-H/14", TABLE_2[0].scores["ImageNet"].value, 518, f"{PAPER}, Table 2"),
+    ]
+    found += [(entry.year, entry.model, entry.top1, None, entry.source) for entry in IMAGENET_YEARS]
+    for year, name, top1, side, source in sorted(found, key=lambda entry: (entry[0], entry[2])):
         yield PaperRow(
-            about={"year": str(year), "model": name},
+            about={"year": str(year), "model": name, "kind": _kind(name), "source": source},
             published={"ImageNet": top1},
-            computed=_size(name, image_size=side),
-            command=f"vitlab describe {name} --image-size {side}",
+            computed={"points above 2012": round(top1 - IMAGENET_YEARS[0].top1, 1)}
+            | (dict.fromkeys(("parameters, M", "GMACs")) if side is None else _size(name, image_size=side)),
+            command="" if side is None else f"vitlab describe {name} --image-size {side}",
         )
+
+
+def _kind(name: str) -> str:
+    if name.startswith("CoAtNet"):
+        return "both"
+    return "Transformer" if name.startswith(("ViT", "Swin")) else "CNN"
 
 
 # --- the items ----------------------------------------------------------------------------------------------------------------
@@ -725,7 +737,7 @@ ITEMS: tuple[Item, ...] = (
         title="ImageNet accuracy by pre-training data",
         source=f"{PAPER}, Figure 3; Table 5",
         state="measured in miniature",
-        here="small models of five families, by the number of pre-training images",
+        here="the published numbers; `study scaling` varies the pre-training images of small models",
         needs="ImageNet-21k; JFT-300M is not public",
         command="vitlab study scaling",
         rows=_figure_3,
@@ -737,7 +749,7 @@ ITEMS: tuple[Item, ...] = (
         title="Few-shot accuracy by number of pre-training images",
         source=f"{PAPER}, Figure 4",
         state="computed",
-        here="cost of the models; pre-trained on 9, 30, 90 and 303 million images",
+        here="cost of the models; `study scaling` varies the pre-training images of small models",
         needs=_JFT_NEEDS,
         command="vitlab study scaling",
         rows=_figure_4,
@@ -894,13 +906,12 @@ ITEMS: tuple[Item, ...] = (
     Item(
         name="imagenet-years",
         title="ImageNet top-1 over the years",
-        source=f"{PAPER}, Table 2, and v1; Tan and Le 2019; Xie et al. 2020; Liu et al. 2021; Liu et al. 2022",
+        source="a publication for each row",
         state="computed",
-        here="cost of the models",
+        here="cost of the models that vitlab has",
         needs="their training data and machines",
         command="vitlab study compare EfficientNet-B7 ViT-H/14 ConvNeXt-XL",
         rows=_imagenet_years,
-        absent="models before 2019 and after 2022: vitlab has no source for them",
     ),
     Item(
         name="receptive-field",
@@ -1104,6 +1115,7 @@ class PaperItem(Displayed):
 
         panels = []
         groups = [group for group in ("published", "measured") if self._columns(group)] or ["computed"]
+        groups += ["computed"] if self.item.name == "figure2" else []  # whose groups of tasks are means of published numbers
         for group in groups:
             for name in self._columns(group):
                 cells = [getattr(row, group).get(name) for row in self.rows]
@@ -1188,20 +1200,48 @@ def _chart_speed(rows: Sequence[PaperRow]) -> _Chart:
 
 
 def _chart_years(rows: Sequence[PaperRow]) -> _Chart:
-    from vitlab.interpretation.drawing import Axis
+    from vitlab.interpretation.drawing import Axis, Line
 
     points = [
-        (row.about["model"], float(row.about["year"]), value)
+        (row.about["kind"], float(row.about["year"]), value)
         for row in rows
         if (value := _number(row.published["ImageNet"])) is not None
     ]
     years = sorted({year for _, year, _ in points})
-    return _curves(points), Axis(name="year", at=years), Axis(name="ImageNet top-1, %")
+    best = [max(value for _, other, value in points if other <= year) for year in years]
+    kinds = [
+        Line(
+            name=kind, x=[x for name, x, _ in points if name == kind], y=[y for name, _, y in points if name == kind], joined=False
+        )
+        for kind in dict.fromkeys(name for name, _, _ in points)
+    ]
+    return (
+        [Line(name="best so far", x=years, y=best, dashed=True), *kinds],
+        Axis(name="year", at=years),
+        Axis(name="ImageNet top-1, %"),
+    )
+
+
+def _chart_batches(rows: Sequence[PaperRow]) -> _Chart:
+    from vitlab.interpretation.drawing import Axis
+
+    points = [
+        (row.about["model"], float(side), value)
+        for row in rows
+        for side in _SIDES
+        if (value := _number(row.computed[f"batch at {side} px"]))
+    ]
+    return (
+        _curves(points),
+        Axis(name="image size, pixels", log=True, at=_SIDES),
+        Axis(name="largest batch on a TPUv3 core", log=True),
+    )
 
 
 _CHARTS: dict[str, Callable[[Sequence[PaperRow]], _Chart]] = {
     "figure3": _chart_data,
     "figure5": _chart_compute,
+    "figure12": _chart_batches,
     "table6": _chart_compute,
     "transformers-or-cnns": _chart_speed,
     "imagenet-years": _chart_years,

@@ -7,7 +7,6 @@ Axes: B batch, C channels, H height, W width, N tokens, D width.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +21,10 @@ from vitlab.inference.backends import evaluating
 from vitlab.interpretation.drawing import Axis, Line, Style, draw_lines
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models import Record, build
+from vitlab.models.cost import cost
 from vitlab.models.vit import ViT
 from vitlab.studies.explained import Explained
+from vitlab.training.plan import this_machine
 
 _PATCH = 4
 
@@ -97,11 +98,14 @@ def sequence_length(
     lengths: Sequence[int] = (32, 64, 128, 256, 512, 1024),
     cores: Sequence[int] | None = None,
     width: int = 128,
-    repeats: int = 3,
+    repeats: int = 5,
 ) -> Explained:
-    """Time of a training step (forward and backward) on one sequence, by its length and the number of cores, measured now."""
-    before = torch.get_num_threads()
-    chosen = sorted({1, before}) if cores is None else list(cores)
+    """Time of a training step (forward and backward) on one sequence, by its length and the number of cores, measured now.
+
+    The least of several tries counts: other programs only make it longer.
+    """
+    before, most = torch.get_num_threads(), this_machine().cores
+    chosen = sorted({1, most, *(1 << power for power in range(most.bit_length()))}) if cores is None else list(cores)
     timed = list[_Timed]()
     try:
         for number, length in enumerate(lengths):
@@ -114,7 +118,7 @@ def sequence_length(
                     torch.set_num_threads(threads)
                     spent[name, threads].append(_step_seconds(models[name], images_BCHW))
             timed += [
-                _Timed(name=name, length=length, threads=threads, seconds=statistics.median(found[1:]))
+                _Timed(name=name, length=length, threads=threads, seconds=min(found[1:]))
                 for (name, threads), found in spent.items()
             ]
     finally:
@@ -129,16 +133,15 @@ def sequence_length(
                 for name in names
                 for threads in chosen
             }
-            | {f"{name}: products in turn": length * 2 if name == "LSTM" else 2 * 2 for name in names},
+            | {f"{name}: steps in turn": length * 2 if name == "LSTM" else 2 for name in names}
+            | {f"{name}, MMACs": round(cost(_models(length, width, 2)[name]).macs / 1e6) for name in names},
         )
         for length in lengths
     )
     longest = lengths[-1]
     gains = {name: by[name, longest, chosen[0]] / by[name, longest, chosen[-1]] for name in names}
-    finding = (
-        f"at {longest:,} tokens {chosen[-1]} cores are "
-        + " and ".join(f"{gain:.2f} times as fast as {chosen[0]} for the {name}" for name, gain in gains.items())
-        + "; an LSTM takes its steps one after the other, attention all tokens at once"
+    finding = f"at {longest:,} tokens, {chosen[-1]} core{'s' * (chosen[-1] > 1)} against {chosen[0]}: " + ", ".join(
+        f"{name} {gain:.2f} times as fast" for name, gain in gains.items()
     )
 
     def draw(style: Style) -> bytes:
