@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.errors import CheckpointError
+from vitlab.errors import CheckpointError, VitlabError
 from vitlab.inference.backends import Outputs, Pixels
 from vitlab.inference.engine import Engine, run_batches
 
@@ -94,6 +94,10 @@ class Batcher:
             pixels_HWC = None if future.cancelled() else self.engine.read(content, name)
         except Exception as error:  # noqa: BLE001 - whatever an image causes is that image's answer
             pixels_HWC = None
+            if isinstance(
+                error, VitlabError
+            ):  # expected: its traceback would keep the image and this future in memory, in a circle
+                error.__traceback__ = error.__cause__ = error.__context__ = None
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
         with self._changed:
