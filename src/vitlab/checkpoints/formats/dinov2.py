@@ -40,9 +40,13 @@ GATED, PLAIN = ("mlp.w12", "mlp.w3"), ("mlp.fc1", "mlp.fc2")
 
 
 def is_dinov2(tensors: dict[str, Tensor]) -> bool:
-    """Whether these are the names of DINOv2's authors: layer scale, and something that timm calls otherwise or does not have."""
+    """Whether these are the names of DINOv2's authors: layer scale, and something that timm calls otherwise or does not have.
+
+    Their mask token is (1, width); MAE's and BEiT's have three axes.
+    """
     common = all(key in tensors for key in ("patch_embed.proj.weight", "cls_token", "blocks.0.norm1.weight", "blocks.0.ls1.gamma"))
-    return common and any(key in tensors for key in ("register_tokens", "mask_token", f"blocks.0.{GATED[0]}.weight"))
+    masked = "mask_token" in tensors and tensors["mask_token"].ndim == 2
+    return common and (masked or "register_tokens" in tensors or f"blocks.0.{GATED[0]}.weight" in tensors)
 
 
 def matches(raw: RawFile) -> bool:
