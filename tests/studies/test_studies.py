@@ -40,13 +40,13 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> PackPlan:
     return PackPlan(data=str(write_data(tmp_path_factory.mktemp("data") / "five.npz")), side=32, each=4)
 
 
-def finished(study: Study, accuracy: Accuracy) -> tuple[Verdict, list[Sequence[Job]]]:
+def finished(study: Study, accuracy: Accuracy, *, tested: int = 100_000) -> tuple[Verdict, list[Sequence[Job]]]:
     """The verdict of a study whose runs reach the given accuracies, without training; and all its lists of runs."""
     lists = [next(study)]
     results: dict[str, dict[str, Json]] = {}
     while True:
         for job in lists[-1]:
-            counts: Json = {"correct": round(100_000 * accuracy(job)), "total": 100_000}
+            counts: Json = {"correct": round(tested * accuracy(job)), "total": tested}
             seen = job.run.train.steps * job.run.data.loader.batch_size
             results[job.name] = {"val": counts, "test": counts, "few_shot": [accuracy(job)] * 20, "seen": seen}
         try:
@@ -118,6 +118,20 @@ def test_what_the_results_do_not_show_is_said(tmp_path: Path, images: PackPlan) 
     for sentence in (figure3, figure4):
         assert "they do not show whether ViT or BiT is better" in sentence
     assert "no ratio of compute" in figure5
+
+
+def test_a_difference_within_the_noise_of_the_test_images_is_not_shown(tmp_path: Path, images: PackPlan) -> None:
+    plan = ScalingPlan(images=images, sizes=(8, 36), models=PLAN.models, seen=400, seeds=1, steps=2, regularised=0)
+
+    def accuracy(job: Job) -> float:
+        return 0.53 if "ViT" in job.name else 0.50
+
+    few, _ = finished(scaling(tmp_path, plan), accuracy, tested=200)
+    many, _ = finished(scaling(tmp_path, plan), accuracy, tested=100_000)
+    for sentence, certain in zip(few.sentences[-3:-1], many.sentences[-3:-1], strict=True):
+        assert "they do not show whether ViT or BiT is better" in sentence
+        assert "ViT is above BiT at every size, by 3.0 points" in certain
+    assert any("one seed" in sentence for sentence in few.sentences)
 
 
 def test_a_plan_larger_than_the_data_uses_all_of_the_data(tmp_path: Path, images: PackPlan) -> None:

@@ -263,11 +263,11 @@ def _verdict(plan: ScalingPlan, images: StudyImages, points: Sequence[Point], te
     whole = [point for point in points if point.part == 1]
     largest = [point for point in points if point.images == plan.sizes[-1]]
     by_images = {
-        figure: {family: fit(_curve(plan, whole, family, figure.measure, tested), seed=figure.number) for family in plan.families}
+        figure: _fitted({family: _curve(plan, whole, family, figure.measure, tested) for family in plan.families})
         for figure in _FIGURES
         if len(plan.sizes) > 1
     }
-    by_compute = {family: fit(_compute_cells(largest, family, tested), seed=5) for family in plan.families}
+    by_compute = _fitted({family: _compute_cells(largest, family, tested) for family in plan.families})
     fits: dict[str, Json] = {f"figure{figure.number}": _by_images_json(plan, lines) for figure, lines in by_images.items()}
     fits["figure5"] = _by_compute_json(largest, by_compute)
     plots = {figure.file: _draw_images(plan, whole, figure) for figure in _FIGURES}
@@ -276,11 +276,17 @@ def _verdict(plan: ScalingPlan, images: StudyImages, points: Sequence[Point], te
         data={"points": [_json(point) for point in points], "fits": fits},
         sentences=(
             *images.notes,
+            *(["one seed: the intervals hold the noise of the test images alone"] if plan.seeds == 1 else []),
             *(_by_images(plan, lines, figure) for figure, lines in by_images.items()),
             _by_compute(plan, largest, by_compute),
         ),
         plots={**plots, "figure5.png": _draw_compute(plan, largest)},
     )
+
+
+def _fitted(cells: dict[str, list[Cell]]) -> dict[str, Fit]:
+    """The line of each family; each has noise of its own."""
+    return {family: fit(mine, seed=place) for place, (family, mine) in enumerate(cells.items())}
 
 
 def _fit_rows(
@@ -348,7 +354,7 @@ def _by_images(plan: ScalingPlan, lines: dict[str, Fit], figure: _Figure) -> str
             shown.append(f"ViT is {side} {family} at the largest size, by {last.text()} points")
         else:
             open_.append(f"whether ViT or {family} is better{' at the largest size' if first.sign else ''}")
-    text = f"{begin}: the runs show {'that ' + ', '.join(shown) if shown else 'no difference from ViT'}"
+    text = f"{begin}: the runs show {'that ' + ', '.join(shown) if shown else 'nothing certain about ViT'}"
     return f"{text}; they do not show {', '.join(open_)}" if open_ else f"{text}; they show nothing beyond {high:,} images"
 
 
