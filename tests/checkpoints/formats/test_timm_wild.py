@@ -105,7 +105,7 @@ def test_an_argument_that_changes_the_function_is_refused(tmp_path: Path) -> Non
 
 
 def test_what_pre_training_left_in_a_file_is_named_in_a_note(tmp_path: Path) -> None:
-    tensors = load_file(WILD / "timm_deit3" / "model.safetensors")
+    tensors = load_file(WILD / "timm_siglip_gap" / "model.safetensors")
     left = {
         "mask_token": torch.zeros(1, 1, 32),
         "decoder_embed.weight": torch.zeros(8, 32),
