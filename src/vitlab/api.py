@@ -356,7 +356,7 @@ def predict(
     Args:
         model: a checkpoint of any format (recognised by its content), a run's folder, hub:owner/name, or the name of public weights
             (ViT-B/16, vit_base_patch16_224.augreg_in21k)
-        images: images, folders, quoted patterns, zip archives or files inside them, or - for a list of paths on stdin
+        images: images, folders, quoted patterns, zip archives or files inside them, or - for paths or one image on stdin
         top: number of classes to show for each image
         out: file to write results to (default: standard output; a Python call returns them)
         format: text, jsonl (one JSON object a line), csv or parquet (default: by the ending of out, else jsonl; text without out)
@@ -1211,6 +1211,7 @@ def finetune(
     rule = _rule(val_fraction, test_fraction)
     place = os.fspath(data)
     dataset = open_whole(place, split="all", rule=rule)  # the one time that the run opens it
+    _note_all(_data_notes(dataset))
     facts = survey(place, rule=rule, dataset=dataset)
     begins = None if start is None else start_facts(_stored(start))
     if recipe is not None:
@@ -1850,6 +1851,7 @@ def show_data(
     from vitlab.io.display import Facts
 
     dataset = open_dataset(os.fspath(data), split=split)
+    _note_all(_data_notes(dataset))
     shown = write_sheet(
         dataset, Path(out).expanduser(), title=os.fspath(data), count=count, seed=seed, side=side, progress=progress or silent
     )
@@ -2284,6 +2286,13 @@ def _named_or_opened(model: ModelLike, image_size: tuple[int, int] | None) -> tu
     middle = (0.5,) * config.channels
     preprocess = Preprocess(image_size=config.image_size, resize_to=max(config.image_size), mean=middle, std=middle)
     return Checkpoint(model=build(config).eval(), config=config, preprocess=preprocess), False
+
+
+def _data_notes(dataset: Dataset) -> tuple[str, ...]:
+    """What was left out or decided when the dataset was opened; synthetic data has no notes."""
+    from vitlab.data.dataset import ImageDataset
+
+    return dataset.notes if isinstance(dataset, ImageDataset) else ()
 
 
 def _device_of(checkpoint: Checkpoint) -> Any:

@@ -175,7 +175,7 @@ def test_an_interrupt_keeps_what_is_done_and_the_rest_follows(model: Path, warm:
         (("nowhere.jpg",), "no file or folder called 'nowhere.jpg'"),
         (("*.jgp",), "nothing matches '*.jgp'"),
         ((), "missing IMAGE|DIR|GLOB|ZIP|-"),
-        (("-", "a.jpg"), "- (a list on stdin) cannot be combined"),
+        (("-", "a.jpg"), "- (a list or an image on stdin) cannot be combined"),
         ((".", "--json", "--format", "csv"), "--json and --format csv contradict each other"),
         ((".", "--resume"), "--resume continues the JSON lines of --out"),
         ((".", "--out", "a", "--format", "csv", "--resume"), "--resume continues the JSON lines of --out"),
@@ -274,3 +274,23 @@ def test_a_backend_and_merging_are_chosen_and_said(model: Path, folder: Path, ca
     assert lines(merged)[0]["checkpoint"] != lines(plain)[0]["checkpoint"]
     _, stated = predicted(capsys, model, folder, "--backend", "torhc", code=2)
     assert stated[0].startswith("error: --backend: 'torhc' is not one of")
+
+
+def test_the_bytes_of_an_image_on_stdin_are_an_image_and_lines_are_paths(model: Path, folder: Path, warm: Path) -> None:
+    first = sorted(folder.iterdir())[0]
+    words = [str(warm / "vitlab"), "predict", str(model), "-", "--json"]
+    answers = [
+        subprocess.run(words, input=given, capture_output=True, timeout=processes.LIMIT, check=True).stdout
+        for given in (first.read_bytes(), f"{first}\n".encode())
+    ]
+    image, path = (json.loads(answer) for answer in answers)
+    assert (image["name"], path["name"]) == ("-", str(first))
+    assert image["top"] == path["top"]
+
+
+def test_if_no_image_can_be_read_the_exit_code_says_so(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.jpg", "b.jpg"):
+        (tmp_path / name).write_bytes(b"no image")
+    _, said = predicted(capsys, model, tmp_path, code=1)
+    assert said[-1] == "error: none of 2 images could be read"
+    assert any("a.jpg" in line for line in said)

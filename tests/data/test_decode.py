@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 
 import numpy as np
 import pytest
@@ -105,11 +106,30 @@ def test_what_a_camera_appends_after_the_end_does_no_harm() -> None:
         np.testing.assert_array_equal(decoded(content + b"trailer" * 30), decoded(content))
 
 
-@pytest.mark.parametrize("mode", ["F", "I"])
-def test_numbers_that_are_no_levels_are_refused(mode: str) -> None:
-    content = encode(Image.fromarray(PIXELS).convert("L").convert(mode), "TIFF")
-    error = refusal(content, DecodeLimits(formats=("tiff",)))
-    assert "8 bits" in str(error.hint)
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([[0.0, 0.5, 1.0]], np.float32), [0, 128, 255]),
+        (np.array([[0.0, 100.0, 255.0]], np.float32), [0, 100, 255]),
+        (np.array([[-1.0, 0.0, 1.0]], np.float32), [0, 128, 255]),
+        (np.array([[7.0, 7.0, -7.0]], np.float32), [255, 255, 0]),
+        (np.array([[0, 32768, 65535]], np.int32), [0, 128, 255]),
+        (np.array([[0, 1, 255]], np.int32), [0, 1, 255]),
+        (np.array([[-100, 0, 100_000]], np.int32), [0, 0, 255]),
+    ],
+)
+def test_floating_point_and_32_bit_tiffs_are_scaled_as_documented(values: np.ndarray, expected: list[int]) -> None:
+    content = encode(Image.fromarray(values), "TIFF")
+    assert decode(content, name="a.tif", channels=1)[0, :, 0].tolist() == expected
+    assert decode(content, name="a.tif")[0, :, 2].tolist() == expected
+
+
+def test_a_tiff_that_holds_nan_is_refused_and_one_of_several_pages_is_its_first() -> None:
+    assert "not finite" in refusal(encode(Image.fromarray(np.array([[np.nan, 1.0]], np.float32)), "TIFF")).message
+    made = io.BytesIO()
+    first, second = Image.new("L", (3, 2), 10), Image.new("L", (3, 2), 20)
+    first.save(made, "TIFF", save_all=True, append_images=[second])
+    assert set(decode(made.getvalue(), name="a.tif").ravel().tolist()) == {10}
 
 
 def test_a_number_of_channels_that_no_image_has_is_refused() -> None:

@@ -179,3 +179,12 @@ def test_a_folder_alone_around_everything_is_passed_through_and_said(tmp_path: P
         assert isinstance(dataset, ImageDataset)
         assert dataset.labels == ("class-0", "class-1", "class-2")
         assert "the folder pets/v1 is used as the root" in dataset.notes
+
+
+def test_an_empty_class_folder_is_named_and_left_out(tmp_path: Path) -> None:
+    as_folder(tmp_path, {f"{label}/{number}.jpg": b"image" for label in ("a", "b") for number in range(3)})
+    (tmp_path / "nothing").mkdir()
+    dataset = open_dataset(tmp_path, split="all")
+    assert dataset.labels == ("a", "b")
+    assert isinstance(dataset, ImageDataset)
+    assert "class folders without an image are left out: nothing" in dataset.notes

@@ -55,10 +55,9 @@ def test_everything_that_is_wrong_is_in_one_error(tmp_path: Path) -> None:
     (tmp_path / "train" / "class-0" / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
     (tmp_path / "train" / "class-0" / "itself.jpg").symlink_to(tmp_path / "train" / "class-0" / "itself.jpg")
     (tmp_path / "train" / "class-1" / "round").symlink_to(tmp_path / "train")
-    (tmp_path / "val" / "class-9").mkdir()
     os.mkfifo(tmp_path / "train" / "class-2" / "pipe.jpg")
     message = refusal(tmp_path)
-    assert "7 faults" in message
+    assert "6 faults" in message
     for place, reason in (
         ("train/stray.jpg", "outside any class folder"),
         ("train/class-0/gone.jpg", "a link that leads nowhere"),
@@ -66,7 +65,6 @@ def test_everything_that_is_wrong_is_in_one_error(tmp_path: Path) -> None:
         ("train/class-1/round", "already read (train)"),
         ("train/class-2/pipe.jpg", "not a regular file"),
         ("val/class-2", "this class has no image in this split"),
-        ("val/class-9", "a class folder without an image"),
     ):
         assert f"{place}: " in message
         assert reason in message

@@ -158,16 +158,16 @@ def _run(verb: str, words: list[str]) -> int:
 
 
 def _to_stdout(arguments: dict[str, Any], as_json: bool) -> None:
-    """Write results of `predict` to standard output as they come; `-` reads the paths of images from standard input."""
+    """Write results of `predict` to standard output as they come; `-` reads paths, or one image, from standard input."""
     images = arguments["images"]
     if not images:
         raise UsageError("missing IMAGE|DIR|GLOB|ZIP|-", hint="vitlab predict --help lists what it takes")
     if "-" in images:
         if len(images) > 1:
-            raise UsageError("- (a list on stdin) cannot be combined with other images")
-        from vitlab.inference.writing import lines_of
+            raise UsageError("- (a list or an image on stdin) cannot be combined with other images")
+        from vitlab.inference.writing import images_on
 
-        arguments["images"] = lines_of(sys.stdin)
+        arguments["images"] = images_on(sys.stdin)
     if as_json:
         if arguments["format"] not in (None, "jsonl"):
             raise UsageError(f"--json and --format {arguments['format']} contradict each other", hint="leave one out")

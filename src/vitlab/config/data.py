@@ -79,7 +79,7 @@ JpegDecoder = Literal["auto", "pillow", "simplejpeg"]
 class DecodeLimits:
     """Limits that are checked before an image is decoded.
 
-    `formats` are the accepted formats, recognised by the file's content, not by its name; `tiff` is supported but off by default.
+    `formats` are the accepted formats, recognised by the file's content, not by its name.
     `max_pixels` limits height x width in the image's header; `max_memory` limits the bytes that decoding so many pixels of that
     format takes: WebP and PNG need several copies. A file of few bytes may take a quarter of it.
     `jpeg_decoder`: `auto` uses simplejpeg if it is installed, else Pillow. Both are libjpeg-turbo with the same settings and give
@@ -87,7 +87,7 @@ class DecodeLimits:
     JPEG library.
     """
 
-    formats: tuple[ImageFormat, ...] = ("jpeg", "png", "webp", "bmp", "gif")
+    formats: tuple[ImageFormat, ...] = ("jpeg", "png", "webp", "bmp", "gif", "tiff")
     max_pixels: int = 89_478_485  # a quarter of a GiB in three channels: above this Pillow warns
     max_memory: int = 2**30
     jpeg_decoder: JpegDecoder = "auto"

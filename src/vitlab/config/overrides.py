@@ -182,6 +182,7 @@ _FREE = frozenset(
         "data.loader.prefetch",
         "data.loader.timeout",
         "data.loader.cache_folder",
+        "data.limits.formats",
         "train.strategy",
         "train.save_every",
         "train.keep",

@@ -228,7 +228,7 @@ def decode(
     """Decode an image to uint8 [H, W, C], upright by its EXIF orientation; of an animation the first frame.
 
     `channels` is 3 (RGB), 1 (grey) or 4 (RGB and opacity); for 1 and 3, transparent pixels are composited on white.
-    16-bit grey is scaled to 8 bits; CMYK is converted; floating-point and 32-bit images are refused.
+    16-bit grey is scaled to 8 bits, 65,535 to 255; `levels` says how floating-point and 32-bit grey is; CMYK is converted.
     `at_least` (height, width), of the upright image: a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size if it stays at least
     that large; None decodes at full size, bit-identical to Pillow.
     `name` is the image's name in errors.
@@ -374,6 +374,8 @@ def _pixels(image: Image.Image, *, name: str, channels: int) -> Pixels:
     """The pixels of a loaded image of any mode, in 1, 3 or 4 channels."""
     if image.mode.startswith("I;16"):
         image = _eight_bits(image)
+    elif image.mode in ("I", "F"):
+        image = Image.fromarray(levels(np.asarray(image), name=name))
     if image.mode not in _MODES:
         raise DataError(
             f"{name} stores its pixels as {_REFUSED.get(image.mode, 'an unknown kind of number')} (mode {image.mode})",
@@ -397,7 +399,7 @@ def _in_mode(image: Image.Image, mode: str) -> Image.Image:
 
 _WITH_OPACITY = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _MODES = _WITH_OPACITY | {"1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr"}
-_REFUSED = {"F": "floating-point numbers", "I": "32-bit whole numbers", "LAB": "Lab colours", "HSV": "HSV colours"}
+_REFUSED = {"LAB": "Lab colours", "HSV": "HSV colours"}
 
 
 def _has_transparent_colour(image: Image.Image) -> bool:
@@ -417,6 +419,28 @@ def _eight_bits(image: Image.Image) -> Image.Image:
         return Image.fromarray(grey_HW)
     opacity_HW = np.where(deep_HW == nothing, 0, 255).astype(np.uint8)
     return Image.merge("LA", (Image.fromarray(grey_HW), Image.fromarray(opacity_HW)))
+
+
+def levels(values: NDArray[np.generic], *, name: str) -> Pixels:
+    """Numbers of any type as 8-bit levels: 0 to 1 (floating point), 0 to 255 or 0 to 65,535 in full, others from least to largest.
+
+    The range is the smallest of these that holds all numbers of the image, so that images of one instrument may be scaled
+    differently if some of them exceed a range: convert such data once yourself.
+    """
+    wide = np.asarray(values, np.float64)
+    if not np.isfinite(wide).all():
+        raise DataError(f"{name} holds numbers that are not finite", hint="replace NaN and Inf before you save it")
+    low, high = float(wide.min()), float(wide.max())
+    floating = np.issubdtype(np.asarray(values).dtype, np.floating)
+    if low >= 0 and high <= 1 and floating:
+        wide = wide * 255
+    elif low >= 0 and high <= 255:
+        pass
+    elif low >= 0 and high <= 65535:
+        wide = wide * (255 / 65535)
+    else:
+        wide = (wide - low) * (255 / (high - low) if high > low else 0.0)
+    return np.floor(wide + 0.5).astype(np.uint8)
 
 
 def in_channels(image_HWC: Pixels, channels: int) -> Pixels:

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TextIO
 
+from vitlab.data.decode import format_of as image_format
 from vitlab.errors import DataError, UsageError
-from vitlab.inference.images import ImageLike, ImagesLike, as_list_of_images, find_images, image_name
+from vitlab.inference.images import ImageLike, ImagesLike, NamedImage, as_list_of_images, find_images, image_name
 from vitlab.inference.predictor import Predictor
 from vitlab.inference.results import (
     MARK_LENGTH,
@@ -29,6 +30,7 @@ from vitlab.inference.results import (
     parquet_file,
     resumed_file,
 )
+from vitlab.io.archive_limits import READ_IN_PLACE
 from vitlab.io.atomic import only_writer
 from vitlab.io.progress import ProgressCallback
 from vitlab.io.text import printable
@@ -222,6 +224,17 @@ def _lines(format: ResultFormat, file: TextIO, top: int, mark: str) -> Sink:  # 
     if format == "csv":
         return Csv(file, top=top)
     return Text(file, top=top) if format == "text" else JsonLines(file, top=top, mark=mark)
+
+
+def images_on(stream: TextIO) -> Iterator[ImageLike]:
+    """The images that a stream names, one path a line; or, if it holds the bytes of an image file, that image."""
+    binary = getattr(stream, "buffer", None)  # a stream of text alone, as in a test, holds paths
+    if binary is not None and image_format(binary.peek(64)[:64]) is not None:
+        content = binary.read(READ_IN_PLACE.entry_bytes + 1)
+        if len(content) > READ_IN_PLACE.entry_bytes:
+            raise DataError(f"the image on standard input has more than {READ_IN_PLACE.entry_bytes:,} bytes")
+        return iter([NamedImage(name="-", read=lambda: content)])
+    return lines_of(stream)
 
 
 def lines_of(stream: TextIO | None = None) -> Iterator[str]:

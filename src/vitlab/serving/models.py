@@ -54,7 +54,9 @@ class ServedModel:
         config, metrics = running.config, running.metrics
         self.name = name
         self.checkpoint = checkpoint
-        self.limits = DecodeLimits(max_pixels=config.max_pixels, max_memory=_DECODING)
+        self.limits = DecodeLimits(
+            formats=("jpeg", "png", "webp", "bmp", "gif"), max_pixels=config.max_pixels, max_memory=_DECODING
+        )
         self.predictor = Predictor(
             checkpoint,
             backend=running.backend,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import unicodedata
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +11,14 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from vitlab.data.dataset import Dataset
 from vitlab.data.decode import decode
+from vitlab.data.quality.fonts import Font, drawable, font_for
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.atomic import cannot_write, write_bytes
 from vitlab.io.progress import ProgressCallback, silent
-
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 _MARGIN, _GAP = 12, 8  # pixels
 _TEXT, _TITLE = 12, 15  # pixels of letters
@@ -147,8 +145,8 @@ def _heading(title: str, dataset: Dataset, groups: Sequence[Sequence[int]]) -> s
 
 
 def _drawn(cells: Sequence[_Cell], *, title: str, side: int, columns: int) -> Image.Image:
-    font, large = ImageFont.load_default(_TEXT), ImageFont.load_default(_TITLE)
-    labels = [wrapped(cell.label, font, side) for cell in cells]
+    fonts, large = [font_for(cell.label, _TEXT) for cell in cells], font_for(title, _TITLE)
+    labels = [wrapped(cell.label, font, side) for cell, font in zip(cells, fonts, strict=True)]
     line = _TEXT + 3
     pitch = side + 3 + line * max(1, max(map(len, labels))) + _GAP
     rows = math.ceil(len(cells) / columns)
@@ -159,7 +157,7 @@ def _drawn(cells: Sequence[_Cell], *, title: str, side: int, columns: int) -> Im
     pen = ImageDraw.Draw(sheet)
     for number, text in enumerate(heading):
         pen.text((_MARGIN, _MARGIN - 4 + number * (_TITLE + 4)), text, fill=_INK, font=large)
-    for place, (cell, words) in enumerate(zip(cells, labels, strict=True)):
+    for place, (cell, words, font) in enumerate(zip(cells, labels, fonts, strict=True)):
         x, y = _MARGIN + place % columns * (side + _GAP), top + place // columns * pitch
         pen.rectangle((x, y, x + side - 1, y + side - 1), fill=_CELL)
         if cell.image is None:
@@ -175,7 +173,7 @@ def _drawn(cells: Sequence[_Cell], *, title: str, side: int, columns: int) -> Im
 
 def wrapped(text: str, font: Font, width: int, *, lines: int = _LINES) -> list[str]:
     """A text in lines of at most `width` pixels, broken at spaces and the like, shortened by `...`."""
-    left = _drawable(text, font)
+    left = drawable(text, font)
     made: list[str] = []
     while left and len(made) < lines:
         if font.getlength(left) <= width:
@@ -198,20 +196,6 @@ def _cut(text: str, font: Font, width: int) -> str:
         if font.getlength(text[:end].rstrip() + "...") <= width:
             return text[:end].rstrip() + "..."
     return ""
-
-
-def _drawable(text: str, font: Font) -> str:
-    """The text in characters of the font: without accents if these are missing, else `?`; spaces for line ends."""
-    missing = bytes(font.getmask("\U0010ffff"))
-    letters = []
-    for letter in text:
-        if not letter.isprintable():
-            letters.append(" ")
-        elif letter.isascii() or bytes(font.getmask(letter)) != missing:
-            letters.append(letter)
-        else:
-            letters.append(unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode() or "?")
-    return "".join(letters)
 
 
 def _save(sheet: Image.Image, path: Path) -> None:

@@ -21,6 +21,7 @@ from vitlab.data.dataset import (
     Faults,
     ImageDataset,
     LabelTable,
+    listed,
     look_alikes,
     unusable_name,
 )
@@ -244,7 +245,7 @@ def class_folders(
     kept.sort()
     classes = list(dict.fromkeys(name for name, _, _, _ in kept if name != _NO_CLASS))
     _check_classes(classes, {(split, name) for name, _, _, split in kept if name != _NO_CLASS}, faults)
-    _check_empty(folders, around, depth, kept_folders={"/".join(path[: depth + 1]) for path in inner}, faults=faults)
+    empty = _empty_classes(folders, around, depth, kept_folders={"/".join(path[: depth + 1]) for path in inner})
     if len(classes) == 1 and not faults:
         faults.add(classes[0], "is the only class: a classifier needs two")
     if not classes and not declared:
@@ -256,6 +257,8 @@ def class_folders(
 
     code_of = {name: code for code, name in enumerate(classes)} | {_NO_CLASS: UNKNOWN}
     notes = [f"the folder {printable('/'.join(around))} is used as the root"] if around else []
+    if empty:
+        notes.append(f"class folders without an image are left out: {listed(empty)}")
     if nameless is not None:
         notes.append(f"{printable(nameless)} has no class folders: its images have no labels")
     return ImageDataset(
@@ -318,15 +321,17 @@ def _check_classes(classes: Sequence[str], found: set[tuple[int, str]], faults: 
                 faults.add(f"{SPLITS[split]}/{name}", "this class has no image in this split")
 
 
-def _check_empty(folders: Sequence[str], around: Sequence[str], depth: int, *, kept_folders: set[str], faults: Faults) -> None:
-    """A class folder without an image is a fault: it is more likely a mistake than intended."""
+def _empty_classes(folders: Sequence[str], around: Sequence[str], depth: int, *, kept_folders: set[str]) -> list[str]:
+    """The class folders without an image."""
+    found = []
     start = "".join(f"{name}/" for name in around)
     for folder in sorted(folders):
         inside = folder.removeprefix(start)
         if folder.startswith(start) and inside.count("/") == depth and inside not in kept_folders:
             if depth and split_named(inside.split("/")[0]) is None:
                 continue  # beside the splits, not inside one
-            faults.add(folder, "a class folder without an image")
+            found.append(folder)
+    return found
 
 
 def _nothing(where: str, left_out: LeftOut) -> DataError:
