@@ -52,7 +52,7 @@ def image_of(name: str) -> torch.Tensor:
 
 @cache
 def explored(name: str) -> Exploration:
-    return explore_image(checkpoint_of(name), pixels_of(name), name="noise", stride=1, cover=True)
+    return explore_image(checkpoint_of(name), pixels_of(name), name="noise", stride=1, cover=True, shuffle=True)
 
 
 @each

@@ -165,13 +165,14 @@ def explore_image(
     target: int | None = None,
     stride: int | None = None,
     cover: bool = False,
+    shuffle: bool = False,
     at_once: int = 32,
 ) -> Exploration:
     """Everything about one image, given as the pixels of the model's input.
 
     `target` is the class to explain, by default the predicted one. `stride` keeps the attention of every `stride`-th patch, down
     and across, besides that of the tokens before the patches; None keeps that of no patch (`attention_of` gives one). `cover` also
-    computes the answers with each patch covered and with patches shuffled: a forward pass each, `at_once` together.
+    computes the answer with each patch covered, a forward pass each, `at_once` together; `shuffle` those with patches shuffled.
     """
     model, missing = checkpoint.model, dict[str, str]()
     image_1CHW = _normalised(checkpoint, pixels_HWC)
@@ -201,6 +202,7 @@ def explore_image(
     covered_NK, shuffled = None, dict[int, Changed]()
     if cover and has_head:
         covered_NK, maps["occlusion"] = _covered(checkpoint, image_1CHW, probabilities_C, classes, explained, at_once)
+    if shuffle and has_head:
         for side in _shuffles(checkpoint, missing):
             shuffled[side] = changed_answer(checkpoint, pixels_HWC, order=shuffled_order(grid, side, seed=0))
     return Exploration(

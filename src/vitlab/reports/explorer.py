@@ -123,7 +123,9 @@ def write_explorer(
         for number, image in enumerate(images):
             progress("exploring", done, total)
             shown = image_name(image, number)
-            found.append(explore_image(checkpoint, reader(image, shown), name=_short(shown), stride=stride, cover=cover))
+            found.append(
+                explore_image(checkpoint, reader(image, shown), name=_short(shown), stride=stride, cover=cover, shuffle=True)
+            )
             done += 1
         neighbours = [None if near is None else near.nearest(checkpoint, one.pixels_HWC) for one in found]
         explored.append(_Explored(name, checkpoint, view, stride, found, neighbours, near))

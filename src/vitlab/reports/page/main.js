@@ -72,7 +72,7 @@ function render(context) {
   document.body.classList.toggle("tour", touring);
   element("mode-tour").ariaPressed = String(touring);
   element("mode-free").ariaPressed = String(!touring);
-  element("subtitle").textContent = `${model.facts.name}: ${model.facts.layers ? `${model.facts.layers} layers of ${model.facts.heads} heads, ` : ""}${model.facts.grid.join(" x ")} patches`;
+  element("subtitle").textContent = `${model.facts.name}: ${model.facts.layers ? `${model.facts.layers} layers of ${model.facts.heads} heads, ${model.facts.grid.join(" x ")} patches` : model.facts.family}`;
   element("footer").textContent = source.served ? "The server keeps no image: it is in memory while it is answered. Made with vitlab." : "Everything is in this file; nothing is asked of a network. Made with vitlab.";
   let wanted = panels.filter(panel => panel.available(context)), step = null;
   if (touring) {

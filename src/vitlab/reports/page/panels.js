@@ -553,7 +553,7 @@ export function aboutPanel() {
     id: "about", root,
     available: () => true,
     update({model, image, source}) {
-      const {facts} = model, rows = [["model", `${facts.name} (${facts.family.replace(/^an? /, "")})`], ["patches", `${facts.grid.join(" x ")}, each ${facts.step.join(" x ")} pixels`]];
+      const {facts} = model, rows = [["model", `${facts.name} (${facts.family.replace(/^an? /, "")})`], [facts.layers ? "patches" : "windows to cover", `${facts.grid.join(" x ")}, each ${facts.step.join(" x ")} pixels`]];
       if (facts.layers) rows.push(["layers and heads", `${facts.layers} x ${facts.heads}, counted from 0`], ["width", facts.width], ["head reads", facts.reads]);
       const group = image.facts.attention.at(-1);
       if (!source.served && group) rows.push(["attention in this file", `${group.queries.length + (image.facts.attention.length > 1 ? image.facts.attention[0].queries.length : 0)} of ${facts.tokens.length + facts.grid[0] * facts.grid[1]} tokens as queries, in ${group.levels} steps up to the largest value of a row`]);
