@@ -29,7 +29,11 @@ from tests import processes
 _IMPORTED = (
     *("torch", "torch._dynamo"),  # the second is imported by torch's optimisers, and takes as long as the first
     *("vitlab.cli.main", "vitlab.training", "vitlab.inference", "vitlab.evaluation", "matplotlib.figure"),
-    "vitlab.serving.server",
+    *(
+        "uvicorn.server",
+        "prometheus_client",
+        "vitlab.interpretation.attention",
+    ),  # not starlette: pytest wants to import anyio itself
 )
 _COMMAND = """#!{python} -IS
 import json, os, signal, socket, sys

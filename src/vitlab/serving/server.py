@@ -5,7 +5,7 @@
     Server(sources, config).run()                # until SIGTERM or Ctrl-C
 
 SIGTERM and Ctrl-C drain: no new request is accepted, every accepted one is answered. A second one ends at once. SIGHUP loads the
-model files again; a model that does not load is not taken over.
+model files again; a model that does not load is not taken over. uvicorn runs on uvloop where that is installed.
 """
 
 from __future__ import annotations
