@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.checkpoints.formats.samples import State, fed, file_of, mini, random_state, raw_of, read, same, written
+from tests.checkpoints.formats.samples import OPTIONS, State, fed, file_of, mini, random_state, raw_of, read, same, written
 from vitlab.checkpoints.formats.contract import Hints
-from vitlab.checkpoints.formats.hf_json import preprocessor_json
-from vitlab.config import Numerics, Preprocess, ViTConfig
+from vitlab.checkpoints.formats.hf_json import preprocess_of, preprocessor_json
+from vitlab.config import ModelConfig, Numerics, Preprocess, ViTConfig
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD
 from vitlab.errors import CheckpointError
 
@@ -313,3 +313,39 @@ def test_config_json_names_the_number_type(dtype: torch.dtype) -> None:
     data = written("huggingface", VIT, random_state(VIT, dtype=dtype)).sidecars["config.json"]
     assert isinstance(data, dict)
     assert data["torch_dtype"] == str(dtype).removeprefix("torch.")
+
+
+@pytest.mark.parametrize(
+    ("config", "data", "expected"),
+    [
+        (  # DINOv2: trained at 518 pixels, evaluated at 224, which the model takes as it takes any size
+            OPTIONS["dinov2"],
+            {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 20}, "crop_size": {"height": 16, "width": 16}},
+            Preprocess(image_size=(16, 16), resize_to=20, interpolation="bilinear"),
+        ),
+        (
+            OPTIONS["convnext"],
+            {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 224}, "crop_pct": 0.875, "resample": 3},
+            Preprocess(image_size=(224, 224), resize_to=256),
+        ),
+        (
+            OPTIONS["convnext"],
+            {"feature_extractor_type": "ConvNextFeatureExtractor", "size": {"shortest_edge": 384}, "resample": 3},
+            Preprocess(image_size=(384, 384), resize="squash"),
+        ),
+    ],
+)
+def test_preprocessing_of_other_families_is_that_of_their_image_processors(
+    config: ModelConfig, data: dict[str, object], expected: Preprocess
+) -> None:
+    given = written("huggingface", config, random_state(config))
+    reading = read(raw_of(given.tensors, sidecar=given.sidecars["config.json"], preprocessor=data))
+    assert reading.preprocess == expected
+    assert not [note for note in reading.notes if "preprocessor_config" in note]
+
+
+def test_an_efficientnet_is_normalised_twice_as_its_image_processor_does() -> None:
+    data = {"image_processor_type": "EfficientNetImageProcessor", "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.25]}
+    config = OPTIONS["convnext"]
+    assert preprocess_of(data, config, any_size=True)[0].std == (0.25, 0.25, 0.0625)
+    assert preprocess_of({**data, "include_top": False}, config, any_size=True)[0].std == (0.5, 0.5, 0.25)
