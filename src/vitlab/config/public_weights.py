@@ -574,6 +574,324 @@ _TIMM: tuple[_Group, ...] = (
     _Group("EfficientNet", "ImageNet-12k", 11821, "apache-2.0", None, None, """
         efficientnet_b5.sw_in12k - 416
     """),
+    _Group("AIMv2", "AIMv2's images and image-text pairs", 0, "apple-ascl", None, None, """
+        aimv2_large_patch14_224.apple_pt -
+        aimv2_large_patch14_336.apple_pt -
+        aimv2_large_patch14_448.apple_pt -
+        aimv2_huge_patch14_224.apple_pt -
+        aimv2_huge_patch14_336.apple_pt -
+        aimv2_huge_patch14_448.apple_pt -
+        aimv2_1b_patch14_224.apple_pt -
+        aimv2_1b_patch14_336.apple_pt -
+        aimv2_1b_patch14_448.apple_pt -
+        aimv2_3b_patch14_224.apple_pt -
+        aimv2_3b_patch14_336.apple_pt -
+        aimv2_3b_patch14_448.apple_pt -
+    """),
+    _Group("BEiT", "ImageNet-22k, ImageNet-1k", 1000, "apache-2.0", None, None, """
+        beit_base_patch16_224.in22k_ft_in22k_in1k -
+        beit_base_patch16_384.in22k_ft_in22k_in1k -
+        beit_large_patch16_224.in22k_ft_in22k_in1k -
+        beit_large_patch16_384.in22k_ft_in22k_in1k -
+        beit_large_patch16_512.in22k_ft_in22k_in1k -
+    """),
+    _Group("BEiT v2", "ImageNet-1k, ImageNet-22k", 1000, "apache-2.0", None, None, """
+        beitv2_base_patch16_224.in1k_ft_in22k_in1k -
+        beitv2_large_patch16_224.in1k_ft_in22k_in1k -
+    """),
+    _Group("BEiT-3", "ImageNet-22k, ImageNet-1k", 1000, "apache-2.0", None, None, """
+        beit3_base_patch16_224.in22k_ft_in1k -
+        beit3_large_patch16_224.in22k_ft_in1k -
+    """),
+    _Group("CLIP", "DFN-2B", 768, "apple-ascl", None, None, """
+        vit_large_patch14_clip_quickgelu_224.dfn2b -
+    """),
+    _Group("CLIP", "DFN-5B", 1024, "apple-ascl", None, None, """
+        vit_huge_patch14_clip_378.dfn5b -
+        vit_huge_patch14_clip_quickgelu_224.dfn5b -
+        vit_huge_patch14_clip_quickgelu_378.dfn5b -
+    """),
+    _Group("CLIP", "LAION-400M", 512, "mit", None, None, """
+        vit_medium_patch32_clip_224.tinyclip_laion400m -
+        vit_betwixt_patch32_clip_224.tinyclip_laion400m -
+        vit_base_patch32_clip_quickgelu_224.laion400m_e32 -
+    """),
+    _Group("CLIP", "LAION-400M", 640, "mit", None, None, """
+        vit_base_patch16_plus_clip_240.laion400m_e32 -
+    """),
+    _Group("CLIP", "MetaCLIP 2", 1280, "cc-by-nc-4.0", None, None, """
+        vit_gigantic_patch14_clip_378.metaclip2_worldwide -
+    """),
+    _Group("CLIP", "MetaCLIP-2.5B", 512, "cc-by-nc-4.0", None, None, """
+        vit_base_patch16_clip_quickgelu_224.metaclip_2pt5b -
+    """),
+    _Group("CLIP", "MetaCLIP-2.5B", 1280, "cc-by-nc-4.0", None, None, """
+        vit_gigantic_patch14_clip_quickgelu_224.metaclip_2pt5b -
+    """),
+    _Group("CLIP", "YFCC-15M", 512, "mit", None, None, """
+        vit_xsmall_patch16_clip_224.tinyclip_yfcc15m -
+        vit_medium_patch16_clip_224.tinyclip_yfcc15m -
+    """),
+    _Group("DINOv3", "LVD-1689M", 0, "dinov3-license", None, None, """
+        vit_small_patch16_dinov3.lvd1689m -
+        vit_base_patch16_dinov3.lvd1689m -
+        vit_large_patch16_dinov3.lvd1689m -
+        vit_small_patch16_dinov3_qkvb.lvd1689m -
+        vit_base_patch16_dinov3_qkvb.lvd1689m -
+        vit_large_patch16_dinov3_qkvb.lvd1689m -
+        vit_small_plus_patch16_dinov3.lvd1689m -
+        vit_huge_plus_patch16_dinov3.lvd1689m -
+        vit_7b_patch16_dinov3.lvd1689m -
+        vit_small_plus_patch16_dinov3_qkvb.lvd1689m -
+        vit_huge_plus_patch16_dinov3_qkvb.lvd1689m -
+    """),
+    _Group("DINOv3", "LVD-1689M", 0, "fair-noncommercial-research-license", None, None, """
+        vit_tiny_patch16_dinov3_qkvb.eupe_lvd1689m -
+    """),
+    _Group("EVA", "LAION-400M", 1024, "mit", None, None, """
+        eva_giant_patch14_clip_224.laion400m -
+    """),
+    _Group("EVA", "LAION-400M, ImageNet-1k", 1000, "mit", None, None, """
+        eva_giant_patch14_224.clip_ft_in1k -
+        eva_giant_patch14_336.clip_ft_in1k -
+    """),
+    _Group("EVA", "Merged-30M, ImageNet-22k, ImageNet-1k", 1000, "mit", None, None, """
+        eva_giant_patch14_560.m30m_ft_in22k_in1k -
+    """),
+    _Group("EVA-02", "ImageNet-22k", 0, "mit", None, None, """
+        eva02_tiny_patch14_224.mim_in22k -
+        eva02_small_patch14_224.mim_in22k -
+        eva02_base_patch14_224.mim_in22k -
+        eva02_large_patch14_224.mim_in22k -
+    """),
+    _Group("EVA-02", "ImageNet-22k, ImageNet-1k", 1000, "mit", None, None, """
+        eva02_tiny_patch14_336.mim_in22k_ft_in1k -
+        eva02_small_patch14_336.mim_in22k_ft_in1k -
+        eva02_base_patch14_448.mim_in22k_ft_in22k_in1k -
+        eva02_large_patch14_448.mim_in22k_ft_in22k_in1k -
+    """),
+    _Group("EVA-02", "LAION-2B", 1024, "mit", None, None, """
+        eva02_enormous_patch14_clip_224.laion2b -
+    """),
+    _Group("EVA-02", "Merged-2B", 512, "mit", None, None, """
+        eva02_base_patch16_clip_224.merged2b -
+    """),
+    _Group("EVA-02", "Merged-2B", 768, "mit", None, None, """
+        eva02_large_patch14_clip_224.merged2b -
+        eva02_large_patch14_clip_336.merged2b -
+    """),
+    _Group("InternViT", "InternVL's image-text pairs", 0, "mit", None, None, """
+        vit_intern300m_patch14_448.ogvl_dist -
+    """),
+    _Group("NaFlexViT", "ImageNet-1k", 1000, "apache-2.0", None, None, """
+        naflexvit_base_patch16_gap.e300_s576_in1k -
+    """),
+    _Group("NaFlexViT", "WebLI", 0, "apache-2.0", None, None, """
+        naflexvit_base_patch16_siglip.v2_webli -
+        naflexvit_so400m_patch16_siglip.v2_webli -
+    """),
+    _Group("Perception Encoder", "the Perception Encoder's images and videos", 0, "apache-2.0", None, None, """
+        vit_pe_spatial_tiny_patch16_512.fb -
+        vit_pe_spatial_small_patch16_512.fb -
+        vit_pe_spatial_base_patch16_512.fb -
+        vit_pe_spatial_large_patch14_448.fb -
+        vit_pe_lang_large_patch14_448.fb -
+        vit_pe_lang_gigantic_patch14_448.fb -
+        vit_pe_spatial_gigantic_patch14_448.fb -
+    """),
+    _Group("Perception Encoder", "the Perception Encoder's images and videos", 512, "apache-2.0", None, None, """
+        vit_pe_core_tiny_patch16_384.fb -
+        vit_pe_core_small_patch16_384.fb -
+    """),
+    _Group("Perception Encoder", "the Perception Encoder's images and videos", 1024, "apache-2.0", None, None, """
+        vit_pe_core_base_patch16_224.fb -
+        vit_pe_core_large_patch14_336.fb -
+    """),
+    _Group("Perception Encoder", "the Perception Encoder's images and videos", 1280, "apache-2.0", None, None, """
+        vit_pe_core_gigantic_patch14_448.fb -
+    """),
+    _Group("SigLIP", "WebLI", 0, "apache-2.0", None, None, """
+        vit_so400m_patch14_siglip_384.webli -
+        vit_so400m_patch14_siglip_gap_384.webli -
+    """),
+    _Group("ViT", "ImageNet-1k", 1000, "apache-2.0", None, None, """
+        test_vit3.r160_in1k -
+        vit_pwee_patch16_reg1_gap_256.sbb_in1k -
+        vit_base_patch16_rpn_224.sw_in1k -
+        vit_relpos_small_patch16_224.sw_in1k -
+        vit_relpos_medium_patch16_224.sw_in1k -
+        vit_relpos_base_patch16_224.sw_in1k -
+        vit_relpos_medium_patch16_cls_224.sw_in1k -
+        vit_relpos_base_patch16_clsgap_224.sw_in1k -
+        vit_relpos_medium_patch16_rpn_224.sw_in1k -
+        vit_relpos_base_patch32_plus_rpn_256.sw_in1k -
+        vit_srelpos_small_patch16_224.sw_in1k -
+        vit_srelpos_medium_patch16_224.sw_in1k -
+        vit_small_patch16_rope_224.naver_in1k -
+        vit_base_patch16_rope_224.naver_in1k -
+        vit_large_patch16_rope_224.naver_in1k -
+        vit_small_patch16_rope_ape_224.naver_in1k -
+        vit_base_patch16_rope_ape_224.naver_in1k -
+        vit_large_patch16_rope_ape_224.naver_in1k -
+        vit_small_patch16_rope_mixed_224.naver_in1k -
+        vit_base_patch16_rope_mixed_224.naver_in1k -
+        vit_large_patch16_rope_mixed_224.naver_in1k -
+        vit_small_patch16_rope_mixed_ape_224.naver_in1k -
+        vit_base_patch16_rope_mixed_ape_224.naver_in1k -
+        vit_large_patch16_rope_mixed_ape_224.naver_in1k -
+    """),
+    _Group("ViT", "ImageNet-1k", 1000, "mit", None, None, """
+        vit_medium_patch16_rope_reg1_gap_256.sbb_in1k -
+        vit_base_patch16_rope_reg1_gap_256.sbb_in1k -
+        vit_betwixt_patch16_rope_reg4_gap_256.sbb_in1k -
+        vit_mediumd_patch16_rope_reg1_gap_256.sbb_in1k -
+    """),
+    _Group("ViT", "WebLI", 0, "apache-2.0", None, None, """
+        vit_giant_patch14_reg1_tipsv2.webli -
+    """),
+    _Group("AIMv2", "AIMv2's images and image-text pairs", 0, "apple-ascl", None, None, """
+        aimv2_large_patch14_224.apple_pt_dist -
+        aimv2_large_patch14_336.apple_pt_dist -
+    """),
+    _Group("BEiT", "ImageNet-22k", 21841, "apache-2.0", None, None, """
+        beit_base_patch16_224.in22k_ft_in22k -
+        beit_large_patch16_224.in22k_ft_in22k -
+    """),
+    _Group("BEiT v2", "ImageNet-1k", 1000, "apache-2.0", None, None, """
+        beitv2_base_patch16_224.in1k_ft_in1k -
+        beitv2_large_patch16_224.in1k_ft_in1k -
+    """),
+    _Group("BEiT v2", "ImageNet-1k, ImageNet-22k", 21841, "apache-2.0", None, None, """
+        beitv2_base_patch16_224.in1k_ft_in22k -
+        beitv2_large_patch16_224.in1k_ft_in22k -
+    """),
+    _Group("BEiT-3", "BEiT-3's images and image-text pairs", 0, "apache-2.0", None, None, """
+        beit3_base_patch16_224.indomain_pt -
+        beit3_large_patch16_224.indomain_pt -
+    """),
+    _Group("BEiT-3", "BEiT-3's images and image-text pairs, ImageNet-22k, ImageNet-1k", 1000, "apache-2.0", None, None, """
+        beit3_base_patch16_224.indomain_in22k_ft_in1k -
+        beit3_large_patch16_224.indomain_in22k_ft_in1k -
+    """),
+    _Group("CLIP", "DFN-2B", 512, "apple-ascl", None, None, """
+        vit_base_patch16_clip_224.dfn2b -
+    """),
+    _Group("CLIP", "DFN-2B", 768, "apple-ascl", None, None, """
+        vit_large_patch14_clip_224.dfn2b -
+        vit_large_patch14_clip_224.dfn2b_s39b -
+    """),
+    _Group("CLIP", "DFN-5B", 1024, "apple-ascl", None, None, """
+        vit_huge_patch14_clip_224.dfn5b -
+    """),
+    _Group("CLIP", "DFNDR-2B", 768, "apple-amlr", None, None, """
+        vit_large_patch14_clip_224.apple_mclip2_dfndr2b -
+    """),
+    _Group("CLIP", "LAION-2B, ImageNet-12k", 11821, "apache-2.0", None, None, """
+        vit_base_patch16_clip_224.laion2b_ft_in12k -
+        vit_large_patch14_clip_224.laion2b_ft_in12k -
+        vit_huge_patch14_clip_224.laion2b_ft_in12k -
+    """),
+    _Group("CLIP", "LAION-400M", 512, "mit", None, None, """
+        vit_base_patch16_clip_224.laion400m_e32 -
+        vit_base_patch32_clip_224.laion400m_e32 -
+    """),
+    _Group("CLIP", "LAION-400M", 768, "mit", None, None, """
+        vit_large_patch14_clip_224.laion400m_e32 -
+    """),
+    _Group("CLIP", "MetaCLIP 2", 1024, "cc-by-nc-4.0", None, None, """
+        vit_huge_patch14_clip_224.metaclip2_worldwide -
+        vit_huge_patch14_clip_378.metaclip2_worldwide -
+        vit_huge_patch14_clip_quickgelu_224.metaclip2_worldwide -
+    """),
+    _Group("CLIP", "MetaCLIP 2", 1280, "cc-by-nc-4.0", None, None, """
+        vit_gigantic_patch14_clip_224.metaclip2_worldwide -
+    """),
+    _Group("CLIP", "MetaCLIP-2.5B", 512, "cc-by-nc-4.0", None, None, """
+        vit_base_patch16_clip_224.metaclip_2pt5b -
+        vit_base_patch32_clip_224.metaclip_2pt5b -
+        vit_base_patch32_clip_quickgelu_224.metaclip_2pt5b -
+    """),
+    _Group("CLIP", "MetaCLIP-2.5B", 768, "cc-by-nc-4.0", None, None, """
+        vit_large_patch14_clip_224.metaclip_2pt5b -
+        vit_large_patch14_clip_quickgelu_224.metaclip_2pt5b -
+    """),
+    _Group("CLIP", "MetaCLIP-2.5B", 1024, "cc-by-nc-4.0", None, None, """
+        vit_huge_patch14_clip_224.metaclip_2pt5b -
+        vit_huge_patch14_clip_quickgelu_224.metaclip_2pt5b -
+    """),
+    _Group("CLIP", "MetaCLIP-2.5B", 1280, "cc-by-nc-4.0", None, None, """
+        vit_gigantic_patch14_clip_224.metaclip_2pt5b -
+    """),
+    _Group("CLIP", "MetaCLIP-400M", 512, "cc-by-nc-4.0", None, None, """
+        vit_base_patch16_clip_224.metaclip_400m -
+        vit_base_patch32_clip_224.metaclip_400m -
+        vit_base_patch16_clip_quickgelu_224.metaclip_400m -
+        vit_base_patch32_clip_quickgelu_224.metaclip_400m -
+    """),
+    _Group("CLIP", "MetaCLIP-400M", 768, "cc-by-nc-4.0", None, None, """
+        vit_large_patch14_clip_224.metaclip_400m -
+        vit_large_patch14_clip_quickgelu_224.metaclip_400m -
+    """),
+    _Group("CLIP", "MetaCLIP-Altogether", 1024, "cc-by-nc-4.0", None, None, """
+        vit_huge_patch14_clip_224.metaclip_altogether -
+    """),
+    _Group("CLIP", "OpenAI's image-text pairs", 512, "apache-2.0", None, None, """
+        vit_base_patch16_clip_224.openai -
+        vit_base_patch32_clip_224.openai -
+    """),
+    _Group("CLIP", "OpenAI's image-text pairs", 768, "apache-2.0", None, None, """
+        vit_large_patch14_clip_224.openai -
+        vit_large_patch14_clip_336.openai -
+    """),
+    _Group("CLIP", "OpenAI's image-text pairs, ImageNet-12k", 11821, "apache-2.0", None, None, """
+        vit_base_patch16_clip_224.openai_ft_in12k -
+        vit_large_patch14_clip_224.openai_ft_in12k -
+    """),
+    _Group("DINOv3", "LVD-1689M", 0, "fair-noncommercial-research-license", None, None, """
+        vit_small_patch16_dinov3_qkvb.eupe_lvd1689m -
+        vit_base_patch16_dinov3_qkvb.eupe_lvd1689m -
+    """),
+    _Group("DINOv3", "SAT-493M", 0, "dinov3-license", None, None, """
+        vit_large_patch16_dinov3.sat493m -
+        vit_large_patch16_dinov3_qkvb.sat493m -
+        vit_7b_patch16_dinov3.sat493m -
+    """),
+    _Group("EVA", "Merged-2B", 1024, "mit", None, None, """
+        eva_giant_patch14_clip_224.merged2b -
+    """),
+    _Group("EVA", "Merged-30M, ImageNet-22k, ImageNet-1k", 1000, "mit", None, None, """
+        eva_giant_patch14_336.m30m_ft_in22k_in1k -
+    """),
+    _Group("EVA-02", "ImageNet-22k", 21841, "mit", None, None, """
+        eva02_base_patch14_448.mim_in22k_ft_in22k -
+        eva02_large_patch14_448.mim_in22k_ft_in22k -
+    """),
+    _Group("EVA-02", "ImageNet-22k, ImageNet-1k", 1000, "mit", None, None, """
+        eva02_base_patch14_448.mim_in22k_ft_in1k -
+        eva02_large_patch14_448.mim_in22k_ft_in1k -
+    """),
+    _Group("EVA-02", "LAION-2B", 1024, "mit", None, None, """
+        eva02_enormous_patch14_clip_224.laion2b_plus -
+    """),
+    _Group("EVA-02", "Merged-38M", 0, "mit", None, None, """
+        eva02_large_patch14_224.mim_m38m -
+    """),
+    _Group("EVA-02", "Merged-38M, ImageNet-1k", 1000, "mit", None, None, """
+        eva02_large_patch14_448.mim_m38m_ft_in1k -
+    """),
+    _Group("EVA-02", "Merged-38M, ImageNet-22k", 21841, "mit", None, None, """
+        eva02_large_patch14_448.mim_m38m_ft_in22k -
+    """),
+    _Group("EVA-02", "Merged-38M, ImageNet-22k, ImageNet-1k", 1000, "mit", None, None, """
+        eva02_large_patch14_448.mim_m38m_ft_in22k_in1k -
+    """),
+    _Group("InternViT", "InternVL's image-text pairs", 0, "apache-2.0", None, None, """
+        vit_intern300m_patch14_448.ogvl_2pt5 -
+    """),
+    _Group("Perception Encoder", "the Perception Encoder's images and videos", 0, "apache-2.0", None, None, """
+        vit_pe_lang_large_patch14_448.fb_tiling -
+        vit_pe_lang_gigantic_patch14_448.fb_tiling -
+    """),
 )
 
 # Repositories in the format of transformers: name, the model that it is, score, image size.
