@@ -138,7 +138,7 @@ class FrozenEvaluation(Displayed):
         rows: list[dict[str, Json]] = []
         for shot in self.few_shot:
             each = " ".join(f"{100 * value:.2f}" for value in shot.accuracies)
-            deviation = f"{100 * shot.deviation:.2f}"
+            deviation = f"{100 * shot.deviation:.2f}" if len(shot.accuracies) > 1 else None
             rows.append({"method": f"{shot.shots}-shot", "accuracy": percent(shot.mean), "deviation": deviation, "details": each})
         for near in self.knn:
             counts = f"{near.correct:,} of {near.total:,}"
