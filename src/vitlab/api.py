@@ -612,7 +612,7 @@ def serve(
     port: int = 8000,
     batch_size: int = 32,
     batch_wait: float = 3.0,
-    queue: int = 96,
+    queue: int = 80,
     workers: int = 2,
     max_body: int = 16,
     max_images: int = 32,

@@ -26,7 +26,7 @@ class ServeConfig:
     batch_size: int = 32
     batch_wait: float = 3.0
     workers: int = 2
-    queue: int = 96
+    queue: int = 80
     max_body: int = 16 << 20
     max_images: int = 32
     max_pixels: int = 50_000_000
