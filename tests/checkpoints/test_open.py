@@ -95,7 +95,7 @@ def test_a_fitted_checkpoint_can_be_saved_and_loaded_again(files: Path, tmp_path
     fitted = load(files / FILES["timm"], heads=HEADS, image_size=(32, 64), num_classes=2, labels=["no", "yes"], channels=4)
     save(fitted, tmp_path / "fitted.safetensors")
     again = load(tmp_path / "fitted.safetensors")
-    assert (again.config, again.preprocess, again.labels, again.notes) == (
+    assert (again.config, again.preprocess, again.labels, again.history) == (
         fitted.config,
         fitted.preprocess,
         ("no", "yes"),
