@@ -295,3 +295,35 @@ def test_what_cannot_be_drawn_is_refused_and_nothing_is_written(tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError):
         vitlab.paper(figure=tmp_path / "a.png")
+
+
+def test_the_slides_speeds_are_as_printed() -> None:
+    printed = {  # images/s on an A100
+        ("Swin-T", "224"): 1325.6, ("ConvNeXt-T", "224"): 1943.5, ("Swin-S", "224"): 857.3, ("ConvNeXt-S", "224"): 1275.3,
+        ("Swin-B", "224"): 662.8, ("ConvNeXt-B", "224"): 969.0, ("Swin-B", "384"): 242.5, ("ConvNeXt-B", "384"): 336.6,
+        ("Swin-L", "224"): 435.9, ("ConvNeXt-L", "224"): 611.5, ("Swin-L", "384"): 157.9, ("ConvNeXt-L", "384"): 211.4,
+        ("ConvNeXt-XL", "224"): 424.4, ("ConvNeXt-XL", "384"): 147.4,
+    }  # fmt: skip
+    rows = rows_of("transformers-or-cnns")
+    assert {(row.about["model"], row.about["pixels"]): row.published["images/s, A100"].value for row in rows} == printed
+    for row in rows:
+        assert row.computed["GMACs"] == pytest.approx(row.published["GMACs"].value, abs=0.11)
+
+
+def test_table_2_has_core_days_by_the_stated_efficiency_with_their_error() -> None:
+    errors = {
+        (row.about["model"], row.about["trained on"]): row.computed["difference, %"]
+        for row in rows_of("table2")
+        if row.computed["difference, %"] is not None
+    }
+    assert errors == {("ViT-H/14", JFT): -15.6, ("ViT-L/16", JFT): 14.1, ("ViT-L/16", "ImageNet-21k"): 1.6}
+
+
+def test_the_years_are_in_order_and_the_best_accuracy_only_rises() -> None:
+    rows = rows_of("imagenet-years")
+    years = [int(row.about["year"]) for row in rows]
+    assert years == sorted(years)
+    assert years[0] == 2012
+    assert all(row.about["source"] for row in rows)
+    best = [max(row.published["ImageNet"] for row in rows if int(row.about["year"]) <= year) for year in (2012, 2015, 2018, 2021)]
+    assert best == [63.3, 80.62, 85.4, 90.88]
