@@ -2040,7 +2040,7 @@ def study_transfer(
     from vitlab.studies.transfer import transfer as study
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
-    plan = replace(plan, seen=images or plan.seen, steps=steps or plan.steps)
+    plan = replace(plan, seen=plan.seen if images is None else images, steps=plan.steps if steps is None else steps)
     return _run_study(lambda folder, report: study(folder, plan, shots=tuple(shots), progress=report), out, progress)
 
 
@@ -2065,7 +2065,7 @@ def study_positions(
     from vitlab.studies.protocol import PLANS
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
-    plan = replace(plan, seen=images or plan.seen)
+    plan = replace(plan, seen=plan.seen if images is None else images)
     return _run_study(lambda folder, report: positions(folder, plan, progress=report), out, progress)
 
 
