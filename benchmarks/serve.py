@@ -70,6 +70,7 @@ class Server:
 @contextmanager
 def started(name: str, command: Sequence[str | Path], port: int, ready: str) -> Iterator[Server]:
     """A server, from when it answers `ready` until the block ends."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends the servers too
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         deadline = time.monotonic() + _PATIENCE
