@@ -112,7 +112,11 @@ def opened_strictly(transformers: ModuleType, folder: Path) -> Any:
 
 
 # Its other families are in test_transformers_families.py.
-PLAIN = [name for name in sorted(CAN["huggingface"] - {"clip", "map, no head"}) if isinstance(OPTIONS[name], ViTConfig)]
+PLAIN = [
+    name
+    for name in sorted(CAN["huggingface"] - {"clip", "map, no head", "dinov2", "dinov2, registers"})
+    if isinstance(OPTIONS[name], ViTConfig)
+]
 
 
 @pytest.mark.parametrize("option", PLAIN)
