@@ -114,7 +114,7 @@ export function drawHeat(context, shown, scale, opacity, overlay) {
 export function drawGrid(context, grid, step, scale) {
   context.save();
   context.strokeStyle = "rgba(255,255,255,.75)";
-  context.lineWidth = Math.max(1, scale / 2);
+  context.lineWidth = Math.min(2, Math.max(1, scale / 2));
   context.beginPath();
   for (let row = 1; row < grid[0]; row++) { context.moveTo(0, row * step[0] * scale); context.lineTo(context.canvas.width, row * step[0] * scale); }
   for (let column = 1; column < grid[1]; column++) { context.moveTo(column * step[1] * scale, 0); context.lineTo(column * step[1] * scale, context.canvas.height); }

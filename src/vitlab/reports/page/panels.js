@@ -175,8 +175,8 @@ export function stagePanel(root, act) {
     }
     const showsQuery = ["patches", "positions", "attention", "filtered"].includes(state.view) || state.tool === "cover";
     const queried = ["attention", "filtered"].includes(state.view) ? context.token : state.token;
-    if (hovered >= 0) frame(pen, hovered, grid, step, scale, "#222", Math.max(1, scale / 2));
-    if (showsQuery && queried >= tokens.length) frame(pen, queried - tokens.length, grid, step, scale, MARK, Math.max(2, scale));
+    if (hovered >= 0) frame(pen, hovered, grid, step, scale, "#222", Math.min(3, Math.max(1, scale / 2)));
+    if (showsQuery && queried >= tokens.length) frame(pen, queried - tokens.length, grid, step, scale, MARK, Math.min(5, Math.max(2, scale)));
     tell(shown, altered);
   }
 
