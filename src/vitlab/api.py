@@ -1429,7 +1429,7 @@ def plan(
     from vitlab.training.budget import Assumptions, plan_training
 
     if classes is not None and images is None:
-        raise UsageError("`classes` needs `images`", hint="--images 50000 --classes 20")
+        raise UsageError("`classes` needs `images`", hint="`images=50000` `classes=20`")
     data = None if images is None else DataFacts(dataset="your data", images=images, classes=1000 if classes is None else classes)
     return plan_training(
         model,

@@ -258,7 +258,7 @@ def test_an_image_that_cannot_be_read_is_named_and_passed_over(
     ("words", "message"),
     [
         (("finetune",), "missing DATA"),
-        (("finetune", "digits", "--from", "nowhere.npz"), "--from: no file or folder called 'nowhere.npz'"),
+        (("finetune", "digits", "--from", "nowhere.npz"), "--from: no file, folder or public weights called 'nowhere.npz'"),
         (
             ("finetune", "digits", "--recipe", "finetune-petz"),
             "--recipe: no recipe called 'finetune-petz': did you mean finetune-pets?",

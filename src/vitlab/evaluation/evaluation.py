@@ -482,7 +482,7 @@ def _classification_facts(result: Classification) -> dict[str, Json]:
     if result.scores is not None:
         macro = averaged(result.scores)
         names = {"precision": "precision", "recall": "recall", "f1": "F1"}
-        facts["mean over classes"] = ", ".join(f"{shown} {_percent(macro[name])}" for name, shown in names.items())
+        facts["macro average"] = ", ".join(f"{shown} {_percent(macro[name])}" for name, shown in names.items())
         facts["ranking"] = f"ROC-AUC {_percent(macro['roc_auc'])}, average precision {_percent(macro['average_precision'])}"
     if (point := result.operating_point) is not None:
         reach = f"{_percent(point.coverage)} of the images, of which {_percent(point.precision)} are correct"

@@ -176,7 +176,7 @@ def plan_training(
     chosen = [word for word in hardware if word] or [entry.name for entry in HARDWARE]
     given = [option for option in OF_A_DEVICE if getattr(assumed, option) is not None]
     if given and len(chosen) > 1:
-        raise UsageError(f"`{given[0]}` is a property of one device, and {len(chosen)} are named", hint="name one: --hardware A100")
+        raise UsageError(f"`{given[0]}` is a property of one device, and {len(chosen)} are named", hint="name one: `hardware=A100`")
     memory, time, notes = list[MemoryRow](), list[TimeRow](), list[str]()
     assumptions: list[dict[str, Any]] = []
     found: tuple[RunConfig, DataFacts] | None = None
@@ -203,7 +203,7 @@ def plan_training(
 def _run(model: str, name: str, overrides: Overrides, data: DataFacts | None, machine: Machine) -> tuple[RunConfig, DataFacts]:
     """The recipe's run of this model, and the facts of its data."""
     if data is None and name in ("small-data", "finetune-folder"):
-        raise UsageError(f"{name} has no dataset of its own: say how many images there are", hint="--images 50000 --classes 20")
+        raise UsageError(f"{name} has no dataset of its own: say how many images there are", hint="`images=50000` `classes=20`")
     start = None
     if "finetune" in name:
         config = variant(model)
