@@ -50,6 +50,12 @@ def test_the_confident_joint_is_that_of_the_paper() -> None:
     assert list(confident_errors(chance_NK, labels_N)) == [(2, 1)]
 
 
+def test_a_label_that_is_the_most_probable_class_is_no_error() -> None:
+    """Of a rare class the threshold may be tiny: an image above it is not of that class if its own is far more probable."""
+    chance_NK = np.array([[0.99, 0.01], [0.97, 0.03], [0.9, 0.1], [0.95, 0.05]])
+    assert list(confident_errors(chance_NK, np.array([0, 0, 0, 1]))) == [(3, 0)]
+
+
 def test_an_image_does_not_teach_its_own_label() -> None:
     """Labels that are drawn blindly are predicted out of fold no better than by chance."""
     blind = replace(clouds(), labels_N=np.random.default_rng(2).integers(0, 4, 400))

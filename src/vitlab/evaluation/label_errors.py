@@ -2,8 +2,8 @@
 
 Labels are checked by confident learning (Northcutt, Jiang and Chuang 2021). A linear classifier is fitted to frozen features and
 predicts each image out of fold, so that no image teaches its own label. The threshold of class j is the mean probability of j over
-the images labelled j; an image whose most probable class among those above their thresholds is not its label is likely wrong. An
-outlier is far from its nearest neighbours, compared with the other images.
+the images labelled j; an image whose most probable class among those above their thresholds is not its label is likely wrong,
+unless its label is the most probable class of all. An outlier is far from its nearest neighbours, compared with the other images.
 
 Axes: N images, K classes, D width of the features, B a block of images.
 """
@@ -204,7 +204,8 @@ def confident_errors(chance_NK: Floats, labels_N: Ints) -> Iterator[tuple[int, i
     )
     confident_NK = np.where(chance_NK >= threshold_K, chance_NK, -np.inf)
     meant_N = confident_NK.argmax(1)
-    wrong = np.flatnonzero(np.isfinite(confident_NK.max(1)) & (meant_N != labels_N))
+    predicted_N = chance_NK.argmax(1)  # where the label is the most probable class, it is no error
+    wrong = np.flatnonzero(np.isfinite(confident_NK.max(1)) & (meant_N != labels_N) & (predicted_N != labels_N))
     margin = chance_NK[wrong, labels_N[wrong]] - chance_NK[wrong, meant_N[wrong]]
     for row in wrong[np.argsort(margin, kind="stable")]:
         yield int(row), int(meant_N[row])
