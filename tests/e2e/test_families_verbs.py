@@ -27,8 +27,8 @@ LETTERS = "synthetic:kind=strokes,classes=4,samples_per_class=16,image_size=32"
 QUICK = ("--batch-size", "16", "--workers", "0")
 # The smallest of each family, and the formats of others that have a place for it.
 FAMILIES = {
-    "Swin-Mini": ("timm", "swin"),
-    "ConvNeXt-Mini": ("timm", "convnext"),
+    "Swin-Mini": ("timm", "swin", "huggingface"),
+    "ConvNeXt-Mini": ("timm", "convnext", "huggingface"),
     "EfficientNet-Mini": ("timm",),
     "LSTM-Mini/8": (),
     "RNN-Mini/8": (),
@@ -151,7 +151,8 @@ def test_in_8_bits_it_keeps_its_answers(trained: Trained, tmp_path: Path, capsys
 def test_it_comes_back_from_every_format_bit_for_bit(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = load(trained.model)
     for form in ("native", *FAMILIES[trained.name]):
-        there, back = tmp_path / f"{form}.safetensors", tmp_path / f"{form}-back.safetensors"
+        there = tmp_path / (form if form == "huggingface" else f"{form}.safetensors")
+        back = tmp_path / f"{form}-back.safetensors"
         assert main(["convert", str(trained.model), str(there), "--to", form]) == 0
         assert main(["convert", str(there), str(back), "--to", "native"]) == 0
         after = load(back)
@@ -165,6 +166,9 @@ def test_it_comes_back_from_every_format_bit_for_bit(trained: Trained, tmp_path:
         out = OTHERS[form]
         assert main(["convert", str(trained.model), str(tmp_path / out), "--to", form]) == 1
         said = capsys.readouterr().err
-        assert before.config.title in said
-        assert "can be written as" in said
+        if (trained.name, form) == ("EfficientNet-Mini", "huggingface"):
+            assert "cannot express these widths" in said  # the format has the family, at its published widths
+        else:
+            assert before.config.title in said
+            assert "can be written as" in said
         assert not (tmp_path / out).exists()

@@ -15,6 +15,7 @@ from PIL import Image
 from tests import processes
 from vitlab.checkpoints import load
 from vitlab.cli.main import main
+from vitlab.io.lock import locked
 from vitlab.training.checkpointing import read_snapshot
 from vitlab.training.run_folder import RunDirectory
 
@@ -39,6 +40,8 @@ def kill_after(out: Path, checkpoint: int, warm: Path) -> None:
         processes.eventually(lambda: max(RunDirectory(out).steps(), default=0) >= checkpoint, process)
         process.kill()
         assert process.wait(processes.LIMIT) == -signal.SIGKILL
+    with locked(out / "lock"):  # free once the run's own process is gone
+        pass
 
 
 def test_train_kill_resume_evaluate_convert_predict(warm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,9 +57,9 @@ def test_another_head_size_patch_and_channels_are_fitted_fed_and_said(files: Pat
     assert loaded.preprocess.mean == pytest.approx((0.41,))
     assert loaded.labels is None
     assert torch.equal(logits_of(loaded, images(loaded.config)), torch.zeros(2, 3))
+    assert "made for a test" in " | ".join(loaded.history)
     text = " | ".join(loaded.notes)
     for word in (
-        "made for a test",
         "head of 3 classes",
         "4x4 to 5x8",
         "1 channels",

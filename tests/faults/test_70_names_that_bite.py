@@ -83,7 +83,7 @@ def test_an_undecodable_name_in_a_list_on_stdin_and_a_narrow_stdout_do_not_end_t
 ) -> None:
     monkeypatch.chdir(place / "images")
     shown = io.BytesIO()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"raw\xff.jpg\n"), encoding="utf-8"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"raw\xff.jpg\n")), encoding="utf-8"))
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
     assert main(["predict", "../model.safetensors", "-", "--backend", "torch"]) == 0
     assert shown.getvalue().startswith(b"raw\\udcff.jpg\n")

@@ -164,7 +164,7 @@ def test_a_batch_of_unreadable_images_alone_does_not_run_the_model(predictor: Pr
         (7, "is a int, not an image"),
         ("", "does not exist"),
         ("a\0b", "cannot be read"),
-        (Image.new("F", (8, 8)), "floating-point"),
+        (Image.fromarray(np.full((8, 8), np.nan, np.float32)), "not finite"),
     ],
 )
 def test_what_is_not_an_image_is_reported_by_its_place(predictor: Predictor, image: object, complaint: str) -> None:
