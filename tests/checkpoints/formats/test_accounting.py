@@ -215,3 +215,14 @@ def test_whatever_shapes_a_file_claims_the_answer_is_one_typed_error(name: str, 
     if FORMATS[name].matches(raw):
         with pytest.raises(CheckpointError):
             read(raw, hints(name) if isinstance(config, ViTConfig) else Hints())
+
+
+@pytest.mark.parametrize("name", sorted({name for name, option in LARGEST if option == "plain"}))
+def test_an_empty_tensor_is_not_taken_for_an_absent_one(name: str) -> None:
+    config = OPTIONS["plain"]
+    whole = written(name, config, {key: torch.empty(shape) for key, shape in native_shapes(config).items()}).tensors
+    (positions,) = (key for key in whole if "pos" in key.lower() and "emb" in key.lower())
+    raw = raw_of(whole | {positions: torch.empty(0)})
+    if FORMATS[name].matches(raw):
+        with pytest.raises(CheckpointError):
+            read(raw, hints(name))

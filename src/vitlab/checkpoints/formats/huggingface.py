@@ -326,7 +326,8 @@ def _used(tensors: Tensors, kind: Kind) -> tuple[Tensors, list[str]]:
     kept = {
         f"{kind.prefix}{key}" if key.startswith(_PARTS) else key: tensor
         for key, tensor in tensors.items()
-        if not unused.match(key) and tensor.numel()  # DINOv3 saves no registers as a tensor without values
+        if not unused.match(key)
+        and (tensor.numel() or not key.endswith("register_tokens"))  # DINOv3 saves no registers as an empty tensor
     }
     left = [key.removeprefix(kind.prefix) for key in tensors if unused.match(key)]
     return kept, [f"left out, since the model does not use it: {listed(left)}"] if left else []
