@@ -16,7 +16,7 @@ from torch import Tensor
 from tests.checkpoints.formats.samples import OPTIONS, mini, random_state, same, written
 from vitlab.checkpoints import convert, describe, load
 from vitlab.checkpoints.checkpoint import Checkpoint
-from vitlab.config import Numerics
+from vitlab.config import Numerics, ViTConfig
 from vitlab.errors import CheckpointError
 from vitlab.models.vit import ViT
 
@@ -208,3 +208,14 @@ def test_a_file_of_another_architecture_is_refused_by_what_it_is(key: str, words
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "dinov2"}))
     with pytest.raises(CheckpointError, match="is not the Hugging Face DINOv2 model that the config"):
         load(tmp_path)
+
+
+def test_a_training_checkpoint_of_beits_authors_is_the_model_of_timms_folder(tmp_path: Path) -> None:
+    folder = WILD / "timm_beit"
+    expected = load(folder)
+    assert isinstance(expected.config, ViTConfig)
+    torch.save({"model": load_file(folder / "model.safetensors"), "epoch": 3, "optimizer": {}}, tmp_path / "beit.pth")
+    found = load(tmp_path / "beit.pth", heads=expected.config.heads)
+    state = expected.model.state_dict()
+    assert found.model.state_dict().keys() == state.keys()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in found.model.state_dict().items())
