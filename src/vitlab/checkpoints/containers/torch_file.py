@@ -404,7 +404,10 @@ def read_torch_legacy(file: BufferedReader, path: Path, *, values: bool = True) 
         storage = storages.get(key) if isinstance(key, str) else None
         file.seek(place)
         if storage is None or int.from_bytes(file.read(8), "little", signed=True) != storage.whole:
-            raise damaged(path, f"the storage {str(key)[:20]!r} is unknown or has another size")
+            shown = (
+                repr(key[:20]) if isinstance(key, str) else f"called by a {type(key).__name__}"
+            )  # a nested one has no short repr
+            raise damaged(path, f"the storage {shown} is unknown or has another size")
         places[storage.key] = place + 8
         place += 8 + storage.whole * storage.dtype.itemsize
         if place > size:

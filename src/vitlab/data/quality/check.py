@@ -247,7 +247,11 @@ def _stored(content: bytes, header: Header) -> tuple[str, list[str]]:
             with GifImagePlugin.GifImageFile(io.BytesIO(content)) as image:
                 if "transparency" in image.info:
                     odd.append("transparent")
-                if image.n_frames > 1:
+                try:
+                    frames = image.n_frames
+                except IndexError:  # Pillow's answer to a later frame that is damaged; the first one is what is read
+                    frames = 2
+                if frames > 1:
                     odd.append("animated")
         case _:
             colours, exif = "colour", b""
