@@ -190,6 +190,21 @@ def test_odd_modes_are_counted_and_named(tmp_path: Path) -> None:
     assert any(remark == "2 images are grey and 22 in colour" for remark in report.remarks())
 
 
+def test_a_gif_whose_second_frame_is_damaged_is_animated_and_no_error(tmp_path: Path) -> None:
+    frames = [Image.fromarray(scene(64, 64, seed=seed)).convert("P") for seed in (20, 21)]
+    whole = encode(frames[0], "GIF", save_all=True, append_images=frames[1:], duration=50)
+    control = (
+        b"!\xf9\x04"  # a frame begins with a graphic control extension of 8 bytes; its descriptor of 10 bytes begins with a comma
+    )
+    second = whole.index(control, whole.index(control) + 1)
+    assert whole[second + 8 : second + 9] == b","
+    cuts = range(second + 1, second + 18)
+    report = check(str(as_folder(tmp_path, images() | {f"train/class-0/cut-{cut}.gif": whole[:cut] for cut in cuts})))
+    assert report.problems() == []
+    named = {Path(odd.image.name).name for odd in report.odd if odd.what == "animated"}
+    assert named >= {f"cut-{cut}.gif" for cut in (second + 1, *range(second + 9, second + 18))}
+
+
 def test_sizes_are_those_of_the_upright_image(tmp_path: Path) -> None:
     files = {f"{label}/{number}.jpg": jpeg(scene(40, 90, seed=10 * number + ord(label)), exif=with_orientation(6))
              for label in "ab" for number in range(3)}  # fmt: skip

@@ -111,6 +111,19 @@ def test_nothing_but_a_checkpoint_error_comes_out_of_a_damaged_pickle(tmp_path: 
     assert refused > length / 7
 
 
+def test_a_storage_that_is_called_by_a_nested_object_is_refused(tmp_path: Path) -> None:
+    """To print an object nested thousands of levels deep is a RecursionError: the message must not try."""
+    path, stream = tmp_path / "x.pt", io.BytesIO()
+    torch.save(STATE, stream, _use_new_zipfile_serialization=False)
+    whole = stream.getvalue()
+    keys = whole.rindex(b"\x80\x02]")  # the last pickle: the list of the storages' keys
+    nested = b"]" * 50_000 + b"a" * 49_999  # EMPTY_LIST and APPEND
+    for key, word in ((nested, "list"), (b"}", "dict"), (b"K\x01", "int")):
+        path.write_bytes(whole[:keys] + b"\x80\x02]" + key + b"a.")
+        with pytest.raises(CheckpointError, match=f"storage called by a {word} is unknown"):
+            read_file(path)
+
+
 def _changed(path: Path, change: Callable[[bytes], bytes], *, legacy: bool) -> bytes:
     """Write a state dict whose pickle (in the old format, the whole file) was changed; what was changed."""
     stream = io.BytesIO()

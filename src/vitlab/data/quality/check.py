@@ -7,6 +7,7 @@ report.problems()          # what should be repaired before training
 from __future__ import annotations
 
 import io
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -248,10 +249,10 @@ def _stored(content: bytes, header: Header) -> tuple[str, list[str]]:
                 if "transparency" in image.info:
                     odd.append("transparent")
                 try:
-                    frames = image.n_frames
-                except IndexError:  # Pillow's answer to a later frame that is damaged; the first one is what is read
-                    frames = 2
-                if frames > 1:
+                    animated = image.is_animated
+                except (IndexError, struct.error):  # Pillow's answers to a damaged second frame; the first one is what is read
+                    animated = True
+                if animated:
                     odd.append("animated")
         case _:
             colours, exif = "colour", b""
