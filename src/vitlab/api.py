@@ -610,7 +610,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
-    batch_size: int = 32,
+    batch_size: int = 16,
     batch_wait: float = 3.0,
     queue: int = 80,
     workers: int = 2,

@@ -23,7 +23,7 @@ class ServeConfig:
 
     host: str = "127.0.0.1"
     port: int = 8000
-    batch_size: int = 32
+    batch_size: int = 16
     batch_wait: float = 3.0
     workers: int = 2
     queue: int = 80
