@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from vitlab.errors import ConfigError, DataError, UsageError, pair
 from vitlab.io.progress import silent
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vitlab.config.evaluation import BackendName
     from vitlab.config.overrides import DataFacts, Overrides, StartFacts
     from vitlab.config.run import RunConfig
-    from vitlab.config.train import HeadStart, Precision, Strategy
+    from vitlab.config.train import HeadStart, Lora, LoraTarget, Precision, Strategy
     from vitlab.data.dataset import Dataset
     from vitlab.data.quality.summary import DataCheck
     from vitlab.evaluation.label_errors import LabelCheck
@@ -1145,6 +1145,8 @@ def finetune(
     max_minutes: Positive | None = None,
     minutes: Positive | None = None,
     head: HeadStart | None = None,
+    lora: int | None = None,
+    lora_targets: Names | None = None,
     device: str = "auto",
     track: Names | None = None,
     override: bool = False,
@@ -1185,6 +1187,9 @@ def finetune(
         minutes: time budget: choose image size, head and epochs for the best model that is finished by then (default: none)
         head: start of the new head: zero as in the paper, or fitted to the features of the training images before the
             first step (default: fitted with minutes and a checkpoint, else zero)
+        lora: save memory: freeze the weights and train updates of this rank (8 is usual) and the head; the saved model has them
+            merged (default: train all weights)
+        lora_targets: with lora: the layers that are updated, some of q, k, v, qkv, proj, mlp, separated by commas (default: q,v)
         device: auto (a GPU if there is one), cpu, cuda or mps
         track: give the curves to trackers, separated by commas: tensorboard (files in the run's folder), mlflow (a local store,
             or MLFLOW_TRACKING_URI), wandb (offline, or WANDB_MODE) (default: none)
@@ -1241,6 +1246,7 @@ def finetune(
         save_every=save_every,
         max_minutes=max_minutes,
         head=head,
+        lora=_lora(lora, lora_targets),
     )
     place_of_run = out or _default_out(place, after="-sweep" if sweep else "")
     planned: tuple[str, ...] = ()
@@ -1392,6 +1398,8 @@ def plan(
     images: int | None = None,
     classes: int | None = None,
     precision: Precision | None = None,
+    lora: int | None = None,
+    lora_targets: Names | None = None,
     efficiency: Fraction | None = None,
     tflops: Positive | None = None,
     memory_gib: Positive | None = None,
@@ -1416,6 +1424,7 @@ def plan(
         images: number of training images (default: those of the recipe's own dataset)
         classes: number of classes, with `images` (default: those of the recipe's own dataset)
         precision: precision of matrix products and activations (default: bfloat16; float32 on a CPU)
+        lora: with a recipe that fine-tunes: freeze the weights and train updates of this rank (default: train all weights)
         efficiency: fraction of the peak that training reaches (default: 0.38, the mean over the ViTs of the paper's Table 2)
         tflops: peak of one device in TFLOP/s (default: the data sheet's)
         memory_gib: memory of one device in GiB (default: the data sheet's)
@@ -1441,6 +1450,7 @@ def plan(
             batch_size=batch_size,
             image_size=None if image_size is None else pair("image_size", image_size),
             precision=precision,
+            lora=_lora(lora, lora_targets),
         ),
         Assumptions(
             devices=devices,
@@ -1623,6 +1633,19 @@ def _lrs(config: RunConfig, lrs: Sequence[float] | None) -> tuple[float, ...]:
     if name in TABLE_4:
         return sweep_lrs(name, config.model, batch=config.data.loader.batch_size)
     return tuple(config.train.optimizer.lr * factor for factor in _SPREAD)
+
+
+def _lora(rank: int | None, targets: Names | None) -> Lora | None:
+    from vitlab.config.train import Lora
+
+    if rank is None:
+        if targets is not None:
+            raise UsageError("`lora_targets` is for `lora`", hint="`lora=8` sets the rank of the updates")
+        return None
+    if targets is None:
+        return Lora(rank=rank)
+    words = targets.split(",") if isinstance(targets, str) else targets
+    return Lora(rank=rank, targets=cast("tuple[LoraTarget, ...]", tuple(word.strip() for word in words)))  # which checks the words
 
 
 def _rule(val: float | None, test: float | None) -> SplitRule | None:

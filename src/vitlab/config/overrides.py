@@ -15,7 +15,7 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.scaling import warmup_of
 from vitlab.config.serialize import Json, to_json
-from vitlab.config.train import HeadStart, Precision, Strategy
+from vitlab.config.train import HeadStart, Lora, Precision, Strategy
 from vitlab.errors import ConfigError, at_least, pair
 
 
@@ -81,7 +81,7 @@ class Overrides:
 
     `model` is a variant's name or a config. `image_size` is (height, width) in pixels; the model, the augmentation and the
     preprocessing get it. The length of a run is `steps` or `epochs`, not both; the warm-up keeps its fraction of the steps. `lr` is
-    the peak learning rate. `head` is how the new head of a fine-tuned model begins. `preset`
+    the peak learning rate. `head` is how the new head of a fine-tuned model begins, `lora` its updates of low rank. `preset`
     names an AugReg augmentation (`none`, `light1` ... `strong2`). `rule` makes the splits that
     the data does not declare. `seed` is that of the initial weights, the sampler, the augmentation and dropout.
 
@@ -95,6 +95,7 @@ class Overrides:
     steps: int | None = None
     epochs: float | None = None
     head: HeadStart | None = None
+    lora: Lora | None = None
     lr: float | None = None
     preset: str | None = None
     rule: SplitRule | None = None
@@ -149,12 +150,18 @@ def with_overrides(run: RunConfig, overrides: Overrides) -> RunConfig:
 
 
 def with_execution(run: RunConfig, overrides: Overrides) -> RunConfig:
-    """The run with those overrides that every recipe takes as they are: head, workers, precision, strategy, intervals ..."""
+    """The run with those overrides that every recipe takes as they are: head, LoRA, workers, precision, strategy, intervals ..."""
     train, loader = run.train, run.data.loader
+    if (overrides.lora or train.lora) and run.start is None:
+        raise ConfigError(
+            "lora adapts a pretrained model, and the run starts from scratch",
+            hint="`start` names a checkpoint, or leave `lora` out",
+        )
     workers = loader.workers if overrides.workers is None else overrides.workers
     train = replace(
         train,
         head=overrides.head or train.head,
+        lora=overrides.lora or train.lora,
         precision=overrides.precision or train.precision,
         strategy=overrides.strategy or train.strategy,
         micro_batch=train.micro_batch if overrides.micro_batch is None else overrides.micro_batch,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess, Split, SplitRule
 from vitlab.config.model import ModelConfig
 from vitlab.config.renamed import current_dataset
+from vitlab.config.swin import SwinConfig
 from vitlab.config.train import TrainConfig, scaled
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
@@ -61,7 +62,23 @@ class RunConfig:
             raise ConfigError(f"the model takes {self.model.channels} channels and preprocess gives {self.preprocess.channels}")
         if self.train.head == "fitted" and self.start is None:
             raise ConfigError("train.head='fitted' needs features, and the run starts from scratch", hint="start=CHECKPOINT")
+        self._check_lora()
         self._check_resizing()
+
+    def _check_lora(self) -> None:
+        """Updates of low rank need attention layers, and a rank that the layers can have."""
+        lora, model = self.train.lora, self.model
+        if lora is None:
+            return
+        if not isinstance(model, ViTConfig | SwinConfig):
+            raise ConfigError(
+                f"train.lora is for attention layers, and {model.title} has none",
+                hint="leave lora out, or start from a ViT or Swin",
+            )
+        if lora.rank > model.width:
+            raise ConfigError(
+                f"train.lora.rank={lora.rank} must be at most the model's width, {model.width}", hint="4 to 16 is usual"
+            )
 
     def _check_resizing(self) -> None:
         """Smaller images must have whole patches too, and positions that can be interpolated."""

@@ -49,6 +49,7 @@ Strategy = Literal["auto", "single", "ddp", "fsdp"]
 DistillKind = Literal["hard", "soft"]
 HeadStart = Literal["zero", "fitted"]
 MaskedTarget = Literal["mean-colour", "small-patch", "pixels"]
+LoraTarget = Literal["q", "k", "v", "qkv", "proj", "mlp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,27 @@ class Masked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Low-rank adaptation (Hu et al. 2021): weights W of the `targets` are frozen, and the factors of W + alpha / rank * B A train.
+
+    `targets`: queries, keys and values (`q`, `k`, `v`, or `qkv` for all three), the projection after attention (`proj`), and the
+    two dense layers of the MLP (`mlp`). The head trains as usual, and everything else is frozen.
+    """
+
+    rank: int
+    alpha: float = 16.0
+    targets: tuple[LoraTarget, ...] = ("q", "v")
+
+    def __post_init__(self) -> None:
+        at_least("lora.rank", self.rank, 1)
+        _positive("lora.alpha", self.alpha)
+        if not self.targets:
+            raise ConfigError("lora.targets is empty", hint="one or more of q, k, v, qkv, proj, mlp")
+        for target in self.targets:
+            choice("lora.targets", target, LoraTarget)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """The settings of training.
 
@@ -165,7 +187,8 @@ class TrainConfig:
     `fitted` to the features of the training images before the first step; then `steps` may be 0.
     `micro_batch` is the number of images a rank runs through the model at once, 0 for all its images of a
     batch; the update does not depend on it. `smoothing` is label smoothing. `balanced_loss` weighs classes by the inverse of their
-    frequency. `trainable`: `all`, the `head` only, or the head and the `last-blocks` (`blocks` of them).
+    frequency. `trainable`: `all`, the `head` only, or the head and the `last-blocks` (`blocks` of them). With `lora`, the head and
+    updates of low rank train, and the model that is saved has them merged.
     `progressive_resizing` has rows of (fraction of the steps, scale): from that step on images have that scale of the image size,
     and positions are interpolated. ((0, 0.5), (0.6, 1)) trains on half-size images for 60 % of the steps. Empty: always full size.
     `recompute` (activation checkpointing) computes activations twice to save memory. `compile` uses torch.compile.
@@ -188,6 +211,7 @@ class TrainConfig:
     masked: Masked | None = None
     trainable: Trainable = "all"
     blocks: int = 0
+    lora: Lora | None = None
     micro_batch: int = 0
     progressive_resizing: Resizing = ()
     precision: Precision = "float32"
@@ -228,8 +252,21 @@ class TrainConfig:
             raise ConfigError(f"head='fitted' is for images with one label, and loss={self.loss!r} for several", hint="head='zero'")
         if self.masked is not None and (self.head == "fitted" or self.distill is not None or self.trainable != "all"):
             raise ConfigError("masked patch prediction trains the whole model, without a teacher or a head for classes")
+        if self.lora is not None:
+            self._check_lora()
         if self.patience and not self.evaluate_every:
             raise ConfigError("patience counts evaluations: set evaluate_every as well")
+
+    def _check_lora(self) -> None:
+        if self.trainable != "all":
+            raise ConfigError(
+                f"lora freezes all weights but its updates and the head, and trainable={self.trainable!r} says otherwise",
+                hint="leave one of them out",
+            )
+        if self.masked is not None:
+            raise ConfigError("masked patch prediction trains the whole model, and lora freezes it", hint="leave lora out")
+        if self.strategy == "fsdp":
+            raise ConfigError("lora needs the whole model on each device, and strategy='fsdp' shards it", hint="strategy='ddp'")
 
 
 def _positive(name: str, value: float) -> None:

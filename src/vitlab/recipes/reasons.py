@@ -15,6 +15,7 @@ def reasons(run: RunConfig, facts: RunFacts, overrides: Overrides) -> tuple[str,
     sentences = (
         _images(run, facts.data),
         _model(run),
+        _lora(run),
         _size(run, facts, overrides),
         _resizing(run),
         _length(run, facts, overrides),
@@ -46,6 +47,12 @@ def _model(run: RunConfig) -> str:
     if run.name in TABLE_3 and (other := row_of(run.name, run.model)[1]) is not None:
         return f"model: {name} from scratch; Table 3 does not have it, so the recipe uses the row of {other}"
     return f"model: {name} from scratch"
+
+
+def _lora(run: RunConfig) -> str:
+    if (lora := run.train.lora) is None:
+        return ""
+    return f"lora: updates of rank {lora.rank} of {', '.join(lora.targets)}, and the head; all other weights are frozen"
 
 
 def _size(run: RunConfig, facts: RunFacts, overrides: Overrides) -> str:

@@ -190,6 +190,9 @@ def plan_training(
         row, said = _measured(run, facts, device, assumed) if here else (_computed(run, spent, device, assumed), ())
         time.append(row)
         notes += said
+        if run.train.lora is not None and not here:  # on this machine it is among what is said
+            parts = Memory(run, spent, 1)
+            notes.append(f"{device.name}: {parts.spared(_at_once(run, parts, device, 1))}")
         assumptions += _device_assumptions(device, measured=here)
     assert found is not None
     run, facts = found
@@ -236,9 +239,8 @@ def _memory_rows(run: RunConfig, spent: Cost, device: Hardware, devices: int) ->
     rows = []
     for strategy, ranks in ways:
         memory = Memory(replace(run, train=replace(run.train, strategy=strategy)), spent, ranks)
-        own = -(-run.data.loader.batch_size // ranks)
         largest = memory.most(int(device.memory_gib * _GIB))
-        images = min(own, max(largest, 1))
+        images = _at_once(run, memory, device, ranks)
         parts = memory.parts(images)
         rows.append(
             MemoryRow(
@@ -253,6 +255,12 @@ def _memory_rows(run: RunConfig, spent: Cost, device: Hardware, devices: int) ->
             )
         )
     return rows
+
+
+def _at_once(run: RunConfig, memory: Memory, device: Hardware, ranks: int) -> int:
+    """Images that one device runs at once: its part of the batch, or as many as fit."""
+    own = -(-run.data.loader.batch_size // ranks)
+    return min(own, max(memory.most(int(device.memory_gib * _GIB)), 1))
 
 
 def _computed(run: RunConfig, spent: Cost, device: Hardware, assumed: Assumptions) -> TimeRow:

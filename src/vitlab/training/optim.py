@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
 from vitlab.errors import ConfigError
 from vitlab.models.families import Model, is_hidden, layer_ids
+from vitlab.training.lora import is_factor
 
 _INSIDE = "vit."  # prefix of the model's own parameters inside a module that only training needs
 
@@ -56,11 +57,14 @@ class Rule:
 
 
 def freeze(model: nn.Module, config: TrainConfig) -> tuple[str, ...]:
-    """Leave only the parameters of `config.trainable` trainable; returns their names."""
+    """Leave only the parameters of `config.trainable` trainable, or with LoRA its factors and the head; returns their names."""
     layer_of, layers = parameter_layers(model)
     for name, parameter in model.named_parameters():
-        if config.trainable == "head":
-            trains = name.removeprefix(_INSIDE).startswith(("head.", "distill_head."))
+        of_head = name.removeprefix(_INSIDE).startswith(("head.", "distill_head."))
+        if config.lora is not None:
+            trains = of_head or is_factor(name)
+        elif config.trainable == "head":
+            trains = of_head
         elif config.trainable == "last-blocks":
             trains = layer_of[name] > layers - config.blocks
         else:

@@ -30,8 +30,10 @@ from vitlab.inference.backends import TorchBackend
 from vitlab.io.memory import memory_available
 from vitlab.models.cost import Cost, cost
 from vitlab.models.device import resolve_device
-from vitlab.models.families import build
+from vitlab.models.families import build, build_on_meta
 from vitlab.training.distributed import World, shard_size, world_size
+from vitlab.training.lora import adapted_weights, add_lora, spared_activations
+from vitlab.training.optim import freeze
 from vitlab.training.state import create_state, training_loader
 from vitlab.training.trainer import update
 
@@ -141,9 +143,10 @@ class Plan:
     """What a run takes. Times in seconds, None if they were not measured; `notes` says why.
 
     `macs` are the multiply-adds of one image forward; `exaflops` those of the whole run, by the paper's rule of 6 operations for
-    each (Table 6). `ranks` processes share the work; each holds `rank_parameters` of the model, all of them unless the strategy
-    is `fsdp`. `memory_bytes` is the estimate for one process: weights, gradients, optimizer, average, and the activations of
-    `micro_batch` images; `memory_free` is what the machine has. `checkpoint_bytes` is the size of one checkpoint on disk.
+    each (Table 6). `trainable` counts the parameters that train. `ranks` processes share the work; each holds `rank_parameters` of
+    the model, all of them unless the strategy is `fsdp`. `memory_bytes` is the estimate for one process: weights, gradients,
+    optimizer, average, and the activations of `micro_batch` images; `memory_free` is what the machine has. `checkpoint_bytes` is
+    the size of one checkpoint on disk.
     `step_seconds` is the time of one step, measured with `measured_images` and scaled; with progressive resizing, the mean.
     `read_seconds` is the time in which one process reads its part of a batch. Communication between processes is not included.
     `seconds` is the time of all steps with data loading, without evaluation.
@@ -155,6 +158,7 @@ class Plan:
     batch_size: int
     micro_batch: int
     parameters: int
+    trainable: int
     ranks: int
     rank_parameters: int
     macs: int
@@ -196,6 +200,8 @@ def plan(
     if run.train.strategy == "fsdp" and ranks == 1:
         notes.append("strategy='fsdp' needs more than one process; launch with torchrun")
     needed = memory.needed(rows)
+    if run.train.lora is not None:
+        notes.append(memory.spared(rows))
     if needed > free:
         fits = memory.largest(own, free)
         advice = f"micro_batch={fits} fits" if fits else "even one image at a time is too much"
@@ -226,6 +232,7 @@ def plan(
         batch_size=batch,
         micro_batch=rows,
         parameters=memory.cost.parameters,
+        trainable=memory.trained,
         ranks=ranks,
         rank_parameters=memory.held,
         macs=memory.cost.macs,
@@ -299,24 +306,51 @@ class Memory:
         if run.train.strategy == "fsdp" and ranks > 1:
             size = shard_size(run.model, run.train.precision, ranks=ranks)
             self.held, self.gathered = size.parameters, size.gathered
+        self.trained, self.kept, self.copies = self.held, cost.training_kept, cost.training_copies
+        self.factors = self.adapted = 0
+        if run.train.lora is not None:
+            model = build_on_meta(run.model)
+            add_lora(model, run.train.lora, seed=0)
+            freeze(model, run.train)
+            self.adapted = adapted_weights(model)
+            self.factors = sum(parameter.numel() for parameter in model.parameters()) - self.held
+            self.trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+            self.kept -= spared_activations(run.model, run.train.lora)
+            self.copies += self.adapted  # each pass merges updates and weights
 
     def parts(self, rows: int) -> MemoryParts:
         """Bytes to train with that many images at a time."""
         wide = 2 if self.run.train.precision == "bfloat16" else 4
-        own = self.held * 4  # weights, gradients, the optimizer's slots and the average are float32
+        trained = self.trained * 4  # weights, gradients, the optimizer's slots and the average are float32
         return MemoryParts(
-            weights=own,
-            gradients=own,
-            optimizer=own * _slots(self.run),
-            average=own * bool(self.run.train.average.decay),
+            weights=(self.held + self.factors) * 4,
+            gradients=trained,
+            optimizer=trained * _slots(self.run),
+            average=trained * bool(self.run.train.average.decay),
             gathered=self.gathered * wide,
-            activations=(self.cost.training_copies + rows * self.cost.training_kept) * wide,
+            activations=(self.copies + rows * self.kept) * wide,
+        )
+
+    def spared(self, rows: int) -> str:
+        """What LoRA saves beside a run that trains every weight, in a sentence."""
+        whole = Memory(replace(self.run, train=replace(self.run.train, lora=None)), self.cost, 1)
+        needed = [f"{memory.needed(rows) / 2**20:,.0f} MiB" for memory in (self, whole)]
+        return (
+            f"lora trains {self.trained:,} of {self.held + self.factors:,} parameters: about {needed[0]} of memory"
+            f" instead of {needed[1]} for all weights"
         )
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Bytes of one checkpoint on disk: weights, the optimizer's slots and the average of the whole model."""
-        return self.cost.weight_bytes() * (1 + _slots(self.run) + bool(self.run.train.average.decay))
+        """Bytes of one checkpoint on disk: weights, the optimizer's slots and the average of the whole model.
+
+        With LoRA the slots are those of what trains, and the frozen weights and the factors, with their average, come on top.
+        """
+        average = bool(self.run.train.average.decay)
+        if self.run.train.lora is None:
+            return self.cost.weight_bytes() * (1 + _slots(self.run) + average)
+        numbers = self.adapted + self.factors + self.trained * (_slots(self.run) + average)
+        return self.cost.weight_bytes() * (1 + average) + 4 * numbers
 
     def needed(self, rows: int) -> int:
         """Bytes to train with that many images at a time, in sum."""

@@ -34,6 +34,7 @@ from vitlab.models.masked import MaskedViT
 from vitlab.models.vit import ViT
 from vitlab.training.distributed import World, parallelise, rows_to_write
 from vitlab.training.head import FittedHead
+from vitlab.training.lora import add_lora, averaged_factors, lora_state, merged_state, restore_lora
 from vitlab.training.optim import averaging_decay, create_optimizers, freeze, optimizer_state, restore_optimizers
 from vitlab.training.tasks import BothHeads, Classify, PredictMasked, Task, training_only_state
 
@@ -64,7 +65,7 @@ class Snapshot:
     """Everything needed to resume a run, as copies: training continues while this is written.
 
     Under FSDP `model`, `optimizer`, `average` and `extra` are this rank's rows when written, and whole when read. `extra` holds
-    the weights that only training needs.
+    the weights that only training needs. With LoRA, `model` and `average` are merged, and `extra` holds the factors.
     """
 
     progress: Progress
@@ -120,12 +121,23 @@ class TrainState:
         """A copy of the state in CPU memory; under FSDP, of this rank's rows."""
         return Snapshot(
             progress=replace(self.progress),
-            model=self._copied(self.core.state_dict()),
+            model=self._copied(merged_state(self.core)),
             facts=replace(self.facts, metrics=metrics or None),
             optimizer=self._copied(optimizer_state(self.unwrapped, self.optimizers)),
-            average=None if self.average is None else self._copied(self.average.state),
-            extra=self._copied(training_only_state(self.unwrapped)),
+            average=self._averaged(),
+            extra=self._copied(self._extra()),
         )
+
+    def _averaged(self) -> dict[str, Tensor] | None:
+        if self.average is None:
+            return None
+        if self.run.train.lora is None:
+            return self._copied(self.average.state)
+        with self.averaged_weights():
+            return self._copied(merged_state(self.core))
+
+    def _extra(self) -> dict[str, Tensor]:
+        return training_only_state(self.unwrapped) | lora_state(self.core, None if self.average is None else self.average.state)
 
     def _copied(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         rows = rows_to_write(state, self.world)
@@ -137,7 +149,8 @@ class TrainState:
         if self.average is None:
             yield
             return
-        own = {name: tensor.detach().clone() for name, tensor in self.core.state_dict().items()}
+        state = self.core.state_dict()
+        own = {name: state[name].detach().clone() for name in self.average.state}
         try:
             self._load(self.average.state)
             yield
@@ -146,20 +159,22 @@ class TrainState:
 
     @torch.no_grad()
     def _load(self, state: Mapping[str, Tensor]) -> None:
-        for name, tensor in self.core.state_dict().items():  # in place, running statistics too
-            tensor.copy_(state[name])
+        own = self.core.state_dict()
+        for name, tensor in state.items():  # in place, running statistics too
+            own[name].copy_(tensor)
 
 
 class AveragedWeights:
-    """Polyak averaging: a moving average, in float32, of everything in a model's state dict.
+    """Polyak averaging: a moving average, in float32, of everything in a model's state dict, or with LoRA of what trains.
 
     BatchNorm's running statistics are averaged too, as in the authors' EfficientNet: they belong to the averaged weights.
     """
 
-    def __init__(self, model: nn.Module, config: Average) -> None:
+    def __init__(self, model: nn.Module, config: Average, *, trained_only: bool = False) -> None:
         self.config = config
+        frozen = {name for name, parameter in model.named_parameters() if trained_only and not parameter.requires_grad}
         self.state: dict[str, Tensor] = {
-            name: tensor.detach().to(torch.float32, copy=True) for name, tensor in model.state_dict().items()
+            name: tensor.detach().to(torch.float32, copy=True) for name, tensor in model.state_dict().items() if name not in frozen
         }
 
     @torch.no_grad()
@@ -253,6 +268,10 @@ def create_state(
     # FSDP moves one layer after the other to the device as it shards it: the whole model may be too large for the device.
     place = torch.device("cpu") if run.train.strategy == "fsdp" else world.device
     core.to(place)
+    if run.train.lora is not None:
+        add_lora(core, run.train.lora, seed=run.train.seed)
+        if snapshot is not None:
+            restore_lora(core, snapshot.extra)
     if isinstance(core, ViT):
         core.skip_unused_tokens = True  # outputs that nobody reads need no gradient
         core.any_size = core.any_size or bool(run.train.progressive_resizing)
@@ -271,7 +290,9 @@ def create_state(
         core=core,
         task=_create_task(run, dataset, world),
         optimizers=create_optimizers(unwrapped, run.train.optimizer),
-        average=AveragedWeights(core, run.train.average) if run.train.average.decay else None,
+        average=AveragedWeights(core, run.train.average, trained_only=run.train.lora is not None)
+        if run.train.average.decay
+        else None,
         statistics=RunningStatistics(unwrapped),
         facts=HeaderFacts(
             config=run.model,
@@ -285,7 +306,7 @@ def create_state(
     if snapshot is not None:
         restore_optimizers(unwrapped, state.optimizers, snapshot.optimizer)
         if state.average is not None and snapshot.average is not None:
-            state.average.restore(snapshot.average)
+            state.average.restore(snapshot.average if run.train.lora is None else averaged_factors(snapshot.extra))
     return state
 
 
