@@ -80,6 +80,7 @@ Format = Literal[
 ]
 Profile = Literal["official", "timm", "huggingface", "torchvision"]
 StudyBudget = Literal["tiny", "default", "long"]
+OnOff = Literal["on", "off"]
 PlanT = TypeVar("PlanT", "StudyPlan", "ScalingPlan")
 
 _log = logging.getLogger("vitlab")
@@ -1147,6 +1148,7 @@ def finetune(
     head: HeadStart | None = None,
     lora: int | None = None,
     lora_targets: Names | None = None,
+    progressive_resizing: OnOff | None = None,
     device: str = "auto",
     track: Names | None = None,
     override: bool = False,
@@ -1190,6 +1192,8 @@ def finetune(
         lora: save memory: freeze the weights and train updates of this rank (8 is usual) and the head; the saved model has them
             merged (default: train all weights)
         lora_targets: with lora: the layers that are updated, some of q, k, v, qkv, proj, mlp, separated by commas (default: q,v)
+        progressive_resizing: train on images of three quarters of the side for the first 70 % of the steps (default: on with
+            minutes and a checkpoint, where it leaves time for larger images; else the recipe's own)
         device: auto (a GPU if there is one), cpu, cuda or mps
         track: give the curves to trackers, separated by commas: tensorboard (files in the run's folder), mlflow (a local store,
             or MLFLOW_TRACKING_URI), wandb (offline, or WANDB_MODE) (default: none)
@@ -1247,9 +1251,10 @@ def finetune(
         max_minutes=max_minutes,
         head=head,
         lora=_lora(lora, lora_targets),
+        progressive_resizing=None if progressive_resizing is None else progressive_resizing == "on",
     )
     place_of_run = out or _default_out(place, after="-sweep" if sweep else "")
-    planned: tuple[str, ...] = ()
+    asked, planned = overrides, tuple[str, ...]()
     if minutes is not None:
         from vitlab.training.time_budget import plan_minutes
 
@@ -1265,7 +1270,7 @@ def finetune(
             stored=RunDirectory(Path(place_of_run)).config(),
         )
         planned = (sentence,)
-    config, notes = _recipe_run(name, why, overrides, facts, begins)
+    config, notes = _recipe_run(name, why, overrides, facts, begins, asked=asked)
     if minutes is not None:
         config, notes = replace(config, train=replace(config.train, minutes=minutes)), (*notes, *planned)
     tried = _lrs(config, lrs) if sweep else ()
@@ -1605,9 +1610,12 @@ def _by_size(data: DataFacts | None, *, given: bool) -> tuple[str, str]:
 
 
 def _recipe_run(
-    name: str, why: str, overrides: Overrides, data: DataFacts | None, start: StartFacts | None
+    name: str, why: str, overrides: Overrides, data: DataFacts | None, start: StartFacts | None, *, asked: Overrides | None = None
 ) -> tuple[RunConfig, tuple[str, ...]]:
-    """The complete run, and a sentence for each choice with its reason."""
+    """The complete run, and a sentence for each choice with its reason.
+
+    `asked` are the user's own overrides, if a time budget added some to them.
+    """
     from vitlab.config.overrides import RunFacts
     from vitlab.recipes import recipe
     from vitlab.recipes.reasons import reasons
@@ -1621,7 +1629,7 @@ def _recipe_run(
         if data is not None and overrides.batch_size is not None and batch > data.images
         else ()
     )
-    return run, (f"recipe: {name}, {why}", *reasons(run, facts, overrides), *odd)
+    return run, (f"recipe: {name}, {why}", *reasons(run, facts, asked or overrides, timed=asked not in (None, overrides)), *odd)
 
 
 def _lrs(config: RunConfig, lrs: Sequence[float] | None) -> tuple[float, ...]:

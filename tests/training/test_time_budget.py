@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 import vitlab
-from vitlab.config import Preprocess, variant
+from vitlab.config import Preprocess, ViTConfig, variant
 from vitlab.config.overrides import DataFacts, Overrides, StartFacts
 from vitlab.config.run import RunConfig
+from vitlab.config.scaling import small_first
+from vitlab.config.train import scaled
 from vitlab.errors import ConfigError, UsageError
 from vitlab.recipes import recipe
 from vitlab.training import time_budget
 from vitlab.training.plan import Speed
-from vitlab.training.time_budget import choose, image_sizes
+from vitlab.training.time_budget import Budgeted, choose, image_sizes
 
 IMAGES = 3000
 DATA = DataFacts(dataset="pets/", images=IMAGES, classes=37)
@@ -90,6 +92,8 @@ def test_finetune_plans_once_and_a_second_call_resumes_the_plan(tmp_path: Path, 
     assert (run.step, run.config.train.head, run.config.train.minutes) == (0, "fitted", 1)
     assert run.metrics["top1"] > 0.2  # of ten classes, with features that are hardly trained
     assert any("no time for more" in note for note in run.notes)
+    assert not any("as requested" in note for note in run.notes)
+    assert not any(note.startswith("optimizer") for note in run.notes)
     monkeypatch.setattr(time_budget, "measure_speed", lambda run, dataset, *, device, seconds: pytest.fail("measured again"))
     again = vitlab.finetune("digits", start, minutes=1, out=tmp_path / "run", workers=0, quiet=True)
     assert again.config == run.config
@@ -101,3 +105,59 @@ def test_minutes_and_another_length_exclude_each_other() -> None:
         vitlab.finetune("digits", minutes=1, epochs=3)
     with pytest.raises(UsageError, match="minutes"):
         vitlab.finetune("digits", minutes=1, sweep=True)
+
+
+def resized(minutes: float, asked: bool | None = None, run: RunConfig | None = None) -> Budgeted:
+    sizes = image_sizes(START.model)
+    return choose(
+        run or fitted_run(), SPEED, images=IMAGES, val_images=300, seconds=60 * minutes, sizes=sizes, small_images_first=asked
+    )
+
+
+@pytest.mark.parametrize("minutes", [3.0, 6.0, 9.0, 12.0, 15.0, 20.0, 30.0])
+def test_small_images_come_first_only_where_they_leave_time_for_larger_ones(minutes: float) -> None:
+    chosen, plain = resized(minutes), resized(minutes, asked=False)
+    assert not plain.small_first
+    assert chosen.small_first == (chosen.image_size > plain.image_size)
+    assert chosen.image_size >= plain.image_size
+    assert chosen.seconds <= 60 * minutes
+
+
+def test_small_images_come_first_at_some_budget_and_never_with_little_time() -> None:
+    assert any(resized(minutes).small_first for minutes in (6.0, 9.0, 12.0, 15.0, 20.0, 30.0))
+    assert not resized(1.0).small_first
+    assert not resized(3.0).small_first
+
+
+def test_progressive_resizing_is_used_or_left_out_as_asked() -> None:
+    on, off = resized(8.0, asked=True), resized(8.0, asked=False)
+    assert (on.small_first, off.small_first) == (True, False)
+    assert on.image_size > off.image_size or on.steps > off.steps
+    scratch = recipe("small-data", Overrides(), data=replace(DATA, side=32))
+    own = choose(scratch, SPEED, images=IMAGES, val_images=300, seconds=600, sizes=[scratch.model.image_size])
+    assert own.small_first  # the recipe's own
+
+
+def test_small_images_have_whole_patches() -> None:
+    for name in ("ViT-Ti/16", "ViT-H/14", "ViT-B/32"):
+        for size in image_sizes(variant(name)):
+            model = variant(name, image_size=size)
+            assert isinstance(model, ViTConfig)
+            rows = small_first(model)
+            assert rows[-1][1] == 1
+            assert all(side % step == 0 for side, step in zip(scaled(size, rows[0][1]), model.step, strict=True))
+            assert 0.6 <= rows[0][1] < 0.9
+    assert small_first(variant("ViT-Ti/16", image_size=(16, 16))) == ()
+    assert small_first(variant("Swin-T")) == ()
+
+
+def test_progressive_resizing_is_an_override_of_every_recipe() -> None:
+    on = recipe("finetune-folder", Overrides(progressive_resizing=True, image_size=(160, 160)), data=DATA, start=START)
+    assert on.train.progressive_resizing == ((0.0, 0.8), (0.7, 1.0))
+    assert recipe("finetune-folder", Overrides(), data=DATA, start=START).train.progressive_resizing == ()
+    scratch = replace(DATA, side=32)
+    assert recipe("small-data", Overrides(), data=scratch).train.progressive_resizing != ()
+    assert recipe("small-data", Overrides(progressive_resizing=False), data=scratch).train.progressive_resizing == ()
+    swin = replace(START, model=variant("Swin-T"))
+    with pytest.raises(ConfigError, match="progressive_resizing needs a ViT"):
+        recipe("finetune-folder", Overrides(progressive_resizing=True), data=DATA, start=swin)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from vitlab.config.data import Preprocess, SplitRule, feeding
 from vitlab.config.model import ModelConfig
 from vitlab.config.run import RunConfig
-from vitlab.config.scaling import warmup_of
+from vitlab.config.scaling import small_first, warmup_of
 from vitlab.config.serialize import Json, to_json
-from vitlab.config.train import HeadStart, Lora, Precision, Strategy
+from vitlab.config.train import HeadStart, Lora, Precision, Resizing, Strategy
 from vitlab.errors import ConfigError, at_least, pair
 
 
@@ -81,9 +81,10 @@ class Overrides:
 
     `model` is a variant's name or a config. `image_size` is (height, width) in pixels; the model, the augmentation and the
     preprocessing get it. The length of a run is `steps` or `epochs`, not both; the warm-up keeps its fraction of the steps. `lr` is
-    the peak learning rate. `head` is how the new head of a fine-tuned model begins, `lora` its updates of low rank. `preset`
-    names an AugReg augmentation (`none`, `light1` ... `strong2`). `rule` makes the splits that
-    the data does not declare. `seed` is that of the initial weights, the sampler, the augmentation and dropout.
+    the peak learning rate. `head` is how the new head of a fine-tuned model begins, and `lora` are its updates of low rank.
+    `progressive_resizing` trains on small images first. `preset` names an AugReg augmentation (`none`, `light1` ... `strong2`).
+    `rule` makes the splits that the data does not declare. `seed` is that of the initial weights, the sampler, the augmentation and
+    dropout.
 
     In a recipe, `batch_size` scales the learning rate and the steps unless these are given too. On an existing config it does
     not, and `model`, `epochs`, `preset` and `rule`, which only a recipe can apply, are refused.
@@ -96,6 +97,7 @@ class Overrides:
     epochs: float | None = None
     head: HeadStart | None = None
     lora: Lora | None = None
+    progressive_resizing: bool | None = None
     lr: float | None = None
     preset: str | None = None
     rule: SplitRule | None = None
@@ -150,7 +152,7 @@ def with_overrides(run: RunConfig, overrides: Overrides) -> RunConfig:
 
 
 def with_execution(run: RunConfig, overrides: Overrides) -> RunConfig:
-    """The run with those overrides that every recipe takes as they are: head, LoRA, workers, precision, strategy, intervals ..."""
+    """The run with those overrides that every recipe takes as they are: head, LoRA, resizing, workers, precision, intervals ..."""
     train, loader = run.train, run.data.loader
     if (overrides.lora or train.lora) and run.start is None:
         raise ConfigError(
@@ -162,6 +164,7 @@ def with_execution(run: RunConfig, overrides: Overrides) -> RunConfig:
         train,
         head=overrides.head or train.head,
         lora=overrides.lora or train.lora,
+        progressive_resizing=_resizing(run, overrides.progressive_resizing),
         precision=overrides.precision or train.precision,
         strategy=overrides.strategy or train.strategy,
         micro_batch=train.micro_batch if overrides.micro_batch is None else overrides.micro_batch,
@@ -170,6 +173,19 @@ def with_execution(run: RunConfig, overrides: Overrides) -> RunConfig:
         save_every=train.save_every if overrides.save_every is None else overrides.save_every,
     )
     return replace(run, train=train, data=replace(run.data, loader=replace(loader, workers=workers)))
+
+
+def _resizing(run: RunConfig, asked: bool | None) -> Resizing:
+    """The rows of progressive resizing: as asked, else those that the run has."""
+    if asked is None:
+        return run.train.progressive_resizing
+    rows = (run.train.progressive_resizing or small_first(run.model)) if asked else ()
+    if asked and not rows:
+        raise ConfigError(
+            "progressive_resizing needs a ViT whose positions can be interpolated, and an image size with smaller whole patches",
+            hint="leave it out",
+        )
+    return rows
 
 
 def _resized(run: RunConfig, image_size: tuple[int, int] | None) -> RunConfig:

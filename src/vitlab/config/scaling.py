@@ -7,6 +7,7 @@ Batch size      A power of two. Pre-training uses the largest that leaves 32 bat
 Learning rate   If the batch size differs from the recipe's, the learning rate scales with it for SGD (Goyal et al. 2017), and with
                 its square root for Adam and Muon, which normalise the gradient (Malladi et al. 2022).
 Warm-up         The same fraction of the steps as in the recipe, and never more steps.
+Image size      Progressive resizing trains on images of about three quarters of the side for 70 % of the steps.
 
 Weight decay, dropout, clipping and averaging do not change.
 """
@@ -15,10 +16,25 @@ from __future__ import annotations
 
 import math
 
-from vitlab.config.train import OptimizerKind
+from vitlab.config.model import ModelConfig
+from vitlab.config.train import OptimizerKind, Resizing, scaled
+from vitlab.config.vit import ViTConfig
 
 BATCHES_PER_EPOCH = 32
 LEAST_BATCH = 8
+_SMALL, _SMALL_UNTIL = 0.75, 0.7
+
+
+def small_first(model: ModelConfig) -> Resizing:
+    """Progressive resizing for a model: small images in whole patches, then its own size; empty if only one size is possible."""
+    if not isinstance(model, ViTConfig) or model.position.kind == "relative" or model.attention != "global":
+        return ()
+    (height, width), (down, across) = model.image_size, model.step
+    scale = max(1, round(_SMALL * height / down)) * down / height
+    small = scaled((height, width), scale)
+    if scale >= 1 or small[0] % down or small[1] % across:
+        return ()
+    return ((0.0, scale), (_SMALL_UNTIL, 1.0))
 
 
 def steps_of(epochs: float, images: int, batch: int) -> int:

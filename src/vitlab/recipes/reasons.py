@@ -10,17 +10,20 @@ from vitlab.config.vit import ViTConfig
 from vitlab.recipes.paper import TABLE_3, row_of
 
 
-def reasons(run: RunConfig, facts: RunFacts, overrides: Overrides) -> tuple[str, ...]:
-    """What the recipe chose and why, one sentence for each choice."""
+def reasons(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: bool = False) -> tuple[str, ...]:
+    """What was chosen and why, one sentence for each choice.
+
+    `overrides` are the user's own; what they leave open, the recipe chose, or a time budget (`timed`).
+    """
     sentences = (
         _images(run, facts.data),
         _model(run),
         _lora(run),
-        _size(run, facts, overrides),
+        _size(run, facts, overrides, timed=timed),
         _resizing(run),
-        _length(run, facts, overrides),
-        _optimizer(run),
-        _augmentation(run, facts.data),
+        _length(run, facts, overrides, timed=timed),
+        _optimizer(run) if run.train.steps else "",
+        _augmentation(run, facts.data) if run.train.steps else "",
     )
     return tuple(sentence for sentence in sentences if sentence)
 
@@ -55,7 +58,7 @@ def _lora(run: RunConfig) -> str:
     return f"lora: updates of rank {lora.rank} of {', '.join(lora.targets)}, and the head; all other weights are frozen"
 
 
-def _size(run: RunConfig, facts: RunFacts, overrides: Overrides) -> str:
+def _size(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: bool) -> str:
     size, own = run.model.image_size, None if facts.start is None else facts.start.model.image_size
     text = f"image size: {_by(size)} pixels"
     if isinstance(run.model, ViTConfig):
@@ -63,7 +66,8 @@ def _size(run: RunConfig, facts: RunFacts, overrides: Overrides) -> str:
     if overrides.image_size is not None:
         return f"{text}, as requested"
     if own is not None and own != size:
-        limited = ", so that a CPU is fast enough" if max(size) < max(own) and not facts.machine.accelerator else ""
+        slow = max(size) < max(own) and not facts.machine.accelerator
+        limited = ", chosen for the time" if timed else ", so that a CPU is fast enough" if slow else ""
         fitted = "; its positions are interpolated" if isinstance(run.model, ViTConfig) else ""
         return f"{text} instead of the checkpoint's {_by(own)}{limited}{fitted}"
     return text
@@ -79,14 +83,18 @@ def _resizing(run: RunConfig) -> str:
     return f"progressive resizing: {', '.join(sizes)}; small images are cheaper, and the model learns most from them"
 
 
-def _length(run: RunConfig, facts: RunFacts, overrides: Overrides) -> str:
+def _length(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: bool) -> str:
     steps, batch = run.train.steps, run.data.loader.batch_size
+    if steps == 0:
+        return "length: no steps after the head is fitted"
     text = f"length: {steps:,} steps of {batch:,} images"
     if facts.data is not None:
         epochs = f"{steps * batch / facts.data.images:.3g}"
         text += f", {epochs} epoch{'' if epochs == '1' else 's'}"
     if overrides.steps is not None or overrides.epochs is not None:
         return f"{text}, as requested"
+    if timed:
+        return f"{text}, chosen for the time"
     return text if facts.machine.accelerator or run.name not in ("finetune-folder", "small-data") else f"{text}, chosen for a CPU"
 
 

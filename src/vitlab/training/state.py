@@ -265,6 +265,7 @@ def create_state(
     core, notes = create_model(run, dataset, snapshot)
     if head is not None:
         head.put_into(core)
+        notes = (*notes, f"head fitted to the features of {head.images:,} images")
     # FSDP moves one layer after the other to the device as it shards it: the whole model may be too large for the device.
     place = torch.device("cpu") if run.train.strategy == "fsdp" else world.device
     core.to(place)

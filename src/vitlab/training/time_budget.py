@@ -4,7 +4,8 @@ The speed of reading, of a forward pass and of a training step is measured for a
 are chosen so that the schedule ends when the time does:
 
 - too little time for a few epochs: the features once, at the largest image size that fits, and a head fitted to them;
-- more: a fitted head, then fine-tuning from it, at the largest image size that leaves enough epochs.
+- more: a fitted head, then fine-tuning from it, at the largest image size that leaves enough epochs;
+- so much that small images at first (progressive resizing) leave enough epochs of a larger size still: that.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import numpy as np
 from vitlab.config.model import ModelConfig
 from vitlab.config.overrides import DataFacts, Overrides, StartFacts
 from vitlab.config.run import RunConfig
-from vitlab.config.scaling import steps_of
-from vitlab.config.train import mean_area
+from vitlab.config.scaling import small_first, steps_of
+from vitlab.config.train import Resizing, scaled
 from vitlab.data.dataset import SPLITS, Dataset, ImageDataset
 from vitlab.errors import ConfigError
 from vitlab.models.cost import cost
@@ -42,11 +43,15 @@ _EVALUATIONS = 6  # of a run that fine-tunes: of the head, and five times on the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgeted:
-    """What was chosen: the image size and the steps, 0 for a fitted head alone; `seconds` is what the run takes."""
+    """What was chosen: the image size and the steps, 0 for a fitted head alone; `seconds` is what the run takes.
+
+    `small_first`: with progressive resizing.
+    """
 
     image_size: tuple[int, int]
     steps: int
     seconds: float
+    small_first: bool = False
 
 
 def plan_minutes(
@@ -73,15 +78,23 @@ def plan_minutes(
         run = make(overrides)
     if stored is not None and (stored.train.minutes, stored.data.dataset, stored.start) == (minutes, run.data.dataset, run.start):
         planned = replace(
-            overrides, image_size=stored.model.image_size, steps=stored.train.steps, head=stored.train.head if run.start else None
+            overrides,
+            image_size=stored.model.image_size,
+            steps=stored.train.steps,
+            head=stored.train.head if run.start else None,
+            progressive_resizing=bool(stored.train.progressive_resizing),
         )
         return planned, f"time: planned for {minutes:g} minutes when the run was started"
     speed = measure_speed(run, dataset, device=device, seconds=min(_MEASURING * 60 * minutes, _MOST_MEASURING))
     left = 60 * minutes - (time.monotonic() - began)
     sizes = [run.model.image_size] if start is None or overrides.image_size is not None else image_sizes(start.model)
     val_images = _val_images(run, dataset, data.images)
-    chosen = choose(run, speed, images=data.images, val_images=val_images, seconds=left, sizes=sizes)
-    return replace(overrides, image_size=chosen.image_size, steps=chosen.steps), _sentence(minutes, run, speed, chosen, data.images)
+    asked = overrides.progressive_resizing
+    chosen = choose(run, speed, images=data.images, val_images=val_images, seconds=left, sizes=sizes, small_images_first=asked)
+    planned = replace(
+        overrides, image_size=chosen.image_size, steps=chosen.steps, progressive_resizing=chosen.small_first and chosen.steps > 0
+    )
+    return planned, _sentence(minutes, run, speed, chosen, data.images)
 
 
 def _val_images(run: RunConfig, dataset: Dataset, images: int) -> int:
@@ -100,19 +113,29 @@ def _sentence(minutes: float, run: RunConfig, speed: Speed, chosen: Budgeted, im
     size = f"{chosen.image_size[0]} x {chosen.image_size[1]} pixels"
     epochs = chosen.steps * run.data.loader.batch_size / images
     what = (
-        f"{epochs:.3g} epochs at {size}"
+        f"{epochs:.3g} epochs at {size}{', of smaller images at first' if chosen.small_first else ''}"
         if chosen.steps
         else f"a head fitted to features at {size}, since there is no time for more"
     )
     takes = f"about {chosen.seconds / 60:.2g} minutes from here"
-    return f"time: {minutes:g} minutes; measured {measured} at {height} x {width}: {what}, {takes}"
+    return (
+        f"time: {minutes:g} {'minute' if minutes == 1 else 'minutes'}; measured {measured} at {height} x {width}: {what}, {takes}"
+    )
 
 
 def choose(
-    run: RunConfig, speed: Speed, *, images: int, val_images: int, seconds: float, sizes: Sequence[tuple[int, int]]
+    run: RunConfig,
+    speed: Speed,
+    *,
+    images: int,
+    val_images: int,
+    seconds: float,
+    sizes: Sequence[tuple[int, int]],
+    small_images_first: bool | None = None,
 ) -> Budgeted:
     """The best run like `run` that takes at most `seconds`, with one of these image sizes, smallest first.
 
+    `small_images_first` is progressive resizing; None to use it where the run has it, or where it pays for larger images.
     ConfigError if not even the features of the smallest images fit into the time.
     """
     takes = _Time(run, speed, images=images, val_images=val_images)
@@ -124,15 +147,26 @@ def choose(
             f"{seconds / 60:.2g} minutes are too few for one look at {images:,} images",
             hint=f"give it {math.ceil(10 * needed) / 10:g} minutes or more",
         )
-    epochs = {size: takes.epochs(size, planned) for size in heads}
-    enough = [size for size in heads if epochs[size] >= _ENOUGH_EPOCHS]
-    chosen = enough[-1] if enough else heads[0]
-    if epochs[chosen] < _FEWEST_EPOCHS and run.train.head == "fitted":
+
+    def largest(*, resized: bool) -> tuple[tuple[int, int], float]:
+        """The largest size that leaves enough epochs, or the smallest, and how many it leaves."""
+        epochs = {size: takes.epochs(size, planned, resized=resized) for size in heads}
+        enough = [size for size in heads if epochs[size] >= _ENOUGH_EPOCHS]
+        size = enough[-1] if enough else heads[0]
+        return size, epochs[size]
+
+    resized = bool(run.train.progressive_resizing) if small_images_first is None else small_images_first
+    chosen, epochs = largest(resized=resized)
+    if small_images_first is None and run.start is not None and not resized and epochs >= _ENOUGH_EPOCHS:
+        larger, fewer = largest(resized=True)
+        if larger > chosen:
+            chosen, epochs, resized = larger, fewer, True
+    if epochs < _FEWEST_EPOCHS and run.train.head == "fitted":
         return Budgeted(image_size=heads[-1], steps=0, seconds=takes.head(heads[-1]) + _FIXED_SECONDS)
-    length = min(epochs[chosen], _MOST_EPOCHS) if run.start is not None else epochs[chosen]
+    length = min(epochs, _MOST_EPOCHS) if run.start is not None else epochs
     steps = steps_of(length, images, run.data.loader.batch_size)
-    taken = takes.head(chosen) + takes.evaluations(chosen) + length * takes.epoch(chosen)
-    return Budgeted(image_size=chosen, steps=steps, seconds=taken + _FIXED_SECONDS)
+    taken = takes.head(chosen) + takes.evaluations(chosen) + length * takes.epoch(chosen, resized=resized)
+    return Budgeted(image_size=chosen, steps=steps, seconds=taken + _FIXED_SECONDS, small_first=resized)
 
 
 def image_sizes(model: ModelConfig) -> list[tuple[int, int]]:
@@ -169,14 +203,22 @@ class _Time:
         """The other evaluations of a run that fine-tunes."""
         return (_EVALUATIONS - 1) * self.val_images * self.forward(size)
 
-    def epoch(self, size: tuple[int, int]) -> float:
-        """One pass of training over the images."""
-        area = mean_area(self.run.train.progressive_resizing)
-        return self.images * (self.speed.read + self.speed.step * self._times(size) * area)
+    def epoch(self, size: tuple[int, int], *, resized: bool) -> float:
+        """One pass of training over the images, on average over the run; `resized`: with progressive resizing."""
+        rows = self._rows(size) if resized else ()
+        ends = [*(start for start, _ in rows[1:]), 1.0]
+        parts = (
+            [(end - start, scaled(size, scale)) for (start, scale), end in zip(rows, ends, strict=True)] if rows else [(1.0, size)]
+        )
+        mean = sum(fraction * self._times(small) for fraction, small in parts)
+        return self.images * (self.speed.read + self.speed.step * mean)
 
-    def epochs(self, size: tuple[int, int], seconds: float) -> float:
+    def epochs(self, size: tuple[int, int], seconds: float, *, resized: bool) -> float:
         """Passes that fit into the time besides head and evaluations; below 0 if not even those fit."""
-        return (seconds - self.head(size) - self.evaluations(size)) / self.epoch(size)
+        return (seconds - self.head(size) - self.evaluations(size)) / self.epoch(size, resized=resized)
+
+    def _rows(self, size: tuple[int, int]) -> Resizing:
+        return self.run.train.progressive_resizing or small_first(replace(self.run.model, image_size=size))
 
     def _times(self, size: tuple[int, int]) -> float:
         """Multiply-adds at this size over those at the measured size."""
