@@ -182,7 +182,7 @@ def describe(
         heads: for a file that does not contain it: number of attention heads (default: width / 64)
         grid: for a file that does not contain it: rows x columns of patches (default: a square)
         profile: numerics profile (default: official for a name, that of the format for a file)
-        notes: for a file: also show what was noted when it was made, such as what was guessed about the weights it started from
+        notes: for a file: also show the notes from when it was made, such as guesses about the weights that it started from
     """
     text = os.fspath(model)
     if _is_checkpoint(text):
@@ -298,7 +298,7 @@ def push(
         licence: licence of the weights, such as apache-2.0 or cc-by-4.0; required (default: none)
         dataset: name of the training data for the card (default: the name of its folder)
         intended_use: a sentence for the card (default: a list of the classes)
-        to: format of the weights: what timm, transformers (huggingface) or vitlab alone opens by that name
+        to: format of the weights: timm, huggingface (for transformers) or native (vitlab's own)
         private: make the repository private
         folder: write the files into this new folder and upload nothing, to look at them (default: upload)
     """
@@ -360,9 +360,9 @@ def predict(
         images: images, folders, quoted patterns, zip archives or files inside them, or - for paths or one image on stdin
         top: number of classes to show for each image
         out: file to write results to (default: standard output; a Python call returns them)
-        format: text, jsonl (one JSON object a line), csv or parquet (default: by the ending of out, else jsonl; text without out)
-        resume: continue the JSON lines file of out and skip the images that it contains
-        overwrite: replace the file of out if it exists
+        format: text, jsonl (one JSON object per line), csv or parquet (default: by the ending of out, else jsonl; text without out)
+        resume: continue the JSON Lines file that out names, and skip the images that are in it
+        overwrite: replace the file that out names, if it exists
         strict: fail (exit code 1) if an image cannot be read
         backend: what runs the model; auto is torch until a measurement on this machine shows that another backend is faster
         merge: token merging: average number of pairs of similar patches merged in each layer of a ViT; faster, less exact
@@ -522,7 +522,7 @@ def similar(
     Similarity is the cosine similarity of features.
 
     Args:
-        query: an image, also inside a zip: photos.zip/cat.jpg
+        query: an image, or an image inside a zip: photos.zip/cat.jpg
         index: an .npz or .parquet file of features
         checkpoint: checkpoint that made the index; another one is refused (default: the one that the index names)
         top: number of images to show
@@ -568,7 +568,7 @@ def bench(
 ) -> Facts:
     """Measure the speed of a model on this machine: latency of one image, images/s in batches, memory, fraction of peak.
 
-    The result for a checkpoint is stored, and `predict` with the backend auto uses the fastest backend.
+    The result for a checkpoint is stored: from then on `predict` with the backend auto uses the fastest backend.
 
     Args:
         model: a model's name (random weights), a checkpoint's file or folder, a run, or hub:owner/name
@@ -577,7 +577,7 @@ def bench(
             timm (default: torch and every other installed runtime)
         batch: batch sizes to try; the best is reported
         merge: also measure torch with token merging: average number of pairs of patches merged in each layer of a ViT
-        seconds: total time to measure
+        seconds: total time of the measurement
         threads: number of threads (default: torch's own)
     """
     if threads is not None:
@@ -637,29 +637,30 @@ def serve(
     profile: Profile | None = None,
     allow_nonfinite: bool = False,
 ) -> Facts:
-    """Serve models over HTTP: predict, embed and explain, with requests of all clients in common batches.
+    """Serve models over HTTP: predict, embed and explain. Images of different clients share batches.
 
-    Prints its address on standard output when it is ready, writes a JSON line for each request to standard error, and returns when
-    SIGTERM or Ctrl-C asks it to end and every accepted request is answered. SIGHUP loads the model files again. /openapi.json
-    describes the endpoints.
+    The server prints its address on standard output when it is ready, and a JSON line for each request on standard error. SIGTERM
+    or Ctrl-C stops it after every accepted request is answered. SIGHUP loads the model files again. /openapi.json describes the
+    endpoints.
 
     Args:
         models: checkpoints of any format, runs' folders, or hub:owner/name; clients choose one by its file name
         host: address to listen on; 0.0.0.0 is reachable from other machines
         port: port to listen on; 0 takes a free one
-        batch_size: most images that go through the model at once, of any clients
-        batch_wait: milliseconds that a batch may wait for images that are being decoded
-        queue: most images that are accepted and not yet answered; further requests get 429
-        max_body: most megabytes (MiB) of a request's body
-        max_images: most images of a request
-        max_pixels: most pixels of an image
-        receive_seconds: time in which a request must arrive
-        answer_seconds: time in which an accepted request is answered
-        keys: file of API keys, one a line: only who sends one may ask (default: everybody)
-        origins: web pages that may ask from a browser (CORS), separated by commas: https://example.org,... (default: none)
-        index: a search index that `vitlab embed` made with the first model: the page shows the nearest images and a map
+        batch_size: largest number of images that go through the model at once
+        batch_wait: most milliseconds that a batch waits for images that are still being decoded
+        queue: largest number of images that are accepted and not yet answered; further requests get status 429
+        max_body: largest body of a request, in MiB
+        max_images: largest number of images in a request
+        max_pixels: largest number of pixels in an image
+        receive_seconds: time limit for a request to arrive; then it gets status 408
+        answer_seconds: time limit for the answer to an accepted request; then it gets status 504
+        keys: file of API keys, one per line; only requests with one of these keys are answered (default: no key is needed)
+        origins: origins of web pages whose scripts may call the server (CORS), separated by commas: https://example.org,...
             (default: none)
-        restart: run the server in a child process, and start it again when it is killed; on the command line
+        index: a search index that `vitlab embed` made with the first model; the server's page then shows the nearest images and
+            a map (default: none)
+        restart: run the server in a child process, and start a new one if it is killed; only on the command line
         backend: what runs the model; auto measures once, before the first request, which backend is fastest on this machine
     """
     from vitlab.io.optional import optional_import
@@ -764,7 +765,7 @@ def evaluate(
             (default: the classes are the same)
         real: CSV or JSON file with the reassessed (ReaL) labels of each image, also inside a zip: data.zip/labels.csv
             (default: no ReaL accuracy)
-        corrupt: if an image cannot be read, fail stops, and skip counts it as wrong and reports it
+        corrupt: what to do if an image cannot be read: fail stops; skip counts it as wrong and reports it
         precision: also give the lowest confidence above which this fraction of the predictions is correct, such as 0.95
             (default: none)
         corruptions: also evaluate on corrupted images: fog,jpeg or all fifteen (default: none)
@@ -910,10 +911,10 @@ def inspect(
 
     Returns the figures: `inspect(model, "cat.jpg", figure="rollout").save("rollout.png")`.
 
-    filters and positions need no images. distance: how far heads attend; rollout: which patches the prediction comes from;
-    attention: what a patch attends to; filtered: attention as a filter, the values and the filtered values; class: what the
+    The figures filters and positions need no images. distance: how far heads attend; rollout: which patches the prediction comes
+    from; attention: what a patch attends to; filtered: attention as a filter, the values and the filtered values; class: what the
     class token attends to; relevance: which patches are evidence for a class; features: which patches are similar; receptive:
-    which pixels the middle depends on, layer by layer; occlusion: how much the class loses if a patch is covered.
+    which pixels the patch in the middle depends on, layer by layer; occlusion: how much the class loses if a patch is covered.
 
     Args:
         images: images, folders, quoted patterns, zip archives or files inside them (default: none)
@@ -928,7 +929,7 @@ def inspect(
         occluder: fill covers a patch with the mean colour, remove removes its token
         theme: light or dark background
         format: png or svg
-        count: most images to use, taken evenly from all that are found (default: 128 for distance, else 12)
+        count: largest number of images to use, taken evenly from all that are found (default: 128 for distance, else 12)
         arrays: also write the values of each figure as .npy
         overwrite: replace figures that exist
     """
@@ -983,16 +984,17 @@ def explore(
     """Write an interactive page that shows how a model sees images, as one HTML file.
 
     A guided tour and free exploration: patches, positions, attention of every layer and head, rollout, relevance, features, what
-    the answer would be after each layer, and how it changes when patches are covered or shuffled. The file opens from disk in any
-    browser and uses no network. `vitlab serve` shows the same page and takes your images.
+    the prediction would be after each layer, and how it changes when patches are covered or shuffled. The file opens from disk in
+    any browser and uses no network. `vitlab serve` shows the same page and accepts your own images.
 
     Args:
-        images: images, folders, quoted patterns, zip archives or files inside them (default: four photographs of vitlab's own)
+        images: images, folders, quoted patterns, zip archives or files inside them
+            (default: four photographs that come with vitlab)
         out: file to write
         beside: a second model to show beside the first (default: none)
         index: a search index that `vitlab embed` made with the model, for the most similar images and a map of all (default: none)
-        count: most images to show, taken evenly from all that are found
-        no_cover: leave out the answers with a patch covered, which take a pass through the model for each patch of each image
+        count: largest number of images to show, taken evenly from all that are found
+        no_cover: leave out the predictions with a covered patch, which need a forward pass for each patch of each image
         title: title of the page (default: the model's name)
         overwrite: replace the file if it exists
         labels: file with the names of the classes, one per line; also for the second model, if it has as many classes (default: the
@@ -1094,7 +1096,7 @@ def export(
             (default: synthetic images)
         split: which split of the data
         max_drop: largest loss that int8 may cause, in points of accuracy (of agreement with float for images without labels)
-        calibration: most images to use for int8 calibration and evaluation
+        calibration: largest number of images to use for int8 calibration and evaluation
         overwrite: replace the file if it exists
     """
     from vitlab.exporters import ExportConfig
@@ -1164,7 +1166,7 @@ def finetune(
         start: checkpoint of any format, hub:owner/name, a run, or the name of public weights: ViT-B/16
             (default: train from scratch with the recipe small-data)
         out: folder of the run; an unfinished run in it is resumed (default: runs/ and the data's name)
-        recipe: finetune-imagenet, -cifar10, -cifar100, -pets, -flowers or -vtab as in the paper; or another
+        recipe: finetune-imagenet, -cifar10, -cifar100, -pets, -flowers or -vtab as in the paper; or any other recipe
             (default: finetune-folder with a checkpoint, small-data without)
         model: model to train from scratch (default: the recipe's own)
         epochs: passes over the training images, in place of steps (default: the recipe's own)
@@ -1187,15 +1189,15 @@ def finetune(
         save_every: steps between two checkpoints, 0 for one at the end (default: the recipe's own)
         max_minutes: save a checkpoint and stop after this many minutes; the same command resumes (default: no limit)
         minutes: time budget: choose image size, head and epochs for the best model that is finished by then (default: none)
-        head: start of the new head: zero as in the paper, or fitted to the features of the training images before the
-            first step (default: fitted with minutes and a checkpoint, else zero)
-        lora: save memory: freeze the weights and train updates of this rank (8 is usual) and the head; the saved model has them
-            merged (default: train all weights)
+        head: initial weights of the new head: zero as in the paper, or fitted to the features of the training images before
+            the first step (default: fitted with minutes and a checkpoint, else zero)
+        lora: save memory: freeze the weights and train only the head and updates of this rank (8 is usual), which are merged into
+            the saved model (default: train all weights)
         lora_targets: with lora: the layers that are updated, some of q, k, v, qkv, proj, mlp, separated by commas (default: q,v)
         progressive_resizing: train on images of three quarters of the side for the first 70 % of the steps (default: on with
             minutes and a checkpoint, where it leaves time for larger images; else the recipe's own)
         device: auto (a GPU if there is one), cpu, cuda or mps
-        track: give the curves to trackers, separated by commas: tensorboard (files in the run's folder), mlflow (a local store,
+        track: send the curves to trackers, separated by commas: tensorboard (files in the run's folder), mlflow (a local store,
             or MLFLOW_TRACKING_URI), wandb (offline, or WANDB_MODE) (default: none)
         override: resume although the config of the run or its samples have changed
         dry_run: do not train; report steps, memory and measured time
@@ -1421,8 +1423,8 @@ def plan(
     Args:
         model: name of the model: ViT-H/14, R50+ViT-B/16, BiT-R152x4, Swin-B, vit_base_patch16_224, ...
         recipe: recipe to train it with: jft, imagenet21k, imagenet-scratch, finetune-cifar10, ...
-        hardware: TPUv3 (one core), V100, A100, H100, or this for the machine at hand, which is measured; several separated by
-            commas (default: all but this)
+        hardware: TPUv3 (one core), V100, A100, H100, or this, which measures this machine; several separated by commas
+            (default: all but this)
         devices: number of devices that share each batch
         batch_size: images per step, over all devices (default: the recipe's own)
         image_size: input size of the model in pixels, 384 or 160x224 (default: the recipe's own)
@@ -1434,9 +1436,9 @@ def plan(
         tflops: peak of one device in TFLOP/s (default: the data sheet's)
         memory_gib: memory of one device in GiB (default: the data sheet's)
         watts: power of one device (default: its thermal design power)
-        price: price of one device in US dollars an hour (default: about that of a cloud)
-        overhead: energy of the data centre for each unit that the devices take (default: 1.1)
-        carbon: kg CO2 for each kWh (default: 0.43, about the mean of the US grid)
+        price: price of one device in US dollars per hour (default: a typical price in a cloud)
+        overhead: energy of the data centre divided by that of the devices, its PUE (default: 1.1)
+        carbon: kg of CO2 per kWh (default: 0.43, about the mean of the US grid)
     """
     from vitlab.config.hardware import CARBON, EFFICIENCY, OVERHEAD
     from vitlab.config.overrides import DataFacts, Overrides
@@ -1492,7 +1494,7 @@ def train(
     override: bool = False,
     dry_run: bool = False,
 ) -> EventStream:
-    """Train by a complete config: a RunConfig, the run.json of another run, or the `run` of a dry run's JSON.
+    """Train with a complete config: a RunConfig, the run.json of another run, or the `run` of a dry run's JSON.
 
     Returns a stream of events, which trains while you iterate it: `for event in train(config, out="runs/a"): ...`.
     `.run_to_end()` iterates it with a progress display and returns the `Run`; so does the command line.
@@ -1531,14 +1533,14 @@ def train(
 
 
 def watch(run: Existing | Run, *, every: Positive = 2.0, once: bool = False) -> Progress:
-    """Show how far a run is: step, time left, loss and its curve, speed, last evaluation. It works from the run's folder alone.
+    """Show the progress of a run: step, time left, loss and its curve, speed, last evaluation. Only the run's folder is read.
 
-    Ends when the run does; Ctrl-C ends the watching, not the run.
+    The command ends when the run ends. Ctrl-C ends the command; the run continues.
 
     Args:
         run: the folder of a run, made by pretrain, finetune or train
-        every: seconds between two looks
-        once: show the run as it is and end
+        every: seconds between two updates of what is shown
+        once: show the run as it is now, and end
     """
     from vitlab.training.run import Run
     from vitlab.training.watch import watch as watch_folder
@@ -1756,9 +1758,9 @@ def check_data(
         model: also find likely wrong labels (confident learning) and outliers, by the features of this model: a checkpoint of any
             format, a run, hub:owner/name or the name of public weights (default: no model)
         page: with model: HTML file to write, which shows these images (default: not written)
-        corrections: with model: CSV file to write, with the suggested label of each; of a folder it lists every image, so that
-            the corrected list can be trained on (default: not written)
-        overwrite: replace the files of page and corrections if they exist
+        corrections: with model: CSV file to write, with a suggested label for each of these images; for a folder it lists every
+            image, so that you can train on the corrected list (default: not written)
+        overwrite: replace the files that page and corrections name, if they exist
         strict: fail (exit code 1) if there is a problem
         label_column: column of the labels, if a list has several (default: the first known one)
         shown: number of findings of each type to print; JSON has all
@@ -1835,7 +1837,7 @@ def pack_data(
         shard_mib: largest size of a shard in MiB
         max_side: resize images whose longer side has more pixels (default: images keep their bytes)
         quality: quality of resized JPEG and WebP images, 1 to 100
-        shuffle: seed of a random order, for readers that cannot shuffle (default: keep the order)
+        shuffle: shuffle the images with this seed, for readers that cannot shuffle (default: keep the order)
         broken: what to do with an image that cannot be read
     """
     from vitlab.config.data import PackConfig
@@ -1902,9 +1904,9 @@ def paper(
 ) -> PaperList | PaperItem:
     """Show a table or figure of the paper: published, computed and measured numbers, and the command for each.
 
-    Without an item, list all: what vitlab reproduces here, in what miniature, and what the whole needs. Computed numbers
-    (parameters, multiply-adds, exaFLOPs) are computed now; measured ones are those of docs/results.md. Items that run when asked
-    are small experiments of seconds to a few minutes.
+    Without an item, list all of them: what vitlab reproduces, in which miniature, and what the full experiment would need.
+    Parameters, multiply-adds and exaFLOPs are computed when you ask; measured numbers are those of docs/results.md. Some items
+    are small experiments, which run for seconds or a few minutes when you ask.
 
     Args:
         item: table1 to table9, table2-v1, figure2, ..., objectnet, self-supervision, upstream, transformers-or-cnns,
@@ -2005,12 +2007,12 @@ def study_scaling(
 ) -> Verdict:
     """Compare architectures by pre-training images and by compute: Figures 3, 4 and 5 of the paper in miniature.
 
-    Small models of each family are pre-trained on nested random subsets of the data, evaluated with 5 labels a class on other
+    Small models of each family are pre-trained on nested random subsets of the data, evaluated with 5 labels per class on other
     images, and fine-tuned there. Lines are fitted, with bootstrap intervals. An interrupted study resumes with the same command.
 
     Args:
         data: labelled images to pre-train on: a folder, a zip, cifar10:PATH, ... (default: synthetic letters)
-        transfer: labelled images to transfer to (default: three tenths of the classes of data; digits for letters)
+        transfer: labelled images to transfer to (default: three tenths of the classes of data; digits if data is letters)
         out: folder for all runs, verdict.json and plots; unfinished runs are resumed
         budget: tiny shows in about a minute that everything works; default takes less than an hour on two cores; long takes days
         families: some of ViT,hybrid,BiT,ConvNeXt,LSTM (default: all)
@@ -2035,9 +2037,9 @@ def study_shape(
 ) -> Verdict:
     """Compare shapes of a ViT at equal compute: Figures 8, 9 and 13 of the paper in miniature.
 
-    Depth, width, MLP width, patch size and aspect ratio, class token or mean, global, local or axial attention: each variant is
-    pre-trained for the compute of the base, and evaluated with 5 labels a class on other images. An interrupted study resumes with
-    the same command.
+    The variants differ in depth, width, MLP width, patch size, aspect ratio, pooling (class token or mean) and attention (global,
+    local or axial). Each is pre-trained with the compute of the base model, and evaluated with 5 labels per class on other images.
+    An interrupted study resumes with the same command.
     """
     from vitlab.studies.protocol import PLANS
     from vitlab.studies.shape import shape
@@ -2111,7 +2113,8 @@ def study_optimizer(
 ) -> Verdict:
     """Compare Adam with SGD for pre-training a ResNet: Table 7 of the paper in miniature.
 
-    Each tries three learning rates, and validation chooses. An interrupted study resumes with the same command.
+    Each optimizer tries three learning rates, and validation accuracy chooses one. An interrupted study resumes with the same
+    command.
     """
     from vitlab.studies.optimizer import optimizer
     from vitlab.studies.protocol import PLANS
@@ -2169,7 +2172,7 @@ def study_noisy_student(
     quiet: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Table:
-    """Use unlabelled images by Noisy Student training: a teacher labels them, and a student trains on them with noise.
+    """Train on unlabelled images with Noisy Student: a teacher labels them, and a student trains on them with noise.
 
     Each student is the teacher of the next round (Xie et al. 2020). Accuracy is measured on the test split. An interrupted study
     resumes with the same command.
@@ -2185,14 +2188,14 @@ def study_noisy_student(
         rounds: number of students
         labels: soft: the teacher's probabilities; hard: its prediction
         threshold: smallest confidence of the teacher for an image to be used, 0 to 1
-        per_class: most images of a class, the most confident first (default: all)
+        per_class: largest number of images of each class; the most confident ones are taken (default: all)
         unbalanced: draw classes as often as they occur, not equally often
         labelled_fraction: smallest fraction of images with true labels in a student's training data
         randaugment: noise: layers and magnitude of RandAugment, or none
         dropout: noise: dropout rate
         drop_path: noise: rate of stochastic depth in the last layer
         steps: optimizer steps of each run (default: the recipe's own)
-        teacher_steps: optimizer steps of the teacher, which has fewer images and no noise (default: as steps)
+        teacher_steps: optimizer steps of the teacher, which has fewer images and no noise (default: the same as steps)
         epochs: passes over the training images, in place of steps (default: the recipe's own)
         seed: seed of shots, initial weights, sampler, augmentation and dropout
         workers: processes that read images (default: at most 2)
