@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import sys
 import zipfile
 from dataclasses import replace
@@ -19,7 +20,17 @@ from tests.data.images import Pixels, encode, jpeg, scene, with_orientation
 from vitlab.config.data import AUGREG, Augment, Crop, DecodeLimits, Interpolation, Preprocess
 from vitlab.data.decode import check, decode, snap
 from vitlab.data.sampler import rng_of
-from vitlab.data.transforms import inception_box, mirror, pad, preprocess, random_box, scale, training_transform
+from vitlab.data.transforms import (
+    EvaluationTransform,
+    TrainingTransform,
+    inception_box,
+    mirror,
+    pad,
+    preprocess,
+    random_box,
+    scale,
+    training_transform,
+)
 from vitlab.errors import ConfigError, DataError
 
 CROPS: tuple[Crop, ...] = ("inception", "random", "pad", "squash")
@@ -164,6 +175,18 @@ print(hashlib.sha256(views).hexdigest())
     local = io.StringIO()
     exec(code.replace("print(", "print_to("), {"print_to": lambda text: print(text, file=local)})
     assert other == local.getvalue()
+
+
+def test_a_transform_that_is_sent_to_workers_imports_torch_before_they_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = DecodeLimits()
+    training = TrainingTransform(augment=Augment(image_size=(32, 32)), channels=1, limits=limits)
+    evaluation = EvaluationTransform(preprocess=Preprocess(image_size=(32, 32)), limits=limits)
+    sent = pickle.dumps(training), pickle.dumps(evaluation)
+    assert pickle.loads(sent[0]) == training
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it fails
+    with pytest.raises(ImportError, match="torch"):
+        pickle.loads(sent[0])
+    assert pickle.loads(sent[1]) == evaluation
 
 
 def test_neither_the_image_nor_numpys_global_generator_is_touched() -> None:

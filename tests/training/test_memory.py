@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,17 +24,17 @@ print(asked, value, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def faults(*, keep: bool) -> tuple[str, str, int]:
+def faults(warm: Path, *, keep: bool) -> tuple[str, str, int]:
     """In its own process: whether memory is kept, a sum, and how many page faults it took."""
-    text = processes.run([sys.executable, "-c", _UPDATE.format(keep=keep)]).stdout
+    text = processes.run([warm / "python", "-c", _UPDATE.format(keep=keep)]).stdout
     asked, value, count = text.split()
     return asked, value, int(count)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="asks glibc")
-def test_kept_memory_causes_fewer_page_faults() -> None:
-    asked, value, kept = faults(keep=True)
-    _, same, given_back = faults(keep=False)
+def test_kept_memory_causes_fewer_page_faults(warm: Path) -> None:
+    asked, value, kept = faults(warm, keep=True)
+    _, same, given_back = faults(warm, keep=False)
     assert asked == "True"
     assert value == same
     assert kept < given_back / 3  # faults of the first pass remain, and as many as the machine likes

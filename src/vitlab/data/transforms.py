@@ -1,7 +1,8 @@
 """Transforms: from an image file or pixels to what the model sees, in evaluation and in training.
 
 `evaluation_pipeline` and `training_pipeline` tell a loader what to do. Randomness is an argument of every function.
-torch is imported where it is used, so that worker processes of an evaluation loader start without it.
+torch is imported where it is used, so that worker processes of an evaluation loader start without it. Those of a training loader
+share one import of it: see `TrainingTransform.__reduce__`.
 
 Axes: B batch, H height, W width, C channels.
 """
@@ -9,6 +10,7 @@ Axes: B batch, H height, W width, C channels.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,6 +85,16 @@ class TrainingTransform:
         if not isinstance(content, bytes):
             content = fit_channels(content, self.channels, name=sample.name)
         return training_transform(content, self.augment, rng, name=sample.name, limits=self.limits, channels=self.channels)
+
+    def __reduce__(self) -> tuple[Callable[..., TrainingTransform], tuple[Augment, int, DecodeLimits]]:
+        return _unpickled, (self.augment, self.channels, self.limits)
+
+
+def _unpickled(augment: Augment, channels: int, limits: DecodeLimits) -> TrainingTransform:
+    """Also imports torch, which `scale` needs: the launcher of the workers does so once, and its forks share the memory."""
+    import torch  # noqa: F401
+
+    return TrainingTransform(augment=augment, channels=channels, limits=limits)
 
 
 def training_pipeline(augment: Augment, *, channels: int, limits: DecodeLimits) -> Pipeline:
