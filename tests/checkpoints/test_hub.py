@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.checkpoints.hub_server import REVISION, Hub, serving
 from tests.checkpoints.small import images, logits_of, small_checkpoint
 from tests.processes import run
+from tests.web_server import Hub, serving
 from vitlab.checkpoints import convert, describe, load, save
 from vitlab.checkpoints.hub import fetch
 from vitlab.data.catalog.download import Patience
@@ -42,14 +42,14 @@ def weights_asked(hub: Hub) -> list[str]:
 
 def test_a_repository_is_loaded_as_its_folder_and_its_revision_is_noted(hub: Hub, tmp_path: Path) -> None:
     loaded = load("hub:owner/name", profile="official")
-    assert loaded.notes[0] == f"from the Hub: owner/name at revision {REVISION}"
+    assert loaded.notes[0] == f"from the Hub: owner/name at revision {hub.revision}"
     assert loaded.format == "huggingface"
     images_BCHW = images(loaded.config)
     assert torch.equal(logits_of(loaded, images_BCHW), logits_of(load(tmp_path / "native.safetensors"), images_BCHW))
     assert sorted(name for name, _ in hub.asked) == ["config.json", "model.safetensors", "preprocessor_config.json"]
     hub.asked.clear()
     assert describe("hub:owner/name").config == load("hub:owner/name").config
-    convert(f"hub:owner/name@{REVISION}", tmp_path / "out.safetensors", to="native")
+    convert(f"hub:owner/name@{hub.revision}", tmp_path / "out.safetensors", to="native")
     assert hub.asked == []  # it was all in the cache
 
 
@@ -111,7 +111,7 @@ def test_without_a_connection_the_cache_answers_and_says_so(hub: Hub, monkeypatc
             for name, value in changes.items():
                 without.setenv(name, value)
             folder, (note,) = fetch("hub:owner/name")
-            assert folder.name == REVISION
+            assert folder.name == hub.revision
             assert "since the Hub cannot be reached" in note
             with pytest.raises(CheckpointError, match="cannot reach the Hub for owner/other, and it is not in the local cache"):
                 fetch("hub:owner/other")
@@ -119,7 +119,7 @@ def test_without_a_connection_the_cache_answers_and_says_so(hub: Hub, monkeypatc
 
 
 def test_the_cache_of_huggingface_hub_is_used(hub: Hub, tmp_path: Path) -> None:
-    folder = tmp_path / "hf_home" / "hub" / "models--owner--name" / "snapshots" / REVISION
+    folder = tmp_path / "hf_home" / "hub" / "models--owner--name" / "snapshots" / hub.revision
     folder.mkdir(parents=True)
     for name, content in hub.files.items():
         (folder / name).write_bytes(content)

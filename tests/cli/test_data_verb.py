@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.data.containers import as_folder
 from tests.data.images import jpeg, scene
-from tests.data.web_server import Served, plain_set, serving
+from tests.web_server import Served, plain_set, serving
 from vitlab.cli.main import main
 from vitlab.data.catalog.sets import SETS
 from vitlab.data.opening import open_dataset

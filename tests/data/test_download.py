@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import processes
-from tests.data.web_server import Served, serving
+from tests.web_server import Served, serving
 from vitlab.data.catalog import download as web
 from vitlab.data.catalog.download import Patience, download, take
 from vitlab.data.catalog.sets import RemoteFile

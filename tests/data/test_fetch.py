@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.data.containers import as_tar, as_zip
-from tests.data.web_server import Served, plain_set, serving
+from tests.web_server import Served, plain_set, serving
 from vitlab.data.catalog.download import Patience
 from vitlab.data.catalog.fetch import FLOWERS, fetch
 from vitlab.data.catalog.sets import PublicSet, find_set

@@ -10,7 +10,7 @@ import pytest
 
 from tests import processes
 from tests.data.test_download import CONTENT, HASTY, ONCE, SUM, left_in, remote
-from tests.data.web_server import Served, serving
+from tests.web_server import Served, serving
 from vitlab.data.catalog.download import download
 from vitlab.errors import DataError
 

@@ -11,7 +11,7 @@ import pytest
 import vitlab
 from tests import processes
 from tests.checkpoints.small import small_checkpoint
-from tests.hub_server import TOKEN, hub_server
+from tests.web_server import Hub, serving
 
 pytestmark = pytest.mark.peer
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.peer
 def test_a_pushed_model_is_the_same_when_it_comes_back(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
     vitlab.save(small_checkpoint(), tmp_path / "model.safetensors")
-    with hub_server() as hub:
-        environment = {**os.environ, "HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "home")}
+    with serving(Hub(name="")) as hub:
+        environment = {**os.environ, "HF_ENDPOINT": hub.address, "HF_TOKEN": hub.token, "HF_HOME": str(tmp_path / "home")}
         environment |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HUB_DISABLE_TELEMETRY": "1"}
         push = [
             sys.executable,
@@ -34,8 +34,8 @@ def test_a_pushed_model_is_the_same_when_it_comes_back(tmp_path: Path) -> None:
             "--private",
         ]
         processes.run(push, env=environment)
-        assert hub.private == {"me/small"}
-        assert set(hub.repositories["me/small"]) == {"README.md", "config.json", "model.safetensors"}
+        assert (hub.name, hub.private) == ("me/small", True)
+        assert set(hub.files) == {"README.md", "config.json", "model.safetensors"}
         processes.run(push, env=environment)  # again: a new commit to the same repository
         back = tmp_path / "back.safetensors"
         processes.run([sys.executable, "-m", "vitlab", "convert", "hub:me/small", str(back), "--to", "native"], env=environment)
