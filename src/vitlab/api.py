@@ -667,7 +667,7 @@ def serve(
 
     for package in ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client"):
         optional_import(package, purpose="servers")
-    from vitlab.serving.config import ServeConfig, read_keys
+    from vitlab.serving.config import ServeConfig, bind, read_keys
 
     config = ServeConfig(
         host=host,
@@ -688,7 +688,6 @@ def serve(
     )
     bound = supervised = None
     if restart:  # before torch is imported: a process with its threads must not fork
-        from vitlab.serving.ports import bind
         from vitlab.serving.supervisor import supervise
 
         bound = bind(config.host, config.port)

@@ -10,8 +10,8 @@ from vitlab import api
 from vitlab.cli.options import parse
 from vitlab.serving.app import create_app
 from vitlab.serving.config import ServeConfig
-from vitlab.serving.metrics import Metrics
 from vitlab.serving.models import Models
+from vitlab.serving.monitoring import Metrics
 from vitlab.serving.service import Service
 
 

@@ -29,7 +29,7 @@ from vitlab.inference.results import Prediction
 from vitlab.io.display import json_text
 from vitlab.io.text import printable
 from vitlab.serving import explorer
-from vitlab.serving import options as read
+from vitlab.serving import uploads as read
 from vitlab.serving.batching import Answer
 from vitlab.serving.explanations import explain
 from vitlab.serving.models import ServedModel

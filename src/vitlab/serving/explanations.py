@@ -17,7 +17,7 @@ from vitlab.inference.backends import Pixels
 from vitlab.interpretation.attention import Floats, Query, query_attention, relevance, rollout
 from vitlab.interpretation.paint import overlay, png
 from vitlab.models.vit import ViT
-from vitlab.serving import options as read
+from vitlab.serving import uploads as read
 from vitlab.serving.models import ServedModel
 from vitlab.serving.refusals import Refusal
 

@@ -37,7 +37,7 @@ from vitlab.io.array_pack import pack_arrays
 from vitlab.io.text import printable
 from vitlab.reports.explorer import BUILTIN, answer_facts, image_bytes, model_bytes, page_files, served_page
 from vitlab.reports.neighbours import Neighbourhood
-from vitlab.serving import options as read
+from vitlab.serving import uploads as read
 from vitlab.serving.models import ServedModel
 from vitlab.serving.refusals import Refusal
 from vitlab.serving.service import Service

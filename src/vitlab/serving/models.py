@@ -17,7 +17,7 @@ from vitlab.inference.predictor import Predictor
 from vitlab.models.vit import ViT
 from vitlab.serving.batching import Batcher
 from vitlab.serving.config import ServeConfig
-from vitlab.serving.metrics import Metrics
+from vitlab.serving.monitoring import Metrics
 from vitlab.serving.refusals import Refusal
 
 _DECODING = 2**29  # bytes that decoding one image may take

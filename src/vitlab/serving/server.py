@@ -30,11 +30,9 @@ from vitlab.config.evaluation import BackendName
 from vitlab.errors import ConfigError, UsageError, VitlabError
 from vitlab.io.display import Facts
 from vitlab.serving.app import create_app
-from vitlab.serving.config import ServeConfig
-from vitlab.serving.log import Log
-from vitlab.serving.metrics import Metrics
+from vitlab.serving.config import ServeConfig, bind, listen
 from vitlab.serving.models import Models, Running, ServedModel, Source
-from vitlab.serving.ports import bind, listen
+from vitlab.serving.monitoring import Log, Metrics
 from vitlab.serving.protocol import protocol_class
 from vitlab.serving.service import Service
 

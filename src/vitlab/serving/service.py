@@ -16,9 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 from vitlab.inference.backends import Pixels
 from vitlab.serving.batching import Answer
 from vitlab.serving.config import ServeConfig
-from vitlab.serving.log import Log
-from vitlab.serving.metrics import Metrics
 from vitlab.serving.models import Models, ServedModel
+from vitlab.serving.monitoring import Log, Metrics
 from vitlab.serving.refusals import Refusal, refusal_of
 from vitlab.serving.uploads import Memory, Upload, read_request
 
