@@ -18,7 +18,7 @@ AXE := axe-core@4.14.0
 BENCHMARKS := benchmarks/startup.py benchmarks/synthetic.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-browser browser-installed test-peer peers-installed peers-offered check docs docs-serve notebooks figures format bench clean same-python
+.PHONY: help quickstart test test-browser browser-installed test-peer peers-installed peers-offered check types docs docs-serve notebooks figures format bench clean same-python
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -39,8 +39,10 @@ test-peer: $(PEER_VENV)/.installed  ## install timm, torchvision, transformers a
 check: $(VENV)/.installed-test  ## format, lint, types and the documentation, without the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory -j2 types docs
+
+types: $(VENV)/.installed-test  ## check the types alone
 	$(BIN)/mypy --strict
-	@$(MAKE) --no-print-directory docs
 
 docs: $(VENV)/.installed-test  ## build the documentation into build/site; a warning or a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
