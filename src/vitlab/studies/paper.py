@@ -918,8 +918,8 @@ ITEMS: tuple[Item, ...] = (
         title="Effective receptive field and attention distance of ViT, hybrid and CNN",
         source="the talks about the paper",
         state="run when asked",
-        here="three models of full size, randomly initialised, but with 1 for GroupNorm scales that begin at 0 (else a ResNet would be"
-        " its shortcuts alone); `inspect --figure receptive` draws any trained one",
+        here="three models of full size, randomly initialised, but with 1 for GroupNorm scales that begin at 0 (else a ResNet"
+        " would be its shortcuts alone); `inspect --figure receptive` draws any trained one",
         needs="nothing",
         command="vitlab paper receptive-field --figure receptive-field.png",
         live=True,
