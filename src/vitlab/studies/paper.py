@@ -1068,7 +1068,7 @@ class PaperItem(Displayed):
         for group in ("published", "computed", "measured"):
             for name in self._columns(group):
                 value = getattr(row, group).get(name)
-                title = name if group == "published" else f"{group}: {name}"
+                title = name if group == "published" or self.item.live else f"{group}: {name}"
                 shown[title] = None if value is None else _text(value)
         differ = {other.command for other in self.rows} - {"", self.item.command}
         return shown | ({"command": row.command} if differ else {})
