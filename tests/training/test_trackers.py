@@ -110,8 +110,10 @@ def test_mlflow_has_the_curves_in_a_local_store_and_a_resumed_run_continues_its_
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     tracking = pytest.importorskip("mlflow.tracking")
     events = _events(tmp_path / "run")
-    again: list[SweepEvent] = [replace(started(step=40), out=tmp_path / "run"), stepped(41)]
-    for part in (events, again):
+    first: list[SweepEvent] = [replace(started(step=40), out=tmp_path / "run"), stepped(41), stepped(42), stepped(43)]
+    # Killed after step 43; the last checkpoint is of step 41, so that 42 and 43 are repeated.
+    second: list[SweepEvent] = [replace(started(step=41), out=tmp_path / "run"), *map(stepped, (42, 43, 44))]
+    for part in (events, first, second):
         tracker = MLflow()
         for event in part:
             tracker.on_event(event)
@@ -121,7 +123,7 @@ def test_mlflow_has_the_curves_in_a_local_store_and_a_resumed_run_continues_its_
     (run,) = client.search_runs([client.get_experiment_by_name("vitlab").experiment_id])
     assert run.data.params["train.optimizer.lr"] == "0.003"
     assert run.data.metrics["val/top1"] == 0.8125
-    assert [point.step for point in client.get_metric_history(run.info.run_id, "train/loss")] == [1, 41]
+    assert [point.step for point in client.get_metric_history(run.info.run_id, "train/loss")] == [1, 41, 42, 43, 44]
     assert run.info.status == "KILLED"  # its last part has no end
 
 

@@ -71,7 +71,11 @@ class TensorBoard:
 
 
 class MLflow:
-    """The run in an MLflow store: parameters from run.json, and the scalars of TensorBoard. A resumed run continues its own."""
+    """The run in an MLflow store: parameters from run.json, and the scalars of TensorBoard.
+
+    A resumed run continues its own. It repeats the steps after its last checkpoint, whose points the store has already and cannot
+    remove: each step of a curve is logged once.
+    """
 
     def __init__(self) -> None:
         self._tracking = optional_import("mlflow.tracking", purpose="MLflow runs")
@@ -79,6 +83,7 @@ class MLflow:
         self._client: Any = None
         self._run = ""
         self._metrics: list[Any] = []
+        self._logged: dict[str, int] = {}  # the last step of each curve that the store had when the run was resumed
         self._status = "KILLED"
 
     def on_event(self, event: SweepEvent) -> None:
@@ -89,7 +94,11 @@ class MLflow:
         if self._client is None:
             return
         now = int(time.time() * 1000)
-        self._metrics += [self._entities.Metric(name, value, now, step) for name, value, step in scalars(event)]
+        self._metrics += [
+            self._entities.Metric(name, value, now, step)
+            for name, value, step in scalars(event)
+            if step > self._logged.get(name, -1)
+        ]
         if len(self._metrics) >= _BUFFER or isinstance(event, Evaluated):
             self._flush()
         if isinstance(event, Finished):
@@ -111,8 +120,11 @@ class MLflow:
         experiment = client.create_experiment(name) if known is None else known.experiment_id
         tag = str(folder).replace("'", "")
         found = client.search_runs([experiment], filter_string=f"tags.`run_folder` = '{tag}'", max_results=1)
-        if found:
+        self._logged = {}
+        if found and started.resumed:
             self._run = found[0].info.run_id
+            for name in found[0].data.metrics:
+                self._logged[name] = max(point.step for point in client.get_metric_history(self._run, name))
             client.update_run(self._run, status="RUNNING")
             return
         self._run = client.create_run(experiment, run_name=folder.name, tags={"run_folder": tag}).info.run_id
