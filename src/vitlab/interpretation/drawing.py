@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vitlab.data.quality.fonts import drawable, font_for
 from vitlab.errors import ConfigError, at_least, choice
 from vitlab.interpretation.config import Form, Theme
 from vitlab.interpretation.paint import GAP, Colour, Pixels, Values, filter_tiles, position_tiles, ramp, shown_places
@@ -68,17 +69,28 @@ def tint(axes: Any, style: Style) -> None:
         spine.set_edgecolor(FAINT[style.theme])
 
 
-def entitle(axes: Any, title: str, style: Style, *, size: float = 10) -> None:
+def entitle(axes: Any, title: str, style: Style, *, size: float = 10, room: int | None = None) -> None:
+    """A title above the axes, of at most `room` letters."""
     if title:  # parse_math: a dollar in a file name is not a formula
-        axes.set_title(drawable(title), color=INK[style.theme], fontsize=size, parse_math=False)
+        text, font = lettering(title, size)
+        axes.set_title(text if room is None else _fitted(text, room), color=INK[style.theme], fontproperties=font, parse_math=False)
 
 
-def drawable(text: str) -> str:
-    """The text with a replacement sign for each character that the font or a single line cannot show."""
+def lettering(text: str, size: float) -> tuple[str, Any]:
+    """The text as it can be drawn, and matplotlib's font for it: its own, or one of this machine that has more of the letters.
+
+    A letter that no font has becomes its plain form or its code point, as on contact sheets.
+    """
     from matplotlib.font_manager import FontProperties, findfont, get_font
+    from PIL.ImageFont import FreeTypeFont
 
-    letters = get_font(findfont(FontProperties())).get_charmap()
-    return "".join(letter if ord(letter) in letters and letter.isprintable() else "\ufffd" for letter in text)
+    fonts = [FontProperties(size=size)]
+    other = font_for(text, round(size))
+    if isinstance(other, FreeTypeFont) and isinstance(other.path, str):
+        fonts.append(FontProperties(fname=other.path, size=size))
+    known = [get_font(findfont(font)).get_charmap() for font in fonts]
+    best = max(range(len(fonts)), key=lambda place: sum(ord(letter) in known[place] for letter in text))  # the first of the best
+    return drawable(text, lambda letter: ord(letter) in known[best]), fonts[best]
 
 
 def written(figure: Figure, style: Style) -> bytes:
@@ -192,9 +204,10 @@ def draw_sheet(
             if column < len(rows[row]):
                 axes.imshow(rows[row][column], interpolation="nearest")
                 if captions:
-                    entitle(axes, _fitted(captions[row][column], int(inches * 14)), style, size=7.5)
+                    entitle(axes, captions[row][column], style, size=7.5, room=int(inches * 14))
     if title:
-        figure.suptitle(drawable(title), color=INK[style.theme], fontsize=10, parse_math=False)
+        text, font = lettering(title, 10)
+        figure.suptitle(text, color=INK[style.theme], fontproperties=font, parse_math=False)
     return written(figure, style)
 
 
@@ -271,8 +284,10 @@ def draw_lines(lines: Sequence[Line], x: Axis, y: Axis, style: Style = Style(), 
     axes.grid(visible=True, alpha=0.25)
     tint(axes, style)
     legend = axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    for text in legend.get_texts():
+    for text, line in zip(legend.get_texts(), lines, strict=True):
         text.set_color(INK[style.theme])
+        words, font = lettering(line.name, 8)
+        text.set(text=words, fontproperties=font, parse_math=False)
     entitle(axes, title, style)
     return written(figure, style)
 
@@ -313,7 +328,10 @@ def draw_dots(rows: Sequence[DotRow], panels: Sequence[Panel], style: Style = St
         else:
             axes.set_visible(False)
     first = grid[0, 0]
-    first.set_yticks(range(len(rows)), [row.name for row in rows])
+    words = [lettering(row.name, 8) for row in rows]
+    first.set_yticks(range(len(rows)), [text for text, _ in words])
+    for label, (_, font) in zip(first.get_yticklabels(), words, strict=True):
+        label.set(fontproperties=font, parse_math=False)
     first.set_ylim(len(rows) - 0.4, -0.6)  # the first row on top
     return written(figure, style)
 

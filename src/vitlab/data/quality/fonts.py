@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 
 from PIL import ImageFont
 
@@ -46,13 +47,17 @@ def font_for(text: str, size: int) -> Font:
     return max(fonts, key=lambda font: sum(has(font, letter) for letter in text))  # the first of the best
 
 
-def drawable(text: str, font: Font) -> str:
-    """The text in letters of the font: without accents if these are missing, else by code point (U+732B); spaces for line ends."""
+def drawable(text: str, font: Font | Callable[[str], bool]) -> str:
+    """The text in letters of the font: without accents if these are missing, else by code point (U+732B); spaces for line ends.
+
+    `font` may also be a function that says whether a font has a letter.
+    """
+    known = font if callable(font) else partial(has, font)
     letters = []
     for letter in text:
         if not letter.isprintable():
             letters.append(" ")
-        elif has(font, letter):
+        elif known(letter):
             letters.append(letter)
         else:
             plain = unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode()
