@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from vitlab.checkpoints import Checkpoint
-    from vitlab.config.data import CorruptPolicy, Interpolation, OnBroken, Preprocess, Resize, Split, SplitRule
+    from vitlab.config.data import CorruptPolicy, Interpolation, OnBroken, PixelScale, Preprocess, Resize, Split, SplitRule
     from vitlab.config.evaluation import BackendName
     from vitlab.config.overrides import DataFacts, Overrides, StartFacts
     from vitlab.config.run import RunConfig
@@ -1131,6 +1131,8 @@ def finetune(
     batch_size: int | None = None,
     lr: Positive | None = None,
     image_size: Size | None = None,
+    channels: int | None = None,
+    pixel_scale: PixelScale | None = None,
     seed: int | None = None,
     preset: str | None = None,
     val_fraction: Fraction | None = None,
@@ -1173,6 +1175,11 @@ def finetune(
         batch_size: images per step, over all devices (default: the recipe's own)
         lr: peak learning rate (default: the recipe's own)
         image_size: input size of the model in pixels, 160 or 160x224 (default: the recipe's own)
+        channels: channels of the images: 1 is grey, 3 RGB; other numbers are for TIFF files and NumPy arrays that have as many; the
+            first layer of a checkpoint is adapted (default: those of the images, or the checkpoint's for grey and colour images)
+        pixel_scale: scaling of images of more than 8 bits to levels: full (0 to 65,535 for 16 bits, 0 to 1 for floating point, the
+            window of a DICOM file), percentile (the 0.5th to the 99.5th of each channel of each image) or file (its least to its
+            largest number); saved in the checkpoint, so that predict does the same (default: the checkpoint's, else full)
         seed: seed of initial weights, sampler, augmentation and dropout (default: 0)
         preset: augmentation: none, light1, light2, medium1, medium2, strong1 or strong2 (default: the recipe's own)
         val_fraction: fraction of the images to hold out as val, if the data has no val split (default: the recipe's own)
@@ -1222,8 +1229,9 @@ def finetune(
     place = os.fspath(data)
     dataset = open_whole(place, split="all", rule=rule)  # the one time that the run opens it
     _note_all(_data_notes(dataset))
-    facts = survey(place, rule=rule, dataset=dataset)
     begins = None if start is None else start_facts(_stored(start))
+    scale = pixel_scale or (begins.preprocess.pixel_scale if begins is not None else "full")
+    facts = survey(place, rule=rule, dataset=dataset, channels=channels, scale=scale)
     if recipe is not None:
         name, why = recipe, "as asked"
     elif begins is not None:
@@ -1242,6 +1250,8 @@ def finetune(
         image_size=None if image_size is None else pair("image_size", image_size),
         seed=seed,
         preset=preset,
+        channels=channels,
+        pixel_scale=pixel_scale,
         rule=rule,
         micro_batch=micro_batch,
         precision=precision,
@@ -1313,6 +1323,8 @@ def pretrain(
     batch_size: int | None = None,
     lr: Positive | None = None,
     image_size: Size | None = None,
+    channels: int | None = None,
+    pixel_scale: PixelScale | None = None,
     seed: int | None = None,
     preset: str | None = None,
     val_fraction: Fraction | None = None,
@@ -1354,7 +1366,7 @@ def pretrain(
     if place is None and recipe in (None, "quickstart"):
         place = recipe_called("quickstart").data.dataset
     dataset = None if place is None else open_whole(place, split="all", rule=rule)  # the one time that the run opens it
-    facts = None if place is None else survey(place, rule=rule, dataset=dataset)
+    facts = None if place is None else survey(place, rule=rule, dataset=dataset, channels=channels, scale=pixel_scale or "full")
     name, why = (recipe, "as asked") if recipe is not None else _by_size(facts, given=data is not None)
     overrides = Overrides(
         model=model,
@@ -1365,6 +1377,8 @@ def pretrain(
         image_size=None if image_size is None else pair("image_size", image_size),
         seed=seed,
         preset=preset,
+        channels=channels,
+        pixel_scale=pixel_scale,
         rule=rule,
         micro_batch=micro_batch,
         precision=precision,

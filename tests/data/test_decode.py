@@ -133,8 +133,10 @@ def test_a_tiff_that_holds_nan_is_refused_and_one_of_several_pages_is_its_first(
 
 
 def test_a_number_of_channels_that_no_image_has_is_refused() -> None:
-    with pytest.raises(ConfigError, match="channels=2"):
+    with pytest.raises(DataError, match="grey or colour image; the model takes 2"):
         decoded(jpeg(PIXELS), 2)
+    with pytest.raises(ConfigError, match="channels=0"):
+        decoded(jpeg(PIXELS), 0)
 
 
 def test_the_limit_is_the_callers() -> None:

@@ -152,7 +152,7 @@ def test_a_batch_of_unreadable_images_alone_does_not_run_the_model(predictor: Pr
     ("image", "complaint"),
     [
         (np.zeros((8, 8, 3), np.float32), "must be uint8"),
-        (np.zeros((8, 8, 2), np.uint8), "has 2 channels and the model takes 3"),
+        (np.zeros((8, 8, 2), np.uint8), "of 2 channels; the model takes 3"),
         (np.zeros((0, 8, 3), np.uint8), "must be uint8"),
         (np.zeros((2, 8, 8, 3), np.uint8), "must be uint8"),
         (torch.full((3, 8, 8), -1.0), "from 0 to 1"),

@@ -13,12 +13,12 @@ from PIL import Image
 
 from tests import processes
 from tests.conftest import CHECKOUT
+from vitlab.data.decode import as_rgb
 from vitlab.errors import ConfigError
-from vitlab.interpretation.drawing import Style, draw_distance, draw_filters, draw_positions, draw_sheet
+from vitlab.interpretation.drawing import Style, draw_distance, draw_filters, draw_positions, draw_sheet, lettering
 from vitlab.interpretation.paint import (
     GAP,
     Pixels,
-    as_rgb,
     feature_maps,
     filter_tiles,
     overlay,
@@ -206,3 +206,14 @@ def test_any_number_of_components_makes_colours(components: int) -> None:
 def test_png_keeps_every_pixel() -> None:
     pixels = image()
     assert np.array_equal(np.asarray(opened(png(pixels))), pixels)
+
+
+def test_words_in_other_scripts_are_letters_or_code_points_and_never_boxes() -> None:
+    text, font = lettering("кот café", 9)
+    assert text == "кот café"  # matplotlib's own font has them
+    assert font.get_size() == 9
+    cat, _ = lettering("猫", 9)
+    assert cat in ("猫", "U+732B")
+    assert "\N{REPLACEMENT CHARACTER}" not in lettering("\U000e0fff\n", 9)[0]
+    found = draw_sheet([[image()]], Style(form="svg"), title="猫", captions=[["कुत्ता $5"]])
+    assert found.startswith(b"<?xml")

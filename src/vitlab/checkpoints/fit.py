@@ -102,7 +102,10 @@ def _fit_channels(state: State, key: str, channels: int, notes: list[str]) -> No
     at_least("channels", channels, 1)
     weight_OCPQ = state[key]
     state[key] = resize_channels(weight_OCPQ, channels)
-    notes.append(f"{key} takes {channels} channels instead of {weight_OCPQ.shape[1]}: kernels repeated or summed, response kept")
+    old = weight_OCPQ.shape[1]
+    fourth = (old, channels) == (3, 4)
+    how = "RGB kept and their mean for the fourth, times 3/4" if fourth else f"the mean kernel times {old}/{channels}"
+    notes.append(f"{key} takes {channels} channels instead of {old}: {how}, so that the response to grey stays")
 
 
 def _fit_positions(state: State, config: ViTConfig, grid: tuple[int, int], notes: list[str]) -> None:
@@ -197,11 +200,13 @@ def resize_patch(weight_OCPQ: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def resize_channels(weight_OCPQ: Tensor, channels: int) -> Tensor:
-    """Kernels for another number of channels. More: the old channels repeat in turn, and the copies of a channel divide its weight.
-    Fewer: each gets an equal part of the sum; so one grey channel gives what the same grey in every old channel gave."""
+    """Kernels for another number of channels: each new channel c gets W'_c = (1 / new) sum_k W_k over the old channels k.
+
+    This is the mean of the old kernels times old / new, so that the same grey in every channel gives the same response as before.
+    RGB with a fourth channel keeps its colours: W'_c = 3/4 W_c for red, green and blue, and 3/4 of their mean for the fourth.
+    """
     old = weight_OCPQ.shape[1]
-    if channels < old:
-        return (weight_OCPQ.sum(1, keepdim=True) / channels).expand(-1, channels, -1, -1).contiguous()
-    source_C = torch.arange(channels) % old
-    copies_C = torch.bincount(source_C, minlength=old)[source_C]
-    return weight_OCPQ[:, source_C] / copies_C.to(weight_OCPQ.dtype)[:, None, None]
+    mean_O1PQ = weight_OCPQ.mean(1, keepdim=True)
+    if (old, channels) == (3, 4):
+        return torch.cat([weight_OCPQ, mean_O1PQ], dim=1) * (3 / 4)
+    return (mean_O1PQ * (old / channels)).expand(-1, channels, -1, -1).contiguous()

@@ -227,6 +227,7 @@ WORDS: dict[str, Any] = {
     "Split": data.Split,
     "Resize": data.Resize,
     "Interpolation": data.Interpolation,
+    "PixelScale": data.PixelScale,
     "CorruptPolicy": data.CorruptPolicy,
     "OnBroken": data.OnBroken,
     "FigureName": _word("NAME"),

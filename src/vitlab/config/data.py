@@ -14,6 +14,7 @@ from vitlab.errors import LARGEST_SIDE, ConfigError, at_least, choice, did_you_m
 
 Resize = Literal["short-side", "squash", "pad"]
 Interpolation = Literal["bilinear", "bicubic", "tf-bilinear"]
+PixelScale = Literal["full", "percentile", "file"]
 
 _MOST_PIXELS = 1 << 26  # of an input: 8192 x 8192
 
@@ -28,6 +29,9 @@ class Preprocess:
     `interpolation`: `bilinear` and `bicubic` are Pillow's, with antialiasing; `tf-bilinear` is the official code's
     `tf.image.resize`, without.
     `mean` and `std` are per channel, on the scale where white is 1; (0.5, 0.5) gives the official range [-1, 1].
+    `pixel_scale` is how numbers of more than 8 bits and of floating point become levels of 8 bits: `full` takes their whole range
+    (0 to 65,535 for 16 bits, 0 to 1 for floating point, the window of a DICOM file), `percentile` the range from the 0.5th to the
+    99.5th percentile of each channel of each image, `file` that from its least to its largest number.
     """
 
     image_size: tuple[int, int] = (224, 224)
@@ -37,11 +41,13 @@ class Preprocess:
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     fill: int = 127
+    pixel_scale: PixelScale = "full"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", pair("image_size", self.image_size))
         choice("resize", self.resize, Resize)
         choice("interpolation", self.interpolation, Interpolation)
+        choice("pixel_scale", self.pixel_scale, PixelScale)
         height, width = self.image_size
         if height * width > _MOST_PIXELS:
             raise ConfigError(f"image_size={height}x{width} has {height * width:,} pixels; the limit is {_MOST_PIXELS:,}")
@@ -71,7 +77,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-ImageFormat = Literal["jpeg", "png", "webp", "bmp", "gif", "tiff"]
+ImageFormat = Literal["jpeg", "png", "webp", "bmp", "gif", "tiff", "npy", "dicom"]
 JpegDecoder = Literal["auto", "pillow", "simplejpeg"]
 
 
@@ -87,7 +93,7 @@ class DecodeLimits:
     JPEG library.
     """
 
-    formats: tuple[ImageFormat, ...] = ("jpeg", "png", "webp", "bmp", "gif", "tiff")
+    formats: tuple[ImageFormat, ...] = ("jpeg", "png", "webp", "bmp", "gif", "tiff", "npy", "dicom")
     max_pixels: int = 89_478_485  # a quarter of a GiB in three channels: above this Pillow warns
     max_memory: int = 2**30
     jpeg_decoder: JpegDecoder = "auto"
@@ -421,12 +427,11 @@ def _resized(preprocess: Preprocess, image_size: tuple[int, int]) -> Preprocess:
 
 
 def _rechannelled(preprocess: Preprocess, channels: int) -> Preprocess:
-    """Mean and std for other channels, as `fit` makes them: fewer take the average, more repeat the old ones in turn."""
+    """Mean and std for other channels, as `fit` makes the kernels: their average; RGB beside a fourth channel keeps its own."""
 
     def spread(values: tuple[float, ...]) -> tuple[float, ...]:
-        if channels < len(values):
-            return (sum(values) / len(values),) * channels
-        return tuple(values[channel % len(values)] for channel in range(channels))
+        average = sum(values) / len(values)
+        return (*values, average) if (len(values), channels) == (3, 4) else (average,) * channels
 
     return replace(preprocess, mean=spread(preprocess.mean), std=spread(preprocess.std))
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from vitlab.config.data import Preprocess, SplitRule, feeding
+from vitlab.config.data import PixelScale, Preprocess, SplitRule, feeding
 from vitlab.config.model import ModelConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.scaling import small_first, warmup_of
@@ -24,7 +24,8 @@ class DataFacts:
     """A dataset as far as a recipe needs to know it.
 
     `dataset` is spelled as on the command line. `images` counts the training images, `classes` is 0 if there are no labels.
-    `channels` is 1 for grey and 3 for color; `side` is the median shorter side in pixels. `imbalance` is the size of the largest
+    `channels` is 1 for grey, 3 for color, or another number; `mean` and `std` are those of each channel where it is another number.
+    `side` is the median shorter side in pixels. `imbalance` is the size of the largest
     class divided by that of the smallest. `splits` are those that exist, declared or made: some of train, val, test.
     """
 
@@ -36,6 +37,8 @@ class DataFacts:
     multi_label: bool = False
     imbalance: float = 1.0
     splits: tuple[str, ...] = ("train", "val", "test")
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.dataset:
@@ -83,11 +86,12 @@ class Overrides:
     preprocessing get it. The length of a run is `steps` or `epochs`, not both; the warm-up keeps its fraction of the steps. `lr` is
     the peak learning rate. `head` is how the new head of a fine-tuned model begins, and `lora` are its updates of low rank.
     `progressive_resizing` trains on small images first. `preset` names an AugReg augmentation (`none`, `light1` ... `strong2`).
+    `channels` are those of the model's input; `pixel_scale` is the scale of images of more than 8 bits.
     `rule` makes the splits that the data does not declare. `seed` is that of the initial weights, the sampler, the augmentation and
     dropout.
 
     In a recipe, `batch_size` scales the learning rate and the steps unless these are given too. On an existing config it does
-    not, and `model`, `epochs`, `preset` and `rule`, which only a recipe can apply, are refused.
+    not, and `model`, `epochs`, `preset`, `channels`, `pixel_scale` and `rule`, which only a recipe can apply, are refused.
     """
 
     model: str | ModelConfig | None = None
@@ -100,6 +104,8 @@ class Overrides:
     progressive_resizing: bool | None = None
     lr: float | None = None
     preset: str | None = None
+    channels: int | None = None
+    pixel_scale: PixelScale | None = None
     rule: SplitRule | None = None
     seed: int | None = None
     workers: int | None = None
@@ -113,7 +119,7 @@ class Overrides:
     def __post_init__(self) -> None:
         if self.image_size is not None:
             object.__setattr__(self, "image_size", pair("image_size", self.image_size))
-        for name, least in (("batch_size", 1), ("steps", 0 if self.head == "fitted" else 1), ("seed", 0)):
+        for name, least in (("batch_size", 1), ("channels", 1), ("steps", 0 if self.head == "fitted" else 1), ("seed", 0)):
             if (value := getattr(self, name)) is not None:
                 at_least(name, value, least)
         for name in ("epochs", "lr"):
@@ -126,7 +132,7 @@ class Overrides:
             )
 
 
-_OF_RECIPES = ("model", "epochs", "preset", "rule")
+_OF_RECIPES = ("model", "epochs", "preset", "channels", "pixel_scale", "rule")
 
 
 def with_overrides(run: RunConfig, overrides: Overrides) -> RunConfig:

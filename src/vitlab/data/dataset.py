@@ -39,7 +39,8 @@ UNDECLARED = -1
 class Sample(NamedTuple):
     """A decoded sample, in a form that torch's default_collate can batch.
 
-    `image` is uint8 RGB pixels [height, width, 3], or what the dataset's transform returns. `label` is the class, -1 if
+    `image` is uint8 RGB pixels [height, width, 3], all channels of an image that has 2 or more than 4 (a TIFF file, an array), or
+    what the dataset's transform returns. `label` is the class, -1 if
     unknown; in a multi-label dataset it is a float32 vector of zeros and ones over all classes. `name` says where the image
     comes from.
     """
@@ -106,14 +107,15 @@ class MapStyle(_MapStyleBase):
 
     def __getitem__(self: _Transformed, index: int) -> Sample:
         """The decoded sample. A negative index counts from the end."""
-        from vitlab.data.decode import decode, fit_channels  # opening a dataset needs no Pillow
+        from vitlab.data.decode import CHANNELS, decode, fit_channels  # opening a dataset needs no Pillow
 
         raw = self.read(index if index >= 0 else index + len(self))
         image: Any
         if isinstance(raw.content, bytes):
-            image = decode(raw.content, name=raw.name)
+            image = decode(raw.content, name=raw.name, channels=None)
         else:
-            image = fit_channels(raw.content, 3, name=raw.name)
+            own = raw.content.shape[2] if raw.content.ndim == 3 else 1
+            image = fit_channels(raw.content, 3 if own in CHANNELS else own, name=raw.name)
         if self.transform is not None:
             image = self.transform(image)
         if not self.multi_label:

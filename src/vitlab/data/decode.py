@@ -1,5 +1,7 @@
 """Decoding of untrusted image files: bytes in, uint8 pixels out, or a DataError that names the file.
 
+This file is the gate: what is an image, how large it may be, grey and colour. `scientific.py` reads numbers of other kinds.
+
 A box is (top, left, height, width) in pixels of the upright image.
 
 Axes: H height, W width, C channels.
@@ -8,6 +10,7 @@ Axes: H height, W width, C channels.
 from __future__ import annotations
 
 import io
+import json
 import struct
 import zlib
 from dataclasses import dataclass
@@ -25,7 +28,7 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from vitlab.config.data import DecodeLimits, ImageFormat
+from vitlab.config.data import DecodeLimits, ImageFormat, PixelScale
 from vitlab.data.jpeg import (
     JpegHeader,
     JpegScale,
@@ -38,6 +41,7 @@ from vitlab.data.jpeg import (
     read_jpeg_header,
     reduction_for,
 )
+from vitlab.data.scientific import MOST_CHANNELS, Numbers, Stored, levels, open_dicom, open_npy, open_tiff
 from vitlab.errors import ConfigError, DataError
 
 Pixels = NDArray[np.uint8]
@@ -83,6 +87,10 @@ def format_of(content: bytes) -> ImageFormat | None:
         return "bmp"
     if content.startswith((b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")):
         return "tiff"
+    if content.startswith(b"\x93NUMPY"):
+        return "npy"
+    if content[128:132] == b"DICM":
+        return "dicom"
     return None
 
 
@@ -104,7 +112,7 @@ def stranger(content: bytes) -> str:
 def read_header(content: bytes) -> Header | None:
     """Format and size from the first bytes; None for an unsupported format, ValueError for a broken header.
 
-    The size of a TIFF can be anywhere in the file, so it is 0 x 0 here and checked when it is opened.
+    The size of a TIFF or DICOM file can be anywhere in it, so it is 0 x 0 here, as for an array, and checked when it is opened.
     """
     found = format_of(content)
     try:
@@ -126,7 +134,7 @@ def read_header(content: bytes) -> Header | None:
                 width, height = struct.unpack_from(_BMP_HEADERS[content[14:18]], content, 18)
             case "webp":
                 width, height = _webp_size(content)
-            case "tiff":
+            case "tiff" | "npy" | "dicom":
                 width, height = 0, 0
     except (struct.error, IndexError) as error:
         raise ValueError("its header is cut short") from error
@@ -214,6 +222,9 @@ BROKEN = (
 )
 _WHITE = 255
 _TIFF_TILE = (323, 322)  # tags of a tile's height and width
+_DESCRIPTION, _BITS, _PHOTOMETRIC, _SAMPLES, _EXTRA = 270, 258, 262, 277, 338  # other tags of a TIFF
+_CMYK = 5
+_SIZED_LATER: tuple[ImageFormat, ...] = ("tiff", "npy", "dicom")
 CHANNELS = (1, 3, 4)
 
 
@@ -223,23 +234,33 @@ def decode(
     name: str,
     limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
     at_least: tuple[int, int] | None = None,
-    channels: int = 3,
+    channels: int | None = 3,
+    scale: PixelScale = "full",
 ) -> Pixels:
     """Decode an image to uint8 [H, W, C], upright by its EXIF orientation; of an animation the first frame.
 
-    `channels` is 3 (RGB), 1 (grey) or 4 (RGB and opacity); for 1 and 3, transparent pixels are composited on white.
-    16-bit grey is scaled to 8 bits, 65,535 to 255; `levels` says how floating-point and 32-bit grey is; CMYK is converted.
+    `channels` is 3 (RGB), 1 (grey) or 4 (RGB and opacity); for 1 and 3, transparent pixels are composited on white. Another number
+    is for TIFF files and arrays that have as many channels, or as many grey pages: DataError for all others. None gives RGB for
+    grey and colour images, and all channels of an image that has 2 or more than 4.
+    `scale` is how images of more than 8 bits become levels from 0 to 255: see `Preprocess` and `levels`. CMYK is converted.
     `at_least` (height, width), of the upright image: a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size if it stays at least
     that large; None decodes at full size, bit-identical to Pillow.
     `name` is the image's name in errors.
     """
     header = check(content, name=name, limits=limits)
-    if channels not in CHANNELS:
-        raise ConfigError(f"channels={channels} must be 1 (grey), 3 (RGB) or 4 (RGB and opacity)")
+    if channels is not None and not 1 <= channels <= MOST_CHANNELS:
+        raise ConfigError(f"channels={channels} must be from 1 to {MOST_CHANNELS}")
     jpeg = header.jpeg
     try:
+        if header.format in ("npy", "dicom"):
+            return _open_numbers(content, header, name=name, limits=limits, channels=channels, scale=scale)
+        if header.format == "tiff":
+            return _open_tiff(content, header, name=name, limits=limits, channels=channels, scale=scale)
+        if channels not in (None, *CHANNELS):
+            raise other_channels(name, None, channels)
+        channels = channels or 3
         if jpeg is None or not jpeg.plain:
-            return _open(content, header, name=name, limits=limits, channels=channels)
+            return _open(content, header, name=name, limits=limits, channels=channels, scale=scale)
         orientation = orientation_of(jpeg.exif)
         wanted = at_least if at_least is None or orientation < 5 else at_least[::-1]
         reduction = 1 if wanted is None else reduction_for((jpeg.height, jpeg.width), wanted)
@@ -261,7 +282,7 @@ def check(content: bytes, *, name: str, limits: DecodeLimits) -> Header:
         raise DataError(f"{name} is not an image that vitlab reads: it is {stranger(content)}", hint=_accepted(limits))
     if header.format not in limits.formats:
         raise DataError(f"{name} is {_a(header.format)} image, which is switched off", hint=_accepted(limits))
-    if header.format != "tiff":
+    if header.format not in _SIZED_LATER:
         needs = _bytes_per_pixel(header)
         _check_size(header.height, header.width, name=name, limits=limits, bytes_per_pixel=needs, size=len(content))
     if header.jpeg is not None:
@@ -284,6 +305,7 @@ def _check_jpeg(content: bytes, jpeg: JpegHeader, *, name: str) -> None:
 
 
 # Most bytes in memory for one pixel while a file is decoded and converted, all copies together, measured for every mode.
+# Of an image whose numbers are scaled (`Stored`), it depends on its channels and type.
 _BYTES_PER_PIXEL: dict[ImageFormat, int] = {"jpeg": 8, "png": 18, "webp": 26, "bmp": 18, "gif": 18, "tiff": 18}
 _JPEG_IN_SEVERAL_SCANS, _JPEG_OF_OTHER_COLOURS = 12, 24  # the first keeps all coefficients
 
@@ -333,20 +355,154 @@ def broken(name: str, kind: ImageFormat, error: Exception) -> DataError:
     return DataError(f"{name} is a broken {kind.upper()}: {reason}", hint="copy or download it again, or remove it")
 
 
-def _open(content: bytes, header: Header, *, name: str, limits: DecodeLimits, channels: int) -> Pixels:
+def other_channels(name: str, given: int | None, channels: int) -> DataError:
+    """The error for an image with another number of channels; `given` is None for a file of a format of grey and colour images."""
+    has = "a grey or colour image" if given is None else f"an image of {given} channel{'' if given == 1 else 's'}"
+    return DataError(
+        f"{name} is {has}; the model takes {channels}",
+        hint="remove it, or train with `channels`, the number that the images have",
+    )
+
+
+def _open(content: bytes, header: Header, *, name: str, limits: DecodeLimits, channels: int, scale: PixelScale) -> Pixels:
     with _OPENERS[header.format](io.BytesIO(content)) as image:
-        # Checked again: a GIF frame may be larger than its canvas, and the size of a TIFF is only known now.
+        # Checked again: a GIF frame may be larger than its canvas.
         needs = _bytes_per_pixel(header)
         _check_size(image.height, image.width, name=name, limits=limits, bytes_per_pixel=needs, size=len(content))
-        if isinstance(image, TiffImagePlugin.TiffImageFile):
-            down, across = (int(image.tag_v2.get(tag, 1)) for tag in _TIFF_TILE)
-            _check_size(down, across, name=f"a tile of {name}", limits=limits, bytes_per_pixel=needs, size=len(content))
         image.load()
-        pixels_HWC = _pixels(image, name=name, channels=channels)
+        pixels_HWC = _pixels(image, name=name, channels=channels, scale=scale)
         exif: bytes = image.info.get("exif", b"")
-    # Pillow applies the orientation of a TIFF when it loads it.
-    orientation = 1 if header.format == "tiff" else orientation_of(exif.removeprefix(b"Exif\x00\x00"))
-    return owned(upright(pixels_HWC, orientation))
+    return owned(upright(pixels_HWC, orientation_of(exif.removeprefix(b"Exif\x00\x00"))))
+
+
+def _open_numbers(
+    content: bytes, header: Header, *, name: str, limits: DecodeLimits, channels: int | None, scale: PixelScale
+) -> Pixels:
+    """An array or a DICOM file, or a TIFF that Pillow does not read."""
+    match header.format:
+        case "npy":
+            stored = open_npy(content, name=name)
+        case "dicom":
+
+            def inner(jpeg: bytes, channels: int) -> Pixels:
+                return decode(jpeg, name=f"the image in {name}", limits=limits, channels=channels)
+
+            stored = open_dicom(content, name=name, limits=limits, decode_jpeg=inner)
+        case _:
+            stored = open_tiff(content, name=name)
+    _check_stored(stored, name=name, limits=limits, size=len(content), channels=channels)
+    image_HWC = levels(stored.read(), name=name, scale=scale, span=stored.span, inverted=stored.inverted)
+    if channels is None:
+        channels = 3 if stored.channels in CHANNELS else stored.channels
+    return fit_channels(image_HWC, channels, name=name)
+
+
+def _check_stored(stored: Stored, *, name: str, limits: DecodeLimits, size: int, channels: int | None) -> None:
+    """DataError if an image is too large, or if it has another number of channels than the wanted one."""
+    needs = stored.bytes_per_pixel
+    _check_size(stored.height, stored.width, name=name, limits=limits, bytes_per_pixel=needs, size=size)
+    if not 1 <= stored.channels <= MOST_CHANNELS:
+        raise DataError(f"{name} has {stored.channels:,} channels; the limit is {MOST_CHANNELS:,}", hint="remove it")
+    if channels is None or stored.channels == channels or (stored.channels in CHANNELS and channels in CHANNELS):
+        return
+    error = other_channels(name, stored.channels, channels)
+    if stored.height == channels:
+        error.hint = "its first axis seems to be the channels: save array.transpose(1, 2, 0)"
+    raise error
+
+
+def _open_tiff(
+    content: bytes, header: Header, *, name: str, limits: DecodeLimits, channels: int | None, scale: PixelScale
+) -> Pixels:
+    """A TIFF by Pillow if it is grey or colour, else by tifffile. Grey pages are channels if there are as many as `channels`."""
+    tags = _tiff_tags(content)
+    samples, photometric = int(tags.get(_SAMPLES, 1)), tags.get(_PHOTOMETRIC)
+    bits = tags.get(_BITS, (8,))
+    deep = samples == len("RGB") and max(bits if isinstance(bits, tuple) else (bits,)) > 8
+    fourth = samples == channels == 4 and tags.get(_EXTRA) in (0, (0,))  # neither opacity nor colour: Pillow leaves it out
+    many = samples > len("RGBA") and photometric != _CMYK
+    if many or fourth or (deep and scale != "full"):  # of deep colours Pillow keeps 8 bits
+        return _open_numbers(content, header, name=name, limits=limits, channels=channels, scale=scale)
+    try:
+        image = TiffImagePlugin.TiffImageFile(io.BytesIO(content))
+    except SyntaxError as error:
+        if str(error) not in _UNKNOWN_TO_PILLOW:
+            raise
+        return _open_numbers(content, header, name=name, limits=limits, channels=channels, scale=scale)
+    with image:
+        needs = _bytes_per_pixel(header)
+        pages = _channel_pages(content, tags.get(_DESCRIPTION), channels)
+        most = max(needs, 10 * pages + 40 if pages else 0)
+        _check_size(image.height, image.width, name=name, limits=limits, bytes_per_pixel=most, size=len(content))
+        down, across = (int(image.tag_v2.get(tag, 1)) for tag in _TIFF_TILE)
+        _check_size(down, across, name=f"a tile of {name}", limits=limits, bytes_per_pixel=needs, size=len(content))
+        if pages:
+            values_HWC = _stacked(image, pages)
+            if values_HWC.shape[2] != channels:  # the pages are rows: an array [H, W, C] that was saved page by page
+                values_HWC = values_HWC.transpose(2, 0, 1)
+            return owned(levels(values_HWC, name=name, scale=scale))
+        image.load()
+        if channels not in (None, *CHANNELS):
+            raise other_channels(name, len(image.getbands()), channels)
+        return owned(_pixels(image, name=name, channels=channels or 3, scale=scale))
+
+
+# What Pillow says of a TIFF that is sound, but of channels or numbers that it does not read.
+_UNKNOWN_TO_PILLOW = ("unknown pixel mode", "unknown data organization", "Invalid value for samples per pixel")
+_MOST_ROWS = 4096  # of an array that was saved row by row, each a page
+_GREY_MODES = ("L", "I", "F", "I;16", "I;16L", "I;16B", "I;16N")
+
+
+def _tiff_tags(content: bytes) -> TiffImagePlugin.ImageFileDirectory_v2:
+    """The tags of the first page."""
+    head = content[: 16 if 43 in content[2:4] else 8]
+    tags = TiffImagePlugin.ImageFileDirectory_v2(head)
+    stream = io.BytesIO(content)
+    stream.seek(tags.next)
+    tags.load(stream)
+    return tags
+
+
+def _channel_pages(content: bytes, description: object, channels: int | None) -> int:
+    """The number of grey pages that together are one image of `channels` channels; 0 if the first page is the image."""
+    if channels is None or channels < 2:
+        return 0
+    pages = channels
+    try:  # tifffile saves an array [H, W, C] as H pages of W x C, and its shape in the description
+        shape = json.loads(description)["shape"] if isinstance(description, str) and description.startswith('{"shape"') else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        shape = None
+    with TiffImagePlugin.TiffImageFile(io.BytesIO(content)) as image:
+        if image.mode not in _GREY_MODES:
+            return 0
+        if isinstance(shape, list) and len(shape) == 3 and shape[1:] == [image.height, channels] and image.width == channels:
+            pages = shape[0] if isinstance(shape[0], int) and 1 < shape[0] <= _MOST_ROWS else channels
+        return pages if _has_pages(image, pages) else 0
+
+
+def _has_pages(image: TiffImagePlugin.TiffImageFile, pages: int) -> bool:
+    """Whether a TIFF has exactly so many pages, all of the size and type of the first; a later page may be damaged."""
+    first = image.mode, image.size
+    try:
+        for page in range(pages):
+            image.seek(page)
+            if (image.mode, image.size) != first:
+                return False
+        image.seek(pages)
+    except EOFError:
+        return image.tell() == pages - 1
+    except BROKEN:
+        return False
+    return False
+
+
+def _stacked(image: TiffImagePlugin.TiffImageFile, pages: int) -> Numbers:
+    """The pages as channels, [H, W, C]."""
+    planes = []
+    for page in range(pages):
+        image.seek(page)
+        planes.append(np.array(image))
+    return np.stack(planes, axis=2)
 
 
 def from_pillow(
@@ -355,14 +511,15 @@ def from_pillow(
     name: str,
     limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
     channels: int = 3,
+    scale: PixelScale = "full",
 ) -> Pixels:
     """An image that Pillow has opened, converted as by `decode`: upright, composited on white, uint8 [H, W, C]."""
     if channels not in CHANNELS:
-        raise ConfigError(f"channels={channels} must be 1 (grey), 3 (RGB) or 4 (RGB and opacity)")
+        raise other_channels(name, None, channels)
     _check_size(image.height, image.width, name=name, limits=limits)
     try:
         image.load()
-        pixels_HWC = _pixels(image, name=name, channels=channels)
+        pixels_HWC = _pixels(image, name=name, channels=channels, scale=scale)
     except BROKEN as error:
         raise DataError(f"{name} cannot be read: {str(error).strip() or type(error).__name__}") from error
     exif = image.info.get("exif", b"")
@@ -370,12 +527,12 @@ def from_pillow(
     return owned(upright(pixels_HWC, 1 if turned else orientation_of(exif.removeprefix(b"Exif\x00\x00"))))
 
 
-def _pixels(image: Image.Image, *, name: str, channels: int) -> Pixels:
+def _pixels(image: Image.Image, *, name: str, channels: int, scale: PixelScale) -> Pixels:
     """The pixels of a loaded image of any mode, in 1, 3 or 4 channels."""
     if image.mode.startswith("I;16"):
-        image = _eight_bits(image)
+        image = _eight_bits(image, name=name, scale=scale)
     elif image.mode in ("I", "F"):
-        image = Image.fromarray(levels(np.asarray(image), name=name))
+        image = Image.fromarray(levels(np.asarray(image)[:, :, None], name=name, scale=scale)[:, :, 0])
     if image.mode not in _MODES:
         raise DataError(
             f"{name} stores its pixels as {_REFUSED.get(image.mode, 'an unknown kind of number')} (mode {image.mode})",
@@ -410,37 +567,15 @@ def _has_transparent_colour(image: Image.Image) -> bool:
     return not (isinstance(colour, tuple) and max(colour) > 255)
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """16-bit grey scaled so that 65,535 becomes 255; Pillow's own conversion clips at 255."""
-    deep_HW = np.asarray(image).astype(np.uint32)
-    grey_HW = ((deep_HW * 255 + 32767) // 65535).astype(np.uint8)
+def _eight_bits(image: Image.Image, *, name: str, scale: PixelScale) -> Image.Image:
+    """16-bit grey as levels: by `full`, 65,535 becomes 255; Pillow's own conversion clips at 255."""
+    deep_HW = np.asarray(image).astype(np.uint16)
+    grey_HW = levels(deep_HW[:, :, None], name=name, scale=scale)[:, :, 0]
     nothing = image.info.get("transparency")
     if not isinstance(nothing, int):
         return Image.fromarray(grey_HW)
     opacity_HW = np.where(deep_HW == nothing, 0, 255).astype(np.uint8)
     return Image.merge("LA", (Image.fromarray(grey_HW), Image.fromarray(opacity_HW)))
-
-
-def levels(values: NDArray[np.generic], *, name: str) -> Pixels:
-    """Numbers of any type as 8-bit levels: 0 to 1 (floating point), 0 to 255 or 0 to 65,535 in full, others from least to largest.
-
-    The range is the smallest of these that holds all numbers of the image, so that images of one instrument may be scaled
-    differently if some of them exceed a range: convert such data once yourself.
-    """
-    wide = np.asarray(values, np.float64)
-    if not np.isfinite(wide).all():
-        raise DataError(f"{name} holds numbers that are not finite", hint="replace NaN and Inf before you save it")
-    low, high = float(wide.min()), float(wide.max())
-    floating = np.issubdtype(np.asarray(values).dtype, np.floating)
-    if low >= 0 and high <= 1 and floating:
-        wide = wide * 255
-    elif low >= 0 and high <= 255:
-        pass
-    elif low >= 0 and high <= 65535:
-        wide = wide * (255 / 65535)
-    else:
-        wide = (wide - low) * (255 / (high - low) if high > low else 0.0)
-    return np.floor(wide + 0.5).astype(np.uint8)
 
 
 def in_channels(image_HWC: Pixels, channels: int) -> Pixels:
@@ -454,7 +589,7 @@ def in_channels(image_HWC: Pixels, channels: int) -> Pixels:
 
 
 def fit_channels(pixels: Pixels, channels: int, *, name: str) -> Pixels:
-    """Pixels (H, W) or (H, W, C) converted to `channels` channels.
+    """Pixels (H, W) or (H, W, C) in `channels` channels.
 
     Grey is repeated to RGB, RGB is reduced to grey by its luma, and a fourth channel is opacity: composited on white, or added
     as opaque. Any other number of channels must already match.
@@ -468,14 +603,26 @@ def fit_channels(pixels: Pixels, channels: int, *, name: str) -> Pixels:
     given = image_HWC.shape[2]
     if given == channels:
         return owned(image_HWC)
-    if given not in (1, 3, 4) or channels not in (1, 3, 4):
-        raise DataError(f"{name} has {given} channels and the model takes {channels}")
+    if given not in CHANNELS or channels not in CHANNELS:
+        raise other_channels(name, given, channels)
     if given == 1:
         return in_channels(np.repeat(image_HWC, 3, axis=2), channels) if channels == 4 else np.repeat(image_HWC, 3, axis=2)
     if given == 4:
         opaque = Image.new("RGBA", image_HWC.shape[1::-1], (255, 255, 255, 255))
         image_HWC = np.asarray(Image.alpha_composite(opaque, Image.fromarray(owned(image_HWC))).convert("RGB"))
     return in_channels(owned(image_HWC), channels)
+
+
+def as_rgb(image_HWC: Pixels) -> Pixels:
+    """An image of any number of channels as three, to look at: grey repeated, of more than three the first three."""
+    if image_HWC.dtype != np.uint8 or image_HWC.ndim != 3:
+        raise ConfigError(f"an image is uint8 [height, width, channels], not {image_HWC.dtype} {list(image_HWC.shape)}")
+    channels = image_HWC.shape[2]
+    if channels == 1:
+        return np.repeat(image_HWC, 3, axis=2)
+    if channels == 2:
+        return np.concatenate([image_HWC, np.full_like(image_HWC[:, :, :1], 127)], axis=2)
+    return image_HWC[:, :, :3]
 
 
 def upright(image_HWC: Pixels, orientation: int) -> Pixels:

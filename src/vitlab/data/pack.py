@@ -22,7 +22,7 @@ from PIL import Image
 from vitlab.config.data import DecodeLimits, ImageFormat, PackConfig, Split, SplitRule
 from vitlab.config.renamed import current
 from vitlab.data.dataset import SPLITS, UNDECLARED, Dataset, ImageDataset, RawSample
-from vitlab.data.decode import Header, check, decode
+from vitlab.data.decode import CHANNELS, Header, check, decode
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.manifest import CLASSES_NAME
 from vitlab.errors import DataError
@@ -31,7 +31,9 @@ from vitlab.io.prefetch import chunks, prefetched
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.io.tar import RECORD, ShardWriter, member_bytes
 
-_ENDINGS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp", "bmp": "bmp", "gif": "gif", "tiff": "tif"}
+_ENDINGS: dict[ImageFormat, str] = {
+    "jpeg": "jpg", "png": "png", "webp": "webp", "bmp": "bmp", "gif": "gif", "tiff": "tif", "npy": "npy", "dicom": "dcm",
+}  # fmt: skip
 _LIMITS = DecodeLimits()
 _GREY_PNG = 0
 
@@ -45,8 +47,13 @@ class Prepared:
 
 
 def prepared(sample: RawSample, config: PackConfig) -> Prepared:
-    """The image file for a shard: unchanged, or resized and encoded again. Pixels become PNG, which is lossless."""
+    """The image file for a shard: unchanged, or resized and encoded again. Pixels become PNG, which is lossless.
+
+    TIFF and DICOM files and arrays are never resized, and pixels of other channels than grey and colour become an array.
+    """
     content = sample.content
+    if not isinstance(content, bytes) and content.shape[2] not in CHANNELS:
+        return Prepared(content=_npy(content), ending="npy")  # at its own size
     if not isinstance(content, bytes):
         return Prepared(content=_png(_smaller(_image(content), config.max_side)), ending="png")
     header = check(content, name=sample.name, limits=_LIMITS)
@@ -82,6 +89,12 @@ def _smaller(image: Image.Image, max_side: int | None) -> Image.Image:
 def _encoded(image: Image.Image, kind: str, quality: int) -> bytes:
     out = io.BytesIO()
     image.save(out, kind, quality=quality)
+    return out.getvalue()
+
+
+def _npy(pixels_HWC: NDArray[np.uint8]) -> bytes:
+    out = io.BytesIO()
+    np.save(out, pixels_HWC, allow_pickle=False)
     return out.getvalue()
 
 

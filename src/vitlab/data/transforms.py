@@ -18,11 +18,25 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.config.data import Augment, DecodeLimits, Interpolation, Preprocess
+from vitlab.config.data import Augment, DecodeLimits, Interpolation, PixelScale, Preprocess
 from vitlab.data.augment import distort
 from vitlab.data.batch import Pipeline
 from vitlab.data.dataset import RawSample
-from vitlab.data.decode import Box, Header, Pixels, check, decode, decode_box, fit_channels, in_channels, owned, snap, upright_size
+from vitlab.data.decode import (
+    CHANNELS,
+    Box,
+    Header,
+    Pixels,
+    check,
+    decode,
+    decode_box,
+    fit_channels,
+    in_channels,
+    other_channels,
+    owned,
+    snap,
+    upright_size,
+)
 from vitlab.data.jpeg import JpegScale, Reduction
 from vitlab.errors import DataError
 
@@ -49,7 +63,7 @@ class EvaluationTransform:
         """The pixels of an image file, or of pixels (H, W) or (H, W, C); DataError with the name if it cannot be read."""
         channels = self.preprocess.channels
         if isinstance(content, bytes):
-            image_HWC = decode(content, name=name, limits=self.limits, channels=channels)
+            image_HWC = decode(content, name=name, limits=self.limits, channels=channels, scale=self.preprocess.pixel_scale)
         else:
             image_HWC = fit_channels(content, channels, name=name)
         return preprocess(image_HWC, self.preprocess)
@@ -65,10 +79,11 @@ class WholeImage:
 
     channels: int
     limits: DecodeLimits
+    scale: PixelScale = "full"
 
     def __call__(self, sample: RawSample) -> Pixels:
         if isinstance(sample.content, bytes):
-            return decode(sample.content, name=sample.name, limits=self.limits, channels=self.channels)
+            return decode(sample.content, name=sample.name, limits=self.limits, channels=self.channels, scale=self.scale)
         return fit_channels(sample.content, self.channels, name=sample.name)
 
 
@@ -79,12 +94,15 @@ class TrainingTransform:
     augment: Augment
     channels: int
     limits: DecodeLimits
+    scale: PixelScale = "full"
 
     def __call__(self, sample: RawSample, rng: np.random.Generator) -> Pixels:
-        content = sample.content
+        content, channels = sample.content, self.channels
         if not isinstance(content, bytes):
-            content = fit_channels(content, self.channels, name=sample.name)
-        return training_transform(content, self.augment, rng, name=sample.name, limits=self.limits, channels=self.channels)
+            content = fit_channels(content, channels, name=sample.name)
+        return training_transform(
+            content, self.augment, rng, name=sample.name, limits=self.limits, channels=channels, pixel_scale=self.scale
+        )
 
     def __reduce__(self) -> tuple[Callable[..., TrainingTransform], tuple[Augment, int, DecodeLimits]]:
         return _unpickled, (self.augment, self.channels, self.limits)
@@ -97,16 +115,16 @@ def _unpickled(augment: Augment, channels: int, limits: DecodeLimits) -> Trainin
     return TrainingTransform(augment=augment, channels=channels, limits=limits)
 
 
-def training_pipeline(augment: Augment, *, channels: int, limits: DecodeLimits) -> Pipeline:
+def training_pipeline(augment: Augment, *, channels: int, limits: DecodeLimits, scale: PixelScale = "full") -> Pipeline:
     """The pipeline of a training loader."""
-    whole = WholeImage(channels=channels, limits=limits)
-    transform = TrainingTransform(augment=augment, channels=channels, limits=limits)
+    whole = WholeImage(channels=channels, limits=limits, scale=scale)
+    transform = TrainingTransform(augment=augment, channels=channels, limits=limits, scale=scale)
     return Pipeline(transform=transform, shape=(*augment.image_size, channels), decode=whole, settings=repr(whole))
 
 
 def evaluation_pipeline(config: Preprocess, *, limits: DecodeLimits) -> Pipeline:
     """The pipeline of a loader that evaluates the same images repeatedly: decoded images may be cached."""
-    whole = WholeImage(channels=config.channels, limits=limits)
+    whole = WholeImage(channels=config.channels, limits=limits, scale=config.pixel_scale)
     transform = EvaluationTransform(preprocess=config, limits=limits)
     return Pipeline(transform=transform, shape=(*config.image_size, config.channels), decode=whole, settings=repr(whole))
 
@@ -232,6 +250,7 @@ def training_transform(
     name: str = "the image",
     limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
     channels: int = 3,
+    pixel_scale: PixelScale = "full",
 ) -> Pixels:
     """Crop and augment an image file or pixels at random: uint8 [H, W, C] of `config.image_size`.
 
@@ -241,26 +260,45 @@ def training_transform(
     resizing the whole image: exactly for smaller images, within about one level on average for these.
     Random choices are drawn in this order: crop, flip, RandAugment, colour jitter, erasing.
     """
-    if config.crop == "inception":
-        image_HWC = _inception_crop(content, config, rng, name=name, limits=limits, channels=channels)
-    else:
-        image_HWC = _scaled_crop(content, config, rng, name=name, limits=limits, channels=channels)
+    image = _Source(content, name=name, limits=limits, channels=channels, scale=pixel_scale)
+    image_HWC = _inception_crop(image, config, rng) if config.crop == "inception" else _scaled_crop(image, config, rng)
     if rng.random() < config.flip:
         image_HWC = mirror(image_HWC)
     return distort(image_HWC, config, rng)
 
 
-def _inception_crop(
-    content: bytes | Pixels, config: Augment, rng: np.random.Generator, *, name: str, limits: DecodeLimits, channels: int
-) -> Pixels:
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """An image file or pixels, and how it is decoded."""
+
+    content: bytes | Pixels
+    name: str
+    limits: DecodeLimits
+    channels: int
+    scale: PixelScale
+
+    def decoded(self, *, at_least: tuple[int, int] | None = None) -> Pixels:
+        """All pixels."""
+        if isinstance(self.content, bytes):
+            return decode(
+                self.content, name=self.name, limits=self.limits, at_least=at_least, channels=self.channels, scale=self.scale
+            )
+        check_pixels(self.content, self.channels)
+        return self.content
+
+
+def _inception_crop(image: _Source, config: Augment, rng: np.random.Generator) -> Pixels:
+    content, name, limits = image.content, image.name, image.limits
     header = check(content, name=name, limits=limits) if isinstance(content, bytes) else None
     if isinstance(content, bytes) and header is not None and header.jpeg is not None and header.jpeg.plain:
+        if image.channels not in CHANNELS:
+            raise other_channels(name, None, image.channels)
         height, width = upright_size(header)
         box, reduction = _box(height, width, rng, config, header)
         rough = _economical((height, width), config) and _covers(box[2:], config.image_size)
         cut_HWC = decode_box(content, header, box, JpegScale(reduction, rough), name=name, limits=limits)
-        return scale(in_channels(owned(cut_HWC), channels), config.image_size, config.interpolation)
-    image_HWC = _decoded(content, name=name, limits=limits, channels=channels)
+        return scale(in_channels(owned(cut_HWC), image.channels), config.image_size, config.interpolation)
+    image_HWC = image.decoded()
     height, width, _ = image_HWC.shape
     box, _ = _box(height, width, rng, config)
     return scale(cut(image_HWC, box), config.image_size, config.interpolation)
@@ -286,28 +324,16 @@ def _covers(size: tuple[int, int], other: tuple[int, int]) -> bool:
     return size[0] >= other[0] and size[1] >= other[1]
 
 
-def _scaled_crop(
-    content: bytes | Pixels, config: Augment, rng: np.random.Generator, *, name: str, limits: DecodeLimits, channels: int
-) -> Pixels:
+def _scaled_crop(image: _Source, config: Augment, rng: np.random.Generator) -> Pixels:
     size = (config.resize_to, config.resize_to) if config.crop == "random" else config.image_size
     at_least = None if config.interpolation == "tf-bilinear" else size
-    image_HWC = _decoded(content, name=name, limits=limits, channels=channels, at_least=at_least)
-    image_HWC = scale(image_HWC, size, config.interpolation)
+    image_HWC = scale(image.decoded(at_least=at_least), size, config.interpolation)
     if config.crop == "pad":
         image_HWC = pad(image_HWC, config.padding, config.fill)
     if config.crop == "squash":
         return image_HWC
     height, width, _ = image_HWC.shape
     return cut(image_HWC, random_box(height, width, config.image_size, rng))
-
-
-def _decoded(
-    content: bytes | Pixels, *, name: str, limits: DecodeLimits, channels: int, at_least: tuple[int, int] | None = None
-) -> Pixels:
-    if isinstance(content, bytes):
-        return decode(content, name=name, limits=limits, at_least=at_least, channels=channels)
-    check_pixels(content, channels)
-    return content
 
 
 def inception_box(height: int, width: int, rng: np.random.Generator, config: Augment) -> Box:

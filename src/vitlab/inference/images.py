@@ -97,7 +97,8 @@ class ImageReader:
             case bytes() | np.ndarray():
                 return transform.apply(image, name=name)
             case Image.Image():
-                pixels_HWC = from_pillow(image, name=name, limits=transform.limits, channels=transform.preprocess.channels)
+                own, limits = transform.preprocess, transform.limits
+                pixels_HWC = from_pillow(image, name=name, limits=limits, channels=own.channels, scale=own.pixel_scale)
                 return transform.apply(pixels_HWC, name=name)
             case torch.Tensor():
                 return transform.apply(_pixels_of_tensor(image, name), name=name)

@@ -19,6 +19,7 @@ from torch import Tensor
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.data import DecodeLimits
 from vitlab.config.serialize import Json
+from vitlab.data.decode import as_rgb
 from vitlab.data.transforms import EvaluationTransform, normalise
 from vitlab.errors import ConfigError, DataError, UsageError, did_you_mean
 from vitlab.inference.backends import evaluating
@@ -42,7 +43,7 @@ from vitlab.interpretation.config import OF_THE_WEIGHTS, FigureName, InspectConf
 from vitlab.interpretation.drawing import Style, draw_distance, draw_filters, draw_positions, draw_sheet
 from vitlab.interpretation.features import principal_components, token_pca
 from vitlab.interpretation.occlusion import WINDOW, occlusion
-from vitlab.interpretation.paint import Pixels, as_rgb, feature_maps, field_pixels, overlay
+from vitlab.interpretation.paint import Pixels, feature_maps, field_pixels, overlay
 from vitlab.interpretation.receptive import receptive_fields
 from vitlab.interpretation.weights import first_filters, meets_pixels_by, position_similarity, principal_filters
 from vitlab.io.atomic import cannot_write, write_bytes
@@ -181,6 +182,8 @@ def inspect_checkpoint(
             if names != NAMES:
                 raise
             notes.append(f"no {name}: {refusal.message}")
+    if few is not None and (channels := checkpoint.preprocess.channels) > 3:
+        notes.append(f"images of {channels} channels are drawn by their first three, as red, green and blue")
     return Figures(figures=tuple(figures), form=config.form, notes=tuple(notes))
 
 

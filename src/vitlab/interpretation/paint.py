@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitlab.data.decode import as_rgb
 from vitlab.errors import ConfigError, choice
 
 Pixels = NDArray[np.uint8]
@@ -108,18 +109,6 @@ def feature_maps(scores_BGJM: Values, size: tuple[int, int], *, smooth: bool = F
 def field_pixels(field_HW: Values) -> Pixels:
     """A map of sizes, none below 0, as colours from dark blue (0) to yellow (its largest); the square root shows small ones."""
     return _levels(ramp(np.sqrt(field_HW / max(float(field_HW.max()), 1e-30))))
-
-
-def as_rgb(image_HWC: Pixels) -> Pixels:
-    """An image of any number of channels as three: grey repeated, of more than three the first three."""
-    if image_HWC.dtype != np.uint8 or image_HWC.ndim != 3:
-        raise ConfigError(f"an image is uint8 [height, width, channels], not {image_HWC.dtype} {list(image_HWC.shape)}")
-    channels = image_HWC.shape[2]
-    if channels == 1:
-        return np.repeat(image_HWC, 3, axis=2)
-    if channels == 2:
-        return np.concatenate([image_HWC, np.full_like(image_HWC[:, :, :1], 127)], axis=2)
-    return image_HWC[:, :, :3]
 
 
 def ramp(share: Values) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,10 +117,31 @@ def npz_arrays(contents: ZipContents, rows: Collection[int] | None = None) -> di
 
 
 def _described(contents: ZipContents, row: int) -> NpzArray:
-    # Parsed here, because numpy's reader evaluates the header as Python and raises whatever a damaged header makes it raise.
     name, size = contents.index.names[row].removesuffix(".npy"), int(contents.index.sizes[row])
     where = f"{printable(str(contents.index.path))}, array {name[:60]!r}"
     head = next(contents.stream(row, chunk=_LONGEST_HEADER + 12), b"") if size else b""
+    found = read_npy_header(head, where=where)
+    needed = math.prod(found.shape) * found.dtype.itemsize
+    if needed != size - found.bytes:
+        raise DataError(f"{where} claims {needed:,} bytes and has {size - found.bytes:,}")
+    return NpzArray(contents=contents, row=row, dtype=found.dtype.str, shape=found.shape, fortran=found.fortran, header=found.bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpyHeader:
+    """The header of an .npy file: type, shape and order of its numbers, and its own length in bytes."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    bytes: int
+
+
+def read_npy_header(head: bytes, *, where: str) -> NpyHeader:
+    """The header at the beginning of an .npy file; DataError, which begins with `where`, if it is not that of a plain array.
+
+    Parsed here, because numpy's reader evaluates the header as Python and raises whatever a damaged header makes it raise.
+    """
     if head[:6] != b"\x93NUMPY":
         raise DataError(f"{where} is not a plain array: it has no magic number of numpy's format")
     width = _VERSIONS.get(head[6:8], 0)
@@ -142,8 +164,6 @@ def _described(contents: ZipContents, row: int) -> NpzArray:
         raise DataError(f"{where} is not a plain array: its shape has {len(shape)} axes")
     if dtype.hasobject:
         raise DataError(f"{where} holds Python objects, which are pickled and never read", hint="save plain numeric arrays")
-    needed = math.prod(shape) * dtype.itemsize
-    if needed != size - start or dtype.itemsize == 0:
-        raise DataError(f"{where} claims {needed:,} bytes and has {size - start:,}")
-    fortran = order.group(1) == "True" and len(shape) > 1
-    return NpzArray(contents=contents, row=row, dtype=dtype.str, shape=shape, fortran=fortran, header=start)
+    if dtype.itemsize == 0:
+        raise DataError(f"{where} is not a plain array: its numbers have no bytes")
+    return NpyHeader(dtype=dtype, shape=shape, fortran=order.group(1) == "True" and len(shape) > 1, bytes=start)

@@ -26,10 +26,12 @@ EXTRAS: dict[str, str] = {
     "openvino": "openvino",
     "prometheus_client": "serve",
     "pyarrow": "parquet",
+    "pydicom": "dicom",
     "python_multipart": "serve",
     "simplejpeg": "jpeg",
     "starlette": "serve",
     "tensorboard": "track",
+    "tifffile": "tiff",
     "wandb": "wandb",
     "uvicorn": "serve",
 }

@@ -14,7 +14,16 @@ from vitlab.config.stems import ConvStem
 from vitlab.config.train import Average, Optimizer, Resizing, Schedule, TrainConfig, scaled
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
-from vitlab.recipes.rules import fitted_model, new_model, plain_preprocess, precision_of, start_of, whole_patches, workers_of
+from vitlab.recipes.rules import (
+    channels_for,
+    fitted_model,
+    new_model,
+    plain_preprocess,
+    precision_of,
+    start_of,
+    whole_patches,
+    workers_of,
+)
 
 STROKES = DataFacts(
     dataset="synthetic:kind=strokes,classes=100,image_size=32,variety=0.5", images=100_000, classes=100, channels=1, side=32
@@ -52,7 +61,7 @@ def finetune_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """
     start, data = start_of("finetune-folder", facts, overrides), _labelled("finetune-folder", facts.data)
     size = overrides.image_size or _folder_size(start.model, data, facts.machine)
-    model = fitted_model(start.model, size, data.classes)
+    model = fitted_model(start.model, size, data.classes, channels=channels_for(start.model, data, overrides))
     fed, _ = feeding(start.preprocess, model, resized=True)
     most, seen, fewest, longest = (512, 400_000.0, 5, 40) if facts.machine.accelerator else (64, 60_000 / _times_ti(model), 3, 20)
     defaults = Defaults(
@@ -164,7 +173,8 @@ def quickstart_finetune(facts: RunFacts, overrides: Overrides) -> RunConfig:
         fed = plain_preprocess(model, margin=1.0, interpolation="bilinear")
     else:
         start = start_of("quickstart-finetune", facts, overrides)
-        model = fitted_model(start.model, overrides.image_size or start.model.image_size, data.classes)
+        size, channels = overrides.image_size or start.model.image_size, channels_for(start.model, data, overrides)
+        model = fitted_model(start.model, size, data.classes, channels=channels)
         fed, _ = feeding(start.preprocess, model, resized=True)
     defaults = Defaults(most=64, epochs=20.0, lr=1e-3, weight_decay=0.05, warmup=0.1, smoothing=0.0)
     augment = _augment(overrides, Augment(crop="pad", padding=2, flip=0.0, fill=0), model.image_size)

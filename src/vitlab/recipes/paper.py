@@ -25,7 +25,16 @@ from vitlab.config.scaling import every, finetuning_batch, lr_for, pretraining_b
 from vitlab.config.train import Average, LossKind, Masked, Optimizer, Schedule, ScheduleKind, TrainConfig
 from vitlab.config.vit import Position, ViTConfig
 from vitlab.errors import ConfigError
-from vitlab.recipes.rules import fitted_model, new_model, plain_preprocess, precision_of, start_of, whole_patches, workers_of
+from vitlab.recipes.rules import (
+    channels_for,
+    fitted_model,
+    new_model,
+    plain_preprocess,
+    precision_of,
+    start_of,
+    whole_patches,
+    workers_of,
+)
 
 IMAGENET = DataFacts(dataset="imagenet", images=1_281_167, classes=1000, side=400, splits=("train", "val"))
 IMAGENET21K = DataFacts(dataset="imagenet21k", images=14_197_122, classes=21_843, side=400)
@@ -208,6 +217,8 @@ def masked(facts: RunFacts, overrides: Overrides) -> RunConfig:
     Time: 1M steps of 4,096 images; the authors saw little more after 100,000. Not measured here.
     Score: B/16 then fine-tuned on ImageNet: 79.9, 2 points above training from scratch. Not run here.
     """
+    if overrides.channels not in (None, 3):
+        raise ConfigError(f"masked patch prediction predicts colours of 3 channels, not of {overrides.channels}")
     model = new_model("masked", facts, overrides, "ViT-B/16", classes=0, channels=3)  # the target is a colour
     if not isinstance(model, ViTConfig):
         raise ConfigError(f"masked patch prediction needs a ViT, not {model.title}")
@@ -441,7 +452,7 @@ def _table_4(name: str, facts: RunFacts, overrides: Overrides) -> RunConfig:
     row, start = TABLE_4[name], start_of(name, facts, overrides)
     data = facts.data or row.data
     size = overrides.image_size or whole_patches(start.model, _SIZE)
-    model = fitted_model(start.model, size, data.classes)
+    model = fitted_model(start.model, size, data.classes, channels=channels_for(start.model, data, overrides))
     batch = overrides.batch_size or finetuning_batch(data.images, most=_FINETUNE_BATCH)
     like = steps_like(row.steps, images=data.images, reference=row.data.images)
     length = round(like * _FINETUNE_BATCH / batch) if overrides.epochs is None else steps_of(overrides.epochs, data.images, batch)

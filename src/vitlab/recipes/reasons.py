@@ -20,6 +20,7 @@ def reasons(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: boo
         _model(run),
         _lora(run),
         _size(run, facts, overrides, timed=timed),
+        _channels(run, facts),
         _resizing(run),
         _length(run, facts, overrides, timed=timed),
         _optimizer(run) if run.train.steps else "",
@@ -73,6 +74,23 @@ def _size(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: bool)
     return text
 
 
+def _channels(run: RunConfig, facts: RunFacts) -> str:
+    """How channels other than grey and RGB are read, and the scale of their pixels if it is not the usual one."""
+    channels, preprocess, data = run.model.channels, run.preprocess, facts.data
+    scale = "" if preprocess.pixel_scale == "full" else f"numbers of more than 8 bits are scaled by {preprocess.pixel_scale}"
+    if channels in (1, 3) and (facts.start is None or facts.start.model.channels == channels):
+        return f"pixels: {scale}" if scale else ""
+    text = f"channels: {channels}"
+    if facts.start is not None and (old := facts.start.model.channels) != channels:
+        kernels = "keep their kernels and the fourth gets their mean, all times 3/4"
+        own = f"red, green and blue {kernels}" if (old, channels) == (3, 4) else f"each gets the mean kernel times {old}/{channels}"
+        text += f" instead of the checkpoint's {old}; {own}"
+    if data is not None and preprocess.mean == data.mean:
+        mean = ", ".join(f"{value:.3g}" for value in preprocess.mean)
+        text += f"; each is normalised by its own mean ({mean}) and std, measured on some images"
+    return text + (f"; {scale}" if scale else "")
+
+
 def _resizing(run: RunConfig) -> str:
     if not run.train.progressive_resizing:
         return ""
@@ -115,6 +133,10 @@ def _augmentation(run: RunConfig, data: DataFacts | None) -> str:
     parts += [f"mixup {augment.mixup:g}"] if augment.mixup else []
     parts += [f"cutmix {augment.cutmix:g}"] if augment.cutmix else []
     text = f"augmentation: {', '.join(parts)}"
+    if (channels := run.model.channels) not in (1, 3):
+        text += (
+            f"; RandAugment and colour jitter are left out, since they are for grey and RGB images and not for {channels} channels"
+        )
     if not augment.flip and data is not None and data.channels == 1:
         text += "; no flips, since the images are grey and may show writing"
     if run.data.loader.balance and data is not None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from vitlab.config.data import Interpolation, Preprocess
 from vitlab.config.model import ModelConfig, variant
-from vitlab.config.overrides import Machine, Overrides, RunFacts, StartFacts
+from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts, StartFacts
+from vitlab.config.run import RunConfig
 from vitlab.config.train import Precision
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
@@ -40,11 +41,35 @@ def start_of(name: str, facts: RunFacts, overrides: Overrides) -> StartFacts:
     return facts.start
 
 
-def fitted_model(model: ModelConfig, image_size: tuple[int, int], classes: int) -> ModelConfig:
+def fitted_model(model: ModelConfig, image_size: tuple[int, int], classes: int, *, channels: int | None = None) -> ModelConfig:
     """A checkpoint's model for another size and other classes: the whole head becomes one linear layer of zeros (B.1.1)."""
+    channels = channels or model.channels
     if isinstance(model, ViTConfig):
-        return replace(model, image_size=image_size, num_classes=classes, representation_width=0, head_bias=0.0)
-    return replace(model, image_size=image_size, num_classes=classes, head_bias=0.0)
+        return replace(model, image_size=image_size, num_classes=classes, channels=channels, representation_width=0, head_bias=0.0)
+    return replace(model, image_size=image_size, num_classes=classes, channels=channels, head_bias=0.0)
+
+
+COLOURS = (1, 3, 4)  # channels that an image of a usual format is converted to: grey, RGB, RGB and opacity
+
+
+def channels_for(model: ModelConfig, data: DataFacts, overrides: Overrides) -> int:
+    """Channels of a fine-tuned model: as asked, those of the images if they are neither grey nor colour, or the checkpoint's."""
+    return overrides.channels or (model.channels if data.channels in COLOURS else data.channels)
+
+
+def for_channels(run: RunConfig, data: DataFacts | None, overrides: Overrides) -> RunConfig:
+    """The run with the scale of its pixels; for other channels than grey and RGB, without what needs colours.
+
+    RandAugment and colour jitter are left out, and channels that the data has measured are normalised by their own mean and std.
+    """
+    preprocess, augment = run.preprocess, run.data.augment
+    if overrides.pixel_scale is not None:
+        preprocess = replace(preprocess, pixel_scale=overrides.pixel_scale)
+    if run.model.channels not in (1, 3):
+        augment = replace(augment, randaugment=None, brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0)
+        if data is not None and data.mean is not None and data.std is not None and len(data.mean) == run.model.channels:
+            preprocess = replace(preprocess, mean=data.mean, std=data.std)
+    return replace(run, preprocess=preprocess, data=replace(run.data, augment=augment))
 
 
 def whole_patches(model: ModelConfig, side: int) -> tuple[int, int]:

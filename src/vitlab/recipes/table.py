@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts, StartFacts, with_execution
 from vitlab.config.run import RunConfig
@@ -24,6 +25,7 @@ from vitlab.recipes.paper import (
     masked,
     s16_i1k,
 )
+from vitlab.recipes.rules import for_channels
 
 RECIPES: dict[str, Callable[[RunFacts, Overrides], RunConfig]] = {
     "quickstart": quickstart,
@@ -67,5 +69,7 @@ def recipe(
     overrides = overrides or Overrides()
     if overrides.preset is not None and name not in _WITH_PRESET:
         raise ConfigError(f"{name} has its own augmentation, no preset", hint=f"presets are for {', '.join(_WITH_PRESET)}")
+    if data is not None and overrides.channels is not None and name != "masked":
+        data = replace(data, channels=overrides.channels)
     facts = RunFacts(data=data, start=start, machine=machine or Machine())
-    return with_execution(RECIPES[name](facts, overrides), overrides)
+    return with_execution(for_channels(RECIPES[name](facts, overrides), data, overrides), overrides)

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.checkpoints.checkpoint import Checkpoint
+from vitlab.data.decode import as_rgb
 from vitlab.errors import ConfigError
 from vitlab.evaluation.classification import Classification, MultiLabel, averaged
 from vitlab.interpretation.attention import attention_distance, rollout
-from vitlab.interpretation.paint import Pixels, as_rgb, filter_tiles, overlay, png, position_tiles
+from vitlab.interpretation.paint import Pixels, filter_tiles, overlay, png, position_tiles
 from vitlab.interpretation.weights import position_similarity, principal_filters
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models.cost import cost

@@ -29,11 +29,12 @@ from PIL import Image
 
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.data import DecodeLimits
+from vitlab.data.decode import as_rgb
 from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import DataError
 from vitlab.inference.images import ImageLike, ImageReader, NamedImage, image_name
 from vitlab.interpretation.exploration import Exploration, ModelView, explore_image, explore_model, kept_queries, patches_of
-from vitlab.interpretation.paint import Pixels, as_rgb
+from vitlab.interpretation.paint import Pixels
 from vitlab.io.array_pack import pack_arrays
 from vitlab.io.atomic import write_text
 from vitlab.io.display import Block, Displayed, json_text

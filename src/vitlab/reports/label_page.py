@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitlab.config.data import DecodeLimits
 from vitlab.data.dataset import Dataset
-from vitlab.data.decode import decode
+from vitlab.data.decode import as_rgb, decode
 from vitlab.errors import DataError
 from vitlab.evaluation.label_errors import LabelCheck
 from vitlab.io.atomic import replacing
@@ -24,7 +24,8 @@ _STYLE = """
 :root { color-scheme: light dark }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1200px; padding: 0 1rem }
 main { display: grid; grid-template-columns: repeat(auto-fill, minmax(170px, 1fr)); gap: 1rem }
-figure { margin: 0; overflow-wrap: anywhere } img { width: 160px; height: 160px; object-fit: contain; background: #8882 }
+h1 { overflow-wrap: anywhere } figure { margin: 0; overflow-wrap: anywhere }
+img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; background: #8882; margin-bottom: .4rem }
 b { display: block } small { opacity: .75 } s { opacity: .75 }
 """
 
@@ -32,27 +33,32 @@ b { display: block } small { opacity: .75 } s { opacity: .75 }
 def write_page(path: Path, found: LabelCheck, dataset: Dataset, *, progress: ProgressCallback = silent) -> None:
     """Write the page; an image that cannot be shown is a grey square with its name."""
     suspects, outliers = found.suspects[:_MOST], found.outliers[:_MOST]
-    total = len(suspects) + len(outliers)
+    total, data = len(suspects) + len(outliers), found.check.report.data
     cards = []
     for place, one in enumerate(suspects):
-        remark = f"{one.label_probability:.1%} against {one.suggested_probability:.1%}"
-        words = f"<s>{_text(one.label)}</s><b>{_text(one.suggested)}?</b><small>{_text(one.name)}<br>{remark}</small>"
+        label, suggested = (
+            f"<small>{100 * value:.1f}&nbsp;%</small>" for value in (one.label_probability, one.suggested_probability)
+        )
+        classes = f"<s>{_text(one.label)}</s> {label}<b>{_text(one.suggested)}? {suggested}</b>"
+        words = f"{classes}<small>{_place(one.name, data)}</small>"
         cards.append(f"<figure>{_image(dataset, one.index, one.name)}{words}</figure>")
         progress("page", place + 1, total)
     far = []
     for place, odd in enumerate(outliers):
-        words = f"<b>{_text(odd.label)}</b><small>{_text(odd.name)}<br>{odd.deviations:.1f} deviations from its neighbours</small>"
+        remark = f"{odd.deviations:.1f} deviations from its neighbours"
+        words = f"<b>{_text(odd.label)}</b><small>{remark}<br>{_place(odd.name, data)}</small>"
         far.append(f"<figure>{_image(dataset, odd.index, odd.name)}{words}</figure>")
         progress("page", len(suspects) + place + 1, total)
-    data = _text(found.check.report.data)
+    title = _text(data)
     more = f" The first {_MOST:,} are shown." if len(found.suspects) > _MOST else ""
     text = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Labels of {data}</title>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Labels of {title}</title>
 <style>{_STYLE}</style></head><body>
-<h1>Labels of {data}</h1>
+<h1>Labels of {title}</h1>
 <p>{found.images:,} images; {100 * found.accuracy:.1f} % of their labels are predicted by a classifier fitted to the others.</p>
 <h2>{len(found.suspects):,} labels are likely wrong</h2>
-<p>The label is struck out, the class that is predicted stands below it; the most certain first.{more}</p>
+<p>The label is struck out; the suggestion below it is the class that a classifier predicts. Both have their probability. The most
+certain come first.{more}</p>
 <main>{"".join(cards)}</main>
 <h2>{len(found.outliers):,} outliers</h2>
 <p>Images that are far from their nearest neighbours, the farthest first: look whether they belong here.</p>
@@ -68,15 +74,23 @@ def _text(words: str) -> str:
     return html.escape(printable(words))
 
 
+def _place(name: str, data: str) -> str:
+    """Where an image is inside the data; the page's title says where the data is."""
+    return _text(name.removeprefix(data).lstrip("/") or name)
+
+
 def _image(dataset: Dataset, index: int, name: str) -> str:
     sample = dataset.read(index)
     try:
+        content = sample.content
         pixels = (
-            sample.content if not isinstance(sample.content, bytes) else decode(sample.content, name=name, limits=DecodeLimits())
+            decode(content, name=name, limits=DecodeLimits(), channels=None, scale="percentile")
+            if isinstance(content, bytes)
+            else content
         )
     except DataError:
         return "<img alt='cannot be read'>"
-    thumb = Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels[..., :3])
+    thumb = Image.fromarray(as_rgb(pixels))
     thumb.thumbnail((_SIDE, _SIDE))
     buffer = io.BytesIO()
     thumb.convert("RGB").save(buffer, "JPEG", quality=80)

@@ -5,24 +5,25 @@ What can be counted is counted; time is measured, by a few real steps on random 
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from vitlab.checkpoints import describe
-from vitlab.config.data import SplitRule
+from vitlab.config.data import PixelScale, SplitRule
 from vitlab.config.overrides import DataFacts, Machine, StartFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.train import mean_area
 from vitlab.data.batch import Batch
 from vitlab.data.dataset import SPLITS, Dataset, ImageDataset, Label, RawSample
-from vitlab.data.decode import decode
+from vitlab.data.decode import Pixels, decode, fit_channels
 from vitlab.data.opening import open_dataset
 from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.errors import DataError
@@ -38,6 +39,7 @@ from vitlab.training.state import create_state, training_loader
 from vitlab.training.trainer import update
 
 _INSPECTED = 16  # images read to learn their size and color
+_LEAST_STD = 0.01  # of a channel that is the same everywhere
 _SECONDS = 6.0  # that measuring may take, about
 _PATIENCE = 4  # times as long may the first step take, in which memory is allocated, before it is the only one
 _REPEATS = 3
@@ -45,8 +47,17 @@ _FIRST = 1  # images of the first step, which counts only if there is no time fo
 _READ = 16  # images read from the dataset to measure the time of reading
 
 
-def survey(spec: str, *, rule: SplitRule | None = None, dataset: Dataset | None = None) -> DataFacts:
+def survey(
+    spec: str,
+    *,
+    rule: SplitRule | None = None,
+    dataset: Dataset | None = None,
+    channels: int | None = None,
+    scale: PixelScale = "full",
+) -> DataFacts:
     """The facts of the dataset that `spec` names; `dataset` is the whole of it (split `all`), if it is open already.
+
+    `channels` are those that the images are read with, if not their own, and `scale` is that of images of more than 8 bits.
 
     The number of training images is exact if the data declares its splits. If `rule` makes them, it is an estimate: the exact
     number would need every image to be read.
@@ -59,16 +70,18 @@ def survey(spec: str, *, rule: SplitRule | None = None, dataset: Dataset | None 
     else:
         assert isinstance(whole, ImageDataset)
         train, splits = _count_splits(whole, rule, spec)
-    channels, side = _channels_and_side(whole)
+    inspected = _inspect(whole, channels, scale)
     return DataFacts(
         dataset=spec,
         images=max(train, 1),
         classes=len(whole.labels),
-        channels=channels,
-        side=side,
+        channels=inspected.channels,
+        side=inspected.side,
         multi_label=whole.multi_label,
         imbalance=_imbalance(whole),
         splits=splits,
+        mean=inspected.mean,
+        std=inspected.std,
     )
 
 
@@ -86,20 +99,71 @@ def _count_splits(whole: ImageDataset, rule: SplitRule, spec: str) -> tuple[int,
     return round(pool * (1 - held_out)), tuple(split for split in SPLITS if split in present)
 
 
-def _channels_and_side(dataset: Dataset) -> tuple[int, int]:
-    """Channels (1 if all inspected images are grey, else 3) and the median shorter side in pixels."""
-    colors, sides = [], []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inspected:
+    """What some images of a dataset show: their channels, median shorter side, and mean and std of other channels than RGB."""
+
+    channels: int
+    side: int
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+def _inspect(dataset: Dataset, channels: int | None, scale: PixelScale) -> _Inspected:
+    """Channels are as asked, or 1 if all inspected images are grey, 3 if they are colour, else the number that all of them have."""
+    wanted = channels if channels not in (1, 3, 4) else None
+    colors, images, refused = [], list[tuple[str, Pixels]](), list[DataError]()
     for index in np.unique(np.linspace(0, len(dataset) - 1, _INSPECTED).astype(int)).tolist():
         raw = dataset.read(index)
         try:
-            image_HWC = decode(raw.content, name=raw.name) if isinstance(raw.content, bytes) else raw.content
-        except DataError:
+            content = raw.content
+            image_HWC = (
+                decode(content, name=raw.name, channels=wanted, scale=scale)
+                if isinstance(content, bytes)
+                else content
+                if wanted is None
+                else fit_channels(content, wanted, name=raw.name)
+            )
+        except DataError as error:
+            refused.append(error)
             continue  # the loader reports it when its turn comes
-        sides.append(min(image_HWC.shape[:2]))
+        images.append((raw.name, image_HWC))
         colors.append(_has_color(image_HWC))
-    if not sides:
+    if not images and wanted is not None:
+        raise refused[0]
+    if not images:
         raise DataError(f"none of {_INSPECTED} images can be read", hint="run `vitlab data check` to list what is wrong")
-    return (3 if any(colors) else 1), round(statistics.median(sides))
+    side = round(statistics.median(min(image_HWC.shape[:2]) for _, image_HWC in images))
+    found = _same_channels(images)
+    if found in (1, 3, 4):
+        return _Inspected(channels=channels or (3 if any(colors) else 1), side=side)
+    pixels_NC = np.concatenate([_sampled(image_HWC) for _, image_HWC in images]).astype(np.float64) / 255
+    std_C = np.maximum(pixels_NC.std(axis=0), _LEAST_STD)
+    return _Inspected(
+        channels=found,
+        side=side,
+        mean=tuple(round(float(value), 4) for value in pixels_NC.mean(axis=0)),
+        std=tuple(round(float(value), 4) for value in std_C),
+    )
+
+
+def _same_channels(images: Sequence[tuple[str, Pixels]]) -> int:
+    """The channels that all images have; DataError names an image of each number. Grey and colour count as the same."""
+    named: dict[int, str] = {}
+    for name, image_HWC in images:
+        stored = image_HWC.shape[2]
+        named.setdefault(3 if stored in (1, 3, 4) else stored, name)
+    if len(named) > 1:
+        words = ", ".join(f"{name} has {'1 or 3' if stored == 3 else stored}" for stored, name in sorted(named.items()))
+        raise DataError(f"the images have different numbers of channels: {words}", hint="remove those that do not belong")
+    return next(iter(named))
+
+
+def _sampled(image_HWC: Pixels) -> Pixels:
+    """At most about 10,000 pixels of an image, evenly, [pixels, C]."""
+    step = max(1, round(math.sqrt(image_HWC.shape[0] * image_HWC.shape[1] / 10_000)))
+    sampled_HWC = image_HWC[::step, ::step]
+    return sampled_HWC.reshape(-1, image_HWC.shape[2])
 
 
 def _has_color(image_HWC: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bool:

@@ -238,7 +238,8 @@ class RunningStatistics:
 
 def training_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     """The endless stream of this rank's training batches."""
-    pipeline = training_pipeline(run.data.augment, channels=run.model.channels, limits=run.data.limits)
+    channels, scale = run.model.channels, run.preprocess.pixel_scale
+    pipeline = training_pipeline(run.data.augment, channels=channels, limits=run.data.limits, scale=scale)
     return Loader(dataset, pipeline, config=run.data.loader, train=True, share=Share(rank=world.rank, ranks=world.ranks))
 
 

@@ -21,7 +21,7 @@ from PIL import GifImagePlugin
 
 from vitlab.config.data import DecodeLimits, ImageFormat, SplitRule
 from vitlab.data.dataset import SPLITS, UNDECLARED, Dataset, Faults, ImageDataset, RawSample
-from vitlab.data.decode import Header, check, decode
+from vitlab.data.decode import CHANNELS, Header, check, decode
 from vitlab.data.jpeg import orientation_of
 from vitlab.data.opening import open_dataset
 from vitlab.data.quality.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
@@ -173,15 +173,15 @@ class Report:
         text.extend(f"{count:,} {'image is' if count == 1 else 'images are'} {what}" for what, count in kinds.most_common())
         colours = Counter[str]()
         for stored, count in self.stored.items():
-            colours["grey" if stored.endswith("grey") else "colour"] += count
-        if len(colours) == 2:
+            colours["grey" if stored.endswith("grey") else "other" if stored.endswith("channels") else "colour"] += count
+        if colours["grey"] and colours["colour"]:
             text.append(f"{colours['grey']:,} images are grey and {colours['colour']:,} in colour")
         return [*text, *self.notes]
 
 
 _ENDINGS: dict[str, ImageFormat] = {
     ".jpg": "jpeg", ".jpeg": "jpeg", ".jpe": "jpeg", ".jfif": "jpeg", ".png": "png", ".webp": "webp", ".bmp": "bmp",
-    ".gif": "gif", ".tif": "tiff", ".tiff": "tiff",
+    ".gif": "gif", ".tif": "tiff", ".tiff": "tiff", ".npy": "npy", ".dcm": "dicom", ".dicom": "dicom",
 }  # fmt: skip
 _PNG_COLOURS = {0: "grey", 2: "colour", 3: "palette", 4: "grey", 6: "colour"}
 _PNG_WITH_OPACITY = (4, 6)
@@ -193,12 +193,14 @@ class ImageFacts:
     """Facts about an image that could be decoded.
 
     `digest` is the hash of its content; `height` and `width` are in pixels, upright; `stored` is its format and colours
-    (`jpeg, colour`); `odd` says what is unusual; `thumb` is its grey thumbnail, None if the image is too small.
+    (`jpeg, colour`); `channels` is 3 for grey and colour images, or another number; `odd` says what is unusual; `thumb` is its grey
+    thumbnail, None if the image is too small.
     """
 
     digest: bytes
     height: int
     width: int
+    channels: int
     stored: str
     odd: tuple[str, ...]
     thumb: NDArray[np.uint8] | None
@@ -209,20 +211,24 @@ def image_facts(sample: RawSample, limits: DecodeLimits) -> ImageFacts:
     content = sample.content
     if isinstance(content, bytes):
         header = check(content, name=sample.name, limits=limits)
-        image_HWC = decode(content, name=sample.name, limits=limits)
+        image_HWC = decode(content, name=sample.name, limits=limits, channels=None, scale="percentile")
         colours, odd = _stored(content, header)
+        if (channels := image_HWC.shape[2]) != 3:
+            colours = f"{channels} channels"
         text = _ENDINGS.get(PurePosixPath(sample.name).suffix.lower())
         if text is not None and text != header.format:
             odd.append(f"{header.format} called {PurePosixPath(sample.name).suffix.lower()}")
         stored = f"{header.format}, {colours}"
     else:
         image_HWC, odd = content, []
-        stored = f"pixels, {'grey' if content.shape[2] == 1 else 'colour'}"
+        channels = content.shape[2]
+        stored = f"pixels, {'grey' if channels == 1 else 'colour' if channels in CHANNELS else f'{channels} channels'}"
     height, width = image_HWC.shape[:2]
     return ImageFacts(
         digest=digest(content),
         height=height,
         width=width,
+        channels=3 if channels in CHANNELS else channels,
         stored=stored,
         odd=tuple(odd),
         thumb=thumbnail(image_HWC) if min(height, width) >= SIDE else None,
@@ -549,9 +555,14 @@ def _odd(facts: Sequence[ImageFacts | None], images: Sequence[Image]) -> Iterato
         return
     usual_side = float(np.median([min(one.height, one.width) for one in sound]))
     usual_shape = float(np.median([one.width / one.height for one in sound]))
+    usual_channels = Counter(one.channels for one in sound).most_common(1)[0][0]
     for one, image in zip(facts, images, strict=True):
         if one is None:
             continue
+        if one.channels != usual_channels:
+            words = "grey or colour" if one.channels == 3 else f"of {one.channels} channels"
+            most = "grey or colour" if usual_channels == 3 else f"of {usual_channels} channels"
+            yield Odd(image=image, what=f"{words}, while most are {most}")
         for what in one.odd:
             yield Odd(image=image, what=what)
         if min(one.height, one.width) < min(_TINY, usual_side / 4):

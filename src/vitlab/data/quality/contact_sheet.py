@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from vitlab.data.dataset import Dataset
-from vitlab.data.decode import decode
+from vitlab.data.decode import as_rgb, decode
 from vitlab.data.quality.fonts import Font, drawable, font_for
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.atomic import cannot_write, write_bytes
@@ -107,8 +107,9 @@ def _cell(dataset: Dataset, index: int, side: int) -> _Cell:
         text = dataset.labels[label]
     try:
         sample = dataset.read(index)
-        content = sample.content
-        pixels = decode(content, name=sample.name, at_least=(side, side)) if isinstance(content, bytes) else content
+        pixels = sample.content
+        if isinstance(pixels, bytes):  # images of more than 8 bits as the eye sees them best
+            pixels = decode(pixels, name=sample.name, at_least=(side, side), channels=None, scale="percentile")
     except DataError:
         return _Cell(image=None, label=text)
     return _Cell(image=_fitted(pixels, side), label=text or PurePosixPath(sample.name).stem)
@@ -116,7 +117,7 @@ def _cell(dataset: Dataset, index: int, side: int) -> _Cell:
 
 def _fitted(pixels_HWC: NDArray[np.uint8], side: int) -> Image.Image:
     """Scale an image to the square: photographs smoothly, tiny images by whole multiples, so that their pixels stay square."""
-    image = Image.fromarray(pixels_HWC[:, :, 0] if pixels_HWC.shape[2] == 1 else pixels_HWC[:, :, :3])
+    image = Image.fromarray(pixels_HWC[:, :, 0] if pixels_HWC.shape[2] == 1 else as_rgb(pixels_HWC))
     scale = side / max(image.size)
     if scale >= 2:
         scale = math.floor(scale)

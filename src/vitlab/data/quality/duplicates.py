@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitlab.data.decode import as_rgb
 from vitlab.io.progress import ProgressCallback, silent
 
 SIDE = 32
@@ -58,7 +59,7 @@ class NearPair:
 
 def thumbnail(image_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """An image as 32 x 32 grey pixels, each the mean of what it covers, whatever the aspect ratio."""
-    pixels = image_HWC[:, :, 0] if image_HWC.shape[2] == 1 else image_HWC[:, :, :3]
+    pixels = image_HWC[:, :, 0] if image_HWC.shape[2] == 1 else as_rgb(image_HWC)
     grey = Image.fromarray(np.ascontiguousarray(pixels)).convert("L")
     return np.asarray(grey.resize((SIDE, SIDE), Image.Resampling.BOX))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
@@ -36,6 +36,7 @@ from vitlab.io.names import Names, printable
 # Every ending of an image, also of formats that the decoder does not support: an error is better than a silently skipped image.
 _IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".ppm", ".pgm"}
+    | {".npy", ".dcm", ".dicom"}
 )
 _HIDDEN = re.compile(r"(?:^|/)(?:\.|(?:thumbs\.db|desktop\.ini|__macosx)(?:/|$))", re.IGNORECASE)
 
@@ -44,6 +45,18 @@ def is_image(name: str) -> bool:
     """Whether the name ends like that of an image, in upper or lower case."""
     dot = name.rfind(".")
     return dot > 0 and name[dot:].lower() in _IMAGE_SUFFIXES
+
+
+def is_array(name: str) -> bool:
+    """Whether the name ends like that of a NumPy array, which is an image only if no other image has the same name."""
+    return name.lower().endswith(".npy")
+
+
+def _beside(names: Names | Sequence[str]) -> set[str]:
+    """The arrays among the names that belong to an image: cat.npy where cat.jpg is."""
+    arrays = [name for name in names if is_array(name)]
+    stems = {name[: name.rfind(".")] for name in names if is_image(name) and not is_array(name)} if arrays else set()
+    return {name for name in arrays if name[: name.rfind(".")] in stems}
 
 
 def is_hidden(name: str) -> bool:
@@ -70,11 +83,11 @@ class LeftOut:
         return (f"{self._counts.total():,} files left out that are not images: {kinds}",)
 
 
-def image_rows(names: Iterable[str], left_out: LeftOut) -> list[int]:
+def image_rows(names: Names, left_out: LeftOut) -> list[int]:
     """The rows of the names that are images; the others are counted."""
-    rows = []
+    rows, beside = [], _beside(names)
     for row, name in enumerate(names):
-        if is_image(name) and not is_hidden(name):
+        if is_image(name) and not is_hidden(name) and name not in beside:
             rows.append(row)
         else:
             left_out.add(name)
@@ -102,6 +115,7 @@ def walk_images(root: Path, faults: Faults, left_out: LeftOut) -> tuple[Names, l
         if first != folder:
             faults.add(folder, f"a link to a folder that is already read ({printable(first or '.')})")
             continue
+        beside = _beside([entry.name for entry in entries])
         for entry in entries:
             name = f"{folder}/{entry.name}" if folder else entry.name
             if is_hidden(entry.name):
@@ -109,7 +123,7 @@ def walk_images(root: Path, faults: Faults, left_out: LeftOut) -> tuple[Names, l
             elif os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():  # noqa: PTH112
                 waiting.append(name)
                 folders.append(name)
-            elif not is_image(entry.name):
+            elif not is_image(entry.name) or entry.name in beside:
                 left_out.add(entry.name)
             elif (reason := unreadable(entry.path)) is not None:
                 faults.add(name, reason)

@@ -89,7 +89,7 @@ def _reader_of_file(path: Path) -> str:
         head = file.read(512)
     if head[:4] in (b"PK\3\4", b"PK\5\6"):
         first = head[30 : 30 + int.from_bytes(head[26:28], "little")]  # the name of the first member
-        return "npz" if path.suffix == ".npz" or first.endswith(b".npy") else "zip"
+        return "npz" if path.suffix == ".npz" or (first.endswith(b".npy") and b"/" not in first) else "zip"
     if head[:4] == b"PAR1":
         return "parquet"
     if head[257:262] == b"ustar" or path.suffix == ".tar" or path.name.endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.dataset import UNDECLARED, Faults, ImageDataset
-from vitlab.data.readers.folder import LeftOut, class_folders, is_hidden, is_image
+from vitlab.data.readers.folder import LeftOut, class_folders, is_array, is_hidden, is_image
 from vitlab.data.readers.manifest import Cell, classes_beside, name_labels
 from vitlab.data.split import splits_of_files
 from vitlab.errors import DataError
@@ -355,6 +355,7 @@ def _sample(
     members: dict[str, int], contents: ShardContents, endings: Sequence[str], left_out: LeftOut, faults: Faults
 ) -> Iterator[tuple[int, int | None]]:
     images = [ending for ending in members if is_image(f"x{ending}")]
+    images = [ending for ending in images if not is_array(ending)] or images  # an array beside an image belongs to it
     plain = [ending for ending in images if ending.count(".") == 1] or images
     label = next((ending for ending in endings if ending in members), None)
     for ending in members:
