@@ -76,7 +76,22 @@ if TYPE_CHECKING:
     Positive = float
 
 Format = Literal[
-    "native", "jax-npz", "big-vision", "timm", "huggingface", "torchvision", "bit-npz", "swin", "convnext", "dinov2", "openai-clip"
+    "native",
+    "jax-npz",
+    "big-vision",
+    "timm",
+    "huggingface",
+    "torchvision",
+    "bit-npz",
+    "swin",
+    "convnext",
+    "dinov2",
+    "openai-clip",
+    "dino",
+    "mae",
+    "moco-v3",
+    "beit",
+    "eva",
 ]
 Profile = Literal["official", "timm", "huggingface", "torchvision"]
 StudyBudget = Literal["tiny", "default", "long"]
@@ -262,7 +277,7 @@ def convert(
 
     Args:
         source: a checkpoint of any format (recognised by its content), a run, or hub:owner/name
-        destination: file to write; a folder for huggingface, and for timm if the name has no ending
+        destination: file to write; a folder for huggingface, and for timm if the name has no ending; .pth for authors' code
         to: format to write
         heads: number of attention heads, if the file does not contain it (default: width / 64)
         grid: rows x columns of patches, if the file does not contain it (default: a square)

@@ -11,7 +11,7 @@ import torch
 
 from vitlab.api import Format
 from vitlab.checkpoints import Checkpoint, describe, load, save
-from vitlab.checkpoints.formats import FORMATS
+from vitlab.checkpoints.formats import LAYOUTS
 from vitlab.cli.main import main
 from vitlab.config import Preprocess, variant
 from vitlab.models import build
@@ -50,7 +50,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[Any
 
 
 def test_the_command_line_offers_every_format_there_is() -> None:
-    assert set(get_args(Format)) == {"native", *FORMATS}
+    assert set(get_args(Format)) == {"native", *LAYOUTS}
 
 
 def test_once_round_all_formats_gives_the_same_tensors(native: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from vitlab.checkpoints.checkpoint import check_finite
-from vitlab.checkpoints.containers import read_file, write_npz, write_safetensors
+from vitlab.checkpoints.containers import read_file, write_npz, write_safetensors, write_torch
 from vitlab.checkpoints.containers.safetensors_file import Check, open_safetensors
-from vitlab.checkpoints.formats import FORMATS
+from vitlab.checkpoints.formats import LAYOUTS, TORCH_KEYS
 from vitlab.checkpoints.formats.contract import Hints, Reading, Written
 from vitlab.checkpoints.native import REPAIR, HeaderFacts, read_native, sealed_header, write_native
 from vitlab.checkpoints.reading import NATIVE, Source, read_source
@@ -25,6 +25,7 @@ from vitlab.io.atomic import replacing, replacing_folder
 
 State = Mapping[str, torch.Tensor]
 
+_TORCH = (".pth", ".pt")
 _FOLDERS = ("huggingface", "timm")  # formats whose own programs open a folder; timm's is one file where a file's name is given
 _TOLD_ALREADY = ("numerics", "stem", "standardise_eps", "norm_eps")  # the formats' own notes speak of these
 
@@ -42,12 +43,13 @@ def convert(
     """Write the checkpoint `source` in the format `to`; returns notes of what was guessed, converted and left out.
 
     The weights keep their dtype and every bit; NaN and Inf are refused. The destination is one file, for `huggingface` a folder,
-    and for `timm` a folder if its name has no ending; one that exists is refused unless `overwrite`. It appears only after it was
-    read back and found to hold exactly the same weights.
+    and for `timm` a folder if its name has no ending; the formats of authors whose code reads torch files are written as one if the
+    name ends in .pth or .pt. A destination that exists is refused unless `overwrite`. It appears only after it was read back and
+    found to hold exactly the same weights.
     """
     place = Path(destination)
-    if to not in (NATIVE, *FORMATS):
-        known = [NATIVE, *FORMATS]
+    if to not in (NATIVE, *LAYOUTS):
+        known = [NATIVE, *LAYOUTS]
         raise CheckpointError(f"no format called {to!r}", hint=did_you_mean(to, known) or f"one of {', '.join(known)}")
     if place.exists() and not overwrite:
         raise CheckpointError(f"{place} exists already", hint="give another name, or ask to overwrite it")
@@ -57,7 +59,7 @@ def convert(
     check_finite(reading.state, where=f"cannot convert {source}", hint=REPAIR)
     if to == NATIVE:
         return _to_native(place, reading, found)
-    written = FORMATS[to].write(reading.state, reading.config, reading.preprocess, reading.labels)
+    written = LAYOUTS[to].write(reading.state, reading.config, reading.preprocess, reading.labels)
     folder = _is_folder(place, to)
     if folder and written.no_folder is not None:
         raise CheckpointError(
@@ -65,7 +67,13 @@ def convert(
             hint=f"write its weights alone, to {place.with_suffix('.safetensors')}",
         )
     back = (_write_folder if folder else _write_file)(place, written, reading, to)
-    return (*reading.notes, *written.notes, *(() if folder else written.alone), *_left_out(found, back, to))
+    return (
+        *reading.notes,
+        *written.notes,
+        *(() if folder else written.alone),
+        *_left_out(found, back, to),
+        *_torch_notes(place, to),
+    )
 
 
 def _to_native(place: Path, reading: Reading, found: Source) -> tuple[str, ...]:
@@ -96,7 +104,7 @@ def _write_file(place: Path, written: Written, reading: Reading, to: str) -> Mod
     def check(unfinished: Path) -> None:
         config.append(_read_back(unfinished, written, reading, to, place))
 
-    _write_tensors(place, written, check)
+    _write_tensors(place, written, to, check)
     return config[0]
 
 
@@ -104,14 +112,16 @@ def _write_folder(place: Path, written: Written, reading: Reading, to: str) -> M
     """The same for a folder, with the JSON files beside the tensors."""
     names = (written.weights_name, *written.sidecars)
     with replacing_folder(place, needed=_bytes(written), names=names) as folder:
-        _write_tensors(folder / written.weights_name, written, None)
+        _write_tensors(folder / written.weights_name, written, to, None)
         for name, value in written.sidecars.items():
             _write_json(folder / name, value)
         return _read_back(folder, written, reading, to, place)
 
 
-def _write_tensors(place: Path, written: Written, check: Check | None) -> None:
-    if written.container == "npz":
+def _write_tensors(place: Path, written: Written, to: str, check: Check | None) -> None:
+    if place.suffix in _TORCH:
+        write_torch(place, written.tensors, under=TORCH_KEYS[to], check=check)
+    elif written.container == "npz":
         write_npz(place, written.tensors, check=check)
     else:
         write_safetensors(place, written.tensors, written.metadata, check=check)
@@ -134,7 +144,15 @@ def _read_back(unfinished: Path, written: Written, reading: Reading, to: str, pl
         hints = Hints(heads=reading.config.heads, grid=reading.config.grid)
     elif isinstance(reading.config, SwinConfig):
         hints = Hints(grid=reading.config.grids[0])
-    back = FORMATS[to].read(raw, hints)
+    try:
+        back = LAYOUTS[to].read(raw, hints)
+    except CheckpointError as error:
+        if place.suffix not in _TORCH:
+            raise
+        raise CheckpointError(
+            f"a torch file of this model would not say enough to be read again: {error.message}",
+            hint=f"write to {place.with_suffix('.safetensors')}, whose header says the rest",
+        ) from error
     _same(reading.state, back.state, place)
     return back.config
 
@@ -172,6 +190,15 @@ def _left_out(found: Source, back: ModelConfig, to: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _torch_notes(place: Path, to: str) -> tuple[str, ...]:
+    """What to know about a format whose authors' code reads torch files."""
+    if to not in TORCH_KEYS:
+        return ()
+    if place.suffix in _TORCH:
+        return ("a torch file has no place for settings, labels and preprocessing: they are guessed when it is read",)
+    return (f"the authors' code reads torch files: write to {place.with_suffix('.pth').name} for one",)
+
+
 def _bytes(written: Written) -> int:
     return sum(tensor.nbytes for tensor in written.tensors.values())
 
@@ -190,7 +217,7 @@ def _check_name(place: Path, to: str) -> None:
             )
         return
     ending = ".npz" if to in ("jax-npz", "big-vision", "bit-npz") else ".safetensors"
-    if place.suffix != ending:
+    if place.suffix != ending and not (to in TORCH_KEYS and place.suffix in _TORCH):
         raise CheckpointError(
             f"{to} is written as {ending}, and {place.name} has another ending", hint=f"write to {place.with_suffix(ending)}"
         )

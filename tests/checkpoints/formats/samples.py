@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats import FORMATS
+from vitlab.checkpoints.formats import FORMATS, LAYOUTS
 from vitlab.checkpoints.formats.contract import Hints, Reading, Written
 from vitlab.checkpoints.table import native_shapes
 from vitlab.config import (
@@ -164,7 +164,7 @@ def random_state(config: ModelConfig, *, seed: int = 0, dtype: torch.dtype = tor
 
 def written(name: str, config: ModelConfig, state: State, labels: tuple[str, ...] | None = None) -> Written:
     """The model in that format."""
-    return FORMATS[name].write(state, config, fed(config), labels)
+    return LAYOUTS[name].write(state, config, fed(config), labels)
 
 
 def fed(config: ModelConfig) -> Preprocess:

@@ -3,5 +3,6 @@
 from vitlab.checkpoints.containers.npz import write_npz
 from vitlab.checkpoints.containers.read import RawFile, read_file
 from vitlab.checkpoints.containers.safetensors_file import write_safetensors
+from vitlab.checkpoints.containers.torch_file import write_torch
 
-__all__ = ["RawFile", "read_file", "write_npz", "write_safetensors"]
+__all__ = ["RawFile", "read_file", "write_npz", "write_safetensors", "write_torch"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import pickletools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader, BytesIO
 from itertools import count
@@ -20,6 +20,7 @@ from typing import TypeGuard
 import torch
 
 from vitlab.errors import CheckpointError, DataError
+from vitlab.io.atomic import replacing
 from vitlab.io.files import size_of
 from vitlab.io.names import printable
 from vitlab.io.zip import STORED, ZipContents, ZipIndex
@@ -522,3 +523,21 @@ def _loaded(tensors: Described, read: Callable[[_Storage], torch.Tensor]) -> Ten
         whole = first and view.is_contiguous() and view.nbytes == flat.nbytes
         loaded[name] = view if whole else view.clone(memory_format=torch.contiguous_format)
     return loaded
+
+
+# The other direction: `torch.save` calls nothing that comes from a file.
+
+
+def write_torch(
+    path: Path, tensors: Mapping[str, torch.Tensor], *, under: str = "", check: Callable[[Path], None] | None = None
+) -> None:
+    """Write the tensors as `torch.save` does, atomically: as the whole content, or as a dict under that key of another one."""
+    state = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+    with replacing(path, needed=sum(tensor.nbytes + 512 for tensor in state.values())) as file:
+        try:
+            torch.save({under: state} if under else state, file)
+        except RuntimeError as fault:  # torch's writer, where the file cannot grow
+            raise CheckpointError(f"cannot write {path}: {fault}", hint="is the disk full?") from fault
+        if check is not None:
+            file.flush()
+            check(Path(file.name))

@@ -12,7 +12,8 @@ from vitlab.checkpoints.formats import (
     timm,
     torchvision,
 )
-from vitlab.checkpoints.formats.contract import Format, Hints, Reading, Written
+from vitlab.checkpoints.formats.authors_vits import AUTHORS
+from vitlab.checkpoints.formats.contract import Format, Hints, Layout, Reading, Written
 
 # Name -> module with `matches(raw)`, `read(raw, hints)` and `write(state, config, preprocess, labels)`. At most one matches a file.
 FORMATS: dict[str, Format] = {
@@ -28,4 +29,20 @@ FORMATS: dict[str, Format] = {
     "openai-clip": openai_clip,
 }
 
-__all__ = ["FORMATS", "Format", "Hints", "Reading", "Written"]
+# Every layout that is written: also those whose files are read as timm's.
+LAYOUTS: dict[str, Layout] = {**FORMATS, **AUTHORS}
+
+# Layout -> the key under which its authors' code looks for the weights in a torch file; "" if the file holds nothing else.
+TORCH_KEYS = {
+    "swin": "model",
+    "convnext": "model",
+    "dinov2": "",
+    "openai-clip": "",
+    "dino": "teacher",
+    "mae": "model",
+    "moco-v3": "state_dict",
+    "beit": "model",
+    "eva": "model",
+}
+
+__all__ = ["FORMATS", "LAYOUTS", "TORCH_KEYS", "Format", "Hints", "Layout", "Reading", "Written"]

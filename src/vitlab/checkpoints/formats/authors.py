@@ -37,10 +37,8 @@ def written_of(
     state: State, config: ModelConfig, rows: Iterable[Row], preprocess: Preprocess, labels: tuple[str, ...] | None
 ) -> Written:
     """The model under its authors' names, in one safetensors file."""
-    note = "the authors' code reads torch files: torch.save({'model': safetensors.torch.load_file(...)}, ...) makes one of this"
     return Written(
         container="safetensors",
         tensors=to_theirs(state, list(rows), native_shapes(config)),
         metadata=metadata_of(config, preprocess, labels),
-        notes=(note,),
     )

@@ -75,19 +75,23 @@ class Written:
     alone: tuple[str, ...] = ()
 
 
-class Format(Protocol):
-    """What a module of this folder provides: one layout, to read and to write."""
-
-    def matches(self, raw: RawFile) -> bool:
-        """Whether a file has this layout, by its keys alone."""
-        ...
+class Layout(Protocol):
+    """One layout, to write and to read back."""
 
     def read(self, raw: RawFile, hints: Hints) -> Reading:
-        """The model of a file that `matches`; CheckpointError lists what does not fit."""
+        """The model of a file of this layout; CheckpointError lists what does not fit."""
         ...
 
     def write(self, state: State, config: ModelConfig, preprocess: Preprocess, labels: tuple[str, ...] | None) -> Written:
         """The model in this layout; CheckpointError names what the layout cannot express."""
+        ...
+
+
+class Format(Layout, Protocol):
+    """What a module of this folder provides: a layout that is recognised by its keys."""
+
+    def matches(self, raw: RawFile) -> bool:
+        """Whether a file has this layout, by its keys alone."""
         ...
 
 
@@ -163,6 +167,13 @@ def numerics_notes(config: ViTConfig, implied: Numerics, *, reader: str) -> list
     if config.pad and config.image_size != (config.grid[0] * config.step[0], config.grid[1] * config.step[1]):
         notes.append(f"this model pads its images at the right and lower edge, which {reader} does not do")
     return notes
+
+
+def heads_notes(config: ViTConfig, *, reader: str) -> list[str]:
+    """A note for readers that get the tensors alone, if the heads are not 64 wide, as those of most published models are."""
+    if config.width == 64 * config.heads:
+        return []
+    return [f"the tensors do not say that there are {config.heads} heads: {reader} needs num_heads={config.heads}"]
 
 
 def stem_notes(stem: ResNetStem, implied: ResNetStem, *, reader: str) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, only_vit, refuse
+from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, heads_notes, only_vit, refuse
 from vitlab.checkpoints.formats.header import adopted, header_of, metadata_of
 from vitlab.checkpoints.formats.infer import (
     count,
@@ -86,13 +86,16 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
         *([] if vit.layer_scale else ["a model without layer scale (layer_scale=0)"]),
         *([f"a head (num_classes={vit.num_classes})"] if vit.num_classes else []),
         *(["registers with a position"] if vit.register_tokens and vit.position.registers else []),
-        *([f"heads that are not 64 wide (heads={vit.heads})"] if vit.width != 64 * vit.heads else []),
     ]
     refuse(vit, CAN, also=lacks)
     tensors = to_theirs(state, list(dinov2_rows(vit)), native_shapes(vit))
     tensors["mask_token"] = tensors["cls_token"].new_zeros(1, vit.width)
-    note = "the authors' code reads torch files: torch.save(safetensors.torch.load_file(...), ...) makes one of this"
-    return Written(container="safetensors", tensors=tensors, metadata=metadata_of(vit, preprocess, labels), notes=(note,))
+    return Written(
+        container="safetensors",
+        tensors=tensors,
+        metadata=metadata_of(vit, preprocess, labels),
+        notes=tuple(heads_notes(vit, reader="the authors' code")),
+    )
 
 
 def _config(tensors: dict[str, Tensor], hints: Hints, said: int | None, *, where: str) -> tuple[ViTConfig, list[str]]:

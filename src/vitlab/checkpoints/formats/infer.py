@@ -175,7 +175,8 @@ def unwrapped(raw: RawFile) -> tuple[dict[str, Tensor], tuple[str, ...]]:
             left += ["its projector"] if len(kept) < len(inside) else []
             tensors = kept
             notes.append(f"took {encoder.removesuffix('.')!r}" + (f"; left out {', '.join(left)}" if left else ""))
-    if "blocks.0.mlp.w1.weight" in tensors or "blocks.0.attn.inner_attn_ln.weight" in tensors:
+    packed = "blocks.0.mlp.w12.weight" in tensors and "blocks.0.ls1.gamma" not in tensors  # with it, a DINOv2
+    if packed or any(key in tensors for key in ("blocks.0.mlp.w1.weight", "blocks.0.attn.inner_attn_ln.weight")):
         tensors = {_as_timms(key, tensors): tensor for key, tensor in tensors.items()}
         notes.append("the names of EVA-02's authors were read as timm's")
     return tensors, tuple(notes)
@@ -187,9 +188,10 @@ _ENCODERS = {
     "backbone.": ("head.", "dino_head.", "ibot_head."),
 }
 _PROJECTOR = re.compile(r"head\.\d+\.")  # MoCo v3 keeps its projector where the classifier was
-_EVAS = (
+EVAS = (  # a name of EVA-02's authors, and timm's
     (".attn.inner_attn_ln.", ".attn.norm."),
     (".mlp.ffn_ln.", ".mlp.norm."),
+    (".mlp.w12.", ".mlp.fc1."),
     (".mlp.w1.", ".mlp.fc1_g."),
     (".mlp.w2.", ".mlp.fc1_x."),
     (".mlp.w3.", ".mlp.fc2."),
@@ -198,7 +200,7 @@ _EVAS = (
 
 def _as_timms(key: str, tensors: Tensors) -> str:
     """A key of EVA-02's authors under timm's name."""
-    for theirs, timms in _EVAS:
+    for theirs, timms in EVAS:
         key = key.replace(theirs, timms)
     if key.endswith((".q_bias", ".v_bias")) and "blocks.0.attn.q_proj.weight" in tensors:
         key = f"{key[: -len('_bias')]}_proj.bias"

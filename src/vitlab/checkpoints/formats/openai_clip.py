@@ -79,7 +79,11 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
         *([] if vit.norm.before else ["a model without a norm before the encoder"]),
         *([] if vit.projection_width else ["a model without a projection (projection_width=0)"]),
         *([f"a head (num_classes={vit.num_classes})"] if vit.num_classes else []),
-        *([f"heads that are not 64 wide (heads={vit.heads})"] if vit.width != 64 * vit.heads else []),
+        *(
+            [f"heads that are not 64 wide, which OpenAI's code takes for granted (heads={vit.heads})"]
+            if vit.width != 64 * vit.heads
+            else []
+        ),
     ]
     refuse(vit, CAN, also=lacks)
     tensors = to_theirs(state, list(clip_rows(vit, PREFIX)), native_shapes(vit))
