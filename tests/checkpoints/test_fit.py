@@ -64,7 +64,7 @@ def test_a_fitted_model_equals_one_that_fits_as_it_runs() -> None:
     torch.testing.assert_close(loads(fitted, other)(images_BCHW), loads(state, config)(images_BCHW))
 
 
-@pytest.mark.parametrize("kind", ["learned-2d", "sincos-2d", "none"])
+@pytest.mark.parametrize("kind", ["learned-2d", "sincos-1d", "sincos-2d", "none"])
 def test_the_other_kinds_of_position_are_fitted_too(kind: PositionKind) -> None:
     config = replace(mini(), position=Position(kind=kind))
     fitted, other, notes = fit(state_of(config), config, Wanted(image_size=(48, 24)))

@@ -213,7 +213,7 @@ def test_a_resnet_is_loaded_fitted_and_described(tmp_path: Path) -> None:
 
 
 def test_positions_of_every_kind_survive_saving(tmp_path: Path) -> None:
-    for kind in ("none", "learned-1d", "learned-2d", "relative", "sincos-2d"):
+    for kind in ("none", "learned-1d", "learned-2d", "relative", "sincos-1d", "sincos-2d"):
         for place in ("stem", "every", "shared"):
             checkpoint = small_checkpoint(small_config(position=Position(kind=kind, place=place)))
             save(checkpoint, tmp_path / "model")

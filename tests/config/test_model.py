@@ -39,6 +39,7 @@ def base() -> ViTConfig:
         ({"attention": "axial", "position": Position(kind="relative")}, "relative"),
         ({"pool": "map", "norm_after_pool": True}, "norm_after_pool"),
         ({"width": 762, "heads": 3, "position": Position(kind="sincos-2d")}, "sincos-2d"),
+        ({"width": 765, "heads": 3, "position": Position(kind="sincos-1d")}, "sincos-1d"),
         ({"width": 765, "heads": 3, "position": Position(kind="learned-2d")}, "learned-2d"),
     ],
 )

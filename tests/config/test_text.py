@@ -24,7 +24,7 @@ def test_a_model_config_survives_a_trip_through_text(name: str) -> None:
 
 @given(
     place=st.sampled_from(["stem", "every", "shared"]),
-    kind=st.sampled_from(["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]),
+    kind=st.sampled_from(["none", "learned-1d", "learned-2d", "relative", "sincos-1d", "sincos-2d"]),
     dropout=st.floats(0, 0.99),
     classes=st.integers(0, 30_000),
 )

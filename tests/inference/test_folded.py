@@ -37,6 +37,7 @@ MADE_OF: dict[str, dict[str, object]] = {
     "a padded edge": {"pad": True, "image_size": (30, 37)},
     "rows and columns at every layer": {"position": Position(kind="learned-2d", place="every")},
     "one table at every layer": {"position": Position(kind="sincos-2d", place="shared")},
+    "waves of the reading order": {"position": Position(kind="sincos-1d")},
     "no positions": {"position": Position(kind="none")},
     "the error function": {"numerics": PROFILES["timm"]},
     "another epsilon": {"numerics": PROFILES["huggingface"]},

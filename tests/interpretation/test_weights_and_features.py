@@ -71,7 +71,7 @@ def test_a_hybrid_and_a_resnet_show_their_first_convolution_as_they_use_it() -> 
     assert meets_pixels_by(vit_of("token")) == "patch embedding"
 
 
-@pytest.mark.parametrize("kind", ["learned-1d", "learned-2d", "sincos-2d"])
+@pytest.mark.parametrize("kind", ["learned-1d", "learned-2d", "sincos-1d", "sincos-2d"])
 @pytest.mark.parametrize("place", ["stem", "every", "shared"])
 def test_positions_are_like_themselves_and_similarity_is_mutual_on_any_grid(kind: str, place: str) -> None:
     position = Position(kind=kind, place=place)  # type: ignore[arg-type]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from scipy import ndimage
 
-from vitlab.config.vit import PositionResize
-from vitlab.models.position import resize_grid, sincos
+from vitlab.config.vit import Position, PositionResize, ViTConfig
+from vitlab.models.position import Positions, resize_grid, sincos, sincos_1d
 
 GRIDS = [
     ((14, 14), (24, 24)),
@@ -56,3 +58,24 @@ def test_waves_of_place_depend_on_row_in_one_half_and_column_in_the_other() -> N
     torch.testing.assert_close(waves[1, 2, 0], torch.tensor(2.0).sin())
     torch.testing.assert_close(waves[1, 2, 8], torch.tensor(1.0).sin())
     torch.testing.assert_close(waves.square().sum(-1), torch.full((3, 4), 8.0))
+
+
+def test_one_dimensional_waves_are_those_of_the_place_in_reading_order() -> None:
+    grid, width = (3, 5), 8
+    waves_ND = sincos_1d(grid, width)[0]
+    for row, column, i in ((0, 0, 0), (0, 4, 1), (1, 0, 0), (2, 3, 3)):
+        angle = (row * grid[1] + column) / 10_000 ** (2 * i / width)
+        assert float(waves_ND[row * grid[1] + column, i]) == pytest.approx(math.sin(angle), abs=1e-6)
+        assert float(waves_ND[row * grid[1] + column, width // 2 + i]) == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+def test_fixed_waves_are_computed_anew_on_another_grid() -> None:
+    for kind, waves in (("sincos-1d", sincos_1d), ("sincos-2d", sincos)):
+        size = {"width": 16, "depth": 1, "heads": 2, "mlp_width": 16, "patch_size": (8, 8), "image_size": (32, 32)}
+        positions = Positions(ViTConfig(**size, position=Position(kind=kind)))  # type: ignore[arg-type]
+        assert not list(positions.parameters())
+        for grid in ((4, 4), (2, 7)):
+            added_1ND = positions.added(0, grid)
+            assert added_1ND is not None
+            assert torch.equal(added_1ND[:, 1:], waves(grid, 16))
+            assert not added_1ND[:, :1].any()

@@ -102,7 +102,7 @@ def test_patches_without_positions_can_be_shuffled(pool: Pool) -> None:
     torch.testing.assert_close(model(images_BCHW), model(shuffled_BCHW), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["learned-1d", "learned-2d", "relative", "sincos-2d"])
+@pytest.mark.parametrize("kind", ["learned-1d", "learned-2d", "relative", "sincos-1d", "sincos-2d"])
 @pytest.mark.parametrize("place", ["stem", "every", "shared"])
 def test_every_kind_of_position_at_every_place_distinguishes_patches(kind: PositionKind, place: PositionPlace) -> None:
     config = replace(mini_config(), pool="mean", class_token=False, position=Position(kind=kind, place=place))

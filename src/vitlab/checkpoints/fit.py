@@ -128,7 +128,7 @@ def _fit_positions(state: State, config: ViTConfig, grid: tuple[int, int], notes
                 f"relative positions learned on a {_by(config.grid)} grid cannot be fitted to {_by(grid)}",
                 hint="an offset in reading order means another direction there; train at the size you need",
             )
-        case "none" | "sincos-2d":
+        case "none" | "sincos-1d" | "sincos-2d":
             if config.position.bias is None:
                 notes.append(f"grid {_by(grid)} instead of {_by(config.grid)}: these positions need no fitting")
             return

@@ -16,7 +16,7 @@ from vitlab.config.vit_parts import FeedForward, Norm, Parallel, Pooling, Projec
 from vitlab.errors import LARGEST_WIDTH, MOST_LAYERS, ConfigError, at_least, choice, fraction, pair
 
 Pool = Literal["token", "mean", "map", "token+mean"]
-PositionKind = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]
+PositionKind = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-1d", "sincos-2d"]
 PositionPlace = Literal["stem", "every", "shared"]
 AttentionKind = Literal["global", "local", "axial"]
 Gelu = Literal["exact", "tanh", "quick"]
@@ -60,7 +60,8 @@ class Position:
     """Position embeddings: their kind, and the layers that get them (Table 8, app. D.4).
 
     `kind`: `learned-1d` one vector a token; `learned-2d` a row half and a column half; `relative` an embedding of the offset
-    between two patches, used as a key beside the content's; `sincos-2d` fixed waves; `none`.
+    between two patches, used as a key beside the content's; `sincos-1d` and `sincos-2d` fixed waves, of the place in reading order or
+    of row and column; `none`.
     `place`: `stem` once, before the first layer; `every` a table of its own at each layer; `shared` one table at each layer.
     For `relative`, which acts inside attention, the same words say which layers' attention it enters: the first; every one with
     its own table; every one with the same table.
@@ -265,6 +266,8 @@ class ViTConfig:
         kind = self.position.kind
         if kind == "learned-2d" and self.width % 2:
             raise ConfigError(f"position.kind='learned-2d' needs an even width, not {self.width}")
+        if kind == "sincos-1d" and self.width % 2:
+            raise ConfigError(f"position.kind='sincos-1d' needs an even width, not {self.width}")
         if kind == "sincos-2d" and self.width % 4:
             raise ConfigError(f"position.kind='sincos-2d' needs a width that 4 divides, not {self.width}")
         if self.attention == "local" and self.window % 2 == 0:
@@ -415,7 +418,7 @@ class ViTConfig:
     @property
     def computed_numbers(self) -> int:
         """Numbers that the model computes when it is built and no file holds: sines and cosines, and the offsets of a bias."""
-        waves = self.tokens * self.width if self.position.kind == "sincos-2d" else 0
+        waves = self.tokens * self.width if self.position.kind in ("sincos-1d", "sincos-2d") else 0
         angles = 2 * self.tokens * (self.width // self.heads) if self.position.rotary is not None else 0
         return waves + angles + (self.tokens**2 if self.position.bias is not None else 0)
 
@@ -561,7 +564,7 @@ class ViTConfig:
                 return inside + tables * ((down + across) * (self.width // 2) + self.placed_tokens * self.width)
             case "relative":
                 return inside + tables * (2 * down * across - 1) * self.width
-            case "none" | "sincos-2d":
+            case "none" | "sincos-1d" | "sincos-2d":
                 return inside
 
     @property

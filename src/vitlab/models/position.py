@@ -57,8 +57,8 @@ class Positions(nn.Module):
                 self.prefix = nn.Parameter(torch.empty(tables, placed, width))
         elif self.kind == "relative":
             self.offsets = nn.Parameter(torch.empty(tables, 2 * g * j - 1, width))
-        elif self.kind == "sincos-2d":
-            self.register_buffer("waves", sincos(self.grid, width), persistent=False)
+        elif self.kind in ("sincos-1d", "sincos-2d"):
+            self.register_buffer("waves", self._waves(self.grid, width), persistent=False)
         self._make_rotary(config)
         self._make_bias(config)
 
@@ -97,7 +97,7 @@ class Positions(nn.Module):
             return self._padded(self._fitted(self.table[which : which + 1], grid))
         if self.kind == "learned-2d":
             return self._two_halves(which, grid)
-        waves = self.waves if grid == self.grid else sincos(grid, self.waves.shape[-1]).to(self.waves)
+        waves = self.waves if grid == self.grid else self._waves(grid, self.waves.shape[-1]).to(self.waves)
         return self._padded(waves)
 
     def offset_keys(self, layer: int, grid: Grid) -> Tensor | None:
@@ -155,6 +155,9 @@ class Positions(nn.Module):
             return torch.cat([self.prefix[which : which + 1], table_1ND], dim=1)
         return self._padded(table_1ND)
 
+    def _waves(self, grid: Grid, width: int) -> Tensor:
+        return sincos(grid, width) if self.kind == "sincos-2d" else sincos_1d(grid, width)
+
     def _padded(self, table_1ND: Tensor) -> Tensor:
         """Zeros for prefix tokens that have no position of their own."""
         if not (self.prefix_placed and self.kind == "learned-1d"):
@@ -171,6 +174,13 @@ def sincos(grid: Grid, width: int, temperature: float = 10_000.0) -> Tensor:
     y_N, x_N = rows_and_columns(grid)
     x_ND, y_ND = x_N[:, None] * frequency_D, y_N[:, None] * frequency_D
     return torch.cat([x_ND.sin(), x_ND.cos(), y_ND.sin(), y_ND.cos()], dim=1)[None].float()
+
+
+def sincos_1d(grid: Grid, width: int, temperature: float = 10_000.0) -> Tensor:
+    """Fixed waves of the place in reading order at width/2 frequencies (Vaswani et al. 2017), (1, N, D), on the CPU."""
+    frequency_D = temperature ** -(torch.arange(width // 2, dtype=torch.float64, device="cpu") / (width // 2))
+    angle_ND = torch.arange(grid[0] * grid[1], dtype=torch.float64, device="cpu")[:, None] * frequency_D
+    return torch.cat([angle_ND.sin(), angle_ND.cos()], dim=1)[None].float()
 
 
 def rows_and_columns(grid: Grid) -> tuple[Tensor, Tensor]:
