@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vitlab.evaluation.summary import Asked, EvaluationSummary
     from vitlab.exporters import Exported
     from vitlab.inference import Predictions
+    from vitlab.inference.detections import DetectedImages
     from vitlab.inference.images import ImagesLike
     from vitlab.inference.writing import ResultFormat
     from vitlab.interpretation.config import FigureName, Form, Occluder, Overlay, Theme
@@ -344,6 +345,7 @@ def predict(
     images: ImagesLike,
     *,
     top: int = 5,
+    threshold: float = 0.5,
     out: FileName | TextIO | None = None,
     format: ResultFormat | None = None,  # noqa: A002
     resume: bool = False,
@@ -364,16 +366,18 @@ def predict(
     profile: Profile | None = None,
     allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
-) -> Predictions:
-    """Classify images: print the most probable classes of one image or of a million.
+) -> Predictions | DetectedImages:
+    """Classify images: print the most probable classes of one image or of a million. A detector (YOLOS) gives boxes instead.
 
-    Returns the predictions: `predict(model, "cat.jpg").top(5)`. With `out` they go into a file and are not kept in memory.
+    Returns the predictions: `predict(model, "cat.jpg").top(5)`, or `.boxes` of a detector. With `out` they go into a file and are
+    not kept in memory.
 
     Args:
         model: a checkpoint of any format (recognised by its content), a run's folder, hub:owner/name, or the name of public weights
             (ViT-B/16, vit_base_patch16_224.augreg_in21k)
         images: images, folders, quoted patterns, zip archives or files inside them, or - for paths or one image on stdin
         top: number of classes to show for each image
+        threshold: score above which a detector's boxes are shown, from 0 to 1
         out: file to write results to (default: standard output; a Python call returns them)
         format: text, jsonl (one JSON object per line), csv or parquet (default: by the ending of out, else jsonl; text without out)
         resume: continue the JSON Lines file that out names, and skip the images that are in it
@@ -397,7 +401,9 @@ def predict(
         progress: called with (description, done, total or None)
     """
     _at_least("top", top, 1)
+    from vitlab.config.data import is_detector
     from vitlab.inference import Predictor
+    from vitlab.inference.detections import Detector
     from vitlab.inference.writing import all_images, predict_images
 
     images = images if _is_stream(images) else _listed(images)
@@ -408,16 +414,22 @@ def predict(
         _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
     )
-    predictor = Predictor(
-        checkpoint,
-        backend=backend,
-        batch_size=batch_size,
-        workers=workers,
-        device=_device_of(checkpoint),
-        merge=merge,
-        notify=_note,
-    )
-    _note_all(predictor.notes[len(checkpoint.notes) :])
+    predictor: Predictor | Detector
+    if is_detector(checkpoint.config):
+        if merge or backend not in ("auto", "torch"):
+            raise UsageError("a detector runs in torch, without merged tokens", hint="leave `merge` and `backend` out")
+        predictor = Detector(checkpoint, threshold=threshold, workers=workers, device=_device_of(checkpoint))
+    else:
+        predictor = Predictor(
+            checkpoint,
+            backend=backend,
+            batch_size=batch_size,
+            workers=workers,
+            device=_device_of(checkpoint),
+            merge=merge,
+            notify=_note,
+        )
+        _note_all(predictor.notes[len(checkpoint.notes) :])
     return predict_images(
         predictor,
         images,

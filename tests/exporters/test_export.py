@@ -21,6 +21,7 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.stems import ResNetStem
 from vitlab.config.vit import Position, ViTConfig
+from vitlab.config.vit_parts import RelativeBias, Rotary
 from vitlab.data.dataset import Dataset
 from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import normalise
@@ -162,9 +163,29 @@ def test_what_cannot_be_exported_is_refused_with_a_reason(mini: Checkpoint, tmp_
     with pytest.raises(ConfigError, match=r"\.onnx or \.xml"):
         export(mini, tmp_path / "model.pt2", ExportConfig(int8=True), dataset=open_dataset("digits", split="test"))
     assert isinstance(mini.config, ViTConfig)
-    relative = knowing(replace(mini.config, position=Position(kind="relative", prefix=False)))
-    with pytest.raises(ConfigError, match="one grid"):
-        export(relative, tmp_path / "model.onnx", ExportConfig(dynamic_size=True))
+    for position, word in (
+        (Position(kind="relative", prefix=False), "relative"),
+        (Position(rotary=Rotary()), "rotary"),
+        (Position(kind="none", rotary=Rotary(kind="mixed", temperature=10.0, columns_first=True)), "rotary"),
+        (Position(bias=RelativeBias()), "relative"),
+        (Position(kind="sincos-1d"), "sincos-1d"),
+    ):
+        with pytest.raises(ConfigError, match=f"{word} positions can be exported for one grid only"):
+            export(knowing(replace(mini.config, position=position)), tmp_path / "model.onnx", ExportConfig(dynamic_size=True))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("position", [Position(rotary=Rotary()), Position(bias=RelativeBias())], ids=["rotary", "bias"])
+def test_a_file_for_one_grid_refuses_images_of_another_size(mini: Checkpoint, position: Position, tmp_path: Path) -> None:
+    """Also where the model itself takes any size: the angles and biases in the file are those of one grid."""
+    assert isinstance(mini.config, ViTConfig)
+    checkpoint = knowing(replace(mini.config, position=position, dynamic_size=True))
+    assert checkpoint.model(torch.zeros(1, 3, 64, 64)).shape == (1, mini.config.num_classes)
+    export(checkpoint, tmp_path / "model.pt2")
+    graph = torch.export.load(tmp_path / "model.pt2").module()
+    assert graph(torch.zeros(2, 32, 32, 3, dtype=torch.uint8)).shape == (2, mini.config.num_classes)
+    with pytest.raises((AssertionError, RuntimeError)):
+        graph(torch.zeros(2, 64, 64, 3, dtype=torch.uint8))
 
 
 def test_a_missing_runtime_is_named_with_its_extra(mini: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ from vitlab.config import ViTConfig, variant
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import to_json
 from vitlab.config.train import Distill, Masked, Optimizer, Precision, Strategy
+from vitlab.config.vit import Position
+from vitlab.config.vit_parts import RelativeBias, Rotary
 from vitlab.errors import CheckpointError, ConfigError
 from vitlab.models import build
 from vitlab.training.checkpointing import read_snapshot
@@ -85,6 +87,19 @@ def distilled(run: RunConfig, teacher: Path) -> RunConfig:
     )
 
 
+POSITIONS = {  # of later families: parameters outside of the layers that read them
+    "mixed-rotary": Position(rotary=Rotary(kind="mixed", temperature=10.0, columns_first=True)),
+    "axial-rotary": Position(kind="none", rotary=Rotary()),
+    "relative-bias": Position(kind="none", bias=RelativeBias()),
+    "shared-bias": Position(bias=RelativeBias(kind="mlp", shared=True, hidden=16)),
+}
+
+
+def placed(run: RunConfig, position: Position) -> RunConfig:
+    assert isinstance(run.model, ViTConfig)
+    return replace(run, model=replace(run.model, position=position))
+
+
 @contextmanager
 def two_ranks(jobs: list[Job], folder: Path, warm: Path) -> Iterator[subprocess.Popen[str]]:
     (folder / "jobs.json").write_text(json.dumps([job.output() for job in jobs]))
@@ -113,6 +128,8 @@ def session(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Session:
         Job(run=by(masked(even(steps=5)), "fsdp"), out=folder / "masked"),
         Job(run=by(distilled(even(steps=5), teacher), "fsdp"), out=folder / "distilled"),
         Job(run=by(muon(even(steps=5)), "fsdp"), out=folder / "muon"),
+        *(Job(run=by(placed(even(steps=4), way), "fsdp"), out=folder / name) for name, way in POSITIONS.items()),
+        Job(run=by(placed(even(steps=4), POSITIONS["relative-bias"]), "ddp"), out=folder / "relative-bias-ddp"),
         Job(run=by(even(steps=9), "fsdp"), out=folder / "full-disk", fault="full-disk", at=4),
         Job(run=by(even(steps=9), "ddp"), out=folder / "ddp"),  # with another number of steps than before
     ]
@@ -264,6 +281,13 @@ def test_tasks_with_training_only_weights_are_sharded_too(task: str, session: Se
 def test_muon_orthogonalises_whole_matrices_though_ranks_hold_parts_of_them(session: Session, tmp_path: Path) -> None:
     run_to(muon(even(steps=5)), tmp_path / "alone")
     assert losses_of(session.folder / "muon") == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [*POSITIONS, "relative-bias-ddp"])
+def test_rotary_positions_and_biases_are_trained_by_two_ranks_as_by_one(name: str, session: Session, tmp_path: Path) -> None:
+    run_to(placed(even(steps=4), POSITIONS[name.removesuffix("-ddp")]), tmp_path / "alone")
+    assert losses_of(session.folder / name) == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-5)
+    near(last(session.folder / name), last(tmp_path / "alone"))
 
 
 def test_a_run_that_rank_0_refuses_ends_on_all_ranks(session: Session) -> None:

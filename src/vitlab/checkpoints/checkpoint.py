@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vitlab.config.data import Preprocess, takes_one_size
+from vitlab.config.data import Preprocess, is_detector, takes_one_size
 from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
 from vitlab.errors import CheckpointError
@@ -120,6 +120,11 @@ def check_labels(labels: Sequence[str] | None, num_classes: int) -> None:
 
 def check_preprocess(preprocess: Preprocess, config: ModelConfig) -> None:
     """Refuse preprocessing whose images the model does not take."""
+    if preprocess.resize == "fit" and not is_detector(config):
+        raise CheckpointError(
+            "resize='fit' gives each image a size of its own, which only a detector takes",
+            hint="resize='pad' keeps the whole image",
+        )
     if preprocess.channels != config.channels:
         raise CheckpointError(f"preprocessing gives {preprocess.channels} channels and the model takes {config.channels}")
     if takes_one_size(config) and preprocess.image_size != config.image_size:

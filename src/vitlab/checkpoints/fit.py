@@ -151,6 +151,11 @@ def _fit_bias(state: State, config: ViTConfig, grid: tuple[int, int], notes: lis
 def _fit_vit_head(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) -> ViTConfig:
     if _keeps_head(config, wanted):
         return config
+    if config.detection_classes:
+        raise CheckpointError(
+            "this model is an object detector (YOLOS): it gives boxes, and has no head for the class of an image",
+            hint="`vitlab predict` prints its boxes; to classify, start from a ViT or DeiT",
+        )
     classes = config.num_classes if wanted.num_classes is None else wanted.num_classes
     if classes == 0:
         _remove(state, ("head", "distill_head"))

@@ -42,7 +42,7 @@ from vitlab.checkpoints.containers.safetensors_file import (
     flat_bytes,
     write_encoded,
 )
-from vitlab.config.data import Preprocess
+from vitlab.config.data import Preprocess, named_classes
 from vitlab.config.model import ModelConfig
 from vitlab.config.renamed import current_recipe
 from vitlab.config.serialize import Json, from_json, parsed, to_json
@@ -103,7 +103,7 @@ def _classes(head: object) -> int:
 def write_native(path: Path, state: State, facts: HeaderFacts, *, check: Check | None = None) -> None:
     """Write weights and facts as a native file; `check` is called with the finished file before it is renamed."""
     check_state(state, facts.config, where=str(path))
-    check_labels(facts.labels, facts.config.num_classes)
+    check_labels(facts.labels, named_classes(facts.config))
     check_preprocess(facts.preprocess, facts.config)
     header = sealed_header(state, facts)
     write_encoded(path, header, state, check=check)
@@ -164,7 +164,7 @@ def read_facts(opened: OpenFile, *, part: str | None = None) -> HeaderFacts:
         facts = _facts(entries)
     except (ValueError, ConfigError) as error:
         raise CheckpointError(f"{path}: its header cannot be understood: {str(error)[:200]}") from error
-    check_labels(facts.labels, facts.config.num_classes)
+    check_labels(facts.labels, named_classes(facts.config))
     check_preprocess(facts.preprocess, facts.config)
     return facts
 

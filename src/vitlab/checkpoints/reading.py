@@ -32,7 +32,7 @@ from vitlab.checkpoints.hub import address_of, fetch, is_hub
 from vitlab.checkpoints.native import HeaderFacts, is_native, read_facts, read_native, summary
 from vitlab.checkpoints.parts import parts_in, read_weights
 from vitlab.config.class_names import usual_names
-from vitlab.config.data import Preprocess, feeding
+from vitlab.config.data import Preprocess, feeding, named_classes
 from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
 from vitlab.config.vit import PositionResize, ViTConfig, with_profile
@@ -345,7 +345,7 @@ def _labels(
     if given is not None:
         if isinstance(given, str):
             raise CheckpointError(f"labels={given!r} is one text", hint="give a list of texts")
-        check_labels(given, after.num_classes)
+        check_labels(given, named_classes(after))
         return tuple(given), ("labels as given, not as in the file",) if of_file not in (None, tuple(given)) else ()
     if of_file is not None and (new_head or after.num_classes != before.num_classes):
         return None, ("labels of the old head left out",)

@@ -12,7 +12,7 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import LARGEST_SIDE, ConfigError, at_least, choice, did_you_mean, fraction, pair
 
-Resize = Literal["short-side", "squash", "pad"]
+Resize = Literal["short-side", "squash", "pad", "fit"]
 Interpolation = Literal["bilinear", "bicubic", "tf-bilinear"]
 PixelScale = Literal["full", "percentile", "file"]
 
@@ -26,6 +26,8 @@ class Preprocess:
     `image_size` is (height, width) of the model's input in pixels.
     `resize`: `short-side` scales the shorter side to `resize_to` pixels, keeping the aspect ratio, and crops the centre; `squash`
     scales to `image_size` and ignores the aspect ratio; `pad` scales to fit inside `image_size` and fills the rest with `fill`.
+    `fit` is for detectors: it keeps the aspect ratio and the whole image, so that each image has its own size. The shorter side
+    becomes the first of `image_size` unless the longer would exceed the second; both are then rounded down to a multiple of 16.
     `interpolation`: `bilinear` and `bicubic` are Pillow's, with antialiasing; `tf-bilinear` is the official code's
     `tf.image.resize`, without.
     `mean` and `std` are per channel, on the scale where white is 1; (0.5, 0.5) gives the official range [-1, 1].
@@ -394,6 +396,16 @@ class SyntheticConfig:
             raise ConfigError(f"channels={self.channels!r} must be 1 (grey) or 3 (colour)")
         if not 0 <= self.variety <= 1:
             raise ConfigError(f"variety={self.variety} must be from 0 to 1")
+
+
+def named_classes(config: ModelConfig) -> int:
+    """How many classes have a label: those of the head, or of a detector without "no object"."""
+    return config.detection_classes - 1 if isinstance(config, ViTConfig) and config.detection_classes else config.num_classes
+
+
+def is_detector(config: ModelConfig) -> bool:
+    """Whether the model gives boxes (YOLOS)."""
+    return isinstance(config, ViTConfig) and config.detection_classes > 0
 
 
 def takes_one_size(config: ModelConfig) -> bool:

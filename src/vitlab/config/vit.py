@@ -60,8 +60,8 @@ class Position:
     """Position embeddings: their kind, and the layers that get them (Table 8, app. D.4).
 
     `kind`: `learned-1d` one vector a token; `learned-2d` a row half and a column half; `relative` an embedding of the offset
-    between two patches, used as a key beside the content's; `sincos-1d` and `sincos-2d` fixed waves, of the place in reading order or
-    of row and column; `none`.
+    between two patches, used as a key beside the content's; `sincos-1d` and `sincos-2d` fixed waves, of the place in reading
+    order or of row and column; `none`.
     `place`: `stem` once, before the first layer; `every` a table of its own at each layer; `shared` one table at each layer.
     For `relative`, which acts inside attention, the same words say which layers' attention it enters: the first; every one with
     its own table; every one with the same table.

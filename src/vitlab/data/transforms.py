@@ -130,7 +130,7 @@ def evaluation_pipeline(config: Preprocess, *, limits: DecodeLimits) -> Pipeline
 
 
 def preprocess(image_HWC: Pixels, config: Preprocess) -> Pixels:
-    """Resize a decoded image (uint8 [H, W, C]) and crop or pad it to `config.image_size`; the result is uint8.
+    """Resize a decoded image (uint8 [H, W, C]) and crop or pad it to `config.image_size`, except for `fit`; the result is uint8.
 
     The image must have `config.channels` channels. `normalise` does the rest.
     """
@@ -150,6 +150,8 @@ def preprocess(image_HWC: Pixels, config: Preprocess) -> Pixels:
             top, left = (out_height - size[0]) // 2, (out_width - size[1]) // 2
             padded_HWC[top : top + size[0], left : left + size[1]] = resize(image_HWC, size, config.interpolation)
             return padded_HWC
+        case "fit":
+            return resize(image_HWC, bounded_size(height, width, config.image_size), config.interpolation)
 
 
 def check_pixels(image_HWC: Pixels, channels: int) -> None:
@@ -178,6 +180,23 @@ def fitted_size(height: int, width: int, into: tuple[int, int]) -> tuple[int, in
     if height * into[1] >= width * into[0]:  # the height is what fills
         return into[0], max(1, round(width * into[0] / height))
     return max(1, round(height * into[1] / width)), into[1]
+
+
+FIT_STEP = 16  # pixels: the patch of YOLOS
+
+
+def bounded_size(height: int, width: int, edges: tuple[int, int]) -> tuple[int, int]:
+    """(height, width) for `fit`: the shorter side scaled to the first of `edges`, or the longer to the second if that is less.
+
+    The arithmetic, down to where it rounds, is that of YOLOS in transformers; a side has at least 16 pixels.
+    """
+    short, long = min(height, width), max(height, width)
+    scaled = min(float(edges[0]), edges[1] * short / long)
+    sides = (round(scaled), int(scaled * long / short))
+    if height <= width and sides[0] == short:
+        sides = (short, long)
+    shorter, longer = (max(FIT_STEP, side - side % FIT_STEP) for side in sides)
+    return (shorter, longer) if height <= width else (longer, shorter)
 
 
 def centre_box(size: tuple[int, int], crop: tuple[int, int]) -> Box:

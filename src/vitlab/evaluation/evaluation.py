@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.checkpoints.checkpoint import Checkpoint
-from vitlab.config.data import Split, SplitRule
+from vitlab.config.data import Split, SplitRule, is_detector
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.config.serialize import Json, from_json, to_json
 from vitlab.data.dataset import SPLITS, UNDECLARED, Dataset, ImageDataset, Label
@@ -193,7 +193,8 @@ def evaluate(
 
 
 def engine_for(checkpoint: Checkpoint, config: EvaluateConfig) -> Engine:
-    """An engine with the backend, device and merge of the config."""
+    """An engine with the backend, device and merge of the config; a detector is refused."""
+    refuse_detector(checkpoint)
     return Engine(checkpoint, backend=config.backend, device=config.device, merge=config.merge)
 
 
@@ -207,8 +208,18 @@ def _run(
     return collect_logits(engine.run_dataset(dataset, loader=loader, pipeline=pipeline, description=description, progress=progress))
 
 
+def refuse_detector(checkpoint: Checkpoint) -> None:
+    """DataError for a model that gives boxes."""
+    if is_detector(checkpoint.config):
+        raise DataError(
+            "this model is an object detector (YOLOS): it gives boxes, and not the class of an image",
+            hint="vitlab predict prints its boxes",
+        )
+
+
 def refuse_unlabelled(checkpoint: Checkpoint, dataset: Dataset, targets: Targets) -> None:
     """Refuse a model without classes and images without a label, before any image is read."""
+    refuse_detector(checkpoint)
     if not checkpoint.config.num_classes:
         raise DataError("the checkpoint has no head: it gives features, not classes", hint="fine-tune it, or use vitlab embed")
     assert dataset.labels == targets.labels, "targets are made for the dataset's classes"

@@ -283,7 +283,10 @@ def _exportable_model(model: nn.Module) -> Model:
 def _any_grid(position: Positions) -> Positions:
     inside = "rotary" if position.rotary is not None else "relative" if position.bias_form is not None else position.kind
     if inside not in ("learned-1d", "none") or position.resize not in ("official", "bicubic"):
-        raise ConfigError(f"{inside} positions can be exported for one grid only", hint="export without dynamic_size")
+        raise ConfigError(
+            f"{inside} positions can be exported for one grid only",
+            hint="export without dynamic_size, one file for each image_size that you need",
+        )
     made = copy.copy(position)
     made.__class__ = _AnyGrid
     return made

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import islice
@@ -156,6 +156,7 @@ class Engine:
         notify: Callable[[str], None] | None = None,
     ) -> None:
         at_least("merge", merge, 0)
+        checkpoint, fed = _one_size(checkpoint)
         self.checkpoint = checkpoint
         self.merge = merge
         self.device = resolve_device(device)
@@ -164,7 +165,7 @@ class Engine:
             checkpoint, backend, self.device, lambda: self.digest, merge=merge, notify=notify or _ignore
         )
         on_gpu = device == "auto" and self.device.type != "cpu"
-        self.notes: tuple[str, ...] = (f"runs on {self.device.type}", *notes) if on_gpu else notes
+        self.notes: tuple[str, ...] = (*fed, *((f"runs on {self.device.type}",) if on_gpu else ()), *notes)
         self._reader = ImageReader(self.transform)
 
     @cached_property
@@ -262,6 +263,16 @@ class Engine:
             return name, self._reader(image, name)
         except DataError as error:
             return name, error.message
+
+
+def _one_size(checkpoint: Checkpoint) -> tuple[Checkpoint, tuple[str, ...]]:
+    """The checkpoint with preprocessing that gives all images of a batch one size, and a note where that is not its own."""
+    if checkpoint.preprocess.resize != "fit":
+        return checkpoint, ()
+    height, width = checkpoint.config.image_size
+    squashed = replace(checkpoint.preprocess, resize="squash", image_size=(height, width))
+    note = f"features of a detector: images are squashed to {height}x{width}, so that a batch has one size"
+    return replace(checkpoint, preprocess=squashed), (note,)
 
 
 def _named(images: Iterable[ImageLike]) -> Iterator[tuple[str, ImageLike]]:

@@ -153,10 +153,23 @@ class Predictions(Displayed, Sequence[Prediction]):
             yield f"... and {len(self) - _SHOWN:,} more"
 
 
+class Result(Protocol):
+    """What was found in one image: a `Prediction`, the boxes of a detector, or why it could not be read."""
+
+    @property
+    def name(self) -> str:
+        """The image's path, or its place."""
+        ...
+
+    def to_json(self, k: int = 5) -> dict[str, Any]:
+        """Plain values; of classes, the k most probable."""
+        ...
+
+
 class Sink(Protocol):
     """A destination for results, one by one."""
 
-    def write(self, result: Prediction | Unreadable) -> None:
+    def write(self, result: Result) -> None:
         """Add one."""
         ...
 
@@ -173,7 +186,7 @@ class JsonLines:
         self._top = top
         self._mark = mark
 
-    def write(self, result: Prediction | Unreadable) -> None:
+    def write(self, result: Result) -> None:
         """Add one line. It is ASCII, so that any file name survives, even one that UTF-8 cannot hold."""
         self._file.write(json_text(result.to_json(self._top) | {"checkpoint": self._mark}) + "\n")
 
@@ -195,11 +208,12 @@ class Csv:
         columns = [word for place in range(1, top + 1) for word in (f"label_{place}", f"probability_{place}")]
         self._writer.writerow(["name", "error", *columns])
 
-    def write(self, result: Prediction | Unreadable) -> None:
+    def write(self, result: Result) -> None:
         """Add one line."""
         if isinstance(result, Unreadable):
             self._writer.writerow([csv_cell(result.name), csv_cell(result.reason), *[""] * (2 * self._top)])
             return
+        assert isinstance(result, Prediction), "boxes have no columns"
         best = [word for label, probability in result.top(self._top) for word in (csv_cell(label), f"{probability:.6f}")]
         self._writer.writerow([csv_cell(result.name), "", *best, *[""] * (2 * self._top - len(best))])
 
@@ -227,12 +241,13 @@ class Parquet:
         self._writer = parquet.ParquetWriter(file, self._schema)
         self._rows: list[dict[str, Any]] = []
 
-    def write(self, result: Prediction | Unreadable) -> None:
+    def write(self, result: Result) -> None:
         """Add one row."""
         name = printable(result.name)  # text in Parquet is UTF-8
         if isinstance(result, Unreadable):
             self._rows.append({"name": name, "labels": None, "probabilities": None, "error": printable(result.reason)})
         else:
+            assert isinstance(result, Prediction), "boxes have no columns"
             labels, probabilities = zip(*result.top(self._top), strict=True)
             self._rows.append({"name": name, "labels": list(labels), "probabilities": list(probabilities), "error": None})
         if len(self._rows) >= _GROUP_ROWS:

@@ -14,6 +14,7 @@ from typing import Literal, TextIO
 
 from vitlab.data.decode import format_of as image_format
 from vitlab.errors import DataError, UsageError
+from vitlab.inference.detections import DetectedImage, DetectedImages, Detector
 from vitlab.inference.images import ImageLike, ImagesLike, NamedImage, as_list_of_images, find_images, image_name
 from vitlab.inference.predictor import Predictor
 from vitlab.inference.results import (
@@ -23,6 +24,7 @@ from vitlab.inference.results import (
     JsonLines,
     Prediction,
     Predictions,
+    Result,
     Sink,
     Unreadable,
     new_file,
@@ -48,10 +50,14 @@ class Text:
         self._file = file
         self._top = top
 
-    def write(self, result: Prediction | Unreadable) -> None:
+    def write(self, result: Result) -> None:
         """Print one result; images that could not be read are reported elsewhere."""
         if isinstance(result, Unreadable):
             return
+        if isinstance(result, DetectedImage):
+            self._file.write("\n".join(result.lines()) + "\n")
+            return
+        assert isinstance(result, Prediction)
         lines = [printable(result.name), *(f"  {100 * share:6.2f} %  {printable(label)}" for label, share in result.top(self._top))]
         self._file.write("\n".join(lines) + "\n")
 
@@ -65,11 +71,14 @@ class Kept:
 
     def __init__(self) -> None:
         self.predictions: list[Prediction] = []
+        self.detected: list[DetectedImage] = []
 
-    def write(self, result: Prediction | Unreadable) -> None:
+    def write(self, result: Result) -> None:
         """Keep one result."""
         if isinstance(result, Prediction):
             self.predictions.append(result)
+        elif isinstance(result, DetectedImage):
+            self.detected.append(result)
 
     def flush(self) -> None:
         """Nothing to do."""
@@ -116,7 +125,7 @@ def _expanded(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
 
 
 def predict_images(
-    predictor: Predictor,
+    predictor: Predictor | Detector,
     images: ImagesLike,
     *,
     top: int,
@@ -127,10 +136,13 @@ def predict_images(
     strict: bool,
     progress: ProgressCallback,
     notify: Callable[[str], None],
-) -> Predictions:
+) -> Predictions | DetectedImages:
     """The predictions, or none if they were written to `out`; images that could not be read are reported to `notify`."""
     top = min(top, predictor.checkpoint.config.num_classes)
-    if not top:
+    if isinstance(predictor, Detector):
+        if out is not None and format_of(out, format) not in ("text", "jsonl"):
+            raise UsageError("boxes are written as text or JSON lines", hint="give `out` boxes.jsonl")
+    elif not top:
         raise DataError("the checkpoint has no head: it gives features and no classes", hint="vitlab embed writes features")
     kept = Kept()
     with _sink(predictor, out, kept, top=top, format=format, resume=resume, overwrite=overwrite) as (sink, done):
@@ -150,11 +162,11 @@ def predict_images(
         if strict:
             raise DataError(sentence)
         notify(f"note: {sentence}")
-    return Predictions(kept.predictions)
+    return DetectedImages(kept.detected) if isinstance(predictor, Detector) else Predictions(kept.predictions)
 
 
 def _pour(
-    results: Iterator[Prediction | Unreadable],
+    results: Iterator[Result],
     sink: Sink,
     progress: ProgressCallback,
     *,
@@ -180,7 +192,7 @@ def _pour(
 
 @contextmanager
 def _sink(
-    predictor: Predictor,
+    predictor: Predictor | Detector,
     out: str | os.PathLike[str] | TextIO | None,
     kept: Kept,
     *,

@@ -80,14 +80,15 @@ def one_or_two(size: tuple[int, int]) -> Json:
 RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
-Usual = Literal["crop", "squash", "clip"]
+Usual = Literal["crop", "squash", "clip", "fit"]
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
 
 def guessed(config: ModelConfig, usual: Usual) -> tuple[Preprocess, list[str]]:
     """The preprocessing where there is no preprocessor_config.json.
 
-    `crop` as in the ImageNet evaluation, `squash` with pixels to [-1, 1], `clip` the whole short side with CLIP's mean and std.
+    `crop` as in the ImageNet evaluation, `squash` with pixels to [-1, 1], `clip` the whole short side with CLIP's mean and std,
+    `fit` a detector's.
     """
     size, channels = config.image_size, config.channels
     match usual:
@@ -98,7 +99,28 @@ def guessed(config: ModelConfig, usual: Usual) -> tuple[Preprocess, list[str]]:
         case "clip":
             preprocess = cropped(size, channels, interpolation="bicubic", mean=CLIP_MEAN, std=CLIP_STD)
             preprocess = replace(preprocess, resize_to=max(size))
+        case "fit":
+            preprocess = fitting((min(size), max(size)), channels, IMAGENET_MEAN, IMAGENET_STD)
     return preprocess, [f"preprocessing is a guess ({described(preprocess)}): there is no preprocessor_config.json"]
+
+
+def fitting(edges: tuple[int, int], channels: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Preprocess:
+    """A detector's: the whole image, its shorter and longer side bounded by `edges`."""
+    fed = {"mean": per_channel(mean, channels), "std": per_channel(std, channels)}
+    return Preprocess(image_size=edges, resize="fit", resize_to=UNUSED, interpolation="bilinear", **fed)
+
+
+def detector_preprocess_of(data: Sidecar, config: ModelConfig) -> tuple[Preprocess, list[str]]:
+    """The preprocessing in a YOLOS's preprocessor_config.json: `size` with both edges, or a number beside `max_size`."""
+    given = data.get("size")
+    edges: Sidecar = given if isinstance(given, dict) else {"shortest_edge": given, "longest_edge": data.get("max_size")}
+    short, long = sidecar.whole(edges, "shortest_edge"), sidecar.whole(edges, "longest_edge")
+    if short is None:
+        _, notes = preprocess_of(data, config, any_size=True)
+        preprocess, _ = guessed(config, "fit")
+        return preprocess, [*notes, f"preprocessor_config.json has no shortest edge: {described(preprocess)} is a guess"]
+    fed, notes = preprocess_of({key: value for key, value in data.items() if key != "size"}, config, any_size=True)
+    return replace(fed, image_size=(short, max(short, long or 1333)), resize="fit", resize_to=UNUSED), notes
 
 
 def preprocess_of(data: Sidecar, config: ModelConfig, *, any_size: bool) -> tuple[Preprocess, list[str]]:
@@ -145,8 +167,11 @@ def preprocessor_json(preprocess: Preprocess) -> tuple[Json, list[str]]:
         notes.append("transformers scales with antialiasing, TensorFlow's bilinear of this model without: pixels will differ")
     size: dict[str, Json] = {"height": preprocess.image_size[0], "width": preprocess.image_size[1]}
     crop = preprocess.resize == "short-side"
+    kind = "BitImageProcessor" if crop else "ViTImageProcessor"
+    if preprocess.resize == "fit":
+        kind, size = "YolosImageProcessor", {"shortest_edge": preprocess.image_size[0], "longest_edge": preprocess.image_size[1]}
     data: dict[str, Json] = {
-        "image_processor_type": "BitImageProcessor" if crop else "ViTImageProcessor",
+        "image_processor_type": kind,
         "do_resize": True,
         "size": {"shortest_edge": preprocess.resize_to} if crop else size,
         "resample": 3 if preprocess.interpolation == "bicubic" else 2,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitlab.checkpoints.formats import sidecar
 from vitlab.checkpoints.formats.contract import Hints
-from vitlab.checkpoints.formats.hf_json import Read, Tensors, cannot_write, labels_json, one_or_two
+from vitlab.checkpoints.formats.hf_json import Read, Tensors, cannot_write, one_or_two
 from vitlab.checkpoints.formats.infer import (
     Places,
     count,
@@ -489,7 +489,6 @@ def yolos_json(config: ViTConfig) -> dict[str, Json]:
         "image_size": list(config.image_size),
         "num_detection_tokens": config.register_tokens,
         "use_mid_position_embeddings": config.position.place == "every",
-        **labels_json(None, config.detection_classes - 1),
     }
 
 

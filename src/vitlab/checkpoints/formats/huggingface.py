@@ -32,6 +32,7 @@ from vitlab.checkpoints.formats.hf_json import (
     Read,
     Tensors,
     Usual,
+    detector_preprocess_of,
     guessed,
     image_size_in,
     labels_json,
@@ -71,7 +72,7 @@ from vitlab.checkpoints.formats.swin_layout import swin_rows
 from vitlab.checkpoints.formats.timm_sidecar import is_timm
 from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
 from vitlab.config.convnext import ConvNeXtConfig
-from vitlab.config.data import Preprocess, takes_one_size
+from vitlab.config.data import Preprocess, named_classes, takes_one_size
 from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig
@@ -146,6 +147,7 @@ KINDS: dict[str, Kind] = {
         read=partial(read_vit, names=YOLOS),
         marks=(r"embeddings\.detection_tokens", *_VIT),
         heads=("class_labels_classifier.", "bbox_predictor."),
+        usual="fit",
     ),
     "vit": Kind(title="ViT", prefix="vit.", read=partial(read_vit, names=VIT), marks=_VIT, usual="squash"),
     "vit_mae": Kind(title="ViT-MAE", prefix="vit.", read=partial(read_vit, names=VIT), marks=_VIT),
@@ -300,8 +302,11 @@ def read(raw: RawFile, hints: Hints) -> Reading:
         preprocess, fed = guessed(config, kind.usual)
     else:
         with making(where):
-            preprocess, fed = preprocess_of(raw.preprocessor, config, any_size=not takes_one_size(config))
-    labels, named = labels_of(data, config.num_classes)
+            if kind.usual == "fit":
+                preprocess, fed = detector_preprocess_of(raw.preprocessor, config)
+            else:
+                preprocess, fed = preprocess_of(raw.preprocessor, config, any_size=not takes_one_size(config))
+    labels, named = labels_of(data, named_classes(config))
     return Reading(
         format=FORMAT,
         config=config,
@@ -355,7 +360,7 @@ def write(state: State, config: ModelConfig, preprocess: Preprocess, labels: tup
         "model_type": target.model_type,
         **target.settings,
         "torch_dtype": _dtype(tensors),
-        **labels_json(labels, config.num_classes),
+        **labels_json(labels, named_classes(config)),
     }
     sidecars: dict[str, Json] = {"config.json": about}
     fed, fed_notes = preprocessor_json(preprocess)

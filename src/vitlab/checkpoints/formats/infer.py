@@ -265,6 +265,7 @@ def described(preprocess: Preprocess) -> str:
         "short-side": f"short side to {preprocess.resize_to} {preprocess.interpolation}, centre crop {size}",
         "squash": f"squashed to {size} {preprocess.interpolation}",
         "pad": f"fitted into {size} {preprocess.interpolation}",
+        "fit": f"short side to {preprocess.image_size[0]}, long side at most {preprocess.image_size[1]} {preprocess.interpolation}",
     }[preprocess.resize]
     if all(value == 0.5 for value in (*preprocess.mean, *preprocess.std)):
         return f"{how}, pixels to [-1, 1]"
