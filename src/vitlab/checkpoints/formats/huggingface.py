@@ -65,7 +65,7 @@ from vitlab.checkpoints.formats.hf_vit import (
     vit_rows,
     yolos_json,
 )
-from vitlab.checkpoints.formats.infer import making, unwrapped, zero_head
+from vitlab.checkpoints.formats.infer import making, naflex_note, unwrapped, zero_head
 from vitlab.checkpoints.formats.resnet import bit_rows, resnet_notes
 from vitlab.checkpoints.formats.sidecar import Sidecar, text, within
 from vitlab.checkpoints.formats.swin_layout import swin_rows
@@ -98,7 +98,8 @@ class Kind:
     `prefix` is that of all tensors but the `heads`; a model without a head is saved without it. `marks` are patterns of tensors,
     after the prefix, that each such model has and none above it in the table. `unused` is a pattern of tensors that are left out:
     what only pre-training uses; `idle` of those that a model with a classifier does not use. `tower` says that config.json holds
-    the vision model beside another. `usual` is the preprocessing without a preprocessor_config.json.
+    the vision model beside another. `usual` is the preprocessing without a preprocessor_config.json. `naflex`: its own
+    processor keeps the aspect ratio of each image.
     """
 
     title: str
@@ -110,6 +111,7 @@ class Kind:
     idle: str = r"pooler\.dense\."
     tower: bool = False
     usual: Usual = "crop"
+    naflex: bool = False
 
 
 _PATCHES = r"embeddings\.patch_embeddings\.projection\.weight"
@@ -212,6 +214,7 @@ KINDS: dict[str, Kind] = {
         marks=_TOWER,
         idle=r"head\.",
         usual="squash",
+        naflex=True,
     ),
     "siglip2": Kind(
         title="SigLIP 2",
@@ -222,6 +225,7 @@ KINDS: dict[str, Kind] = {
         idle=r"head\.",
         tower=True,
         usual="squash",
+        naflex=True,
     ),
     "swin": Kind(
         title="Swin",
@@ -306,6 +310,8 @@ def read(raw: RawFile, hints: Hints) -> Reading:
                 preprocess, fed = detector_preprocess_of(raw.preprocessor, config)
             else:
                 preprocess, fed = preprocess_of(raw.preprocessor, config, any_size=not takes_one_size(config))
+    if kind.naflex:
+        fed.append(naflex_note(preprocess))
     labels, named = labels_of(data, named_classes(config))
     return Reading(
         format=FORMAT,

@@ -253,6 +253,13 @@ def cropped(
     )
 
 
+def naflex_note(preprocess: Preprocess) -> str:
+    """For models that were trained on images of any aspect ratio."""
+    return (
+        f"NaFlex models take each image in its own aspect ratio; here all images of a batch have one size ({described(preprocess)})"
+    )
+
+
 def per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     """The values, if there is one for each channel, else 0.5 for each: no others are published."""
     return values if len(values) == channels else (0.5,) * channels

@@ -13,7 +13,17 @@ from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, numerics_notes, refuse, stem_notes
 from vitlab.checkpoints.formats.dinov2 import is_dinov2
 from vitlab.checkpoints.formats.header import Header, adopted, header_of, metadata_of
-from vitlab.checkpoints.formats.infer import WIDE_HEADS, cropped, described, making, squashed, stem_of, unwrapped, zero_head
+from vitlab.checkpoints.formats.infer import (
+    WIDE_HEADS,
+    cropped,
+    described,
+    making,
+    naflex_note,
+    squashed,
+    stem_of,
+    unwrapped,
+    zero_head,
+)
 from vitlab.checkpoints.formats.resnet import bit_config, bit_rows, resnet_notes
 from vitlab.checkpoints.formats.sidecar import Sidecar
 from vitlab.checkpoints.formats.timm_families import family_notes, family_rows, find_other_family, holds_other_family
@@ -97,6 +107,8 @@ def read(raw: RawFile, hints: Hints) -> Reading:
         fed += named
     else:
         preprocess, fed = _guessed_feeding(config)
+    if header is None and isinstance(config, ViTConfig) and config.position.grid is not None:
+        fed.append(naflex_note(preprocess))
     return Reading(
         format=FORMAT,
         config=config,
