@@ -377,7 +377,7 @@ def predict(
             (ViT-B/16, vit_base_patch16_224.augreg_in21k)
         images: images, folders, quoted patterns, zip archives or files inside them, or - for paths or one image on stdin
         top: number of classes to show for each image
-        threshold: score above which a detector's boxes are shown, from 0 to 1
+        threshold: score above which a detector's boxes are shown, from 0 to below 1
         out: file to write results to (default: standard output; a Python call returns them)
         format: text, jsonl (one JSON object per line), csv or parquet (default: by the ending of out, else jsonl; text without out)
         resume: continue the JSON Lines file that out names, and skip the images that are in it
@@ -413,6 +413,7 @@ def predict(
         model,
         _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
+        boxes=True,
     )
     predictor: Predictor | Detector
     if is_detector(checkpoint.config):
@@ -2327,9 +2328,10 @@ class _Opening:
         return replace(own, **given)
 
 
-def _opened(model: ModelLike, opening: _Opening, *, device: str) -> Checkpoint:
-    """The checkpoint on its device; guesses and changes are logged."""
+def _opened(model: ModelLike, opening: _Opening, *, device: str, boxes: bool = False) -> Checkpoint:
+    """The checkpoint on its device; guesses and changes are logged. With `boxes`, a detector sees images of any size."""
     from vitlab.checkpoints import Checkpoint, load
+    from vitlab.checkpoints.checkpoint import of_one_size
     from vitlab.models.device import resolve_device
 
     place = resolve_device(device)
@@ -2343,7 +2345,11 @@ def _opened(model: ModelLike, opening: _Opening, *, device: str) -> Checkpoint:
     if device == "auto" and place.type != "cpu":
         _note(f"device: {place}")
     checkpoint.model.to(place)
-    return replace(checkpoint, preprocess=opening.preprocess(checkpoint.preprocess))
+    checkpoint = replace(checkpoint, preprocess=opening.preprocess(checkpoint.preprocess))
+    if not boxes:
+        checkpoint, notes = of_one_size(checkpoint)
+        _note_all(notes)
+    return checkpoint
 
 
 def _named_or_opened(model: ModelLike, image_size: tuple[int, int] | None) -> tuple[Checkpoint, bool]:

@@ -18,6 +18,7 @@ from vitlab.cli.main import main
 from vitlab.config.data import Preprocess
 from vitlab.data.transforms import bounded_size, normalise, preprocess
 from vitlab.errors import CheckpointError, ConfigError, DataError, UsageError
+from vitlab.inference import Predictor
 from vitlab.inference.detections import Detector
 from vitlab.models.vit import ViT
 
@@ -75,8 +76,8 @@ def test_a_threshold_leaves_out_the_boxes_below_it(yolos: Path, image: Path) -> 
     every = vitlab.predict(yolos, image, threshold=0.0).boxes
     middle = (every[2].score + every[3].score) / 2
     assert vitlab.predict(yolos, image, threshold=middle).boxes == every[:3]
-    assert vitlab.predict(yolos, image, threshold=1.0).boxes == []
-    assert "no objects" in str(vitlab.predict(yolos, image, threshold=1.0))
+    assert vitlab.predict(yolos, image, threshold=0.999).boxes == []
+    assert "no objects" in str(vitlab.predict(yolos, image, threshold=0.999))
     assert every[0].label in str(vitlab.predict(yolos, image, threshold=0.0))
     with pytest.raises(ConfigError, match="threshold"):
         vitlab.predict(yolos, image, threshold=1.5)
@@ -136,7 +137,7 @@ def test_what_a_detector_cannot_do_is_refused_by_what_it_is(yolos: Path, image: 
     with pytest.raises(DataError, match="object detector"):
         vitlab.evaluate(yolos, tmp_path / "data", split="all")
     with pytest.raises(DataError, match="object detector"):
-        vitlab.few_shot(yolos, tmp_path / "data")
+        vitlab.evaluate(yolos, tmp_path / "data", fewshot=True)
     with pytest.raises(CheckpointError, match="object detector"):
         vitlab.finetune(tmp_path / "data", yolos, out=tmp_path / "run", steps=1)
     with pytest.raises(CheckpointError, match="no detection heads"):
@@ -145,6 +146,14 @@ def test_what_a_detector_cannot_do_is_refused_by_what_it_is(yolos: Path, image: 
         vitlab.predict(yolos, image, resize="pad")
     with pytest.raises(UsageError, match="runs in torch"):
         vitlab.predict(yolos, image, backend="openvino")
+
+
+def test_features_of_a_detector_are_those_of_squashed_images_which_is_said(yolos: Path, image: Path) -> None:
+    predictor = Predictor(yolos, workers=0)
+    assert any("squashed to 48x64" in note for note in predictor.notes)
+    features = predictor([image, np.zeros((20, 90, 3), np.uint8)], features=True)[0].features
+    assert features is not None
+    assert features.shape == (32,)
 
 
 def test_only_a_detector_takes_images_of_many_sizes(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -116,6 +116,16 @@ def check_labels(labels: Sequence[str] | None, num_classes: int) -> None:
             f"{len(labels)} labels for a head of {num_classes} classes",
             hint="give one label for each class, in the order of the logits",
         )
+
+
+def of_one_size(checkpoint: Checkpoint) -> tuple[Checkpoint, tuple[str, ...]]:
+    """The checkpoint with preprocessing that gives all images of a batch one size, and a note where that is not its own."""
+    if checkpoint.preprocess.resize != "fit":
+        return checkpoint, ()
+    height, width = checkpoint.config.image_size
+    squashed = replace(checkpoint.preprocess, resize="squash", image_size=(height, width))
+    note = f"features of a detector: images are squashed to {height}x{width}, so that a batch has one size"
+    return replace(checkpoint, preprocess=squashed), (note,)
 
 
 def check_preprocess(preprocess: Preprocess, config: ModelConfig) -> None:

@@ -219,7 +219,6 @@ def refuse_detector(checkpoint: Checkpoint) -> None:
 
 def refuse_unlabelled(checkpoint: Checkpoint, dataset: Dataset, targets: Targets) -> None:
     """Refuse a model without classes and images without a label, before any image is read."""
-    refuse_detector(checkpoint)
     if not checkpoint.config.num_classes:
         raise DataError("the checkpoint has no head: it gives features, not classes", hint="fine-tune it, or use vitlab embed")
     assert dataset.labels == targets.labels, "targets are made for the dataset's classes"

@@ -17,7 +17,16 @@ from vitlab.data.batch import Failure
 from vitlab.data.dataset import Dataset
 from vitlab.errors import UsageError
 from vitlab.evaluation.corruptions import chosen_corruptions
-from vitlab.evaluation.evaluation import Evaluation, Robustness, evaluate, name_in, open_split, robustness, write_per_image
+from vitlab.evaluation.evaluation import (
+    Evaluation,
+    Robustness,
+    evaluate,
+    name_in,
+    open_split,
+    refuse_detector,
+    robustness,
+    write_per_image,
+)
 from vitlab.evaluation.frozen import FrozenConfig, FrozenEvaluation, evaluate_frozen, open_train_test
 from vitlab.evaluation.label_mapping import Targets, match_by_file, match_by_name, read_real
 from vitlab.evaluation.vtab import Vtab, vtab, with_vtab_preprocess
@@ -159,6 +168,7 @@ class EvaluationSummary:
 
 def summarise(checkpoint: Checkpoint, asked: Asked, *, name: str, progress: ProgressCallback) -> EvaluationSummary:
     """Run the evaluation."""
+    refuse_detector(checkpoint)
     if asked.vtab is not None:
         return _vtab(checkpoint, asked, asked.vtab, name=name, progress=progress)
     assert asked.data is not None, "checked before"

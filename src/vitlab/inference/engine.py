@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from itertools import islice
@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitlab.checkpoints.checkpoint import Checkpoint
+from vitlab.checkpoints.checkpoint import Checkpoint, of_one_size
 from vitlab.checkpoints.native import tensors_digest
 from vitlab.config.data import DecodeLimits, LoaderConfig
 from vitlab.config.evaluation import BackendName
@@ -156,7 +156,7 @@ class Engine:
         notify: Callable[[str], None] | None = None,
     ) -> None:
         at_least("merge", merge, 0)
-        checkpoint, fed = _one_size(checkpoint)
+        checkpoint, fed = of_one_size(checkpoint)
         self.checkpoint = checkpoint
         self.merge = merge
         self.device = resolve_device(device)
@@ -263,16 +263,6 @@ class Engine:
             return name, self._reader(image, name)
         except DataError as error:
             return name, error.message
-
-
-def _one_size(checkpoint: Checkpoint) -> tuple[Checkpoint, tuple[str, ...]]:
-    """The checkpoint with preprocessing that gives all images of a batch one size, and a note where that is not its own."""
-    if checkpoint.preprocess.resize != "fit":
-        return checkpoint, ()
-    height, width = checkpoint.config.image_size
-    squashed = replace(checkpoint.preprocess, resize="squash", image_size=(height, width))
-    note = f"features of a detector: images are squashed to {height}x{width}, so that a batch has one size"
-    return replace(checkpoint, preprocess=squashed), (note,)
 
 
 def _named(images: Iterable[ImageLike]) -> Iterator[tuple[str, ImageLike]]:

@@ -106,8 +106,14 @@ def guessed(config: ModelConfig, usual: Usual) -> tuple[Preprocess, list[str]]:
 
 def fitting(edges: tuple[int, int], channels: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Preprocess:
     """A detector's: the whole image, its shorter and longer side bounded by `edges`."""
-    fed = {"mean": per_channel(mean, channels), "std": per_channel(std, channels)}
-    return Preprocess(image_size=edges, resize="fit", resize_to=UNUSED, interpolation="bilinear", **fed)
+    return Preprocess(
+        image_size=edges,
+        resize="fit",
+        resize_to=UNUSED,
+        interpolation="bilinear",
+        mean=per_channel(mean, channels),
+        std=per_channel(std, channels),
+    )
 
 
 def detector_preprocess_of(data: Sidecar, config: ModelConfig) -> tuple[Preprocess, list[str]]:
