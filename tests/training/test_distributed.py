@@ -128,8 +128,8 @@ def session(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Session:
         Job(run=by(masked(even(steps=5)), "fsdp"), out=folder / "masked"),
         Job(run=by(distilled(even(steps=5), teacher), "fsdp"), out=folder / "distilled"),
         Job(run=by(muon(even(steps=5)), "fsdp"), out=folder / "muon"),
-        *(Job(run=by(placed(even(steps=4), way), "fsdp"), out=folder / name) for name, way in POSITIONS.items()),
-        Job(run=by(placed(even(steps=4), POSITIONS["relative-bias"]), "ddp"), out=folder / "relative-bias-ddp"),
+        *(Job(run=by(placed(even(steps=5), way), "fsdp"), out=folder / name) for name, way in POSITIONS.items()),
+        Job(run=by(placed(even(steps=5), POSITIONS["relative-bias"]), "ddp"), out=folder / "relative-bias-ddp"),
         Job(run=by(even(steps=9), "fsdp"), out=folder / "full-disk", fault="full-disk", at=4),
         Job(run=by(even(steps=9), "ddp"), out=folder / "ddp"),  # with another number of steps than before
     ]
@@ -285,7 +285,7 @@ def test_muon_orthogonalises_whole_matrices_though_ranks_hold_parts_of_them(sess
 
 @pytest.mark.parametrize("name", [*POSITIONS, "relative-bias-ddp"])
 def test_rotary_positions_and_biases_are_trained_by_two_ranks_as_by_one(name: str, session: Session, tmp_path: Path) -> None:
-    run_to(placed(even(steps=4), POSITIONS[name.removesuffix("-ddp")]), tmp_path / "alone")
+    run_to(placed(even(steps=5), POSITIONS[name.removesuffix("-ddp")]), tmp_path / "alone")
     assert losses_of(session.folder / name) == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-5)
     near(last(session.folder / name), last(tmp_path / "alone"))
 
