@@ -131,7 +131,7 @@ class _Whole(EvaluationTransform):
     def apply(self, content: bytes | Pixels, *, name: str) -> Pixels:
         channels = self.preprocess.channels
         if isinstance(content, bytes):
-            return decode(content, name=name, limits=self.limits, channels=channels)
+            return decode(content, name=name, limits=self.limits, channels=channels, scale=self.preprocess.pixel_scale)
         return fit_channels(content, channels, name=name)
 
 
