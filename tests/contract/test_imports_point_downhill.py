@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -57,9 +58,14 @@ def imports_of(package: Path) -> dict[str, set[str]]:
     for file in sorted(package.rglob("*.py")):
         parts = file.relative_to(package).with_suffix("").parts
         name = ".".join(("vitlab", *(parts[:-1] if parts[-1] == "__init__" else parts)))
-        named = modules_named(ast.parse(file.read_text(encoding="utf-8")))
-        found[name] = {module for module in named if module.startswith("vitlab.")}
+        found[name] = imports_in(file.read_text(encoding="utf-8"))
     return found
+
+
+@cache
+def imports_in(text: str) -> set[str]:
+    """What the text of a file imports of vitlab; each text is parsed once."""
+    return {module for module in modules_named(ast.parse(text)) if module.startswith("vitlab.")}
 
 
 def uphill_imports(package: Path) -> list[str]:

@@ -115,14 +115,35 @@ def test_an_openvino_file_holds_the_labels_too(exported: Callable[[str, bool], E
     assert json.loads(model.get_rt_info(["vitlab", "vitlab_labels"]).astype(str)) == list(LABELS)
 
 
-@pytest.mark.parametrize("resize", ["official", "bicubic"])
-def test_a_file_of_dynamic_size_gives_the_scores_of_pytorch_at_other_sizes(tmp_path: Path, resize: str) -> None:
+def check_axes(path: Path, *, inside: bool, pixels: Sequence[int | str]) -> None:
+    """The axes of the file have names, and none of them is one that torch made up."""
+    graph = pytest.importorskip("onnx").load(path).graph
+    (images,), (scores,) = graph.input, graph.output
+    axes = [axis.dim_param or axis.dim_value for axis in images.type.tensor_type.shape.dim]
+    assert axes == (["batch", *pixels, 3] if inside else ["batch", 3, *pixels])
+    assert scores.type.tensor_type.shape.dim[0].dim_param == "batch"
+    numbered = {axis.dim_param for value in graph.value_info for axis in value.type.tensor_type.shape.dim}
+    assert not any(name[:1] == "s" and name[1:2].isdigit() for name in numbered)
+
+
+def test_the_axes_of_an_onnx_file_have_names(mini: Checkpoint, exported: Callable[[str, bool], Exported]) -> None:
+    for inside in (False, True):
+        check_axes(exported(".onnx", inside).paths[0], inside=inside, pixels=mini.config.image_size)
+
+
+@pytest.mark.parametrize(("resize", "inside"), [("official", False), ("bicubic", True)])
+def test_a_file_of_dynamic_size_names_its_axes_and_gives_the_scores_of_pytorch_at_other_sizes(
+    tmp_path: Path, resize: str, inside: bool
+) -> None:
     assert isinstance(MINI, ViTConfig)
     numerics = replace(MINI.numerics, resize=resize)  # type: ignore[arg-type]
-    made = export(knowing(replace(MINI, depth=1, numerics=numerics)), tmp_path / "model.onnx", ExportConfig(dynamic_size=True))
+    config = ExportConfig(dynamic_size=True, inside=inside)
+    made = export(knowing(replace(MINI, depth=1, numerics=numerics)), tmp_path / "model.onnx", config)
     assert made.difference < 1e-5
     run = onnx_runner(made.paths[0].read_bytes())
-    assert run(np.zeros((3, 3, 48, 80), np.float32)).shape == (3, 5)
+    images = np.zeros((3, 48, 80, 3), np.uint8) if inside else np.zeros((3, 3, 48, 80), np.float32)
+    assert run(images).shape == (3, 5)
+    check_axes(made.paths[0], inside=inside, pixels=("height", "width"))
 
 
 @pytest.mark.parametrize("how", ["official", "bicubic"])
@@ -311,17 +332,3 @@ def test_one_layer_in_eight_bits_for_openvino_is_nearer_to_the_original_than_all
         for files in (quantiser.without(()), quantiser.only(quantiser.products[0]))
     )
     assert 0 < single < whole
-
-
-@pytest.mark.parametrize(("inside", "dynamic"), [(False, False), (True, True)])
-def test_the_axes_of_an_onnx_file_have_names(one_layer: Checkpoint, tmp_path: Path, inside: bool, dynamic: bool) -> None:
-    onnx = pytest.importorskip("onnx")
-    export(one_layer, tmp_path / "model.onnx", ExportConfig(inside=inside, dynamic_size=dynamic))
-    graph = onnx.load(tmp_path / "model.onnx").graph
-    (images,), (scores,) = graph.input, graph.output
-    pixels = ["height", "width"] if dynamic else list(one_layer.config.image_size)
-    axes = [axis.dim_param or axis.dim_value for axis in images.type.tensor_type.shape.dim]
-    assert axes == (["batch", *pixels, 3] if inside else ["batch", 3, *pixels])
-    assert scores.type.tensor_type.shape.dim[0].dim_param == "batch"
-    numbered = {axis.dim_param for value in graph.value_info for axis in value.type.tensor_type.shape.dim}
-    assert not any(name[:1] == "s" and name[1:2].isdigit() for name in numbered)

@@ -15,7 +15,6 @@ from vitlab.config.data import Preprocess
 from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError
 from vitlab.inference import Predictor
-from vitlab.interpretation.activation import class_activation
 from vitlab.interpretation.attention import attention_distance, query_attention, relevance, rollout
 from vitlab.interpretation.exploration import (
     Exploration,
@@ -26,6 +25,7 @@ from vitlab.interpretation.exploration import (
     patches_of,
     shuffled_order,
 )
+from vitlab.interpretation.features import class_activation
 from vitlab.interpretation.occlusion import occlusion
 from vitlab.interpretation.paint import Pixels
 

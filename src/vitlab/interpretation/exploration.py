@@ -23,7 +23,6 @@ from vitlab.errors import ConfigError, at_least
 from vitlab.inference.backends import evaluating
 from vitlab.inference.folded import activation_of
 from vitlab.inference.results import Prediction
-from vitlab.interpretation.activation import class_activation
 from vitlab.interpretation.attention import (
     AT_ONCE,
     Floats,
@@ -38,7 +37,7 @@ from vitlab.interpretation.attention import (
     roll,
     what_is_read,
 )
-from vitlab.interpretation.features import place_features, principal_components
+from vitlab.interpretation.features import class_activation, place_features, principal_components
 from vitlab.interpretation.occlusion import WINDOW, filled
 from vitlab.interpretation.paint import Pixels, feature_maps, filter_tiles
 from vitlab.interpretation.weights import first_filters, meets_pixels_by, position_similarity, principal_filters
