@@ -29,17 +29,21 @@ if TYPE_CHECKING:
     from vitlab.checkpoints import Checkpoint
     from vitlab.config.data import CorruptPolicy, Interpolation, OnBroken, PixelScale, Preprocess, Resize, Split, SplitRule
     from vitlab.config.evaluation import BackendName
+    from vitlab.config.model import Task
     from vitlab.config.overrides import DataFacts, Overrides, StartFacts
     from vitlab.config.run import RunConfig
+    from vitlab.config.segmenter import Decoder
     from vitlab.config.train import HeadStart, Lora, LoraTarget, Precision, Strategy
     from vitlab.data.dataset import Dataset
     from vitlab.data.quality.summary import DataCheck
     from vitlab.evaluation.label_errors import LabelCheck
+    from vitlab.evaluation.segmentation import SegmentationEvaluation
     from vitlab.evaluation.summary import Asked, EvaluationSummary
     from vitlab.exporters import Exported
     from vitlab.inference import Predictions
     from vitlab.inference.detections import DetectedImages
     from vitlab.inference.images import ImagesLike
+    from vitlab.inference.segmentation import MaskPredictions
     from vitlab.inference.writing import ResultFormat
     from vitlab.interpretation.config import FigureName, Form, Occluder, Overlay, Theme
     from vitlab.interpretation.figures import Figures
@@ -364,13 +368,15 @@ def predict(
     heads: int | None = None,
     grid: Size | None = None,
     profile: Profile | None = None,
+    windows: int = 0,
     allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
-) -> Predictions | DetectedImages:
+) -> Predictions | DetectedImages | MaskPredictions:
     """Classify images: print the most probable classes of one image or of a million. A detector (YOLOS) gives boxes instead.
 
     Returns the predictions: `predict(model, "cat.jpg").top(5)`, or `.boxes` of a detector. With `out` they go into a file and are
-    not kept in memory.
+    not kept in memory. A segmenter gives each pixel a class; its `out` is a folder, which gets a mask (PNG) and an overlay of each
+    image and masks.jsonl, or a .jsonl file of masks as run lengths.
 
     Args:
         model: a checkpoint of any format (recognised by its content), a run's folder, hub:owner/name, or the name of public weights
@@ -397,13 +403,17 @@ def predict(
         heads: number of attention heads, if the file does not contain it (default: width / 64)
         grid: rows x columns of patches, if the file does not contain it (default: a square)
         profile: numerics profile: official, timm, huggingface or torchvision (default: that of the format)
+        windows: of a segmenter: scale the short side of each image to this many pixels, and cut overlapping windows of the model's
+            size out of it (default: 0, the whole image at once)
         allow_nonfinite: accept NaN and Inf in weights and outputs, to look at a broken model
         progress: called with (description, done, total or None)
     """
     _at_least("top", top, 1)
     from vitlab.config.data import is_detector
+    from vitlab.config.model import task_of
     from vitlab.inference import Predictor
     from vitlab.inference.detections import Detector
+    from vitlab.inference.segmentation import SegmentPredictor, segment_images
     from vitlab.inference.writing import all_images, predict_images
 
     images = images if _is_stream(images) else _listed(images)
@@ -415,6 +425,21 @@ def predict(
         device=device,
         boxes=True,
     )
+    if task_of(checkpoint.config) == "segment":
+        _refuse_given(_OF_CLASSIFIERS, resume=resume or None, merge=merge or None, backend=_other_backend(backend))
+        if format not in (None, "text", "jsonl"):
+            raise UsageError(f"masks are not written as {format}", hint="jsonl, or a folder as `out`")
+        return segment_images(
+            SegmentPredictor(checkpoint, batch_size=batch_size, workers=workers, device=_device_of(checkpoint), windows=windows),
+            images,
+            out=out,
+            as_json=None if format is None else format == "jsonl",
+            overwrite=overwrite,
+            strict=strict,
+            progress=progress or silent,
+            notify=_log.info,
+        )
+    _refuse_given("is for segmenters", windows=windows or None)
     predictor: Predictor | Detector
     if is_detector(checkpoint.config):
         if merge or backend not in ("auto", "torch"):
@@ -443,6 +468,14 @@ def predict(
         progress=progress or silent,
         notify=_log.info,
     )
+
+
+_OF_CLASSIFIERS = "is for models that give each image a class, and this one gives each pixel a class"
+
+
+def _other_backend(backend: str) -> str | None:
+    """The backend, if it is one that runs no segmenter."""
+    return None if backend in ("auto", "torch") else backend
 
 
 def _is_stream(images: Any) -> bool:
@@ -776,12 +809,14 @@ def evaluate(
     heads: int | None = None,
     grid: Size | None = None,
     profile: Profile | None = None,
+    windows: int = 0,
     allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
-) -> EvaluationSummary:
+) -> EvaluationSummary | SegmentationEvaluation:
     """Evaluate a checkpoint on labelled images: accuracy with intervals, loss, calibration, precision and recall, worst classes.
 
-    With fewshot, knn, probe or vtab, train classifiers on the features of the model and evaluate these instead.
+    A segmenter is evaluated on images with masks, at their own size: mean IoU with its interval, IoU of each class, pixel accuracy
+    and boundary F. With fewshot, knn, probe or vtab, train classifiers on the features of the model and evaluate these instead.
 
     Args:
         data: a folder of class folders, a zip, a CSV list, shards, digits, reader:path, ... (default: none, for vtab)
@@ -814,6 +849,7 @@ def evaluate(
         no_cache: compute all features again and store none
     """
     from vitlab.config.evaluation import EvaluateConfig
+    from vitlab.config.model import task_of
     from vitlab.evaluation import summary
 
     if vtab is None:
@@ -859,6 +895,11 @@ def evaluate(
         _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
     )
+    if task_of(checkpoint.config) == "segment":
+        found_masks = _evaluated_masks(checkpoint, asked, windows, name=_name_of(model), progress=progress or silent)
+        _note_all(found_masks.notes)
+        return found_masks
+    _refuse_given("is for segmenters", windows=windows or None)
     found = summary.summarise(checkpoint, asked, name=_name_of(model), progress=progress or silent)
     if vtab_finetune is not None:
         found = _with_vtab_finetuned(found, asked, model, Path(vtab_finetune), vtab_steps, image_size, progress or silent)
@@ -870,6 +911,42 @@ def evaluate(
 
         Path(vtab_plot).write_bytes(draw_vtab(found.vtab, Path(vtab_plot)))
         _log.info("plot: %s", vtab_plot)
+    return found
+
+
+def _evaluated_masks(
+    checkpoint: Checkpoint, asked: Asked, windows: int, *, name: str, progress: ProgressCallback
+) -> SegmentationEvaluation:
+    """The evaluation of a segmenter; options of classifiers are refused."""
+    from vitlab.data.dataset import ImageDataset
+    from vitlab.evaluation.evaluation import open_split
+    from vitlab.evaluation.segmentation import evaluate_segmentation
+    from vitlab.inference.segmentation import SegmentPredictor
+
+    config = asked.config
+    for option in ("fewshot", "knn", "probe", "vtab", "mapping", "real", "corruptions", "label_column"):
+        _refuse_given(_OF_CLASSIFIERS, **{option: getattr(asked, option) or None})
+    _refuse_given(_OF_CLASSIFIERS, merge=config.merge or None, precision=config.precision, backend=_other_backend(config.backend))
+    assert asked.data is not None
+    dataset, notes = open_split(asked.data, asked.split, checkpoint)
+    if not isinstance(dataset, ImageDataset):
+        raise DataError(f"{asked.data} has no masks, and this model gives each pixel a class")
+    predictor = SegmentPredictor(
+        checkpoint, batch_size=config.batch_size, workers=config.workers, device=_device_of(checkpoint), windows=windows
+    )
+    found = evaluate_segmentation(
+        checkpoint,
+        dataset,
+        predictor=predictor,
+        model=name,
+        data=asked.data,
+        subset=asked.subset,
+        corrupt=config.corrupt,
+        notes=notes,
+        progress=progress,
+    )
+    if asked.per_image is not None:
+        found.write_per_image(asked.per_image)
     return found
 
 
@@ -980,9 +1057,20 @@ def inspect(
     config = InspectConfig(
         layer=layer, head=head, query=query, target=target, occluder=occluder, overlay=overlay, theme=theme, form=format
     )
-    found = inspect_checkpoint(checkpoint, images, names, config, count=count, progress=progress or silent)
+    found = inspect_checkpoint(_backbone(checkpoint), images, names, config, count=count, progress=progress or silent)
     _note_all(found.notes)
     return found if out is None else found.save(Path(out), arrays=arrays)
+
+
+def _backbone(checkpoint: Checkpoint) -> Checkpoint:
+    """The backbone of a segmenter, with a note; any other checkpoint as it is."""
+    from vitlab.config.model import task_of
+    from vitlab.inference.segmentation import backbone_of
+
+    if task_of(checkpoint.config) != "segment":
+        return checkpoint
+    _note("the figures are of the segmenter's backbone")
+    return backbone_of(checkpoint)
 
 
 def explore(
@@ -1027,6 +1115,7 @@ def explore(
         labels: file with the names of the classes, one per line; also for the second model, if it has as many classes (default: the
             checkpoint's own)
     """
+    from vitlab.config.model import task_of
     from vitlab.inference.search_index import Index
     from vitlab.inference.writing import all_images
     from vitlab.interpretation.figures import spread
@@ -1042,6 +1131,8 @@ def explore(
     shown: list[Any] = spread(list(all_images(images)[0]), count) if given else builtin_images()
     opening = _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite)
     first = _opened(model, opening, device=device)
+    if task_of(first.config) == "segment":
+        raise UsageError("the explorer is for models that give each image a class", hint="vitlab inspect looks into a segmenter")
     models = {_explored_name(model, first): first}
     if beside is not None:
         own = _Opening(None, resize, resize_to, interpolation, None, None, None, None, allow_nonfinite)
@@ -1180,6 +1271,8 @@ def finetune(
     lora: int | None = None,
     lora_targets: Names | None = None,
     progressive_resizing: OnOff | None = None,
+    task: Task = "classify",
+    decoder: Decoder | None = None,
     device: str = "auto",
     track: Names | None = None,
     override: bool = False,
@@ -1191,12 +1284,12 @@ def finetune(
     Returns the run: `run.model`, `run.metrics`, `run.path`. `run.notes` says what was chosen for you, and why.
 
     Args:
-        data: a folder of class folders, a zip, digits, cifar10:PATH, ...
+        data: a folder of class folders, a zip, digits, cifar10:PATH, ...; to segment, a folder or zip of images/ and masks/
         start: checkpoint of any format, hub:owner/name, a run, or the name of public weights: ViT-B/16
             (default: train from scratch with the recipe small-data)
         out: folder of the run; an unfinished run in it is resumed (default: runs/ and the data's name)
         recipe: finetune-imagenet, -cifar10, -cifar100, -pets, -flowers or -vtab as in the paper; or any other recipe
-            (default: finetune-folder with a checkpoint, small-data without)
+            (default: finetune-folder with a checkpoint, small-data without; segment-folder to segment)
         model: model to train from scratch (default: the recipe's own)
         epochs: passes over the training images, in place of steps (default: the recipe's own)
         steps: total number of optimizer steps (default: the recipe's own)
@@ -1230,6 +1323,9 @@ def finetune(
         lora_targets: with lora: the layers that are updated, some of q, k, v, qkv, proj, mlp, separated by commas (default: q,v)
         progressive_resizing: train on images of three quarters of the side for the first 70 % of the steps (default: on with
             minutes and a checkpoint, where it leaves time for larger images; else the recipe's own)
+        task: classify gives each image a class; segment gives each pixel one, and needs masks: images/ beside masks/, VOC's
+            layout, or masks.json
+        decoder: of segmentation: linear, one dense layer a patch, or mask-transformer, Segmenter's (default: linear)
         device: auto (a GPU if there is one), cpu, cuda or mps
         track: send the curves to trackers, separated by commas: tensorboard (files in the run's folder), mlflow (a local store,
             or MLFLOW_TRACKING_URI), wandb (offline, or WANDB_MODE) (default: none)
@@ -1248,6 +1344,16 @@ def finetune(
         _refuse_given(
             "`minutes` chooses the length of one run", epochs=epochs, steps=steps, max_minutes=max_minutes, sweep=sweep or None
         )
+    if task == "segment":
+        _refuse_given(
+            "is not for segmentation",
+            minutes=minutes,
+            preset=preset,
+            sweep=sweep or None,
+            head=head,
+            lora=lora,
+            progressive_resizing=progressive_resizing,
+        )
     from vitlab.config.overrides import Overrides
     from vitlab.data.opening import open_dataset as open_whole
     from vitlab.training.plan import start_facts, survey
@@ -1262,6 +1368,8 @@ def finetune(
     facts = survey(place, rule=rule, dataset=dataset, channels=channels, scale=scale)
     if recipe is not None:
         name, why = recipe, "as asked"
+    elif task == "segment":
+        name, why = "segment-folder", "since each pixel gets a class"
     elif begins is not None:
         name, why = "finetune-folder", "since a checkpoint is given"
     else:
@@ -1291,6 +1399,7 @@ def finetune(
         head=head,
         lora=_lora(lora, lora_targets),
         progressive_resizing=None if progressive_resizing is None else progressive_resizing == "on",
+        decoder=decoder,
     )
     place_of_run = out or _default_out(place, after="-sweep" if sweep else "")
     asked, planned = overrides, tuple[str, ...]()

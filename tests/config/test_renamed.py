@@ -90,7 +90,7 @@ def test_a_run_of_version_0_1_0_has_todays_family_conv_stem_and_progressive_resi
     assert "growth" not in written["train"]
 
 
-@pytest.mark.parametrize("config", MODEL_CONFIGS)
+@pytest.mark.parametrize("config", [config for config in MODEL_CONFIGS if config.names])  # a segmenter is newer
 def test_a_model_of_version_0_1_0_says_kind_for_family(config: type[ModelConfig]) -> None:
     model = variant(config.names[0])
     old = to_json(model)

@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.browser import Scheme, address, chromium, tab
 from tests.inference import small
 from tests.interpretation.test_exploration import checkpoint_of, pixels_of
-from tests.models.test_contract import CONFIGS
+from tests.models.test_contract import CLASSIFIERS
 from tests.reports.small import HOSTILE
 from tests.serving.small import photo, serving
 from vitlab.inference import Predictor
@@ -316,7 +316,7 @@ def test_axe_finds_nothing_serious(browser: Browser, url: str, scheme: Scheme, s
             assert told == [], view
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_every_kind_of_model_can_be_walked_through(browser: Browser, tmp_path: Path, name: str) -> None:
     path = tmp_path / "explorer.html"
     write_explorer(path, {name: checkpoint_of(name)}, [pixels_of(name)])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.models.test_contract import CONFIGS, MAPS, trained
+from tests.models.test_contract import CLASSIFIERS, MAPS, trained
 from vitlab.checkpoints import Checkpoint
 from vitlab.config import ViTConfig
 from vitlab.config.data import Preprocess
@@ -29,20 +29,20 @@ from vitlab.interpretation.features import class_activation
 from vitlab.interpretation.occlusion import occlusion
 from vitlab.interpretation.paint import Pixels
 
-each = pytest.mark.parametrize("name", CONFIGS)
-each_vit = pytest.mark.parametrize("name", [name for name, config in CONFIGS.items() if isinstance(config, ViTConfig)])
+each = pytest.mark.parametrize("name", CLASSIFIERS)
+each_vit = pytest.mark.parametrize("name", [name for name, config in CLASSIFIERS.items() if isinstance(config, ViTConfig)])
 
 
 @cache
 def checkpoint_of(name: str) -> Checkpoint:
-    config = CONFIGS[name]
+    config = CLASSIFIERS[name]
     middle = (0.5,) * config.channels
     preprocess = Preprocess(image_size=config.image_size, resize="squash", mean=middle, std=middle)
     return Checkpoint(model=trained(name), config=config, preprocess=preprocess)
 
 
 def pixels_of(name: str) -> Pixels:
-    config = CONFIGS[name]
+    config = CLASSIFIERS[name]
     return np.random.default_rng(4).integers(0, 256, (*config.image_size, config.channels), dtype=np.uint8)
 
 
@@ -58,8 +58,8 @@ def explored(name: str) -> Exploration:
 @each
 def test_every_part_is_there_or_a_reason_why_not(name: str) -> None:
     view, found = explore_model(checkpoint_of(name)), explored(name)
-    attends = isinstance(CONFIGS[name], ViTConfig)
-    answers = CONFIGS[name].num_classes > 0
+    attends = isinstance(CLASSIFIERS[name], ViTConfig)
+    answers = CLASSIFIERS[name].num_classes > 0
     assert (found.attention_RLHN is not None) == ("attention" not in found.missing) == attends
     assert (len(found.probabilities_C) > 0) == ("answer" not in found.missing) == answers
     assert (view.similarity_NN is not None) == ("positions" not in view.missing)
@@ -68,14 +68,14 @@ def test_every_part_is_there_or_a_reason_why_not(name: str) -> None:
     if answers:
         evidence = {"relevance", "activation"} & set(found.maps)
         assert evidence or {"relevance", "activation"} & set(found.missing)
-        assert bool(evidence) == (attends or isinstance(CONFIGS[name], MAPS))
+        assert bool(evidence) == (attends or isinstance(CLASSIFIERS[name], MAPS))
     assert len(found.features) >= 1
     assert all(reason for reason in (*view.missing.values(), *found.missing.values()))
 
 
 @each
 def test_the_answer_is_the_predictors(name: str) -> None:
-    if not CONFIGS[name].num_classes:
+    if not CLASSIFIERS[name].num_classes:
         pytest.skip("no head")
     predicted = Predictor(checkpoint_of(name), backend="torch", workers=0)(pixels_of(name))[0]
     np.testing.assert_allclose(explored(name).probabilities_C, predicted.probabilities, atol=1e-5)
@@ -87,7 +87,7 @@ def test_maps_are_those_of_the_library(name: str) -> None:
     np.testing.assert_allclose(found.maps["rollout"], rollout(model, image_1CHW)[0], atol=1e-6)
     assert found.distance_LH is not None
     np.testing.assert_allclose(found.distance_LH, attention_distance(model, image_1CHW), rtol=1e-4)
-    if CONFIGS[name].num_classes:
+    if CLASSIFIERS[name].num_classes:
         np.testing.assert_allclose(found.maps["relevance"], relevance(model, image_1CHW)[0], rtol=1e-4, atol=1e-6)
 
 
@@ -96,7 +96,7 @@ def test_covering_is_the_librarys_occlusion(name: str) -> None:
     found = explored(name)
     if found.covered_NK is None:
         return
-    window = None if isinstance(CONFIGS[name], ViTConfig) else patches_of(checkpoint_of(name))[1]
+    window = None if isinstance(CLASSIFIERS[name], ViTConfig) else patches_of(checkpoint_of(name))[1]
     np.testing.assert_allclose(
         found.maps["occlusion"], occlusion(checkpoint_of(name).model, image_of(name), window=window)[0], atol=1e-4
     )
@@ -104,7 +104,7 @@ def test_covering_is_the_librarys_occlusion(name: str) -> None:
     np.testing.assert_allclose(found.covered_NK[1], changed.probabilities_C[list(found.classes)], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name, config in CONFIGS.items() if isinstance(config, MAPS) and config.num_classes])
+@pytest.mark.parametrize("name", [name for name, config in CLASSIFIERS.items() if isinstance(config, MAPS) and config.num_classes])
 def test_a_model_of_maps_has_grad_cam_of_its_last_stage(name: str) -> None:
     found = explored(name)
     np.testing.assert_allclose(found.maps["activation"], class_activation(checkpoint_of(name).model, image_of(name))[0], atol=1e-6)
@@ -122,7 +122,7 @@ def test_the_lens_of_the_last_layer_is_the_answer(name: str) -> None:
 
 @each_vit
 def test_attention_is_the_librarys_for_every_query(name: str) -> None:
-    found, config = explored(name), CONFIGS[name]
+    found, config = explored(name), CLASSIFIERS[name]
     assert isinstance(config, ViTConfig)
     assert found.attention_RLHN is not None
     assert found.norms_LHN is not None
@@ -147,7 +147,7 @@ def test_a_stride_keeps_some_patches_and_the_same_numbers() -> None:
 
 @each
 def test_an_order_that_moves_nothing_changes_nothing(name: str) -> None:
-    if not CONFIGS[name].num_classes:
+    if not CLASSIFIERS[name].num_classes:
         with pytest.raises(ConfigError, match="no head"):
             changed_answer(checkpoint_of(name), pixels_of(name))
         return

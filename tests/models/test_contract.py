@@ -17,6 +17,7 @@ from vitlab.config import (
     RecurrentConfig,
     ResNetConfig,
     ResNetStem,
+    SegmenterConfig,
     SwinConfig,
     ViTConfig,
     variant,
@@ -96,10 +97,29 @@ CONFIGS: dict[str, ModelConfig] = {
         dropout=0.0,
     ),
     "lstm": RecurrentConfig(cell="lstm", width=32, depth=2, patch_size=(8, 8), image_size=(32, 32), num_classes=5),
+    "segmenter": SegmenterConfig(backbone=mini(), image_size=(32, 32), num_classes=5),
+    "segmenter-mask-transformer": SegmenterConfig(
+        backbone=mini(), image_size=(32, 48), num_classes=3, decoder="mask-transformer", decoder_heads=2
+    ),
+    "segmenter-layers": SegmenterConfig(
+        backbone=replace(mini(), pool="map", class_token=False, pad=True), image_size=(30, 41), num_classes=4, layers=(0, 1)
+    ),
+    "segmenter-swin": SegmenterConfig(
+        backbone=SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4)), image_size=(36, 32), num_classes=5
+    ),
+    "segmenter-convnext": SegmenterConfig(
+        backbone=ConvNeXtConfig(depths=(1, 2), widths=(16, 24), layer_scale=0.1),
+        image_size=(37, 32),
+        num_classes=3,
+        decoder="mask-transformer",
+        decoder_heads=2,
+    ),
     "rnn-mean": RecurrentConfig(cell="rnn", width=32, depth=1, patch_size=(8, 4), image_size=(30, 21), num_classes=5, pool="mean"),
 }
 MAPS = (ResNetConfig, SwinConfig, ConvNeXtConfig, EfficientNetConfig)  # what a record has of these is maps
 
+CLASSIFIERS = {name: config for name, config in CONFIGS.items() if not isinstance(config, SegmenterConfig)}
+classifies = pytest.mark.parametrize("name", CLASSIFIERS)
 each = pytest.mark.parametrize("name", CONFIGS)
 each_vit = pytest.mark.parametrize("name", [name for name, config in CONFIGS.items() if isinstance(config, ViTConfig)])
 
@@ -140,7 +160,7 @@ def test_evaluation_is_deterministic(name: str) -> None:
         assert torch.equal(model(images_BCHW), model(images_BCHW))
 
 
-@each
+@classifies
 def test_the_head_on_the_features_gives_the_logits(name: str) -> None:
     model, images_BCHW = trained(name), images(CONFIGS[name])
     with torch.no_grad():
@@ -164,7 +184,9 @@ def test_every_parameter_gets_a_finite_gradient(name: str) -> None:
 @each
 def test_recording_changes_no_output_bit(name: str) -> None:
     model, images_BCHW = trained(name), images(CONFIGS[name])
-    maps, attends = isinstance(CONFIGS[name], MAPS), isinstance(CONFIGS[name], ViTConfig)
+    config = CONFIGS[name]
+    inner = config.backbone if isinstance(config, SegmenterConfig) else config
+    maps, attends = isinstance(inner, MAPS), isinstance(inner, ViTConfig)
     record = Record(attention=attends, tokens=not maps, queries_keys=attends, maps=maps)
     with torch.no_grad():
         assert torch.equal(model(images_BCHW), model(images_BCHW, record))
@@ -278,9 +300,9 @@ def test_computing_activations_again_changes_no_bit_of_the_gradient(name: str) -
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_timms_methods_are_there_and_agree_with_the_model(kind: str) -> None:
-    config = CONFIGS[kind]
+@classifies
+def test_timms_methods_are_there_and_agree_with_the_model(name: str) -> None:
+    config = CONFIGS[name]
     model = build(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():

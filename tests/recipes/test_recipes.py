@@ -28,10 +28,15 @@ PHOTOS = DataFacts(dataset="photos", images=3_000, classes=12, side=300)
 NAMES = tuple(RECIPES)
 
 
+def photos(name: str) -> DataFacts:
+    """Photos, with masks where the recipe needs them."""
+    return replace(PHOTOS, masks=name == "segment-folder")
+
+
 def made(name: str, *, machine: Machine | None = None, **overrides: object) -> RunConfig:
     """The recipe for some photos, with a checkpoint where it needs one."""
     start = START if "finetune" in name else None
-    return recipe(name, Overrides(**overrides), data=PHOTOS, start=start, machine=machine)  # type: ignore[arg-type]  # Overrides checks each
+    return recipe(name, Overrides(**overrides), data=photos(name), start=start, machine=machine)  # type: ignore[arg-type]  # Overrides checks each
 
 
 # model, epochs, base rate, decay, weight decay, dropout, as printed in Table 3
@@ -197,12 +202,14 @@ def test_every_docstring_gives_the_command_and_is_honest_about_time_and_score(na
     text = RECIPES[name].__doc__ or ""
     commands = re.findall(r"Command: (vitlab .+)", text)
     assert len(commands) == 1
-    assert name in commands[0] or name in ("finetune-folder", "small-data")
+    assert name in commands[0] or name in ("finetune-folder", "small-data", "segment-folder")
     assert re.search(r"Time\b", text)
     assert re.search(r"[Ss]core\b", text)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("finetune") and name != "small-data"])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if not name.startswith("finetune") and name not in ("small-data", "segment-folder")]
+)
 def test_recipes_from_scratch_need_no_overrides(name: str) -> None:
     assert recipe(name) == recipe(name)
 
@@ -216,7 +223,7 @@ def test_quickstart_uses_nothing_that_is_not_built_in() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("images", [5, 100, 1_000, 60_000, 10_000_000])
 def test_every_recipe_fits_data_of_any_size(name: str, images: int) -> None:
-    data = replace(PHOTOS, images=images)
+    data = replace(photos(name), images=images)
     run = made(name)
     other = recipe(name, data=data, start=START if "finetune" in name else None)
     assert other.data.loader.batch_size <= max(8, images)
@@ -325,6 +332,15 @@ def test_overrides_are_what_the_run_has(name: str) -> None:
     assert run.model.image_size == (64, 64)
     assert (run.train.seed, run.data.loader.seed) == (7, 7)
     assert run.train.optimizer.kind in get_args(OptimizerKind)
+
+
+def test_a_recipe_of_another_task_is_refused() -> None:
+    with pytest.raises(ConfigError, match="gives each pixel a class"):
+        recipe("small-data", data=photos("segment-folder"))
+    with pytest.raises(ConfigError, match="no masks"):
+        recipe("segment-folder", data=PHOTOS)
+    with pytest.raises(ConfigError, match="no decoder"):
+        recipe("small-data", Overrides(decoder="linear"), data=PHOTOS)
 
 
 def test_a_whole_config_can_be_given_in_place_of_a_name() -> None:

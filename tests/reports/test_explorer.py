@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import vitlab
 from tests.inference import small
 from tests.interpretation.test_exploration import checkpoint_of, explored, pixels_of
-from tests.models.test_contract import CONFIGS
+from tests.models.test_contract import CLASSIFIERS
 from tests.reports.small import HOSTILE
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.data import Preprocess
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("explorers")
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_every_model_has_an_explorer_with_its_numbers(name: str, folder: Path) -> None:
     page, found = page_of(name, folder), explored(name)
     blocks = blocks_of(page)
@@ -94,7 +94,7 @@ def test_coded_attention_is_off_by_at_most_one_step_of_its_largest(levels: int) 
 
 @pytest.mark.parametrize("allowed", [2_500_000, 1_500_000])
 def test_a_file_that_grows_too_large_keeps_fewer_queries(folder: Path, allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(CONFIGS["token"], image_size=(128, 128))
+    config = replace(CLASSIFIERS["token"], image_size=(128, 128))
     checkpoint = Checkpoint(model=build(config).eval(), config=config, preprocess=Preprocess(image_size=(128, 128)))
     monkeypatch.setattr("vitlab.reports.explorer.FILE_BYTES", allowed)
     noise = np.random.default_rng(0).integers(0, 256, (12, 128, 128, 3), dtype=np.uint8)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitlab.config.model import ModelConfig
+from vitlab.config.segmenter import BackboneConfig, SegmenterConfig
 from vitlab.config.vit import PositionResize, ViTConfig
 from vitlab.errors import CheckpointError, at_least
 from vitlab.models.families import family_of
@@ -54,6 +55,8 @@ def fit(state: State, config: ModelConfig, wanted: Wanted) -> tuple[State, Model
             raise CheckpointError(f"{config.title} has no {name} to change")
     if isinstance(config, ViTConfig):
         return state, _fit_vit(state, config, wanted, notes), tuple(notes)
+    if isinstance(config, SegmenterConfig):
+        return _fit_segmenter(state, config, wanted)
     return state, _fit_other(state, config, wanted, notes), tuple(notes)
 
 
@@ -78,6 +81,21 @@ def _fit_vit(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) 
     elif target.image_size != config.image_size:
         notes.append(f"image size {_by(target.image_size)} instead of {_by(config.image_size)}: the same grid, positions kept")
     return _fit_vit_head(state, target, wanted, notes)
+
+
+def _fit_segmenter(state: State, config: SegmenterConfig, wanted: Wanted) -> tuple[State, ModelConfig, tuple[str, ...]]:
+    """Fit the backbone; the decoder stays, since it works on a grid of any size."""
+    if wanted.new_head or wanted.num_classes not in (None, config.num_classes):
+        raise CheckpointError(
+            f"the decoder of a segmenter of {config.num_classes} classes cannot be replaced in its file",
+            hint="`finetune` with task='segment' starts from its backbone and makes a new decoder",
+        )
+    inner = {name.removeprefix("backbone."): tensor for name, tensor in state.items() if name.startswith("backbone.")}
+    fitted, backbone, notes = fit(inner, config.backbone, replace(wanted, num_classes=None))
+    assert isinstance(backbone, BackboneConfig)
+    rest = {name: tensor for name, tensor in state.items() if not name.startswith("backbone.")}
+    target = replace(config, backbone=backbone, image_size=backbone.image_size, channels=backbone.channels)
+    return {**{f"backbone.{name}": tensor for name, tensor in fitted.items()}, **rest}, target, notes
 
 
 def _fit_other(state: State, config: ModelConfig, wanted: Wanted, notes: list[str]) -> ModelConfig:

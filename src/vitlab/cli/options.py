@@ -25,7 +25,9 @@ from tyro.constructors import PrimitiveConstructorSpec
 from vitlab import api
 from vitlab.cli import docstrings
 from vitlab.config import data, renamed
+from vitlab.config.model import Task
 from vitlab.config.run import RunConfig
+from vitlab.config.segmenter import Decoder
 from vitlab.config.train import HeadStart, Precision, Strategy
 from vitlab.errors import ConfigError, UsageError, did_you_mean
 from vitlab.interpretation import config as interpretation
@@ -237,6 +239,8 @@ WORDS: dict[str, Any] = {
     "Theme": interpretation.Theme,
     "Precision": Precision,
     "HeadStart": HeadStart,
+    "Task": Task,
+    "Decoder": Decoder,
     "Strategy": Strategy,
     "PseudoLabels": PseudoLabels,
     "BackendName": Literal["auto", "torch", "compile", "onnxruntime", "openvino"],

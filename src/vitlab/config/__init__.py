@@ -8,6 +8,7 @@ from vitlab.config.overrides import DataFacts, Machine, Overrides, StartFacts
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.run import RunConfig
+from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.stems import ConvStem, ResNetStem
 from vitlab.config.swin import SwinConfig
 from vitlab.config.vit import Numerics, Position, ViTConfig
@@ -27,6 +28,7 @@ __all__ = [
     "ResNetConfig",
     "ResNetStem",
     "RunConfig",
+    "SegmenterConfig",
     "StartFacts",
     "SwinConfig",
     "ViTConfig",

@@ -16,17 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Literal, get_args
 
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.resnet import ResNetConfig
+from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.swin import SwinConfig
 from vitlab.config.vit import Pool, ViTConfig, with_profile
 from vitlab.errors import ConfigError, did_you_mean, pair
 
-ModelConfig = ViTConfig | ResNetConfig | SwinConfig | ConvNeXtConfig | EfficientNetConfig | RecurrentConfig
+ModelConfig = ViTConfig | ResNetConfig | SwinConfig | ConvNeXtConfig | EfficientNetConfig | RecurrentConfig | SegmenterConfig
+Task = Literal["classify", "segment"]
+"""What a model is for: a class for each image, or for each pixel."""
 
 MODEL_CONFIGS: tuple[type[ModelConfig], ...] = get_args(ModelConfig)
 NAMES: tuple[str, ...] = tuple(name for family in MODEL_CONFIGS for name in family.names)
@@ -60,6 +63,11 @@ def variant(
         raise ConfigError(f"{name} is not a ViT: pool, pad and profile are options of a ViT")
     classes = config.num_classes if num_classes is None else num_classes
     return replace(config, image_size=size or config.image_size, num_classes=classes, channels=channels)
+
+
+def task_of(config: ModelConfig) -> Task:
+    """What a model is for. The config decides: no other setting can contradict it."""
+    return "segment" if isinstance(config, SegmenterConfig) else "classify"
 
 
 def _named(name: str, image_size: tuple[int, int] | None) -> ModelConfig:

@@ -14,6 +14,7 @@ from vitlab.config.data import PixelScale, Preprocess, SplitRule, feeding
 from vitlab.config.model import ModelConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.scaling import small_first, warmup_of
+from vitlab.config.segmenter import Decoder
 from vitlab.config.serialize import Json, to_json
 from vitlab.config.train import HeadStart, Lora, Precision, Resizing, Strategy
 from vitlab.errors import ConfigError, at_least, pair
@@ -26,7 +27,8 @@ class DataFacts:
     `dataset` is spelled as on the command line. `images` counts the training images, `classes` is 0 if there are no labels.
     `channels` is 1 for grey, 3 for color, or another number; `mean` and `std` are those of each channel where it is another number.
     `side` is the median shorter side in pixels. `imbalance` is the size of the largest
-    class divided by that of the smallest. `splits` are those that exist, declared or made: some of train, val, test.
+    class divided by that of the smallest. `splits` are those that exist, declared or made: some of train, val, test. `masks`: each
+    pixel has a class.
     """
 
     dataset: str
@@ -39,6 +41,7 @@ class DataFacts:
     splits: tuple[str, ...] = ("train", "val", "test")
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    masks: bool = False
 
     def __post_init__(self) -> None:
         if not self.dataset:
@@ -85,13 +88,15 @@ class Overrides:
     `model` is a variant's name or a config. `image_size` is (height, width) in pixels; the model, the augmentation and the
     preprocessing get it. The length of a run is `steps` or `epochs`, not both; the warm-up keeps its fraction of the steps. `lr` is
     the peak learning rate. `head` is how the new head of a fine-tuned model begins, and `lora` are its updates of low rank.
-    `progressive_resizing` trains on small images first. `preset` names an AugReg augmentation (`none`, `light1` ... `strong2`).
+    `decoder` is that of segmentation. `progressive_resizing` trains on small images first. `preset` names an AugReg augmentation
+    (`none`, `light1` ... `strong2`).
     `channels` are those of the model's input; `pixel_scale` is the scale of images of more than 8 bits.
     `rule` makes the splits that the data does not declare. `seed` is that of the initial weights, the sampler, the augmentation and
     dropout.
 
     In a recipe, `batch_size` scales the learning rate and the steps unless these are given too. On an existing config it does
-    not, and `model`, `epochs`, `preset`, `channels`, `pixel_scale` and `rule`, which only a recipe can apply, are refused.
+    not, and `model`, `epochs`, `preset`, `channels`, `pixel_scale`, `rule` and `decoder`, which only a recipe can apply, are
+    refused.
     """
 
     model: str | ModelConfig | None = None
@@ -102,6 +107,7 @@ class Overrides:
     head: HeadStart | None = None
     lora: Lora | None = None
     progressive_resizing: bool | None = None
+    decoder: Decoder | None = None
     lr: float | None = None
     preset: str | None = None
     channels: int | None = None
@@ -132,7 +138,7 @@ class Overrides:
             )
 
 
-_OF_RECIPES = ("model", "epochs", "preset", "channels", "pixel_scale", "rule")
+_OF_RECIPES = ("model", "epochs", "preset", "channels", "pixel_scale", "rule", "decoder")
 
 
 def with_overrides(run: RunConfig, overrides: Overrides) -> RunConfig:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess, Split, SplitRule
-from vitlab.config.model import ModelConfig
+from vitlab.config.model import ModelConfig, Task, task_of
 from vitlab.config.renamed import current_dataset
+from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.swin import SwinConfig
 from vitlab.config.train import TrainConfig, scaled
 from vitlab.config.vit import ViTConfig
@@ -62,8 +63,38 @@ class RunConfig:
             raise ConfigError(f"the model takes {self.model.channels} channels and preprocess gives {self.preprocess.channels}")
         if self.train.head == "fitted" and self.start is None:
             raise ConfigError("train.head='fitted' needs features, and the run starts from scratch", hint="start=CHECKPOINT")
+        if isinstance(self.model, SegmenterConfig):
+            self._check_segmentation()
+        elif self.train.dice:
+            raise ConfigError(
+                "train.dice is the loss of segmentation, and this model gives each image a class", hint="task='segment'"
+            )
         self._check_lora()
         self._check_resizing()
+
+    @property
+    def task(self) -> Task:
+        """What the run is for, which its model decides: classify or segment."""
+        return task_of(self.model)
+
+    def _check_segmentation(self) -> None:
+        """Refuse what has no meaning for a class of each pixel."""
+        train, augment, loader = self.train, self.data.augment, self.data.loader
+        refused = {
+            "data.augment.mixup and cutmix": augment.mixes,
+            "data.augment.randaugment": augment.randaugment is not None,
+            "data.augment.erase": augment.erase > 0,
+            "data.loader.balance and class_weights": loader.weighted,
+            "train.loss='sigmoid'": train.loss == "sigmoid",
+            "train.head='fitted'": train.head == "fitted",
+            "train.balanced_loss": train.balanced_loss,
+            "train.distill": train.distill is not None,
+            "train.masked": train.masked is not None,
+            "train.lora": train.lora is not None,
+            "train.progressive_resizing": bool(train.progressive_resizing),
+        }
+        if found := [name for name, has in refused.items() if has]:
+            raise ConfigError(f"segmentation does not support {', '.join(found)}", hint="leave it out, or classify images")
 
     def _check_lora(self) -> None:
         """Updates of low rank need attention layers, and a rank that the layers can have."""

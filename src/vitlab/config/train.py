@@ -186,9 +186,10 @@ class TrainConfig:
     `steps` counts updates. `head` is the new head of a run that starts from a checkpoint: `zero` as in the paper (app. B.1.1), or
     `fitted` to the features of the training images before the first step; then `steps` may be 0.
     `micro_batch` is the number of images a rank runs through the model at once, 0 for all its images of a
-    batch; the update does not depend on it. `smoothing` is label smoothing. `balanced_loss` weighs classes by the inverse of their
-    frequency. `trainable`: `all`, the `head` only, or the head and the `last-blocks` (`blocks` of them). With `lora`, the head and
-    updates of low rank train, and the model that is saved has them merged.
+    batch; the update does not depend on it. `dice` is the weight of the Dice loss beside the cross-entropy of segmentation, 0 for
+    none. `smoothing` is label smoothing. `balanced_loss` weighs classes by the inverse of their frequency. `trainable`: `all`, the
+    `head` only, or the head and the `last-blocks` (`blocks` of them). With `lora`, the head and updates of low rank train, and the
+    model that is saved has them merged.
     `progressive_resizing` has rows of (fraction of the steps, scale): from that step on images have that scale of the image size,
     and positions are interpolated. ((0, 0.5), (0.6, 1)) trains on half-size images for 60 % of the steps. Empty: always full size.
     `recompute` (activation checkpointing) computes activations twice to save memory. `compile` uses torch.compile.
@@ -206,6 +207,7 @@ class TrainConfig:
     average: Average = field(default_factory=Average)
     loss: LossKind = "softmax"
     smoothing: float = 0.0
+    dice: float = 0.0
     balanced_loss: bool = False
     distill: Distill | None = None
     masked: Masked | None = None
@@ -237,6 +239,7 @@ class TrainConfig:
         choice("trainable", self.trainable, Trainable)
         choice("strategy", self.strategy, Strategy)
         fraction("smoothing", self.smoothing)
+        at_least("dice", self.dice, 0)
         check_resizing(self.progressive_resizing)
         if self.progressive_resizing and (self.masked is not None or self.distill is not None):
             raise ConfigError("progressive_resizing needs labels: a teacher and masked patch prediction need images of one size")

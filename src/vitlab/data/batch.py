@@ -48,12 +48,14 @@ class Pipeline:
 
     `transform` gives pixels of `shape` (height, width, channels). `decode`, if decoded images may be cached, gives all pixels of
     an image, to which `transform` is then applied; `settings` is a text that changes whenever the result of `decode` does.
+    With `masks`, the last channel of `shape` is the class of each pixel, which a batch then holds apart.
     """
 
     transform: Transform
     shape: tuple[int, int, int]
     decode: Decode | None = None
     settings: str = ""
+    masks: bool = False
 
     def __post_init__(self) -> None:
         if min(self.shape) < 1:
@@ -81,6 +83,7 @@ class Batch:
     `index_B` is each row's index in the dataset. `epoch` is that of the first image; `position` is the number of images that all
     ranks together have consumed after this batch, and the number to resume from.
     `failed` are images that could not be read: in training each is replaced by another, in evaluation each is left out.
+    `masks_BHW` is the class of each pixel, 255 for one that counts for nothing; None unless the pipeline reads masks.
     """
 
     images_BHWC: Pixels
@@ -89,9 +92,15 @@ class Batch:
     epoch: int
     position: int
     failed: tuple[Failure, ...] = ()
+    masks_BHW: Pixels | None = None
 
     def __len__(self) -> int:
         return len(self.index_B)
+
+    @property
+    def targets(self) -> NDArray[np.int64] | NDArray[np.float32] | Pixels:
+        """What a task learns from: the labels, or the masks where there are masks."""
+        return self.labels if self.masks_BHW is None else self.masks_BHW
 
     @property
     def n_replaced(self) -> int:

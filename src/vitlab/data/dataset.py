@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.config.data import DecodeLimits
 from vitlab.errors import DataError
 from vitlab.io.digests import Content, Digests
 from vitlab.io.names import printable
@@ -41,22 +42,61 @@ class Sample(NamedTuple):
 
     `image` is uint8 RGB pixels [height, width, 3], all channels of an image that has 2 or more than 4 (a TIFF file, an array), or
     what the dataset's transform returns. `label` is the class, -1 if
-    unknown; in a multi-label dataset it is a float32 vector of zeros and ones over all classes. `name` says where the image
-    comes from.
+    unknown; in a multi-label dataset it is a float32 vector of zeros and ones over all classes; in a dataset with masks it is the
+    class of each pixel, uint8 [height, width], 255 for a pixel that counts for nothing. `name` says where the image comes from.
     """
 
     image: Any
-    label: int | NDArray[np.float32]
+    label: int | NDArray[np.float32] | NDArray[np.uint8]
     name: str
+
+
+IGNORED, UNDEFINED = 255, 254
+"""Instead of a class in a mask: a pixel that counts for nothing, and a value that should not be there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RawMask:
+    """A mask before decoding: the bytes of an image file whose values are numbers of classes.
+
+    `class_of` has the class of each value from 0 to 255, or IGNORED, or UNDEFINED for a value that the data does not explain.
+    """
+
+    name: str
+    content: bytes
+    class_of: NDArray[np.uint8]
+
+    def classes(self, size: tuple[int, ...], *, limits: DecodeLimits) -> NDArray[np.uint8]:
+        """The class of each pixel of an image of (height, width) `size`, uint8 [H, W], IGNORED where a pixel counts for nothing.
+
+        DataError if the mask has another size, or a value without a class.
+        """
+        from vitlab.data.decode import decode_values  # opening a dataset needs no Pillow
+
+        values_HW = decode_values(self.content, name=self.name, limits=limits)
+        if values_HW.shape != size:
+            raise DataError(
+                f"the mask {self.name} is {values_HW.shape[0]}x{values_HW.shape[1]} and its image {size[0]}x{size[1]}",
+                hint="a mask needs the size of its image",
+            )
+        classes_HW: NDArray[np.uint8] = self.class_of[values_HW]
+        if (classes_HW == UNDEFINED).any():
+            odd = np.unique(values_HW[classes_HW == UNDEFINED]).tolist()
+            raise DataError(
+                f"the mask {self.name} has the value {', '.join(map(str, odd[:5]))}, which is no class and is not ignored",
+                hint="classes.txt or masks.json of the data says which values are classes",
+            )
+        return classes_HW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawSample:
-    """A sample before decoding: `content` is the bytes of an image file, or pixels (H, W, C)."""
+    """A sample before decoding: `content` is the bytes of an image file, or pixels (H, W, C); `mask` if its pixels have classes."""
 
     name: str
     content: Content
     label: Label
+    mask: RawMask | None = None
 
 
 class Dataset(Protocol):
@@ -116,8 +156,11 @@ class MapStyle(_MapStyleBase):
         else:
             own = raw.content.shape[2] if raw.content.ndim == 3 else 1
             image = fit_channels(raw.content, 3 if own in CHANNELS else own, name=raw.name)
+        size = image.shape[:2]
         if self.transform is not None:
             image = self.transform(image)
+        if raw.mask is not None:
+            return Sample(image=image, label=raw.mask.classes(size, limits=DecodeLimits()), name=raw.name)
         if not self.multi_label:
             return Sample(image=image, label=raw.label if isinstance(raw.label, int) else UNKNOWN, name=raw.name)
         hot_C = np.zeros(len(self.labels), np.float32)
@@ -142,12 +185,37 @@ class Contents(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Masks:
+    """The masks of a dataset, one for each of its images: `rows` are their numbers in `contents`; `class_of` as in RawMask."""
+
+    contents: Contents
+    rows: NDArray[np.int64]
+    class_of: NDArray[np.uint8]
+
+    def read(self, index: int) -> RawMask:
+        """The mask of an image, before decoding."""
+        row = int(self.rows[index])
+        content = self.contents.read(row)
+        assert isinstance(content, bytes), "masks are image files"
+        return RawMask(name=self.contents.name(row), content=content, class_of=self.class_of)
+
+    def digests(self, indices: NDArray[np.int64]) -> Digests:
+        """The hash of each mask's content."""
+        return self.contents.digests(self.rows[indices])
+
+    def take(self, indices: NDArray[np.int64]) -> Masks:
+        """The masks of these images, in this order."""
+        return replace(self, rows=self.rows[indices])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ImageDataset(MapStyle):
     """Images in a fixed order.
 
     `rows` are the images' numbers in `contents`; `table` holds their labels; `splits` holds, for each image, the index in SPLITS
     of the split that the data itself declares, or -1. `notes` are sentences about what was left out or decided.
     `soft` are soft labels, which training uses if they are given; `table` then holds the likeliest class of each image.
+    `masks` give each pixel a class of `labels`; the images themselves then have no label.
     """
 
     contents: Contents
@@ -157,11 +225,13 @@ class ImageDataset(MapStyle):
     splits: NDArray[np.int8]
     notes: tuple[str, ...] = ()
     soft: SoftLabels | None = None
+    masks: Masks | None = None
     transform: Callable[[Pixels], Any] | None = None
 
     def __post_init__(self) -> None:
         assert len(self.rows) == len(self.table) == len(self.splits)
         assert self.soft is None or len(self.soft) == len(self.rows)
+        assert self.masks is None or len(self.masks.rows) == len(self.rows)
 
     @property
     def multi_label(self) -> bool:
@@ -174,7 +244,8 @@ class ImageDataset(MapStyle):
     def read(self, index: int) -> RawSample:
         """The sample before decoding."""
         row = int(self.rows[_checked_index(index, len(self))])
-        return RawSample(name=self.contents.name(row), content=self.contents.read(row), label=self.table[index])
+        mask = None if self.masks is None else self.masks.read(index)
+        return RawSample(name=self.contents.name(row), content=self.contents.read(row), label=self.table[index], mask=mask)
 
     def label(self, index: int) -> Label:
         """The label, without reading the image."""
@@ -201,6 +272,9 @@ class ImageDataset(MapStyle):
         if self.soft is not None:
             for values in (self.soft.codes_NK.astype("<i4"), self.soft.probabilities_NK.astype("<f4")):
                 made.update(np.ascontiguousarray(values).data)
+        if self.masks is not None:
+            for values in (self.masks.class_of, self.masks.digests(np.arange(len(self)))):
+                made.update(np.ascontiguousarray(values).data)
         return made.hexdigest()
 
     def take(self, indices: NDArray[np.int64], *, notes: Sequence[str] = ()) -> ImageDataset:
@@ -212,6 +286,7 @@ class ImageDataset(MapStyle):
             splits=self.splits[indices],
             notes=(*self.notes, *notes),
             soft=None if self.soft is None else self.soft.take(indices),
+            masks=None if self.masks is None else self.masks.take(indices),
         )
 
 

@@ -505,6 +505,33 @@ def _stacked(image: TiffImagePlugin.TiffImageFile, pages: int) -> Numbers:
     return np.stack(planes, axis=2)
 
 
+def decode_values(content: bytes, *, name: str, limits: DecodeLimits = DecodeLimits()) -> Pixels:  # noqa: B008 (a frozen value)
+    """The numbers that a mask stores, uint8 [H, W]: indices of a palette, or grey levels; DataError for any other image."""
+    header = check(content, name=name, limits=limits)
+    if header.format not in _OPENERS:
+        raise _no_mask(name, f"{_a(header.format)} file")
+    try:
+        with _OPENERS[header.format](io.BytesIO(content)) as image:
+            needs = _bytes_per_pixel(header)
+            _check_size(image.height, image.width, name=name, limits=limits, bytes_per_pixel=needs, size=len(content))
+            image.load()
+            mode, values = image.mode, np.asarray(image)
+    except BROKEN as error:
+        raise broken(name, header.format, error) from error
+    if header.format == "jpeg" or mode not in ("1", "L", "P", "I", "I;16"):
+        raise _no_mask(name, f"{_a(header.format)} image of mode {mode}")
+    if int(values.max(initial=0)) > 255 or int(values.min(initial=0)) < 0:
+        raise DataError(f"the mask {name} has the value {int(values.max())}; the largest is 255")
+    return owned(values.astype(np.uint8))
+
+
+def _no_mask(name: str, what: str) -> DataError:
+    return DataError(
+        f"the mask {name} is {what}, whose pixels are not class numbers",
+        hint="save it as a PNG with a palette or with grey levels that are the numbers of the classes",
+    )
+
+
 def from_pillow(
     image: Image.Image,
     *,

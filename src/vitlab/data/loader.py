@@ -64,6 +64,7 @@ class Loader:
         self.notes: tuple[str, ...] = () if note is None else (note,)
         self._idle: list[Pool] = []  # workers of streams that have ended, for the next stream
         self._end = weakref.finalize(self, _close_all, self._idle)
+        self.masks = pipeline.masks
         self._filler = Filler(
             dataset=self.dataset,
             transform=pipeline.transform,
@@ -219,6 +220,9 @@ class Stream(Iterator[Batch]):
             labels = loader.soft.targets(index_B, len(loader.dataset.labels))
         if not present_B.all():
             images_BHWC, index_B, labels = images_BHWC[present_B], index_B[present_B], labels[present_B]
+        masks_BHW: Pixels | None = None
+        if loader.masks:
+            images_BHWC, masks_BHW = np.ascontiguousarray(images_BHWC[..., :-1]), np.ascontiguousarray(images_BHWC[..., -1])
         begin = end - loader.config.batch_size if loader.sampler.total is None else 0
         return Batch(
             images_BHWC=images_BHWC,
@@ -227,6 +231,7 @@ class Stream(Iterator[Batch]):
             epoch=begin // loader.sampler.epoch_length,
             position=end,
             failed=tuple(failed),
+            masks_BHW=masks_BHW,
         )
 
     def _refuse_too_many(self, failed: tuple[Failure, ...]) -> None:

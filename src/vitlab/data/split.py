@@ -105,7 +105,7 @@ def assign_splits(digests: Digests, table: LabelTable, rule: SplitRule, *, label
     faults = Faults(where)
     for code, ids in zip(classes.tolist(), ids_of, strict=True):
         if missing := needed - set(split_of_content[ids].tolist()):
-            name = labels[code] if labels and not table.multi_label else "all"
+            name = labels[code] if labels and not table.multi_label and code >= 0 else "all"
             gone = " and ".join(SPLITS[split] for split in sorted(missing))
             faults.add(name, f"has {len(ids)} different {'image' if len(ids) == 1 else 'images'}, which leaves none for {gone}")
     faults.raise_any(hint="add images to these classes, make fewer splits (test=0 or val=0), or use all images as one split")

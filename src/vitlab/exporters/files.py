@@ -234,7 +234,7 @@ class Graph(nn.Module):
 def probabilities(logits_BK: Tensor, checkpoint: Checkpoint) -> Tensor:
     """Probabilities of logits, by the activation that the checkpoint was trained with."""
     activation = activation_of(checkpoint)
-    return logits_BK.sigmoid() if activation == "sigmoid" else logits_BK.softmax(-1)
+    return logits_BK.sigmoid() if activation == "sigmoid" else logits_BK.softmax(1)
 
 
 def traced(graph: Graph, config: ExportConfig) -> ExportedProgram:

@@ -49,6 +49,7 @@ from vitlab.io.files import open_handle, read_bytes
 from vitlab.io.memory import is_out_of_memory
 from vitlab.io.optional import optional_import
 from vitlab.models.families import Model
+from vitlab.models.segmenter import Segmenter
 from vitlab.models.vit import ViT
 
 Pixels = NDArray[np.uint8]
@@ -69,7 +70,10 @@ _TOLERANCE, _TOLERANCE_MERGED = 1e-4, 0.1  # relative to the largest number
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outputs:
-    """Logits (B, K), with K = 0 for a model without a head, and features (B, D) if they were asked for; float32."""
+    """Logits (B, K), with K = 0 for a model without a head, and features (B, D) if they were asked for; float32.
+
+    A segmenter's logits are those of each pixel, (B, K, H, W).
+    """
 
     logits_BK: Floats
     features_BD: Floats | None = None
@@ -121,8 +125,8 @@ class TorchBackend:
             logits_BK: Tensor = model(images_BCHW)
         elif model.head is None:
             logits_BK = images_BCHW.new_empty(len(images_BCHW), 0)
-        elif isinstance(model, ViT) and model.distill_head is not None:
-            logits_BK = model(images_BCHW)  # its two heads read two tokens, and features are the mean of both
+        elif isinstance(model, Segmenter) or (isinstance(model, ViT) and model.distill_head is not None):
+            logits_BK = model(images_BCHW)  # a segmenter's are of each pixel; the two heads of a distilled ViT read two tokens
         else:
             logits_BK = model.head(features_BD)
         return logits_BK

@@ -30,12 +30,13 @@ from vitlab.checkpoints.checkpoint import Checkpoint, of_one_size
 from vitlab.checkpoints.native import tensors_digest
 from vitlab.config.data import DecodeLimits, LoaderConfig
 from vitlab.config.evaluation import BackendName
+from vitlab.config.model import task_of
 from vitlab.config.serialize import to_text
 from vitlab.data.batch import Batch, Failure, Pipeline
 from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader
 from vitlab.data.transforms import EvaluationTransform
-from vitlab.errors import CheckpointError, DataError, OutOfMemoryError, at_least
+from vitlab.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, at_least
 from vitlab.inference.auto import AutoBackend, create_backend
 from vitlab.inference.backends import Backend, Outputs, Pixels
 from vitlab.inference.images import ImageLike, ImageReader, image_name, load_pil
@@ -156,6 +157,11 @@ class Engine:
         notify: Callable[[str], None] | None = None,
     ) -> None:
         at_least("merge", merge, 0)
+        if task_of(checkpoint.config) == "segment":
+            raise ConfigError(
+                "this model gives each pixel a class, not each image",
+                hint="vitlab predict, evaluate, report and export take it; inference.segmentation.SegmentPredictor runs it",
+            )
         checkpoint, fed = of_one_size(checkpoint)
         self.checkpoint = checkpoint
         self.merge = merge

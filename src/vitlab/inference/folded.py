@@ -43,6 +43,7 @@ from vitlab.models.mlp_variants import gelu
 from vitlab.models.norms import AnyNorm
 from vitlab.models.position import Rotation
 from vitlab.models.resnet import StandardisedConv, convolved, standardise
+from vitlab.models.segmenter import Segmenter
 from vitlab.models.vit import Attention, Block, Mlp, ViT, tokens_read
 
 Input = Literal["pixels", "normalised"]
@@ -199,7 +200,8 @@ def exportable(
     """A checkpoint's model as one module in evaluation mode, ready for torch.export, torch.compile and OpenVINO.
 
     `takes`: `pixels` is uint8 (B, H, W, C) of the preprocessing's size; `normalised` is float32 (B, C, H, W), the model's input.
-    `gives`: `logits` or `probabilities` (B, C), the latter by `activation`; `features` (B, D); `both` is (logits, features).
+    `gives`: `logits` or `probabilities` (B, C), of a segmenter (B, C, H, W), the latter by `activation`; `features` (B, D); `both`
+    is (logits, features).
     The batch may have any size. A ViT is folded where possible (`why_not_folded`); any other model is wrapped unchanged. `merge`
     pairs of patches are merged per layer, on average.
     """
@@ -239,7 +241,7 @@ class OutputGraph(nn.Module):
         elif self.gives == "logits":
             output = logits_BC
         else:
-            output = logits_BC.softmax(-1) if self.activation == "softmax" else logits_BC.sigmoid()
+            output = logits_BC.softmax(1) if self.activation == "softmax" else logits_BC.sigmoid()
         return output
 
 
@@ -274,6 +276,9 @@ class PlainGraph(nn.Module):
             z_BND = self.model.encode_for_pool(images_BCHW)
             features_BD: Tensor = self.model.represent(self.model.pool_tokens(z_BND))
             return features_BD, self.model.logits_from(z_BND)
+        if isinstance(self.model, Segmenter):
+            features_BDGJ = self.model.grid_features(images_BCHW)
+            return features_BDGJ.mean((2, 3)), self.model.pixel_logits(features_BDGJ, images_BCHW.shape[-2:])
         features_BD = self.model.features(images_BCHW)
         return features_BD, features_BD if self.model.head is None else self.model.head(features_BD)
 

@@ -3,7 +3,7 @@
 To add an architecture, write its config (`vitlab/config/x.py`, no torch) and its model (`vitlab/models/x.py`), then add the config
 to `vitlab.config.model.ModelConfig` and a row here. A model is an `nn.Module` with:
 
-- `model(images_BCHW, record=None)`: logits (B, classes), or features if `num_classes` is 0;
+- `model(images_BCHW, record=None)`: logits (B, classes), or features if `num_classes` is 0; a segmenter's are (B, classes, H, W);
 - `model.features(images_BCHW, record=None)`: what the head sees, (B, feature_width);
 - `model.config`, `model.head` (None without classes), and `model.recompute` (activation checkpointing; a ViT's encoder has it).
 
@@ -25,6 +25,7 @@ from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.model import ModelConfig
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.resnet import ResNetConfig
+from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.swin import SwinConfig
 from vitlab.config.vit import ViTConfig
 from vitlab.models import convnext, efficientnet, recurrent, resnet, stems, swin, vit
@@ -33,10 +34,11 @@ from vitlab.models.efficientnet import EfficientNet, init_efficientnet
 from vitlab.models.init import Draw
 from vitlab.models.recurrent import Recurrent, init_recurrent
 from vitlab.models.resnet import ResNet, init_resnet
+from vitlab.models.segmenter import Segmenter, init_segmenter
 from vitlab.models.swin import Swin, fit_windows, init_swin
 from vitlab.models.vit import ViT, init_vit
 
-Model = ViT | ResNet | Swin | ConvNeXt | EfficientNet | Recurrent
+Model = ViT | ResNet | Swin | ConvNeXt | EfficientNet | Recurrent | Segmenter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,18 @@ FAMILIES = (
         layers=(r"layers\.(\d+)\.",),
         hidden=(),
         sharded=(recurrent.Layer,),
+    ),
+    Family(
+        config=SegmenterConfig,
+        model=Segmenter,
+        initialise=init_segmenter,
+        layers=(
+            r"backbone\.encoder\.blocks\.(\d+)\.",
+            r"backbone\.position\.bias(?:_mlps)?\.(\d+)",
+            r"backbone\.stages\.(\d+)\.",
+        ),
+        hidden=(r"backbone\.encoder\.blocks\.", r"backbone\.stages\.\d+\.blocks\.\d+\.(?:attention|mlp)\.", r"head\.blocks\."),
+        sharded=(vit.Block, swin.Block, convnext.Block, stems.Unit),
     ),
 )
 

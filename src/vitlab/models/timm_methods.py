@@ -47,11 +47,10 @@ class TimmMethods(nn.Module):
     def reset_classifier(self, num_classes: int) -> None:
         """Replace the head by one of zeros for that many classes, 0 for none; `config` changes with it."""
         at_least("num_classes", num_classes, 0)
-        like = next(self.parameters())
-        self.head = _zeros(self.num_features, num_classes, like)
+        model, like = cast(Any, self), next(self.parameters())
+        model.head = _zeros(self.num_features, num_classes, like)
         if self._modules.get("distill_head") is not None:
-            self.distill_head = _zeros(self.num_features, num_classes, like)
-        model = cast(Any, self)
+            model.distill_head = _zeros(self.num_features, num_classes, like)
         model.config = replace(model.config, num_classes=num_classes)
 
 

@@ -26,12 +26,14 @@ from vitlab.recipes.paper import (
     s16_i1k,
 )
 from vitlab.recipes.rules import for_channels
+from vitlab.recipes.segment import segment_folder
 
 RECIPES: dict[str, Callable[[RunFacts, Overrides], RunConfig]] = {
     "quickstart": quickstart,
     "quickstart-finetune": quickstart_finetune,
     "finetune-folder": finetune_folder,
     "small-data": small_data,
+    "segment-folder": segment_folder,
     "imagenet-scratch": imagenet_scratch,
     "imagenet21k": imagenet21k,
     "jft": jft,
@@ -72,4 +74,18 @@ def recipe(
     if data is not None and overrides.channels is not None and name != "masked":
         data = replace(data, channels=overrides.channels)
     facts = RunFacts(data=data, start=start, machine=machine or Machine())
+    if overrides.decoder is not None and name != "segment-folder":
+        raise ConfigError(f"{name} classifies images and has no decoder", hint="task='segment'")
+    if data is not None and data.masks != (name == "segment-folder") and name != "masked":
+        raise _other_task(name, data)
     return with_execution(for_channels(RECIPES[name](facts, overrides), data, overrides), overrides)
+
+
+def _other_task(name: str, data: DataFacts) -> ConfigError:
+    if data.masks:
+        return ConfigError(
+            f"{data.dataset} gives each pixel a class, and {name} is for a class of each image", hint="task='segment'"
+        )
+    return ConfigError(
+        f"{data.dataset} has no masks", hint="images/ beside masks/, or masks.json; task='classify' classifies images"
+    )

@@ -264,7 +264,7 @@ def comparison_charts(comparison: Comparison) -> list[Chart]:
 
 def curves(record: RunRecord) -> list[Chart]:
     """Loss, accuracy and learning rate over the updates."""
-    history = record.history
+    history, segments = record.history, record.run.task == "segment"
     steps = history.step.tolist()
     x, lr = thinned(steps, history.lr.tolist())
     return [
@@ -272,9 +272,9 @@ def curves(record: RunRecord) -> list[Chart]:
             _curve(steps, history.loss, history.evaluations, "loss"), Axes(x="updates", y="loss"), title="Loss, nats per image"
         ),
         line_chart(
-            _curve(steps, history.accuracy, history.evaluations, "top1"),
+            _curve(steps, history.accuracy, history.evaluations, "pixel_accuracy" if segments else "top1"),
             Axes(x="updates", y="accuracy", low=0.0, high=1.0, percent=True),
-            title="Accuracy",
+            title="Accuracy of pixels" if segments else "Accuracy",
         ),
         line_chart([Series(name="", x=x, y=lr)], Axes(x="updates", y="lr", low=0.0), title="Learning rate"),
     ]
@@ -542,7 +542,8 @@ def data_section(card: DataCard) -> DataSection:
     }
     if any(card.counts):
         facts["images per class"] = f"{min(card.counts):,} to {max(card.counts):,}"
-    rows = sorted(zip(card.classes, card.counts, strict=True), key=lambda row: -row[1])[:_MOST_CLASSES]
+    counted = zip(card.classes, card.counts, strict=True) if any(card.counts) else ()  # masks have pixels of classes
+    rows = sorted(counted, key=lambda row: -row[1])[:_MOST_CLASSES]
     more = None if len(card.classes) <= _MOST_CLASSES else f"The {_MOST_CLASSES} largest of {len(card.classes):,} classes."
     return DataSection(facts=facts, classes=tuple(rows), most=max((count for _, count in rows), default=1) or 1, more=more)
 

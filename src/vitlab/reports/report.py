@@ -22,9 +22,11 @@ from markupsafe import Markup
 
 from vitlab.checkpoints import load
 from vitlab.config.data import Split
+from vitlab.config.model import task_of
 from vitlab.config.serialize import to_text
 from vitlab.errors import DataError
 from vitlab.evaluation.classification import Classification, MultiLabel
+from vitlab.inference.segmentation import backbone_of
 from vitlab.io.atomic import write_text
 from vitlab.io.display import Block, Displayed
 from vitlab.io.names import printable
@@ -43,12 +45,14 @@ from vitlab.reports.content import (
     summary,
 )
 from vitlab.reports.run import data_card, evaluate_run, read_run, run_cost, versions
+from vitlab.reports.segmentation import segmentation_report
 
 _NAMES = {
     "summary": "Summary",
     "comparison": "Comparison",
     "curves": "Curves",
     "classes": "Classes",
+    "masks": "Masks",
     "mistakes": "Mistakes",
     "inside": "Inside",
     "calibration": "Calibration",
@@ -60,7 +64,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenReport(Displayed):
-    """A report on disk: its path, its size in bytes, and the accuracy it leads with, None where it has none."""
+    """A report on disk: its path, its size in bytes, and the accuracy (or mean IoU) it leads with, None where it has none."""
 
     path: Path
     bytes: int
@@ -106,27 +110,30 @@ def write_report(
     if not path.parent.is_dir():
         raise DataError(f"{path.parent} is not a folder, so {path.name} cannot be written into it")
     checkpoint = load(record.model)
-    evaluation = None
-    if checkpoint.config.num_classes and record.run.train.masked is None:
+    evaluation, segmented = None, None
+    if task_of(checkpoint.config) == "segment":
+        segmented = segmentation_report(record, checkpoint, split=split, progress=progress)
+    elif checkpoint.config.num_classes and record.run.train.masked is None:
         evaluation = evaluate_run(record, checkpoint, split=split, progress=progress)
     card = data_card(record)
     endless = record.run.data.dataset.startswith("synthetic")
     cost = run_cost(
         record,
-        epoch_images=None if card is None or endless else sum(card.counts) or None,
+        epoch_images=None if card is None or endless else sum(card.counts) or card.splits.get("train"),
         cores=cores or torch.get_num_threads(),
     )
     with_images = evaluation is not None and evaluation.result.per_image is not None
     config = record.folder / "run.json"
     found: dict[str, object] = {
-        "summary": summary(record, evaluation),
+        "summary": summary(record, evaluation) if segmented is None else segmented.summary,
         "comparison": comparison,
         "comparison_charts": [] if comparison is None else comparison_charts(comparison),
         "curves": curves(record),
         "skipped": record.history.skipped,
         "classes": None if evaluation is None else classes(evaluation),
+        "masks": None,
         "mistakes": mistakes(evaluation, checkpoint) if evaluation is not None and with_images else None,
-        "inside": inside(evaluation, checkpoint, progress),
+        "inside": inside(evaluation, checkpoint if segmented is None else backbone_of(checkpoint), progress),
         "explorer": explorer,
         "calibration": None if evaluation is None else calibration(evaluation),
         "data": None if card is None else data_section(card),
@@ -136,6 +143,8 @@ def write_report(
         "versions": versions(),
         "config_lines": json.dumps(json.loads(to_text(record.run)), indent=2).splitlines(),
     }
+    if segmented is not None:
+        found |= {"classes": segmented.classes, "masks": segmented.masks}
     always = ("summary", "curves", "inside", "data", "cost", "again")
     text = render(
         title=title or record.folder.name,
@@ -145,6 +154,8 @@ def write_report(
     )
     write_text(path, text)
     accuracy, interval, images = _headline(None if evaluation is None else evaluation.result.result)
+    if segmented is not None:
+        accuracy, interval, images = segmented.summary.value, segmented.summary.interval, len(segmented.evaluation.images)
     return WrittenReport(path=path, bytes=len(text.encode()), accuracy=accuracy, interval=interval, images=images)
 
 

@@ -82,6 +82,7 @@ def survey(
         splits=splits,
         mean=inspected.mean,
         std=inspected.std,
+        masks=isinstance(whole, ImageDataset) and whole.masks is not None,
     )
 
 
@@ -503,13 +504,14 @@ def _measure_step(
 
 
 def _random_batch(run: RunConfig, dataset: Dataset, rows: int, *, seed: int) -> Batch:
-    """Random images of the run's size, with random labels."""
+    """Random images of the run's size, with random labels or masks."""
     rng = np.random.default_rng(seed)
     images_BHWC = rng.integers(0, 256, (rows, *run.model.image_size, run.model.channels), np.uint8)
     classes = max(len(dataset.labels), 1)
     labels_B = rng.integers(0, classes, rows)
     labels = np.eye(classes, dtype=np.float32)[labels_B] if dataset.multi_label else labels_B
-    return Batch(images_BHWC=images_BHWC, labels=labels, index_B=np.arange(rows), epoch=0, position=rows, failed=())
+    masks_BHW = rng.integers(0, classes, images_BHWC.shape[:3], np.uint8) if run.task == "segment" else None
+    return Batch(images_BHWC=images_BHWC, labels=labels, index_B=np.arange(rows), epoch=0, position=rows, masks_BHW=masks_BHW)
 
 
 def _measure_reading(run: RunConfig, dataset: Dataset, here: World, *, batch: int) -> float:

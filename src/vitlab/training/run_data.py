@@ -5,7 +5,8 @@
     content     the hash of each sample's content; in a split above 10,000 samples, that of 10,000 evenly spaced ones
 
 A sample's name is, below the dataset's own path, the path of its file, the member of its zip or tar shard, or the number of its row
-in a Parquet file or array. The content of a sample is the bytes of its image file, or its pixels if the dataset holds pixels. So
+in a Parquet file or array. The content of a sample is the bytes of its image file, and of its mask if it has one, or its pixels if
+the dataset holds pixels. So
 the record is the same in another place, and after a copy that changes the times of files. Synthetic data, and every other dataset
 that is not an `ImageDataset`, gives a number of samples and one hash of all of them.
 
@@ -233,9 +234,11 @@ def _spaced(count: int) -> NDArray[np.int64]:
 
 
 def _digests(dataset: ImageDataset) -> Digests:
-    rows = dataset.rows[_spaced(len(dataset))]
+    chosen = _spaced(len(dataset))
+    rows = dataset.rows[chosen]
     try:
-        return dataset.contents.digests(rows)
+        found_of_images = dataset.contents.digests(rows)
+        return found_of_images if dataset.masks is None else found_of_images ^ dataset.masks.digests(chosen)
     except DataError:  # the loader decides whether an unreadable image ends the run; its hash is zero
         found = np.zeros((len(rows), DIGEST_BYTES), np.uint8)
         for place in range(len(rows)):

@@ -17,11 +17,13 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from vitlab.checkpoints import describe, load
 from vitlab.checkpoints.checkpoint import check_state
 from vitlab.checkpoints.native import HeaderFacts
+from vitlab.config.model import task_of
 from vitlab.config.run import RunConfig
+from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.serialize import Json, to_json
 from vitlab.config.train import Average
 from vitlab.config.vit import ViTConfig
-from vitlab.data.dataset import Dataset
+from vitlab.data.dataset import Dataset, ImageDataset
 from vitlab.data.loader import Loader
 from vitlab.data.sampler import Share
 from vitlab.data.transforms import evaluation_pipeline, training_pipeline
@@ -31,11 +33,13 @@ from vitlab.models.device import bfloat16_trouble
 from vitlab.models.efficientnet import BatchNorm
 from vitlab.models.families import Model, build, build_on_meta
 from vitlab.models.masked import MaskedViT
+from vitlab.models.segmenter import Segmenter
 from vitlab.models.vit import ViT
 from vitlab.training.distributed import World, parallelise, rows_to_write
 from vitlab.training.head import FittedHead
 from vitlab.training.lora import add_lora, averaged_factors, lora_state, merged_state, restore_lora
 from vitlab.training.optim import averaging_decay, create_optimizers, freeze, optimizer_state, restore_optimizers
+from vitlab.training.segment import Segment, evaluation_pixels, training_pixels
 from vitlab.training.tasks import BothHeads, Classify, PredictMasked, Task, training_only_state
 
 
@@ -239,13 +243,17 @@ class RunningStatistics:
 def training_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     """The endless stream of this rank's training batches."""
     channels, scale = run.model.channels, run.preprocess.pixel_scale
-    pipeline = training_pipeline(run.data.augment, channels=channels, limits=run.data.limits, scale=scale)
+    if task_of(run.model) == "segment":
+        pipeline = training_pixels(run)
+    else:
+        pipeline = training_pipeline(run.data.augment, channels=channels, limits=run.data.limits, scale=scale)
     return Loader(dataset, pipeline, config=run.data.loader, train=True, share=Share(rank=world.rank, ranks=world.ranks))
 
 
 def evaluation_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     """This rank's part of the evaluation split, once."""
-    pipeline = evaluation_pipeline(run.preprocess, limits=run.data.limits)
+    segments = task_of(run.model) == "segment"
+    pipeline = evaluation_pixels(run) if segments else evaluation_pipeline(run.preprocess, limits=run.data.limits)
     batch = max(run.data.loader.batch_size, world.ranks)
     while 0 < len(dataset) % batch < world.ranks:  # under FSDP every rank needs images in every batch, or the others wait for it
         batch += 1
@@ -323,6 +331,11 @@ def _check_classes(run: RunConfig, dataset: Dataset) -> None:
         return
     if not dataset.labels:
         raise ConfigError(f"{run.data.dataset} has no labels", hint="masked patch prediction needs none: vitlab pretrain")
+    masks = isinstance(dataset, ImageDataset) and dataset.masks is not None
+    if masks and task_of(run.model) != "segment":
+        raise ConfigError(f"{run.data.dataset} gives each pixel a class, and this model each image", hint="task='segment'")
+    if not masks and isinstance(dataset, ImageDataset) and task_of(run.model) == "segment":
+        raise ConfigError(f"{run.data.dataset} has no masks, and this model gives each pixel a class", hint="task='classify'")
     if len(dataset.labels) != run.model.num_classes:
         raise ConfigError(f"the dataset has {len(dataset.labels)} classes, but the model has {run.model.num_classes}")
     if dataset.multi_label and run.train.loss != "sigmoid":
@@ -338,6 +351,8 @@ def create_model(run: RunConfig, dataset: Dataset, snapshot: Snapshot | None = N
         return model, snapshot.facts.notes
     if run.start is None:
         return build(run.model, seed=run.train.seed), ()
+    if isinstance(run.model, SegmenterConfig):
+        return _segmenter_from(run, run.model, dataset)
     start = load(
         run.start,
         num_classes=run.model.num_classes,
@@ -349,6 +364,30 @@ def create_model(run: RunConfig, dataset: Dataset, snapshot: Snapshot | None = N
     model = build_on_meta(run.model)
     model.load_state_dict(start.model.state_dict(), strict=True, assign=True)
     return model, (f"starts from {run.start}", *start.notes)
+
+
+def _segmenter_from(run: RunConfig, config: SegmenterConfig, dataset: Dataset) -> tuple[Model, tuple[str, ...]]:
+    """The segmenter of the start checkpoint if it is one for the same classes, else a new decoder on the checkpoint's features."""
+    assert run.start is not None
+    start = load(run.start, image_size=config.image_size, channels=config.channels, **config.fit_options)
+    notes = (f"starts from {run.start}", *start.notes)
+    model, state = build(config, seed=run.train.seed), start.model.state_dict()
+    assert isinstance(model, Segmenter)
+    if isinstance(start.config, SegmenterConfig):
+        if start.config == config and start.labels == dataset.labels:
+            model.load_state_dict(state, strict=True, assign=True)
+            return model, notes
+        state = {name.removeprefix("backbone."): tensor for name, tensor in state.items() if name.startswith("backbone.")}
+    wanted = model.backbone.state_dict()
+    if missing := [name for name, tensor in wanted.items() if name not in state or state[name].shape != tensor.shape]:
+        raise ConfigError(
+            f"{run.start} is not the backbone of this segmenter: {', '.join(missing[:5])} differ",
+            hint="finetune makes a config for it",
+        )
+    model.backbone.load_state_dict({name: state[name].contiguous() for name in wanted}, strict=True, assign=True)
+    unused = sorted({name.partition(".")[0] for name in state if name not in wanted})
+    left_out = (f"of the checkpoint these parts are not used: {', '.join(unused)}",) if unused else ()
+    return model, (*notes, *left_out, f"new {config.decoder} decoder of {config.num_classes} classes")
 
 
 def _needs_new_head(run: RunConfig, dataset: Dataset) -> bool:
@@ -394,9 +433,12 @@ def _create_task(run: RunConfig, dataset: Dataset, world: World) -> Task:
             patches=grid[0] * grid[1],
             step=run.model.step,
             dtype=torch.float32,
+            seed=config.seed,
             rank=world.rank,
             ranks=world.ranks,
         )
+    if task_of(run.model) == "segment":
+        return Segment(config=config, preprocess=run.preprocess, classes=run.model.num_classes, dtype=torch.float32)
     teacher = None if config.distill is None else load(config.distill.teacher, image_size=run.model.image_size)
     if teacher is not None and teacher.config.num_classes != run.model.num_classes:
         raise ConfigError(f"the teacher has {teacher.config.num_classes} classes, but the student has {run.model.num_classes}")

@@ -1,13 +1,13 @@
-"""Training tasks: classify images, learn from a teacher too, or predict masked patches.
+"""Training tasks: classify images, learn from a teacher too, or predict masked patches; `segment.py` has segmentation.
 
-A task turns a batch of uint8 images and labels into one loss per image. `prepare` makes all random choices, from the step's own
-generator, before the batch is split into micro-batches.
+A task turns a batch of uint8 images and targets (labels or masks) into one loss per image, and evaluates. `prepare` makes all
+random choices, from the step's own generator, before the batch is split into micro-batches.
 Axes: B batch, C classes, H W pixels, N patches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,12 +17,19 @@ from torch import Tensor, nn
 
 from vitlab.config.data import Augment, Preprocess
 from vitlab.config.train import Distill, Masked, TrainConfig
+from vitlab.data.batch import Batch
 from vitlab.data.mix import mix
 from vitlab.data.transforms import normalise
 from vitlab.errors import DataError
+from vitlab.evaluation.classification import Logits, collect_logits, headline
+from vitlab.inference.backends import TorchBackend
+from vitlab.inference.engine import run_batches
 from vitlab.models.masked import MaskedViT, corruption, masked_loss, targets
 from vitlab.models.vit import ViT
 from vitlab.objective.losses import hard_distillation, sigmoid_cross_entropy, soft_distillation, soft_targets, softmax_cross_entropy
+from vitlab.training.distributed import World
+
+_EVALUATION_STREAM = 203  # an independent random stream of a run's seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,10 @@ class Task(Protocol):
 
     def loss(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Loss (B,), and whether the prediction is correct (B,), nan if the task has no correct class."""
+        ...
+
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch], world: World) -> dict[str, float]:
+        """The metrics of the evaluation split, over the batches of all ranks; `model` is without DDP."""
         ...
 
 
@@ -93,6 +104,12 @@ class Classify:
         correct_B = (logits_BC.argmax(-1) == targets_BC.argmax(-1)).float()
         return loss_B, correct_B
 
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch], world: World) -> dict[str, float]:
+        """Loss, top1 and top5; loss and mean_average_precision if an image may have several classes."""
+        backend = TorchBackend(model, self.preprocess, device=world.device)
+        logits = collect_logits(run_batches(backend, batches))
+        return {name: float(value) for name, value in headline(_joined(world.gather(logits))).items()}
+
     def _distillation(self, student_BC: Tensor, images_BHWC: Tensor, distill: Distill) -> Tensor:
         assert self.teacher is not None
         with torch.no_grad():
@@ -100,6 +117,15 @@ class Classify:
         if distill.distill == "hard":
             return hard_distillation(student_BC, teacher_BC)
         return soft_distillation(student_BC, teacher_BC, temperature=distill.temperature)
+
+
+def _joined(parts: list[Logits]) -> Logits:
+    return Logits(
+        logits_NC=np.concatenate([part.logits_NC for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        indices_N=np.concatenate([part.indices_N for part in parts]),
+        failures=tuple(failure for part in parts for failure in part.failures),
+    )
 
 
 class BothHeads(nn.Module):
@@ -130,6 +156,7 @@ class PredictMasked:
     patches: int
     step: tuple[int, int]
     dtype: torch.dtype
+    seed: int = 0
     rank: int = 0
     ranks: int = 1
 
@@ -155,6 +182,19 @@ class PredictMasked:
         pixels_BCHW = inputs.images_BHWC.permute(0, 3, 1, 2).float() / 255
         loss_B = masked_loss(predicted_BNV, targets(pixels_BCHW, self.step, self.config.target), corrupted_BN, self.config.target)
         return loss_B, torch.full_like(loss_B, torch.nan)
+
+    @torch.inference_mode()
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch], world: World) -> dict[str, float]:
+        """The mean loss; the corrupted patches depend on the seed and the number of the batch."""
+        loss, images = 0.0, 0
+        for number, batch in enumerate(batches):
+            rng = np.random.default_rng([self.seed, _EVALUATION_STREAM, number])
+            inputs = self.prepare(torch.from_numpy(batch.images_BHWC), torch.from_numpy(batch.labels), rng).to(world.device)
+            loss_B, _ = self.loss(model, inputs)
+            loss, images = loss + float(loss_B.sum()), images + len(loss_B)
+        totals = torch.tensor([loss, images], dtype=torch.float64, device=world.device if world.ranks > 1 else "cpu")
+        summed = world.sum(totals)
+        return {"loss": float(summed[0] / summed[1])}
 
 
 def training_only_state(model: nn.Module) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -28,7 +28,6 @@ from vitlab.data.batch import Batch
 from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader, Stream
 from vitlab.errors import CheckpointError, DataError, DivergedError, TrainingError, VitlabError
-from vitlab.evaluation.classification import Logits, collect_logits, headline
 from vitlab.inference.backends import TorchBackend, evaluating
 from vitlab.inference.engine import run_batches
 from vitlab.io.memory import is_out_of_memory
@@ -54,13 +53,13 @@ from vitlab.training.optim import learning_rate, set_learning_rates
 from vitlab.training.run_data import DataRecord, open_splits, refuse_other_labels
 from vitlab.training.run_folder import RunDirectory
 from vitlab.training.state import TrainState, create_model, create_state, evaluation_loader, training_loader
-from vitlab.training.tasks import Inputs, PredictMasked
+from vitlab.training.tasks import Inputs
 
 _MAX_SKIPPED_IN_A_ROW = 3
 _SHOWN_EVERY = 5.0  # seconds between two events of the features of a fitted head
 _REASONS: tuple[Reason, ...] = ("terminated", "interrupted", "max-time", "patience", "finished")
 _LESS_MEMORY = "use a smaller model or image size, recompute=True, or bfloat16"
-_MIX_STREAM, _NOISE_STREAM, _EVALUATION_STREAM = 201, 202, 203  # independent random streams of one seed
+_MIX_STREAM, _NOISE_STREAM = 201, 202  # independent random streams of one seed
 
 
 def train(
@@ -360,7 +359,7 @@ def prepare_inputs(state: TrainState, batch: Batch) -> Inputs:
     scale = scale_at(state.step, steps=config.steps, resizing=config.progressive_resizing)
     if scale != 1:
         images_BHWC = _resized(images_BHWC, scale)
-    inputs = state.task.prepare(images_BHWC, torch.from_numpy(np.asarray(batch.labels)), rng)
+    inputs = state.task.prepare(images_BHWC, torch.from_numpy(np.asarray(batch.targets)), rng)
     return inputs.to(state.world.device)
 
 
@@ -419,20 +418,15 @@ def evaluate(state: TrainState, loader: Loader, control: Control) -> dict[str, f
         state.model.eval()
         try:
             with loader.batches() as stream:
-                batches = _until_stopped(stream, state.world, control)
-                if isinstance(state.task, PredictMasked):
-                    return {"loss": _masked_loss(state, batches)}
-                backend = TorchBackend(state.unwrapped, state.run.preprocess, device=state.world.device)
-                logits = collect_logits(run_batches(backend, batches))
-            return {name: float(value) for name, value in headline(_joined(state.world.gather(logits))).items()}
+                return state.task.evaluate(state.unwrapped, _until_stopped(stream, state.world, control), state.world)
         finally:
             reshard(state.model)
             state.model.train()
 
 
 def score(metrics: dict[str, float]) -> float:
-    """The number by which checkpoints are compared, higher is better: accuracy, or minus the loss."""
-    for name in ("top1", "mean_average_precision"):
+    """The number by which checkpoints are compared, higher is better: accuracy or mean IoU, or minus the loss."""
+    for name in ("top1", "mean_average_precision", "mean_iou"):
         if name in metrics:
             return metrics[name]
     return -metrics["loss"]
@@ -451,28 +445,6 @@ def _until_stopped(stream: Stream, world: World, control: Control) -> Iterator[B
         if batch is None:
             return
         yield batch
-
-
-def _joined(parts: list[Logits]) -> Logits:
-    return Logits(
-        logits_NC=np.concatenate([part.logits_NC for part in parts]),
-        labels=np.concatenate([part.labels for part in parts]),
-        indices_N=np.concatenate([part.indices_N for part in parts]),
-        failures=tuple(failure for part in parts for failure in part.failures),
-    )
-
-
-@torch.inference_mode()
-def _masked_loss(state: TrainState, batches: Iterable[Batch]) -> float:
-    here, loss, images = state.world, 0.0, 0
-    for number, batch in enumerate(batches):
-        rng = np.random.default_rng([state.run.train.seed, _EVALUATION_STREAM, number])
-        inputs = state.task.prepare(torch.from_numpy(batch.images_BHWC), torch.from_numpy(batch.labels), rng).to(here.device)
-        loss_B, _ = state.task.loss(state.model, inputs)
-        loss, images = loss + float(loss_B.sum()), images + len(loss_B)
-    totals = torch.tensor([loss, images], dtype=torch.float64, device=here.device if here.ranks > 1 else "cpu")
-    summed = here.sum(totals)
-    return float(summed[0] / summed[1])
 
 
 @contextmanager

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from PIL import GifImagePlugin
 
 from vitlab.config.data import DecodeLimits, ImageFormat, SplitRule
-from vitlab.data.dataset import SPLITS, UNDECLARED, Dataset, Faults, ImageDataset, RawSample
+from vitlab.data.dataset import IGNORED, SPLITS, UNDECLARED, Dataset, Faults, ImageDataset, RawSample
 from vitlab.data.decode import CHANNELS, Header, check, decode
 from vitlab.data.jpeg import orientation_of
 from vitlab.data.opening import open_dataset
 from vitlab.data.quality.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
 from vitlab.data.readers.folder import DiskContents, LeftOut, class_folders, walk_images
+from vitlab.data.readers.masks import open_masks
 from vitlab.data.readers.recognise import parse_spec
 from vitlab.data.split import assign_splits
 from vitlab.errors import DataError
@@ -33,7 +34,7 @@ from vitlab.io.digests import digest
 from vitlab.io.prefetch import chunks, prefetched
 from vitlab.io.progress import ProgressCallback, silent
 
-ProblemKind = Literal["layout", "broken", "leak", "conflict", "duplicate", "empty class", "missing class"]
+ProblemKind = Literal["layout", "broken", "mask", "leak", "conflict", "duplicate", "empty class", "missing class"]
 
 _UNBALANCED = 10.0  # images of the largest class over those of the smallest
 
@@ -123,7 +124,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The result of all checks. `splits` and `stored` (format, colours) count images; `sizes` is None without readable images."""
+    """The result of all checks. `splits` and `stored` (format, colours) count images; `sizes` is None without readable images.
+
+    `masks` are images whose mask is broken or does not fit.
+    """
 
     data: str
     images: int
@@ -136,6 +140,7 @@ class Report:
     stored: dict[str, int]
     odd: tuple[Odd, ...]
     notes: tuple[str, ...]
+    masks: tuple[Broken, ...] = ()
 
     @property
     def imbalance(self) -> float | None:
@@ -152,6 +157,7 @@ class Report:
         found: list[tuple[ProblemKind, int, str]] = [
             ("layout", len(self.faults), "faults in the layout, for which training would refuse the data"),
             ("broken", len(self.broken), "images cannot be decoded"),
+            ("mask", len(self.masks), "masks are broken, have another size than their image, or values without a class"),
             ("leak", len(leaks), f"groups of the same image are in more than one split ({near_leaks:,} of them near duplicates)"),
             ("conflict", sum(group.conflict for group in self.duplicates), "groups of the same image have different labels"),
             ("duplicate", len(within), "groups of identical files are within one split"),
@@ -194,7 +200,7 @@ class ImageFacts:
 
     `digest` is the hash of its content; `height` and `width` are in pixels, upright; `stored` is its format and colours
     (`jpeg, colour`); `channels` is 3 for grey and colour images, or another number; `odd` says what is unusual; `thumb` is its grey
-    thumbnail, None if the image is too small.
+    thumbnail, None if the image is too small. `classes` are those of its mask, and `mask_fault` says what is wrong with the mask.
     """
 
     digest: bytes
@@ -204,10 +210,12 @@ class ImageFacts:
     stored: str
     odd: tuple[str, ...]
     thumb: NDArray[np.uint8] | None
+    classes: tuple[int, ...] = ()
+    mask_fault: str | None = None
 
 
 def image_facts(sample: RawSample, limits: DecodeLimits) -> ImageFacts:
-    """Decode a whole image and describe it; DataError if it is broken."""
+    """Decode a whole image, and its mask if it has one, and describe it; DataError if the image is broken."""
     content = sample.content
     if isinstance(content, bytes):
         header = check(content, name=sample.name, limits=limits)
@@ -224,6 +232,15 @@ def image_facts(sample: RawSample, limits: DecodeLimits) -> ImageFacts:
         channels = content.shape[2]
         stored = f"pixels, {'grey' if channels == 1 else 'colour' if channels in CHANNELS else f'{channels} channels'}"
     height, width = image_HWC.shape[:2]
+    classes: tuple[int, ...] = ()
+    mask_fault: str | None = None
+    if sample.mask is not None:
+        try:
+            classes_HW = sample.mask.classes((height, width), limits=limits)
+            classes = tuple(code for code in np.unique(classes_HW).tolist() if code != IGNORED)
+            odd += [] if classes else ["without a pixel that counts"]
+        except DataError as error:
+            mask_fault = error.message
     return ImageFacts(
         digest=digest(content),
         height=height,
@@ -232,6 +249,8 @@ def image_facts(sample: RawSample, limits: DecodeLimits) -> ImageFacts:
         stored=stored,
         odd=tuple(odd),
         thumb=thumbnail(image_HWC) if min(height, width) >= SIDE else None,
+        classes=classes,
+        mask_fault=mask_fault,
     )
 
 
@@ -423,11 +442,16 @@ def check_dataset(
         faults=tuple(faults),
         broken=tuple(broken),
         duplicates=(*exact_duplicates(facts, images), *near_duplicates(facts, images, progress=progress)),
-        classes=_classes(dataset, splits),
+        classes=_classes(dataset, splits, facts),
         sizes=sizes,
         stored=dict(Counter(one.stored for one in facts if one is not None).most_common()),
         odd=tuple(_odd(facts, images)),
         notes=(*(dataset.notes if isinstance(dataset, ImageDataset) else ()), *notes),
+        masks=tuple(
+            Broken(image=image, reason=one.mask_fault)
+            for image, one in zip(images, facts, strict=True)
+            if one is not None and one.mask_fault is not None
+        ),
     )
 
 
@@ -454,7 +478,7 @@ def _open(spec: str, label_column: str | None) -> tuple[Dataset, list[Fault]]:
     except DataError as refusal:
         root = _refused_folder(spec)
         if root is None:
-            raise
+            return _open_refused_masks(spec, refusal)
         collected, left_out = _Collected(spec), LeftOut()
         names, folders = walk_images(root, collected, left_out)
         contents = DiskContents(root, names)
@@ -463,6 +487,18 @@ def _open(spec: str, label_column: str | None) -> tuple[Dataset, list[Fault]]:
         except DataError:
             raise refusal from None  # there is nothing to check
         return dataset, collected.faults
+
+
+def _open_refused_masks(spec: str, refusal: DataError) -> tuple[Dataset, list[Fault]]:
+    """Images with masks of which some have no partner; `refusal` is raised for any other data."""
+    try:
+        reader, place = parse_spec(spec)
+    except DataError:
+        raise refusal from None
+    if reader != "masks":
+        raise refusal
+    collected = _Collected(spec)
+    return open_masks(Path(place).expanduser(), faults=collected), collected.faults
 
 
 def _refused_folder(spec: str) -> Path | None:
@@ -519,12 +555,13 @@ def _label(dataset: Dataset, index: int) -> str | None:
     return None if label is None else dataset.labels[label]
 
 
-def _classes(dataset: Dataset, splits: Sequence[str | None]) -> tuple[ClassCount, ...]:
-    """The images of each class, in each split that has labels."""
+def _classes(dataset: Dataset, splits: Sequence[str | None], facts: Sequence[ImageFacts | None]) -> tuple[ClassCount, ...]:
+    """The images of each class, in each split that has labels; of masks, the images with a pixel of the class."""
     counts: Counter[tuple[int, str | None]] = Counter()
-    for index, split in enumerate(splits):
+    for index, (split, made) in enumerate(zip(splits, facts, strict=True)):
         label = dataset.label(index)
-        for code in label if isinstance(label, tuple) else () if label is None else (label,):
+        in_mask = () if made is None else made.classes
+        for code in label if isinstance(label, tuple) else in_mask if label is None else (label,):
             counts[code, split] += 1
     present = [split for split in SPLITS if any(found == split for _, found in counts)]
     return tuple(

@@ -13,6 +13,7 @@ from vitlab.data.readers.classic import open_cifar, open_idx, open_svhn
 from vitlab.data.readers.folder import LeftOut, class_folders, open_folder, open_unlabelled
 from vitlab.data.readers.hdf5 import open_camelyon
 from vitlab.data.readers.manifest import MANIFEST_NAMES, open_manifest, open_zip_manifest
+from vitlab.data.readers.masks import MASKS_JSON, has_masks, is_masks_folder, open_masks
 from vitlab.data.readers.npz_pack import open_npz_pack
 from vitlab.data.readers.parquet import open_parquet
 from vitlab.data.readers.shards import open_shards
@@ -24,7 +25,7 @@ from vitlab.io.names import printable
 from vitlab.io.zip import ZipContents, read_zip_index
 
 Reader = Literal[
-    "folder", "images", "zip", "manifest", "shards", "parquet", "npz",
+    "folder", "images", "masks", "zip", "manifest", "shards", "parquet", "npz",
     "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100", "cifar100-coarse", "svhn", "pcam", "dmlab", "retinopathy", "joined",
 ]  # fmt: skip
 READERS: tuple[str, ...] = get_args(Reader)
@@ -85,6 +86,8 @@ def recognise(spec: str) -> str:
 def _reader_of_file(path: Path) -> str:
     if path.suffix.lower() in _MANIFEST_ENDINGS:
         return "manifest"
+    if path.name == MASKS_JSON:
+        return "masks"
     with open_regular(path, error=DataError) as file:
         head = file.read(512)
     if head[:4] in (b"PK\3\4", b"PK\5\6"):
@@ -121,6 +124,8 @@ def _reader_of_folder(path: Path) -> str:
             )
     if any((path / name).is_file() for name in MANIFEST_NAMES):
         return "manifest"
+    if is_masks_folder(path):
+        return "masks"
     # Only folders named after a split are searched: a class folder may hold a million files.
     places = [path, *(entry for entry in path.iterdir() if entry.name == "data" or split_named(entry.name) is not None)]
     for reader, ending in (("shards", "tar"), ("parquet", "parquet")):
@@ -144,6 +149,8 @@ def _open(reader: str, place: str, *, label_column: str | None) -> ImageDataset:
         return open_zip(path, label_column=label_column)
     if label_column is not None:
         raise DataError(f"label_column={label_column!r} has no meaning for {reader}", hint="it names a column of a list of images")
+    if reader == "masks":
+        return open_masks(path)
     if reader == "npz":
         return open_npz_pack(path)
     if reader == "dmlab":
@@ -171,7 +178,7 @@ def _open(reader: str, place: str, *, label_column: str | None) -> ImageDataset:
 
 
 def open_zip(path: Path, *, label_column: str | None = None) -> ImageDataset:
-    """The images of a zip archive, labelled by the list in it (labels.csv and the like) or by class folders."""
+    """The images of a zip archive, labelled by the list in it (labels.csv and the like), by masks or by class folders."""
     contents = ZipContents(read_zip_index(path))
     names = contents.index.names
     tops = {name.split("/")[0] for name in names if "/" in name}
@@ -182,6 +189,8 @@ def open_zip(path: Path, *, label_column: str | None = None) -> ImageDataset:
         return open_zip_manifest(contents, lists[0], label_column=label_column)
     if label_column is not None:
         raise DataError(f"{printable(str(path))} holds no list of images, so it has no column {label_column!r}")
+    if has_masks(names):
+        return open_masks(path)
     left_out = LeftOut()
     for member, count in contents.index.ignored.items():
         left_out.add(member, f"{member}s, which are not followed", count=count)

@@ -1,0 +1,288 @@
+"""Segmentation from end to end, in this process: train, stop, resume, evaluate, predict, export, report, on synthetic shapes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitlab
+from tests.data.mask_images import CLASSES, drawn, write_folder
+from tests.training.small import last, losses, run_to, same
+from vitlab.checkpoints import Checkpoint
+from vitlab.config import SegmenterConfig, ViTConfig, variant
+from vitlab.config.data import Augment, LoaderConfig, Preprocess
+from vitlab.config.run import RunConfig, RunData
+from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
+from vitlab.data.transforms import normalise
+from vitlab.errors import ConfigError, DataError, UsageError, VitlabError
+from vitlab.evaluation.segmentation import SegmentationEvaluation
+from vitlab.inference.segmentation import MaskPredictions, from_run_lengths, starts
+from vitlab.models.segmenter import Segmenter
+from vitlab.training.events import Finished
+
+pytestmark = pytest.mark.e2e
+SIZE = (32, 40)
+
+
+def backbone() -> ViTConfig:
+    model = variant("ViT-Mini/8", num_classes=4, image_size=SIZE)
+    assert isinstance(model, ViTConfig)
+    return replace(model, patch_size=(4, 4))
+
+
+def config(data: Path, *, steps: int = 12) -> RunConfig:
+    """A small run with everything that is random: crops, flips, dropout, averaging; epochs end inside batches."""
+    return RunConfig(
+        name="small",
+        model=SegmenterConfig(backbone=replace(backbone(), dropout=0.1, drop_path=0.1), image_size=SIZE, num_classes=3),
+        preprocess=Preprocess(image_size=SIZE, resize="squash", mean=(0.5,) * 3, std=(0.5,) * 3),
+        data=RunData(
+            dataset=str(data),
+            augment=Augment(image_size=SIZE, area=(0.4, 1.0), brightness=0.2),
+            loader=LoaderConfig(batch_size=6, workers=0),
+        ),
+        train=TrainConfig(
+            steps=steps,
+            optimizer=Optimizer(lr=3e-3, weight_decay=0.05),
+            schedule=Schedule(warmup=2),
+            average=Average(decay=0.9),
+            dice=0.5,
+            micro_batch=4,
+            evaluate_every=6,
+            save_every=1,
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("shapes"), counts={"train": 16, "val": 4, "test": 4})
+
+
+@pytest.fixture(scope="module")
+def trained(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has learned the shapes: long enough for a mean IoU far above chance."""
+    run = config(shapes, steps=120)
+    run = replace(
+        run,
+        model=SegmenterConfig(backbone=backbone(), image_size=SIZE, num_classes=3),
+        train=replace(run.train, evaluate_every=0, save_every=0, micro_batch=0, average=Average(decay=0.0)),
+    )
+    out = tmp_path_factory.mktemp("run") / "shapes"
+    run_to(run, out)
+    return out
+
+
+def test_a_run_that_stops_and_resumes_repeats_an_uninterrupted_one_bit_by_bit(shapes: Path, tmp_path: Path) -> None:
+    run = config(shapes)
+    whole = run_to(run, tmp_path / "whole")
+    run_to(run, tmp_path / "stopped", stop=7)
+    resumed = run_to(run, tmp_path / "stopped")
+    assert same(last(tmp_path / "whole"), last(tmp_path / "stopped"))
+    assert losses(whole)[7:] == losses(resumed)
+    metrics = [next(event for event in events if isinstance(event, Finished)).metrics for events in (whole, resumed)]
+    assert metrics[0] == metrics[1]
+    assert set(metrics[0]) == {"loss", "mean_iou", "pixel_accuracy"}
+
+
+def test_the_micro_batch_does_not_change_the_update(shapes: Path, tmp_path: Path) -> None:
+    plain = config(shapes, steps=3)
+    plain = replace(plain, model=SegmenterConfig(backbone=backbone(), image_size=SIZE, num_classes=3))
+    found = []
+    for size in (0, 1):
+        run_to(
+            replace(plain, train=replace(plain.train, micro_batch=size, optimizer=Optimizer(kind="sgd", lr=0.1))),
+            tmp_path / str(size),
+        )
+        found.append(last(tmp_path / str(size)).model)
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(tensor, found[1][name], atol=1e-5, rtol=1e-4)
+
+
+def test_a_trained_segmenter_finds_the_shapes_and_is_evaluated_at_the_images_own_size(trained: Path, shapes: Path) -> None:
+    found = vitlab.evaluate(trained, shapes, split="test")
+    assert isinstance(found, SegmentationEvaluation)
+    assert found.labels == CLASSES
+    assert found.mean_iou > 0.6
+    assert found.interval is not None
+    assert found.interval[0] <= found.mean_iou <= found.interval[1]
+    assert found.confusion_CC.sum() == sum((drawn(seed)[1] != 255).sum() for seed in range(20, 24))
+    assert "disc" in str(found)
+    assert json.loads(json.dumps(found.to_json()))["images"] == 4
+
+
+def test_windows_are_averaged_where_they_overlap(trained: Path) -> None:
+    """The mask of an image in windows, against a computation by hand."""
+    checkpoint = vitlab.load(trained)
+    image = np.ascontiguousarray(np.tile(drawn(3, (40, 40))[0], (1, 2, 1)))  # 40 x 80
+    found = vitlab.predict(checkpoint, image, windows=40)
+    assert isinstance(found, MaskPredictions)
+    total, times = torch.zeros(3, 40, 80), torch.zeros(40, 80)
+    for top in (0, 8):
+        for left in (0, 20, 40):
+            window = torch.from_numpy(image[None, top : top + SIZE[0], left : left + SIZE[1]].copy())
+            with torch.no_grad():
+                total[:, top : top + SIZE[0], left : left + SIZE[1]] += checkpoint.model(normalise(window, checkpoint.preprocess))[
+                    0
+                ]
+            times[top : top + SIZE[0], left : left + SIZE[1]] += 1
+    wanted = (total / times).argmax(0).numpy()
+    assert (found[0].classes_HW == wanted).mean() > 0.999  # ties may round otherwise in another batch
+    with pytest.raises(ConfigError, match="smaller than a window"):
+        vitlab.predict(checkpoint, image, windows=16)
+
+
+@pytest.mark.parametrize(("length", "window"), [(32, 32), (33, 32), (48, 32), (100, 32), (1000, 7), (5, 32)])
+def test_windows_cover_everything_and_overlap_by_half(length: int, window: int) -> None:
+    places = starts(length, window)
+    assert (places[0], places[-1]) == (0, max(0, length - window))
+    assert all(0 < after - before <= max(1, window // 2) for before, after in pairwise(places))
+
+
+def test_predict_writes_masks_overlays_and_run_lengths(trained: Path, shapes: Path, tmp_path: Path) -> None:
+    images = shapes / "images/test"
+    kept = vitlab.predict(trained, str(images))
+    assert isinstance(kept, MaskPredictions)
+    vitlab.predict(trained, str(images), out=tmp_path / "masks")
+    lines = [json.loads(line) for line in (tmp_path / "masks/masks.jsonl").read_text().splitlines()]
+    assert len(lines) == len(kept) == 4
+    for found, line in zip(kept, lines, strict=True):
+        with Image.open(tmp_path / "masks" / line["mask"]) as written, Image.open(tmp_path / "masks" / line["overlay"]) as overlay:
+            assert (written.mode, overlay.size) == ("P", (48, 40))
+            assert np.array_equal(np.asarray(written), found.classes_HW)
+        for mask in line["masks"]:
+            inside = from_run_lengths(mask["rle"])
+            assert np.array_equal(inside, found.classes_HW == CLASSES.index(mask["label"]))
+            assert mask["area"] == pytest.approx(inside.mean(), abs=1e-6)
+    with pytest.raises(DataError, match="exists already"):
+        vitlab.predict(trained, str(images), out=tmp_path / "masks")
+    vitlab.predict(trained, str(images), out=tmp_path / "masks.jsonl")
+    assert len((tmp_path / "masks.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_saved_segmenter_is_read_back_bit_by_bit_and_fits_another_size(trained: Path, tmp_path: Path) -> None:
+    checkpoint = vitlab.load(trained)
+    assert isinstance(checkpoint.model, Segmenter)
+    assert checkpoint.labels == CLASSES
+    vitlab.save(checkpoint, tmp_path / "copy.safetensors")
+    copy = vitlab.load(tmp_path / "copy.safetensors")
+    assert copy.config == checkpoint.config
+    images_BCHW = torch.randn(2, 3, *SIZE)
+    with torch.no_grad():
+        assert torch.equal(copy.model(images_BCHW), checkpoint.model(images_BCHW))
+    larger = vitlab.load(trained, image_size=(48, 64))
+    with torch.no_grad():
+        assert larger.model(torch.randn(1, 3, 48, 64)).shape == (1, 3, 48, 64)
+    assert any("interpolated" in note for note in larger.notes)
+    with pytest.raises(VitlabError, match="decoder"):
+        vitlab.load(trained, num_classes=7)
+    with pytest.raises(VitlabError, match="segmenter"):
+        vitlab.convert(trained, tmp_path / "timm.safetensors", to="timm")
+
+
+def test_finetune_starts_from_a_classifier_and_from_a_segmenter(trained: Path, shapes: Path, tmp_path: Path) -> None:
+    classifier = tmp_path / "classifier.safetensors"
+    model = vitlab.create_model("ViT-Mini/8", num_classes=10, image_size=32)
+    preprocess = Preprocess(image_size=(32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
+    vitlab.save(Checkpoint(model=model, config=model.config, preprocess=preprocess), classifier)
+    run = vitlab.finetune(
+        str(shapes), classifier, out=tmp_path / "run", task="segment", decoder="mask-transformer", steps=2, workers=0, quiet=True
+    )
+    assert isinstance(run.config.model, SegmenterConfig)
+    assert run.config.task == "segment"
+    assert (run.config.model.decoder, run.config.model.image_size) == ("mask-transformer", (32, 32))
+    assert "mean_iou" in run.metrics
+    again = vitlab.finetune(str(shapes), trained, out=tmp_path / "again", task="segment", steps=1, lr=1e-9, workers=0, quiet=True)
+    before, after = (vitlab.load(path).model.state_dict() for path in (trained, again))
+    assert all(torch.allclose(before[name], after[name], atol=1e-5) for name in before if name.startswith("head."))
+    scratch = vitlab.finetune(
+        str(shapes), out=tmp_path / "scratch", task="segment", model="ViT-Mini/8", image_size=32, steps=1, workers=0, quiet=True
+    )
+    assert scratch.config.start is None
+
+
+def test_the_report_shows_iou_by_class_and_overlays_of_the_worst_and_the_best(trained: Path, tmp_path: Path) -> None:
+    written = vitlab.report(trained, out=tmp_path / "report.html")
+    found = vitlab.evaluate(trained, vitlab.load(trained).recipe["data"]["dataset"])  # type: ignore[index,arg-type,call-overload]
+    text = (tmp_path / "report.html").read_text()
+    assert written.accuracy == pytest.approx(found.mean_iou)  # type: ignore[union-attr]
+    assert all(word in text for word in ("mean IoU", "The worst", "the predicted mask over the image", *CLASSES))
+    assert text.count('alt="the right mask over the image"') == 4
+
+
+@pytest.mark.parametrize(("ending", "library"), [(".pt2", "torch"), (".onnx", "onnxruntime")])
+def test_an_export_gives_the_logits_of_each_pixel(trained: Path, tmp_path: Path, ending: str, library: str) -> None:
+    if library != "torch":
+        pytest.importorskip(library)
+        pytest.importorskip("onnxscript")
+    exported = vitlab.export(trained, tmp_path / f"model{ending}")
+    assert exported.difference < 1e-3
+    assert exported.paths[0].stat().st_size == exported.bytes
+
+
+def test_an_export_with_preprocessing_inside_gives_probabilities_of_each_pixel(trained: Path, tmp_path: Path) -> None:
+    vitlab.export(trained, tmp_path / "model.pt2", inside=True)
+    module = torch.export.load(tmp_path / "model.pt2").module()
+    chances = module(torch.zeros(2, *SIZE, 3, dtype=torch.uint8))
+    assert chances.shape == (2, 3, *SIZE)
+    torch.testing.assert_close(chances.sum(1), torch.ones(2, *SIZE))
+
+
+def test_describe_says_the_task(trained: Path) -> None:
+    facts = vitlab.describe(trained)
+    assert (facts["task"], facts["decoder"], facts["num_classes"]) == ("segment", "linear", 3)
+
+
+def test_inspect_looks_into_the_backbone(trained: Path, shapes: Path) -> None:
+    image = next((shapes / "images/test").iterdir())
+    assert vitlab.inspect(trained, str(image), figure="rollout").array.shape[-2:] == (8, 10)
+
+
+def test_what_segmentation_does_not_support_is_refused(trained: Path, shapes: Path, tmp_path: Path) -> None:
+    run = config(shapes)
+    for changed in (
+        {"data": replace(run.data, augment=replace(run.data.augment, mixup=0.2))},
+        {"data": replace(run.data, augment=replace(run.data.augment, randaugment=(2, 10)))},
+        {"train": replace(run.train, progressive_resizing=((0, 0.5), (0.5, 1)))},
+        {"train": replace(run.train, loss="sigmoid")},
+    ):
+        with pytest.raises(ConfigError, match="segmentation does not support"):
+            replace(run, **changed)  # type: ignore[arg-type]
+    for options in ({"fewshot": True}, {"knn": True}, {"corruptions": "fog"}, {"merge": 2}, {"backend": "openvino"}):
+        with pytest.raises(UsageError, match="each pixel"):
+            vitlab.evaluate(trained, shapes, **options)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="each pixel"):
+        vitlab.predict(trained, str(shapes / "images/test"), merge=1)
+    for refused in (lambda: vitlab.Predictor(trained), lambda: vitlab.explore(trained, out=tmp_path / "explorer.html")):
+        with pytest.raises(VitlabError, match=r"each (pixel|image)"):
+            refused()
+    with pytest.raises(VitlabError, match="gives each pixel a class"):
+        vitlab.finetune(str(shapes), out=tmp_path / "classify", quiet=True)
+    with pytest.raises(VitlabError, match="no masks"):
+        vitlab.finetune("digits", out=tmp_path / "digits", task="segment", quiet=True)
+    with pytest.raises(UsageError, match="preset"):
+        vitlab.finetune(str(shapes), out=tmp_path / "preset", task="segment", preset="light1", quiet=True)
+
+
+def test_a_dry_run_plans_a_segmentation(shapes: Path, tmp_path: Path) -> None:
+    run = vitlab.finetune(
+        str(shapes), out=tmp_path, task="segment", model="ViT-Mini/8", image_size=32, steps=3, workers=0, dry_run=True, quiet=True
+    )
+    assert run.plan is not None
+    assert run.plan.parameters > 0
+
+
+def test_masks_that_change_between_two_calls_are_noticed(shapes: Path, tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data", counts={"train": 6, "val": 2})
+    run = config(data, steps=4)
+    run_to(run, tmp_path / "run", stop=2)
+    Image.fromarray(np.zeros((40, 48), np.uint8)).save(data / "masks/train/3.png")
+    with pytest.raises(VitlabError, match="changed"):
+        run_to(run, tmp_path / "run")
