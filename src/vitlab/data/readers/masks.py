@@ -75,8 +75,8 @@ class _Place:
         if not path.exists():
             raise DataError(f"{printable(str(path))} does not exist")
         contents = ZipContents(read_zip_index(path))
-        names_in = list(contents.index.names)
-        return cls(contents=contents, names=names_in, rows=image_rows(names_in, left_out), path=path)
+        rows = image_rows(contents.index.names, left_out)
+        return cls(contents=contents, names=list(contents.index.names), rows=rows, path=path)
 
     def text(self, name: str) -> str | None:
         """The text of the file of that name, or None; in a zip it may lie inside a single folder around everything."""
