@@ -18,6 +18,7 @@ from vitlab.data.batch import Pipeline
 from vitlab.data.dataset import IGNORED, Pixels, RawSample
 from vitlab.data.decode import Box, decode, fit_channels
 from vitlab.data.transforms import (
+    bounded_size,
     centre_box,
     cut,
     fitted_size,
@@ -134,6 +135,8 @@ def preprocess_mask(classes_HW: Pixels, config: Preprocess) -> Pixels:
             padded_HW = np.full(config.image_size, IGNORED, np.uint8)
             padded_HW[top : top + size[0], left : left + size[1]] = nearest(classes_HW, size)
             return padded_HW
+        case "fit":
+            return nearest(classes_HW, bounded_size(height, width, config.image_size))
 
 
 def nearest(classes_HW: Pixels, size: tuple[int, int], *, box: Box | None = None) -> Pixels:

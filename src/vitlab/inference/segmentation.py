@@ -190,8 +190,11 @@ class SegmentPredictor:
                 f"{checkpoint.config.title} gives each image a class, not each pixel", hint="finetune with task='segment'"
             )
         self.preprocess = checkpoint.preprocess
-        if self.preprocess.resize == "short-side" and not windows:
-            raise ConfigError("resize='short-side' crops the image, and every pixel needs a class", hint="resize='squash' or 'pad'")
+        if self.preprocess.resize not in ("squash", "pad") and not windows:
+            raise ConfigError(
+                f"resize={self.preprocess.resize!r} crops images or gives them other sizes than the model's",
+                hint="resize='squash' or 'pad': every pixel needs a class",
+            )
         if windows and windows < max(self.preprocess.image_size):
             height, width = self.preprocess.image_size
             raise ConfigError(f"windows={windows} is smaller than a window, which is the model's {height}x{width} pixels")
