@@ -74,6 +74,12 @@ def test_the_wheel_has_the_version_of_the_package(wheel: Path) -> None:
     assert wheel.name == f"vitlab-{vitlab.__version__}-py3-none-any.whl"
 
 
+@pytest.fixture(autouse=True)
+def no_other_vitlab(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PYTHONPATH of the tests does not reach the new environment."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+
 def test_a_new_environment_describes_a_model(installed: Path, tmp_path: Path) -> None:
     where = processes.run([installed / "python", "-c", "import vitlab; print(vitlab.__file__)"], cwd=tmp_path)
     assert Path(where.stdout.strip()).is_relative_to(installed.parent)
