@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     from vitlab.evaluation.summary import Asked, EvaluationSummary
     from vitlab.exporters import Exported
     from vitlab.inference import Predictions
-    from vitlab.inference.detections import DetectedImages
     from vitlab.inference.images import ImagesLike
-    from vitlab.inference.segmentation import MaskPredictions
     from vitlab.inference.writing import ResultFormat
     from vitlab.interpretation.config import FigureName, Form, Occluder, Overlay, Theme
     from vitlab.interpretation.figures import Figures
@@ -371,7 +369,7 @@ def predict(
     windows: int = 0,
     allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
-) -> Predictions | DetectedImages | MaskPredictions:
+) -> Predictions | Any:  # DetectedImages of a detector, MaskPredictions of a segmenter
     """Classify images: print the most probable classes of one image or of a million. A detector (YOLOS) gives boxes instead.
 
     Returns the predictions: `predict(model, "cat.jpg").top(5)`, or `.boxes` of a detector. With `out` they go into a file and are
@@ -812,7 +810,7 @@ def evaluate(
     windows: int = 0,
     allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
-) -> EvaluationSummary | SegmentationEvaluation:
+) -> EvaluationSummary | Any:  # SegmentationEvaluation of a segmenter
     """Evaluate a checkpoint on labelled images: accuracy with intervals, loss, calibration, precision and recall, worst classes.
 
     A segmenter is evaluated on images with masks, at their own size: mean IoU with its interval, IoU of each class, pixel accuracy

@@ -35,7 +35,7 @@ def opened(path: Path | str, split: str = "all") -> ImageDataset:
     return dataset
 
 
-def both(dataset: ImageDataset, index: int) -> np.ndarray:  # type: ignore[type-arg]
+def both(dataset: ImageDataset, index: int) -> np.ndarray:
     return image_and_mask(dataset.read(index), channels=3, limits=LIMITS)
 
 
@@ -179,7 +179,7 @@ def test_sound_masks_leave_nothing_to_repair(tmp_path: Path) -> None:
     assert check_dataset(str(root)).problems() == []
 
 
-def position_images(size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def position_images(size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """An image whose class is written into its colour: 40 times the class."""
     classes = drawn(3, size)[1]
     classes[classes == IGNORED] = 0

@@ -48,12 +48,12 @@ def dicom(
 ) -> bytes:
     """Pixels [H, W] or [H, W, 3] as a DICOM file, with these fields."""
     from pydicom.dataset import FileDataset, FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage
+    from pydicom.uid import UID, ExplicitVRLittleEndian, SecondaryCaptureImageStorage
 
     meta = FileMetaDataset()
-    meta.TransferSyntaxUID = syntax or ExplicitVRLittleEndian
+    meta.TransferSyntaxUID = UID(syntax) if syntax else ExplicitVRLittleEndian
     meta.MediaStorageSOPClassUID = SecondaryCaptureImageStorage
-    meta.MediaStorageSOPInstanceUID = "1.2.3"
+    meta.MediaStorageSOPInstanceUID = UID("1.2.3")
     made = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
     made.Rows, made.Columns = pixels.shape[:2]
     made.SamplesPerPixel = 1 if pixels.ndim == 2 else 3
@@ -187,7 +187,7 @@ def test_a_channel_that_is_background_nearly_everywhere_is_scaled_to_its_largest
 
 def test_a_dicom_file_is_rescaled_and_windowed() -> None:
     stored_HW = np.arange(0, 4000, 10, dtype=np.int16).reshape(20, 20)
-    fields = {"RescaleSlope": 2, "RescaleIntercept": -1000, "WindowCenter": [40, 400], "WindowWidth": [400, 2000]}
+    fields: dict[str, Any] = {"RescaleSlope": 2, "RescaleIntercept": -1000, "WindowCenter": [40, 400], "WindowWidth": [400, 2000]}
     low, high = 40 - 0.5 - 399 / 2, 40 - 0.5 + 399 / 2
     expected = np.floor(np.clip((2.0 * stored_HW - 1000 - low) * 255 / (high - low) + 0.5, 0, 255))
     np.testing.assert_array_equal(decode(dicom(stored_HW, **fields), name="a", channels=1)[:, :, 0], expected)

@@ -200,7 +200,7 @@ def test_finetune_starts_from_a_classifier_and_from_a_segmenter(trained: Path, s
     assert (run.config.model.decoder, run.config.model.image_size) == ("mask-transformer", (32, 32))
     assert "mean_iou" in run.metrics
     again = vitlab.finetune(str(shapes), trained, out=tmp_path / "again", task="segment", steps=1, lr=1e-9, workers=0, quiet=True)
-    before, after = (vitlab.load(path).model.state_dict() for path in (trained, again))
+    before, after = (vitlab.load(path).model.state_dict() for path in (trained, again.path))
     assert all(torch.allclose(before[name], after[name], atol=1e-5) for name in before if name.startswith("head."))
     scratch = vitlab.finetune(
         str(shapes), out=tmp_path / "scratch", task="segment", model="ViT-Mini/8", image_size=32, steps=1, workers=0, quiet=True
@@ -254,10 +254,10 @@ def test_what_segmentation_does_not_support_is_refused(trained: Path, shapes: Pa
         {"train": replace(run.train, loss="sigmoid")},
     ):
         with pytest.raises(ConfigError, match="segmentation does not support"):
-            replace(run, **changed)  # type: ignore[arg-type]
+            replace(run, **changed)
     for options in ({"fewshot": True}, {"knn": True}, {"corruptions": "fog"}, {"merge": 2}, {"backend": "openvino"}):
         with pytest.raises(UsageError, match="each pixel"):
-            vitlab.evaluate(trained, shapes, **options)  # type: ignore[arg-type]
+            vitlab.evaluate(trained, shapes, **options)
     with pytest.raises(UsageError, match="each pixel"):
         vitlab.predict(trained, str(shapes / "images/test"), merge=1)
     for refused in (lambda: vitlab.Predictor(trained), lambda: vitlab.explore(trained, out=tmp_path / "explorer.html")):

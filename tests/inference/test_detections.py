@@ -19,7 +19,7 @@ from vitlab.config.data import Preprocess
 from vitlab.data.transforms import bounded_size, normalise, preprocess
 from vitlab.errors import CheckpointError, ConfigError, DataError, UsageError
 from vitlab.inference import Predictor
-from vitlab.inference.detections import Detector
+from vitlab.inference.detections import DetectedImages, Detector
 from vitlab.models.vit import ViT
 
 WILD = Path(__file__).parents[1] / "golden" / "wild"
@@ -30,6 +30,12 @@ PROCESSOR: dict[str, Any] = {
     "image_mean": [0.485, 0.456, 0.406],
     "image_std": [0.229, 0.224, 0.225],
 }
+
+
+def detect(model: Path, image: Path, *, threshold: float) -> DetectedImages:
+    found = vitlab.predict(model, image, threshold=threshold)
+    assert isinstance(found, DetectedImages)
+    return found
 
 
 @pytest.fixture
@@ -55,7 +61,7 @@ def test_boxes_are_the_models_in_pixels_of_the_original_image(yolos: Path, image
     checkpoint = load(yolos)
     assert checkpoint.labels == NAMES
     assert (checkpoint.preprocess.resize, checkpoint.preprocess.image_size) == ("fit", (48, 96))
-    found = vitlab.predict(yolos, image, threshold=0.0)
+    found = detect(yolos, image, threshold=0.0)
     assert len(found.boxes) == 7  # every detection token
     scores = [box.score for box in found.boxes]
     assert scores == sorted(scores, reverse=True)
@@ -73,10 +79,10 @@ def test_boxes_are_the_models_in_pixels_of_the_original_image(yolos: Path, image
 
 
 def test_a_threshold_leaves_out_the_boxes_below_it(yolos: Path, image: Path) -> None:
-    every = vitlab.predict(yolos, image, threshold=0.0).boxes
+    every = detect(yolos, image, threshold=0.0).boxes
     middle = (every[2].score + every[3].score) / 2
-    assert vitlab.predict(yolos, image, threshold=middle).boxes == every[:3]
-    assert vitlab.predict(yolos, image, threshold=0.999).boxes == []
+    assert detect(yolos, image, threshold=middle).boxes == every[:3]
+    assert detect(yolos, image, threshold=0.999).boxes == []
     assert "no objects" in str(vitlab.predict(yolos, image, threshold=0.999))
     assert every[0].label in str(vitlab.predict(yolos, image, threshold=0.0))
     with pytest.raises(ConfigError, match="threshold"):
@@ -84,7 +90,7 @@ def test_a_threshold_leaves_out_the_boxes_below_it(yolos: Path, image: Path) -> 
 
 
 def test_the_command_line_prints_names_scores_and_boxes(yolos: Path, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    boxes = vitlab.predict(yolos, image, threshold=0.0).boxes
+    boxes = detect(yolos, image, threshold=0.0).boxes
     assert main(["predict", str(yolos), str(image), "--threshold", "0", "--json"]) == 0
     line = json.loads(capsys.readouterr().out)
     assert line["name"] == str(image)
@@ -114,11 +120,11 @@ def test_results_are_written_and_resumed_as_json_lines_and_not_as_columns(yolos:
 def test_names_and_preprocessing_survive_a_trip_through_the_native_format(yolos: Path, image: Path, tmp_path: Path) -> None:
     convert(yolos, tmp_path / "native.safetensors", to="native")
     convert(tmp_path / "native.safetensors", tmp_path / "back", to="huggingface")
-    boxes = vitlab.predict(yolos, image, threshold=0.0).boxes
+    boxes = detect(yolos, image, threshold=0.0).boxes
     for place in (tmp_path / "native.safetensors", tmp_path / "back"):
         again = load(place)
         assert (again.labels, again.preprocess) == (NAMES, load(yolos).preprocess)
-        assert vitlab.predict(place, image, threshold=0.0).boxes == boxes
+        assert detect(place, image, threshold=0.0).boxes == boxes
     written = json.loads((tmp_path / "back" / "preprocessor_config.json").read_text())
     assert written["size"] == PROCESSOR["size"]
 

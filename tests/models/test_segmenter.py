@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -76,12 +77,13 @@ def test_several_layers_stand_side_by_side_and_the_last_is_the_backbones_own() -
 def test_the_order_of_class_tokens_is_the_order_of_the_masks() -> None:
     config = SegmenterConfig(backbone=vit(), image_size=(32, 32), num_classes=3, decoder="mask-transformer", decoder_heads=2)
     model = trained(config)
+    head: Any = model.head
     images_BCHW = torch.randn(1, 3, 32, 32)
     with torch.no_grad():
-        model.head.mask_norm.weight.fill_(1)
-        model.head.mask_norm.bias.zero_()
+        head.mask_norm.weight.fill_(1)
+        head.mask_norm.bias.zero_()
         before = model(images_BCHW)
-        model.head.class_tokens.copy_(model.head.class_tokens[:, [2, 0, 1]])
+        head.class_tokens.copy_(head.class_tokens[:, [2, 0, 1]])
         torch.testing.assert_close(model(images_BCHW), before[:, [2, 0, 1]], atol=1e-5, rtol=1e-4)
 
 

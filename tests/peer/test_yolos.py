@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,8 @@ def test_boxes_are_those_of_transformers_post_processing(transformers: ModuleTyp
     with torch.inference_mode():
         outputs = model(**processor(images=image, return_tensors="pt"))
     (theirs,) = processor.post_process_object_detection(outputs, threshold=0.2, target_sizes=[size])
-    ours = vitlab.predict(tmp_path, np.asarray(image), threshold=0.2).boxes
+    found: Any = vitlab.predict(tmp_path, np.asarray(image), threshold=0.2)
+    ours = found.boxes
     order = theirs["scores"].argsort(descending=True, stable=True)
     assert len(ours) == len(order) > 0
     assert [box.label for box in ours] == [LABELS[int(theirs["labels"][q])] for q in order]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -117,7 +118,7 @@ def test_an_authors_file_is_written_back_with_the_same_keys_and_bits_less_what_i
     torch.save({theirs.key: whole, "epoch": 3, "args": argparse.Namespace(lr=0.1)}, start)
     notes = convert(start, end, to=theirs.to, heads=theirs.heads)
     assert theirs.notes in " | ".join(notes)
-    content = load_file(end) if ending == ".safetensors" else torch.load(end, weights_only=True)
+    content: dict[str, Any] = load_file(end) if ending == ".safetensors" else torch.load(end, weights_only=True)
     back = content if ending == ".safetensors" else content.pop(TORCH_KEYS[theirs.to])
     assert same(back, kept)
     assert ending == ".safetensors" or content == {}
