@@ -369,7 +369,7 @@ def _figure_3() -> Iterator[PaperRow]:
         )
 
 
-_FEW_LABELS = "Few labels, by architecture family"
+_SCALING = "Figures 3 to 5 in miniature: `study scaling`"
 
 
 def _figure_4() -> Iterator[PaperRow]:
@@ -742,29 +742,30 @@ ITEMS: tuple[Item, ...] = (
         command="vitlab study scaling",
         rows=_figure_3,
         absent=f"the range of BiT: {_BARS}",
-        sections=(_FEW_LABELS,),
+        sections=(_SCALING,),
     ),
     Item(
         name="figure4",
         title="Few-shot accuracy by number of pre-training images",
         source=f"{PAPER}, Figure 4",
-        state="computed",
+        state="measured in miniature",
         here="cost of the models; `study scaling` varies the pre-training images of small models",
         needs=_JFT_NEEDS,
         command="vitlab study scaling",
         rows=_figure_4,
         absent=f"every accuracy: {_BARS}",
-        sections=(_FEW_LABELS,),
+        sections=(_SCALING,),
     ),
     Item(
         name="figure5",
         title="Accuracy by compute of pre-training",
         source=f"{PAPER}, Figure 5; Table 6",
-        state="computed",
+        state="measured in miniature",
         here="exaFLOPs; the average of five datasets; and how much more compute a ResNet takes than a ViT as good",
         needs=_JFT_NEEDS,
         command="vitlab study scaling",
         rows=_figure_5,
+        sections=(_SCALING,),
     ),
     Item(
         name="figure6",
