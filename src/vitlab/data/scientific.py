@@ -158,7 +158,7 @@ def _opened_dicom(pydicom: Any, content: bytes, *, name: str, limits: DecodeLimi
         known = pydicom.uid.UID(syntax)
         raise DataError(
             f"{name} is compressed in a way that vitlab does not read: {known.name if known.is_valid else 'unknown'}",
-            hint="decompress it, for example with gdcmconv --raw or dcmdjpeg",
+            hint="decompress it, for example by gdcmconv or dcmdjpeg",
         )
     found = pydicom.dcmread(io.BytesIO(content), specific_tags=_DICOM_TAGS)
     list(found)  # pydicom reads a field when it is first asked for: now, so that a damaged one is an error here
