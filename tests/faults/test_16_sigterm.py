@@ -24,7 +24,7 @@ from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.data.workers.threads import InCaller
 from vitlab.inference.backends import Backend, Outputs
 from vitlab.inference.engine import run_batches
-from vitlab.training import checkpointing, trainer
+from vitlab.training import checkpointing, tasks
 from vitlab.training.events import Finished
 from vitlab.training.run_folder import RunDirectory
 from vitlab.training.state import Snapshot
@@ -101,7 +101,7 @@ def strike_in_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
         first = next(calls) == 0
         return run_batches(backend, struck())
 
-    monkeypatch.setattr(trainer, "run_batches", run)
+    monkeypatch.setattr(tasks, "run_batches", run)
 
 
 def strike_in_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
