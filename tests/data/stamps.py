@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -149,10 +149,11 @@ class MistakeAt:
     """A view with a bug that one image shows."""
 
     index: int
+    error: Exception = field(default_factory=lambda: ZeroDivisionError("division by zero in the view"))
 
     def __call__(self, sample: RawSample, rng: np.random.Generator) -> Pixels:
         if sample.name == f"stamp-{self.index}.png":
-            raise ZeroDivisionError("division by zero in the view")
+            raise self.error
         return stamp(sample, rng)
 
 

@@ -271,6 +271,14 @@ def test_a_mistake_in_the_transform_is_no_corrupt_image_and_names_the_one_that_s
     assert "stamps.py" in str(caught.value.__cause__)
 
 
+@pytest.mark.parametrize(("workers", "kind"), POOLS)
+def test_memory_that_ends_in_the_transform_is_no_fault_of_the_image(workers: int, kind: WorkerKind) -> None:
+    config = replace(skipping(), workers=workers, worker_kind=kind)
+    view = MistakeAt(5, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 16777216 bytes"))
+    with pytest.raises(MemoryError, match=r"stamp-5.png: .*can't allocate memory"):
+        list(loader(Stamps(count=20), config, view=view, train=False))
+
+
 # Wrong use
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from vitlab.data.dataset import UNKNOWN, Dataset, Label, Pixels, RawSample
 from vitlab.data.sampler import Indices, Picks, rng_of, substitute
 from vitlab.errors import ConfigError, DataError, VitlabError
+from vitlab.io.memory import is_out_of_memory
 from vitlab.io.names import printable
 
 Transform = Callable[[RawSample, np.random.Generator], Pixels]
@@ -120,15 +121,16 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FatalError:
-    """An error that cannot be skipped: a bug in a transform or dataset, or no replacement for an image. Picklable."""
+    """An error that cannot be skipped: a bug in a transform or dataset, no replacement for an image, or no memory. Picklable."""
 
     message: str
     hint: str | None = None
     traceback: str | None = None
+    no_memory: bool = False
 
-    def error(self) -> DataError:
+    def error(self) -> DataError | MemoryError:
         """The error to raise, with the worker's traceback as its cause."""
-        error = DataError(self.message, hint=self.hint)
+        error = MemoryError(self.message) if self.no_memory else DataError(self.message, hint=self.hint)
         if self.traceback is not None:
             error.__cause__ = WorkerTraceback(self.traceback)
         return error
@@ -183,6 +185,7 @@ class Filler:
                 if isinstance(error, VitlabError)
                 else "this is a bug in the transform or the dataset, not a broken image",
                 traceback=traceback.format_exc(),
+                no_memory=is_out_of_memory(error),
             )
         return report
 
