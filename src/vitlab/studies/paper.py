@@ -370,6 +370,7 @@ def _figure_3() -> Iterator[PaperRow]:
 
 
 _SCALING = "Figures 3 to 5 in miniature: `study scaling`"
+_SHAPE = "Figures 8, 9 and 13 in miniature: `study shape`"
 
 
 def _figure_4() -> Iterator[PaperRow]:
@@ -790,23 +791,25 @@ ITEMS: tuple[Item, ...] = (
         name="figure8",
         title="Depth, width, MLP width and patch size",
         source=f"{PAPER}, Figure 8 and app. D.2",
-        state="computed",
+        state="measured in miniature",
         here="cost of the base shape, and of each dimension doubled",
         needs=_JFT_NEEDS,
         command="vitlab study shape",
         rows=_figure_8,
         absent=f"every accuracy: {_BARS}",
+        sections=(_SHAPE,),
     ),
     Item(
         name="figure9",
         title="Class token or mean of the patches",
         source=f"{PAPER}, Figure 9 and app. D.3",
-        state="computed",
+        state="measured in miniature",
         here="cost of both; the paper finds them equally good, each with its own learning rate",
         needs=_JFT_NEEDS,
         command="vitlab study shape",
         rows=_figure_9,
         absent=f"every accuracy: {_BARS}",
+        sections=(_SHAPE,),
     ),
     Item(
         name="figure10",
@@ -847,12 +850,13 @@ ITEMS: tuple[Item, ...] = (
         name="figure13",
         title="Axial attention",
         source=f"{PAPER}, Figure 13 and app. D.6",
-        state="computed",
+        state="measured in miniature",
         here="cost of ViT-B with global and with axial attention",
         needs=_JFT_NEEDS,
         command="vitlab study shape",
         rows=_figure_13,
         absent=f"every accuracy and speed: {_BARS}",
+        sections=(_SHAPE,),
     ),
     Item(
         name="figure14",
