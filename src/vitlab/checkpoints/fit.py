@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitlab.config.backbone import BackboneConfig
 from vitlab.config.model import ModelConfig
-from vitlab.config.segmenter import BackboneConfig, SegmenterConfig
+from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.vit import PositionResize, ViTConfig
 from vitlab.errors import CheckpointError, at_least
 from vitlab.models.families import family_of

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from vitlab.config.convnext import ConvNeXtConfig
+from vitlab.config.backbone import BackboneConfig, OnBackbone, headless
 from vitlab.config.cost_counter import CostCounter, cells
 from vitlab.config.serialize import Json
-from vitlab.config.swin import SwinConfig
 from vitlab.config.vit import ViTConfig
-from vitlab.config.vit_parts import Pooling
 from vitlab.errors import LARGEST_WIDTH, MOST_LAYERS, ConfigError, at_least, choice, pair
 
 Decoder = Literal["linear", "mask-transformer"]
-BackboneConfig = ViTConfig | SwinConfig | ConvNeXtConfig
 
 MOST_CLASSES = 250
 """A mask holds one byte a pixel, and some values mean "ignore" and "unknown"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmenterConfig:
+class SegmenterConfig(OnBackbone):
     """A model that gives each pixel a class: a `backbone` whose features lie on a grid, and a decoder.
 
     `decoder`: `linear` is one dense layer on the features of each patch. `mask-transformer` (Segmenter, Strudel et al. 2021) puts
@@ -52,34 +49,10 @@ class SegmenterConfig:
         at_least("num_classes", self.num_classes, 2, MOST_CLASSES)
         at_least("decoder_depth", self.decoder_depth, 1, MOST_LAYERS)
         at_least("decoder_heads", self.decoder_heads, 1, LARGEST_WIDTH)
-        object.__setattr__(self, "backbone", _headless(self.backbone, self.image_size, self.channels))
-        if len(set(self.layers)) != len(self.layers) or list(self.layers) != sorted(self.layers):
-            raise ConfigError(f"layers={self.layers} must rise, each layer once")
-        if any(not 0 <= layer < self.backbone_layers for layer in self.layers):
-            raise ConfigError(f"layers={self.layers} must be from 0 to {self.backbone_layers - 1}: the backbone has no others")
-        if self.layers and self.layers[-1] != self.backbone_layers - 1:
-            raise ConfigError(f"layers={self.layers} must end with the last layer, {self.backbone_layers - 1}")
+        object.__setattr__(self, "backbone", headless(self.backbone, self.image_size, self.channels))
+        self.check_layers()
         if self.decoder == "mask-transformer" and self.decoder_width % self.decoder_heads:
             raise ConfigError(f"the decoder's width {self.decoder_width} is not a multiple of decoder_heads={self.decoder_heads}")
-
-    @property
-    def backbone_layers(self) -> int:
-        """Layers of a ViT's encoder, or stages."""
-        return self.backbone.layers if isinstance(self.backbone, ViTConfig) else len(self.backbone.depths)
-
-    @property
-    def chosen(self) -> tuple[int, ...]:
-        """The layers or stages whose features the decoder sees."""
-        if self.layers:
-            return self.layers
-        return (self.backbone_layers - 1,) if isinstance(self.backbone, ViTConfig) else tuple(range(self.backbone_layers))
-
-    @property
-    def feature_width(self) -> int:
-        """Length of the vector that the decoder sees of each place."""
-        if isinstance(self.backbone, ViTConfig):
-            return self.backbone.width * len(self.chosen)
-        return sum(self.backbone.widths[stage] for stage in self.chosen)
 
     @property
     def decoder_width(self) -> int:
@@ -87,40 +60,9 @@ class SegmenterConfig:
         return self.backbone.width if isinstance(self.backbone, ViTConfig) else self.backbone.widths[self.chosen[-1]]
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """Places (down, across) of the features at `image_size`; of several stages, the finest's."""
-        if isinstance(self.backbone, ViTConfig):
-            return self.backbone.grid
-        return self.backbone.grids[self.chosen[0]]
-
-    @property
-    def step(self) -> tuple[int, int]:
-        """Pixels from one place to the next, (down, across)."""
-        if isinstance(self.backbone, ViTConfig):
-            return self.backbone.step
-        patch = self.backbone.patch_size
-        down, across = patch if isinstance(patch, tuple) else (patch, patch)
-        return down << self.chosen[0], across << self.chosen[0]
-
-    @property
     def block_count(self) -> int:
         """Layers of the backbone and of the decoder."""
         return self.backbone.block_count + (self.decoder_depth if self.decoder == "mask-transformer" else 0)
-
-    @property
-    def computed_numbers(self) -> int:
-        """Numbers that the model computes when it is built and no file holds: the backbone's."""
-        return self.backbone.computed_numbers
-
-    @property
-    def first_kernel(self) -> str:
-        """The state-dict key of the kernel that sees the image."""
-        return f"backbone.{self.backbone.first_kernel}"
-
-    @property
-    def fit_options(self) -> dict[str, Any]:
-        """What `load` needs besides image size, channels and classes to fit a backbone's checkpoint to this model."""
-        return self.backbone.fit_options
 
     @classmethod
     def from_name(cls, name: str, image_size: tuple[int, int] | None) -> SegmenterConfig | None:
@@ -177,25 +119,3 @@ class SegmenterConfig:
         counter.macs += places * classes * width
         counter.norms(classes)
         counter.kept += tokens * 4 * width
-
-
-def _headless(backbone: BackboneConfig, image_size: tuple[int, int], channels: int) -> BackboneConfig:
-    """The backbone without what comes after its grid of features."""
-    if not isinstance(backbone, ViTConfig):
-        return replace(backbone, image_size=image_size, channels=channels, num_classes=0, head_bias=0.0)
-    if backbone.detection_classes:
-        raise ConfigError("a segmenter's backbone has no detection heads", hint="detection_classes=0")
-    if backbone.patch_dropout:
-        raise ConfigError("a segmenter needs every patch", hint="patch_dropout=0 in the backbone")
-    pools = backbone.pool in ("map", "token+mean")
-    return replace(
-        backbone,
-        image_size=image_size,
-        channels=channels,
-        num_classes=0,
-        representation_width=0,
-        projection_width=0,
-        head_bias=0.0,
-        pool="mean" if pools else backbone.pool,
-        pooling=Pooling() if pools or backbone.pooling != Pooling() else backbone.pooling,
-    )

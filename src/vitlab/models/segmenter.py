@@ -17,14 +17,10 @@ from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.vit import PROFILES, ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.models.attention_variants import AttentionContext
-from vitlab.models.convnext import ConvNeXt, init_convnext, over_channels
+from vitlab.models.backbone import GridModel, init_backbone
 from vitlab.models.init import Draw, init_head, init_norm, zero
 from vitlab.models.record import Record
-from vitlab.models.swin import Swin, init_swin
-from vitlab.models.timm_methods import TimmMethods
-from vitlab.models.vit import Attention, Block, Mlp, ViT, init_vit
-
-Backbone = ViT | Swin | ConvNeXt
+from vitlab.models.vit import Attention, Block, Mlp
 
 
 class MaskTransformer(nn.Module):
@@ -63,31 +59,16 @@ class MaskTransformer(nn.Module):
         return logits_BNC
 
 
-class Segmenter(TimmMethods):
+class Segmenter(GridModel):
     """Normalised images (B, channels, H, W) to logits (B, C, H, W): a class for each pixel."""
 
     def __init__(self, config: SegmenterConfig) -> None:
-        super().__init__()
+        super().__init__(config.backbone, config.chosen)
         self.config = config
-        backbone = config.backbone
-        self.backbone: Backbone
-        if isinstance(backbone, ViTConfig):
-            self.backbone = ViT(backbone)
-        else:
-            self.backbone = Swin(backbone) if backbone.family == "swin" else ConvNeXt(backbone)  # type: ignore[arg-type]
         linear = config.decoder == "linear"
         self.head: nn.Linear | MaskTransformer = (
             nn.Linear(config.feature_width, config.num_classes) if linear else MaskTransformer(config)
         )
-
-    @property
-    def recompute(self) -> bool:
-        """Whether the backbone computes its activations twice to save memory."""
-        return bool((self.backbone.encoder if isinstance(self.backbone, ViT) else self.backbone).recompute)
-
-    @recompute.setter
-    def recompute(self, value: bool) -> None:
-        (self.backbone.encoder if isinstance(self.backbone, ViT) else self.backbone).recompute = value
 
     def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """Logits of each pixel, (B, C, H, W)."""
@@ -103,14 +84,6 @@ class Segmenter(TimmMethods):
         logits_BCHW = F.interpolate(coarse_BCGJ, size=size, mode="bilinear", align_corners=False)
         return logits_BCHW[:, :, :height, :width]
 
-    def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
-        """One vector an image, (B, D): the mean over places of what the decoder sees."""
-        return self.grid_features(images_BCHW, record).mean((2, 3))
-
-    def forward_features(self, images_BCHW: Tensor) -> Tensor:
-        """timm's name of what the decoder sees: here (B, D, G, J)."""
-        return self.grid_features(images_BCHW)
-
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Logits of each place, (B, C, G, J), from what `forward_features` gives."""
         if pre_logits:
@@ -123,52 +96,10 @@ class Segmenter(TimmMethods):
         """Refused: the classes of a segmenter are chosen when it is built."""
         raise ConfigError("the decoder of a segmenter cannot be replaced", hint="build one with another num_classes")
 
-    def grid_features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
-        """What the decoder sees of each place, (B, D, G, J): the features of the chosen layers or stages side by side.
-
-        The last layer has the backbone's own last norm; earlier ones are normalised without learned parameters. Maps of coarser
-        stages are interpolated to the finest chosen one.
-        """
-        if isinstance(self.backbone, ViT):
-            return self._tokens_on_grid(self.backbone, images_BCHW, record)
-        own = Record(layers=self.config.chosen, attention=False, maps=True)
-        self.backbone.features(images_BCHW, own)
-        if record is not None:
-            self.backbone.features(images_BCHW, record)  # beside it: a record asks for what it wants
-        *earlier, last_BDGJ = own.maps_BCHW
-        maps = [_plain_norm(map_BDGJ, 1) for map_BDGJ in earlier] + [over_channels(self.backbone.norm, last_BDGJ)]
-        size = maps[0].shape[-2:]
-        fine = [maps[0], *(F.interpolate(m_BDGJ, size=size, mode="bilinear", align_corners=False) for m_BDGJ in maps[1:])]
-        return torch.cat(fine, dim=1)
-
-    def _tokens_on_grid(self, vit: ViT, images_BCHW: Tensor, record: Record | None) -> Tensor:
-        grid, prefix, chosen = vit.check_images(images_BCHW, record), vit.config.prefix_tokens, self.config.chosen
-        own = Record(layers=chosen[:-1], attention=False, tokens=True) if len(chosen) > 1 else None
-        last_BND = vit.encode_images(images_BCHW, record if own is None else own)
-        if own is not None and record is not None:
-            vit.encode_images(images_BCHW, record)
-        last_BND = last_BND if vit.pool_norm is None else vit.pool_norm(last_BND)
-        earlier = [] if own is None else [_plain_norm(z_BND, -1) for z_BND in own.tokens_BND]
-        features_BND = torch.cat([z_BND[:, prefix:] for z_BND in (*earlier, last_BND)], dim=-1)
-        features_BDGJ: Tensor = features_BND.transpose(1, 2).unflatten(2, grid)  # type: ignore[no-untyped-call]
-        return features_BDGJ
-
-
-def _plain_norm(x: Tensor, axis: int) -> Tensor:
-    """A LayerNorm over one axis without scale and bias."""
-    moved = x.movedim(axis, -1)
-    return F.layer_norm(moved, moved.shape[-1:], eps=1e-6).movedim(-1, axis)
-
 
 def init_segmenter(model: Segmenter, draw: Draw) -> None:
     """The backbone as its authors initialise it; the linear decoder zero, the mask transformer N(0, 0.02) as its authors do."""
-    match model.backbone:
-        case ViT():
-            init_vit(model.backbone, draw)
-        case Swin():
-            init_swin(model.backbone, draw)
-        case ConvNeXt():
-            init_convnext(model.backbone, draw)
+    init_backbone(model.backbone, draw)
     if isinstance(model.head, nn.Linear):
         init_head(model.head, model.config.head_bias)
     else:

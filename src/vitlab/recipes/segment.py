@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vitlab.config.backbone import BackboneConfig
 from vitlab.config.data import Augment, LoaderConfig, SplitRule, feeding
 from vitlab.config.model import ModelConfig
 from vitlab.config.overrides import DataFacts, Overrides, RunFacts
 from vitlab.config.run import RunConfig, RunData
 from vitlab.config.scaling import every, lr_for, pretraining_batch, steps_of, warmup_of
-from vitlab.config.segmenter import BackboneConfig, SegmenterConfig
+from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
