@@ -133,8 +133,10 @@ def coco_categories(data: Mapping[str, Any], where: str, faults: Faults) -> dict
         id_, name = _id(record.get("id")), record.get("name")
         if id_ is None or id_ in found:
             faults.add(place, f"the id {record.get('id')!r} is not a whole number" if id_ is None else f"the id {id_} occurs twice")
-        elif not isinstance(name, str) or (reason := unusable_name(name)):
-            faults.add(place, reason if isinstance(name, str) else f"the name must be text, not {name!r}")
+        elif not isinstance(name, str):
+            faults.add(place, f"the name must be text, not {printable(str(name)[:100])}")
+        elif reason := unusable_name(name):
+            faults.add(place, reason)
         elif name in found.values():
             faults.add(place, f"the name {printable(name)} occurs twice")
         else:
