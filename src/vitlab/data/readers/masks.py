@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -27,7 +26,6 @@ from vitlab.data.dataset import (
     SPLITS,
     UNDECLARED,
     UNDEFINED,
-    Contents,
     Faults,
     ImageDataset,
     LabelTable,
@@ -35,12 +33,12 @@ from vitlab.data.dataset import (
     listed,
     unusable_name,
 )
-from vitlab.data.readers.folder import DiskContents, LeftOut, image_rows, walk_images
+from vitlab.data.readers.folder import LeftOut
+from vitlab.data.readers.place import Place
 from vitlab.data.split import split_named
 from vitlab.errors import DataError, did_you_mean
 from vitlab.io.files import as_text, read_bytes
 from vitlab.io.names import printable
-from vitlab.io.zip import ZipContents, read_zip_index
 
 MASKS_JSON = "masks.json"
 _CLASSES_TXT = "classes.txt"
@@ -55,40 +53,6 @@ _REPAIR = "give each image a mask of the same path, or remove it"
 
 Classes = Mapping[str, int]
 """The value of each class in the masks, in the order of the classes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Place:
-    """The files of a folder or of a zip archive: `rows` of the images among them."""
-
-    contents: Contents
-    names: Sequence[str]
-    rows: Sequence[int]
-    path: Path
-
-    @classmethod
-    def open(cls, path: Path, faults: Faults, left_out: LeftOut) -> _Place:
-        """A folder, searched for images, or a zip."""
-        if path.is_dir():
-            names, _ = walk_images(path, faults, left_out)
-            return cls(contents=DiskContents(path, names), names=list(names), rows=range(len(names)), path=path)
-        if not path.exists():
-            raise DataError(f"{printable(str(path))} does not exist")
-        contents = ZipContents(read_zip_index(path))
-        rows = image_rows(contents.index.names, left_out)
-        return cls(contents=contents, names=list(contents.index.names), rows=rows, path=path)
-
-    def text(self, name: str) -> str | None:
-        """The text of the file of that name, or None; in a zip it may lie inside a single folder around everything."""
-        where = f"{self.path}/{name}"
-        if self.path.is_dir():
-            return as_text(read_bytes(self.path / name), where) if (self.path / name).is_file() else None
-        found = [row for row, member in enumerate(self.names) if member == name or member.partition("/")[2] == name]
-        if len(found) != 1:
-            return None
-        content = self.contents.read(found[0])
-        assert isinstance(content, bytes)
-        return as_text(content, where)
 
 
 def has_masks(names: Iterable[str]) -> bool:
@@ -113,12 +77,12 @@ def open_masks(path: Path, *, faults: Faults | None = None) -> ImageDataset:
     settings = _settings(settings_file) if settings_file.is_file() else {}
     root = settings_file.parent if settings else path
     if "images" in settings:
-        images = _Place.open(root / str(settings["images"]), faults, left_out)
-        masks = _Place.open(root / str(settings["masks"]), faults, left_out)
+        images = Place.open(root / str(settings["images"]), faults, left_out)
+        masks = Place.open(root / str(settings["masks"]), faults, left_out)
         image_rows_of, mask_rows_of = _by_path(images), _by_path(masks)
         listed_splits: dict[str, int] | None = None
     else:
-        images = masks = _Place.open(root, faults, left_out)
+        images = masks = Place.open(root, faults, left_out)
         image_rows_of, mask_rows_of, listed_splits = _by_layout(images)
     keys = _paired(images, masks, image_rows_of, mask_rows_of, listed_splits, faults)
     faults.raise_any(hint=_REPAIR)
@@ -157,12 +121,12 @@ def _settings(path: Path) -> dict[str, object]:
     return {"classes": None, **found}
 
 
-def _by_path(place: _Place) -> dict[str, int]:
+def _by_path(place: Place) -> dict[str, int]:
     """The row of each image by its path without the ending."""
     return {_stem(place.names[row]): row for row in place.rows}
 
 
-def _by_layout(place: _Place) -> tuple[dict[str, int], dict[str, int], dict[str, int] | None]:
+def _by_layout(place: Place) -> tuple[dict[str, int], dict[str, int], dict[str, int] | None]:
     """Images and masks of one place by their common path, and the splits that VOC's lists declare."""
     parts = {part for row in place.rows for part in PurePosixPath(place.names[row]).parts[:-1]}
     voc = {_VOC_IMAGES, _VOC_MASKS} <= parts
@@ -178,7 +142,7 @@ def _by_layout(place: _Place) -> tuple[dict[str, int], dict[str, int], dict[str,
     return found[0], found[1], _voc_splits(place, list(found[1])) if voc else None
 
 
-def _voc_splits(place: _Place, keys: Sequence[str]) -> dict[str, int]:
+def _voc_splits(place: Place, keys: Sequence[str]) -> dict[str, int]:
     """The split of each image that a list of VOC names; none for the others."""
     splits: dict[str, int] = {}
     around = {key.rpartition("/")[0] for key in keys}
@@ -191,8 +155,8 @@ def _voc_splits(place: _Place, keys: Sequence[str]) -> dict[str, int]:
 
 
 def _paired(
-    images: _Place,
-    masks: _Place,
+    images: Place,
+    masks: Place,
     image_rows_of: Mapping[str, int],
     mask_rows_of: Mapping[str, int],
     listed_splits: Mapping[str, int] | None,
@@ -217,7 +181,7 @@ def _split_of(key: str) -> int:
 
 
 def _classes(
-    settings: Mapping[str, object], images: _Place, masks: _Place, rows: NDArray[np.int64], *, voc: bool
+    settings: Mapping[str, object], images: Place, masks: Place, rows: NDArray[np.int64], *, voc: bool
 ) -> tuple[Classes, tuple[str, ...]]:
     """The classes and their values, and a note if they had to be found in the masks."""
     given = settings.get("classes")
@@ -238,7 +202,7 @@ def _classes(
     return _checked({f"value {value}": value for value in sorted(values)}, "the masks"), (note,)
 
 
-def _values_in(masks: _Place, rows: NDArray[np.int64]) -> set[int]:
+def _values_in(masks: Place, rows: NDArray[np.int64]) -> set[int]:
     """All values of all masks; a mask that cannot be read is reported when its turn comes."""
     from vitlab.data.decode import decode_values  # opening other datasets needs no Pillow
 
