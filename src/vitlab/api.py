@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vitlab.config.overrides import DataFacts, Overrides, StartFacts
     from vitlab.config.run import RunConfig
     from vitlab.config.segmenter import Decoder
-    from vitlab.config.train import HeadStart, Lora, LoraTarget, Precision, Strategy
+    from vitlab.config.train import HeadStart, Lora, LoraTarget, Precision, Strategy, Trainable
     from vitlab.data.dataset import Dataset
     from vitlab.data.quality.summary import DataCheck
     from vitlab.evaluation.label_errors import LabelCheck
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     Size = int | tuple[int, int]
     Names = str | Sequence[str]
     Numbers = Sequence[int]
+    Layers = Sequence[int]
     LearningRates = Sequence[float]
     Severities = Sequence[int]
     Patch = Literal["class", "distill"] | tuple[int, int]
@@ -1269,8 +1270,12 @@ def finetune(
     lora: int | None = None,
     lora_targets: Names | None = None,
     progressive_resizing: OnOff | None = None,
+    trainable: Trainable | None = None,
+    blocks: int | None = None,
     task: Task = "classify",
     decoder: Decoder | None = None,
+    layers: Layers | None = None,
+    dice: Positive | None = None,
     device: str = "auto",
     track: Names | None = None,
     override: bool = False,
@@ -1321,9 +1326,16 @@ def finetune(
         lora_targets: with lora: the layers that are updated, some of q, k, v, qkv, proj, mlp, separated by commas (default: q,v)
         progressive_resizing: train on images of three quarters of the side for the first 70 % of the steps (default: on with
             minutes and a checkpoint, where it leaves time for larger images; else the recipe's own)
+        trainable: weights that train: all, the head (of segmentation: the decoder) on frozen features, or head and last-blocks
+            (default: all)
+        blocks: with trainable last-blocks: how many of the last blocks train (default: none)
         task: classify gives each image a class; segment gives each pixel one, and needs masks: images/ beside masks/, VOC's
             layout, or masks.json
         decoder: of segmentation: linear, one dense layer a patch, or mask-transformer, Segmenter's (default: linear)
+        layers: of segmentation: layers of a ViT, or stages of other models, whose features the decoder sees, by number from 0; the
+            last is among them (default: the last layer of a ViT, all stages of others)
+        dice: of segmentation: weight of the Dice loss beside the cross-entropy, which is for small and rare classes
+            (default: no Dice loss)
         device: auto (a GPU if there is one), cpu, cuda or mps
         track: send the curves to trackers, separated by commas: tensorboard (files in the run's folder), mlflow (a local store,
             or MLFLOW_TRACKING_URI), wandb (offline, or WANDB_MODE) (default: none)
@@ -1397,7 +1409,11 @@ def finetune(
         head=head,
         lora=_lora(lora, lora_targets),
         progressive_resizing=None if progressive_resizing is None else progressive_resizing == "on",
+        trainable=trainable,
+        blocks=blocks,
         decoder=decoder,
+        layers=None if layers is None else tuple(layers),
+        dice=dice,
     )
     place_of_run = out or _default_out(place, after="-sweep" if sweep else "")
     asked, planned = overrides, tuple[str, ...]()

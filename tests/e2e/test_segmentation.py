@@ -208,6 +208,33 @@ def test_finetune_starts_from_a_classifier_and_from_a_segmenter(trained: Path, s
     assert scratch.config.start is None
 
 
+def test_finetune_freezes_the_backbone_and_takes_layers_and_dice(trained: Path, shapes: Path, tmp_path: Path) -> None:
+    """Only the decoder changes, and it sees two layers; Dice is part of the loss of the first step, which is otherwise the same."""
+    first = []
+    for dice in (None, 2.0):
+        run = vitlab.finetune(
+            str(shapes),
+            trained,
+            out=tmp_path / f"dice-{dice}",
+            task="segment",
+            layers=(0, 1),
+            image_size=SIZE,
+            trainable="head",
+            dice=dice,
+            steps=2,
+            workers=0,
+            quiet=True,
+        )
+        assert isinstance(run.config.model, SegmenterConfig)
+        assert run.config.model.chosen == (0, 1)
+        before, after = (vitlab.load(path).model.state_dict() for path in (trained, run.path))
+        assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("backbone."))
+        assert after["head.weight"].abs().max() > 0
+        events = map(json.loads, (run.path / "events.jsonl").read_text().splitlines())
+        first.append(next(event["loss"] for event in events if event["event"] == "stepped"))
+    assert first[1] > first[0] + 0.5
+
+
 def test_the_report_shows_iou_by_class_and_overlays_of_the_worst_and_the_best(trained: Path, tmp_path: Path) -> None:
     written = vitlab.report(trained, out=tmp_path / "report.html")
     found = vitlab.evaluate(trained, vitlab.load(trained).recipe["data"]["dataset"])  # type: ignore[index,arg-type,call-overload]

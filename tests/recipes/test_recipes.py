@@ -8,14 +8,26 @@ from typing import get_args
 
 import pytest
 
-from vitlab.config import DataFacts, Machine, Overrides, Preprocess, RunConfig, StartFacts, ViTConfig, variant
+from vitlab.config import (
+    DataFacts,
+    Machine,
+    Overrides,
+    Preprocess,
+    RunConfig,
+    SegmenterConfig,
+    StartFacts,
+    ViTConfig,
+    variant,
+)
 from vitlab.config.data import AUGREG
+from vitlab.config.overrides import RunFacts
 from vitlab.config.serialize import from_text, to_text
 from vitlab.config.train import Masked, OptimizerKind
 from vitlab.errors import ConfigError
 from vitlab.models.cost import cost
 from vitlab.recipes import recipe
 from vitlab.recipes.paper import CIFAR10, IMAGENET, IMAGENET21K, JFT, PETS, TABLE_3, TABLE_4, sweep_lrs
+from vitlab.recipes.reasons import reasons
 from vitlab.recipes.table import RECIPES
 from vitlab.training.optim import averaging_decay
 
@@ -339,8 +351,34 @@ def test_a_recipe_of_another_task_is_refused() -> None:
         recipe("small-data", data=photos("segment-folder"))
     with pytest.raises(ConfigError, match="no masks"):
         recipe("segment-folder", data=PHOTOS)
-    with pytest.raises(ConfigError, match="no decoder"):
-        recipe("small-data", Overrides(decoder="linear"), data=PHOTOS)
+    for overrides in (Overrides(decoder="linear"), Overrides(layers=(0, 1)), Overrides(dice=1.0)):
+        with pytest.raises(ConfigError, match="is for segmentation"):
+            recipe("small-data", overrides, data=PHOTOS)
+
+
+def test_a_segmenter_takes_its_decoder_layers_and_losses_from_the_overrides() -> None:
+    last = START.model.block_count - 1
+    overrides = Overrides(decoder="mask-transformer", layers=(3, 7, last), dice=0.5, trainable="head")
+    run = recipe("segment-folder", overrides, data=photos("segment-folder"), start=START)
+    assert isinstance(run.model, SegmenterConfig)
+    assert (run.model.decoder, run.model.layers) == ("mask-transformer", (3, 7, last))
+    assert (run.train.dice, run.train.trainable) == (0.5, "head")
+    facts = RunFacts(data=photos("segment-folder"), start=START)
+    assert "trainable: the decoder; all other weights are frozen" in reasons(run, facts, overrides)
+    again = recipe(
+        "segment-folder", Overrides(layers=(last,)), data=photos("segment-folder"), start=replace(START, model=run.model)
+    )
+    assert isinstance(again.model, SegmenterConfig)
+    assert (again.model.decoder, again.model.layers) == ("mask-transformer", (last,))
+
+
+def test_weights_are_frozen_in_any_recipe_that_starts_from_a_checkpoint() -> None:
+    run = recipe("finetune-folder", Overrides(trainable="last-blocks", blocks=2), data=PHOTOS, start=START)
+    assert (run.train.trainable, run.train.blocks) == ("last-blocks", 2)
+    with pytest.raises(ConfigError, match="blocks of at least 1"):
+        recipe("finetune-folder", Overrides(trainable="last-blocks"), data=PHOTOS, start=START)
+    with pytest.raises(ConfigError, match="starts from scratch"):
+        recipe("small-data", Overrides(trainable="head"), data=PHOTOS)
 
 
 def test_a_whole_config_can_be_given_in_place_of_a_name() -> None:

@@ -16,11 +16,13 @@ import pytest
 import torch
 
 from tests import processes
+from tests.data.mask_images import write_folder
 from tests.training.small import last, run_to, small_run, without_noise
 from tests.warm import torchrun
 from vitlab.checkpoints import describe, load, save
 from vitlab.checkpoints.checkpoint import Checkpoint
-from vitlab.config import ViTConfig, variant
+from vitlab.config import SegmenterConfig, ViTConfig, variant
+from vitlab.config.data import Augment, Preprocess
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import to_json
 from vitlab.config.train import Distill, Masked, Optimizer, Precision, Strategy
@@ -100,6 +102,27 @@ def placed(run: RunConfig, position: Position) -> RunConfig:
     return replace(run, model=replace(run.model, position=position))
 
 
+def segmented(data: Path) -> RunConfig:
+    """A segmenter on shapes in batches of 12, with Dice and a mask transformer on two layers."""
+    run, size = even(steps=5), (16, 24)
+    assert isinstance(run.model, ViTConfig)
+    return replace(
+        run,
+        model=SegmenterConfig(
+            backbone=replace(run.model, num_classes=0),
+            image_size=size,
+            num_classes=3,
+            decoder="mask-transformer",
+            decoder_depth=1,
+            decoder_heads=2,
+            layers=(0, run.model.layers - 1),
+        ),
+        preprocess=Preprocess(image_size=size, resize="squash", mean=(0.5,) * 3, std=(0.5,) * 3),
+        data=replace(run.data, dataset=str(data), augment=Augment(image_size=size)),
+        train=replace(run.train, dice=0.5, evaluate_every=5),
+    )
+
+
 @contextmanager
 def two_ranks(jobs: list[Job], folder: Path, warm: Path) -> Iterator[subprocess.Popen[str]]:
     (folder / "jobs.json").write_text(json.dumps([job.output() for job in jobs]))
@@ -117,6 +140,7 @@ def session(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Session:
     save(Checkpoint(model=build(run.model, seed=3), config=run.model, preprocess=run.preprocess), teacher)
     run_to(even(steps=9), folder / "there-and-back", stop=3)
     run_to(adam(even(steps=6)), folder / "one-to-parts", stop=2)
+    shapes = write_folder(folder / "shapes", counts={"train": 14, "val": 3})
     jobs = [
         Job(run=by(even(), "ddp"), out=folder / "ddp"),
         Job(run=by(even(), "fsdp"), out=folder / "fsdp"),
@@ -130,6 +154,7 @@ def session(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Session:
         Job(run=by(muon(even(steps=5)), "fsdp"), out=folder / "muon"),
         *(Job(run=by(placed(even(steps=5), way), "fsdp"), out=folder / name) for name, way in POSITIONS.items()),
         Job(run=by(placed(even(steps=5), POSITIONS["relative-bias"]), "ddp"), out=folder / "relative-bias-ddp"),
+        *(Job(run=by(segmented(shapes), way), out=folder / f"segmented-{way}") for way in ("ddp", "fsdp")),
         Job(run=by(even(steps=9), "fsdp"), out=folder / "full-disk", fault="full-disk", at=4),
         Job(run=by(even(steps=9), "ddp"), out=folder / "ddp"),  # with another number of steps than before
     ]
@@ -154,6 +179,12 @@ def losses_of(out: Path) -> list[float]:
     return [event["loss"] for event in events if event["event"] == "stepped"]
 
 
+def metrics_of(out: Path) -> dict[str, float]:
+    """Of the evaluation at the end."""
+    events = map(json.loads, (out / "events.jsonl").read_text().splitlines())
+    return next(event["metrics"] for event in events if event["event"] == "finished")
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of one process, for comparison."""
@@ -166,6 +197,17 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_ranks_make_the_same_run_as_one(strategy: str, session: Session, alone: Path) -> None:
     assert losses_of(session.folder / strategy) == pytest.approx(losses_of(alone), abs=1e-5)
     near(last(session.folder / strategy), last(alone))
+
+
+def test_two_ranks_train_a_segmenter_as_one_process_does(session: Session, tmp_path: Path) -> None:
+    run_to(segmented(session.folder / "shapes"), tmp_path / "alone")
+    wanted, metrics = losses_of(tmp_path / "alone"), metrics_of(tmp_path / "alone")
+    assert wanted[-1] < wanted[0]
+    for strategy in ("ddp", "fsdp"):
+        out = session.folder / f"segmented-{strategy}"
+        assert losses_of(out) == pytest.approx(wanted, abs=1e-4)
+        near(last(out), last(tmp_path / "alone"))
+        assert metrics_of(out) == pytest.approx(metrics, abs=2e-3)  # a pixel on the edge of two classes may round otherwise
 
 
 def test_one_rank_resumes_the_run_of_two_and_two_that_of_one(session: Session, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from vitlab.config import data, renamed
 from vitlab.config.model import Task
 from vitlab.config.run import RunConfig
 from vitlab.config.segmenter import Decoder
-from vitlab.config.train import HeadStart, Precision, Strategy
+from vitlab.config.train import HeadStart, Precision, Strategy, Trainable
 from vitlab.errors import ConfigError, UsageError, did_you_mean
 from vitlab.interpretation import config as interpretation
 from vitlab.recipes.table import RECIPES
@@ -142,6 +142,11 @@ def numbers(word: str) -> tuple[int, ...]:
     return parts
 
 
+def layers(word: str) -> tuple[int, ...]:
+    """`3,7,11`: numbers of layers from 0."""
+    return tuple(count(part) for part in word.split(","))
+
+
 def learning_rates(word: str) -> tuple[float, ...]:
     """`0.001,0.003`: numbers above 0."""
     return tuple(positive(part) for part in word.split(","))
@@ -219,6 +224,7 @@ WORDS: dict[str, Any] = {
     "Size": _word("HxW", size),
     "Names": _word("NAME,..."),
     "Numbers": _word("N,...", numbers),
+    "Layers": _word("N,...", layers),
     "LearningRates": _word("X,...", learning_rates),
     "Severities": _word("1-5", severities),
     "Patch": _word("ROW,COLUMN|class|distill", patch),
@@ -241,6 +247,7 @@ WORDS: dict[str, Any] = {
     "HeadStart": HeadStart,
     "Task": Task,
     "Decoder": Decoder,
+    "Trainable": Trainable,
     "Strategy": Strategy,
     "PseudoLabels": PseudoLabels,
     "BackendName": Literal["auto", "torch", "compile", "onnxruntime", "openvino"],

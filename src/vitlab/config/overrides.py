@@ -16,7 +16,7 @@ from vitlab.config.run import RunConfig
 from vitlab.config.scaling import small_first, warmup_of
 from vitlab.config.segmenter import Decoder
 from vitlab.config.serialize import Json, to_json
-from vitlab.config.train import HeadStart, Lora, Precision, Resizing, Strategy
+from vitlab.config.train import HeadStart, Lora, Precision, Resizing, Strategy, Trainable
 from vitlab.errors import ConfigError, at_least, pair
 
 
@@ -88,15 +88,16 @@ class Overrides:
     `model` is a variant's name or a config. `image_size` is (height, width) in pixels; the model, the augmentation and the
     preprocessing get it. The length of a run is `steps` or `epochs`, not both; the warm-up keeps its fraction of the steps. `lr` is
     the peak learning rate. `head` is how the new head of a fine-tuned model begins, and `lora` are its updates of low rank.
-    `decoder` is that of segmentation. `progressive_resizing` trains on small images first. `preset` names an AugReg augmentation
+    `trainable` and `blocks` say which weights train, as in TrainConfig. `decoder`, `layers` and `dice` are for segmentation, as in
+    SegmenterConfig and TrainConfig. `progressive_resizing` trains on small images first. `preset` names an AugReg augmentation
     (`none`, `light1` ... `strong2`).
     `channels` are those of the model's input; `pixel_scale` is the scale of images of more than 8 bits.
     `rule` makes the splits that the data does not declare. `seed` is that of the initial weights, the sampler, the augmentation and
     dropout.
 
     In a recipe, `batch_size` scales the learning rate and the steps unless these are given too. On an existing config it does
-    not, and `model`, `epochs`, `preset`, `channels`, `pixel_scale`, `rule` and `decoder`, which only a recipe can apply, are
-    refused.
+    not, and `model`, `epochs`, `preset`, `channels`, `pixel_scale`, `rule`, `decoder` and `layers`, which only a recipe can apply,
+    are refused.
     """
 
     model: str | ModelConfig | None = None
@@ -107,7 +108,11 @@ class Overrides:
     head: HeadStart | None = None
     lora: Lora | None = None
     progressive_resizing: bool | None = None
+    trainable: Trainable | None = None
+    blocks: int | None = None
     decoder: Decoder | None = None
+    layers: tuple[int, ...] | None = None
+    dice: float | None = None
     lr: float | None = None
     preset: str | None = None
     channels: int | None = None
@@ -138,7 +143,7 @@ class Overrides:
             )
 
 
-_OF_RECIPES = ("model", "epochs", "preset", "channels", "pixel_scale", "rule", "decoder")
+_OF_RECIPES = ("model", "epochs", "preset", "channels", "pixel_scale", "rule", "decoder", "layers")
 
 
 def with_overrides(run: RunConfig, overrides: Overrides) -> RunConfig:
@@ -171,11 +176,19 @@ def with_execution(run: RunConfig, overrides: Overrides) -> RunConfig:
             "lora adapts a pretrained model, and the run starts from scratch",
             hint="`start` names a checkpoint, or leave `lora` out",
         )
+    if overrides.trainable not in (None, "all") and run.start is None:
+        raise ConfigError(
+            f"trainable={overrides.trainable!r} freezes pretrained weights, and the run starts from scratch",
+            hint="`start` names a checkpoint, or leave `trainable` out",
+        )
     workers = loader.workers if overrides.workers is None else overrides.workers
     train = replace(
         train,
         head=overrides.head or train.head,
         lora=overrides.lora or train.lora,
+        trainable=overrides.trainable or train.trainable,
+        blocks=train.blocks if overrides.blocks is None else overrides.blocks,
+        dice=train.dice if overrides.dice is None else overrides.dice,
         progressive_resizing=_resizing(run, overrides.progressive_resizing),
         precision=overrides.precision or train.precision,
         strategy=overrides.strategy or train.strategy,

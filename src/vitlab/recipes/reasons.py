@@ -19,6 +19,7 @@ def reasons(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: boo
         _images(run, facts.data),
         _model(run),
         _lora(run),
+        _trainable(run),
         _size(run, facts, overrides, timed=timed),
         _channels(run, facts),
         _resizing(run),
@@ -57,6 +58,18 @@ def _lora(run: RunConfig) -> str:
     if (lora := run.train.lora) is None:
         return ""
     return f"lora: updates of rank {lora.rank} of {', '.join(lora.targets)}, and the head; all other weights are frozen"
+
+
+def _trainable(run: RunConfig) -> str:
+    """Which weights train, unless all do."""
+    train, new = run.train, "decoder" if run.task == "segment" else "head"
+    match train.trainable:
+        case "head":
+            return f"trainable: the {new}; all other weights are frozen"
+        case "last-blocks":
+            return f"trainable: the {new} and the last {train.blocks} blocks; all other weights are frozen"
+        case "all":
+            return ""
 
 
 def _size(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: bool) -> str:

@@ -98,7 +98,8 @@ def _segmenter(model: ModelConfig, size: tuple[int, int], data: DataFacts, overr
         raise ConfigError(
             f"{backbone.title} gives no grid of features that a decoder takes", hint="use a ViT, a Swin Transformer or a ConvNeXt"
         )
-    if before is not None and overrides.decoder in (None, before.decoder):
+    kept = before is not None and overrides.decoder in (None, before.decoder) and overrides.layers in (None, before.layers)
+    if before is not None and kept:
         return replace(before, image_size=size, num_classes=data.classes, channels=overrides.channels or before.channels)
     width = backbone.width if isinstance(backbone, ViTConfig) else backbone.widths[-1]
     return SegmenterConfig(
@@ -106,7 +107,8 @@ def _segmenter(model: ModelConfig, size: tuple[int, int], data: DataFacts, overr
         num_classes=data.classes,
         image_size=size,
         channels=overrides.channels or backbone.channels,
-        decoder=overrides.decoder or "linear",
+        decoder=overrides.decoder or (before.decoder if before is not None else "linear"),
+        layers=overrides.layers or (),
         decoder_heads=next(heads for heads in range(max(1, width // 64), 0, -1) if width % heads == 0),
     )
 

@@ -74,8 +74,9 @@ def recipe(
     if data is not None and overrides.channels is not None and name != "masked":
         data = replace(data, channels=overrides.channels)
     facts = RunFacts(data=data, start=start, machine=machine or Machine())
-    if overrides.decoder is not None and name != "segment-folder":
-        raise ConfigError(f"{name} classifies images and has no decoder", hint="task='segment'")
+    for option in ("decoder", "layers", "dice"):
+        if getattr(overrides, option) is not None and name != "segment-folder":
+            raise ConfigError(f"{option} is for segmentation, and {name} classifies images", hint="task='segment'")
     if data is not None and data.masks != (name == "segment-folder") and name != "masked":
         raise _other_task(name, data)
     return with_execution(for_channels(RECIPES[name](facts, overrides), data, overrides), overrides)
