@@ -16,7 +16,7 @@ import vitlab
 from tests.data.mask_images import CLASSES, drawn, write_folder
 from tests.training.small import last, losses, run_to, same
 from vitlab.checkpoints import Checkpoint
-from vitlab.config import SegmenterConfig, ViTConfig, variant
+from vitlab.config import ConvNeXtConfig, ResNetStem, SegmenterConfig, SwinConfig, ViTConfig, variant
 from vitlab.config.data import Augment, LoaderConfig, Preprocess
 from vitlab.config.run import RunConfig, RunData
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
@@ -24,6 +24,7 @@ from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError, DataError, UsageError, VitlabError
 from vitlab.evaluation.segmentation import SegmentationEvaluation
 from vitlab.inference.segmentation import MaskPredictions, from_run_lengths, starts
+from vitlab.models import build
 from vitlab.models.segmenter import Segmenter
 from vitlab.training.events import Finished
 
@@ -206,6 +207,26 @@ def test_finetune_starts_from_a_classifier_and_from_a_segmenter(trained: Path, s
         str(shapes), out=tmp_path / "scratch", task="segment", model="ViT-Mini/8", image_size=32, steps=1, workers=0, quiet=True
     )
     assert scratch.config.start is None
+
+
+@pytest.mark.parametrize("name", ["hybrid", "swin", "convnext"])
+def test_the_features_of_other_families_are_segmented_too(name: str, shapes: Path, tmp_path: Path) -> None:
+    vit = variant("ViT-Mini/8", num_classes=4, image_size=(32, 32))
+    assert isinstance(vit, ViTConfig)
+    config = {
+        "hybrid": replace(vit, stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1)),
+        "swin": SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4), image_size=(32, 32), num_classes=4),
+        "convnext": ConvNeXtConfig(depths=(1, 2), widths=(16, 24), image_size=(32, 32), num_classes=4),
+    }[name]
+    preprocess = Preprocess(image_size=(32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
+    vitlab.save(Checkpoint(model=build(config, seed=0), config=config, preprocess=preprocess), tmp_path / "start.safetensors")
+    options = {"task": "segment", "steps": 30, "lr": 3e-3, "evaluate_every": 0, "workers": 0, "quiet": True}
+    run = vitlab.finetune(str(shapes), tmp_path / "start.safetensors", out=tmp_path / "run", **options)  # type: ignore[arg-type]
+    found = vitlab.evaluate(run, shapes, split="val")
+    assert isinstance(found, SegmentationEvaluation)
+    assert found.mean_iou == pytest.approx(run.metrics["mean_iou"], abs=0.1)  # at another size
+    assert found.pixel_accuracy > 0.5
+    assert vitlab.predict(run, str(shapes / "images/test"), windows=48)[0].classes_HW.shape == (40, 48)
 
 
 def test_finetune_freezes_the_backbone_and_takes_layers_and_dice(trained: Path, shapes: Path, tmp_path: Path) -> None:

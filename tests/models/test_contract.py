@@ -104,6 +104,12 @@ CONFIGS: dict[str, ModelConfig] = {
     "segmenter-layers": SegmenterConfig(
         backbone=replace(mini(), pool="map", class_token=False, pad=True), image_size=(30, 41), num_classes=4, layers=(0, 1)
     ),
+    "segmenter-hybrid": SegmenterConfig(
+        backbone=replace(mini(), stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1)),
+        image_size=(64, 48),
+        num_classes=3,
+        layers=(0, 1),
+    ),
     "segmenter-swin": SegmenterConfig(
         backbone=SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4)), image_size=(36, 32), num_classes=5
     ),
