@@ -18,6 +18,7 @@ from tests.training.small import last, losses, run_to, same
 from vitlab.checkpoints import Checkpoint
 from vitlab.config import ConvNeXtConfig, ResNetStem, SegmenterConfig, SwinConfig, ViTConfig, variant
 from vitlab.config.data import Augment, LoaderConfig, Preprocess
+from vitlab.config.model import ModelConfig
 from vitlab.config.run import RunConfig, RunData
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
 from vitlab.data.transforms import normalise
@@ -213,11 +214,12 @@ def test_finetune_starts_from_a_classifier_and_from_a_segmenter(trained: Path, s
 def test_the_features_of_other_families_are_segmented_too(name: str, shapes: Path, tmp_path: Path) -> None:
     vit = variant("ViT-Mini/8", num_classes=4, image_size=(32, 32))
     assert isinstance(vit, ViTConfig)
-    config = {
+    configs: dict[str, ModelConfig] = {
         "hybrid": replace(vit, stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1)),
         "swin": SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4), image_size=(32, 32), num_classes=4),
         "convnext": ConvNeXtConfig(depths=(1, 2), widths=(16, 24), image_size=(32, 32), num_classes=4),
-    }[name]
+    }
+    config = configs[name]
     preprocess = Preprocess(image_size=(32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
     vitlab.save(Checkpoint(model=build(config, seed=0), config=config, preprocess=preprocess), tmp_path / "start.safetensors")
     options = {"task": "segment", "steps": 30, "lr": 3e-3, "evaluate_every": 0, "workers": 0, "quiet": True}
@@ -226,7 +228,9 @@ def test_the_features_of_other_families_are_segmented_too(name: str, shapes: Pat
     assert isinstance(found, SegmentationEvaluation)
     assert found.mean_iou == pytest.approx(run.metrics["mean_iou"], abs=0.1)  # at another size
     assert found.pixel_accuracy > 0.5
-    assert vitlab.predict(run, str(shapes / "images/test"), windows=48)[0].classes_HW.shape == (40, 48)
+    masks = vitlab.predict(run, str(shapes / "images/test"), windows=48)
+    assert isinstance(masks, MaskPredictions)
+    assert masks[0].classes_HW.shape == (40, 48)
 
 
 def test_finetune_freezes_the_backbone_and_takes_layers_and_dice(trained: Path, shapes: Path, tmp_path: Path) -> None:
