@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     Existing = str | os.PathLike[str]
     Layer = int
     Size = int | tuple[int, int]
+    Sizes = str | Sequence[int | tuple[int, int]]
     Names = str | Sequence[str]
     Numbers = Sequence[int]
     Layers = Sequence[int]
@@ -360,6 +361,7 @@ def predict(
     workers: int = 2,
     device: str = "auto",
     image_size: Size | None = None,
+    patch_size: Size | None = None,
     resize: Resize | None = None,
     resize_to: int | None = None,
     interpolation: Interpolation | None = None,
@@ -394,6 +396,8 @@ def predict(
         workers: threads that read and decode images
         device: auto (a GPU if there is one), cpu, cuda, cuda:1 or mps
         image_size: input size of the model in pixels, 384 or 160x224; positions are interpolated (default: the checkpoint's own)
+        patch_size: patch size of a ViT in pixels, 8, 32 or 16x32: its patch embedding is resized by pseudo-inverse, and larger
+            patches are faster (default: the checkpoint's own)
         resize: how to reach that size: short-side (then crop the centre), squash or pad (default: the checkpoint's own)
         resize_to: pixels of the short side before the crop (default: the checkpoint's own)
         interpolation: interpolation of pixels (default: the checkpoint's own)
@@ -420,7 +424,7 @@ def predict(
         all_images(images)  # refuses what names nothing before a model is loaded
     checkpoint = _opened(
         model,
-        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
+        _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
         boxes=True,
     )
@@ -498,6 +502,7 @@ def embed(
     workers: int = 2,
     device: str = "auto",
     image_size: Size | None = None,
+    patch_size: Size | None = None,
     resize: Resize | None = None,
     resize_to: int | None = None,
     interpolation: Interpolation | None = None,
@@ -533,7 +538,7 @@ def embed(
     dataset = open_dataset(os.fspath(data), split=split)
     checkpoint = _opened(
         model,
-        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
+        _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
     )
     predictor = Predictor(checkpoint, batch_size=batch_size, workers=workers, device=_device_of(checkpoint))
@@ -569,6 +574,7 @@ def similar(
     top: int = 5,
     device: str = "auto",
     image_size: Size | None = None,
+    patch_size: Size | None = None,
     resize: Resize | None = None,
     resize_to: int | None = None,
     interpolation: Interpolation | None = None,
@@ -599,7 +605,7 @@ def similar(
         raise UsageError(f"no file or folder called {made_by!r}{named}", hint="give the `checkpoint`")
     loaded = _opened(
         made_by,
-        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile),
+        _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile),
         device=device,
     )
     predictor = Predictor(loaded, batch_size=1, workers=0, device=_device_of(loaded))
@@ -620,6 +626,7 @@ def bench(
     model: ModelOrName,
     *,
     image_size: Size | None = None,
+    patch_size: Size | None = None,
     backend: Names | None = None,
     batch: Numbers = (4, 16, 32),
     merge: int = 0,
@@ -650,7 +657,8 @@ def bench(
         torch.set_num_threads(threads)
     size = None if image_size is None else pair("image_size", image_size)
     names = None if backend is None else tuple(backend.split(",") if isinstance(backend, str) else backend)
-    checkpoint, stored = _named_or_opened(model, size)
+    patch = None if patch_size is None else pair("patch_size", patch_size)
+    checkpoint, stored = _named_or_opened(model, size, patch)
     return bench_checkpoint(
         checkpoint,
         name=_name_of(model),
@@ -688,6 +696,7 @@ def serve(
     merge: int = 0,
     device: str = "auto",
     image_size: Size | None = None,
+    patch_size: Size | None = None,
     resize: Resize | None = None,
     resize_to: int | None = None,
     interpolation: Interpolation | None = None,
@@ -756,7 +765,7 @@ def serve(
     from vitlab.serving.models import Source
     from vitlab.serving.server import Server, announce
 
-    opening = _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite)
+    opening = _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite)
     given: list[ModelLike] = [models] if isinstance(models, str | os.PathLike | Checkpoint) else list(models)
     sources = [Source(name=_short_name(model), open=partial(_opened, model, opening, device=device)) for model in given]
     server = Server(sources, config, backend=backend, device=device, merge=merge, bound=bound)
@@ -801,6 +810,7 @@ def evaluate(
     workers: int = 2,
     device: str = "auto",
     image_size: Size | None = None,
+    patch_size: Size | None = None,
     resize: Resize | None = None,
     resize_to: int | None = None,
     interpolation: Interpolation | None = None,
@@ -891,7 +901,7 @@ def evaluate(
     asked.check()
     checkpoint = _opened(
         model,
-        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
+        _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
     )
     if task_of(checkpoint.config) == "segment":
@@ -1000,6 +1010,7 @@ def inspect(
     overwrite: bool = False,
     device: str = "auto",
     image_size: Size | None = None,
+    patch_size: Size | None = None,
     resize: Resize | None = None,
     resize_to: int | None = None,
     interpolation: Interpolation | None = None,
@@ -1050,7 +1061,7 @@ def inspect(
         refuse_present(Path(out), [name for name in names if given or name in OF_THE_WEIGHTS], format)
     checkpoint = _opened(
         model,
-        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
+        _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
     )
     config = InspectConfig(
@@ -1085,6 +1096,7 @@ def explore(
     overwrite: bool = False,
     device: str = "auto",
     image_size: Size | None = None,
+    patch_size: Size | None = None,
     resize: Resize | None = None,
     resize_to: int | None = None,
     interpolation: Interpolation | None = None,
@@ -1128,13 +1140,13 @@ def explore(
         raise DataError(f"{path.parent} is not a folder, so {path.name} cannot be written into it")
     given = not (isinstance(images, tuple | list) and not images)
     shown: list[Any] = spread(list(all_images(images)[0]), count) if given else builtin_images()
-    opening = _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite)
+    opening = _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite)
     first = _opened(model, opening, device=device)
     if task_of(first.config) == "segment":
         raise UsageError("the explorer is for models that give each image a class", hint="vitlab inspect looks into a segmenter")
     models = {_explored_name(model, first): first}
     if beside is not None:
-        own = _Opening(None, resize, resize_to, interpolation, None, None, None, None, allow_nonfinite)
+        own = _Opening(None, None, resize, resize_to, interpolation, allow_nonfinite=allow_nonfinite)
         second = _opened(beside, own, device=device)
         if second.labels is None and second.config.num_classes == first.config.num_classes:
             second = replace(second, labels=first.labels)
@@ -1192,6 +1204,7 @@ def export(
     overwrite: bool = False,
     device: str = "auto",
     image_size: Size | None = None,
+    patch_size: Size | None = None,
     resize: Resize | None = None,
     resize_to: int | None = None,
     interpolation: Interpolation | None = None,
@@ -1226,7 +1239,7 @@ def export(
     dataset = None if data is None else open_dataset(os.fspath(data), split=split)
     checkpoint = _opened(
         model,
-        _Opening(image_size, resize, resize_to, interpolation, labels, heads, grid, profile),
+        _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile),
         device=device,
     )
     made = export_checkpoint(checkpoint, Path(out), config, dataset=dataset, progress=progress or silent)
@@ -1249,6 +1262,8 @@ def finetune(
     batch_size: int | None = None,
     lr: Positive | None = None,
     image_size: Size | None = None,
+    patch_size: Size | None = None,
+    patch_sizes: Sizes | None = None,
     channels: int | None = None,
     pixel_scale: PixelScale | None = None,
     seed: int | None = None,
@@ -1299,6 +1314,10 @@ def finetune(
         batch_size: images per step, over all devices (default: the recipe's own)
         lr: peak learning rate (default: the recipe's own)
         image_size: input size of the model in pixels, 160 or 160x224 (default: the recipe's own)
+        patch_size: patch size of a ViT in pixels, 8, 32 or 16x32; the patch embedding of a checkpoint is resized by pseudo-inverse
+            (default: the checkpoint's, or the model's own)
+        patch_sizes: train one ViT for many budgets: each step draws one of these patch sizes, 8,12,16,24, and predict, evaluate and
+            export take any of them (FlexiViT) (default: the model's own patch size alone)
         channels: channels of the images: 1 is grey, 3 RGB; other numbers are for TIFF files and NumPy arrays that have as many; the
             first layer of a checkpoint is adapted (default: those of the images, or the checkpoint's for grey and colour images)
         pixel_scale: scaling of images of more than 8 bits to levels: full (0 to 65,535 for 16 bits, 0 to 1 for floating point, the
@@ -1354,6 +1373,9 @@ def finetune(
         _refuse_given(
             "`minutes` chooses the length of one run", epochs=epochs, steps=steps, max_minutes=max_minutes, sweep=sweep or None
         )
+        _refuse_given(
+            "makes steps of different lengths, and `minutes` plans with equal ones: give `epochs`", patch_sizes=patch_sizes
+        )
     if task == "segment":
         _refuse_given(
             "is not for segmentation",
@@ -1394,6 +1416,8 @@ def finetune(
         batch_size=batch_size,
         lr=lr,
         image_size=None if image_size is None else pair("image_size", image_size),
+        patch_size=None if patch_size is None else pair("patch_size", patch_size),
+        patch_sizes=None if patch_sizes is None else _sizes_of("patch_sizes", patch_sizes),
         seed=seed,
         preset=preset,
         channels=channels,
@@ -1474,6 +1498,8 @@ def pretrain(
     batch_size: int | None = None,
     lr: Positive | None = None,
     image_size: Size | None = None,
+    patch_size: Size | None = None,
+    patch_sizes: Sizes | None = None,
     channels: int | None = None,
     pixel_scale: PixelScale | None = None,
     seed: int | None = None,
@@ -1526,6 +1552,8 @@ def pretrain(
         batch_size=batch_size,
         lr=lr,
         image_size=None if image_size is None else pair("image_size", image_size),
+        patch_size=None if patch_size is None else pair("patch_size", patch_size),
+        patch_sizes=None if patch_sizes is None else _sizes_of("patch_sizes", patch_sizes),
         seed=seed,
         preset=preset,
         channels=channels,
@@ -1968,7 +1996,7 @@ def _checked_labels(
     from vitlab.reports.label_page import write_page
 
     dataset = open_dataset(data, split="all", label_column=label_column)
-    checkpoint = _opened(model, _Opening(None, None, None, None, None, None, None, None), device=device)
+    checkpoint = _opened(model, _Opening(), device=device)
     config = EvaluateConfig(batch_size=batch_size, workers=workers, corrupt="skip", device=device)
     found, _ = check_labels(checkpoint, dataset, check, config=config, progress=progress)
     if corrections is not None:
@@ -2425,17 +2453,19 @@ class _Opening:
 
     def __init__(
         self,
-        image_size: Size | None,
-        resize: Resize | None,
-        resize_to: int | None,
-        interpolation: Interpolation | None,
-        labels: FileName | None,
-        heads: int | None,
-        grid: Size | None,
-        profile: str | None,
+        image_size: Size | None = None,
+        patch_size: Size | None = None,
+        resize: Resize | None = None,
+        resize_to: int | None = None,
+        interpolation: Interpolation | None = None,
+        labels: FileName | None = None,
+        heads: int | None = None,
+        grid: Size | None = None,
+        profile: str | None = None,
         allow_nonfinite: bool = False,
     ) -> None:
-        self.loading: dict[str, Any] = {"image_size": image_size, "heads": heads, "grid": grid, "profile": profile}
+        self.loading: dict[str, Any] = {"image_size": image_size, "patch_size": patch_size}
+        self.loading |= {"heads": heads, "grid": grid, "profile": profile}
         self.allow_nonfinite = allow_nonfinite
         self.feeding: dict[str, Any] = {"resize": resize, "resize_to": resize_to, "interpolation": interpolation}
         self.labels = labels
@@ -2475,17 +2505,21 @@ def _opened(model: ModelLike, opening: _Opening, *, device: str, boxes: bool = F
     return checkpoint
 
 
-def _named_or_opened(model: ModelLike, image_size: tuple[int, int] | None) -> tuple[Checkpoint, bool]:
+def _named_or_opened(
+    model: ModelLike, image_size: tuple[int, int] | None, patch_size: tuple[int, int] | None
+) -> tuple[Checkpoint, bool]:
     """A checkpoint, or the model of that name with random weights; and whether it is a checkpoint."""
     from vitlab.checkpoints import Checkpoint
 
     if isinstance(model, Checkpoint) or _is_checkpoint(os.fspath(model)):
-        return _opened(model, _Opening(image_size, None, None, None, None, None, None, None), device="cpu"), True
+        return _opened(model, _Opening(image_size, patch_size), device="cpu"), True
     from vitlab.config.data import Preprocess
     from vitlab.config.model import variant
     from vitlab.models import build
+    from vitlab.recipes.rules import with_patch_size
 
     config = variant(os.fspath(model), image_size=image_size)
+    config = config if patch_size is None else replace(with_patch_size(config, patch_size), image_size=config.image_size)
     middle = (0.5,) * config.channels
     preprocess = Preprocess(image_size=config.image_size, resize_to=max(config.image_size), mean=middle, std=middle)
     return Checkpoint(model=build(config).eval(), config=config, preprocess=preprocess), False
@@ -2553,6 +2587,14 @@ def _size_of(word: str | Size) -> tuple[int, int]:
     if match is None:
         raise UsageError(f"{word!r} is neither one number (224) nor height x width (160x224)")
     return int(match[1]), int(match[2] or match[1])
+
+
+def _sizes_of(name: str, words: str | Sequence[Size]) -> tuple[tuple[int, int], ...]:
+    """`8,16,16x32`, or a list of sizes."""
+    found = tuple(_size_of(word) for word in (words.split(",") if isinstance(words, str) else words))
+    if not found:
+        raise UsageError(f"`{name}` names no size")
+    return found
 
 
 def _at_least(name: str, value: int, least: int) -> None:

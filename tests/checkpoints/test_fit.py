@@ -8,12 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitlab.checkpoints.fit import Wanted, fit, resize_channels, resize_patch
+from vitlab.checkpoints.fit import Wanted, fit, resize_channels
 from vitlab.config import Position, ResNetConfig, ViTConfig, variant
 from vitlab.config.model import ModelConfig
 from vitlab.config.vit import PositionKind, PositionPlace
 from vitlab.errors import CheckpointError, ConfigError
 from vitlab.models import build
+from vitlab.models.flexible import resize_patch
 from vitlab.models.position import resize_grid
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests import processes
 from tests.inference import small
+from vitlab.checkpoints import load
 from vitlab.cli.main import main
 from vitlab.inference import Predictor
 
@@ -294,3 +295,13 @@ def test_if_no_image_can_be_read_the_exit_code_says_so(model: Path, tmp_path: Pa
     _, said = predicted(capsys, model, tmp_path, code=1)
     assert said[-1] == "error: none of 2 images could be read"
     assert any("a.jpg" in line for line in said)
+
+
+def test_a_patch_size_predicts_as_the_checkpoint_loaded_at_it(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = [found.top(1)[0] for found in Predictor(load(model, patch_size=(4, 8)))(sorted(folder.iterdir()))]
+    out, notes = predicted(capsys, model, folder, "--json", "--top", "1", "--patch-size", "4x8")
+    stated = [(line["top"][0]["label"], line["top"][0]["probability"]) for line in lines(out)]
+    assert stated == [(label, pytest.approx(chance, abs=1e-5)) for label, chance in expected]
+    assert any("pseudo-inverse" in line for line in notes)

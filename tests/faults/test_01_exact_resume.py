@@ -11,6 +11,7 @@ import torch
 from tests.training.small import last, run_to, same, small_run
 from vitlab.config.run import RunConfig
 from vitlab.config.train import Masked
+from vitlab.models.flexible import FlexibleViT
 from vitlab.training.events import Finished, Started
 from vitlab.training.run_folder import RunDirectory
 
@@ -46,6 +47,25 @@ def test_the_number_of_workers_changes_no_bit(workers: int, uninterrupted: Path,
     run_to(other, tmp_path / "run", stop=7)
     run_to(other, tmp_path / "run")
     assert same(last(tmp_path / "run"), last(uninterrupted))
+
+
+def flexible_run() -> RunConfig:
+    run = small_run(steps=8)
+    return replace(run, train=replace(run.train, patch_sizes=((2, 2), (4, 4), (8, 4)), evaluate_every=4))
+
+
+def test_a_run_that_draws_patch_sizes_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = list[object]()
+    forward = FlexibleViT.forward
+    monkeypatch.setattr(FlexibleViT, "forward", lambda self, images, size=None: drawn.append(size) or forward(self, images, size))
+    run_to(flexible_run(), tmp_path / "whole")
+    uninterrupted = drawn.copy()
+    drawn.clear()
+    run_to(flexible_run(), tmp_path / "parts", stop=3)
+    run_to(flexible_run(), tmp_path / "parts")
+    assert drawn == uninterrupted
+    assert {(2, 2), (4, 4), (8, 4)} == {size for size in drawn if size is not None}
+    assert same(last(tmp_path / "whole"), last(tmp_path / "parts"))
 
 
 def masked_run() -> RunConfig:

@@ -458,3 +458,26 @@ def test_a_short_run_of_a_paper_recipe_does_not_evaluate_after_each_step() -> No
 def test_the_average_of_table_2_has_the_papers_factor_from_the_first_step() -> None:
     average = made("finetune-imagenet-table2").train.average
     assert [averaging_decay(step, average) for step in (0, 100, 19_999)] == [0.9999] * 3
+
+
+def test_a_patch_size_is_the_models_in_every_recipe_that_takes_one() -> None:
+    fine, coarse = (made("finetune-folder", patch_size=(size, size)) for size in (12, 32))
+    assert [run.model.patch_size for run in (fine, coarse)] == [(12, 12), (32, 32)]  # type: ignore[union-attr]  # ViTs
+    assert all(side % 12 == 0 for side in fine.model.image_size)
+    scratch = made("imagenet-scratch", model="ViT-Ti/16", patch_size=(32, 16))
+    assert scratch.model.patch_size == (32, 16)  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="no patch_size"):
+        made("imagenet-scratch", model="ConvNeXt-B", patch_size=(8, 8))
+
+
+def test_an_image_size_with_whole_patches_of_every_size_is_chosen_or_refused() -> None:
+    run = made("finetune-folder", patch_sizes=((8, 8), (12, 12), (24, 16)))
+    assert run.train.patch_sizes == ((8, 8), (12, 12), (24, 16))
+    assert run.model.image_size == (144, 144)
+    assert from_text(RunConfig, to_text(run)) == run
+    with pytest.raises(ConfigError, match="whole patches of all"):
+        made("finetune-folder", patch_sizes=((7, 7), (11, 11), (13, 13)))
+    with pytest.raises(ConfigError, match="12x12 do not divide"):
+        made("finetune-folder", patch_sizes=((12, 12),), image_size=(160, 160))
+    with pytest.raises(ConfigError, match="progressive_resizing"):
+        made("finetune-folder", patch_sizes=((8, 8),), progressive_resizing=True)

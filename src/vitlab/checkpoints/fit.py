@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vitlab.config.backbone import BackboneConfig
@@ -19,6 +18,7 @@ from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.vit import PositionResize, ViTConfig
 from vitlab.errors import CheckpointError, at_least
 from vitlab.models.families import family_of
+from vitlab.models.flexible import resize_patch
 from vitlab.models.position import resize_bias, resize_grid
 
 State = dict[str, Tensor]
@@ -207,20 +207,6 @@ def _remove(state: State, layers: tuple[str, ...]) -> None:
     for layer in layers:
         state.pop(f"{layer}.weight", None)
         state.pop(f"{layer}.bias", None)
-
-
-def resize_patch(weight_OCPQ: Tensor, size: tuple[int, int]) -> Tensor:
-    """Patch kernels for another patch size: they give for a resized patch what the old ones gave for the patch (FlexiViT).
-
-    With R the bilinear resize of a patch, as a matrix, the new kernel is the pseudo-inverse of R's transpose times the old one:
-    exact where patches grow, the least-squares answer where they shrink.
-    """
-    p, q = weight_OCPQ.shape[-2:]
-    basis = torch.eye(p * q, dtype=torch.float64).view(p * q, 1, p, q)
-    resize_old_new = F.interpolate(basis, size, mode="bilinear", align_corners=False).flatten(1)  # rows: one old pixel each
-    inverse_new_old = torch.linalg.pinv(resize_old_new)
-    weight: Tensor = weight_OCPQ.double().flatten(2) @ inverse_new_old.T
-    return weight.view(*weight_OCPQ.shape[:2], *size).to(weight_OCPQ.dtype)
 
 
 def resize_channels(weight_OCPQ: Tensor, channels: int) -> Tensor:

@@ -134,6 +134,11 @@ def size(word: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
+def sizes(word: str) -> tuple[tuple[int, int], ...]:
+    """`8,16,16x32`: sizes."""
+    return tuple(size(part) for part in word.split(","))
+
+
 def numbers(word: str) -> tuple[int, ...]:
     """`1,5,10`: whole numbers of at least 1."""
     parts = tuple(count(part) for part in word.split(","))
@@ -222,6 +227,7 @@ WORDS: dict[str, Any] = {
     "Layer": _word("N", whole),
     "ImagesLike": _word("IMAGE|DIR|GLOB|ZIP|-", many=True),
     "Size": _word("HxW", size),
+    "Sizes": _word("HxW,...", sizes),
     "Names": _word("NAME,..."),
     "Numbers": _word("N,...", numbers),
     "Layers": _word("N,...", layers),

@@ -16,7 +16,7 @@ from vitlab.config.run import RunConfig
 from vitlab.config.scaling import small_first, warmup_of
 from vitlab.config.segmenter import Decoder
 from vitlab.config.serialize import Json, to_json
-from vitlab.config.train import HeadStart, Lora, Precision, Resizing, Strategy, Trainable
+from vitlab.config.train import HeadStart, Lora, PatchSizes, Precision, Resizing, Strategy, Trainable
 from vitlab.errors import ConfigError, at_least, pair
 
 
@@ -86,22 +86,24 @@ class Overrides:
     """Settings that replace those of a recipe or of a config. None leaves a setting as it is.
 
     `model` is a variant's name or a config. `image_size` is (height, width) in pixels; the model, the augmentation and the
-    preprocessing get it. The length of a run is `steps` or `epochs`, not both; the warm-up keeps its fraction of the steps. `lr` is
-    the peak learning rate. `head` is how the new head of a fine-tuned model begins, and `lora` are its updates of low rank.
-    `trainable` and `blocks` say which weights train, as in TrainConfig. `decoder`, `layers` and `dice` are for segmentation, as in
-    SegmenterConfig and TrainConfig. `progressive_resizing` trains on small images first. `preset` names an AugReg augmentation
-    (`none`, `light1` ... `strong2`).
+    preprocessing get it. `patch_size` is the model's, and `patch_sizes` are those that it trains at. The length of a run is `steps`
+    or `epochs`, not both; the warm-up keeps its fraction of the steps. `lr` is the peak learning rate. `head` is how the new head
+    of a fine-tuned model begins, and `lora` are its updates of low rank. `trainable` and `blocks` say which weights train, as in
+    TrainConfig. `decoder`, `layers` and `dice` are for segmentation, as in SegmenterConfig and TrainConfig.
+    `progressive_resizing` trains on small images first. `preset` names an AugReg augmentation (`none`, `light1` ... `strong2`).
     `channels` are those of the model's input; `pixel_scale` is the scale of images of more than 8 bits.
     `rule` makes the splits that the data does not declare. `seed` is that of the initial weights, the sampler, the augmentation and
     dropout.
 
     In a recipe, `batch_size` scales the learning rate and the steps unless these are given too. On an existing config it does
-    not, and `model`, `epochs`, `preset`, `channels`, `pixel_scale`, `rule`, `decoder` and `layers`, which only a recipe can apply,
-    are refused.
+    not, and `model`, `patch_size`, `epochs`, `preset`, `channels`, `pixel_scale`, `rule`, `decoder` and `layers`, which only a
+    recipe can apply, are refused.
     """
 
     model: str | ModelConfig | None = None
     image_size: tuple[int, int] | None = None
+    patch_size: tuple[int, int] | None = None
+    patch_sizes: PatchSizes | None = None
     batch_size: int | None = None
     steps: int | None = None
     epochs: float | None = None
@@ -128,8 +130,9 @@ class Overrides:
     save_every: int | None = None
 
     def __post_init__(self) -> None:
-        if self.image_size is not None:
-            object.__setattr__(self, "image_size", pair("image_size", self.image_size))
+        for name in ("image_size", "patch_size"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, pair(name, getattr(self, name)))
         for name, least in (("batch_size", 1), ("channels", 1), ("steps", 0 if self.head == "fitted" else 1), ("seed", 0)):
             if (value := getattr(self, name)) is not None:
                 at_least(name, value, least)
@@ -143,7 +146,7 @@ class Overrides:
             )
 
 
-_OF_RECIPES = ("model", "epochs", "preset", "channels", "pixel_scale", "rule", "decoder", "layers")
+_OF_RECIPES = ("model", "patch_size", "epochs", "preset", "channels", "pixel_scale", "rule", "decoder", "layers")
 
 
 def with_overrides(run: RunConfig, overrides: Overrides) -> RunConfig:
@@ -190,6 +193,7 @@ def with_execution(run: RunConfig, overrides: Overrides) -> RunConfig:
         blocks=train.blocks if overrides.blocks is None else overrides.blocks,
         dice=train.dice if overrides.dice is None else overrides.dice,
         progressive_resizing=_resizing(run, overrides.progressive_resizing),
+        patch_sizes=train.patch_sizes if overrides.patch_sizes is None else overrides.patch_sizes,
         precision=overrides.precision or train.precision,
         strategy=overrides.strategy or train.strategy,
         micro_batch=train.micro_batch if overrides.micro_batch is None else overrides.micro_batch,

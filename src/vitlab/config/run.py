@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess, Split, SplitRule
 from vitlab.config.model import ModelConfig, Task, task_of
 from vitlab.config.renamed import current_dataset
+from vitlab.config.scaling import common_size
 from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.swin import SwinConfig
 from vitlab.config.train import TrainConfig, scaled
@@ -71,6 +72,7 @@ class RunConfig:
             )
         self._check_lora()
         self._check_resizing()
+        self._check_patch_sizes()
 
     @property
     def task(self) -> Task:
@@ -92,6 +94,7 @@ class RunConfig:
             "train.masked": train.masked is not None,
             "train.lora": train.lora is not None,
             "train.progressive_resizing": bool(train.progressive_resizing),
+            "train.patch_sizes": bool(train.patch_sizes),
         }
         if found := [name for name, has in refused.items() if has]:
             raise ConfigError(f"segmentation does not support {', '.join(found)}", hint="leave it out, or classify images")
@@ -125,3 +128,22 @@ class RunConfig:
                     f"train.progressive_resizing: at scale {scale:g} images are {height}x{width},"
                     f" not a multiple of the patch {model.step[0]}x{model.step[1]}"
                 )
+
+    def _check_patch_sizes(self) -> None:
+        """Patches of each size must divide the image, and their positions must be ones that can be interpolated."""
+        model = self.model
+        if not self.train.patch_sizes:
+            return
+        if not isinstance(model, ViTConfig):
+            raise ConfigError(f"train.patch_sizes is for ViTs, and {model.title} has patches of one size", hint="leave it out")
+        if model.position.kind == "relative":
+            raise ConfigError("train.patch_sizes cannot interpolate relative positions")
+        stride = 1 if model.before is None else model.before.stride
+        height, width = model.image_size
+        odd = [size for size in self.train.patch_sizes if height % (size[0] * stride) or width % (size[1] * stride)]
+        if odd:
+            near = common_size(model.image_size, (model.patch_size, *self.train.patch_sizes), stride=stride)
+            raise ConfigError(
+                f"train.patch_sizes: patches of {odd[0][0]}x{odd[0][1]} do not divide images of {height}x{width}",
+                hint=f"image_size={near[0]}x{near[1]} has whole patches of every size",
+            )

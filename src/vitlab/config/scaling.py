@@ -15,6 +15,7 @@ Weight decay, dropout, clipping and averaging do not change.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from vitlab.config.model import ModelConfig
 from vitlab.config.train import OptimizerKind, Resizing, scaled
@@ -35,6 +36,12 @@ def small_first(model: ModelConfig) -> Resizing:
     if scale >= 1 or small[0] % down or small[1] % across:
         return ()
     return ((0.0, scale), (_SMALL_UNTIL, 1.0))
+
+
+def common_size(image_size: tuple[int, int], patches: Iterable[tuple[int, int]], *, stride: int = 1) -> tuple[int, int]:
+    """The image size nearest to `image_size` that has whole patches of every size; `stride` is that of a stem before them."""
+    down, across = (stride * math.lcm(*sides) for sides in zip(*patches, strict=True))
+    return max(1, round(image_size[0] / down)) * down, max(1, round(image_size[1] / across)) * across
 
 
 def steps_of(epochs: float, images: int, batch: int) -> int:

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from vitlab.errors import ConfigError, at_least, choice, fraction
+from vitlab.errors import ConfigError, at_least, choice, fraction, pair
 
 Resizing = tuple[tuple[float, float], ...]
 """Progressive resizing: rows of (fraction of the steps, scale of the images)."""
+
+PatchSizes = tuple[tuple[int, int], ...]
+"""Patch sizes (height, width) of which each step draws one."""
 
 
 def check_resizing(resizing: Resizing) -> None:
@@ -192,6 +195,8 @@ class TrainConfig:
     model that is saved has them merged.
     `progressive_resizing` has rows of (fraction of the steps, scale): from that step on images have that scale of the image size,
     and positions are interpolated. ((0, 0.5), (0.6, 1)) trains on half-size images for 60 % of the steps. Empty: always full size.
+    `patch_sizes` are those that a flexible ViT is trained at (FlexiViT): each step draws one of them, by the seed and its number.
+    The weights stay those of the model's own patch size, which evaluation uses. Empty: always the model's own.
     `recompute` (activation checkpointing) computes activations twice to save memory. `compile` uses torch.compile.
     `evaluate_every` and `save_every` count steps; 0 means only at the end. `keep` is the number of checkpoints kept beside the best
     and the last. `patience` stops the run after that many evaluations without improvement, 0 for never. `max_minutes` stops it with
@@ -216,6 +221,7 @@ class TrainConfig:
     lora: Lora | None = None
     micro_batch: int = 0
     progressive_resizing: Resizing = ()
+    patch_sizes: PatchSizes = ()
     precision: Precision = "float32"
     compile: bool = False
     recompute: bool = False
@@ -243,6 +249,7 @@ class TrainConfig:
         check_resizing(self.progressive_resizing)
         if self.progressive_resizing and (self.masked is not None or self.distill is not None):
             raise ConfigError("progressive_resizing needs labels: a teacher and masked patch prediction need images of one size")
+        self._check_patch_sizes()
         if self.schedule.warmup >= max(self.steps, 1):
             raise ConfigError(f"schedule.warmup={self.schedule.warmup} must be below steps={self.steps}")
         if self.trainable == "last-blocks" and self.blocks == 0:
@@ -259,6 +266,16 @@ class TrainConfig:
             self._check_lora()
         if self.patience and not self.evaluate_every:
             raise ConfigError("patience counts evaluations: set evaluate_every as well")
+
+    def _check_patch_sizes(self) -> None:
+        object.__setattr__(self, "patch_sizes", tuple(pair("patch_sizes", size) for size in self.patch_sizes))
+        if len(set(self.patch_sizes)) < len(self.patch_sizes):
+            raise ConfigError(f"patch_sizes={self.patch_sizes} has a size twice")
+        if self.patch_sizes and (self.progressive_resizing or self.masked is not None):
+            raise ConfigError(
+                "patch_sizes excludes progressive_resizing and masked patch prediction: both need patches of one size",
+                hint="progressive_resizing='off'" if self.progressive_resizing else None,
+            )
 
     def _check_lora(self) -> None:
         if self.trainable != "all":

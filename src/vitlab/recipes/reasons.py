@@ -23,6 +23,7 @@ def reasons(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: boo
         _size(run, facts, overrides, timed=timed),
         _channels(run, facts),
         _resizing(run),
+        _patch_sizes(run),
         _length(run, facts, overrides, timed=timed),
         _optimizer(run) if run.train.steps else "",
         _augmentation(run, facts.data) if run.train.steps else "",
@@ -112,6 +113,13 @@ def _resizing(run: RunConfig) -> str:
         for start, scale in run.train.progressive_resizing
     ]
     return f"progressive resizing: {', '.join(sizes)}; small images are cheaper, and the model learns most from them"
+
+
+def _patch_sizes(run: RunConfig) -> str:
+    if not run.train.patch_sizes or not isinstance(run.model, ViTConfig):
+        return ""
+    sizes = ", ".join(_by(size) for size in run.train.patch_sizes)
+    return f"patch sizes: each step draws one of {sizes}; the weights are saved at {_by(run.model.patch_size)}, and load at any"
 
 
 def _length(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: bool) -> str:

@@ -8,6 +8,8 @@ from vitlab.config.data import Interpolation, Preprocess
 from vitlab.config.model import ModelConfig, variant
 from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts, StartFacts
 from vitlab.config.run import RunConfig
+from vitlab.config.scaling import common_size
+from vitlab.config.segmenter import BackboneConfig, SegmenterConfig
 from vitlab.config.train import Precision
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
@@ -24,9 +26,23 @@ def new_model(
         )
     chosen = default if overrides.model is None else overrides.model
     if isinstance(chosen, str):
-        return variant(chosen, image_size=overrides.image_size, num_classes=classes, channels=channels)
+        size = None if overrides.patch_size else overrides.image_size
+        chosen = variant(chosen, image_size=size, num_classes=classes, channels=channels)
+    chosen = chosen if overrides.patch_size is None else with_patch_size(chosen, overrides.patch_size)
     size = overrides.image_size or chosen.image_size
     return replace(chosen, image_size=size, num_classes=classes, channels=channels)
+
+
+def with_patch_size(model: ModelConfig, patch_size: tuple[int, int]) -> ModelConfig:
+    """The model with patches of another size, at the image size nearest to its own that has whole patches."""
+    if isinstance(model, SegmenterConfig):
+        backbone = with_patch_size(model.backbone, patch_size)
+        assert isinstance(backbone, BackboneConfig)
+        return replace(model, backbone=backbone, image_size=backbone.image_size)
+    if not isinstance(model, ViTConfig):
+        raise ConfigError(f"{model.title} has no patch_size to change", hint="leave patch_size out, or use a ViT")
+    stride = 1 if model.before is None else model.before.stride
+    return replace(model, patch_size=patch_size, image_size=common_size(model.image_size, [patch_size], stride=stride))
 
 
 def start_of(name: str, facts: RunFacts, overrides: Overrides) -> StartFacts:

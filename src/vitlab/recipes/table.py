@@ -7,6 +7,9 @@ from dataclasses import replace
 
 from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts, StartFacts, with_execution
 from vitlab.config.run import RunConfig
+from vitlab.config.scaling import common_size
+from vitlab.config.train import PatchSizes
+from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, did_you_mean
 from vitlab.recipes.own import finetune_folder, quickstart, quickstart_finetune, small_data
 from vitlab.recipes.paper import (
@@ -25,7 +28,7 @@ from vitlab.recipes.paper import (
     masked,
     s16_i1k,
 )
-from vitlab.recipes.rules import for_channels
+from vitlab.recipes.rules import for_channels, with_patch_size
 from vitlab.recipes.segment import segment_folder
 
 RECIPES: dict[str, Callable[[RunFacts, Overrides], RunConfig]] = {
@@ -50,6 +53,7 @@ RECIPES: dict[str, Callable[[RunFacts, Overrides], RunConfig]] = {
     "finetune-vtab": finetune_vtab,
 }
 
+_LARGER = 1.5  # times the recipe's own image size, for whole patches of every size
 _WITH_PRESET = ("augreg-i1k", "augreg-i21k", "finetune-folder", "small-data")
 
 
@@ -73,13 +77,29 @@ def recipe(
         raise ConfigError(f"{name} has its own augmentation, no preset", hint=f"presets are for {', '.join(_WITH_PRESET)}")
     if data is not None and overrides.channels is not None and name != "masked":
         data = replace(data, channels=overrides.channels)
+    if start is not None and overrides.patch_size is not None:
+        start = replace(start, model=with_patch_size(start.model, overrides.patch_size))
     facts = RunFacts(data=data, start=start, machine=machine or Machine())
     for option in ("decoder", "layers", "dice"):
         if getattr(overrides, option) is not None and name != "segment-folder":
             raise ConfigError(f"{option} is for segmentation, and {name} classifies images", hint="task='segment'")
     if data is not None and data.masks != (name == "segment-folder") and name != "masked":
         raise _other_task(name, data)
-    return with_execution(for_channels(RECIPES[name](facts, overrides), data, overrides), overrides)
+    run = RECIPES[name](facts, overrides)
+    if overrides.patch_sizes and overrides.image_size is None and isinstance(run.model, ViTConfig):
+        run = RECIPES[name](facts, replace(overrides, image_size=_for_every_patch(run.model, overrides.patch_sizes)))
+    return with_execution(for_channels(run, data, overrides), overrides)
+
+
+def _for_every_patch(model: ViTConfig, sizes: PatchSizes) -> tuple[int, int]:
+    """The image size nearest to the recipe's that has whole patches of every size."""
+    size = common_size(model.image_size, (model.patch_size, *sizes), stride=1 if model.before is None else model.before.stride)
+    if max(size) > _LARGER * max(model.image_size):
+        raise ConfigError(
+            f"only images of {size[0]}x{size[1]} have whole patches of all {len(sizes)} patch_sizes",
+            hint="choose sizes that divide one image size: 8,12,16,24 for 144, 10,12,15,20,24,30 for 240; or give `image_size`",
+        )
+    return size
 
 
 def _other_task(name: str, data: DataFacts) -> ConfigError:

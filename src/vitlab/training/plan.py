@@ -21,6 +21,7 @@ from vitlab.config.data import PixelScale, SplitRule
 from vitlab.config.overrides import DataFacts, Machine, StartFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.train import mean_area
+from vitlab.config.vit import ViTConfig
 from vitlab.data.batch import Batch
 from vitlab.data.dataset import SPLITS, Dataset, ImageDataset, Label, RawSample
 from vitlab.data.decode import Pixels, decode, fit_channels
@@ -212,7 +213,8 @@ class Plan:
     the model, all of them unless the strategy is `fsdp`. `memory_bytes` is the estimate for one process: weights, gradients,
     optimizer, average, and the activations of `micro_batch` images; `memory_free` is what the machine has. `checkpoint_bytes` is
     the size of one checkpoint on disk.
-    `step_seconds` is the time of one step, measured with `measured_images` and scaled; with progressive resizing, the mean.
+    `step_seconds` is the time of one step, measured with `measured_images` and scaled; with progressive resizing or several patch
+    sizes, the mean.
     `read_seconds` is the time in which one process reads its part of a batch. Communication between processes is not included.
     `seconds` is the time of all steps with data loading, without evaluation.
     """
@@ -277,7 +279,7 @@ def plan(
         notes.append("the time of a step was not measured: the model does not fit into memory")
     else:
         step_seconds, measured = _measure_step(run, whole, here, batch=own, most=max(1, min(rows, alone.largest(own, free))))
-        step_seconds *= mean_area(run.train.progressive_resizing)
+        step_seconds *= mean_work(run)
         if measured < own and measured <= _FIRST:
             notes.append(
                 f"the time of a step is extrapolated to {own:,} images from one with a single image: the real one is shorter"
@@ -301,7 +303,7 @@ def plan(
         ranks=ranks,
         rank_parameters=memory.held,
         macs=memory.cost.macs,
-        exaflops=memory.cost.training_exaflops(mean_area(run.train.progressive_resizing) * run.train.steps * batch),
+        exaflops=memory.cost.training_exaflops(mean_work(run) * run.train.steps * batch),
         memory_bytes=needed,
         memory_free=free,
         checkpoint_bytes=memory.checkpoint_bytes,
@@ -311,6 +313,15 @@ def plan(
         measured_images=measured,
         notes=tuple(notes),
     )
+
+
+def mean_work(run: RunConfig) -> float:
+    """The mean work of a step over that of a step with images and patches of the model's own size."""
+    work = mean_area(run.train.progressive_resizing)
+    if run.train.patch_sizes and isinstance(run.model, ViTConfig):
+        macs = [cost(replace(run.model, patch_size=size)).macs for size in run.train.patch_sizes]
+        work *= sum(macs) / len(macs) / cost(run.model).macs
+    return work
 
 
 def _slots(run: RunConfig) -> int:
@@ -476,7 +487,13 @@ def _measure_step(
         run,
         start=None,
         train=replace(
-            run.train, head="zero", steps=max(run.train.steps, 1), strategy="single", micro_batch=0, progressive_resizing=()
+            run.train,
+            head="zero",
+            steps=max(run.train.steps, 1),
+            strategy="single",
+            micro_batch=0,
+            progressive_resizing=(),
+            patch_sizes=(),
         ),
     )
     state = create_state(alone, dataset, here)

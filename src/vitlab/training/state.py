@@ -32,6 +32,7 @@ from vitlab.io.trial import REMEDY
 from vitlab.models.device import bfloat16_trouble
 from vitlab.models.efficientnet import BatchNorm
 from vitlab.models.families import Model, build, build_on_meta
+from vitlab.models.flexible import FlexibleViT
 from vitlab.models.masked import MaskedViT
 from vitlab.models.segmenter import Segmenter
 from vitlab.models.vit import ViT
@@ -402,7 +403,12 @@ def _with_training_weights(core: Model, run: RunConfig, snapshot: Snapshot | Non
     """The model inside what only this task needs."""
     if run.train.masked is not None:
         return _with_masked_head(core, run, snapshot)
-    if run.train.distill is not None and isinstance(core, ViT) and core.distill_head is not None:
+    both = run.train.distill is not None and isinstance(core, ViT) and core.distill_head is not None
+    if run.train.patch_sizes:
+        assert isinstance(core, ViT), "the run's config refuses others"
+        return FlexibleViT(core, run.train.patch_sizes, both=both)
+    if both:
+        assert isinstance(core, ViT)
         return BothHeads(core)
     return core
 

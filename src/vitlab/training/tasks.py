@@ -8,7 +8,7 @@ Axes: B batch, C classes, H W pixels, N patches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -34,23 +34,29 @@ _EVALUATION_STREAM = 203  # an independent random stream of a run's seed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """A rank's part of a batch, ready for the model: uint8 images, and the task's targets, a row per image."""
+    """A rank's part of a batch, ready for the model: uint8 images, and the task's targets, a row per image.
+
+    `patch_size` is the one that this step drew, for a ViT that trains at several.
+    """
 
     images_BHWC: Tensor
     targets: tuple[Tensor, ...]
+    patch_size: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         return len(self.images_BHWC)
 
     def to(self, device: torch.device) -> Inputs:
         """The same on a device."""
-        return Inputs(images_BHWC=self.images_BHWC.to(device), targets=tuple(tensor.to(device) for tensor in self.targets))
+        targets = tuple(tensor.to(device) for tensor in self.targets)
+        return replace(self, images_BHWC=self.images_BHWC.to(device), targets=targets)
 
     def split(self, size: int) -> Iterator[tuple[int, Inputs]]:
         """Micro-batches of at most `size` rows, each with the number of its first row."""
         for start in range(0, len(self), size):
             rows = slice(start, start + size)
-            yield start, Inputs(images_BHWC=self.images_BHWC[rows], targets=tuple(tensor[rows] for tensor in self.targets))
+            targets = tuple(tensor[rows] for tensor in self.targets)
+            yield start, replace(self, images_BHWC=self.images_BHWC[rows], targets=targets)
 
 
 class Task(Protocol):
@@ -96,7 +102,7 @@ class Classify:
         images_BCHW = normalise(inputs.images_BHWC, self.preprocess, self.dtype)
         cross_entropy = sigmoid_cross_entropy if self.config.loss == "sigmoid" else softmax_cross_entropy
         weight_C = None if self.weight_C is None else self.weight_C.to(targets_BC.device)
-        outputs = model(images_BCHW)
+        outputs = model(images_BCHW) if inputs.patch_size is None else model(images_BCHW, inputs.patch_size)
         logits_BC, distill_BC = outputs if isinstance(outputs, tuple) else (outputs, outputs)
         loss_B = cross_entropy(logits_BC, targets_BC, smoothing=self.config.smoothing, weight_C=weight_C)
         if (distill := self.config.distill) is not None:

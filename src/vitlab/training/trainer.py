@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ _MAX_SKIPPED_IN_A_ROW = 3
 _SHOWN_EVERY = 5.0  # seconds between two events of the features of a fitted head
 _REASONS: tuple[Reason, ...] = ("terminated", "interrupted", "max-time", "patience", "finished")
 _LESS_MEMORY = "use a smaller model or image size, recompute=True, or bfloat16"
-_MIX_STREAM, _NOISE_STREAM = 201, 202  # independent random streams of one seed
+_MIX_STREAM, _NOISE_STREAM, _PATCH_STREAM = 201, 202, 204  # independent random streams of one seed
 
 
 def train(
@@ -352,7 +353,7 @@ def update(state: TrainState, batch: Batch, *, epoch_length: int) -> Stepped | S
 
 
 def prepare_inputs(state: TrainState, batch: Batch) -> Inputs:
-    """The batch on the device, with every random choice made: resized (progressive resizing), mixed or masked."""
+    """The batch on the device, with every random choice made: resized (progressive resizing), mixed or masked; patch size."""
     config = state.run.train
     rng = np.random.default_rng([config.seed, _MIX_STREAM, state.step])
     images_BHWC = torch.from_numpy(np.asarray(batch.images_BHWC))
@@ -360,6 +361,9 @@ def prepare_inputs(state: TrainState, batch: Batch) -> Inputs:
     if scale != 1:
         images_BHWC = _resized(images_BHWC, scale)
     inputs = state.task.prepare(images_BHWC, torch.from_numpy(np.asarray(batch.targets)), rng)
+    if config.patch_sizes:
+        drawn = np.random.default_rng([config.seed, _PATCH_STREAM, state.step]).integers(len(config.patch_sizes))
+        inputs = replace(inputs, patch_size=config.patch_sizes[drawn])  # the same on all ranks
     return inputs.to(state.world.device)
 
 
