@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.training.small import last, run_to, same, small_run
 from vitlab.config.run import RunConfig
@@ -55,9 +56,13 @@ def flexible_run() -> RunConfig:
 
 
 def test_a_run_that_draws_patch_sizes_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = list[object]()
-    forward = FlexibleViT.forward
-    monkeypatch.setattr(FlexibleViT, "forward", lambda self, images, size=None: drawn.append(size) or forward(self, images, size))
+    drawn, forward = list[object](), FlexibleViT.forward
+
+    def noted(self: FlexibleViT, images_BCHW: Tensor, size: tuple[int, int] | None = None) -> object:
+        drawn.append(size)
+        return forward(self, images_BCHW, size)
+
+    monkeypatch.setattr(FlexibleViT, "forward", noted)
     run_to(flexible_run(), tmp_path / "whole")
     uninterrupted = drawn.copy()
     drawn.clear()

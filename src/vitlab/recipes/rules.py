@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vitlab.config.backbone import BackboneConfig
 from vitlab.config.data import Interpolation, Preprocess
 from vitlab.config.model import ModelConfig, variant
 from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts, StartFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.scaling import common_size
-from vitlab.config.segmenter import BackboneConfig, SegmenterConfig
+from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.train import Precision
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
