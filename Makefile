@@ -13,12 +13,14 @@ PEER_VENV := $(VENV)-peer
 PEER_BIN := $(PEER_VENV)/bin
 QUICKSTART_EXTRAS := figures,jpeg
 TEST_EXTRAS := dev,docs,figures,export,openvino,int8,serve,track,mlflow,wandb,jpeg,parquet,hdf5,tiff,dicom
+CLUSTER_EXTRAS := ray
+CLUSTER_PACKAGES :=
 PEERS := timm torchvision transformers jax flax fastapi litserve
 AXE := axe-core@4.14.0
 BENCHMARKS := benchmarks/startup.py benchmarks/synthetic.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-browser browser-installed test-peer peers-installed peers-offered check types docs docs-serve notebooks figures format bench clean same-python
+.PHONY: help quickstart test test-browser browser-installed test-cluster cluster-installed test-peer peers-installed peers-offered check types docs docs-serve notebooks figures format bench clean same-python
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -26,11 +28,14 @@ help:  ## this list
 quickstart: $(VENV)/.installed-quickstart  ## install, then pre-train, fine-tune and compare a small Vision Transformer, and write a report
 	$(BIN)/vitlab quickstart
 
-test: check  ## install, then check and run every test that needs no browser and no other library
-	$(BIN)/python -m pytest $(PARALLEL) -m "not browser" $(PYTEST_ARGS)
+test: check  ## install, then check and run every test that needs no browser, no cluster and no other library
+	$(BIN)/python -m pytest $(PARALLEL) -m "not browser and not cluster" $(PYTEST_ARGS)
 
 test-browser: $(VENV)/.installed-browser  ## install Playwright, axe-core and a Chromium, then run the tests of the pages in it
 	VITLAB_AXE=$(VENV)/browser/node_modules/axe-core/axe.min.js $(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
+
+test-cluster: $(VENV)/.installed-cluster  ## install Ray, then run the tests that start a cluster on this machine
+	$(BIN)/python -m pytest -m cluster $(PYTEST_ARGS)
 
 test-peer: $(PEER_VENV)/.installed  ## install timm, torchvision, transformers and Flax into .venv-peer, then run the tests that compare with them
 	$(PEER_BIN)/python -m benchmarks.peers
@@ -94,6 +99,12 @@ $(VENV)/.installed-browser: constraints.txt | $(VENV)/.installed-test
 	@touch $@
 
 browser-installed: $(VENV)/.installed-browser
+
+$(VENV)/.installed-cluster: pyproject.toml constraints.txt | $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[$(CLUSTER_EXTRAS)]" $(CLUSTER_PACKAGES)
+	@touch $@
+
+cluster-installed: $(VENV)/.installed-cluster
 
 $(PEER_BIN)/python:
 	$(PYTHON) -m venv $(PEER_VENV) || { rm -rf $(PEER_VENV); exit 1; }

@@ -28,6 +28,7 @@ EXTRAS: dict[str, str] = {
     "pyarrow": "parquet",
     "pydicom": "dicom",
     "python_multipart": "serve",
+    "ray": "ray",
     "simplejpeg": "jpeg",
     "starlette": "serve",
     "tensorboard": "track",
@@ -63,5 +64,6 @@ def disable_telemetry() -> None:
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     sys.modules.setdefault("openvino_telemetry", cast(ModuleType, None))  # None: an import of it fails

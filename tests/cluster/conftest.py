@@ -1,0 +1,56 @@
+"""Clusters on this machine, for the tests marked `cluster`: counts and waits are limited, and processes listen on 127.0.0.1."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+# Before Ray is imported: its addresses are this machine's loopback, and no process reports anything to anybody.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+STORE_BYTES = 100_000_000  # shared memory of a node, for objects
+
+
+class RayCluster:
+    """A Ray cluster of this machine. `address` is that of its head; nodes have one core each."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self._cluster = Cluster(initialize_head=True, head_node_args={**_node(), "include_dashboard": False})
+        self.address: str = self._cluster.address
+        self.second = self.add_node()
+
+    def add_node(self) -> Any:
+        """One more node."""
+        return self._cluster.add_node(**_node())
+
+    def kill_node(self, node: Any) -> None:
+        """End a node at once, with everything that runs on it, as a power cut would."""
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def shutdown(self) -> None:
+        """End every process of the cluster."""
+        import ray
+
+        ray.shutdown()
+        self._cluster.shutdown()
+
+
+def _node() -> dict[str, Any]:
+    return {"num_cpus": 1, "num_gpus": 0, "object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1"}
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """A Ray cluster of two nodes."""
+    pytest.importorskip("ray", reason="Ray is not installed: run `make test-cluster`")
+    cluster = RayCluster()
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
