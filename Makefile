@@ -15,7 +15,7 @@ QUICKSTART_EXTRAS := figures,jpeg
 TEST_EXTRAS := dev,docs,figures,export,openvino,int8,serve,track,mlflow,wandb,jpeg,parquet,hdf5,tiff,dicom
 CLUSTER_EXTRAS := ray
 CLUSTER_PACKAGES :=
-PEERS := timm torchvision transformers jax flax fastapi litserve
+PEERS := timm torchvision transformers jax flax pycocotools fastapi litserve
 AXE := axe-core@4.14.0
 BENCHMARKS := benchmarks/startup.py benchmarks/synthetic.py
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-PEERS = ("timm", "torchvision", "transformers", "jax", "flax", "huggingface_hub")
+PEERS = ("timm", "torchvision", "transformers", "jax", "flax", "huggingface_hub", "pycocotools")
 
 _OPERATORS = ("nms", "qnms")
 _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"

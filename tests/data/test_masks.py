@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from PIL import Image
 
 from tests.data.mask_images import CLASSES, drawn, write_folder
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess
-from vitlab.data.dataset import IGNORED, ImageDataset
+from vitlab.data.dataset import IGNORED, ImageDataset, IndexMask
 from vitlab.data.loader import Loader
 from vitlab.data.masks import (
     evaluation_pipeline_with_masks,
@@ -267,13 +268,13 @@ def test_a_broken_mask_is_a_broken_sample(tmp_path: Path) -> None:
 def test_sixteen_bits_are_read_and_values_above_255_refused(tmp_path: Path) -> None:
     root = write_folder(tmp_path, counts={"train": 1})
     mask = opened(root).read(0).mask
-    assert mask is not None
+    assert isinstance(mask, IndexMask)
     for largest, fits in ((2, True), (300, False)):
         deep = np.zeros((40, 48), np.uint16)
         deep[0, 0] = largest
         file = io.BytesIO()
         Image.fromarray(deep).save(file, "PNG")
-        raw = type(mask)(name="deep.png", content=file.getvalue(), class_of=mask.class_of)
+        raw = replace(mask, name="deep.png", content=file.getvalue())
         if fits:
             assert raw.classes((40, 48), limits=LIMITS)[0, 0] == largest
         else:

@@ -21,10 +21,11 @@ from vitlab.config.data import Augment, LoaderConfig, Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.run import RunConfig, RunData
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
+from vitlab.data.run_lengths import from_run_lengths
 from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError, DataError, UsageError, VitlabError
 from vitlab.evaluation.segmentation import SegmentationEvaluation
-from vitlab.inference.segmentation import MaskPredictions, from_run_lengths, starts
+from vitlab.inference.segmentation import MaskPredictions, starts
 from vitlab.models import build
 from vitlab.models.segmenter import Segmenter
 from vitlab.training.events import Finished

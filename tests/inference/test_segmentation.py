@@ -1,30 +1,10 @@
-"""Masks as run lengths, colours and overlays."""
+"""Colours and overlays of masks."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from vitlab.inference.segmentation import MaskPrediction, areas_line, colours, draw_overlay, from_run_lengths, run_lengths
-
-
-def test_run_lengths_by_hand() -> None:
-    """Column by column: 0 1 | 1 1 | 0 0 is one outside, three inside, two outside."""
-    mask = np.array([[0, 1, 0], [1, 1, 0]], bool)
-    assert run_lengths(mask) == {"size": [2, 3], "counts": [1, 3, 2]}
-    assert run_lengths(~mask)["counts"] == [0, 1, 3, 2]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_run_lengths_come_back(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    mask = rng.random((int(rng.integers(1, 9)), int(rng.integers(1, 9)))) < 0.5
-    assert np.array_equal(from_run_lengths(run_lengths(mask)), mask)
-
-
-def test_a_full_and_an_empty_mask_come_back() -> None:
-    for value in (True, False):
-        assert (from_run_lengths(run_lengths(np.full((3, 4), value))) == value).all()
+from vitlab.inference.segmentation import MaskPrediction, areas_line, colours, draw_overlay
 
 
 def test_every_class_has_a_colour_of_its_own() -> None:

@@ -67,3 +67,9 @@ def v2() -> ModuleType:
 def flax() -> ModuleType:
     """Flax's layers."""
     return installed("flax.linen")
+
+
+@pytest.fixture(scope="session")
+def coco_mask() -> ModuleType:
+    """pycocotools' masks."""
+    return installed("pycocotools.mask")

@@ -55,8 +55,24 @@ IGNORED, UNDEFINED = 255, 254
 """Instead of a class in a mask: a pixel that counts for nothing, and a value that should not be there."""
 
 
+class RawMask(Protocol):
+    """A mask before decoding: an image file, or shapes that are drawn."""
+
+    @property
+    def name(self) -> str:
+        """Where the mask comes from, for messages."""
+        ...
+
+    def classes(self, size: tuple[int, ...], *, limits: DecodeLimits) -> NDArray[np.uint8]:
+        """The class of each pixel of an image of (height, width) `size`, uint8 [H, W], IGNORED where a pixel counts for nothing.
+
+        DataError if the mask is broken, has another size, or a value without a class.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RawMask:
+class IndexMask:
     """A mask before decoding: the bytes of an image file whose values are numbers of classes.
 
     `class_of` has the class of each value from 0 to 255, or IGNORED, or UNDEFINED for a value that the data does not explain.
@@ -67,18 +83,11 @@ class RawMask:
     class_of: NDArray[np.uint8]
 
     def classes(self, size: tuple[int, ...], *, limits: DecodeLimits) -> NDArray[np.uint8]:
-        """The class of each pixel of an image of (height, width) `size`, uint8 [H, W], IGNORED where a pixel counts for nothing.
-
-        DataError if the mask has another size, or a value without a class.
-        """
+        """The class of each pixel, as in RawMask."""
         from vitlab.data.decode import decode_values  # opening a dataset needs no Pillow
 
         values_HW = decode_values(self.content, name=self.name, limits=limits)
-        if values_HW.shape != size:
-            raise DataError(
-                f"the mask {self.name} is {values_HW.shape[0]}x{values_HW.shape[1]} and its image {size[0]}x{size[1]}",
-                hint="a mask needs the size of its image",
-            )
+        check_mask_size(self.name, values_HW.shape, size)
         classes_HW: NDArray[np.uint8] = self.class_of[values_HW]
         if (classes_HW == UNDEFINED).any():
             odd = np.unique(values_HW[classes_HW == UNDEFINED]).tolist()
@@ -87,6 +96,14 @@ class RawMask:
                 hint="classes.txt or masks.json of the data says which values are classes",
             )
         return classes_HW
+
+
+def check_mask_size(name: str, mask: tuple[int, ...], image: tuple[int, ...]) -> None:
+    """DataError unless a mask has the (height, width) of its image."""
+    if mask[:2] != image[:2]:
+        raise DataError(
+            f"the mask {name} is {mask[0]}x{mask[1]} and its image {image[0]}x{image[1]}", hint="a mask needs the size of its image"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,26 +201,55 @@ class Contents(Protocol):
         ...
 
 
+class Masks(Protocol):
+    """The masks of a dataset, one for each of its images. Picklable."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> RawMask:
+        """The mask of an image, before decoding."""
+        ...
+
+    def digests(self, indices: NDArray[np.int64]) -> Digests:
+        """The hash of each mask's content."""
+        ...
+
+    def meaning(self) -> bytes:
+        """What their values mean, for the fingerprint of a dataset."""
+        ...
+
+    def take(self, indices: NDArray[np.int64]) -> Masks:
+        """The masks of these images, in this order."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Masks:
-    """The masks of a dataset, one for each of its images: `rows` are their numbers in `contents`; `class_of` as in RawMask."""
+class IndexMasks:
+    """Masks that are image files: `rows` are their numbers in `contents`; `class_of` as in IndexMask."""
 
     contents: Contents
     rows: NDArray[np.int64]
     class_of: NDArray[np.uint8]
 
-    def read(self, index: int) -> RawMask:
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, index: int) -> IndexMask:
         """The mask of an image, before decoding."""
         row = int(self.rows[index])
         content = self.contents.read(row)
         assert isinstance(content, bytes), "masks are image files"
-        return RawMask(name=self.contents.name(row), content=content, class_of=self.class_of)
+        return IndexMask(name=self.contents.name(row), content=content, class_of=self.class_of)
 
     def digests(self, indices: NDArray[np.int64]) -> Digests:
         """The hash of each mask's content."""
         return self.contents.digests(self.rows[indices])
 
-    def take(self, indices: NDArray[np.int64]) -> Masks:
+    def meaning(self) -> bytes:
+        """The class of each value."""
+        return self.class_of.tobytes()
+
+    def take(self, indices: NDArray[np.int64]) -> IndexMasks:
         """The masks of these images, in this order."""
         return replace(self, rows=self.rows[indices])
 
@@ -231,7 +277,7 @@ class ImageDataset(MapStyle):
     def __post_init__(self) -> None:
         assert len(self.rows) == len(self.table) == len(self.splits)
         assert self.soft is None or len(self.soft) == len(self.rows)
-        assert self.masks is None or len(self.masks.rows) == len(self.rows)
+        assert self.masks is None or len(self.masks) == len(self.rows)
 
     @property
     def multi_label(self) -> bool:
@@ -273,8 +319,8 @@ class ImageDataset(MapStyle):
             for values in (self.soft.codes_NK.astype("<i4"), self.soft.probabilities_NK.astype("<f4")):
                 made.update(np.ascontiguousarray(values).data)
         if self.masks is not None:
-            for values in (self.masks.class_of, self.masks.digests(np.arange(len(self)))):
-                made.update(np.ascontiguousarray(values).data)
+            made.update(self.masks.meaning())
+            made.update(np.ascontiguousarray(self.masks.digests(np.arange(len(self)))).data)
         return made.hexdigest()
 
     def take(self, indices: NDArray[np.int64], *, notes: Sequence[str] = ()) -> ImageDataset:

@@ -32,6 +32,7 @@ from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.data import DecodeLimits
 from vitlab.config.segmenter import SegmenterConfig
 from vitlab.data.decode import decode, fit_channels
+from vitlab.data.run_lengths import run_lengths
 from vitlab.data.transforms import EvaluationTransform, fitted_size, preprocess, resize, short_side_size
 from vitlab.errors import ConfigError, DataError, UsageError, at_least
 from vitlab.inference.backends import TorchBackend
@@ -339,22 +340,6 @@ def draw_overlay(image_HWC: Pixels, classes_HW: Pixels, labels: Sequence[str]) -
     meets_HW[:, :-1] |= classes_HW[:, :-1] != classes_HW[:, 1:]
     mixed_HWC[meets_HW] *= 0.4
     return np.rint(mixed_HWC).astype(np.uint8)
-
-
-def run_lengths(inside_HW: NDArray[np.bool_]) -> dict[str, Any]:
-    """A mask as COCO's uncompressed run lengths: column by column, the number of pixels outside, then inside, and so on."""
-    flat = np.asarray(inside_HW).ravel(order="F")
-    changes = np.flatnonzero(np.diff(flat.astype(np.int8))) + 1
-    counts = np.diff([0, *changes.tolist(), len(flat)]).tolist()
-    return {"size": list(inside_HW.shape), "counts": [0, *counts] if len(flat) and flat[0] else counts}
-
-
-def from_run_lengths(rle: dict[str, Any]) -> NDArray[np.bool_]:
-    """The mask that `run_lengths` describes."""
-    height, width = rle["size"]
-    counts = rle["counts"]
-    flat = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
-    return flat.reshape((height, width), order="F")
 
 
 def segment_images(

@@ -5,7 +5,7 @@
      "annotations": [{"id": 7, "image_id": 1, "category_id": 18, "bbox": [x, y, width, height], "iscrowd": 0, "segmentation": ...}]}
 
 The file is read whole, up to a limit. A wrong type, an id that occurs twice or that nothing has, and a number that is not finite
-are faults, which one error lists. What lies outside of an image or is empty is not judged here.
+are faults, which one error lists. What lies outside of an image or is empty is not checked here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Images with masks, which give each pixel a class: a folder of images beside a folder of masks, VOC's layout, or masks.json.
+"""Images with masks, which give each pixel a class: a folder of images beside a folder of masks, VOC's layout, masks.json, or COCO.
 
     data/images/train/a.jpg   data/masks/train/a.png        also data/train/images/a.jpg, and without splits
     data/JPEGImages/a.jpg     data/SegmentationClass/a.png  VOC, with ImageSets/Segmentation/train.txt and val.txt
@@ -7,7 +7,7 @@
 A mask has the path of its image, another ending, and the image's size. Its values are the indices of a palette or grey levels.
 `classes.txt` names the values 0, 1, 2, ..., a line each; the "classes" of masks.json name any values. 255 is always ignored, and
 "ignore" adds others. Without names, the values that occur are the classes. A folder may be a zip, and the images and masks that
-masks.json names may be anywhere, relative to it.
+masks.json names may be anywhere, relative to it; its "masks" may be a COCO file, whose layouts are those of coco_masks.py.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from vitlab.data.dataset import (
     UNDEFINED,
     Faults,
     ImageDataset,
+    IndexMasks,
     LabelTable,
-    Masks,
     listed,
     unusable_name,
 )
+from vitlab.data.readers.coco_masks import has_coco_masks, open_coco_masks, zip_has_coco_masks
 from vitlab.data.readers.folder import LeftOut
 from vitlab.data.readers.place import Place
 from vitlab.data.split import split_named
 from vitlab.errors import DataError, did_you_mean
 from vitlab.io.files import as_text, read_bytes
 from vitlab.io.names import printable
+from vitlab.io.zip import read_zip_index
 
 MASKS_JSON = "masks.json"
 _CLASSES_TXT = "classes.txt"
@@ -55,14 +57,22 @@ Classes = Mapping[str, int]
 """The value of each class in the masks, in the order of the classes."""
 
 
-def has_masks(names: Iterable[str]) -> bool:
-    """Whether these paths are those of images and masks in one of the layouts."""
+def is_masks_zip(path: Path, names: Iterable[str]) -> bool:
+    """Whether a zip of these paths holds images and masks in one of the layouts."""
+    return _has_layout(names) or (any(name.lower().endswith(".json") for name in names) and zip_has_coco_masks(path))
+
+
+def is_masks_folder(root: Path) -> bool:
+    """Whether a folder holds images and masks; of the folders in it only their names are read, and COCO files."""
+    return _is_layout(root) or has_coco_masks(root)
+
+
+def _has_layout(names: Iterable[str]) -> bool:
     parts = {part for name in names for part in PurePosixPath(name).parts[:-1]}
     return {_IMAGES, _MASKS} <= parts or {_VOC_IMAGES, _VOC_MASKS} <= parts
 
 
-def is_masks_folder(root: Path) -> bool:
-    """Whether a folder holds images and masks; of the folders in it only their names are read."""
+def _is_layout(root: Path) -> bool:
     if (root / MASKS_JSON).is_file():
         return True
     inside = [root, *(entry for entry in root.iterdir() if split_named(entry.name) is not None and entry.is_dir())]
@@ -70,12 +80,27 @@ def is_masks_folder(root: Path) -> bool:
     return any((place / one).is_dir() and (place / other).is_dir() for place in inside for one, other in pairs)
 
 
+def _is_coco_place(path: Path) -> bool:
+    """Whether COCO files give the masks of a folder or zip, or a path is one."""
+    if path.is_dir():
+        return not _is_layout(path) and has_coco_masks(path)
+    if path.suffix.lower() == ".json":
+        return path.name != MASKS_JSON
+    return path.is_file() and not _has_layout(read_zip_index(path).names) and zip_has_coco_masks(path)
+
+
 def open_masks(path: Path, *, faults: Faults | None = None) -> ImageDataset:
     """The images at `path` with their masks; one error lists everything that is wrong."""
+    if _is_coco_place(path):
+        return open_coco_masks(path, faults=faults)
     faults, left_out = Faults(str(path)) if faults is None else faults, LeftOut()
     settings_file = path if path.suffix == ".json" else path / MASKS_JSON
     settings = _settings(settings_file) if settings_file.is_file() else {}
     root = settings_file.parent if settings else path
+    if str(settings.get("masks", "")).lower().endswith(".json"):
+        if settings.keys() - {"images", "masks"} and (settings["classes"] is not None or "ignore" in settings):
+            raise DataError(f"{settings_file} names classes or ignored values, and a COCO file has its own", hint="leave them out")
+        return open_coco_masks(root / str(settings["masks"]), images=root / str(settings["images"]), faults=faults)
     if "images" in settings:
         images = Place.open(root / str(settings["images"]), faults, left_out)
         masks = Place.open(root / str(settings["masks"]), faults, left_out)
@@ -99,7 +124,7 @@ def open_masks(path: Path, *, faults: Faults | None = None) -> ImageDataset:
         labels=tuple(classes),
         splits=np.array([UNDECLARED if undeclared else split for split in splits], np.int8),
         notes=(*note, *left_out.notes()),
-        masks=Masks(contents=masks.contents, rows=rows_of_masks, class_of=_class_of(classes, _ignored(settings))),
+        masks=IndexMasks(contents=masks.contents, rows=rows_of_masks, class_of=_class_of(classes, _ignored(settings))),
     )
 
 

@@ -13,7 +13,7 @@ from vitlab.data.readers.classic import open_cifar, open_idx, open_svhn
 from vitlab.data.readers.folder import LeftOut, class_folders, open_folder, open_unlabelled
 from vitlab.data.readers.hdf5 import open_camelyon
 from vitlab.data.readers.manifest import MANIFEST_NAMES, open_manifest, open_zip_manifest
-from vitlab.data.readers.masks import MASKS_JSON, has_masks, is_masks_folder, open_masks
+from vitlab.data.readers.masks import is_masks_folder, is_masks_zip, open_masks
 from vitlab.data.readers.npz_pack import open_npz_pack
 from vitlab.data.readers.parquet import open_parquet
 from vitlab.data.readers.shards import open_shards
@@ -86,8 +86,8 @@ def recognise(spec: str) -> str:
 def _reader_of_file(path: Path) -> str:
     if path.suffix.lower() in _MANIFEST_ENDINGS:
         return "manifest"
-    if path.name == MASKS_JSON:
-        return "masks"
+    if path.suffix.lower() == ".json":
+        return "masks"  # masks.json, or a COCO file
     with open_regular(path, error=DataError) as file:
         head = file.read(512)
     if head[:4] in (b"PK\3\4", b"PK\5\6"):
@@ -189,7 +189,7 @@ def open_zip(path: Path, *, label_column: str | None = None) -> ImageDataset:
         return open_zip_manifest(contents, lists[0], label_column=label_column)
     if label_column is not None:
         raise DataError(f"{printable(str(path))} holds no list of images, so it has no column {label_column!r}")
-    if has_masks(names):
+    if is_masks_zip(path, names):
         return open_masks(path)
     left_out = LeftOut()
     for member, count in contents.index.ignored.items():

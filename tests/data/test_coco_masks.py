@@ -1,0 +1,207 @@
+"""Masks of COCO files: instances and panoptic give the same masks as PNGs of classes, and what is wrong is named."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.coco_files import write_instances, write_panoptic
+from tests.data.mask_images import drawn
+from vitlab.config.data import DecodeLimits
+from vitlab.data.dataset import IGNORED, ImageDataset
+from vitlab.data.opening import open_dataset
+from vitlab.data.quality.check import check_dataset
+from vitlab.data.readers.coco_masks import ShapesMask, shape_inside
+from vitlab.errors import DataError
+
+LIMITS = DecodeLimits()
+Writer = Callable[..., Path]
+LAYOUTS = {"instances": write_instances, "panoptic": write_panoptic}
+each_layout = pytest.mark.parametrize("kind", LAYOUTS)
+
+
+def opened(path: Path | str, split: str = "all") -> ImageDataset:
+    dataset = open_dataset(str(path), split=split)  # type: ignore[arg-type]
+    assert isinstance(dataset, ImageDataset)
+    return dataset
+
+
+def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Rewrite a JSON file."""
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+@each_layout
+def test_coco_gives_the_masks_that_were_drawn_and_its_splits(kind: str, tmp_path: Path) -> None:
+    root = LAYOUTS[kind](tmp_path, splits={"train": range(3), "val": range(3, 5)})
+    assert opened(root).labels == ("background" if kind == "instances" else "ground", "disc", "square")
+    assert (len(opened(root, "train")), len(opened(root, "val"))) == (3, 2)
+    for split, seeds in (("train", range(3)), ("val", range(3, 5))):
+        for index, seed in enumerate(seeds):
+            sample, (image, mask) = opened(root, split)[index], drawn(seed)
+            assert np.array_equal(sample.image, image)
+            assert np.array_equal(sample.label, mask)
+
+
+@each_layout
+def test_a_zip_and_one_file_of_the_list_give_the_same_samples(kind: str, tmp_path: Path) -> None:
+    root = LAYOUTS[kind](tmp_path / "coco", splits={"train": range(2), "val": range(2, 3)})
+    with zipfile.ZipFile(tmp_path / "coco.zip", "w") as archive:
+        for file in sorted(root.rglob("*.*")):
+            archive.write(file, f"coco/{file.relative_to(root)}")
+    folder, zipped, alone = opened(root), opened(tmp_path / "coco.zip"), opened(root / f"annotations/{kind}_val2017.json")
+    assert folder.fingerprint() == zipped.fingerprint()
+    assert len(alone) == 1
+    assert np.array_equal(alone[0].label, drawn(2)[1])
+
+
+def test_images_elsewhere_are_named_by_masks_json(tmp_path: Path) -> None:
+    root = write_instances(tmp_path / "coco", splits={"train": range(2)})
+    with zipfile.ZipFile(tmp_path / "train2017.zip", "w") as archive:
+        for file in sorted((root / "train2017").iterdir()):
+            archive.write(file, f"train2017/{file.name}")
+            file.unlink()
+    settings = {"images": "train2017.zip", "masks": "coco/annotations/instances_train2017.json"}
+    (tmp_path / "masks.json").write_text(json.dumps(settings))
+    assert np.array_equal(opened(tmp_path)[1].label, drawn(1)[1])
+    (tmp_path / "masks.json").write_text(json.dumps({**settings, "ignore": 3}))
+    with pytest.raises(DataError, match="has its own"):
+        opened(tmp_path)
+
+
+def test_images_beside_their_list_in_folders_of_splits(tmp_path: Path) -> None:
+    """As many tools export: train/_annotations.coco.json beside its images."""
+    made = write_instances(tmp_path / "made", splits={"train": range(2), "valid": range(2, 4)})
+    for split in ("train", "valid"):
+        (tmp_path / "data" / split).mkdir(parents=True)
+        for file in (made / f"{split}2017").iterdir():
+            file.rename(tmp_path / "data" / split / file.name)
+        (made / f"annotations/instances_{split}2017.json").rename(tmp_path / "data" / split / "_annotations.coco.json")
+    assert (len(opened(tmp_path / "data", "train")), len(opened(tmp_path / "data", "val"))) == (2, 2)
+    assert np.array_equal(opened(tmp_path / "data", "val")[0].label, drawn(2)[1])
+
+
+def test_a_folder_with_both_kinds_takes_the_panoptic_one_and_says_so(tmp_path: Path) -> None:
+    write_panoptic(tmp_path, splits={"train": range(2)})
+    other = write_instances(tmp_path / "other", splits={"train": range(2)})
+    (other / "annotations/instances_train2017.json").rename(tmp_path / "annotations/instances_train2017.json")
+    (other / "train2017/0.png").unlink()
+    (other / "train2017/1.png").unlink()
+    dataset = opened(tmp_path)
+    assert dataset.labels[0] == "ground"
+    assert any("instances_train2017.json: not used" in note for note in dataset.notes)
+
+
+def test_a_smaller_object_is_on_top_whatever_their_order() -> None:
+    big, small = [[0, 0, 8, 0, 8, 8, 0, 8]], [[2, 2, 5, 2, 5, 5, 2, 5]]
+    masks = []
+    for shapes in ([(1, False, big), (2, False, small)], [(2, False, small), (1, False, big)]):
+        raw = ShapesMask(name="a", shapes=json.dumps(shapes).encode(), declared=(10, 10), background=0)
+        masks.append(raw.classes((10, 10), limits=LIMITS))
+    assert np.array_equal(masks[0], masks[1])
+    assert (masks[0][3, 3], masks[0][1, 1], masks[0][9, 9]) == (2, 1, 0)
+
+
+def test_polygons_of_one_object_are_joined() -> None:
+    left, right = [0, 0, 4, 0, 4, 4, 0, 4], [3, 0, 8, 0, 8, 4, 3, 4]
+    assert np.array_equal(shape_inside([left, right], (6, 9)), shape_inside([[0, 0, 8, 0, 8, 4, 0, 4]], (6, 9)))
+
+
+@each_layout
+def test_data_check_finds_missing_misaligned_and_out_of_range_masks(kind: str, tmp_path: Path) -> None:
+    root = LAYOUTS[kind](tmp_path, splits={"train": range(6)})
+    file = root / f"annotations/{kind}_train2017.json"
+    (root / "train2017/0.png").unlink()
+    Image.fromarray(drawn(1)[0][:-2]).save(root / "train2017/1.png")
+    if kind == "panoptic":
+        (root / "annotations/panoptic_train2017/2.png").unlink()
+        Image.fromarray(np.full((40, 48, 3), 7, np.uint8)).save(root / "annotations/panoptic_train2017/3.png")
+        changed(file, lambda data: data["annotations"][4]["segments_info"][0].update(category_id=99))
+        changed(file, lambda data: data["annotations"].pop(5))
+    else:
+        changed(file, lambda data: data["annotations"][2 * 3 + 1].update(segmentation=[[500, 0, 510, 0, 510, 9]]))
+        changed(file, lambda data: data["annotations"][3 * 3].update(segmentation={"size": [40, 48], "counts": [3]}))
+        changed(file, lambda data: data["annotations"][4 * 3].update(category_id=99))
+    report = check_dataset(str(root))
+    faults = {(fault.place, fault.reason) for fault in report.faults}
+    wrong = {one.reason for one in report.masks}
+
+    def said(reasons: set[Any], *words: str) -> bool:
+        return any(all(word in str(reason) for word in words) for reason in reasons)
+
+    assert said(faults, "0.png", "is in no folder")
+    assert said(wrong, "40x48 and its image 38x48")
+    assert said(faults, "no category has the id 99")
+    if kind == "panoptic":
+        assert said(faults, "2.png", "its mask", "no folder")
+        assert said(wrong, "segment 460551")
+        assert said(faults, "5.png", "has no mask")
+    else:
+        assert said(wrong, "outside of its image")
+        assert said(wrong, "do not fill 40x48")
+    with pytest.raises(DataError, match="no folder"):
+        opened(root)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data: data["annotations"][0].update(segmentation=[]), "no segmentation"),
+        (lambda data: data["annotations"][0].update(segmentation=[[1, 2, 3]]), "three points"),
+        (lambda data: data["annotations"][0].update(segmentation=[[1, 2, 3, 4, 5, "6"]]), "three points"),
+        (lambda data: data["annotations"][0].update(segmentation=[[1, 2, 3, 4, 5, 1e9]]), "by more than its size"),
+        (lambda data: data["annotations"][0].update(segmentation="deadbeef"), "no segmentation"),
+        (
+            lambda data: data["annotations"][0].update(segmentation={"size": [48, 40], "counts": [1920]}),
+            "48x40 and its image 40x48",
+        ),
+        (lambda data: data["categories"].append({"id": 5, "name": "disc"}), "occurs twice"),
+        (lambda data: data["annotations"].append(7), "not a JSON object"),
+        (lambda data: data["images"].append({"id": 1, "file_name": "../secret.png"}), "inside the folder"),
+        (lambda data: data.pop("images"), "no list of images"),
+    ],
+)
+def test_what_is_wrong_is_said(change: Callable[[dict[str, Any]], object], words: str, tmp_path: Path) -> None:
+    root = write_instances(tmp_path, splits={"train": range(2)})
+    changed(root / "annotations/instances_train2017.json", change)
+    with pytest.raises(DataError, match=words):
+        opened(root)[0]
+
+
+def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+    root = write_instances(tmp_path, splits={"train": range(2), "val": range(2, 3)})
+    file = root / "annotations/instances_train2017.json"
+    (root / "annotations/stuff_train2017.json").write_bytes(file.read_bytes())
+    with pytest.raises(DataError, match="both describe"):
+        opened(root)
+    (root / "annotations/stuff_train2017.json").unlink()
+    changed(file, lambda data: data["categories"][0].update(name="ring"))
+    with pytest.raises(DataError, match="other categories"):
+        opened(root)
+
+
+def test_a_json_file_that_is_not_cocos_is_refused(tmp_path: Path) -> None:
+    for content, words in (("{}", "not a COCO file"), ("[1, 2]", "JSON object"), ("no", "not JSON"), ("", "not JSON")):
+        (tmp_path / "list.json").write_text(content)
+        with pytest.raises(DataError, match=words):
+            opened(tmp_path / "list.json")
+    (tmp_path / "list.json").write_text(json.dumps({"images": [], "categories": [], "annotations": []}))
+    with pytest.raises(DataError, match="no COCO file with masks"):
+        opened(tmp_path / "list.json")
+
+
+def test_a_crowd_of_a_panoptic_file_and_no_segment_are_ignored(tmp_path: Path) -> None:
+    root = write_panoptic(tmp_path, splits={"train": range(1)})
+    file = root / "annotations/panoptic_train2017.json"
+    changed(file, lambda data: data["annotations"][0]["segments_info"][1].update(iscrowd=1))
+    label, mask = opened(root)[0].label, drawn(0)[1]
+    assert np.array_equal(label, np.where(mask == 1, IGNORED, mask))
