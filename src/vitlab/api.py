@@ -398,7 +398,8 @@ def predict(
         image_size: input size of the model in pixels, 384 or 160x224; positions are interpolated (default: the checkpoint's own)
         patch_size: patch size of a ViT in pixels, 8, 32 or 16x32: its patch embedding is resized by pseudo-inverse, and larger
             patches are faster (default: the checkpoint's own)
-        resize: how to reach that size: short-side (then crop the centre), squash or pad (default: the checkpoint's own)
+        resize: how to reach that size: short-side (then crop the centre), squash or pad; or native, which keeps each image's aspect
+            ratio with as many patches and packs images of different shapes (NaViT) (default: the checkpoint's own)
         resize_to: pixels of the short side before the crop (default: the checkpoint's own)
         interpolation: interpolation of pixels (default: the checkpoint's own)
         labels: file with the names of the classes, one per line; or imagenet1k, imagenet21k, cifar10, cifar100 or pets
@@ -427,6 +428,7 @@ def predict(
         _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
         boxes=True,
+        native=True,
     )
     if task_of(checkpoint.config) == "segment":
         _refuse_given(_OF_CLASSIFIERS, resume=resume or None, merge=merge or None, backend=_other_backend(backend))
@@ -540,6 +542,7 @@ def embed(
         model,
         _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
+        native=True,
     )
     predictor = Predictor(checkpoint, batch_size=batch_size, workers=workers, device=_device_of(checkpoint))
     failures = embed_dataset(
@@ -607,6 +610,7 @@ def similar(
         made_by,
         _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile),
         device=device,
+        native=True,
     )
     predictor = Predictor(loaded, batch_size=1, workers=0, device=_device_of(loaded))
     if predictor.features_digest != opened.digest:
@@ -903,6 +907,7 @@ def evaluate(
         model,
         _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
         device=device,
+        native=True,
     )
     if task_of(checkpoint.config) == "segment":
         found_masks = _evaluated_masks(checkpoint, asked, windows, name=_name_of(model), progress=progress or silent)
@@ -1264,6 +1269,7 @@ def finetune(
     image_size: Size | None = None,
     patch_size: Size | None = None,
     patch_sizes: Sizes | None = None,
+    resize: Resize | None = None,
     channels: int | None = None,
     pixel_scale: PixelScale | None = None,
     seed: int | None = None,
@@ -1318,6 +1324,8 @@ def finetune(
             (default: the checkpoint's, or the model's own)
         patch_sizes: train one ViT for many budgets: each step draws one of these patch sizes, 8,12,16,24, and predict, evaluate and
             export take any of them (FlexiViT) (default: the model's own patch size alone)
+        resize: how evaluation and predict reach that size: short-side (then crop the centre), squash or pad; or native, where
+            training too keeps each image's aspect ratio and packs images of different shapes (NaViT) (default: the checkpoint's)
         channels: channels of the images: 1 is grey, 3 RGB; other numbers are for TIFF files and NumPy arrays that have as many; the
             first layer of a checkpoint is adapted (default: those of the images, or the checkpoint's for grey and colour images)
         pixel_scale: scaling of images of more than 8 bits to levels: full (0 to 65,535 for 16 bits, 0 to 1 for floating point, the
@@ -1418,6 +1426,7 @@ def finetune(
         image_size=None if image_size is None else pair("image_size", image_size),
         patch_size=None if patch_size is None else pair("patch_size", patch_size),
         patch_sizes=None if patch_sizes is None else _sizes_of("patch_sizes", patch_sizes),
+        resize=resize,
         seed=seed,
         preset=preset,
         channels=channels,
@@ -1500,6 +1509,7 @@ def pretrain(
     image_size: Size | None = None,
     patch_size: Size | None = None,
     patch_sizes: Sizes | None = None,
+    resize: Resize | None = None,
     channels: int | None = None,
     pixel_scale: PixelScale | None = None,
     seed: int | None = None,
@@ -1554,6 +1564,7 @@ def pretrain(
         image_size=None if image_size is None else pair("image_size", image_size),
         patch_size=None if patch_size is None else pair("patch_size", patch_size),
         patch_sizes=None if patch_sizes is None else _sizes_of("patch_sizes", patch_sizes),
+        resize=resize,
         seed=seed,
         preset=preset,
         channels=channels,
@@ -2473,18 +2484,21 @@ class _Opening:
     def preprocess(self, own: Preprocess) -> Preprocess:
         """The checkpoint's preprocessing with the given changes."""
         given = {name: value for name, value in self.feeding.items() if value is not None}
-        resize = given.get("resize", own.resize)
+        resize = given.pop("resize", own.resize)
         if "resize_to" in given and resize != "short-side":
             raise UsageError(f"`resize_to` is for `resize` short-side, not {resize}")
-        if resize == "short-side" and own.resize != "short-side" and "resize_to" not in given:
-            given["resize_to"] = max(own.resize_to, *own.image_size)
-        return replace(own, **given)
+        from vitlab.config.data import with_resize
+
+        return replace(with_resize(own, resize), **given)
 
 
-def _opened(model: ModelLike, opening: _Opening, *, device: str, boxes: bool = False) -> Checkpoint:
-    """The checkpoint on its device; guesses and changes are logged. With `boxes`, a detector sees images of any size."""
+def _opened(model: ModelLike, opening: _Opening, *, device: str, boxes: bool = False, native: bool = False) -> Checkpoint:
+    """The checkpoint on its device; guesses and changes are logged.
+
+    With `boxes`, a detector sees images of any size; with `native`, resize may give each image its own shape.
+    """
     from vitlab.checkpoints import Checkpoint, load
-    from vitlab.checkpoints.checkpoint import of_one_size
+    from vitlab.checkpoints.checkpoint import check_preprocess, of_one_size
     from vitlab.models.device import resolve_device
 
     place = resolve_device(device)
@@ -2499,7 +2513,9 @@ def _opened(model: ModelLike, opening: _Opening, *, device: str, boxes: bool = F
         _note(f"device: {place}")
     checkpoint.model.to(place)
     checkpoint = replace(checkpoint, preprocess=opening.preprocess(checkpoint.preprocess))
-    if not boxes:
+    if checkpoint.preprocess.resize == "native":
+        check_preprocess(checkpoint.preprocess, checkpoint.config)
+    if not (native if checkpoint.preprocess.resize == "native" else boxes):
         checkpoint, notes = of_one_size(checkpoint)
         _note_all(notes)
     return checkpoint

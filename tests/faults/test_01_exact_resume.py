@@ -13,6 +13,7 @@ from tests.training.small import last, run_to, same, small_run
 from vitlab.config.run import RunConfig
 from vitlab.config.train import Masked
 from vitlab.models.flexible import FlexibleViT
+from vitlab.models.packing import PackedViT
 from vitlab.training.events import Finished, Started
 from vitlab.training.run_folder import RunDirectory
 
@@ -70,6 +71,29 @@ def test_a_run_that_draws_patch_sizes_resumes_exactly(tmp_path: Path, monkeypatc
     run_to(flexible_run(), tmp_path / "parts")
     assert drawn == uninterrupted
     assert {(2, 2), (4, 4), (8, 4)} == {size for size in drawn if size is not None}
+    assert same(last(tmp_path / "whole"), last(tmp_path / "parts"))
+
+
+def native_run() -> RunConfig:
+    run = small_run(steps=8)
+    data = replace(run.data, augment=replace(run.data.augment, mixup=0.0, area=(0.2, 0.9), aspect=(0.2, 5.0)))
+    preprocess = replace(run.preprocess, resize="native")
+    return replace(run, data=data, preprocess=preprocess, train=replace(run.train, evaluate_every=4))
+
+
+def test_a_run_that_packs_images_of_different_shapes_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, forward = list[object](), PackedViT.forward
+
+    def noted(self: PackedViT, images_BCRV: Tensor, grids: tuple[tuple[int, int], ...]) -> Tensor:
+        shapes.extend(grids)
+        return forward(self, images_BCRV, grids)
+
+    monkeypatch.setattr(PackedViT, "forward", noted)
+    run_to(native_run(), tmp_path / "whole")
+    run_to(native_run(), tmp_path / "parts", stop=3)
+    run_to(native_run(), tmp_path / "parts")
+    assert shapes[: len(shapes) // 2] == shapes[len(shapes) // 2 :]
+    assert len(set(shapes)) > 3
     assert same(last(tmp_path / "whole"), last(tmp_path / "parts"))
 
 

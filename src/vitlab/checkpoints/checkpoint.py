@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from vitlab.config.data import Preprocess, is_detector, takes_one_size
+from vitlab.config.data import Preprocess, is_detector, takes_one_size, why_not_packed
 from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
 from vitlab.errors import CheckpointError
@@ -120,11 +120,12 @@ def check_labels(labels: Sequence[str] | None, num_classes: int) -> None:
 
 def of_one_size(checkpoint: Checkpoint) -> tuple[Checkpoint, tuple[str, ...]]:
     """The checkpoint with preprocessing that gives all images of a batch one size, and a note where that is not its own."""
-    if checkpoint.preprocess.resize != "fit":
+    if checkpoint.preprocess.resize not in ("fit", "native"):
         return checkpoint, ()
     height, width = checkpoint.config.image_size
     squashed = replace(checkpoint.preprocess, resize="squash", image_size=(height, width))
-    note = f"features of a detector: images are squashed to {height}x{width}, so that a batch has one size"
+    whose = "features of a detector" if checkpoint.preprocess.resize == "fit" else "made for the native aspect ratio"
+    note = f"{whose}: images are squashed to {height}x{width}, so that a batch has one size"
     return replace(checkpoint, preprocess=squashed), (note,)
 
 
@@ -134,6 +135,11 @@ def check_preprocess(preprocess: Preprocess, config: ModelConfig) -> None:
         raise CheckpointError(
             "resize='fit' gives each image a size of its own, which only a detector takes",
             hint="resize='pad' keeps the whole image",
+        )
+    if preprocess.resize == "native" and (why := why_not_packed(config)) is not None:
+        raise CheckpointError(
+            f"resize='native' packs images of different shapes, which this model does not take: {why}",
+            hint="resize='squash' or 'pad'",
         )
     if preprocess.channels != config.channels:
         raise CheckpointError(f"preprocessing gives {preprocess.channels} channels and the model takes {config.channels}")

@@ -12,11 +12,13 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import LARGEST_SIDE, ConfigError, at_least, choice, did_you_mean, fraction, pair
 
-Resize = Literal["short-side", "squash", "pad", "fit"]
+Resize = Literal["short-side", "squash", "pad", "fit", "native"]
 Interpolation = Literal["bilinear", "bicubic", "tf-bilinear"]
 PixelScale = Literal["full", "percentile", "file"]
 
 _MOST_PIXELS = 1 << 26  # of an input: 8192 x 8192
+_MOST_PACKED = 65_535  # patches of an image of its native aspect ratio: its grid is stored in two bytes a side,
+_LEAST_NUMBERS = 4  # in the numbers of one patch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,8 @@ class Preprocess:
     scales to `image_size` and ignores the aspect ratio; `pad` scales to fit inside `image_size` and fills the rest with `fill`.
     `fit` is for detectors: it keeps the aspect ratio and the whole image, so that each image has its own size. The shorter side
     becomes the first of `image_size` unless the longer would exceed the second; both are then rounded down to a multiple of 16.
+    `native` keeps the aspect ratio and the whole image too (NaViT): each image gets as many patches as `image_size` has, or a few
+    less, in its own shape, and images of different shapes are packed into one sequence.
     `interpolation`: `bilinear` and `bicubic` are Pillow's, with antialiasing; `tf-bilinear` is the official code's
     `tf.image.resize`, without.
     `mean` and `std` are per channel, on the scale where white is 1; (0.5, 0.5) gives the official range [-1, 1].
@@ -408,6 +412,23 @@ def is_detector(config: ModelConfig) -> bool:
     return isinstance(config, ViTConfig) and config.detection_classes > 0
 
 
+def why_not_packed(config: ModelConfig) -> str | None:
+    """The reason why images of different shapes cannot be packed for this model, or None if they can."""
+    if not isinstance(config, ViTConfig):
+        return f"{config.title} takes whole images, not a sequence of patches"
+    if config.before is not None:
+        return "its stem needs whole images"
+    if config.attention != "global" or config.position.kind == "relative":
+        return "its attention needs a grid of one shape"
+    if config.parallel == "branches" or config.detection_classes:
+        return "parallel branches and detection tokens are not packed"
+    if config.patch_size[0] * config.patch_size[1] * config.channels < _LEAST_NUMBERS:
+        return "its patches are smaller than four numbers"
+    if config.grid[0] * config.grid[1] > _MOST_PACKED:
+        return f"its image size has more than {_MOST_PACKED:,} patches"
+    return None
+
+
 def takes_one_size(config: ModelConfig) -> bool:
     """Whether the model accepts only images of its `image_size`."""
     return isinstance(config, ViTConfig) and not config.dynamic_size
@@ -428,6 +449,13 @@ def feeding(preprocess: Preprocess, config: ModelConfig, *, resized: bool = Fals
         preprocess = _rechannelled(preprocess, config.channels)
         notes.append(f"preprocessing normalises {config.channels} channels with mean {preprocess.mean}, std {preprocess.std}")
     return preprocess, tuple(notes)
+
+
+def with_resize(preprocess: Preprocess, resize: Resize) -> Preprocess:
+    """The preprocessing with another way to reach its image size; `short-side` crops as much of the short side as it has to."""
+    if resize == "short-side" and preprocess.resize != "short-side":
+        return replace(preprocess, resize=resize, resize_to=max(preprocess.resize_to, *preprocess.image_size))
+    return replace(preprocess, resize=resize)
 
 
 def _resized(preprocess: Preprocess, image_size: tuple[int, int]) -> Preprocess:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from vitlab.config.data import PixelScale, Preprocess, SplitRule, feeding
+from vitlab.config.data import PixelScale, Preprocess, Resize, SplitRule, feeding
 from vitlab.config.model import ModelConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.scaling import small_first, warmup_of
@@ -86,24 +86,26 @@ class Overrides:
     """Settings that replace those of a recipe or of a config. None leaves a setting as it is.
 
     `model` is a variant's name or a config. `image_size` is (height, width) in pixels; the model, the augmentation and the
-    preprocessing get it. `patch_size` is the model's, and `patch_sizes` are those that it trains at. The length of a run is `steps`
-    or `epochs`, not both; the warm-up keeps its fraction of the steps. `lr` is the peak learning rate. `head` is how the new head
-    of a fine-tuned model begins, and `lora` are its updates of low rank. `trainable` and `blocks` say which weights train, as in
-    TrainConfig. `decoder`, `layers` and `dice` are for segmentation, as in SegmenterConfig and TrainConfig.
-    `progressive_resizing` trains on small images first. `preset` names an AugReg augmentation (`none`, `light1` ... `strong2`).
+    preprocessing get it. `patch_size` is the model's, and `patch_sizes` are those that it trains at. `resize` is how evaluation
+    reaches the image size; `native` keeps aspect ratios in training too. The length of a run is `steps` or `epochs`, not both; the
+    warm-up keeps its fraction of the steps. `lr` is the peak learning rate. `head` is how the new head of a fine-tuned model
+    begins, and `lora` are its updates of low rank. `trainable` and `blocks` say which weights train, as in TrainConfig.
+    `decoder`, `layers` and `dice` are for segmentation, as in SegmenterConfig and TrainConfig. `progressive_resizing` trains on
+    small images first. `preset` names an AugReg augmentation (`none`, `light1` ... `strong2`).
     `channels` are those of the model's input; `pixel_scale` is the scale of images of more than 8 bits.
     `rule` makes the splits that the data does not declare. `seed` is that of the initial weights, the sampler, the augmentation and
     dropout.
 
     In a recipe, `batch_size` scales the learning rate and the steps unless these are given too. On an existing config it does
-    not, and `model`, `patch_size`, `epochs`, `preset`, `channels`, `pixel_scale`, `rule`, `decoder` and `layers`, which only a
-    recipe can apply, are refused.
+    not, and `model`, `patch_size`, `resize`, `epochs`, `preset`, `channels`, `pixel_scale`, `rule`, `decoder` and `layers`,
+    which only a recipe can apply, are refused.
     """
 
     model: str | ModelConfig | None = None
     image_size: tuple[int, int] | None = None
     patch_size: tuple[int, int] | None = None
     patch_sizes: PatchSizes | None = None
+    resize: Resize | None = None
     batch_size: int | None = None
     steps: int | None = None
     epochs: float | None = None
@@ -146,7 +148,7 @@ class Overrides:
             )
 
 
-_OF_RECIPES = ("model", "patch_size", "epochs", "preset", "channels", "pixel_scale", "rule", "decoder", "layers")
+_OF_RECIPES = ("model", "patch_size", "resize", "epochs", "preset", "channels", "pixel_scale", "rule", "decoder", "layers")
 
 
 def with_overrides(run: RunConfig, overrides: Overrides) -> RunConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess, Split, SplitRule
+from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess, Split, SplitRule, why_not_packed
 from vitlab.config.model import ModelConfig, Task, task_of
 from vitlab.config.renamed import current_dataset
 from vitlab.config.scaling import common_size
@@ -73,6 +73,8 @@ class RunConfig:
         self._check_lora()
         self._check_resizing()
         self._check_patch_sizes()
+        if self.preprocess.resize == "native":
+            self._check_native()
 
     @property
     def task(self) -> Task:
@@ -128,6 +130,26 @@ class RunConfig:
                     f"train.progressive_resizing: at scale {scale:g} images are {height}x{width},"
                     f" not a multiple of the patch {model.step[0]}x{model.step[1]}"
                 )
+
+    def _check_native(self) -> None:
+        """Images of different shapes: refuse models that cannot pack them, and what needs images of one shape."""
+        if (why := why_not_packed(self.model)) is not None:
+            raise ConfigError(f"preprocess.resize='native' packs images of different shapes: {why}", hint="resize='squash'")
+        train, augment = self.train, self.data.augment
+        refused = {
+            "data.augment.mixup and cutmix": augment.mixes,
+            f"data.augment.crop={augment.crop!r}": augment.crop not in ("inception", "squash"),
+            "train.distill": train.distill is not None,
+            "train.masked": train.masked is not None,
+            "train.progressive_resizing": bool(train.progressive_resizing),
+            "train.patch_sizes": bool(train.patch_sizes),
+            "train.compile": train.compile,
+            "train.strategy='fsdp'": train.strategy == "fsdp",
+        }
+        if found := [name for name, has in refused.items() if has]:
+            raise ConfigError(
+                f"preprocess.resize='native' does not support {', '.join(found)}", hint="leave it out, or resize='squash'"
+            )
 
     def _check_patch_sizes(self) -> None:
         """Patches of each size must divide the image, and their positions must be ones that can be interpolated."""

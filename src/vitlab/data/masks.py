@@ -24,6 +24,7 @@ from vitlab.data.transforms import (
     fitted_size,
     inception_box,
     mirror,
+    no_native,
     pad,
     preprocess,
     random_box,
@@ -137,6 +138,8 @@ def preprocess_mask(classes_HW: Pixels, config: Preprocess) -> Pixels:
             return padded_HW
         case "fit":
             return nearest(classes_HW, bounded_size(height, width, config.image_size))
+        case "native":
+            raise no_native()
 
 
 def nearest(classes_HW: Pixels, size: tuple[int, int], *, box: Box | None = None) -> Pixels:

@@ -152,6 +152,13 @@ def preprocess(image_HWC: Pixels, config: Preprocess) -> Pixels:
             return padded_HWC
         case "fit":
             return resize(image_HWC, bounded_size(height, width, config.image_size), config.interpolation)
+        case "native":
+            raise no_native()
+
+
+def no_native() -> DataError:
+    """The error for code that takes images of one size."""
+    return DataError("resize='native' gives images as rows of patches, and here they need one size", hint="resize='squash'")
 
 
 def check_pixels(image_HWC: Pixels, channels: int) -> None:

@@ -450,6 +450,8 @@ def robustness(
         config = replace(config, worker_kind="process")  # corrupting is Python code, which threads cannot run side by side
     with evaluating(checkpoint.model):
         engine = engine_for(checkpoint, config)
+        if checkpoint.preprocess.resize == "native":
+            raise ConfigError("corruptions are made for images of one size", hint="resize='squash'")
         rows = []
         for name in corruptions:
             values = []

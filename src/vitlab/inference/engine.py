@@ -32,14 +32,17 @@ from vitlab.config.data import DecodeLimits, LoaderConfig
 from vitlab.config.evaluation import BackendName
 from vitlab.config.model import task_of
 from vitlab.config.serialize import to_text
+from vitlab.config.vit import ViTConfig
 from vitlab.data.batch import Batch, Failure, Pipeline
 from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader
+from vitlab.data.native import NativeTransform
 from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, at_least
 from vitlab.inference.auto import AutoBackend, create_backend
 from vitlab.inference.backends import Backend, Outputs, Pixels
 from vitlab.inference.images import ImageLike, ImageReader, image_name, load_pil
+from vitlab.inference.packed import packed_backend
 from vitlab.io.memory import is_out_of_memory
 from vitlab.io.prefetch import prefetched
 from vitlab.io.progress import ProgressCallback, silent
@@ -162,14 +165,23 @@ class Engine:
                 "this model gives each pixel a class, not each image",
                 hint="vitlab predict, evaluate, report and export take it; inference.segmentation.SegmentPredictor runs it",
             )
-        checkpoint, fed = of_one_size(checkpoint)
+        native, fed = checkpoint.preprocess.resize == "native", tuple[str, ...]()
+        if not native:
+            checkpoint, fed = of_one_size(checkpoint)
         self.checkpoint = checkpoint
         self.merge = merge
         self.device = resolve_device(device)
         self.transform = EvaluationTransform(preprocess=checkpoint.preprocess, limits=limits)
-        self.backend, notes = create_backend(
-            checkpoint, backend, self.device, lambda: self.digest, merge=merge, notify=notify or _ignore
-        )
+        self.backend: Backend
+        notes = tuple[str, ...]()
+        if native:  # images of different shapes, packed
+            self.backend = packed_backend(checkpoint, backend, self.device, merge=merge)
+            assert isinstance(checkpoint.config, ViTConfig), "packed_backend refuses others"
+            self.transform = NativeTransform(preprocess=checkpoint.preprocess, limits=limits, patch=checkpoint.config.patch_size)
+        else:
+            self.backend, notes = create_backend(
+                checkpoint, backend, self.device, lambda: self.digest, merge=merge, notify=notify or _ignore
+            )
         on_gpu = device == "auto" and self.device.type != "cpu"
         self.notes: tuple[str, ...] = (*fed, *((f"runs on {self.device.type}",) if on_gpu else ()), *notes)
         self._reader = ImageReader(self.transform)

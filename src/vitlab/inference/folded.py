@@ -302,10 +302,10 @@ class FoldedGraph(nn.Module):
         self.model = finished(model.eval())
         self.patch_size, self.prefix, self.pool = config.patch_size, config.prefix_tokens, config.pool
         self.grid = config.grid_of(preprocess.image_size)
-        start_1ND = _table(model, self.grid)
+        start_1ND = start_table(model, self.grid)
         patch_DQ: Tensor | None = None
         if pixels and config.before is None:  # raw pixels go straight into the folded embedding
-            patch_DQ, bias_D = _folded_patches(model, preprocess)
+            patch_DQ, bias_D = folded_patches(model, preprocess)
             start_1ND[:, self.prefix :] += bias_D
         self.normalise = Normalise(preprocess) if pixels and patch_DQ is None else None
         self.register_buffer("start_1ND", start_1ND, persistent=False)
@@ -373,7 +373,7 @@ def _check(model: ViT, preprocess: Preprocess, *, merge: int) -> None:
         raise ConfigError(f"the preprocessing makes images of {preprocess.channels} channels, the model takes {config.channels}")
 
 
-def _table(model: ViT, grid: tuple[int, int]) -> Tensor:
+def start_table(model: ViT, grid: tuple[int, int]) -> Tensor:
     """Positions and prefix tokens, (1, N, D)."""
     config = model.config
     table_1ND = torch.zeros(1, config.prefix_tokens + grid[0] * grid[1], config.width)
@@ -384,7 +384,7 @@ def _table(model: ViT, grid: tuple[int, int]) -> Tensor:
     return table_1ND
 
 
-def _folded_patches(model: ViT, preprocess: Preprocess) -> tuple[Tensor, Tensor]:
+def folded_patches(model: ViT, preprocess: Preprocess) -> tuple[Tensor, Tensor]:
     """The embedding of raw pixels: E / (255 std) and bias - E mean / std, computed in float64."""
     weight_DCPQ = model.patches.weight.double()
     bias_D = weight_DCPQ.new_zeros(len(weight_DCPQ)) if model.patches.bias is None else model.patches.bias.double()
@@ -511,20 +511,24 @@ class FoldedLayer(nn.Module):
 
     def projected(self, x_BND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, normed and turned; queries only of the tokens that are read."""
-        width = self.width
         if self.read is None:
             qkv_BND = F.linear(x_BND, self.qkv, self.qkv_bias)
             q_BHNK, k_BHNK, v_BHNK = self.split(qkv_BND, 3)
         else:
-            bias = self.qkv_bias
-            q_BRD = F.linear(x_BND[:, : self.read], self.qkv[:width], None if bias is None else bias[:width])
-            kv_BND = F.linear(x_BND, self.qkv[width:], None if bias is None else bias[width:])
-            (q_BHNK,), (k_BHNK, v_BHNK) = self.split(q_BRD, 1), self.split(kv_BND, 2)
+            q_BHNK, k_BHNK, v_BHNK = self.projected_apart(x_BND[:, : self.read], x_BND)
         if self.query_norm is not None and self.key_norm is not None:
             q_BHNK, k_BHNK = self.query_norm(q_BHNK), self.key_norm(k_BHNK)
         if self.cos is not None and self.sin is not None:  # of the tokens that are read alone none is a patch: none is turned
             q_BHNK, k_BHNK = q_BHNK if self.read else self.turned(q_BHNK), self.turned(k_BHNK)
         return q_BHNK, k_BHNK, v_BHNK
+
+    def projected_apart(self, few_BRD: Tensor, x_BND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of a few tokens, and keys and values of all, neither normed nor turned."""
+        width, bias = self.width, self.qkv_bias
+        q_BRD = F.linear(few_BRD, self.qkv[:width], None if bias is None else bias[:width])
+        kv_BND = F.linear(x_BND, self.qkv[width:], None if bias is None else bias[width:])
+        (q_BHRK,), (k_BHNK, v_BHNK) = self.split(q_BRD, 1), self.split(kv_BND, 2)
+        return q_BHRK, k_BHNK, v_BHNK
 
     def split(self, x_BND: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(B, N, parts D) as that many of (B, H, N, K)."""

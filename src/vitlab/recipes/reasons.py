@@ -24,6 +24,7 @@ def reasons(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: boo
         _channels(run, facts),
         _resizing(run),
         _patch_sizes(run),
+        _native(run),
         _length(run, facts, overrides, timed=timed),
         _optimizer(run) if run.train.steps else "",
         _augmentation(run, facts.data) if run.train.steps else "",
@@ -120,6 +121,12 @@ def _patch_sizes(run: RunConfig) -> str:
         return ""
     sizes = ", ".join(_by(size) for size in run.train.patch_sizes)
     return f"patch sizes: each step draws one of {sizes}; the weights are saved at {_by(run.model.patch_size)}, and load at any"
+
+
+def _native(run: RunConfig) -> str:
+    if run.preprocess.resize != "native":
+        return ""
+    return "aspect ratio: each image keeps its own, in as many patches; images of different shapes are packed into one sequence"
 
 
 def _length(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from vitlab.config.data import with_resize
 from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts, StartFacts, with_execution
 from vitlab.config.run import RunConfig
 from vitlab.config.scaling import common_size
@@ -88,6 +89,10 @@ def recipe(
     run = RECIPES[name](facts, overrides)
     if overrides.patch_sizes and overrides.image_size is None and isinstance(run.model, ViTConfig):
         run = RECIPES[name](facts, replace(overrides, image_size=_for_every_patch(run.model, overrides.patch_sizes)))
+    if overrides.resize is not None:
+        if overrides.resize == "fit":
+            raise ConfigError("resize='fit' is for detectors", hint="short-side, squash, pad or native")
+        run = replace(run, preprocess=with_resize(run.preprocess, overrides.resize))
     return with_execution(for_channels(run, data, overrides), overrides)
 
 

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab import __version__
-from vitlab.checkpoints.checkpoint import Checkpoint
+from vitlab.checkpoints.checkpoint import Checkpoint, of_one_size
 from vitlab.config.data import DecodeLimits, Split
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.config.run import RunConfig
@@ -248,7 +248,7 @@ def _images(evaluation: RunEvaluation, checkpoint: Checkpoint, count: int, *, co
             places.append((turn[label], label))
             turn[label] += 1
         rows = rows[sorted(range(len(rows)), key=lambda place: places[place])]
-    transform = EvaluationTransform(preprocess=checkpoint.preprocess, limits=DecodeLimits())
+    transform = EvaluationTransform(preprocess=of_one_size(checkpoint)[0].preprocess, limits=DecodeLimits())
     found = []
     for row in rows[:count].tolist():
         index = int(logits.indices_N[row])

@@ -25,10 +25,11 @@ from vitlab.config.vit import ViTConfig
 from vitlab.data.batch import Batch
 from vitlab.data.dataset import SPLITS, Dataset, ImageDataset, Label, RawSample
 from vitlab.data.decode import Pixels, decode, fit_channels
+from vitlab.data.native import budget_of, to_rows
 from vitlab.data.opening import open_dataset
 from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.errors import DataError
-from vitlab.inference.backends import TorchBackend
+from vitlab.inference.packed import plain_backend
 from vitlab.io.memory import memory_available
 from vitlab.models.cost import Cost, cost
 from vitlab.models.device import resolve_device
@@ -465,7 +466,7 @@ def measure_speed(run: RunConfig, dataset: Dataset, *, device: str | torch.devic
     here, batch = World(device=resolve_device(device)), run.data.loader.batch_size
     step, _ = _measure_step(run, dataset, here, batch=batch, most=batch, seconds=seconds)
     read = _step_with_reading(run, here, 0.0, _measure_reading(run, dataset, here, batch=batch))
-    backend = TorchBackend(build(run.model), run.preprocess, device=here.device)
+    backend = plain_backend(build(run.model), run.preprocess, device=here.device)
     images_BHWC = _random_batch(run, dataset, min(batch, 16), seed=0).images_BHWC
 
     def timed() -> float:
@@ -524,6 +525,9 @@ def _random_batch(run: RunConfig, dataset: Dataset, rows: int, *, seed: int) -> 
     """Random images of the run's size, with random labels or masks."""
     rng = np.random.default_rng(seed)
     images_BHWC = rng.integers(0, 256, (rows, *run.model.image_size, run.model.channels), np.uint8)
+    if run.preprocess.resize == "native" and isinstance(run.model, ViTConfig):
+        patch = run.model.patch_size
+        images_BHWC = np.stack([to_rows(image, patch, budget_of(run.model.image_size, patch)) for image in images_BHWC])
     classes = max(len(dataset.labels), 1)
     labels_B = rng.integers(0, classes, rows)
     labels = np.eye(classes, dtype=np.float32)[labels_B] if dataset.multi_label else labels_B

@@ -25,6 +25,7 @@ from vitlab.config.train import Average
 from vitlab.config.vit import ViTConfig
 from vitlab.data.dataset import Dataset, ImageDataset
 from vitlab.data.loader import Loader
+from vitlab.data.native import native_evaluation_pipeline, native_training_pipeline
 from vitlab.data.sampler import Share
 from vitlab.data.transforms import evaluation_pipeline, training_pipeline
 from vitlab.errors import ConfigError, TrainingError
@@ -34,6 +35,7 @@ from vitlab.models.efficientnet import BatchNorm
 from vitlab.models.families import Model, build, build_on_meta
 from vitlab.models.flexible import FlexibleViT
 from vitlab.models.masked import MaskedViT
+from vitlab.models.packing import PackedViT
 from vitlab.models.segmenter import Segmenter
 from vitlab.models.vit import ViT
 from vitlab.training.distributed import World, parallelise, rows_to_write
@@ -246,15 +248,27 @@ def training_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     channels, scale = run.model.channels, run.preprocess.pixel_scale
     if task_of(run.model) == "segment":
         pipeline = training_pixels(run)
+    elif run.preprocess.resize == "native":
+        patch = _patch_of(run)
+        pipeline = native_training_pipeline(run.data.augment, patch, channels=channels, limits=run.data.limits, pixel_scale=scale)
     else:
         pipeline = training_pipeline(run.data.augment, channels=channels, limits=run.data.limits, scale=scale)
     return Loader(dataset, pipeline, config=run.data.loader, train=True, share=Share(rank=world.rank, ranks=world.ranks))
 
 
+def _patch_of(run: RunConfig) -> tuple[int, int]:
+    assert isinstance(run.model, ViTConfig), "the run's config refuses others"
+    return run.model.patch_size
+
+
 def evaluation_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     """This rank's part of the evaluation split, once."""
-    segments = task_of(run.model) == "segment"
-    pipeline = evaluation_pixels(run) if segments else evaluation_pipeline(run.preprocess, limits=run.data.limits)
+    if task_of(run.model) == "segment":
+        pipeline = evaluation_pixels(run)
+    elif run.preprocess.resize == "native":
+        pipeline = native_evaluation_pipeline(run.preprocess, _patch_of(run), limits=run.data.limits)
+    else:
+        pipeline = evaluation_pipeline(run.preprocess, limits=run.data.limits)
     batch = max(run.data.loader.batch_size, world.ranks)
     while 0 < len(dataset) % batch < world.ranks:  # under FSDP every rank needs images in every batch, or the others wait for it
         batch += 1
@@ -404,6 +418,9 @@ def _with_training_weights(core: Model, run: RunConfig, snapshot: Snapshot | Non
     if run.train.masked is not None:
         return _with_masked_head(core, run, snapshot)
     both = run.train.distill is not None and isinstance(core, ViT) and core.distill_head is not None
+    if run.preprocess.resize == "native":
+        assert isinstance(core, ViT), "the run's config refuses others"
+        return PackedViT(core)
     if run.train.patch_sizes:
         assert isinstance(core, ViT), "the run's config refuses others"
         return FlexibleViT(core, run.train.patch_sizes, both=both)

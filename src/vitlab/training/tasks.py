@@ -19,11 +19,12 @@ from vitlab.config.data import Augment, Preprocess
 from vitlab.config.train import Distill, Masked, TrainConfig
 from vitlab.data.batch import Batch
 from vitlab.data.mix import mix
+from vitlab.data.native import grids_of
 from vitlab.data.transforms import normalise
 from vitlab.errors import DataError
 from vitlab.evaluation.classification import Logits, collect_logits, headline
-from vitlab.inference.backends import TorchBackend
 from vitlab.inference.engine import run_batches
+from vitlab.inference.packed import plain_backend
 from vitlab.models.masked import MaskedViT, corruption, masked_loss, targets
 from vitlab.models.vit import ViT
 from vitlab.objective.losses import hard_distillation, sigmoid_cross_entropy, soft_distillation, soft_targets, softmax_cross_entropy
@@ -102,7 +103,7 @@ class Classify:
         images_BCHW = normalise(inputs.images_BHWC, self.preprocess, self.dtype)
         cross_entropy = sigmoid_cross_entropy if self.config.loss == "sigmoid" else softmax_cross_entropy
         weight_C = None if self.weight_C is None else self.weight_C.to(targets_BC.device)
-        outputs = model(images_BCHW) if inputs.patch_size is None else model(images_BCHW, inputs.patch_size)
+        outputs = model(images_BCHW, *self._beside(inputs))
         logits_BC, distill_BC = outputs if isinstance(outputs, tuple) else (outputs, outputs)
         loss_B = cross_entropy(logits_BC, targets_BC, smoothing=self.config.smoothing, weight_C=weight_C)
         if (distill := self.config.distill) is not None:
@@ -110,9 +111,15 @@ class Classify:
         correct_B = (logits_BC.argmax(-1) == targets_BC.argmax(-1)).float()
         return loss_B, correct_B
 
+    def _beside(self, inputs: Inputs) -> tuple[object, ...]:
+        """What the model takes besides the images: the grid of each for a packed ViT, the patch size for a flexible one."""
+        if self.preprocess.resize == "native":
+            return (grids_of(inputs.images_BHWC.cpu().numpy()),)
+        return () if inputs.patch_size is None else (inputs.patch_size,)
+
     def evaluate(self, model: nn.Module, batches: Iterable[Batch], world: World) -> dict[str, float]:
         """Loss, top1 and top5; loss and mean_average_precision if an image may have several classes."""
-        backend = TorchBackend(model, self.preprocess, device=world.device)
+        backend = plain_backend(model, self.preprocess, device=world.device)
         logits = collect_logits(run_batches(backend, batches))
         return {name: float(value) for name, value in headline(_joined(world.gather(logits))).items()}
 

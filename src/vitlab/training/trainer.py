@@ -29,8 +29,9 @@ from vitlab.data.batch import Batch
 from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader, Stream
 from vitlab.errors import CheckpointError, DataError, DivergedError, TrainingError, VitlabError
-from vitlab.inference.backends import TorchBackend, evaluating
+from vitlab.inference.backends import evaluating
 from vitlab.inference.engine import run_batches
+from vitlab.inference.packed import plain_backend
 from vitlab.io.memory import is_out_of_memory
 from vitlab.training.checkpointing import Checkpointer, latest_snapshot
 from vitlab.training.control import Control, StopRequested
@@ -197,7 +198,7 @@ class Trainer:
         """Fit the head to the features of the training split; each rank extracts those of its part of the images."""
         began = shown = time.monotonic()
         model = create_model(self.run, self.dataset)[0].to(self.world.device)
-        backend = TorchBackend(model, self.run.preprocess, device=self.world.device)
+        backend = plain_backend(model, self.run.preprocess, device=self.world.device)
         found, done, images = list[tuple[NDArray[np.float32], NDArray[np.int64]]](), 0, len(self.dataset)
         yield FittingHead(step=0, done=done, images=images)
         with evaluating(model), evaluation_loader(self.run, self.dataset, self.world).batches() as stream:
