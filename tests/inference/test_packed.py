@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 import vitlab
 from tests.data.images import encode, scene
@@ -46,17 +47,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def alone(checkpoint: Checkpoint, shape: tuple[int, int]) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def alone(checkpoint: Checkpoint, shape: tuple[int, int]) -> NDArray[np.float32]:
     config, own = checkpoint.config, checkpoint.preprocess
     assert isinstance(config, ViTConfig)
     (g, j), (p, q) = native_grid(*shape, own.image_size, config.patch_size), config.patch_size
     flexible = build(replace(config, dynamic_size=True)).eval()
     flexible.load_state_dict(checkpoint.model.state_dict())
     with torch.no_grad():
-        logits: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = flexible(
-            normalise(torch.from_numpy(resize(scene(*shape), (g * p, j * q), own.interpolation))[None], own)
-        ).numpy()
-    return logits[0]
+        image_HWC = resize(scene(*shape), (g * p, j * q), own.interpolation)
+        logits_C: NDArray[np.float32] = flexible(normalise(torch.from_numpy(image_HWC)[None], own))[0].numpy()
+    return logits_C
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
