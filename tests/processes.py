@@ -44,6 +44,7 @@ def started(
     env: Mapping[str, str] | None = None,
     stdin: int = subprocess.DEVNULL,
     stdout: int | IO[str] = subprocess.PIPE,
+    stderr: int | IO[str] = subprocess.PIPE,
     before: Callable[[], None] | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
     """A running command as the leader of a process group; when the block ends, nothing of the group is left.
@@ -56,7 +57,7 @@ def started(
         env={**os.environ, **(env or {})},
         stdin=stdin,
         stdout=stdout,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         start_new_session=True,
         preexec_fn=before,

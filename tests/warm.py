@@ -77,7 +77,7 @@ def warm_commands() -> Iterator[Path]:
 def torchrun(warm: Path, *words: str | Path, ranks: int = 2) -> list[str | Path]:
     """The command that runs `python WORDS` as so many ranks, all of them warm."""
     launch = ("-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
-    return [warm / "python", *launch, "--no-python", warm / "python", *words]
+    return [warm / "python", *launch, "--shutdown-timeout=5", "--no-python", warm / "python", *words]
 
 
 def serve(address: str) -> None:

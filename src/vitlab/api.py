@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vitlab.config.overrides import DataFacts, Overrides, StartFacts
     from vitlab.config.run import RunConfig
     from vitlab.config.segmenter import Decoder
-    from vitlab.config.train import HeadStart, Lora, LoraTarget, Precision, Strategy, Trainable
+    from vitlab.config.train import HeadStart, Lora, LoraTarget, Offload, Precision, Strategy, Trainable
     from vitlab.data.dataset import Dataset
     from vitlab.data.quality.summary import DataCheck
     from vitlab.evaluation.label_errors import LabelCheck
@@ -1282,6 +1282,9 @@ def finetune(
     micro_batch: int | None = None,
     precision: Precision | None = None,
     strategy: Strategy | None = None,
+    offload: Offload | None = None,
+    recompute: OnOff | None = None,
+    hang_timeout: Positive | None = None,
     workers: int | None = None,
     evaluate_every: int | None = None,
     save_every: int | None = None,
@@ -1341,6 +1344,9 @@ def finetune(
         micro_batch: images that go through the model at once; the update stays the same (default: the whole batch)
         precision: precision of matrix products (default: the recipe's own)
         strategy: how the processes of torchrun divide the work (default: ddp under torchrun, else single)
+        offload: with fsdp: cpu keeps the shards of weights, gradients and optimizer in host memory (default: none)
+        recompute: on computes activations a second time in the backward pass instead of keeping them, to save memory (default: off)
+        hang_timeout: under torchrun: seconds after which a rank that does not arrive ends the job, and is named (default: 60)
         workers: processes that read images; results do not depend on it (default: the recipe's own)
         evaluate_every: steps between two evaluations, 0 for one at the end (default: the recipe's own)
         save_every: steps between two checkpoints, 0 for one at the end (default: the recipe's own)
@@ -1435,6 +1441,9 @@ def finetune(
         micro_batch=micro_batch,
         precision=precision,
         strategy=strategy,
+        offload=offload,
+        recompute=None if recompute is None else recompute == "on",
+        hang_timeout=hang_timeout,
         workers=workers,
         evaluate_every=evaluate_every,
         save_every=save_every,
@@ -1519,6 +1528,9 @@ def pretrain(
     micro_batch: int | None = None,
     precision: Precision | None = None,
     strategy: Strategy | None = None,
+    offload: Offload | None = None,
+    recompute: OnOff | None = None,
+    hang_timeout: Positive | None = None,
     workers: int | None = None,
     evaluate_every: int | None = None,
     save_every: int | None = None,
@@ -1573,6 +1585,9 @@ def pretrain(
         micro_batch=micro_batch,
         precision=precision,
         strategy=strategy,
+        offload=offload,
+        recompute=None if recompute is None else recompute == "on",
+        hang_timeout=hang_timeout,
         workers=workers,
         evaluate_every=evaluate_every,
         save_every=save_every,
@@ -1688,6 +1703,9 @@ def train(
     micro_batch: int | None = None,
     precision: Precision | None = None,
     strategy: Strategy | None = None,
+    offload: Offload | None = None,
+    recompute: OnOff | None = None,
+    hang_timeout: Positive | None = None,
     workers: int | None = None,
     evaluate_every: int | None = None,
     save_every: int | None = None,
@@ -1726,6 +1744,9 @@ def train(
         micro_batch=micro_batch,
         precision=precision,
         strategy=strategy,
+        offload=offload,
+        recompute=None if recompute is None else recompute == "on",
+        hang_timeout=hang_timeout,
         workers=workers,
         evaluate_every=evaluate_every,
         save_every=save_every,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -299,10 +300,23 @@ def test_an_empty_dataset_is_refused() -> None:
         loader(Stamps(count=0))
 
 
-def test_a_batch_that_ranks_cannot_share_equally_is_refused_in_training_only() -> None:
-    with pytest.raises(ConfigError, match="not a multiple of the 3 ranks"):
-        loader(Stamps(count=20), share=Share(rank=0, ranks=3))
-    loader(Stamps(count=20), train=False, share=Share(rank=0, ranks=3))
+def test_a_batch_with_fewer_images_than_ranks_is_refused_in_training_only() -> None:
+    many = CONFIG.batch_size + 1
+    with pytest.raises(ConfigError, match=f"is below the number of ranks, {many}"):
+        loader(Stamps(count=20), share=Share(rank=0, ranks=many))
+    loader(Stamps(count=20), train=False, share=Share(rank=0, ranks=many))
+    loader(Stamps(count=20), share=Share(rank=0, ranks=CONFIG.batch_size))
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_ranks_share_every_row_once_and_never_separate_neighbours_that_belong_together(together: int) -> None:
+    for count, ranks in ((12, 5), (13, 4), (16, 3), (7, 3)):
+        shares = [Share(rank=rank, ranks=ranks, together=together).rows(count) for rank in range(ranks)]
+        assert shares[0][0] == 0
+        assert shares[-1][1] == count
+        assert all(one[1] == other[0] for one, other in pairwise(shares))
+        assert all(first % together == 0 for first, _ in shares)
+        assert max(last - first for first, last in shares) - min(last - first for first, last in shares) <= together
 
 
 @pytest.mark.parametrize("position", [-1, 21])

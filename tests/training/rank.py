@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ import torch.distributed
 
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_json
+from vitlab.data.batch import Batch
+from vitlab.data.loader import Stream
 from vitlab.errors import VitlabError
-from vitlab.training import train
+from vitlab.training import pulse, train
 from vitlab.training.control import Control
 from vitlab.training.distributed import world
 
@@ -43,6 +46,14 @@ def break_down(fault: str | None) -> None:
             os._exit(137)
 
         setattr(torch.distributed, "all_gather_object", die)  # noqa: B010 (its type is another)
+    elif fault in ("hangs", "is-slow"):
+        read = Stream.__next__
+
+        def read_later(stream: Stream) -> Batch:
+            time.sleep(1000 if fault == "hangs" else 0.5)
+            return read(stream)
+
+        setattr(Stream, "__next__", read_later)  # noqa: B010
 
 
 def repair() -> None:
@@ -51,6 +62,8 @@ def repair() -> None:
 
 def main(jobs: list[dict[str, Any]]) -> None:
     for job in jobs:
+        if job["fault"] == "is-slow":
+            setattr(pulse, "_COMPARED_EVERY", 4)  # noqa: B010
         control = Control()
         broken = False
         try:
@@ -66,8 +79,13 @@ def main(jobs: list[dict[str, Any]]) -> None:
         except VitlabError as error:
             repair()
             say("failed", Path(job["out"]).name, error.message.replace("\n", " "))
+            if job["fault"] == "hangs":
+                sys.exit(1)  # as the command line does: torchrun ends the rank that hangs
 
 
 if __name__ == "__main__":
-    with world():  # one for all runs: process groups that are made twice get in each other's way
-        main(json.loads(Path(sys.argv[1]).read_text()))
+    listed = json.loads(Path(sys.argv[1]).read_text())
+    with world(
+        timeout=listed[0]["run"]["train"]["hang_timeout"]
+    ):  # one for all runs: process groups that are made twice get in each other's way
+        main(listed)

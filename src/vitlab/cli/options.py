@@ -28,7 +28,7 @@ from vitlab.config import data, renamed
 from vitlab.config.model import Task
 from vitlab.config.run import RunConfig
 from vitlab.config.segmenter import Decoder
-from vitlab.config.train import HeadStart, Precision, Strategy, Trainable
+from vitlab.config.train import HeadStart, Offload, Precision, Strategy, Trainable
 from vitlab.errors import ConfigError, UsageError, did_you_mean
 from vitlab.interpretation import config as interpretation
 from vitlab.recipes.table import RECIPES
@@ -254,6 +254,7 @@ WORDS: dict[str, Any] = {
     "Task": Task,
     "Decoder": Decoder,
     "Trainable": Trainable,
+    "Offload": Offload,
     "Strategy": Strategy,
     "PseudoLabels": PseudoLabels,
     "BackendName": Literal["auto", "torch", "compile", "onnxruntime", "openvino"],

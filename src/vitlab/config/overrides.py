@@ -16,7 +16,7 @@ from vitlab.config.run import RunConfig
 from vitlab.config.scaling import small_first, warmup_of
 from vitlab.config.segmenter import Decoder
 from vitlab.config.serialize import Json, to_json
-from vitlab.config.train import HeadStart, Lora, PatchSizes, Precision, Resizing, Strategy, Trainable
+from vitlab.config.train import HeadStart, Lora, Offload, PatchSizes, Precision, Resizing, Strategy, Trainable
 from vitlab.errors import ConfigError, at_least, pair
 
 
@@ -127,6 +127,9 @@ class Overrides:
     precision: Precision | None = None
     micro_batch: int | None = None
     strategy: Strategy | None = None
+    offload: Offload | None = None
+    recompute: bool | None = None
+    hang_timeout: float | None = None
     max_minutes: float | None = None
     evaluate_every: int | None = None
     save_every: int | None = None
@@ -198,6 +201,9 @@ def with_execution(run: RunConfig, overrides: Overrides) -> RunConfig:
         patch_sizes=train.patch_sizes if overrides.patch_sizes is None else overrides.patch_sizes,
         precision=overrides.precision or train.precision,
         strategy=overrides.strategy or train.strategy,
+        offload=overrides.offload or train.offload,
+        recompute=train.recompute if overrides.recompute is None else overrides.recompute,
+        hang_timeout=train.hang_timeout if overrides.hang_timeout is None else overrides.hang_timeout,
         micro_batch=train.micro_batch if overrides.micro_batch is None else overrides.micro_batch,
         max_minutes=train.max_minutes if overrides.max_minutes is None else overrides.max_minutes,
         evaluate_every=train.evaluate_every if overrides.evaluate_every is None else overrides.evaluate_every,
@@ -238,6 +244,9 @@ _FREE = frozenset(
         "data.loader.cache_folder",
         "data.limits.formats",
         "train.strategy",
+        "train.offload",
+        "train.recompute",
+        "train.hang_timeout",
         "train.save_every",
         "train.keep",
         "train.max_minutes",
@@ -249,8 +258,8 @@ _FREE = frozenset(
 def differences(before: RunConfig, after: RunConfig, *, course: bool = False) -> tuple[str, ...]:
     """`train.optimizer.lr 0.001 -> 0.003` for each setting that differs; with `course`, only those that change the weights.
 
-    You may change these settings on resume: workers and prefetch, the strategy, the checkpoint interval, the number of
-    checkpoints kept, max_minutes and, without patience, the evaluation interval.
+    You may change these settings on resume: workers and prefetch, the strategy, offload, recompute, the timeout of ranks, the
+    checkpoint interval, the number of checkpoints kept, max_minutes and, without patience, the evaluation interval.
     """
     free = _FREE | (frozenset() if before.train.patience or after.train.patience else {"train.evaluate_every"})
     found, other = dict(_leaves(to_json(before))), dict(_leaves(to_json(after)))

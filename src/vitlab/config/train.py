@@ -49,6 +49,7 @@ LossKind = Literal["softmax", "sigmoid"]
 Precision = Literal["float32", "bfloat16"]
 Trainable = Literal["all", "head", "last-blocks"]
 Strategy = Literal["auto", "single", "ddp", "fsdp"]
+Offload = Literal["none", "cpu"]
 DistillKind = Literal["hard", "soft"]
 HeadStart = Literal["zero", "fitted"]
 MaskedTarget = Literal["mean-colour", "small-patch", "pixels"]
@@ -202,7 +203,9 @@ class TrainConfig:
     and the last. `patience` stops the run after that many evaluations without improvement, 0 for never. `max_minutes` stops it with
     a checkpoint before that time, 0 for never. `minutes` is the time budget that `steps` and the image size were chosen for, 0 for
     none; nothing depends on it. `seed` determines initial values, order of samples, augmentation and dropout.
-    `strategy` is how torchrun's processes work together; `auto` is `ddp` under torchrun and `single` otherwise.
+    `strategy` is how torchrun's processes work together; `auto` is `ddp` under torchrun and `single` otherwise. `offload="cpu"`
+    keeps the shards of `fsdp`, with their gradients and the optimizer's state, in host memory. `hang_timeout` is the time in
+    seconds after which a process that waits for another one ends the job and says which one is missing.
     """
 
     steps: int
@@ -233,6 +236,8 @@ class TrainConfig:
     minutes: float = 0.0
     seed: int = 0
     strategy: Strategy = "auto"
+    offload: Offload = "none"
+    hang_timeout: float = 60.0
 
     def __post_init__(self) -> None:
         choice("head", self.head, HeadStart)
@@ -244,6 +249,10 @@ class TrainConfig:
         choice("precision", self.precision, Precision)
         choice("trainable", self.trainable, Trainable)
         choice("strategy", self.strategy, Strategy)
+        choice("offload", self.offload, Offload)
+        _positive("hang_timeout", self.hang_timeout)
+        if self.offload == "cpu" and self.strategy != "fsdp":
+            raise ConfigError(f"offload='cpu' needs strategy='fsdp', and strategy is {self.strategy!r}", hint="strategy='fsdp'")
         fraction("smoothing", self.smoothing)
         at_least("dice", self.dice, 0)
         check_resizing(self.progressive_resizing)

@@ -49,10 +49,10 @@ class Loader:
     ) -> None:
         if len(dataset) == 0:
             raise DataError("there are no images to load")
-        if train and config.batch_size % share.ranks:
+        if train and config.batch_size < share.ranks:
             raise ConfigError(
-                f"batch_size={config.batch_size} is not a multiple of the {share.ranks} ranks",
-                hint=f"make it a multiple of {share.ranks}; unequal batches would weight their images differently",
+                f"batch_size={config.batch_size} is below the number of ranks, {share.ranks}: some would have no images",
+                hint=f"use a batch size of at least {share.ranks}, or fewer ranks",
             )
         self.config = config
         self.train = train

@@ -143,10 +143,11 @@ class WeightedSampler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The rows of each batch that belong to rank `rank` of `ranks`."""
+    """The rows of each batch that belong to rank `rank` of `ranks`; `together` neighbouring rows are never separated."""
 
     rank: int = 0
     ranks: int = 1
+    together: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.ranks:
@@ -154,7 +155,9 @@ class Share:
 
     def rows(self, count: int) -> tuple[int, int]:
         """(first, last + 1) of the rank's rows in a batch of `count`; all ranks together have each row once, evenly."""
-        return count * self.rank // self.ranks, count * (self.rank + 1) // self.ranks
+        groups = -(-count // self.together)
+        first, last = (min(count, self.together * (groups * rank // self.ranks)) for rank in (self.rank, self.rank + 1))
+        return first, last
 
 
 def permuted(slot_B: Indices, *, length: int, seed: int, epoch: int) -> Indices:

@@ -44,13 +44,15 @@ def try_lock(descriptor: int, *, unsupported: bool = True) -> bool:
 
 
 @contextmanager
-def locked(path: Path, *, refuse: Callable[[str], VitlabError] | None = None, keep: bool = True) -> Iterator[None]:
+def locked(
+    path: Path, *, refuse: Callable[[str], VitlabError] | None = None, keep: bool = True, wait: float = 0.0
+) -> Iterator[None]:
     """Hold the lock file `path` during the block; the file is created if needed, and stays unless `keep` is False.
 
     If another process holds the lock, this waits for it, or, with `refuse`, raises the error that `refuse` makes from a
-    description of the holder ("process 123 on host").
+    description of the holder ("process 123 on host"), after `wait` seconds.
     """
-    with _acquired(path, refuse) as file:
+    with _acquired(path, refuse, wait) as file:
         file.seek(0)
         file.truncate()
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
@@ -63,13 +65,13 @@ def locked(path: Path, *, refuse: Callable[[str], VitlabError] | None = None, ke
                     path.unlink()
 
 
-def _lock_or_refuse(file: TextIO, refuse: Callable[[str], VitlabError]) -> None:
+def _lock_or_refuse(file: TextIO, refuse: Callable[[str], VitlabError], wait: float) -> None:
     """Lock the file; the worker processes of a killed holder, which share its lock, get a few seconds to end."""
-    deadline = time.monotonic() + _WORKERS_END
+    began = time.monotonic()
     while not try_lock(file.fileno()):
         file.seek(0)
         holder = file.read().strip()
-        if not _has_died(holder) or time.monotonic() > deadline:
+        if time.monotonic() - began > max(wait, _WORKERS_END if _has_died(holder) else 0.0):
             raise refuse(holder or "another process")
         time.sleep(0.05)
 
@@ -96,13 +98,13 @@ def _is_zombie(process: int) -> bool:
     return facts.rpartition(")")[2].split()[:1] == ["Z"]
 
 
-def _acquired(path: Path, refuse: Callable[[str], VitlabError] | None) -> TextIO:
+def _acquired(path: Path, refuse: Callable[[str], VitlabError] | None, wait: float) -> TextIO:
     """The lock file, open and locked. A former holder may have removed it while it was opened here: then it is made again."""
     while True:
         with ExitStack() as stack:
             file = stack.enter_context(path.open("a+"))
             if refuse is not None:
-                _lock_or_refuse(file, refuse)
+                _lock_or_refuse(file, refuse, wait)
             if refuse is None and sys.platform != "win32":
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX)
             with suppress(FileNotFoundError):

@@ -97,6 +97,27 @@ class Checkpointer:
         write = self._write if self._parts is None else self._parts.write
         self._writer.start(self.directory.step_path(step), snapshot, finish, write)
 
+    def save_alone(self, metrics: dict[str, float]) -> Path | None:
+        """Write a checkpoint without the other ranks, which are gone; None if this one has not the whole state of a step.
+
+        Only what every rank has can be saved: not shards, not statistics that a forward pass has changed, and not weights of which
+        some are updated already.
+        """
+        state = self.state
+        if self._parts is not None or state.updating or state.statistics.norms:
+            return None
+        self._writer.wait()
+        folder = self.directory.step_path(state.step)
+        if state.step != self.saved:
+            state.zero_grad()
+            snapshot = state.snapshot(metrics)
+            self._refuse_non_finite(snapshot.model)
+            write_snapshot(folder, snapshot)
+            self.directory.set_link("last", state.step)
+            self.saved = state.step
+        self._pending = None
+        return folder
+
     def _write(self, folder: Path, snapshot: Snapshot) -> None:
         """Write a snapshot; if that is impossible, save it elsewhere and say where."""
         try:
@@ -181,6 +202,39 @@ def latest_snapshot(directory: RunDirectory, *, lazy: bool = False) -> tuple[Sna
             f"no checkpoint in {directory.checkpoints} can be read: {warnings[0]}", hint="start again in another folder"
         )
     return None, warnings
+
+
+def agreed_snapshot(directory: RunDirectory, world: World) -> tuple[Snapshot | None, list[str]]:
+    """The newest undamaged checkpoint as the main rank sees it, the same on every rank, and the main rank's warnings.
+
+    A network disk may show a rank an older folder than another one. TrainingError if a rank has a newer checkpoint than the main
+    rank, which then does not see the folder that the others see.
+    """
+    if world.ranks == 1:
+        return latest_snapshot(directory)
+    newest = world.gather(max(directory.steps(), default=-1))
+    if max(newest) > newest[0]:
+        rank = newest.index(max(newest))
+        raise TrainingError(
+            f"{directory.root} is not one folder for all ranks: rank {rank} has a checkpoint of step {max(newest)},"
+            f" and rank 0 {f'only one of step {newest[0]}' if newest[0] >= 0 else 'none'}",
+            hint="give all machines the same folder, on a disk that they share",
+        )
+    found = world.on_main(lambda: latest_snapshot(directory, lazy=True))
+    snapshot, warnings = found if found is not None else (None, [])
+    step = world.gather(-1 if snapshot is None else snapshot.progress.step)[0]
+    if step >= 0 and not world.is_main:
+        _wait_for(directory.step_path(step))
+        snapshot = read_snapshot(directory.step_path(step), lazy=True)
+    world.disk_barrier()  # ranks may read at different speeds
+    return snapshot, warnings
+
+
+def _wait_for(folder: Path) -> None:
+    """Wait until a network disk shows a checkpoint that another machine has written; reading says if it does not."""
+    deadline = time.monotonic() + _VISIBLE
+    while not (folder / PROGRESS).exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
 
 
 def rescue(directory: RunDirectory, run: RunConfig, snapshot: Snapshot) -> Path | None:

@@ -13,19 +13,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from vitlab.config.model import ModelConfig
-from vitlab.config.train import Precision, Strategy
+from vitlab.config.train import Offload, Precision, Strategy
 from vitlab.errors import ConfigError, TrainingError, VitlabError
 from vitlab.models.device import resolve_device
 from vitlab.models.families import FAMILIES, build_on_meta
 
 T = TypeVar("T")
 
-_TIMEOUT = timedelta(seconds=60)  # after which a rank that died is noticed
+_TIMEOUT = 60.0  # seconds after which a rank that does not answer is missing, if a run does not say otherwise
 _DISK_TIMEOUT = timedelta(minutes=20)  # a rank that writes or reads gigabytes may take this long
 _SHARDED = tuple(layer for family in FAMILIES for layer in family.sharded)
 
@@ -108,10 +108,13 @@ def world_size() -> int:
 
 
 @contextmanager
-def world(device: str | torch.device = "auto") -> Iterator[World]:
+def world(device: str | torch.device = "auto", *, timeout: float = _TIMEOUT) -> Iterator[World]:
     """The world that torchrun set up, or a world of one process; the process group ends with the block.
 
-    Under torchrun each rank takes the CUDA device of its local rank; without CUDA, ranks compute on the CPU.
+    Under torchrun each rank takes the CUDA device of its local rank; without CUDA, ranks compute on the CPU. A rank that waits for
+    another one longer than `timeout` seconds fails. With CUDA, tensors on the CPU travel over gloo: those of `offload="cpu"`, and
+    objects. NCCL waits twice as long, because it ends a process without a word; before that `vitlab.training.pulse` does, and says
+    who is missing.
     """
     ranks = world_size()
     place = resolve_device(device)
@@ -127,18 +130,24 @@ def world(device: str | torch.device = "auto") -> Iterator[World]:
     if ranks == 1:
         yield World(device=place)
         return
-    dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=_TIMEOUT)
+    if place.type == "cuda":
+        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=timedelta(seconds=2 * timeout), device_id=place)
+    else:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
     try:
         yield World(rank=dist.get_rank(), ranks=dist.get_world_size(), device=place)
     finally:
         dist.destroy_process_group()
 
 
-def parallelise(model: nn.Module, strategy: Strategy, precision: Precision, world: World) -> nn.Module:
+def parallelise(
+    model: nn.Module, strategy: Strategy, precision: Precision, world: World, *, offload: Offload = "none"
+) -> nn.Module:
     """The model as training calls it: itself, wrapped by DDP, or sharded by FSDP; `auto` is DDP if there are several ranks.
 
     FSDP changes the model in place: each rank keeps some rows of every parameter and gathers the others layer by layer. It
-    computes in bfloat16 if `precision` says so, and sums gradients in float32.
+    computes in bfloat16 if `precision` says so, and sums gradients in float32. With `offload="cpu"` a rank's own rows of weights,
+    gradients and the optimizer's state are in host memory, and the device holds what is gathered and the activations.
     """
     chosen = ("ddp" if world.ranks > 1 else "single") if strategy == "auto" else strategy
     if chosen == "single":
@@ -154,17 +163,18 @@ def parallelise(model: nn.Module, strategy: Strategy, precision: Precision, worl
     if chosen == "ddp":
         devices = [world.device] if world.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
-    return shard(model, precision, world)
+    return shard(model, precision, world, offload=offload)
 
 
-def shard(model: nn.Module, precision: Precision, world: World) -> nn.Module:
+def shard(model: nn.Module, precision: Precision, world: World, *, offload: Offload = "none") -> nn.Module:
     """Apply FSDP2 to each layer, and to the rest of the model."""
+    place = OffloadPolicy() if offload == "none" else CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
     mesh = init_device_mesh(world.device.type, (world.ranks,))
     half = torch.bfloat16 if precision == "bfloat16" else None
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
     for layer in sharded_layers(model):
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+        fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=place)
+    fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=place)
     return model
 
 

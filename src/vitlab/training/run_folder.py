@@ -104,15 +104,16 @@ class RunDirectory:
             ) from error
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Be the only writer; TrainingError names the other one. The lock of a killed process is gone with it.
+    def locked(self, *, wait: float = 0.0) -> Iterator[None]:
+        """Be the only writer, at the latest after `wait` seconds; TrainingError names the other one.
 
-        What a killed process left is removed, and links that a copy lost are made again.
+        The lock of a killed process is gone with it. What a killed process left is removed, and links that a copy lost are made
+        again.
         """
         with ExitStack() as stack:
             try:
                 self.checkpoints.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(locked(self.root / "lock", refuse=self._in_use))
+                stack.enter_context(locked(self.root / "lock", refuse=self._in_use, wait=wait))
                 for folder in (self.root, self.checkpoints):
                     _try_to_write(folder)
                 self._remove_leftovers()

@@ -94,7 +94,8 @@ class TrainState:
     """The state of a run, changed by every step.
 
     `model` is what training calls: wrapped by DDP or sharded by FSDP if there are several ranks. `unwrapped` is the same without
-    DDP, with the weights that only training needs. `core` inside it is the model that is saved and evaluated.
+    DDP, with the weights that only training needs. `core` inside it is the model that is saved and evaluated. `updating` is True
+    while the weights belong to no step; `computed` are the seconds of the last step's forward passes.
     """
 
     run: RunConfig
@@ -108,6 +109,8 @@ class TrainState:
     statistics: RunningStatistics
     facts: HeaderFacts
     progress: Progress
+    updating: bool = False
+    computed: float = 0.0
 
     @property
     def step(self) -> int:
@@ -253,7 +256,17 @@ def training_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
         pipeline = native_training_pipeline(run.data.augment, patch, channels=channels, limits=run.data.limits, pixel_scale=scale)
     else:
         pipeline = training_pipeline(run.data.augment, channels=channels, limits=run.data.limits, scale=scale)
-    return Loader(dataset, pipeline, config=run.data.loader, train=True, share=Share(rank=world.rank, ranks=world.ranks))
+    return Loader(dataset, pipeline, config=run.data.loader, train=True, share=training_share(run, world))
+
+
+def training_share(run: RunConfig, world: World) -> Share:
+    """This rank's rows of a training batch. Rows that are mixed with each other stay together, unless there are too few of them.
+
+    So a run does not depend on the number of ranks, also if the batch cannot be shared equally.
+    """
+    mixes = bool(run.data.augment.mixup or run.data.augment.cutmix)
+    pairs = mixes and run.data.loader.batch_size >= 2 * world.ranks
+    return Share(rank=world.rank, ranks=world.ranks, together=2 if pairs else 1)
 
 
 def _patch_of(run: RunConfig) -> tuple[int, int]:
@@ -306,7 +319,7 @@ def create_state(
     unwrapped.train()
     if run.train.compile:
         unwrapped.compile()
-    model = parallelise(unwrapped, run.train.strategy, run.train.precision, world)
+    model = parallelise(unwrapped, run.train.strategy, run.train.precision, world, offload=run.train.offload)
     state = TrainState(
         run=run,
         world=world,
@@ -457,8 +470,8 @@ def _create_task(run: RunConfig, dataset: Dataset, world: World) -> Task:
             step=run.model.step,
             dtype=torch.float32,
             seed=config.seed,
-            rank=world.rank,
-            ranks=world.ranks,
+            batch_size=run.data.loader.batch_size,
+            share=training_share(run, world),
         )
     if task_of(run.model) == "segment":
         return Segment(config=config, preprocess=run.preprocess, classes=run.model.num_classes, dtype=torch.float32)

@@ -20,6 +20,7 @@ from vitlab.config.train import Distill, Masked, TrainConfig
 from vitlab.data.batch import Batch
 from vitlab.data.mix import mix
 from vitlab.data.native import grids_of
+from vitlab.data.sampler import Share
 from vitlab.data.transforms import normalise
 from vitlab.errors import DataError
 from vitlab.evaluation.classification import Logits, collect_logits, headline
@@ -161,7 +162,7 @@ class BothHeads(nn.Module):
 class PredictMasked:
     """Masked patch prediction (app. B.1.2): corrupt some patches and predict what they showed. Labels are not used.
 
-    The corrupted patches are drawn for the batch of all `ranks`, and rank `rank` takes its rows: the same as in one process.
+    The corrupted patches are drawn for the batch of all ranks, and each takes its `share`: the same as in one process.
     """
 
     config: Masked
@@ -169,24 +170,26 @@ class PredictMasked:
     patches: int
     step: tuple[int, int]
     dtype: torch.dtype
+    batch_size: int
     seed: int = 0
-    rank: int = 0
-    ranks: int = 1
+    share: Share = Share()  # noqa: RUF009 (a frozen value)
 
     def prepare(self, images_BHWC: Tensor, labels: Tensor, rng: np.random.Generator) -> Inputs:
         """Choose the corrupted patches."""
         generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
         masked, rows = self.config, len(images_BHWC)
+        (first, last), total = self.share.rows(self.batch_size), self.batch_size
+        if last - first != rows:  # the last batch of an evaluation is smaller
+            first, last, total = rows * self.share.rank, rows * (self.share.rank + 1), rows * self.share.ranks
         drawn = corruption(
-            rows * self.ranks,
+            total,
             self.patches,
             fraction=masked.fraction,
             masked=masked.masked,
             swapped=masked.swapped,
             generator=generator,
         )
-        own = slice(rows * self.rank, rows * (self.rank + 1))
-        return Inputs(images_BHWC=images_BHWC, targets=tuple(tensor[own] for tensor in drawn))
+        return Inputs(images_BHWC=images_BHWC, targets=tuple(tensor[first:last] for tensor in drawn))
 
     def loss(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The mean loss over each image's corrupted patches."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,9 +33,9 @@ from vitlab.inference.backends import evaluating
 from vitlab.inference.engine import run_batches
 from vitlab.inference.packed import plain_backend
 from vitlab.io.memory import is_out_of_memory
-from vitlab.training.checkpointing import Checkpointer, latest_snapshot
+from vitlab.training.checkpointing import Checkpointer, agreed_snapshot
 from vitlab.training.control import Control, StopRequested
-from vitlab.training.distributed import World, gradient_sync, reshard, world
+from vitlab.training.distributed import World, gradient_sync, is_sharded, reshard, world
 from vitlab.training.events import (
     Evaluated,
     Event,
@@ -52,6 +52,7 @@ from vitlab.training.events import (
 )
 from vitlab.training.head import FittedHead, fit_head
 from vitlab.training.optim import learning_rate, set_learning_rates
+from vitlab.training.pulse import LOST_CONTACT, Pulse, Stragglers, lost_contact, pulse
 from vitlab.training.run_data import DataRecord, open_splits, refuse_other_labels
 from vitlab.training.run_folder import RunDirectory
 from vitlab.training.state import TrainState, create_model, create_state, evaluation_loader, training_loader
@@ -79,11 +80,16 @@ def train(
     outside. `override` resumes with a changed config or other samples. Under torchrun, the same call distributes the work over its
     processes.
     """
-    directory = RunDirectory(out)
-    with world(device) as here, directory.locked() if here.is_main else nullcontext(), _memory_errors():
+    directory, timeout = RunDirectory(out), run.train.hang_timeout
+    with ExitStack() as stack:
+        here = stack.enter_context(world(device, timeout=timeout))
+        if here.is_main:  # after a restart, ranks of before that are cut off may hold the lock for a while
+            stack.enter_context(directory.locked(wait=timeout / 2 if here.ranks > 1 else 0.0))
+        stack.enter_context(_memory_errors())
+        heart = stack.enter_context(pulse(here, timeout=timeout))
         train_split, eval_split = open_splits(run, dataset)
         changed = here.on_main(lambda: directory.begin(run, DataRecord.of(run, train_split, eval_split), override=override))
-        trainer = Trainer(run, directory, here, control or Control(), train_split, eval_split)
+        trainer = Trainer(run, directory, here, control or Control(), train_split, eval_split, heart)
         yield from trainer.events(changed or [])
 
 
@@ -101,8 +107,10 @@ class Trainer:
         control: Control,
         dataset: Dataset,
         eval_dataset: Dataset | None,
+        heart: Pulse,
     ) -> None:
         self.run = run
+        self.heart = heart
         self.directory = directory
         self.world = world
         self.control = control
@@ -127,9 +135,32 @@ class Trainer:
                 if fault is not None and not warned:
                     warned = True
                     yield Warned(step=event.step, message=f"{fault}; the run continues without its events")
+        except RuntimeError as error:
+            if self.world.ranks == 1 or not lost_contact(error):
+                self.heart.end(f"{type(error).__name__}: {error}")
+                raise
+            lost = self._lost_contact()
+            self.heart.end(lost.message)
+            raise lost from error
+        except VitlabError as error:
+            self.heart.end(error.message)
+            raise
         finally:
             if self.checkpointer is not None:
                 self.checkpointer.close()
+
+    def _lost_contact(self) -> TrainingError:
+        """A rank did not answer: what this one can save without the others, and whom they wait for.
+
+        With DDP every rank has the whole model, so the main rank saves it as it is after its last complete step. Under FSDP each
+        has a part, and the last checkpoint is what remains.
+        """
+        kept = self.checkpointer.save_alone(self.metrics) if self.checkpointer is not None and self.world.is_main else None
+        place = "from the last checkpoint" if kept is None else f"after step {self.state.step:,}, which is saved"
+        return TrainingError(
+            f"{LOST_CONTACT} after step {self.heart.own.step}: {self.heart.missing()}",
+            hint=f"torchrun --max-restarts resumes {place}; so does the same command",
+        )
 
     def _append(self, event: Event) -> str | None:
         """Write an event to the run folder; what went wrong, or None."""
@@ -146,7 +177,7 @@ class Trainer:
     def _events(self, changed: Sequence[str]) -> Iterator[Event]:
         """The story of a run."""
         config = self.run.train
-        snapshot, warnings = latest_snapshot(self.directory, lazy=self.world.ranks > 1)
+        snapshot, warnings = agreed_snapshot(self.directory, self.world)
         if snapshot is not None and snapshot.facts.labels is not None:
             refuse_other_labels(snapshot.facts.labels, self.dataset.labels, where=self.directory.root)
         if self.world.is_main:
@@ -156,6 +187,7 @@ class Trainer:
             head = (yield from self.fit_head()) if snapshot is None and config.head == "fitted" else None
             self.state = state = create_state(self.run, self.dataset, self.world, snapshot, head)
             self.checkpointer = checkpointer = Checkpointer(self.directory, state)
+            self.stragglers = Stragglers(self.world, probe=is_sharded(state.model))
             if snapshot is not None:
                 checkpointer.saved = state.step
                 self.metrics = checkpointer.saved_metrics = snapshot.facts.metrics or {}
@@ -224,16 +256,21 @@ class Trainer:
         state, checkpointer = self.state, self.checkpointer
         assert checkpointer is not None
         known = len(batches.failures)
+        self.heart.at(state.step, "reads images")
+        began = time.monotonic()
         with nullcontext() if self.world.ranks > 1 else self.control.waiting():  # ranks stop after the same step
             batch = next(batches)
+        read = time.monotonic() - began
         yield from (Warned(step=state.step, message=str(failure)) for failure in batches.failures[known:])
         micro_batch = state.micro_batch
         with _memory_errors():
-            event = update(state, batch, epoch_length=self.train_loader.sampler.epoch_length)
+            event = update(state, batch, epoch_length=self.train_loader.sampler.epoch_length, heart=self.heart)
         yield from checkpointer.wait()  # a checkpoint is written during one step; a crash loses one interval at most
         if state.micro_batch != micro_batch:
             yield MicroBatchReduced(step=state.step, micro_batch=state.micro_batch)
         yield event
+        slow = self.stragglers.add(read=read, computed=state.computed, seconds=getattr(event, "seconds", 0.0))
+        yield from (Warned(step=state.step, message=sentence) for sentence in slow)
         if isinstance(event, Skipped) and event.in_a_row >= _MAX_SKIPPED_IN_A_ROW:
             raise DivergedError(
                 f"training diverged at step {event.step}: {event.reason}, {event.in_a_row} times in a row; none was applied",
@@ -247,6 +284,7 @@ class Trainer:
             return
         assert checkpointer is not None
         progress.evaluation_due = True  # as long as it is not complete
+        self.heart.at(progress.step, "evaluates")
         self.metrics = evaluate(self.state, self.eval_loader, self.control)
         progress.evaluation_due = False
         self.evaluated_at = progress.step
@@ -295,6 +333,7 @@ class Trainer:
         return requested
 
     def _finish(self, reason: Reason, checkpointer: Checkpointer) -> Iterator[Event]:
+        self.heart.at(self.state.step, "saves")
         if reason in ("finished", "patience", "max-time"):
             try:
                 yield from self.evaluate()
@@ -309,19 +348,21 @@ class Trainer:
         yield Finished(step=self.state.step, reason=reason, model=model, metrics=self.metrics, seconds=seconds)
 
 
-def update(state: TrainState, batch: Batch, *, epoch_length: int) -> Stepped | Skipped:
+def update(state: TrainState, batch: Batch, *, epoch_length: int, heart: Pulse | None = None) -> Stepped | Skipped:
     """One step: gradients of the whole batch, clipped and applied. A loss or gradient that is not finite is never applied.
 
-    The update does not depend on the micro-batch size, except with BatchNorm, which normalises each micro-batch by itself.
+    The update does not depend on the micro-batch size, except with BatchNorm, which normalises each micro-batch by itself. `heart`
+    tells other ranks how far this one is.
     """
     began = time.monotonic()
     config, progress, images = state.run.train, state.progress, state.run.data.loader.batch_size
     lr = learning_rate(state.step, peak=config.optimizer.lr, steps=config.steps, schedule=config.schedule)
     set_learning_rates(state.optimizers, lr, config.optimizer)
     inputs = prepare_inputs(state, batch)
-    loss, accuracy, micro_batch = accumulate_gradients(state, inputs)
+    loss, accuracy, micro_batch = accumulate_gradients(state, inputs, heart)
     gradient_norm = clip_gradients(state.model, config.optimizer.clip)
     problem = _not_finite(loss, gradient_norm)
+    state.updating = True
     if problem is None:
         for optimizer in state.optimizers:
             optimizer.step()
@@ -337,6 +378,7 @@ def update(state: TrainState, batch: Batch, *, epoch_length: int) -> Stepped | S
     progress.seconds += seconds
     progress.skipped += problem is not None
     progress.skipped_in_a_row = 0 if problem is None else progress.skipped_in_a_row + 1
+    state.updating = False
     if problem is not None:
         samples = tuple(int(index) for index in batch.index_B)
         return Skipped(step=state.step, reason=problem, in_a_row=progress.skipped_in_a_row, samples=samples)
@@ -368,13 +410,13 @@ def prepare_inputs(state: TrainState, batch: Batch) -> Inputs:
     return inputs.to(state.world.device)
 
 
-def accumulate_gradients(state: TrainState, inputs: Inputs) -> tuple[float, float, int]:
+def accumulate_gradients(state: TrainState, inputs: Inputs, heart: Pulse | None = None) -> tuple[float, float, int]:
     """Forward and backward in micro-batches, halved when memory runs out: mean loss and accuracy, and the micro-batch size."""
     size = min(state.micro_batch or len(inputs), len(inputs))
     state.statistics.keep()
     while True:
         try:
-            loss, accuracy = _gradients(state, inputs, size)
+            loss, accuracy = _gradients(state, inputs, size, heart)
             return loss, accuracy, size
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -388,17 +430,24 @@ def accumulate_gradients(state: TrainState, inputs: Inputs) -> tuple[float, floa
             state.progress.micro_batch = size = -(-size // 2)
 
 
-def _gradients(state: TrainState, inputs: Inputs, size: int) -> tuple[float, float]:
+def _gradients(state: TrainState, inputs: Inputs, size: int, heart: Pulse | None) -> tuple[float, float]:
     """Add up the gradients of all micro-batches; the mean loss and accuracy over the global batch."""
     here, batch_size = state.world, state.run.data.loader.batch_size
     bfloat16 = state.run.train.precision == "bfloat16"
     loss, correct = torch.zeros((), device=here.device), torch.zeros((), device=here.device)
+    state.computed = 0.0
     for start, part in inputs.split(size):
         last = start + len(part) == len(inputs)
+        if heart is not None:
+            heart.at(state.step, "computes")
+        began = time.monotonic()
         with gradient_sync(state.model, enabled=last), _noise(state, start):
             with torch.autocast(here.device.type, torch.bfloat16, enabled=bfloat16):
                 loss_B, correct_B = state.task.loss(state.model, part)
             part_loss = loss_B.sum() / batch_size
+            state.computed += time.monotonic() - began
+            if heart is not None and last:
+                heart.at(state.step, "exchanges gradients")
             # DDP and FSDP average gradients over ranks, each of which has only its part of the batch.
             torch.autograd.backward(part_loss * here.ranks)
         loss += part_loss.detach()
