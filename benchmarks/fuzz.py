@@ -3,8 +3,8 @@
     python benchmarks/fuzz.py --inputs 20000 [--seed N] [--groups checkpoint,image,...] [--keep FOLDER] [--json]
     python benchmarks/fuzz.py --replay FOLDER/input-17-traceback.json
 
-Groups: checkpoint, image, manifest, archive, run (`fuzz_seeds.py` makes sound files, `fuzz_mutations.py` breaks them; the same
-seed gives the same inputs).
+Groups: checkpoint, image, manifest, archive, run, scientific, masks (`fuzz_seeds.py` makes sound files, `fuzz_mutations.py` breaks
+them; the same seed gives the same inputs).
 One child process opens them one after the other; it is a fork of this process, which has imported torch, so that a new one
 starts at once after a crash. Outcomes:
 
@@ -51,6 +51,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))  # run as a script, its own folder is all that Python looks in
 
 import numpy as np  # noqa: E402
+import pydicom.pixels  # noqa: E402, F401 - here for the same reason as torch's: what it imports tries a socket
 import torch._dynamo  # noqa: E402 - torch.optim imports it at its first use: here, so that no child has to
 
 import vitlab.errors  # noqa: E402
@@ -101,6 +102,8 @@ class WaysIn:
             "manifest": lambda: self._dataset(given, path, slow),
             "archive": lambda: self._archive(given, path, out, slow),
             "run": lambda: self._resumed(path, out, slow),
+            "scientific": lambda: self._scientific(path, slow),
+            "masks": lambda: self._dataset(given, path, slow),
         }
         ways[given.group]()
 
@@ -140,6 +143,12 @@ class WaysIn:
             self._timed(lambda: vitlab.check_data(f"images:{path.parent}").to_json())
         if isinstance(result, Unreadable):
             raise DataError(str(result))
+
+    def _scientific(self, path: Path, slow: bool) -> None:
+        """As an image, which the model may refuse for its channels, and as a dataset, which keeps them all."""
+        self._refusal(lambda: self._image(path, slow))
+        dataset = self._timed(lambda: vitlab.open_dataset(f"images:{path.parent}", split="all"))
+        self._timed(lambda: dataset[0])
 
     def _dataset(self, given: Input, path: Path, slow: bool) -> None:
         spec = f"{given.reader}:{path}" if given.reader else path

@@ -14,6 +14,7 @@ import random
 import struct
 import tarfile
 import traceback
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -23,7 +24,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.fuzz_seeds import GROUPS, Group, Input, Seed, archives, checkpoints, images, manifests, parquet_bytes, runs, zipped
+from benchmarks.fuzz_seeds import (
+    GROUPS,
+    Group,
+    Input,
+    Seed,
+    archives,
+    checkpoints,
+    images,
+    manifests,
+    masks,
+    parquet_bytes,
+    runs,
+    scientific,
+    zipped,
+)
 
 Random = random.Random
 Mutation = Callable[[bytes, Random], bytes]
@@ -42,6 +57,8 @@ class Corpus:
             "manifest": manifests,
             "archive": archives,
             "run": runs,
+            "scientific": scientific,
+            "masks": masks,
         }
         self.seeds = {group: _made_in_a_fork(makers[group]) for group in groups}
         self._pool = [data for seeds in self.seeds.values() for seed in seeds for data in seed.sound.files.values()]
@@ -161,6 +178,8 @@ def _structural(name: str, data: bytes) -> Mutation | None:
         return break_tar
     if ending == "npy":
         return break_npy
+    if ending == "dcm":
+        return break_dicom
     if "tfrecord" in name:
         return break_tfrecord
     if ending == "parquet":
@@ -776,6 +795,43 @@ def break_gif(data: bytes, rng: Random) -> bytes:
 def break_bmp(data: bytes, rng: Random) -> bytes:
     places = [(2, 4), (10, 4), (14, 4), (18, 4), (22, 4), (26, 2), (28, 2), (30, 4), (34, 4), (46, 4), (50, 4)]
     return _change_number(data, rng, places, (*_SIDES, 3, 4, 8, 16, 24, 32, 40, 124))
+
+
+# fmt: off
+_DICOM_FIELDS = (
+    "Rows", "Columns", "SamplesPerPixel", "PhotometricInterpretation", "BitsAllocated", "BitsStored", "HighBit",
+    "PixelRepresentation", "PlanarConfiguration", "NumberOfFrames", "WindowCenter", "WindowWidth", "RescaleSlope",
+    "RescaleIntercept",
+)
+_DICOM_VALUES: tuple[Any, ...] = (0, 1, 2, 3, 7, 8, 9, 12, 16, 24, 32, 33, 64, 255, 65_535, 2**31 - 1, -1, 0.0, 1e38, 1e-38)
+_DICOM_WORDS = ("MONOCHROME1", "RGB", "YBR_FULL", "YBR_FULL_422", "PALETTE COLOR", "", "\0")
+_DICOM_ENCODINGS = (  # big-endian, deflated, JPEG, JPEG 2000, RLE
+    b"1.2.840.10008.1.2.2", b"1.2.840.10008.1.2.1.99", b"1.2.840.10008.1.2.4.50", b"1.2.840.10008.1.2.4.90", b"1.2.840.10008.1.2.5",
+)
+# fmt: on
+
+
+def break_dicom(data: bytes, rng: Random) -> bytes:
+    """A field has another value or is gone, the pixels are broken, or the header names another encoding."""
+    import pydicom
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # values that the standard does not allow
+        made = pydicom.dcmread(io.BytesIO(data))
+        field = rng.choice([name for name in _DICOM_FIELDS if name in made])
+        match rng.randrange(6):
+            case 0:
+                made.file_meta.TransferSyntaxUID = pydicom.uid.UID(rng.choice(_DICOM_ENCODINGS).decode())
+            case 1:
+                delattr(made, field)
+            case 2:
+                made.PixelData = rng.choice(_BYTE_MUTATIONS)(made.PixelData, rng)
+            case _:
+                field = rng.choice((field, *_DICOM_FIELDS))
+                setattr(made, field, rng.choice(_DICOM_WORDS if field == "PhotometricInterpretation" else _DICOM_VALUES))
+        stream = io.BytesIO()
+        made.save_as(stream)
+    return stream.getvalue()
 
 
 def break_tiff(data: bytes, rng: Random) -> bytes:

@@ -30,8 +30,8 @@ from vitlab.config.run import RunConfig, RunData
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
 from vitlab.models import build
 
-Group = Literal["checkpoint", "image", "manifest", "archive", "run"]
-GROUPS: tuple[Group, ...] = ("checkpoint", "image", "manifest", "archive", "run")
+Group = Literal["checkpoint", "image", "manifest", "archive", "run", "scientific", "masks"]
+GROUPS: tuple[Group, ...] = ("checkpoint", "image", "manifest", "archive", "run", "scientific", "masks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +176,133 @@ def images() -> list[Seed]:
     }
     often = ("a.jpg", "progressive.jpg", "a.png", "a.webp", "lossless.webp")
     return [_file("image", name, content) for name, content in made.items() for _ in range(1 + (name in often))]
+
+
+def scientific() -> list[Seed]:
+    """Images of numbers: NumPy arrays, TIFF of five channels, and DICOM, plain, by RLE and by JPEG."""
+    import tifffile
+
+    rng = np.random.default_rng(0)
+    deep_HW = rng.integers(0, 4096, (20, 24)).astype(np.uint16)
+    five_HWC = rng.integers(0, 65536, (20, 24, 5)).astype(np.uint16)
+    made = {
+        "grey.npy": _npy(deep_HW),
+        "rgb.npy": _npy(np.asarray(_scene())),
+        "real.npy": _npy(np.asfortranarray(rng.random((20, 24, 3), np.float32))),
+        "five.npy": _npy(five_HWC),
+        "plain.dcm": dicom(deep_HW),
+        "windowed.dcm": dicom(deep_HW, WindowCenter=[600, 40], WindowWidth=[1200, 80], RescaleSlope=2, RescaleIntercept=-1024),
+        "colour.dcm": dicom(np.asarray(_scene())),
+        "frames.dcm": dicom(np.asarray(_scene().convert("L")), frames=3),
+        "rle.dcm": dicom(np.asarray(_scene().convert("L")), packed="rle"),
+        "jpeg.dcm": dicom(np.asarray(_scene().convert("L")), packed="jpeg"),
+    }
+    planes_CHW = five_HWC.transpose(2, 0, 1)
+    for name, pixels, planar, tile in (
+        ("five.tif", five_HWC, "contig", None),
+        ("planes.tif", planes_CHW, "separate", None),
+        ("tiles.tif", five_HWC, "contig", (16, 16)),
+    ):
+        stream = io.BytesIO()
+        tifffile.imwrite(stream, pixels, photometric="minisblack", planarconfig=planar, tile=tile)
+        made[name] = stream.getvalue()
+    return [_file("scientific", name, content) for name, content in made.items()]
+
+
+def _npy(array: np.ndarray[Any, Any]) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def dicom(pixels: np.ndarray[Any, Any], *, packed: Literal["", "rle", "jpeg"] = "", frames: int = 1, **fields: Any) -> bytes:
+    """Pixels [H, W] or [H, W, 3] as a DICOM file, with these fields."""
+    from pydicom import dcmwrite, uid
+    from pydicom.dataset import FileDataset, FileMetaDataset
+    from pydicom.encaps import encapsulate
+
+    meta = FileMetaDataset()
+    syntaxes = {"": uid.ExplicitVRLittleEndian, "rle": uid.RLELossless, "jpeg": uid.JPEGBaseline8Bit}
+    meta.TransferSyntaxUID = uid.ExplicitVRLittleEndian if packed == "rle" else syntaxes[packed]
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = uid.SecondaryCaptureImageStorage, uid.UID("1.2.3")
+    made = FileDataset("", {}, file_meta=meta, preamble=bytes(128))
+    made.Rows, made.Columns = pixels.shape[:2]
+    made.SamplesPerPixel = 1 if pixels.ndim == 2 else 3
+    made.PhotometricInterpretation = "MONOCHROME2" if pixels.ndim == 2 else "RGB"
+    made.BitsAllocated = made.BitsStored = 8 * pixels.dtype.itemsize
+    made.HighBit, made.PixelRepresentation = made.BitsStored - 1, 0
+    if pixels.ndim == 3:
+        made.PlanarConfiguration = 0
+    if frames > 1:
+        made.NumberOfFrames = frames
+    jpeg = packed == "jpeg"
+    made.PixelData = encapsulate([encoded(Image.fromarray(pixels), "JPEG")]) if jpeg else pixels.tobytes() * frames
+    made["PixelData"].VR = "OB" if pixels.dtype.itemsize == 1 else "OW"
+    made["PixelData"].is_undefined_length = jpeg
+    for name, value in fields.items():
+        setattr(made, name, value)
+    if packed == "rle":
+        made.compress(syntaxes["rle"], encoding_plugin="pydicom")
+    stream = io.BytesIO()
+    dcmwrite(stream, made, enforce_file_format=True)
+    return stream.getvalue()
+
+
+def masks() -> list[Seed]:
+    """Images with masks: folders, masks.json, VOC, and COCO's instances and panoptic files."""
+    size = (12, 10)
+    images = {f"{name}.png": encoded(_scene(*size, shade=shade), "PNG") for shade, name in enumerate("abcd")}
+    values_HW = (np.arange(120).reshape(size) // 40).astype(np.uint8)
+    index, palette = encoded(Image.fromarray(values_HW), "PNG"), encoded(Image.fromarray(values_HW).convert("P"), "PNG")
+
+    def of(files: dict[str, bytes], *broken: str) -> Seed:
+        return Seed(sound=Input(group="masks", files=files, opened=""), broken=broken)
+
+    beside = {f"images/train/{name}": content for name, content in images.items()} | {
+        f"masks/train/{name}": index if name < "c" else palette for name in images
+    }
+    settings = {"images": "images", "masks": "masks", "classes": {"sky": 0, "sea": 1}, "ignore": [2]}
+    voc = {f"JPEGImages/{name}": content for name, content in images.items()} | {
+        f"SegmentationClass/{name}": index for name in images
+    }
+    records = [{"id": place, "file_name": name, "height": 12, "width": 10} for place, name in enumerate(images)]
+    categories = [{"id": 1, "name": "sky"}, {"id": 7, "name": "sea"}]
+    shapes = ([[1, 1, 8, 1, 8, 9.5, 1, 9]], {"size": [12, 10], "counts": [20, 60, 40]}, {"size": [12, 10], "counts": "d0l1X1"})
+    objects = [
+        {"id": 3 * place + number, "image_id": place, "category_id": 7, "bbox": [1, 1, 2, 2], "iscrowd": 0, "segmentation": shape}
+        for place in range(4)
+        for number, shape in enumerate(shapes)
+    ]
+    segments = [{"id": number, "category_id": category, "iscrowd": 0} for number, category in ((300, 1), (70_000, 7))]
+    numbers_HW = np.where(values_HW == 1, 300, 70_000)
+    colours_HWC = np.stack([numbers_HW % 256, numbers_HW // 256 % 256, numbers_HW // 65_536], axis=2).astype(np.uint8)
+    pairs = [{"image_id": place, "file_name": name, "segments_info": segments} for place, name in enumerate(images)]
+    train = {f"train/{name}": content for name, content in images.items()}
+    files = {kind: f"annotations/{kind}_train.json" for kind in ("instances", "panoptic")}
+    lists = {
+        kind: json.dumps({"images": records, "categories": categories, "annotations": found}).encode()
+        for kind, found in (("instances", objects), ("panoptic", pairs))
+    }
+    coloured = {f"annotations/panoptic_train/{name}": encoded(Image.fromarray(colours_HWC), "PNG") for name in images}
+    both = "masks/train/a.png", "masks/train/d.png"
+    return [
+        of({**beside, "classes.txt": b"sky\nsea\nland\n"}, "classes.txt", *both),
+        of({**beside, "masks.json": json.dumps(settings).encode()}, "masks.json", "masks.json", *both),
+        of(
+            {**voc, "ImageSets/Segmentation/train.txt": b"a\nb\n", "ImageSets/Segmentation/val.txt": b"c\nd\n"},
+            "ImageSets/Segmentation/train.txt",
+            "SegmentationClass/a.png",
+        ),
+        *[of({**train, files["instances"]: lists["instances"]}, files["instances"])] * 3,
+        *[
+            of(
+                {**train, **coloured, files["panoptic"]: lists["panoptic"]},
+                *[files["panoptic"]] * 3,
+                "annotations/panoptic_train/a.png",
+            )
+        ]
+        * 2,
+    ]
 
 
 def manifests() -> list[Seed]:
