@@ -14,7 +14,8 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -1407,7 +1408,8 @@ def finetune(
 
     rule = _rule(val_fraction, test_fraction)
     place = os.fspath(data)
-    dataset = open_whole(place, split="all", rule=rule)  # the one time that the run opens it
+    with _in_words_of(task, place):
+        dataset = open_whole(place, split="all", rule=rule)  # the one time that the run opens it
     _note_all(_data_notes(dataset))
     begins = None if start is None else start_facts(_stored(start))
     scale = pixel_scale or (begins.preprocess.pixel_scale if begins is not None else "full")
@@ -1503,6 +1505,21 @@ def finetune(
         track=track,
         notes=notes,
     ).run_to_end(quiet=quiet)
+
+
+@contextmanager
+def _in_words_of(task: Task, place: str) -> Iterator[None]:
+    """Data that is to be segmented and has no masks is refused for that, and not for its class folders."""
+    from vitlab.data.readers.recognise import parse_spec
+    from vitlab.io.names import printable
+
+    try:
+        yield
+    except DataError as error:
+        if task != "segment" or parse_spec(place)[0] == "masks":
+            raise
+        hint = "images/ beside masks/, VOC's folders, COCO's JSON with the images, or masks.json"
+        raise DataError(f"{printable(place)} has no masks", hint=hint) from error
 
 
 def pretrain(

@@ -180,6 +180,13 @@ def test_sound_masks_leave_nothing_to_repair(tmp_path: Path) -> None:
     assert check_dataset(str(root)).problems() == []
 
 
+def test_a_file_that_is_used_is_not_among_those_left_out(tmp_path: Path) -> None:
+    root = write_folder(tmp_path, counts={"train": 3})
+    assert opened(root).notes == ()
+    (root / "notes.txt").write_text("x")
+    assert opened(root).notes == ("1 files left out that are not images: 1 .txt",)
+
+
 def position_images(size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """An image whose class is written into its colour: 40 times the class."""
     classes = drawn(3, size)[1]

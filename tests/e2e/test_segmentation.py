@@ -25,7 +25,7 @@ from vitlab.data.run_lengths import from_run_lengths
 from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError, DataError, UsageError, VitlabError
 from vitlab.evaluation.segmentation import SegmentationEvaluation
-from vitlab.inference.segmentation import MaskPredictions, starts
+from vitlab.inference.segmentation import MaskPredictions, backbone_of, starts
 from vitlab.models import build
 from vitlab.models.segmenter import Segmenter
 from vitlab.training.events import Finished
@@ -295,7 +295,14 @@ def test_describe_says_the_task(trained: Path) -> None:
 
 def test_inspect_looks_into_the_backbone(trained: Path, shapes: Path) -> None:
     image = next((shapes / "images/test").iterdir())
-    assert vitlab.inspect(trained, str(image), figure="rollout").array.shape[-2:] == (8, 10)
+    rollout = vitlab.inspect(trained, str(image), figure="rollout").array
+    assert rollout.shape[-2:] == (8, 10)
+    checkpoint = vitlab.load(trained)
+    backbone = backbone_of(checkpoint)
+    assert isinstance(checkpoint.model, Segmenter)
+    images_BCHW = torch.randn(2, 3, *SIZE)
+    with torch.no_grad():  # it reads what the decoder reads
+        torch.testing.assert_close(backbone.model.features(images_BCHW), checkpoint.model.features(images_BCHW))
 
 
 def test_what_segmentation_does_not_support_is_refused(trained: Path, shapes: Path, tmp_path: Path) -> None:
@@ -318,6 +325,10 @@ def test_what_segmentation_does_not_support_is_refused(trained: Path, shapes: Pa
             refused()
     with pytest.raises(VitlabError, match="gives each pixel a class"):
         vitlab.finetune(str(shapes), out=tmp_path / "classify", quiet=True)
+    (tmp_path / "images").mkdir()
+    Image.fromarray(drawn(0)[0]).save(tmp_path / "images/a.png")
+    with pytest.raises(DataError, match="has no masks"):
+        vitlab.finetune(str(tmp_path), out=tmp_path / "run", task="segment", quiet=True)
     with pytest.raises(VitlabError, match="no masks"):
         vitlab.finetune("digits", out=tmp_path / "digits", task="segment", quiet=True)
     with pytest.raises(UsageError, match="preset"):

@@ -213,7 +213,7 @@ class Filler:
                 return True
         report.fatal = FatalError(
             message=f"{found}; and none of {_SUBSTITUTES} replacements could be read, the last: {instead}",
-            hint="check that the disk or archive with the images is still available",
+            hint="`vitlab data check` lists what is wrong; is the disk or archive with the images still available?",
         )
         return False
 

@@ -45,8 +45,11 @@ from vitlab.io.display import Block, Displayed, json_text
 from vitlab.io.prefetch import prefetched
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.io.text import printable
+from vitlab.models.backbone import Backbone
 from vitlab.models.device import resolve_device
+from vitlab.models.families import build_on_meta
 from vitlab.models.segmenter import Segmenter
+from vitlab.models.vit import ViT
 
 Pixels = NDArray[np.uint8]
 
@@ -297,9 +300,18 @@ class SegmentPredictor:
 
 
 def backbone_of(checkpoint: Checkpoint) -> Checkpoint:
-    """The backbone of a segmenter as a checkpoint of its own, without a head: for a look inside."""
+    """The backbone of a segmenter as a checkpoint of its own, without a head: for a look inside.
+
+    A decoder reads the patches and no class token: so does the pool of this backbone.
+    """
     assert isinstance(checkpoint.model, Segmenter)
-    return replace(checkpoint, model=checkpoint.model.backbone, config=checkpoint.model.backbone.config, labels=None)
+    backbone: Backbone = checkpoint.model.backbone
+    if isinstance(backbone, ViT) and backbone.config.pool == "token":
+        pooled = build_on_meta(replace(backbone.config, pool="mean"))
+        assert isinstance(pooled, ViT)
+        pooled.load_state_dict(backbone.state_dict(), assign=True)
+        backbone = pooled.eval()
+    return replace(checkpoint, model=backbone, config=backbone.config, labels=None)
 
 
 def _loaded(named: Iterable[tuple[str, ImageLike]]) -> Iterator[tuple[str, ImageLike]]:

@@ -317,6 +317,8 @@ def open_coco_masks(path: Path, *, images: Path | None = None, faults: Faults | 
     own.raise_any(hint="correct the files that the list names, or take them out of it")
     if not found:
         raise DataError(f"{printable(str(path))} describes no image that is there")
+    for one in chosen:
+        left_out.used(one.name)
     notes = [f"masks are those of {listed([one.name for one in chosen])}"]
     if unused := [one.name for one in lists if one.kind != kind]:
         notes.append(f"{listed(unused)}: not used, since panoptic files give every pixel a class")

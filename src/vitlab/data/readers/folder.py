@@ -75,12 +75,17 @@ class LeftOut:
         suffix = PurePosixPath(name).suffix.lower()
         self._counts[reason or ("hidden" if is_hidden(name) else suffix or "without an ending")] += count
 
+    def used(self, name: str) -> None:
+        """A file that was counted is used after all: a list, or names of classes."""
+        self.add(name, count=-1)
+
     def notes(self) -> tuple[str, ...]:
         """One sentence, or none if nothing was left out."""
-        if not self._counts:
+        counts = +self._counts  # those above 0
+        if not counts:
             return ()
-        kinds = ", ".join(f"{count:,} {printable(kind)}" for kind, count in self._counts.most_common())
-        return (f"{self._counts.total():,} files left out that are not images: {kinds}",)
+        kinds = ", ".join(f"{count:,} {printable(kind)}" for kind, count in counts.most_common())
+        return (f"{counts.total():,} files left out that are not images: {kinds}",)
 
 
 def image_rows(names: Names, left_out: LeftOut) -> list[int]:

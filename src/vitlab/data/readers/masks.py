@@ -115,6 +115,9 @@ def open_masks(path: Path, *, faults: Faults | None = None) -> ImageDataset:
         raise DataError(f"{printable(str(path))} holds no image with a mask", hint=_REPAIR)
     rows_of_masks = np.array([mask_rows_of[key] for key in keys], np.int64)
     classes, note = _classes(settings, images, masks, rows_of_masks, voc=listed_splits is not None)
+    for name in (_CLASSES_TXT, *((MASKS_JSON,) if settings else ()), *(_voc_list(split) for split in SPLITS)):
+        if images.text(name) is not None:
+            left_out.used(name)
     splits = [_split_of(key) if listed_splits is None else listed_splits.get(key, UNDECLARED) for key in keys]
     undeclared = UNDECLARED in splits and listed_splits is None
     return ImageDataset(
@@ -167,12 +170,16 @@ def _by_layout(place: Place) -> tuple[dict[str, int], dict[str, int], dict[str, 
     return found[0], found[1], _voc_splits(place, list(found[1])) if voc else None
 
 
+def _voc_list(split: str) -> str:
+    return f"{_VOC_LISTS}/{split}.txt"
+
+
 def _voc_splits(place: Place, keys: Sequence[str]) -> dict[str, int]:
     """The split of each image that a list of VOC names; none for the others."""
     splits: dict[str, int] = {}
     around = {key.rpartition("/")[0] for key in keys}
     for split, name in enumerate(SPLITS):
-        text = place.text(f"{_VOC_LISTS}/{name}.txt")
+        text = place.text(_voc_list(name))
         for line in (text or "").splitlines():
             if line.strip():
                 splits |= {f"{folder}/{line.strip()}" if folder else line.strip(): split for folder in around}
