@@ -371,6 +371,7 @@ def predict(
     grid: Size | None = None,
     profile: Profile | None = None,
     windows: int = 0,
+    refine: bool = False,
     allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Predictions | Any:  # DetectedImages of a detector, MaskPredictions of a segmenter
@@ -410,6 +411,7 @@ def predict(
         profile: numerics profile: official, timm, huggingface or torchvision (default: that of the format)
         windows: of a segmenter: scale the short side of each image to this many pixels, and cut overlapping windows of the model's
             size out of it (default: 0, the whole image at once)
+        refine: of a segmenter: move the borders of masks to edges of the image (a dense CRF in a window); takes longer
         allow_nonfinite: accept NaN and Inf in weights and outputs, to look at a broken model
         progress: called with (description, done, total or None)
     """
@@ -436,7 +438,14 @@ def predict(
         if format not in (None, "text", "jsonl"):
             raise UsageError(f"masks are not written as {format}", hint="jsonl, or a folder as `out`")
         return segment_images(
-            SegmentPredictor(checkpoint, batch_size=batch_size, workers=workers, device=_device_of(checkpoint), windows=windows),
+            SegmentPredictor(
+                checkpoint,
+                batch_size=batch_size,
+                workers=workers,
+                device=_device_of(checkpoint),
+                windows=windows,
+                refine=refine,
+            ),
             images,
             out=out,
             as_json=None if format is None else format == "jsonl",
@@ -445,7 +454,7 @@ def predict(
             progress=progress or silent,
             notify=_log.info,
         )
-    _refuse_given("is for segmenters", windows=windows or None)
+    _refuse_given("is for segmenters", windows=windows or None, refine=refine or None)
     predictor: Predictor | Detector
     if is_detector(checkpoint.config):
         if merge or backend not in ("auto", "torch"):
@@ -824,6 +833,7 @@ def evaluate(
     grid: Size | None = None,
     profile: Profile | None = None,
     windows: int = 0,
+    refine: bool = False,
     allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> EvaluationSummary | Any:  # SegmentationEvaluation of a segmenter
@@ -911,10 +921,10 @@ def evaluate(
         native=True,
     )
     if task_of(checkpoint.config) == "segment":
-        found_masks = _evaluated_masks(checkpoint, asked, windows, name=_name_of(model), progress=progress or silent)
+        found_masks = _evaluated_masks(checkpoint, asked, windows, refine=refine, name=_name_of(model), progress=progress or silent)
         _note_all(found_masks.notes)
         return found_masks
-    _refuse_given("is for segmenters", windows=windows or None)
+    _refuse_given("is for segmenters", windows=windows or None, refine=refine or None)
     found = summary.summarise(checkpoint, asked, name=_name_of(model), progress=progress or silent)
     if vtab_finetune is not None:
         found = _with_vtab_finetuned(found, asked, model, Path(vtab_finetune), vtab_steps, image_size, progress or silent)
@@ -930,7 +940,7 @@ def evaluate(
 
 
 def _evaluated_masks(
-    checkpoint: Checkpoint, asked: Asked, windows: int, *, name: str, progress: ProgressCallback
+    checkpoint: Checkpoint, asked: Asked, windows: int, *, refine: bool, name: str, progress: ProgressCallback
 ) -> SegmentationEvaluation:
     """The evaluation of a segmenter; options of classifiers are refused."""
     from vitlab.data.dataset import ImageDataset
@@ -947,7 +957,12 @@ def _evaluated_masks(
     if not isinstance(dataset, ImageDataset):
         raise DataError(f"{asked.data} has no masks, and this model gives each pixel a class")
     predictor = SegmentPredictor(
-        checkpoint, batch_size=config.batch_size, workers=config.workers, device=_device_of(checkpoint), windows=windows
+        checkpoint,
+        batch_size=config.batch_size,
+        workers=config.workers,
+        device=_device_of(checkpoint),
+        windows=windows,
+        refine=refine,
     )
     found = evaluate_segmentation(
         checkpoint,

@@ -111,6 +111,15 @@ def test_precision_and_recall_of_a_boundary_by_hand() -> None:
     assert counts.f_by_class[1] == pytest.approx(2 * 1 * 0.5 / 1.5)
 
 
+def test_a_trimap_that_ignores_the_border_says_nothing_about_boundaries() -> None:
+    """Not even that they are all wrong, if a mask is so wrong that its boundary lies elsewhere."""
+    wanted = square(4, 4)
+    wanted[3:9, 3:9][wanted[3:9, 3:9] == 0] = IGNORE
+    counts = boundary_counts(wanted, square(9, 9), 2, tolerance=1)
+    assert counts.predicted_C.sum() > 0
+    assert np.isnan(counts.f)
+
+
 def test_ignored_pixels_have_no_boundary_and_hide_what_is_near() -> None:
     wanted = square(4, 4)
     wanted[3:9, 3:9][wanted[3:9, 3:9] == 0] = IGNORE  # a border around the square, as in trimaps

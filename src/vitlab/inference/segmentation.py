@@ -38,6 +38,7 @@ from vitlab.errors import ConfigError, DataError, UsageError, at_least
 from vitlab.inference.backends import TorchBackend
 from vitlab.inference.engine import run_batches
 from vitlab.inference.images import ImageLike, ImageReader, ImagesLike, as_list_of_images, image_name, load_pil
+from vitlab.inference.refinement import refined
 from vitlab.inference.results import Unreadable
 from vitlab.inference.writing import all_images
 from vitlab.io.atomic import replacing
@@ -174,6 +175,7 @@ class SegmentPredictor:
 
     `windows` above 0 scales the shorter side of each image to that many pixels and cuts windows of the model's image size out of
     it, which overlap by at least half; where they overlap, their logits are averaged. 0 takes the whole image at once.
+    `refine` moves the borders of masks to the edges of the image.
     """
 
     def __init__(
@@ -184,6 +186,7 @@ class SegmentPredictor:
         workers: int = 2,
         device: str | torch.device = "auto",
         windows: int = 0,
+        refine: bool = False,
         limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
     ) -> None:
         at_least("batch_size", batch_size, 1)
@@ -202,11 +205,14 @@ class SegmentPredictor:
         if windows and windows < max(self.preprocess.image_size):
             height, width = self.preprocess.image_size
             raise ConfigError(f"windows={windows} is smaller than a window, which is the model's {height}x{width} pixels")
+        assert isinstance(checkpoint.model, Segmenter)
+        self.model = checkpoint.model
         self.checkpoint = checkpoint
         self.labels = checkpoint.labels or tuple(f"class {code}" for code in range(checkpoint.config.num_classes))
         self.batch_size = batch_size
         self.workers = workers
         self.windows = windows
+        self.refine = refine
         self.backend = TorchBackend(checkpoint.model, self.preprocess, device=resolve_device(device))
         self._reader = ImageReader(_Whole(preprocess=self.preprocess, limits=limits))
 
@@ -294,8 +300,11 @@ class SegmentPredictor:
             (tall, wide), (down, across) = fitted_size(height, width, job.size), job.size
             top, left = (down - tall) // 2, (across - wide) // 2
             logits_CHW = logits_CHW[:, top : top + tall, left : left + wide]
-        own_1CHW = F.interpolate(logits_CHW[None].float(), size=(height, width), mode="bilinear", align_corners=False)
-        classes_HW: Pixels = own_1CHW[0].argmax(0).to(torch.uint8).numpy()
+        own_CHW = F.interpolate(logits_CHW[None].float(), size=(height, width), mode="bilinear", align_corners=False)[0]
+        if self.refine:
+            (down, across), (tall, wide) = self.model.config.step, logits_CHW.shape[1:]
+            own_CHW = refined(own_CHW, job.image_HWC, patch=(down * height / tall, across * width / wide))
+        classes_HW: Pixels = own_CHW.argmax(0).to(torch.uint8).numpy()
         return MaskPrediction(name=job.name, classes_HW=classes_HW, image_HWC=job.image_HWC, labels=self.labels)
 
 

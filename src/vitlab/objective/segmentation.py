@@ -99,8 +99,8 @@ class BoundaryCounts:
 
     @property
     def f_by_class(self) -> NDArray[np.float64]:
-        """The boundary F of each class; nan for a class that has no boundary, neither right nor predicted."""
-        any_C = (self.predicted_C + self.right_C) > 0
+        """The boundary F of each class; nan for a class whose right masks have no boundary that counts."""
+        any_C = self.right_C > 0
         precision_C = self.predicted_near_C / np.maximum(self.predicted_C, 1)
         recall_C = self.right_near_C / np.maximum(self.right_C, 1)
         both_C = precision_C + recall_C
