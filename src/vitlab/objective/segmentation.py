@@ -76,18 +76,22 @@ def mean_iou(confusion_CC: Counts) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryCounts:
-    """Pixels of boundaries, summed over images, one number a class: predicted ones, those of them near a right one, and so on."""
+    """Pixels of boundaries, summed over images, one number a class: predicted ones, those of them near a right one, and so on.
+
+    `hidden_C` are pixels of the right masks beside ignored ones: a boundary that cannot be compared.
+    """
 
     predicted_C: Counts
     predicted_near_C: Counts
     right_C: Counts
     right_near_C: Counts
+    hidden_C: Counts
 
     @classmethod
     def none(cls, classes: int) -> BoundaryCounts:
         """The counts of no image."""
         zero = np.zeros(classes, np.int64)
-        return cls(predicted_C=zero, predicted_near_C=zero, right_C=zero, right_near_C=zero)
+        return cls(predicted_C=zero, predicted_near_C=zero, right_C=zero, right_near_C=zero, hidden_C=zero)
 
     def __add__(self, other: BoundaryCounts) -> BoundaryCounts:
         return BoundaryCounts(
@@ -95,12 +99,13 @@ class BoundaryCounts:
             predicted_near_C=self.predicted_near_C + other.predicted_near_C,
             right_C=self.right_C + other.right_C,
             right_near_C=self.right_near_C + other.right_near_C,
+            hidden_C=self.hidden_C + other.hidden_C,
         )
 
     @property
     def f_by_class(self) -> NDArray[np.float64]:
-        """The boundary F of each class; nan for a class whose right masks have no boundary that counts."""
-        any_C = self.right_C > 0
+        """The boundary F of each class; nan for a class whose right masks ignore most of its boundary, or have none."""
+        any_C = self.right_C > self.hidden_C
         precision_C = self.predicted_near_C / np.maximum(self.predicted_C, 1)
         recall_C = self.right_near_C / np.maximum(self.right_C, 1)
         both_C = precision_C + recall_C
@@ -127,19 +132,22 @@ def boundary_counts(wanted_HW: Classes, predicted_HW: Classes, classes: int, *, 
     reach = max(1, round(0.0075 * float(np.hypot(height, width)))) if tolerance is None else tolerance
     ignored_HW = wanted_HW == IGNORE
     counted_HW = ~_grown(ignored_HW, reach) if ignored_HW.any() else ~ignored_HW
-    found = np.zeros((4, classes), np.int64)
+    found = np.zeros((5, classes), np.int64)
     for code in range(classes):
+        found[4, code] = _edges(wanted_HW == code, ignored_HW).sum()
         right_HW = _edges(wanted_HW == code, ~ignored_HW) & counted_HW
         made_HW = _edges((predicted_HW == code) & ~ignored_HW, ~ignored_HW) & counted_HW
         if not right_HW.any() and not made_HW.any():
             continue
-        found[:, code] = (
+        found[:4, code] = (
             made_HW.sum(),
             (made_HW & _grown(right_HW, reach)).sum(),
             right_HW.sum(),
             (right_HW & _grown(made_HW, reach)).sum(),
         )
-    return BoundaryCounts(predicted_C=found[0], predicted_near_C=found[1], right_C=found[2], right_near_C=found[3])
+    return BoundaryCounts(
+        predicted_C=found[0], predicted_near_C=found[1], right_C=found[2], right_near_C=found[3], hidden_C=found[4]
+    )
 
 
 def _edges(inside_HW: NDArray[np.bool_], known_HW: NDArray[np.bool_]) -> NDArray[np.bool_]:
