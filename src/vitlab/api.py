@@ -10,18 +10,20 @@ Importing this file imports neither torch nor numpy. Shared parameters are docum
 
 from __future__ import annotations
 
+import inspect as inspect_module
 import logging
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
-from vitlab.errors import ConfigError, DataError, UsageError, pair
+from vitlab.errors import ConfigError, DataError, UsageError, masked, pair
+from vitlab.io.address import address_of, is_address
 from vitlab.io.progress import silent
 
 if TYPE_CHECKING:
@@ -104,7 +106,46 @@ StudyBudget = Literal["tiny", "default", "long"]
 OnOff = Literal["on", "off"]
 PlanT = TypeVar("PlanT", "StudyPlan", "ScalingPlan")
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
 _log = logging.getLogger("vitlab")
+
+
+def _writes(*outputs: str) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+    """For a verb whose parameters of these names are files or folders to write: they may also be addresses (s3://...).
+
+    The verb writes to a local path, and what it has written is copied to the address, verified, when it has succeeded.
+    """
+
+    def decorate(verb: Callable[Given, Result]) -> Callable[Given, Result]:
+        @wraps(verb)
+        def with_addresses(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+            named: dict[str, Any] = dict(kwargs)
+            named |= dict(zip(inspect_module.signature(verb).parameters, args, strict=False))
+            targets = {name: os.fspath(named[name]) for name in outputs if isinstance(named.get(name), str | os.PathLike)}
+            targets = {name: text for name, text in targets.items() if is_address(text)}
+            if not targets:
+                return verb(*args, **kwargs)
+            from vitlab.io.display import Facts
+            from vitlab.io.remote import staged
+
+            found, paths = address_of, dict[str, str]()
+            with ExitStack() as stack:
+                for name, text in targets.items():
+                    options = {key: bool(named.get(key)) for key in ("overwrite", "resume")}
+                    place = stack.enter_context(staged(found(text), **options))
+                    named[name], paths[str(place)] = place, masked(text)
+                result = cast("Callable[..., Result]", verb)(**named)
+            for text in paths.values():
+                _log.info("written: %s", text)
+            if isinstance(result, Facts):
+                result = cast("Result", result.renamed(paths))
+            return result
+
+        return with_addresses
+
+    return decorate
 
 
 # --- models and checkpoints ---------------------------------------------------------------------------------------------------
@@ -251,7 +292,7 @@ def _described_file(path: str, *, heads: int | None, grid: Size | None, profile:
 
     found = describe_file(path, heads=heads, grid=grid, profile=profile)
     _note_all(found.notes)
-    facts: dict[str, Any] = {"file": path, "format": found.format, "name": found.config.name}
+    facts: dict[str, Any] = {"file": masked(path), "format": found.format, "name": found.config.name}
     facts |= model_facts(found.config) | {"parameters": found.parameters, "dtypes": list(found.dtypes)}
     facts |= {"preprocess": to_json(found.preprocess), "labels": to_json(found.labels), "metadata": to_json(found.metadata)}
     short = {key: to_json(value) for key, value in found.metadata.items() if key != "recipe"}  # a whole config: JSON shows it
@@ -269,6 +310,7 @@ def _first(labels: Sequence[str] | None, *, count: int = 4) -> str | None:
     return f"{len(labels):,}: {', '.join(labels[:count])}{more}"
 
 
+@_writes("destination")
 def convert(
     source: Existing,
     destination: str | os.PathLike[str],
@@ -296,10 +338,11 @@ def convert(
     start, end = os.fspath(source), os.fspath(destination)
     notes = convert_file(start, end, to=to, heads=heads, grid=grid, profile=profile, overwrite=overwrite)
     _note_all(notes)
-    facts = {"from": start, "to": end, "format": to}
+    facts = {"from": masked(start), "to": end, "format": to}
     return Facts({**facts, "notes": list(notes)}, shown=facts, notes=notes)
 
 
+@_writes("folder")
 def push(
     model: ModelLike,
     repository: str,
@@ -345,6 +388,7 @@ def push(
 # --- inference ----------------------------------------------------------------------------------------------------------------
 
 
+@_writes("out")
 def predict(
     model: ModelLike,
     images: ImagesLike,
@@ -502,6 +546,7 @@ def _listed(images: Any) -> Any:
     return list(images) if isinstance(images, set | frozenset | dict | range) else images
 
 
+@_writes("out")
 def embed(
     model: ModelLike,
     data: str | os.PathLike[str],
@@ -611,7 +656,7 @@ def similar(
     from vitlab.inference.search_index import Index
     from vitlab.io.display import Table
 
-    opened = Index(Path(index))
+    opened = Index(_local(index))
     made_by = checkpoint or opened.made_by
     if isinstance(made_by, str) and not _is_checkpoint(made_by):
         named = "" if checkpoint else f", which {index} names"
@@ -767,7 +812,7 @@ def serve(
         answer_seconds=answer_seconds,
         keys=() if keys is None else read_keys(Path(keys)),
         origins=() if origins is None else tuple(origins.split(",") if isinstance(origins, str) else origins),
-        index=None if index is None else Path(index),
+        index=None if index is None else _local(index),
     )
     bound = supervised = None
     if restart:  # before torch is imported: a process with its threads must not fork
@@ -791,6 +836,7 @@ def serve(
 # --- evaluation, interpretation, export ---------------------------------------------------------------------------------------
 
 
+@_writes("per_image", "vtab_plot")
 def evaluate(
     model: ModelLike,
     data: str | os.PathLike[str] | None = None,
@@ -1012,6 +1058,7 @@ def _with_vtab_finetuned(
     return replace(found, vtab=tuned)
 
 
+@_writes("out")
 def inspect(
     model: ModelLike,
     images: ImagesLike = (),
@@ -1104,6 +1151,7 @@ def _backbone(checkpoint: Checkpoint) -> Checkpoint:
     return backbone_of(checkpoint)
 
 
+@_writes("out")
 def explore(
     model: ModelLike,
     images: ImagesLike = (),
@@ -1173,7 +1221,7 @@ def explore(
             second = replace(second, labels=first.labels)
         name = _explored_name(beside, second)
         models[f"{name} (2)" if name in models else name] = second
-    near = None if index is None else Neighbourhood.of(Index(Path(index)), first)
+    near = None if index is None else Neighbourhood.of(Index(_local(index)), first)
     return write_explorer(path, models, shown, title=title, cover=not no_cover, neighbourhood=near, progress=progress or silent)
 
 
@@ -1205,12 +1253,28 @@ def report(
     from vitlab.reports.report import write_report
     from vitlab.training.run import Run
 
-    folder = run.path if isinstance(run, Run) else Path(run)
+    where = run.address if isinstance(run, Run) and run.address is not None else None if isinstance(run, Run) else os.fspath(run)
+    target = None if out is None else os.fspath(out)
+    if where is not None and is_address(where):
+        from vitlab.checkpoints.remote_copy import copied_run
+
+        folder = copied_run(address_of(where))
+        target, title = target or str(address_of(where) / "report.html"), title or address_of(where).name
+    else:
+        folder = run.path if isinstance(run, Run) else Path(run)
+    if target is not None and is_address(target):
+        from vitlab.io.remote import staged
+
+        with staged(address_of(target), overwrite=True) as path:
+            written = write_report(folder, path, split=split, title=title, cores=cores, progress=progress or silent)
+        _log.info("written: %s", masked(target))
+        return replace(written, path=Path(address_of(target).name), address=masked(target))
     return write_report(
-        folder, None if out is None else Path(out), split=split, title=title, cores=cores, progress=progress or silent
+        folder, None if target is None else Path(target), split=split, title=title, cores=cores, progress=progress or silent
     )
 
 
+@_writes("out")
 def export(
     model: ModelLike,
     out: str | os.PathLike[str],
@@ -1419,12 +1483,12 @@ def finetune(
     from vitlab.config.overrides import Overrides
     from vitlab.data.opening import open_dataset as open_whole
     from vitlab.training.plan import start_facts, survey
-    from vitlab.training.run_folder import RunDirectory
 
     rule = _rule(val_fraction, test_fraction)
     place = os.fspath(data)
     with _in_words_of(task, place):
         dataset = open_whole(place, split="all", rule=rule)  # the one time that the run opens it
+    place = masked(place)  # as it is stored
     _note_all(_data_notes(dataset))
     begins = None if start is None else start_facts(_stored(start))
     scale = pixel_scale or (begins.preprocess.pixel_scale if begins is not None else "full")
@@ -1488,7 +1552,7 @@ def finetune(
             start=begins,
             device=device,
             began=began,
-            stored=RunDirectory(Path(place_of_run)).config(),
+            stored=_stored_config(place_of_run),
         )
         planned = (sentence,)
     config, notes = _recipe_run(name, why, overrides, facts, begins, asked=asked)
@@ -1506,7 +1570,8 @@ def finetune(
         from vitlab.training.find_lr import find_lr as search
         from vitlab.training.run import Run as FinishedRun
 
-        found = search(config, out=Path(f"{place_of_run}-find-lr"), dataset=dataset, device=device, notify=_log.info)
+        beside = _default_out(place) if is_address(place_of_run) else place_of_run  # its plot is written to disk
+        found = search(config, out=Path(f"{beside}-find-lr"), dataset=dataset, device=device, notify=_log.info)
         return FinishedRun(path=Path(place_of_run), config=config, found_lr=found, notes=notes)
     return _stream(
         config,
@@ -1597,6 +1662,7 @@ def pretrain(
     if place is None and recipe in (None, "quickstart"):
         place = recipe_called("quickstart").data.dataset
     dataset = None if place is None else open_whole(place, split="all", rule=rule)  # the one time that the run opens it
+    place = None if place is None else masked(place)  # as it is stored
     facts = None if place is None else survey(place, rule=rule, dataset=dataset, channels=channels, scale=pixel_scale or "full")
     name, why = (recipe, "as asked") if recipe is not None else _by_size(facts, given=data is not None)
     overrides = Overrides(
@@ -1791,7 +1857,8 @@ def train(
 def watch(run: Existing | Run, *, every: Positive = 2.0, once: bool = False) -> Progress:
     """Show the progress of a run: step, time left, loss and its curve, speed, last evaluation. Only the run's folder is read.
 
-    The command ends when the run ends. Ctrl-C ends the command; the run continues.
+    The command ends when the run ends. Ctrl-C ends the command; the run continues. A run at an address is shown as of its last
+    checkpoint.
 
     Args:
         run: the folder of a run, made by pretrain, finetune or train
@@ -1801,6 +1868,11 @@ def watch(run: Existing | Run, *, every: Positive = 2.0, once: bool = False) -> 
     from vitlab.training.run import Run
     from vitlab.training.watch import watch as watch_folder
 
+    if not isinstance(run, Run) and is_address(os.fspath(run)):
+        from vitlab.checkpoints.remote_copy import copied_run
+
+        address = address_of(os.fspath(run))
+        return replace(watch_folder(copied_run(address, model=False), every=every, once=True), path=address)
     return watch_folder(run.path if isinstance(run, Run) else Path(run), every=every, once=once)
 
 
@@ -1812,6 +1884,9 @@ def _config_of(config: RunConfig | str | os.PathLike[str]) -> RunConfig:
     if isinstance(config, RunConfig):
         return config
     path = Path(config)
+    if is_address(os.fspath(config)):
+        address = address_of(os.fspath(config))
+        path = _local(str(address if address.suffix == ".json" else address / "run.json"))
     if path.is_dir():
         path = path / "run.json"
     if not path.exists():
@@ -1841,7 +1916,7 @@ def _stream(
 
     return EventStream(
         config,
-        out=Path(out),
+        out=os.fspath(out),
         lrs=lrs,
         data=data,
         dataset=dataset,
@@ -1926,6 +2001,8 @@ def _rule(val: float | None, test: float | None) -> SplitRule | None:
 
 def _default_out(dataset: str, *, after: str = "") -> str:
     """`runs/pets` for `data/pets/`, `pets.zip` or `folder:data/pets`."""
+    if is_address(dataset):
+        dataset = address_of(dataset).path
     place = dataset.partition(":")[0] if dataset.startswith("synthetic") else dataset.rpartition(":")[2]
     stem = Path(place).name.partition(".")[0] or "run"
     return f"runs/{re.sub(r'[^A-Za-z0-9_-]+', '-', stem)}{after}"
@@ -1992,6 +2069,7 @@ def fetch_data(
     return Facts(facts, shown=facts | {"files": files})
 
 
+@_writes("page", "corrections")
 def check_data(
     data: str | os.PathLike[str],
     *,
@@ -2070,6 +2148,7 @@ def _checked_labels(
     return replace(found, files=tuple(Path(path) for path in (page, corrections) if path is not None))
 
 
+@_writes("folder")
 def pack_data(
     data: str | os.PathLike[str],
     folder: str | os.PathLike[str],
@@ -2115,6 +2194,7 @@ def pack_data(
     return Facts({**facts, "shards": to_json(packed.shards)}, shown=shown)
 
 
+@_writes("out")
 def show_data(
     data: str | os.PathLike[str],
     *,
@@ -2151,6 +2231,7 @@ def show_data(
 # --- studies ------------------------------------------------------------------------------------------------------------------
 
 
+@_writes("figure")
 def paper(
     item: str | None = None,
     *,
@@ -2203,10 +2284,11 @@ def quickstart(
     """
     from vitlab.studies.summary import run_quickstart
 
-    folder = Path(out or ("runs/quickstart" if budget == "full" else f"runs/quickstart-{budget}"))
+    folder = _on_disk(out or ("runs/quickstart" if budget == "full" else f"runs/quickstart-{budget}"))
     return run_quickstart(folder, budget, progress or silent, _log.info)
 
 
+@_writes("plot")
 def study_compare(
     models: Sequence[str] = (),
     *,
@@ -2486,7 +2568,7 @@ def study_noisy_student(
             drop_path=drop_path,
         ),
     )
-    folder = Path(out or _default_out(place, after="-noisy-student"))
+    folder = _on_disk(out or _default_out(place, after="-noisy-student"))
     return run_noisy_student(study, folder, workers=workers, quiet=quiet, notify=_log.info, progress=progress or silent)
 
 
@@ -2508,7 +2590,7 @@ def _study_plan(
 def _run_study(study: Callable[[Path, ProgressCallback], Study], out: Folder, progress: ProgressCallback | None) -> Verdict:
     from vitlab.studies.study import run_study
 
-    folder, report = Path(out), progress or silent
+    folder, report = _on_disk(out), progress or silent
     return run_study(study(folder, report), folder, notify=_log.info, progress=report)
 
 
@@ -2618,13 +2700,13 @@ def _class_names(path: FileName) -> Sequence[str]:
 
 
 def _is_checkpoint(text: str) -> bool:
-    """Whether this names a file or folder that exists, or a model on the hub."""
-    return text.startswith("hub:") or os.path.exists(text)  # noqa: PTH110 (Path.exists raises on a name that is too long)
+    """Whether this names a file or folder that exists, an address, or a model on the hub."""
+    return text.startswith("hub:") or is_address(text) or os.path.exists(text)  # noqa: PTH110 (Path.exists raises on a name that is too long)
 
 
 def _name_of(model: ModelLike) -> str:
     """The name of the model in results: its path, or the format it came from."""
-    return os.fspath(model) if isinstance(model, str | os.PathLike) else f"a checkpoint ({model.format})"
+    return masked(os.fspath(model)) if isinstance(model, str | os.PathLike) else f"a checkpoint ({model.format})"
 
 
 def _short_name(model: ModelLike) -> str:
@@ -2632,6 +2714,8 @@ def _short_name(model: ModelLike) -> str:
     if not isinstance(model, str | os.PathLike):
         return "model"
     text = os.fspath(model)
+    if is_address(text):
+        return address_of(text).name.removesuffix(address_of(text).suffix)
     return text.rpartition("/")[2] if text.startswith("hub:") else Path(text).resolve().name.removesuffix(Path(text).suffix)
 
 
@@ -2645,7 +2729,42 @@ def _stored(model: ModelLike) -> str:
     address, notes = address_of(os.fspath(model))
     _note_all(notes)
     text = os.fspath(address)
+    if is_address(text):
+        return str(address_of(text))
     return text if text.startswith("hub:") else str(model_in(Path(text)))
+
+
+def _local(file: FileName) -> Path:
+    """A file on disk: itself, or a copy of what is at an address."""
+    text = os.fspath(file)
+    if not is_address(text):
+        return Path(text)
+    from vitlab.io.remote import fetch
+
+    return fetch(address_of(text))
+
+
+def _on_disk(folder: Folder) -> Path:
+    """The folder of several runs, which is on disk."""
+    if is_address(os.fspath(folder)):
+        raise UsageError(
+            f"{masked(os.fspath(folder))} is an address: studies and the quickstart write many runs, which are kept on disk",
+            hint="give a folder as `out`, and copy it when the study is finished",
+        )
+    return Path(folder)
+
+
+def _stored_config(out: Folder) -> RunConfig | None:
+    """The config of the run in a folder or at an address, or None."""
+    from vitlab.training.run_folder import RunDirectory
+
+    if not is_address(os.fspath(out)):
+        return RunDirectory(Path(out)).config()
+    from vitlab.checkpoints.remote_copy import copied_run
+    from vitlab.io.remote import is_file
+
+    address = address_of(os.fspath(out))
+    return RunDirectory(copied_run(address, model=False)).config() if is_file(address / "run.json") else None
 
 
 def _size_of(word: str | Size) -> tuple[int, int]:
@@ -2690,7 +2809,7 @@ def _with_result(error: DataError, result: Any) -> DataError:
 
 
 def _note(text: str) -> None:
-    _log.info("note: %s", text)
+    _log.info("note: %s", masked(text))
 
 
 def _note_all(notes: Iterable[str]) -> None:

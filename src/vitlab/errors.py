@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
 
 T = TypeVar("T")
+
+_USER = re.compile(r"(?i)(?<=https://|.http://)[^/?#@\s'\"]+@|(?<=://)[^/?#@\s'\"]*:[^/?#@\s'\"]*@")
+_QUERY = re.compile(r"(?<=[?&])([^=&#\s'\"]+)=[^&#\s'\")>]+")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s]+")
+
+
+def masked(text: str) -> str:
+    """The text without the secrets of the addresses in it: `user:password@` and the values of a query become `***`."""
+    if "://" not in text:
+        return text
+    return _URL.sub(lambda address: _QUERY.sub(r"\1=***", _USER.sub("***@", address.group())), text)
 
 
 class VitlabError(Exception):
@@ -20,9 +32,10 @@ class VitlabError(Exception):
     result: Any = None
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
+        message = masked(message)  # a message is printed and logged
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = None if hint is None else masked(hint)
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message} (hint: {self.hint})"
@@ -54,6 +67,10 @@ class DivergedError(TrainingError):
 
 class OutOfMemoryError(VitlabError):
     """A model, an image or a file that does not fit into memory, even one image at a time."""
+
+
+class StorageError(VitlabError):
+    """Object storage or a web server that cannot be used: no package, no credentials, no permission, no answer in time."""
 
 
 class ExportError(VitlabError):

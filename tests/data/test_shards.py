@@ -18,6 +18,7 @@ from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.shards import ShardContents, shard_index, shard_paths
 from vitlab.errors import DataError
+from vitlab.io.tar import TarStream
 
 words = st.text(alphabet="abcé码 -_", min_size=1, max_size=60).filter(lambda word: word.strip() == word)
 piles = st.dictionaries(st.lists(words, min_size=1, max_size=4).map("/".join), st.binary(max_size=1500), min_size=1, max_size=8)
@@ -163,9 +164,9 @@ def test_the_index_is_made_once_and_again_when_the_shard_changes(
 
     original = shards._made
 
-    def counted(path: Path, stamp: tuple[int, int, int], handle: int) -> shards.ShardIndex:
+    def counted(path: Path, stamp: tuple[int, int, int], stream: TarStream, head: bytes) -> shards.ShardIndex:
         made.append(path)
-        return original(path, stamp, handle)
+        return original(path, stamp, stream, head)
 
     monkeypatch.setattr(shards, "_made", counted)
     path = as_tar(tmp_path / "it.tar", samples())

@@ -44,7 +44,7 @@ def test_members_that_other_readers_run_are_never_run(tmp_path: Path) -> None:
     assert marker.exists()  # it would have
 
 
-@pytest.mark.parametrize("spec", ["pipe:touch {}", "shards:pipe:touch {}", "a.tar::pipe:touch {}", "shards:http://x/{}.tar"])
+@pytest.mark.parametrize("spec", ["pipe:touch {}", "shards:pipe:touch {}", "a.tar::pipe:touch {}", "shards:ftp://x/{}.tar"])
 def test_addresses_and_pipes_are_refused_and_never_run(tmp_path: Path, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     as_tar(tmp_path / "a.tar", samples())

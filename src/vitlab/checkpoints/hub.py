@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -20,10 +19,11 @@ from vitlab.config.serialize import Json, parsed
 from vitlab.data.catalog.download import Patience, RefusedError, TemporaryError, ask, download
 from vitlab.data.catalog.sets import RemoteFile
 from vitlab.errors import CheckpointError, ConfigError, DataError
+from vitlab.io.address import is_address
 from vitlab.io.atomic import replacing
 from vitlab.io.cache import cache_folder
 from vitlab.io.optional import optional_import
-from vitlab.io.progress import ProgressCallback
+from vitlab.io.progress import ProgressCallback, line_on_terminal
 
 PREFIX = "hub:"
 _ADDRESS = re.compile(r"hub:(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
@@ -48,7 +48,7 @@ def address_of(path: str | Path) -> tuple[str | Path, tuple[str, ...]]:
     The note says which weights these are and how good they are.
     """
     text = os.fspath(path)
-    if is_hub(text) or os.path.lexists(text):
+    if is_hub(text) or is_address(text) or os.path.lexists(text):
         return path, ()
     try:
         weights = find_weights(text)
@@ -101,7 +101,7 @@ def fetch(
     folder = _theirs(name) / "snapshots" / repository.revision
     if not all((folder / file.path).is_file() for file in wanted):
         folder = _ours(name) / repository.revision
-        _download(repository, wanted, folder, patience, progress or _line)
+        _download(repository, wanted, folder, patience, progress or line_on_terminal)
         _remember(repository, revision or "main")
     return folder, (f"from the Hub: {name} at revision {repository.revision}",)
 
@@ -234,14 +234,6 @@ def _remember(repository: Repository, revision: str) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with replacing(place, needed=len(repository.revision)) as out:
         out.write(repository.revision.encode())
-
-
-def _line(description: str, done: int, total: int | None) -> None:
-    """A line on a terminal that says how far the download is."""
-    if sys.stderr.isatty():
-        of = "" if total is None else f" of {total / 1e6:,.0f}"
-        ends = "\n" if done == total else ""
-        print(f"\r{description}: {done / 1e6:,.0f}{of} MB\x1b[K", end=ends, file=sys.stderr, flush=True)
 
 
 def _cached(name: str, revision: str) -> Path | None:

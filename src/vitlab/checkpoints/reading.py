@@ -31,13 +31,17 @@ from vitlab.checkpoints.formats.huggingface import KINDS, named_by, unknown_kind
 from vitlab.checkpoints.hub import address_of, fetch, is_hub
 from vitlab.checkpoints.native import HeaderFacts, is_native, read_facts, read_native, summary
 from vitlab.checkpoints.parts import parts_in, read_weights
+from vitlab.checkpoints.remote_copy import local_copy
 from vitlab.config.class_names import usual_names
 from vitlab.config.data import Preprocess, feeding, named_classes
 from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
 from vitlab.config.vit import PositionResize, ViTConfig, with_profile
 from vitlab.errors import CheckpointError, pair
+from vitlab.io import address as io_address
+from vitlab.io.address import is_address
 from vitlab.io.files import is_folder, open_regular
+from vitlab.io.progress import line_on_terminal
 from vitlab.models.efficientnet import STATISTICS
 from vitlab.models.families import build_on_meta
 
@@ -62,7 +66,7 @@ class Source:
 
 
 def read_source(path: str | Path, hints: Hints, *, values: bool = True) -> Source:
-    """Read a file, folder or `hub:owner/name`; its content decides which format it is.
+    """Read a file, folder, address (s3://...) or `hub:owner/name`; its content decides which format it is.
 
     Without `values`, only headers are read, and the tensors are on the meta device.
     """
@@ -73,6 +77,9 @@ def read_source(path: str | Path, hints: Hints, *, values: bool = True) -> Sourc
         except CheckpointError as error:
             raise CheckpointError("; ".join((*fetched, error.message)), hint=error.hint) from error
         path, fetched = folder, (*fetched, *downloaded)
+    if is_address(path):
+        path, copied = local_copy(io_address.address_of(str(path)), progress=line_on_terminal)
+        fetched = (*fetched, *copied)
     place = model_in(Path(path))
     if place != Path(path) and place.name != Path(path).name and "last" in place.parts[-2:]:
         weights = "averaged weights" if place.name == AVERAGED else "weights"

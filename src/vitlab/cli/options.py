@@ -31,6 +31,7 @@ from vitlab.config.segmenter import Decoder
 from vitlab.config.train import HeadStart, Offload, Precision, Strategy, Trainable
 from vitlab.errors import ConfigError, UsageError, did_you_mean
 from vitlab.interpretation import config as interpretation
+from vitlab.io.address import is_address
 from vitlab.recipes.table import RECIPES
 from vitlab.studies.config import PseudoLabels
 
@@ -196,8 +197,8 @@ def recipe(word: str) -> str:
 
 
 def existing(word: str) -> str:
-    """A file or folder that exists, or a model on the hub (`hub:owner/name`)."""
-    if not word.startswith("hub:") and not os.path.exists(word):  # noqa: PTH110 (Path.exists raises on a name that is too long)
+    """A file or folder that exists, an address (s3://...), or a model on the hub (`hub:owner/name`)."""
+    if not word.startswith("hub:") and not is_address(word) and not os.path.exists(word):  # noqa: PTH110 (Path.exists raises on a name that is too long)
         raise ValueError(f"no file or folder called {word!r}")
     return word
 

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import UNKNOWN, Dataset, Label, Pixels, RawSample
+from vitlab.data.dataset import UNKNOWN, Dataset, ImageDataset, Label, Pixels, RawSample
 from vitlab.data.sampler import Indices, Picks, rng_of, substitute
 from vitlab.errors import ConfigError, DataError, VitlabError
 from vitlab.io.memory import is_out_of_memory
@@ -167,6 +167,11 @@ class Filler:
     seed: int
     replace: bool
     skip: bool
+
+    def expect(self, picks: Picks) -> None:
+        """Begin to read these rows, if they are on a server; `fill` will ask for them."""
+        if isinstance(self.dataset, ImageDataset):
+            self.dataset.expect(picks.index_B.tolist())
 
     def fill(self, picks: Picks, images_BHWC: Pixels, on_image: OnImage) -> Report:
         """Fill the rows of `images_BHWC`. Errors are in the report; only an interrupt is raised."""

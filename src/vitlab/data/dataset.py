@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,6 +201,24 @@ class Contents(Protocol):
         ...
 
 
+@runtime_checkable
+class RemoteReadable(Protocol):
+    """Contents that may be on a server, which is slow to answer and answers many requests at once."""
+
+    def expect(self, rows: Sequence[int]) -> None:
+        """Begin to read these rows, which will be asked for soon."""
+        ...
+
+    def versions(self, rows: NDArray[np.int64]) -> Digests | None:
+        """As `digests`, by what the server says of each row, without reading it; None if the rows are on disk."""
+        ...
+
+
+def versions_of(contents: Contents, rows: NDArray[np.int64]) -> Digests | None:
+    """What the server says of each row; None if the contents are on disk."""
+    return contents.versions(rows) if isinstance(contents, RemoteReadable) else None
+
+
 class Masks(Protocol):
     """The masks of a dataset, one for each of its images. Picklable."""
 
@@ -292,6 +310,16 @@ class ImageDataset(MapStyle):
         row = int(self.rows[_checked_index(index, len(self))])
         mask = None if self.masks is None else self.masks.read(index)
         return RawSample(name=self.contents.name(row), content=self.contents.read(row), label=self.table[index], mask=mask)
+
+    def expect(self, indices: Sequence[int]) -> None:
+        """Begin to read these samples, if they are on a server."""
+        if isinstance(self.contents, RemoteReadable):
+            self.contents.expect([int(self.rows[index]) for index in indices])
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether images are read from a server."""
+        return versions_of(self.contents, self.rows[:1]) is not None
 
     def label(self, index: int) -> Label:
         """The label, without reading the image."""

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from vitlab.config.data import CachePolicy, LoaderConfig
 from vitlab.data.batch import Decode, Pipeline
-from vitlab.data.dataset import UNKNOWN, Dataset, Label, LabelTable, Pixels, RawSample
+from vitlab.data.dataset import UNKNOWN, Dataset, ImageDataset, Label, LabelTable, Pixels, RawSample
 from vitlab.data.sampler import rng_of
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.atomic import sync_folder
@@ -209,6 +209,8 @@ def cache_decoded(dataset: Dataset, pipeline: Pipeline, config: LoaderConfig, *,
     """The dataset to read from, cached if asked for or (`auto`) worthwhile, and a sentence about it."""
     if config.cache == "none" or (config.cache == "auto" and pipeline.decode is None):
         return dataset, None
+    if config.cache == "auto" and isinstance(dataset, ImageDataset) and dataset.is_remote:
+        return dataset, None  # each rank would have to read all of it; what it reads itself is cached as it is
     if pipeline.decode is None:
         raise ConfigError(f"cache={config.cache} needs a pipeline that decodes", hint="set cache=none")
     trial = _try_some(dataset, pipeline, pipeline.decode, config.seed, stop_if_useless=config.cache == "auto")

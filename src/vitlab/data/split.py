@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from vitlab.config.data import Split, SplitRule
 from vitlab.data.dataset import SPLITS, UNDECLARED, Faults, ImageDataset, LabelTable
 from vitlab.errors import DataError
+from vitlab.io.address import Place
 from vitlab.io.digests import Digests, as_numbers
 
 TRAIN, VAL, TEST = range(3)
@@ -30,7 +30,7 @@ def split_named(word: str) -> int | None:
     return _SPELLINGS.get(word.strip().casefold())
 
 
-def splits_of_files(paths: Sequence[Path], faults: Faults) -> dict[Path, int]:
+def splits_of_files(paths: Sequence[Place], faults: Faults) -> dict[Place, int]:
     """The split in each file's name (`train-0001.tar`, `validation-00000-of-00002.parquet`, `test/0001.tar`), or -1 for all.
 
     If only some files are named after a split, the others are faults.
@@ -43,7 +43,7 @@ def splits_of_files(paths: Sequence[Path], faults: Faults) -> dict[Path, int]:
     return named
 
 
-def _split_of_file(path: Path) -> int:
+def _split_of_file(path: Place) -> int:
     words = {_SPELLINGS[word.casefold()] for word in _WORD.findall(path.name)}
     if len(words) == 1:
         return words.pop()

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,10 +20,12 @@ from PIL import Image
 from vitlab.data.decode import from_pillow
 from vitlab.data.readers.folder import is_hidden, is_image
 from vitlab.data.transforms import EvaluationTransform
-from vitlab.errors import DataError
+from vitlab.errors import DataError, masked
+from vitlab.io.address import Address, address_of, is_address, place_of
 from vitlab.io.archive_limits import READ_IN_PLACE
 from vitlab.io.files import open_regular, read_bytes
 from vitlab.io.names import printable
+from vitlab.io.remote import files_below, info, is_file, matches, read_all
 from vitlab.io.zip import ZipContents, read_zip_index
 
 Pixels = NDArray[np.uint8]
@@ -63,7 +64,7 @@ def image_name(image: ImageLike, index: int) -> str:
     """A path as it was given; `image 3` for an image without a name, `index` being its place in the input, from 0."""
     match image:
         case str():
-            return image
+            return masked(image)
         case os.PathLike():
             return os.fspath(image)
         case NamedImage():
@@ -108,6 +109,9 @@ class ImageReader:
         )
 
     def _read_file(self, path: str) -> bytes:
+        if is_address(path):
+            archive = split_archive(path)
+            return self._read_member(*archive) if archive else read_all(address_of(path), most=READ_IN_PLACE.entry_bytes)
         try:
             return read_bytes(path, most=READ_IN_PLACE.entry_bytes)
         except DataError as error:
@@ -121,7 +125,7 @@ class ImageReader:
     def _read_member(self, archive: str, inside: str) -> bytes:
         with self._lock:
             if archive not in self._archives:
-                index = read_zip_index(Path(archive))
+                index = read_zip_index(place_of(archive))
                 self._archives[archive] = ZipContents(index), {name: row for row, name in enumerate(index.names)}
             contents, row_of = self._archives[archive]
         if inside not in row_of:
@@ -134,7 +138,7 @@ def split_archive(path: str) -> tuple[str, str] | None:
     at = path.lower().find(".zip/")
     while at >= 0:
         archive = path[: at + 4]
-        if os.path.isfile(archive):  # noqa: PTH113
+        if is_file(address_of(archive)) if is_address(archive) else os.path.isfile(archive):  # noqa: PTH113
             return archive, path[at + 5 :]
         at = path.lower().find(".zip/", at + 1)
     return None
@@ -171,7 +175,9 @@ def find_images(words: Iterable[str]) -> Iterator[str]:
 
 
 def _named_by(word: str) -> Iterator[str]:
-    if os.path.isdir(word):  # noqa: PTH112 (a Path cannot hold every name)
+    if is_address(word):
+        yield from _at_address(address_of(word))
+    elif os.path.isdir(word):  # noqa: PTH112 (a Path cannot hold every name)
         yield from _in_folder(word)
     elif os.path.isfile(word):  # noqa: PTH113
         yield from _in_archive(word) if word.lower().endswith(".zip") else (word,)
@@ -192,6 +198,23 @@ def _named_by(word: str) -> Iterator[str]:
         yield word
     else:
         raise DataError(f"no file or folder called {word!r}")
+
+
+def _at_address(address: Address) -> Iterator[str]:
+    """The images that an address names: a file, those of a zip archive or of a folder, those that a pattern matches."""
+    if any(mark in address.path for mark in ("*[" if address.scheme.startswith("http") else _PATTERN)):
+        found = [file for file in matches(address) if is_image(file.name)]
+        if not found:
+            raise DataError(f"nothing matches {address}")
+        yield from (file.text for file in found)
+    elif split_archive(address.text) is not None:
+        yield address.text
+    elif not address.is_folder and info(address) is not None:
+        yield from _in_archive(address.text) if address.name.lower().endswith(".zip") else (address.text,)
+    else:
+        for name in files_below(address):
+            if is_image(name) and not is_hidden(name):
+                yield (address / name).text
 
 
 def _in_folder(root: str) -> Iterator[str]:
@@ -221,6 +244,6 @@ def _in_folder(root: str) -> Iterator[str]:
 
 
 def _in_archive(archive: str) -> Iterator[str]:
-    for name in read_zip_index(Path(archive)).names:
+    for name in read_zip_index(place_of(archive)).names:
         if is_image(name) and not is_hidden(name):
             yield f"{archive}/{name}"

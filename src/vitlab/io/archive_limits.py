@@ -6,9 +6,9 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from vitlab.errors import DataError, at_least
+from vitlab.io.address import Place
 from vitlab.io.names import printable
 
 _MIB = 2**20
@@ -45,7 +45,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 _LONGEST = 4096  # bytes of a path on Linux
 
 
-def checked_name(name: str, archive: Path) -> str:
+def checked_name(name: str, archive: Place) -> str:
     """A member's name as a plain relative path (`./a//b` becomes `a/b`).
 
     DataError if it is empty, absolute, leads out of the archive, or cannot be a path.
@@ -69,7 +69,7 @@ def checked_name(name: str, archive: Path) -> str:
     return "/".join(part for part in parts if part not in ("", "."))
 
 
-def check_ratio(content: int, archive: int, limits: ArchiveLimits, path: Path) -> None:
+def check_ratio(content: int, archive: int, limits: ArchiveLimits, path: Place) -> None:
     """DataError if `archive` packed bytes claim to unpack to implausibly many `content` bytes."""
     if content > _SMALL and content > limits.ratio * archive:
         raise DataError(

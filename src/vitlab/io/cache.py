@@ -13,6 +13,8 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from vitlab.io.address import Address, Place
+
 Arrays = dict[str, NDArray[np.generic]]
 
 
@@ -31,7 +33,7 @@ def settled(stamp: tuple[int, int, int]) -> bool:
     return time.time_ns() - max(stamp[1:]) > 2_000_000_000
 
 
-def recall(kind: str, path: Path) -> Arrays | None:
+def recall(kind: str, path: Place) -> Arrays | None:
     """The cached arrays about `path`, or None if there are none or they are damaged."""
     try:
         with _file(kind, path).open("rb") as file:  # numpy does not close a damaged file
@@ -41,7 +43,7 @@ def recall(kind: str, path: Path) -> Arrays | None:
         return None
 
 
-def remember(kind: str, path: Path, arrays: Arrays) -> None:
+def remember(kind: str, path: Place, arrays: Arrays) -> None:
     """Cache arrays about `path`, atomically.
 
     If the cache cannot be written (a full disk, no permission), nothing is cached and the work is done again next time.
@@ -60,6 +62,7 @@ def remember(kind: str, path: Path, arrays: Arrays) -> None:
         Path(partial).unlink(missing_ok=True)
 
 
-def _file(kind: str, path: Path) -> Path:
-    key = blake2b(os.fsencode(path.absolute()), digest_size=16).hexdigest()
+def _file(kind: str, path: Place) -> Path:
+    place = str(path).encode() if isinstance(path, Address) else os.fsencode(path.absolute())
+    key = blake2b(place, digest_size=16).hexdigest()
     return cache_folder() / kind / f"{key}.npz"

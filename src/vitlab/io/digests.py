@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.io.address import Address, Place
 from vitlab.io.cache import recall, remember, settled
 
 DIGEST_BYTES = 16
@@ -21,6 +21,9 @@ Digests = NDArray[np.uint8]
 
 WORTH_REMEMBERING = 64 * 2**20
 """Bytes of content above which digests are cached; less is hashed again in a tenth of a second."""
+
+REMOTE_READS = 32
+"""Threads that read from a server, which are asleep most of the time."""
 
 _CHUNK = 64
 
@@ -34,9 +37,10 @@ def digest(content: Content) -> bytes:
     return made.digest()
 
 
-def digest_all(read: Callable[[int], Content], rows: NDArray[np.int64]) -> Digests:
+def digest_all(read: Callable[[int], Content], rows: NDArray[np.int64], *, threads: int | None = None) -> Digests:
     """The digest of each row's content, (len(rows), 16), computed by a few threads."""
-    chunks = [rows[start : start + _CHUNK].tolist() for start in range(0, len(rows), _CHUNK)]
+    size = _CHUNK if threads is None else 1
+    chunks = [rows[start : start + size].tolist() for start in range(0, len(rows), size)]
 
     def hashed(chunk: list[int]) -> bytes:
         return b"".join(digest(read(row)) for row in chunk)
@@ -45,7 +49,7 @@ def digest_all(read: Callable[[int], Content], rows: NDArray[np.int64]) -> Diges
         joined = b"".join(map(hashed, chunks))
     else:
         # Hashing and reading release the interpreter's lock, and a disk serves several requests faster than one.
-        with ThreadPoolExecutor(max_workers=min(8, (os.cpu_count() or 1) + 2)) as pool:
+        with ThreadPoolExecutor(max_workers=threads or min(8, (os.cpu_count() or 1) + 2)) as pool:
             joined = b"".join(pool.map(hashed, chunks))
     return np.frombuffer(joined, np.uint8).reshape(len(rows), DIGEST_BYTES)
 
@@ -54,12 +58,13 @@ def remembered_digests(
     read: Callable[[int], Content],
     rows: NDArray[np.int64],
     *,
-    path: Path,
+    path: Place,
     stamp: tuple[int, int, int],
     sizes: NDArray[np.int64],
 ) -> Digests:
     """The digests of an archive's members, cached until its stamp changes; `sizes` are those of all members, in bytes."""
-    if int(sizes[rows].sum()) < WORTH_REMEMBERING:
+    remote = isinstance(path, Address)
+    if not remote and int(sizes[rows].sum()) < WORTH_REMEMBERING:
         return digest_all(read, rows)
     now = np.array(stamp, np.int64)
     stored = recall("digests", path) or {}
@@ -72,11 +77,18 @@ def remembered_digests(
     known, digests = stored["known"].astype(bool), stored["digests"].astype(np.uint8)
     fresh = rows[~known[rows]]
     if len(fresh):
-        digests[fresh] = digest_all(read, fresh)
+        digests[fresh] = digest_all(read, fresh, threads=REMOTE_READS if remote else None)
         known[fresh] = True
-        if settled(stamp):
+        if remote or settled(stamp):
             remember("digests", path, {"stamp": now, "known": known, "digests": digests})
     return digests[rows]
+
+
+def version_digests(stamps: NDArray[np.int64], offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> Digests:
+    """16 bytes for each row, which change when the file on the server or the row's place in it changes; nothing is read."""
+    rows = np.stack([stamps, offsets, sizes], axis=1).astype("<i8")
+    made = b"".join(blake2b(row.tobytes(), digest_size=DIGEST_BYTES).digest() for row in rows)
+    return np.frombuffer(made, np.uint8).reshape(len(rows), DIGEST_BYTES)
 
 
 def as_numbers(digests: Digests) -> NDArray[np.float64]:

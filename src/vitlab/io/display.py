@@ -79,6 +79,18 @@ class Facts(Displayed, Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"Facts({self._data!r})"
 
+    def renamed(self, names: Mapping[str, str]) -> Facts:
+        """The same with other names of files: where a value begins with one of the names, it begins with the other."""
+
+        def renamed(value: Any) -> Any:
+            if isinstance(value, str):
+                return next((new + value[len(old) :] for old, new in names.items() if value.startswith(old)), value)
+            if isinstance(value, Mapping):
+                return {key: renamed(one) for key, one in value.items()}
+            return [renamed(one) for one in value] if isinstance(value, list) else value
+
+        return Facts(renamed(self._data), shown=renamed(self._shown), notes=self.notes)
+
     def tables(self) -> Iterable[Block]:
         """The properties."""
         return self._shown

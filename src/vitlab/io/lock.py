@@ -71,12 +71,12 @@ def _lock_or_refuse(file: TextIO, refuse: Callable[[str], VitlabError], wait: fl
     while not try_lock(file.fileno()):
         file.seek(0)
         holder = file.read().strip()
-        if time.monotonic() - began > max(wait, _WORKERS_END if _has_died(holder) else 0.0):
+        if time.monotonic() - began > max(wait, _WORKERS_END if has_died(holder) else 0.0):
             raise refuse(holder or "another process")
         time.sleep(0.05)
 
 
-def _has_died(holder: str) -> bool:
+def has_died(holder: str) -> bool:
     """Whether the process of "process 123 on host" was on this host and has ended, also if its parent has not noticed yet."""
     found = re.fullmatch(r"process (\d+) on (.*)", holder)
     if sys.platform == "win32" or found is None or found[2] != socket.gethostname():

@@ -65,7 +65,7 @@ class NpzArray:
                 raise DataError(f"{printable(self.where)} unpacks to {self.nbytes:,} bytes; the limit is {LARGEST_IN_MEMORY:,}")
             return self.read()
         index = self.contents.index
-        return self._shaped(map_bytes(index.path, index.stamp, self.contents.data_offset(self.row) + self.header, self.nbytes))
+        return self._shaped(map_bytes(index.disk_path, index.stamp, self.contents.data_offset(self.row) + self.header, self.nbytes))
 
     def read(self) -> NDArray[np.generic]:
         """The values in memory of their own, verified by the archive's checksum."""

@@ -14,6 +14,7 @@ from typing import Any, cast
 from vitlab.errors import ConfigError, VitlabError
 
 EXTRAS: dict[str, str] = {
+    "fsspec": "cloud",
     "h5py": "hdf5",
     "httptools": "serve",
     "huggingface_hub": "hub",
@@ -29,6 +30,7 @@ EXTRAS: dict[str, str] = {
     "pydicom": "dicom",
     "python_multipart": "serve",
     "ray": "ray",
+    "s3fs": "cloud",
     "simplejpeg": "jpeg",
     "starlette": "serve",
     "tensorboard": "track",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 ProgressCallback = Callable[[str, int, int | None], None]
@@ -10,3 +11,11 @@ ProgressCallback = Callable[[str, int, int | None], None]
 
 def silent(description: str, done: int, total: int | None) -> None:
     """A progress callback that does nothing."""
+
+
+def line_on_terminal(description: str, done: int, total: int | None) -> None:
+    """A line on a terminal that says how far a download is, in MB."""
+    if sys.stderr.isatty():
+        of = "" if total is None else f" of {total / 1e6:,.0f}"
+        ends = "\n" if done == total else ""
+        print(f"\r{description}: {done / 1e6:,.0f}{of} MB\x1b[K", end=ends, file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import BinaryIO, Literal, Protocol
 
 from vitlab.errors import DataError
+from vitlab.io.address import Place
 from vitlab.io.archive_limits import ArchiveLimits, checked_name
 from vitlab.io.atomic import replacing
 from vitlab.io.names import printable
@@ -80,7 +81,32 @@ class FileStream:
         self.position = min(offset, self._size)
 
 
-def tar_members(stream: TarStream, path: Path, limits: ArchiveLimits) -> Iterator[TarMember]:
+class WindowStream:
+    """A file read by offset as a stream, `window` bytes at a time: headers and small members come many in one request."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int, *, window: int = 16 * 1024) -> None:
+        self._read = read
+        self._size = size
+        self._window = window
+        self._start, self._held = 0, b""
+        self.position = 0
+
+    def read(self, count: int) -> bytes:
+        """The next bytes, fewer only at the end."""
+        count = max(0, min(count, self._size - self.position))
+        if not self._start <= self.position <= self.position + count <= self._start + len(self._held):
+            self._start = self.position
+            self._held = self._read(self.position, min(max(count, self._window), self._size - self.position))
+        data = self._held[self.position - self._start :][:count]
+        self.position += len(data)
+        return data
+
+    def advance(self, offset: int) -> None:
+        """Skip to a later offset, at most the end of the file."""
+        self.position = min(offset, self._size)
+
+
+def tar_members(stream: TarStream, path: Place, limits: ArchiveLimits) -> Iterator[TarMember]:
     """The members in order. After each member the caller may read its bytes from the stream. `path` is for messages."""
     count = 0
     name: str | None = None  # from a long header, for the next member
@@ -131,7 +157,7 @@ def tar_members(stream: TarStream, path: Path, limits: ArchiveLimits) -> Iterato
         _skip(stream, member.offset, held, printable(plain), path)
 
 
-def _skip(stream: TarStream, offset: int, size: int, what: str, path: Path) -> None:
+def _skip(stream: TarStream, offset: int, size: int, what: str, path: Place) -> None:
     """Skip to the block after `size` bytes from `offset`; DataError if the archive ends before."""
     stream.advance(offset + size)
     if stream.position < offset + size:
@@ -141,7 +167,7 @@ def _skip(stream: TarStream, offset: int, size: int, what: str, path: Path) -> N
     stream.advance(offset + -(-size // BLOCK) * BLOCK)
 
 
-def _verify(header: bytes, path: Path, start: int) -> None:
+def _verify(header: bytes, path: Place, start: int) -> None:
     stated = _number(header[148:156], path, start)
     rest = header[:148] + b" " * 8 + header[156:]
     total = sum(rest)
@@ -150,7 +176,7 @@ def _verify(header: bytes, path: Path, start: int) -> None:
         raise DataError(f"{path} is damaged: there is no tar header at offset {start:,}")
 
 
-def _number(field: bytes, path: Path, start: int) -> int:
+def _number(field: bytes, path: Place, start: int) -> int:
     """Octal digits or, for large numbers, a byte 0x80 and the number in binary."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
@@ -172,7 +198,7 @@ def _name(header: bytes) -> str:
     return (prefix + b"/" + name if prefix else name).decode("utf-8", "surrogateescape")
 
 
-def _pax(body: bytes, path: Path, start: int) -> dict[str, str]:
+def _pax(body: bytes, path: Place, start: int) -> dict[str, str]:
     """The name and size of the next member from a pax header, whose records are `length key=value` lines."""
     fields = {}
     place = 0

@@ -15,7 +15,7 @@ import struct
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.errors import DataError
+from vitlab.io.address import Address, Place
 from vitlab.io.archive_limits import RAW, READ_IN_PLACE, ArchiveLimits, check_ratio, checked_name, inflated
 from vitlab.io.cache import stamp_of
-from vitlab.io.digests import Digests, remembered_digests
+from vitlab.io.digests import Digests, remembered_digests, version_digests
 from vitlab.io.files import PositionedFile, open_handle
 from vitlab.io.names import Names, printable
+from vitlab.io.remote import RemoteFile, info
 
 STORED, DEFLATED = 0, 8
 
@@ -45,10 +47,10 @@ _UNIX = 3
 class ZipIndex:
     """The files of a zip archive: name, offset, packed size, size, checksum and compression method of each.
 
-    Folders are not listed. `ignored` counts links and devices, which are not listed either.
+    Folders are not listed. `ignored` counts links and devices, which are not listed either. `end` is where the members end.
     """
 
-    path: Path
+    path: Place
     stamp: tuple[int, int, int]
     names: Names
     offsets: NDArray[np.int64]
@@ -57,25 +59,41 @@ class ZipIndex:
     checksums: NDArray[np.uint32]
     methods: NDArray[np.uint16]
     ignored: Counter[str]
+    end: int
+
+    @property
+    def disk_path(self) -> Path:
+        """The path of an archive that is on disk, as archives of weights and arrays are."""
+        assert isinstance(self.path, Path)
+        return self.path
 
 
-def read_zip_index(path: Path, limits: ArchiveLimits = READ_IN_PLACE, *, paths: bool = True) -> ZipIndex:
+Read = Callable[[int, int], bytes]
+"""Bytes of a file: (offset, length) -> bytes."""
+
+
+def read_zip_index(path: Place, limits: ArchiveLimits = READ_IN_PLACE, *, paths: bool = True) -> ZipIndex:
     """Read and check the table of contents; DataError if the archive is damaged, hostile or exceeds `limits`.
 
     With `paths`, members are files and folders, and names must be relative paths inside the archive. Without, members are
     named data, such as the arrays of an .npz, whatever their names and modes.
     """
-    try:
-        with os.fdopen(open_handle(path), "rb") as file:
-            status = os.fstat(file.fileno())
-            count, size, start = _find_directory(file.fileno(), status.st_size, path)
-            if count > limits.entries:
-                raise DataError(f"{path} holds {count:,} entries; the limit is {limits.entries:,} (entries)")
-            if size > _LARGEST_DIRECTORY:
-                raise DataError(f"{path} has a table of contents of {size:,} bytes; the limit is {_LARGEST_DIRECTORY:,}")
-            directory = os.pread(file.fileno(), size, start)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    if isinstance(path, Address):
+        found = info(path)
+        if found is None:
+            raise DataError(f"{path} is a folder, not a zip archive")
+        stamp = found.stamp
+        directory, count, start = _read_directory(RemoteFile(path, stamp).read, found.size, path, limits)
+    else:
+        try:
+            with os.fdopen(open_handle(path), "rb") as file:
+                status, handle = os.fstat(file.fileno()), file.fileno()
+                stamp = stamp_of(status)
+                directory, count, start = _read_directory(
+                    lambda offset, length: os.pread(handle, length, offset), status.st_size, path, limits
+                )
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}") from error
 
     names: list[str] = []
     numbers = array("q")
@@ -94,7 +112,7 @@ def read_zip_index(path: Path, limits: ArchiveLimits = READ_IN_PLACE, *, paths: 
     table = np.frombuffer(numbers, np.int64).reshape(-1, 5)
     index = ZipIndex(
         path=path,
-        stamp=stamp_of(status),
+        stamp=stamp,
         names=Names(names),
         offsets=table[:, 0].copy(),
         packed=table[:, 1].copy(),
@@ -102,6 +120,7 @@ def read_zip_index(path: Path, limits: ArchiveLimits = READ_IN_PLACE, *, paths: 
         checksums=table[:, 3].astype(np.uint32),
         methods=table[:, 4].astype(np.uint16),
         ignored=ignored,
+        end=start,
     )
     _check(index, names, limits, end=start)
     return index
@@ -137,7 +156,15 @@ class ZipContents:
     def __init__(self, index: ZipIndex, *, verify: bool = True) -> None:
         self.index = index
         self._verify = verify
-        self._file = PositionedFile(index.path, index.stamp)
+        self._file: PositionedFile | RemoteFile
+        self._ends: NDArray[np.int64] | None = None
+        if isinstance(index.path, Address):
+            self._file = RemoteFile(index.path, index.stamp)
+            order = np.argsort(index.offsets, kind="stable")
+            self._ends = np.empty_like(index.offsets)  # a member is read with its header, in one request
+            self._ends[order] = np.append(index.offsets[order][1:], index.end)
+        else:
+            self._file = PositionedFile(index.path, index.stamp)
 
     def name(self, row: int) -> str:
         """`archive.zip/folder/file`"""
@@ -146,7 +173,10 @@ class ZipContents:
     def data_offset(self, row: int) -> int:
         """Offset in the file of the member's first byte."""
         offset = int(self.index.offsets[row])
-        local = self._file.read(offset, _LOCAL.size)
+        return self._data_offset(row, offset, self._file.read(offset, _LOCAL.size))
+
+    def _data_offset(self, row: int, offset: int, local: bytes) -> int:
+        local = local[: _LOCAL.size]
         if len(local) < _LOCAL.size or local[:4] != b"PK\3\4":
             raise DataError(f"{printable(self.name(row))}: no member begins at offset {offset:,}, as the table of contents says")
         *_, name_length, extra_length = _LOCAL.unpack(local)
@@ -175,6 +205,14 @@ class ZipContents:
             raise DataError(f"{printable(self.name(row))} is damaged: its checksum (CRC-32) does not match")
 
     def _packed(self, row: int, chunk: int) -> Iterator[bytes]:
+        if self._ends is not None and isinstance(self._file, RemoteFile):
+            offset, packed = int(self.index.offsets[row]), int(self.index.packed[row])
+            whole = self._file.read(offset, int(self._ends[row]) - offset)
+            data = whole[self._data_offset(row, offset, whole) - offset :][:packed]
+            if len(data) < packed:
+                raise DataError(f"{printable(self.name(row))} is cut off at offset {offset + len(whole):,}")
+            yield data
+            return
         place, left = self.data_offset(row), int(self.index.packed[row])
         while left:
             data = self._file.read(place, min(left, chunk))
@@ -187,11 +225,33 @@ class ZipContents:
         """The hash of each of these members' content."""
         return remembered_digests(self.read, rows, path=self.index.path, stamp=self.index.stamp, sizes=self.index.sizes)
 
+    def versions(self, rows: NDArray[np.int64]) -> Digests | None:
+        """As `digests`, of the archive's version and the members' places and checksums; None on disk, where members are read."""
+        if self._ends is None:
+            return None
+        return version_digests(self.index.checksums[rows].astype(np.int64), self.index.sizes[rows], self.index.sizes[rows])
 
-def _find_directory(file: int, size: int, path: Path) -> tuple[int, int, int]:
+    def expect(self, rows: Sequence[int]) -> None:
+        """Begin to read these members from the server; on disk, this does nothing."""
+        if self._ends is not None and isinstance(self._file, RemoteFile):
+            offsets = [int(self.index.offsets[row]) for row in rows]
+            self._file.expect([(offset, int(self._ends[row]) - offset) for offset, row in zip(offsets, rows, strict=True)])
+
+
+def _read_directory(read: Read, size: int, path: Place, limits: ArchiveLimits) -> tuple[bytes, int, int]:
+    """The table of contents, the number of its entries, and its offset."""
+    count, length, start = _find_directory(read, size, path)
+    if count > limits.entries:
+        raise DataError(f"{path} holds {count:,} entries; the limit is {limits.entries:,} (entries)")
+    if length > _LARGEST_DIRECTORY:
+        raise DataError(f"{path} has a table of contents of {length:,} bytes; the limit is {_LARGEST_DIRECTORY:,}")
+    return read(start, length), count, start
+
+
+def _find_directory(read: Read, size: int, path: Place) -> tuple[int, int, int]:
     """(entries, bytes, offset) of the table of contents."""
     tail_start = max(0, size - _END.size - 0xFFFF)
-    tail = os.pread(file, size - tail_start, tail_start)
+    tail = read(tail_start, size - tail_start)
     place = tail.rfind(b"PK\5\6")
     while place >= 0:
         if place + _END.size <= len(tail):
@@ -204,7 +264,7 @@ def _find_directory(file: int, size: int, path: Path) -> tuple[int, int, int]:
     end = tail_start + place
     if disk or first_disk or here != count:
         raise DataError(f"{path} is one file of an archive in several files")
-    count, length, start, end = _find_directory64(file, end, (count, length, start), path)
+    count, length, start, end = _find_directory64(read, end, (count, length, start), path)
     if start + length != end:
         raise DataError(f"{path}: the table of contents is not at offset {start:,}, where it should be")
     if length < count * _ENTRY.size:
@@ -212,17 +272,17 @@ def _find_directory(file: int, size: int, path: Path) -> tuple[int, int, int]:
     return count, length, start
 
 
-def _find_directory64(file: int, end: int, small: tuple[int, int, int], path: Path) -> tuple[int, int, int, int]:
+def _find_directory64(read: Read, end: int, small: tuple[int, int, int], path: Place) -> tuple[int, int, int, int]:
     """(entries, bytes, offset) of the table of contents and where it must end, from the 64-bit record if there is one.
 
     `small` are the values of the 32-bit record. They must agree with the 64-bit ones or be at their maximum: other readers of
     the archive, such as torch's, may use either.
     """
-    place = os.pread(file, _END64_PLACE.size, max(0, end - _END64_PLACE.size))
+    place = read(max(0, end - _END64_PLACE.size), _END64_PLACE.size)
     if len(place) < _END64_PLACE.size or place[:4] != b"PK\6\7":
         return *small, end
     _, _, offset, _ = _END64_PLACE.unpack(place)
-    record = os.pread(file, _END64.size, offset) if offset < end else b""
+    record = read(offset, _END64.size) if offset < end else b""
     if len(record) < _END64.size or record[:4] != b"PK\6\6":
         raise DataError(f"{path} is damaged: the 64-bit record of its table of contents is missing")
     *_, count, length, start = _END64.unpack(record)
@@ -232,7 +292,7 @@ def _find_directory64(file: int, end: int, small: tuple[int, int, int], path: Pa
     return count, length, start, offset
 
 
-def _entries(directory: bytes, count: int, path: Path) -> Iterator[tuple[str, int, tuple[int, int, int, int, int]]]:
+def _entries(directory: bytes, count: int, path: Place) -> Iterator[tuple[str, int, tuple[int, int, int, int, int]]]:
     """Name, Unix mode (0 if unknown) and (offset, packed size, size, checksum, method) of each entry."""
     place = 0
     for number in range(count):

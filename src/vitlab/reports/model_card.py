@@ -14,6 +14,7 @@ from vitlab.checkpoints.hub import upload
 from vitlab.checkpoints.reading import model_in
 from vitlab.config.public_weights import public_weights
 from vitlab.errors import CheckpointError, UsageError
+from vitlab.io.address import is_address
 from vitlab.io.names import printable
 from vitlab.recipes.reasons import model_in_words
 
@@ -27,7 +28,7 @@ def prepare(
     model: str, folder: Path, *, name: str, to: str, licence: str | None, dataset: str | None, intended_use: str | None
 ) -> tuple[str, ...]:
     """Write the model in the format `to` and its card into a new folder; returns the notes of the conversion."""
-    place = str(model if model.startswith("hub:") else model_in(Path(model)))
+    place = str(model if model.startswith("hub:") or is_address(model) else model_in(Path(model)))
     found = describe(place)
     if licence is None:
         raise UsageError("say under which `licence` the weights are published", hint=_licence_hint(found))
@@ -112,7 +113,9 @@ def _summary(found: Description, run: Mapping[str, Any]) -> str:
 
 def _base(start: str) -> str:
     """A starting checkpoint without the folders of the machine that it was on."""
-    return start if start.startswith("hub:") else "/".join(Path(start).parts[-2:]) if "last" in start else Path(start).name
+    if start.startswith("hub:") or is_address(start):
+        return start
+    return "/".join(Path(start).parts[-2:]) if "last" in start else Path(start).name
 
 
 def _use(found: Description) -> str:

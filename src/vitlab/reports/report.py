@@ -64,13 +64,17 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenReport(Displayed):
-    """A report on disk: its path, its size in bytes, and the accuracy (or mean IoU) it leads with, None where it has none."""
+    """A report: its path, its size in bytes, and the accuracy (or mean IoU) it leads with, None where it has none.
+
+    `address` is where it was written, if that is not on disk.
+    """
 
     path: Path
     bytes: int
     accuracy: float | None
     interval: tuple[float, float] | None
     images: int
+    address: str | None = None
 
     def tables(self) -> Iterable[Block]:
         """Where the report is, and the accuracy it leads with."""
@@ -80,7 +84,7 @@ class WrittenReport(Displayed):
         """The same as plain values."""
         interval = None if self.interval is None else list(self.interval)
         return {
-            "report": str(self.path),
+            "report": self.address or str(self.path),
             "accuracy": self.accuracy,
             "interval": interval,
             "images": self.images,

@@ -93,6 +93,7 @@ class Checkpointer:
             if best:
                 self.directory.set_link("best", step)
             pending.warnings.extend(self.directory.delete_old(self.state.run.train.keep))
+            pending.warnings.extend(self.directory.publish(step))
 
         write = self._write if self._parts is None else self._parts.write
         self._writer.start(self.directory.step_path(step), snapshot, finish, write)

@@ -82,6 +82,23 @@ class World:
             raise TrainingError(refused[0][0], hint=refused[0][1])
         return done
 
+    def on_others(self, work: Callable[[], object]) -> None:
+        """Let every rank but the first do `work`; all wait for all. A VitlabError is raised on every rank."""
+        if self.ranks == 1:
+            return
+        group = disk_group()
+        fault: tuple[str, str | None] | None = None
+        if not self.is_main:
+            try:
+                work()
+            except VitlabError as error:
+                fault = (error.message, error.hint)
+        faults: list[tuple[str, str | None] | None] = [None] * self.ranks
+        dist.all_gather_object(faults, fault, group=group)
+        dist.destroy_process_group(group)
+        for message, hint in (one for one in faults if one is not None):
+            raise TrainingError(message, hint=hint)
+
     def disk_barrier(self) -> None:
         """Wait for every rank, as long as a rank may need to write a large file."""
         if self.ranks > 1:

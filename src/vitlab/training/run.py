@@ -10,20 +10,23 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitlab.checkpoints.reading import model_in
+from vitlab.checkpoints.remote_copy import copied_run
 from vitlab.config.data import Split
 from vitlab.config.published import PublishedAccuracy, published_accuracies
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import to_json
 from vitlab.errors import TrainingError
+from vitlab.io.address import Address, Place, address_of, is_address, place_of
 from vitlab.io.display import Block, Displayed
 from vitlab.recipes.reasons import model_in_words
 from vitlab.training.events import Finished, Reason, finished_from_json
+from vitlab.training.remote_run import stage_of
 from vitlab.training.run_folder import RunDirectory
 
 if TYPE_CHECKING:
@@ -47,7 +50,8 @@ class Run(Displayed):
     `metrics` are those of the last evaluation, on the split `evaluated_on`: loss, top1, ... `reason` says why the run ended after
     `step` steps: finished, terminated, interrupted, max-time or patience. `plan` is set, and nothing is trained, after `dry_run`.
     `found_lr` is set, and nothing is trained, after `find_lr`.
-    `trials` are the learning rates that a sweep tried; `notes` say what was chosen and why.
+    `trials` are the learning rates that a sweep tried; `notes` say what was chosen and why. `address` is set if the run is on a
+    server; `path` is then its local stage or copy.
     """
 
     path: Path
@@ -61,11 +65,15 @@ class Run(Displayed):
     plan: Plan | None = None
     trials: tuple[Trial, ...] = ()
     runs: int = 1
+    address: str | None = None
     found_lr: FoundLr | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
-        """The run in a folder, as far as it came."""
+        """The run in a folder or at an address, as far as it came."""
+        if isinstance(path, str) and is_address(path):
+            address = address_of(path)
+            return replace(cls.load(copied_run(address)), address=str(address))
         directory = RunDirectory(Path(path))
         config = directory.config() if Path(path).is_dir() else None
         if config is None:
@@ -126,7 +134,7 @@ class Run(Displayed):
             return [planned, *beside, "\n".join(f"note: {note}" for note in self.plan.notes)]
         if not self.trials:
             return [self._unfinished_sweep()] if self.runs > 1 else [self._ended(self.metrics), *beside]
-        return [self._trials(), self._ended(self.metrics) | {"sweep": str(self.path.parent / "sweep.json")}, *beside]
+        return [self._trials(), self._ended(self.metrics) | {"sweep": self._sweep()}, *beside]
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain values; of a plan also the config, which `train` takes."""
@@ -143,8 +151,14 @@ class Run(Displayed):
             "trials": self._trials(),
             "lr": self.config.train.optimizer.lr,
             **ended,
-            "sweep": str(self.path.parent / "sweep.json"),
+            "sweep": self._sweep(),
         }
+
+    def _sweep(self) -> str:
+        """The file of a sweep's trials, beside the folder of its last run."""
+        if self.address is None:
+            return str(self.path.parent / "sweep.json")
+        return f"{self.address.rstrip('/').rpartition('/')[0]}/sweep.json"
 
     def _unfinished_sweep(self) -> dict[str, Any]:
         return {"recipe": self.config.name, "ended": self.reason, "sweep": str(self.path)}
@@ -158,11 +172,18 @@ class Run(Displayed):
             **metrics,
             "evaluated_on": self.evaluated_on,
             "seconds": round(self.seconds, 1),
-            "model": None if stopped and not _has_model(self.path) else str(self.file),
-            "config": str(self.path / RUN_JSON),
-            "events": str(self.path / "events.jsonl"),
-            "report": f"vitlab report {self.path}",
+            "model": None if stopped and not _has_model(self.path) else self._shown(self.file),
+            "config": self._shown(self.path / RUN_JSON),
+            "events": self._shown(self.path / "events.jsonl"),
+            "report": f"vitlab report {self._shown(self.path)}",
         }
+
+    def _shown(self, path: Path) -> str:
+        """A path of the run, as an address if the run is on a server."""
+        if self.address is None:
+            return str(path)
+        inside = "" if path == self.path else f"/{path.relative_to(self.path).as_posix()}"
+        return self.address.rstrip("/") + inside
 
     def _trials(self) -> list[dict[str, Any]]:
         names = list(next((trial.metrics for trial in self.trials if trial.metrics), {}))
@@ -179,7 +200,7 @@ class Run(Displayed):
             "recipe": self.config.name,
             "model": model_in_words(self.config.model),
             "start": self.config.start,
-            "out": str(self.path),
+            "out": self._shown(self.path),
             "image_size": list(self.config.model.image_size),
             **{name: value for name, value in counted.items() if name != "notes"},
             "runs": self.runs,
@@ -209,7 +230,7 @@ class EventStream(Iterator["SweepEvent"]):
         self,
         config: RunConfig,
         *,
-        out: str | Path,
+        out: str | Path | Address,
         lrs: Sequence[float] = (),
         data: DataFacts | None = None,
         dataset: Dataset | None = None,
@@ -222,7 +243,8 @@ class EventStream(Iterator["SweepEvent"]):
         from vitlab.training.control import Control
 
         self.config = config
-        self.path = Path(out)
+        self.place: Place = place_of(out)
+        self.path = stage_of(self.place) if isinstance(self.place, Address) else self.place
         self.control = Control()
         self._lrs = tuple(lrs)
         self._data = data
@@ -242,7 +264,7 @@ class EventStream(Iterator["SweepEvent"]):
     def __del__(self) -> None:
         if self._events is None:
             warnings.warn(
-                f"the events of train(..., out={str(self.path)!r}) were never iterated, so nothing was trained:"
+                f"the events of train(..., out={str(self.place)!r}) were never iterated, so nothing was trained:"
                 " write `for event in vitlab.train(...)`, or call .run_to_end()",
                 RuntimeWarning,
                 stacklevel=2,
@@ -267,7 +289,7 @@ class EventStream(Iterator["SweepEvent"]):
         if isinstance(last, SweepFinished):
             return self._swept(last)
         assert isinstance(last, Finished)
-        return self._run(last, self.path, self.config)
+        return self._run(last, self.place, self.config)
 
     def _begin(self) -> Iterator[SweepEvent]:
         if self._dry_run:
@@ -283,7 +305,7 @@ class EventStream(Iterator["SweepEvent"]):
             events: Iterator[SweepEvent] = sweep(
                 self.config,
                 self._lrs,
-                out=self.path,
+                out=self.place,
                 evaluate_split=self._final_split,
                 dataset=self._dataset,
                 device=self._device,
@@ -293,7 +315,7 @@ class EventStream(Iterator["SweepEvent"]):
         else:
             events = train(
                 self.config,
-                out=self.path,
+                out=self.place,
                 dataset=self._dataset,
                 device=self._device,
                 control=self.control,
@@ -306,9 +328,10 @@ class EventStream(Iterator["SweepEvent"]):
         """What the last run of a sweep is evaluated on: images that had no part in the choice."""
         return "test" if self._data is not None and "test" in self._data.splits else None
 
-    def _run(self, ended: Finished, path: Path, config: RunConfig, trials: tuple[Trial, ...] = ()) -> Run:
+    def _run(self, ended: Finished, place: Place, config: RunConfig, trials: tuple[Trial, ...] = ()) -> Run:
         return Run(
-            path=path,
+            path=stage_of(place) if isinstance(place, Address) else place,
+            address=str(place) if isinstance(place, Address) else None,
             config=config,
             reason=ended.reason,
             step=ended.step,
@@ -324,14 +347,22 @@ class EventStream(Iterator["SweepEvent"]):
         from vitlab.training.sweep import final_config
 
         config = final_config(self.config, swept.lr, self._final_split)
-        return self._run(swept.finished, self.path / "final", config, swept.trials)
+        return self._run(swept.finished, self.place / "final", config, swept.trials)
 
     def _planned(self) -> Run:
         from vitlab.training.plan import plan
 
         self._events = iter(())
         made = plan(self.config, data=self._data, dataset=self._dataset, device=self._device)
-        return Run(path=self.path, config=self.config, plan=made, notes=(*self._notes, *made.notes), runs=len(self._lrs) + 1)
+        address = str(self.place) if isinstance(self.place, Address) else None
+        return Run(
+            path=self.path,
+            address=address,
+            config=self.config,
+            plan=made,
+            notes=(*self._notes, *made.notes),
+            runs=len(self._lrs) + 1,
+        )
 
 
 def _display(quiet: bool) -> list[Callback]:

@@ -6,7 +6,7 @@
 
 A sample's name is, below the dataset's own path, the path of its file, the member of its zip or tar shard, or the number of its row
 in a Parquet file or array. The content of a sample is the bytes of its image file, and of its mask if it has one, or its pixels if
-the dataset holds pixels. So
+the dataset holds pixels. On a server it is known by the version of its file and its place in it, so that nothing is read. So
 the record is the same in another place, and after a copy that changes the times of files. Synthetic data, and every other dataset
 that is not an `ImageDataset`, gives a number of samples and one hash of all of them.
 
@@ -30,11 +30,12 @@ from numpy.typing import NDArray
 
 from vitlab.config.data import Split
 from vitlab.config.run import RunConfig
-from vitlab.data.dataset import Dataset, ImageDataset, listed
+from vitlab.data.dataset import Dataset, ImageDataset, listed, versions_of
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.recognise import READERS
 from vitlab.data.split import take_split
 from vitlab.errors import DataError, TrainingError
+from vitlab.io.address import address_of, is_address
 from vitlab.io.atomic import replacing
 from vitlab.io.digests import DIGEST_BYTES, Digests
 from vitlab.io.names import Names
@@ -205,7 +206,8 @@ def refuse_other_labels(before: tuple[str, ...], now: tuple[str, ...], *, where:
 
 def _place(spec: str) -> str:
     prefix, _, rest = spec.partition(":")
-    return str(Path(rest if prefix in READERS and rest else spec).expanduser())
+    place = rest if prefix in READERS and rest else spec
+    return str(address_of(place)) if is_address(place) else str(Path(place).expanduser())
 
 
 def _without(name: str, beginnings: Iterable[str]) -> str:
@@ -236,6 +238,8 @@ def _spaced(count: int) -> NDArray[np.int64]:
 def _digests(dataset: ImageDataset) -> Digests:
     chosen = _spaced(len(dataset))
     rows = dataset.rows[chosen]
+    if (versions := versions_of(dataset.contents, rows)) is not None:  # no rank reads images of another for the record
+        return versions
     try:
         found_of_images = dataset.contents.digests(rows)
         return found_of_images if dataset.masks is None else found_of_images ^ dataset.masks.digests(chosen)

@@ -51,6 +51,8 @@ class RunDirectory:
     data that `begin` was given.
     """
 
+    shared = True  # whether every rank sees the same folder
+
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
         self.checkpoints = self.root / "checkpoints"
@@ -247,6 +249,13 @@ class RunDirectory:
                 self._undeletable.add(step)
                 warnings.append(f"cannot delete the old checkpoint {self.step_path(step)}: {error.strerror}")
         return warnings
+
+    def publish(self, step: int) -> list[str]:
+        """Make a finished checkpoint known outside this folder; warnings. A folder on disk is known already."""
+        return []
+
+    def join(self) -> None:
+        """On a rank other than the first, which has opened the folder: make it visible here, unless it is `shared`."""
 
     def append_event(self, line: dict[str, Any]) -> None:
         """Add a line to the events; a crash may cut the last line short, and readers skip such a line."""

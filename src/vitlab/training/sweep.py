@@ -16,13 +16,16 @@ from typing import ClassVar
 
 import torch
 
+from vitlab.checkpoints.remote_copy import copied_run
 from vitlab.config.data import Split
 from vitlab.config.overrides import differences
 from vitlab.config.run import RunConfig
 from vitlab.data.dataset import Dataset
 from vitlab.errors import ConfigError, DivergedError, TrainingError
+from vitlab.io.address import Address, Place, place_of
 from vitlab.io.atomic import replacing
 from vitlab.io.display import json_text
+from vitlab.io.remote import is_file, write
 from vitlab.training.control import Control
 from vitlab.training.distributed import is_main_process, world
 from vitlab.training.events import Event, Finished, finished_from_json
@@ -54,7 +57,7 @@ class TrialStarted:
     runs: int
     lr: float
     final: bool
-    out: Path
+    out: Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,7 @@ def sweep(
     run: RunConfig,
     lrs: Sequence[float],
     *,
-    out: str | Path,
+    out: str | Path | Address,
     evaluate_split: Split | None = None,
     dataset: Dataset | None = None,
     device: str | torch.device = "auto",
@@ -121,7 +124,7 @@ def sweep(
     _check(run, lrs)
     options = _Options(dataset=dataset, device=device, control=control or Control(), override=override)
     with world(device):  # one process group for all runs: torchrun's cannot be joined twice
-        yield from _sweep(run, lrs, Path(out), evaluate_split, options)
+        yield from _sweep(run, lrs, place_of(out), evaluate_split, options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +136,12 @@ class _Options:
     control: Control
     override: bool
 
-    def train(self, run: RunConfig, out: Path) -> Iterator[Event]:
+    def train(self, run: RunConfig, out: Place) -> Iterator[Event]:
         return train(run, out=out, dataset=self.dataset, device=self.device, control=self.control, override=self.override)
 
 
 def _sweep(
-    run: RunConfig, lrs: Sequence[float], root: Path, evaluate_split: Split | None, options: _Options
+    run: RunConfig, lrs: Sequence[float], root: Place, evaluate_split: Split | None, options: _Options
 ) -> Iterator[SweepEvent]:
     deadline = time.monotonic() + run.train.max_minutes * 60 if run.train.max_minutes else math.inf
     trials = list[Trial]()
@@ -198,8 +201,12 @@ def _until(events: Iterator[Event], control: Control, deadline: float) -> Genera
     raise AssertionError("a run ends with Finished")
 
 
-def _complete(run: RunConfig, place: Path, dataset: Dataset | None) -> Finished | None:
+def _complete(run: RunConfig, place: Place, dataset: Dataset | None) -> Finished | None:
     """How the run in a folder ended, if it is this run on this data and is complete."""
+    if isinstance(place, Address):
+        if not is_file(place / "run.json"):
+            return None
+        place = copied_run(place, model=False)
     directory = RunDirectory(place)
     before = directory.config()
     if before is None or differences(before, run, course=True):
@@ -209,11 +216,14 @@ def _complete(run: RunConfig, place: Path, dataset: Dataset | None) -> Finished 
     return ended if ended is not None and ended.complete and same_data(run, directory.data_path, dataset) else None
 
 
-def _write(root: Path, trials: Sequence[Trial], chosen: float | None) -> None:
+def _write(root: Place, trials: Sequence[Trial], chosen: float | None) -> None:
     if not is_main_process():
         return
     rows = [{"lr": trial.lr, "metrics": trial.metrics, "error": trial.error} for trial in trials]
     text = (json_text({"version": 2, "trials": rows, "chosen": chosen}, indent=2) + "\n").encode()
+    if isinstance(root, Address):
+        write(root / "sweep.json", text)
+        return
     root.mkdir(parents=True, exist_ok=True)
     with replacing(root / "sweep.json", needed=len(text)) as file:
         file.write(text)

@@ -32,6 +32,7 @@ from vitlab.errors import CheckpointError, DataError, DivergedError, TrainingErr
 from vitlab.inference.backends import evaluating
 from vitlab.inference.engine import run_batches
 from vitlab.inference.packed import plain_backend
+from vitlab.io.address import Address
 from vitlab.io.memory import is_out_of_memory
 from vitlab.training.checkpointing import Checkpointer, agreed_snapshot
 from vitlab.training.control import Control, StopRequested
@@ -53,6 +54,7 @@ from vitlab.training.events import (
 from vitlab.training.head import FittedHead, fit_head
 from vitlab.training.optim import learning_rate, set_learning_rates
 from vitlab.training.pulse import LOST_CONTACT, Pulse, Stragglers, lost_contact, pulse
+from vitlab.training.remote_run import run_directory
 from vitlab.training.run_data import DataRecord, open_splits, refuse_other_labels
 from vitlab.training.run_folder import RunDirectory
 from vitlab.training.state import TrainState, create_model, create_state, evaluation_loader, training_loader
@@ -68,23 +70,27 @@ _MIX_STREAM, _NOISE_STREAM, _PATCH_STREAM = 201, 202, 204  # independent random 
 def train(
     run: RunConfig,
     *,
-    out: str | Path,
+    out: str | Path | Address,
     dataset: Dataset | None = None,
     device: str | torch.device = "auto",
     control: Control | None = None,
     override: bool = False,
 ) -> Generator[Event, None, None]:
-    """Train, and yield what happens. A run that was stopped resumes from its last checkpoint in the folder `out`.
+    """Train, and yield what happens. A run that was stopped resumes from its last checkpoint in the folder `out`, or at an address.
 
     `dataset` is the run's whole dataset (split `all`), if it is open already. `control` requests a stop or a checkpoint from
     outside. `override` resumes with a changed config or other samples. Under torchrun, the same call distributes the work over its
     processes.
     """
-    directory, timeout = RunDirectory(out), run.train.hang_timeout
+    directory, timeout = run_directory(out), run.train.hang_timeout
     with ExitStack() as stack:
         here = stack.enter_context(world(device, timeout=timeout))
-        if here.is_main:  # after a restart, ranks of before that are cut off may hold the lock for a while
-            stack.enter_context(directory.locked(wait=timeout / 2 if here.ranks > 1 else 0.0))
+        wait = (
+            timeout / 2 if here.ranks > 1 else 0.0
+        )  # after a restart, ranks of before that are cut off may hold the lock for a while
+        here.on_main(lambda: stack.enter_context(directory.locked(wait=wait)))
+        if not directory.shared:
+            here.on_others(directory.join)
         stack.enter_context(_memory_errors())
         heart = stack.enter_context(pulse(here, timeout=timeout))
         train_split, eval_split = open_splits(run, dataset)

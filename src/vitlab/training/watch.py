@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import TrainingError
+from vitlab.io.address import Place
 from vitlab.io.display import Block, Displayed
 from vitlab.io.lock import try_lock
 from vitlab.training.callbacks import duration, format_metrics
@@ -30,7 +31,7 @@ class Progress(Displayed):
     `losses` are those of every step so far, `evaluation` the metrics of the last evaluation, at step `evaluated_at`.
     """
 
-    path: Path
+    path: Place
     running: bool
     reason: str | None
     step: int

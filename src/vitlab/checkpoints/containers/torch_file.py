@@ -91,7 +91,7 @@ def check_torch_zip(index: ZipIndex) -> None:
         raise CheckpointError(f"{index.path} is a TorchScript program, not weights: it is not opened", hint=_SAFE_WAY)
     for name, method in zip(names, index.methods.tolist(), strict=True):
         if method != STORED:
-            raise damaged(index.path, f"member {name[:60]!r} is compressed, which torch never does")
+            raise damaged(index.disk_path, f"member {name[:60]!r} is compressed, which torch never does")
 
 
 def is_torch_zip(index: ZipIndex) -> bool:
@@ -356,7 +356,7 @@ def read_torch_zip(index: ZipIndex, *, values: bool = True) -> tuple[Tensors, tu
     The checksums of the pickle and of the tensors that are taken are verified: 0.11 s of the 0.36 s of CPU time in which the
     346 MB of ViT-B are read. Without `values`, the tensors come on the meta device and only the pickle is read.
     """
-    path, checksums = index.path, bool(index.checksums.any())
+    path, checksums = index.disk_path, bool(index.checksums.any())
     contents = ZipContents(index, verify=checksums)
     rows = {name: row for row, name in enumerate(index.names)}
     (pickled,) = (name for name in rows if name.count("/") == 1 and name.endswith("/data.pkl"))

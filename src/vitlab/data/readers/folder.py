@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
@@ -27,11 +27,13 @@ from vitlab.data.dataset import (
 )
 from vitlab.data.split import TEST, split_named
 from vitlab.errors import DataError
+from vitlab.io.address import Address
 from vitlab.io.archive_limits import READ_IN_PLACE
 from vitlab.io.cache import recall, remember, settled, stamp_of
-from vitlab.io.digests import DIGEST_BYTES, WORTH_REMEMBERING, Digests, digest_all
+from vitlab.io.digests import DIGEST_BYTES, REMOTE_READS, WORTH_REMEMBERING, Digests, digest_all, version_digests
 from vitlab.io.files import read_bytes
 from vitlab.io.names import Names, printable
+from vitlab.io.remote import Info, RemoteFile
 
 # Every ending of an image, also of formats that the decoder does not support: an error is better than a silently skipped image.
 _IMAGE_SUFFIXES = frozenset(
@@ -184,6 +186,45 @@ class DiskContents:
         return np.frombuffer(b"".join(known[key] for key in keys), np.uint8).reshape(-1, DIGEST_BYTES)
 
 
+class RemoteContents:
+    """Files below a folder on a server, each read by one request."""
+
+    def __init__(self, root: Address, files: Mapping[str, Info]) -> None:
+        self.names = Names(files)
+        self._root = root
+        self._stamps_N3 = np.array([info.stamp for info in files.values()], np.int64).reshape(-1, 3)
+
+    def name(self, row: int) -> str:
+        """The file's address."""
+        return str(self._root / self.names[row])
+
+    def read(self, row: int) -> bytes:
+        """The file's bytes; DataError if it is too large for an image."""
+        file, size = self._file(row)
+        if size > READ_IN_PLACE.entry_bytes:
+            raise DataError(f"{self.name(row)} has {size:,} bytes; the limit is {READ_IN_PLACE.entry_bytes:,}")
+        return file.read(0, size)
+
+    def digests(self, rows: NDArray[np.int64]) -> Digests:
+        """The hash of each file's content; every file is read."""
+        return digest_all(self.read, rows, threads=REMOTE_READS)
+
+    def versions(self, rows: NDArray[np.int64]) -> Digests | None:
+        """16 bytes for each file that change when it changes; nothing is read."""
+        return version_digests(self._stamps_N3[rows, 1], np.zeros_like(rows), self._stamps_N3[rows, 0])
+
+    def expect(self, rows: Sequence[int]) -> None:
+        """Begin to read these files."""
+        for row in rows:
+            file, size = self._file(row)
+            if size <= READ_IN_PLACE.entry_bytes:
+                file.expect([(0, size)])
+
+    def _file(self, row: int) -> tuple[RemoteFile, int]:
+        size, version, other = self._stamps_N3[row].tolist()
+        return RemoteFile(self._root / self.names[row], (size, version, other), check=False), size
+
+
 def _key(name: str, stamp: tuple[int, int, int]) -> bytes:
     return blake2b(os.fsencode(name) + b"\0" + repr(stamp).encode(), digest_size=DIGEST_BYTES).digest()
 
@@ -199,6 +240,16 @@ _REPAIR = "repair these and try again, or describe the images by a CSV with colu
 _NO_CLASS = "/"  # no folder has this name
 
 
+def open_remote_folder(root: Address, files: Mapping[str, Info], *, labelled: bool) -> ImageDataset:
+    """The images among the files below a folder on a server, labelled by class folders, or without labels."""
+    contents = RemoteContents(root, files)
+    if labelled:
+        return class_folders(contents, contents.names, where=str(root), faults=Faults(str(root)), left_out=LeftOut())
+    left_out = LeftOut()
+    rows = np.array(image_rows(contents.names, left_out), np.int64)
+    return _unlabelled(contents, rows, [contents.names[row] for row in rows.tolist()], str(root), left_out)
+
+
 def open_folder(root: Path) -> ImageDataset:
     """The images of a folder of class folders; one error lists everything that is wrong with it."""
     faults, left_out = Faults(str(root)), LeftOut()
@@ -211,13 +262,17 @@ def open_unlabelled(root: Path) -> ImageDataset:
     faults, left_out = Faults(str(root)), LeftOut()
     names, _ = walk_images(root, faults, left_out)
     faults.raise_any(hint=_REPAIR)
+    return _unlabelled(DiskContents(root, names), np.arange(len(names), dtype=np.int64), list(names), str(root), left_out)
+
+
+def _unlabelled(contents: Contents, rows: NDArray[np.int64], names: Sequence[str], where: str, left_out: LeftOut) -> ImageDataset:
     if len(names) == 0:
-        raise _nothing(str(root), left_out)
+        raise _nothing(where, left_out)
     named = [split_named(name.split("/")[0]) if "/" in name else None for name in names]
     splits = np.array([UNDECLARED if None in named or split is None else split for split in named], np.int8)
     return ImageDataset(
-        contents=DiskContents(root, names),
-        rows=np.arange(len(names), dtype=np.int64),
+        contents=contents,
+        rows=rows,
         table=LabelTable.unknown(len(names)),
         labels=(),
         splits=splits,

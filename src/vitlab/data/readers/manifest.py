@@ -31,11 +31,13 @@ from vitlab.data.dataset import (
     look_alikes,
     unusable_name,
 )
-from vitlab.data.readers.folder import DiskContents, unreadable
+from vitlab.data.readers.folder import DiskContents, RemoteContents, unreadable
 from vitlab.data.split import TEST, split_named
 from vitlab.errors import DataError
-from vitlab.io.files import LIST_FILE, as_text, read_bytes, read_text
+from vitlab.io.address import Address, Place
+from vitlab.io.files import LIST_FILE, SMALL_FILE, as_text, read_bytes, read_text
 from vitlab.io.names import Names, printable
+from vitlab.io.remote import is_file, read_all
 from vitlab.io.zip import ZipContents
 
 Cell = str | int | Sequence[str | int] | None
@@ -102,9 +104,11 @@ def read_classes(data: bytes, where: str) -> list[str]:
     return [line.strip() for line in as_text(data, where).split("\n") if line.strip()]
 
 
-def classes_beside(path: Path) -> list[str] | None:
+def classes_beside(path: Place) -> list[str] | None:
     """The class names of the `classes.txt` in the same folder, or None if there is none."""
     file = path.parent / CLASSES_NAME
+    if isinstance(file, Address):
+        return read_classes(read_all(file, most=SMALL_FILE), str(file)) if is_file(file) else None
     return read_classes(read_bytes(file), str(file)) if file.is_file() else None
 
 
@@ -159,6 +163,24 @@ class _Row:
     path: str
     cell: Cell
     split: int
+
+
+def open_remote_manifest(path: Address, contents: RemoteContents, *, label_column: str | None = None) -> ImageDataset:
+    """The images of a manifest on a server; `contents` are all files below its folder, to which paths are relative."""
+    faults = Faults(str(path))
+    text = as_text(read_all(path, most=LIST_FILE), str(path))
+    rows = _read_rows(text, path.name, label_column, faults, where=str(path))
+    row_of = {name: row for row, name in enumerate(contents.names)}
+
+    def find(name: str) -> tuple[str, str | None]:
+        for candidate in (name, f"images/{name}"):
+            if candidate in row_of:
+                return candidate, None
+        return name, f"no such file below {path.parent}"
+
+    found = _located(rows, find, faults)
+    numbers = np.array([row_of.get(name, 0) for name in found], np.int64)
+    return _assembled(contents, numbers, rows, classes_beside(path), faults)
 
 
 def open_manifest(path: Path, *, label_column: str | None = None) -> ImageDataset:

@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,10 +22,12 @@ from vitlab.data.readers.manifest import Cell, name_labels
 from vitlab.data.readers.shards import shard_paths
 from vitlab.data.split import splits_of_files
 from vitlab.errors import DataError
+from vitlab.io.address import Address, Place
 from vitlab.io.cache import stamp_of
-from vitlab.io.digests import Digests, digest_all
+from vitlab.io.digests import Digests, digest_all, version_digests
 from vitlab.io.names import printable
 from vitlab.io.optional import optional_import
+from vitlab.io.remote import RemoteFile, RemoteStream, Stamp, info
 
 _HELD = 256 * 2**20  # bytes of row groups kept in memory, in each process
 _LARGEST_GROUP = 2 * 2**30
@@ -56,7 +57,7 @@ def open_parquet(pattern: str, *, label_column: str | None = None) -> ImageDatas
         groups = range(file.metadata.num_row_groups) if label is not None else ()
         cells.extend(cell for group in groups for cell in _values(file, group, str(label), path))
         cells.extend([None] * (count if label is None else 0))
-    contents = ParquetContents(paths, [stamp_of(path.stat()) for path in paths], files, image)
+    contents = ParquetContents(paths, [_stamp(path) for path in paths], files, image)
     if not cells:
         raise DataError(f"{printable(pattern)} holds no row")
     classes = _class_names(features.get(label or ""))
@@ -75,7 +76,7 @@ def open_parquet(pattern: str, *, label_column: str | None = None) -> ImageDatas
 class ParquetContents:
     """Rows of several Parquet files; each process opens the files itself, because pyarrow must not be used across a fork."""
 
-    def __init__(self, paths: Sequence[Path], stamps: Sequence[tuple[int, int, int]], files: Sequence[Any], column: str) -> None:
+    def __init__(self, paths: Sequence[Place], stamps: Sequence[Stamp], files: Sequence[Any], column: str) -> None:
         self._paths, self._stamps, self._column = list(paths), list(stamps), column
         groups = [
             (number, group, file.metadata.row_group(group).num_rows)
@@ -120,6 +121,15 @@ class ParquetContents:
         chunks = [digest_all(self.read, rows[start : start + 64]) for start in range(0, len(rows), 64)]
         return np.concatenate(chunks) if chunks else np.zeros((0, 16), np.uint8)
 
+    def versions(self, rows: NDArray[np.int64]) -> Digests | None:
+        """16 bytes for each image that change when its file changes; None on disk, where images are read."""
+        if not any(isinstance(path, Address) for path in self._paths):
+            return None
+        numbers = [bisect_right(self._first_rows, row) - 1 for row in rows.tolist()]
+        stamps = np.array([self._stamps[number][1] for number in numbers], np.int64)
+        inside = rows - np.array([self._first_rows[number] for number in numbers], np.int64)
+        return version_digests(stamps, inside, np.zeros_like(rows))
+
     def _group(self, place: int) -> Any:
         """The image column of one row group, from memory if it was read recently."""
         if self._process != os.getpid():
@@ -130,7 +140,7 @@ class ParquetContents:
         number, group = self._groups[place]
         if number not in self._files:
             path = self._paths[number]
-            if stamp_of(path.stat())[:2] != self._stamps[number][:2]:
+            if _stamp(path)[:2] != self._stamps[number][:2]:
                 raise DataError(f"{printable(str(path))} has changed since it was opened", hint="start again")
             self._files[number] = _opened(_pyarrow_parquet(), path)
         column = _column(self._files[number], group, self._column, self._paths[number])
@@ -155,14 +165,24 @@ def _errors() -> tuple[type[Exception], ...]:
     return (OSError, ValueError, pyarrow.ArrowException)
 
 
-def _opened(pq: ModuleType, path: Path) -> Any:
+def _stamp(path: Place) -> Stamp:
+    if not isinstance(path, Address):
+        return stamp_of(path.stat())
+    found = info(path)
+    if found is None:
+        raise DataError(f"{path} is a folder, not a Parquet file")
+    return found.stamp
+
+
+def _opened(pq: ModuleType, path: Place) -> Any:
+    place = RemoteStream(RemoteFile(path, _stamp(path))) if isinstance(path, Address) else path
     try:
-        return pq.ParquetFile(path, memory_map=False, pre_buffer=False)
+        return pq.ParquetFile(place, memory_map=False, pre_buffer=False)
     except _errors() as error:
         raise DataError(f"{printable(str(path))} is not a Parquet file: {printable(str(error).splitlines()[0])}") from error
 
 
-def _rows(file: Any, path: Path) -> int:
+def _rows(file: Any, path: Place) -> int:
     """The number of rows; DataError if the file contradicts itself."""
     stated = int(file.metadata.num_rows)
     groups = [int(file.metadata.row_group(group).num_rows) for group in range(file.metadata.num_row_groups)]
@@ -173,7 +193,7 @@ def _rows(file: Any, path: Path) -> int:
     return stated
 
 
-def _column(file: Any, group: int, name: str, path: Path) -> Any:
+def _column(file: Any, group: int, name: str, path: Place) -> Any:
     """One column of one row group."""
     try:
         column = file.read_row_group(group, [name], use_threads=False)[name].combine_chunks()
@@ -185,7 +205,7 @@ def _column(file: Any, group: int, name: str, path: Path) -> Any:
     return column
 
 
-def _values(file: Any, group: int, name: str, path: Path) -> list[Any]:
+def _values(file: Any, group: int, name: str, path: Place) -> list[Any]:
     """One column of one row group, as Python values."""
     column = _column(file, group, name, path)
     try:

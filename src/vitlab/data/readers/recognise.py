@@ -10,9 +10,9 @@ from vitlab.data.dataset import Faults, ImageDataset
 from vitlab.data.digits import open_digits
 from vitlab.data.readers.blocks import find_file
 from vitlab.data.readers.classic import open_cifar, open_idx, open_svhn
-from vitlab.data.readers.folder import LeftOut, class_folders, open_folder, open_unlabelled
+from vitlab.data.readers.folder import LeftOut, RemoteContents, class_folders, open_folder, open_remote_folder, open_unlabelled
 from vitlab.data.readers.hdf5 import open_camelyon
-from vitlab.data.readers.manifest import MANIFEST_NAMES, open_manifest, open_zip_manifest
+from vitlab.data.readers.manifest import MANIFEST_NAMES, open_manifest, open_remote_manifest, open_zip_manifest
 from vitlab.data.readers.masks import is_masks_folder, is_masks_zip, open_masks
 from vitlab.data.readers.npz_pack import open_npz_pack
 from vitlab.data.readers.parquet import open_parquet
@@ -20,8 +20,10 @@ from vitlab.data.readers.shards import open_shards
 from vitlab.data.readers.tfrecord import open_dmlab
 from vitlab.data.split import split_named
 from vitlab.errors import DataError, did_you_mean
+from vitlab.io.address import Address, Place, address_of, is_address
 from vitlab.io.files import open_regular
 from vitlab.io.names import printable
+from vitlab.io.remote import files_below, info, read_range
 from vitlab.io.zip import ZipContents, read_zip_index
 
 Reader = Literal[
@@ -52,12 +54,14 @@ def parse_spec(spec: str) -> tuple[str, str]:
     prefix, colon, rest = spec.partition(":")
     if colon and prefix in READERS and rest:
         return prefix, rest
+    if is_address(spec):
+        return recognise(spec), spec
     several = rest.startswith(":")  # a.tar::b.tar
     if colon and not several and not Path(spec).exists() and "/" not in prefix:
         if rest.startswith("//") or prefix == "pipe":
             raise DataError(
-                f"{printable(spec)} is an address: data is read from disk, and no program is run for it",
-                hint="download it first, then give its path",
+                f"{printable(spec)} is not an address that vitlab reads, and no program is run for it",
+                hint="give a path, or an address that begins with s3://, gs://, az://, http://, https:// or hf://",
             )
         if not rest or not any(mark in spec for mark in _PATTERN):
             if prefix in READERS:
@@ -70,6 +74,8 @@ def parse_spec(spec: str) -> tuple[str, str]:
 
 def recognise(spec: str) -> str:
     """The reader for a path or pattern; DataError if nothing is there, or nothing known."""
+    if is_address(spec):
+        return _reader_of_address(spec)
     path = Path(spec).expanduser()
     if path.is_dir():
         return _reader_of_folder(path)
@@ -83,13 +89,37 @@ def recognise(spec: str) -> str:
     raise DataError(f"{printable(spec)} does not exist", hint=hint)
 
 
+def _reader_of_address(spec: str) -> str:
+    """The reader for an address: of a file by its content, of a folder by the names in it."""
+    marks = "*[{" if spec.startswith("http") else _PATTERN
+    if "::" in spec or any(mark in spec for mark in marks):
+        return "parquet" if address_of(spec).path.endswith(".parquet") else "shards"
+    address = address_of(spec)
+    found = None if address.is_folder else info(address)
+    if found is not None:
+        return _reader_of_head(address, read_range(address, 0, min(512, found.size)))
+    names = files_below(address)
+    if not names:
+        raise DataError(f"{address} does not exist, or holds no file")
+    if any(name in names for name in MANIFEST_NAMES):
+        return "manifest"
+    for reader, ending in (("shards", ".tar"), ("parquet", ".parquet")):
+        if any(name.endswith(ending) and name.count("/") <= 1 for name in names):
+            return reader
+    return "folder"
+
+
 def _reader_of_file(path: Path) -> str:
+    with open_regular(path, error=DataError) as file:
+        return _reader_of_head(path, file.read(512))
+
+
+def _reader_of_head(path: Place, head: bytes) -> str:
+    """The reader for a file, by its name and its first 512 bytes."""
     if path.suffix.lower() in _MANIFEST_ENDINGS:
         return "manifest"
     if path.suffix.lower() == ".json":
         return "masks"  # masks.json, or a COCO file
-    with open_regular(path, error=DataError) as file:
-        head = file.read(512)
     if head[:4] in (b"PK\3\4", b"PK\5\6"):
         first = head[30 : 30 + int.from_bytes(head[26:28], "little")]  # the name of the first member
         return "npz" if path.suffix == ".npz" or (first.endswith(b".npy") and b"/" not in first) else "zip"
@@ -140,6 +170,8 @@ def _open(reader: str, place: str, *, label_column: str | None) -> ImageDataset:
         return open_shards(place, label_column=label_column)
     if reader == "parquet":
         return open_parquet(place, label_column=label_column)
+    if is_address(place):
+        return _open_address(reader, address_of(place), label_column)
     path = Path(place).expanduser()
     if not path.exists():
         raise DataError(f"{printable(place)} does not exist")
@@ -177,7 +209,28 @@ def _open(reader: str, place: str, *, label_column: str | None) -> ImageDataset:
     raise AssertionError(reader)
 
 
-def open_zip(path: Path, *, label_column: str | None = None) -> ImageDataset:
+def _open_address(reader: str, address: Address, label_column: str | None) -> ImageDataset:
+    """A folder, a list of images or a zip archive on a server."""
+    if reader == "zip":
+        return open_zip(address, label_column=label_column)
+    if reader not in ("folder", "images", "manifest"):
+        raise DataError(
+            f"{reader} is not read from an address: {address}",
+            hint="folders, zip archives, lists, tar shards and Parquet files are; download it, or pack it into shards",
+        )
+    root = address if reader != "manifest" or info(address) is None else address.parent
+    files = files_below(root)
+    if reader == "manifest":
+        found = [address] if root != address else [address / name for name in MANIFEST_NAMES if name in files]
+        if len(found) != 1:
+            raise DataError(f"{address} holds {len(found)} lists of images", hint="give the address of one of them")
+        return open_remote_manifest(found[0], RemoteContents(root, files), label_column=label_column)
+    if label_column is not None:
+        raise DataError(f"label_column={label_column!r} has no meaning for {reader}", hint="it names a column of a list of images")
+    return open_remote_folder(root, files, labelled=reader == "folder")
+
+
+def open_zip(path: Place, *, label_column: str | None = None) -> ImageDataset:
     """The images of a zip archive, labelled by the list in it (labels.csv and the like), by masks or by class folders."""
     contents = ZipContents(read_zip_index(path))
     names = contents.index.names
@@ -189,7 +242,10 @@ def open_zip(path: Path, *, label_column: str | None = None) -> ImageDataset:
         return open_zip_manifest(contents, lists[0], label_column=label_column)
     if label_column is not None:
         raise DataError(f"{printable(str(path))} holds no list of images, so it has no column {label_column!r}")
-    if is_masks_zip(path, names):
+    if isinstance(path, Address):
+        if any("/masks/" in f"/{name}" or "/SegmentationClass/" in f"/{name}" for name in names):
+            raise DataError(f"{path} holds masks, which are read from disk only", hint="download it, then give its path")
+    elif is_masks_zip(path, names):
         return open_masks(path)
     left_out = LeftOut()
     for member, count in contents.index.ignored.items():

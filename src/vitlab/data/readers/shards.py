@@ -1,7 +1,7 @@
 """Tar shards in the WebDataset layout (`key.jpg` beside `key.cls` or `key.json`), or with class folders, or without labels.
 
 The index of a shard is made once and cached until the shard changes; images are then read by offset, in any order. Members are
-data: no .pkl, .pyd or .pth is interpreted, no address is opened, no program is run.
+data: no .pkl, .pyd or .pth is interpreted, no program is run. A shard at an address (s3://...) is read by ranges, one an image.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -25,12 +27,15 @@ from vitlab.data.readers.folder import LeftOut, class_folders, is_array, is_hidd
 from vitlab.data.readers.manifest import Cell, classes_beside, name_labels
 from vitlab.data.split import splits_of_files
 from vitlab.errors import DataError
+from vitlab.io.address import Address, Place, address_of, is_address
 from vitlab.io.archive_limits import READ_IN_PLACE
 from vitlab.io.cache import Arrays, recall, remember, settled, stamp_of
-from vitlab.io.digests import Digests, remembered_digests
+from vitlab.io.digests import REMOTE_READS, Digests, remembered_digests, version_digests
 from vitlab.io.files import PositionedFile, open_handle
 from vitlab.io.names import Names, printable
-from vitlab.io.tar import FileStream, tar_members
+from vitlab.io.prefetch import prefetched
+from vitlab.io.remote import RemoteFile, files_below, info, is_file, matches, read_range
+from vitlab.io.tar import FileStream, TarStream, WindowStream, tar_members
 
 LABEL_SUFFIXES = (".cls", ".json", ".txt")
 
@@ -43,7 +48,7 @@ _MOST_OPEN = 256  # files; if there are more shards, each read opens its shard
 class ShardIndex:
     """The files of one shard: their names, offsets and sizes, and the text of those that may hold a label."""
 
-    path: Path
+    path: Place
     stamp: tuple[int, int, int]
     names: Names
     offsets: NDArray[np.int64]
@@ -52,8 +57,10 @@ class ShardIndex:
     ignored: Counter[str]
 
 
-def shard_index(path: Path) -> ShardIndex:
+def shard_index(path: Place) -> ShardIndex:
     """The index of a tar file, from the cache if the file has not changed, else from its headers."""
+    if isinstance(path, Address):
+        return _remote_index(path)
     try:
         handle = open_handle(path)
     except OSError as error:
@@ -63,7 +70,7 @@ def shard_index(path: Path) -> ShardIndex:
         stored = recall("shards", path)
         if stored is not None and (index := _restored(path, stamp, stored)) is not None:
             return index
-        index = _made(path, stamp, handle)
+        index = _made(path, stamp, FileStream(handle), os.pread(handle, 6, 0))
     finally:
         os.close(handle)
     if settled(stamp):
@@ -71,8 +78,20 @@ def shard_index(path: Path) -> ShardIndex:
     return index
 
 
-def _made(path: Path, stamp: tuple[int, int, int], handle: int) -> ShardIndex:
-    head = os.pread(handle, 6, 0)
+def _remote_index(path: Address) -> ShardIndex:
+    found = info(path)
+    if found is None:
+        raise DataError(f"{path} is a folder, not a tar file")
+    stored = recall("shards", path)
+    if stored is not None and (index := _restored(path, found.stamp, stored)) is not None:
+        return index
+    read = partial(read_range, path)  # not through the cache of blocks: the index itself is cached
+    index = _made(path, found.stamp, WindowStream(read, found.size), read(0, min(6, found.size)))
+    _remember(index)
+    return index
+
+
+def _made(path: Place, stamp: tuple[int, int, int], stream: TarStream, head: bytes) -> ShardIndex:
     if head[:2] == b"\x1f\x8b" or head[:3] == b"BZh" or head == b"\xfd7zXZ\0" or head[:4] == b"\x28\xb5\x2f\xfd":
         raise DataError(
             f"{printable(str(path))} is compressed, so its images cannot be read by offset",
@@ -82,7 +101,6 @@ def _made(path: Path, stamp: tuple[int, int, int], handle: int) -> ShardIndex:
     places: list[tuple[int, int]] = []
     texts: list[str] = []
     ignored: Counter[str] = Counter()
-    stream = FileStream(handle)
     for member in tar_members(stream, path, READ_IN_PLACE):
         if member.kind == "folder":
             continue
@@ -124,7 +142,7 @@ def _remember(index: ShardIndex) -> None:
     remember("shards", index.path, arrays)
 
 
-def _restored(path: Path, stamp: tuple[int, int, int], stored: Arrays) -> ShardIndex | None:
+def _restored(path: Place, stamp: tuple[int, int, int], stored: Arrays) -> ShardIndex | None:
     """The cached index, or None if the file has changed or the index cannot be read."""
     if not np.array_equal(stored.get("stamp", ()), [_VERSION, *stamp]):
         return None
@@ -149,7 +167,12 @@ class ShardContents:
         self._starts = [0, *accumulate(len(shard.names) for shard in shards)]
         self.shards = list(shards)
         keep_open = len(shards) <= _MOST_OPEN
-        self._files = [PositionedFile(shard.path, shard.stamp, keep_open=keep_open) for shard in shards]
+        self._files = [
+            RemoteFile(shard.path, shard.stamp)
+            if isinstance(shard.path, Address)
+            else PositionedFile(shard.path, shard.stamp, keep_open=keep_open)
+            for shard in shards
+        ]
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -165,7 +188,7 @@ class ShardContents:
         number, inside = self._place(row)
         return f"{self.shards[number].path}/{self.shards[number].names[inside]}"
 
-    def shard_of(self, row: int) -> Path:
+    def shard_of(self, row: int) -> Place:
         """The shard of this row."""
         return self.shards[self._place(row)[0]].path
 
@@ -198,6 +221,24 @@ class ShardContents:
             result[here] = remembered_digests(read, rows[here] - first, path=shard.path, stamp=shard.stamp, sizes=shard.sizes)
         return result
 
+    def versions(self, rows: NDArray[np.int64]) -> Digests | None:
+        """16 bytes for each file that change when its shard or its place in it changes; None on disk, where files are read."""
+        if not any(isinstance(shard.path, Address) for shard in self.shards):
+            return None
+        places = [self._place(row) for row in rows.tolist()]
+        stamps = np.array([self.shards[number].stamp[1] for number, _ in places], np.int64)
+        offsets = np.array([self.shards[number].offsets[inside] for number, inside in places], np.int64)
+        sizes = np.array([self.shards[number].sizes[inside] for number, inside in places], np.int64)
+        return version_digests(stamps, offsets, sizes)
+
+    def expect(self, rows: Sequence[int]) -> None:
+        """Begin to read these files from the server; on disk, this does nothing."""
+        for row in rows:
+            number, inside = self._place(row)
+            file, shard = self._files[number], self.shards[number]
+            if isinstance(file, RemoteFile):
+                file.expect([(int(shard.offsets[inside]), int(shard.sizes[inside]))])
+
     def _place(self, row: int) -> tuple[int, int]:
         number = bisect_right(self._starts, row) - 1
         return number, row - self._starts[number]
@@ -209,25 +250,39 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=//)|pipe:")
 
 
-def shard_paths(pattern: str, *, ending: str) -> list[Path]:
+def shard_indices(paths: Sequence[Place]) -> list[ShardIndex]:
+    """The indices of all shards; those on servers are read several at a time."""
+    if not any(isinstance(path, Address) for path in paths):
+        return [shard_index(path) for path in paths]
+    with closing(prefetched(shard_index, paths, threads=REMOTE_READS, depth=2 * REMOTE_READS)) as indices:
+        return list(indices)
+
+
+def shard_paths(pattern: str, *, ending: str) -> list[Place]:
     """The files of a pattern: a path, a folder, a glob, braces, or several of these joined by `::`.
 
     They come in the pattern's order, those of a folder or a glob sorted by code point. `data/train-{000..012}.tar` counts with
-    leading zeros, `{a,b}` lists. A folder means all files below it with this `ending`. Addresses are refused: shards are read
-    from disk; no program is run and nothing is downloaded.
+    leading zeros, `{a,b}` lists. A folder means all files below it with this `ending`. Pieces may be addresses (s3://, gs://,
+    az://, http(s)://, hf://); others are refused: no program is run.
     """
     faults = Faults(pattern)
-    found: list[Path] = []
+    found: list[Place] = []
     for piece in pattern.split("::"):
-        if address := _ADDRESS.match(piece):
+        if (address := _ADDRESS.match(piece)) and not is_address(piece):
             raise DataError(
-                f"{printable(piece)} is not read: {address.group()} would run a program or download data",
-                hint="give the path of shards on disk",
+                f"{printable(piece)} is not read: {address.group()} would run a program or is not an address that vitlab reads",
+                hint="give a path, or an address that begins with s3://, gs://, az://, http://, https:// or hf://",
             )
         for spelled in _braced(piece, pattern):
+            if is_address(spelled):
+                there = _at_address(address_of(spelled), ending)
+                if not there:
+                    faults.add(spelled, f"no such file, and no file with the ending {ending} below it")
+                found.extend(there)
+                continue
             path = Path(spelled).expanduser()
             if path.is_dir():
-                inside = sorted(path.rglob(f"*{ending}"), key=str)
+                inside: list[Path] = sorted(path.rglob(f"*{ending}"), key=str)
             elif path.is_file():
                 inside = [path]
             else:
@@ -235,15 +290,25 @@ def shard_paths(pattern: str, *, ending: str) -> list[Path]:
             if not inside:
                 faults.add(spelled, f"no file with the ending {ending} in it" if path.is_dir() else "no such file")
             found.extend(inside)
-    seen: set[Path] = set()
-    for path in found:
-        if path.resolve() in seen:
-            faults.add(str(path), "named twice")
-        elif not path.is_file():
-            faults.add(str(path), "not a regular file")
-        seen.add(path.resolve())
+    seen: set[Place] = set()
+    for place in found:
+        resolved = place if isinstance(place, Address) else place.resolve()
+        if resolved in seen:
+            faults.add(str(place), "named twice")
+        elif isinstance(place, Path) and not place.is_file():
+            faults.add(str(place), "not a regular file")
+        seen.add(resolved)
     faults.raise_any(hint="give shards as a path, a folder, a glob or braces: 'train-{000..012}.tar'")
     return found
+
+
+def _at_address(address: Address, ending: str) -> list[Place]:
+    """The files that an address names: itself, those below a folder, or those that a glob matches."""
+    if any(mark in address.path for mark in ("*[" if address.scheme.startswith("http") else "*?[")):
+        return list(matches(address))
+    if is_file(address):
+        return [address]
+    return [address / name for name in files_below(address) if name.endswith(ending)]
 
 
 def _braced(text: str, pattern: str) -> list[str]:
@@ -281,7 +346,7 @@ def open_shards(pattern: str, *, label_column: str | None = None) -> ImageDatase
     are labelled by their folder, and others have no label. Shards named after train, val or test belong to these splits.
     """
     paths = shard_paths(pattern, ending=".tar")
-    contents = ShardContents([shard_index(path) for path in paths])
+    contents = ShardContents(shard_indices(paths))
     faults, left_out = Faults(pattern), _not_files(contents)
     split_of = splits_of_files(paths, faults)
     endings = LABEL_SUFFIXES if label_column is None else (".json",)
@@ -389,5 +454,5 @@ def _cell(contents: ShardContents, row: int | None, field: str | None, faults: F
     return value if value is None or isinstance(value, str | int | list) else None
 
 
-def _splits(contents: ShardContents, rows: NDArray[np.int64], split_of: Mapping[Path, int]) -> NDArray[np.int8]:
+def _splits(contents: ShardContents, rows: NDArray[np.int64], split_of: Mapping[Place, int]) -> NDArray[np.int8]:
     return np.array([split_of[contents.shard_of(row)] for row in rows.tolist()], np.int8)

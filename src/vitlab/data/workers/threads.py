@@ -65,6 +65,7 @@ class InCaller:
     def start(self, number: int, picks: Picks) -> None:
         """Remember the batch."""
         self._picks[number] = picks
+        self._filler.expect(picks)
 
     def finish(self, number: int) -> tuple[Pixels, list[Report]]:
         """Fill the batch now."""
@@ -144,6 +145,7 @@ class Threads:
 
     def start(self, number: int, picks: Picks) -> None:
         """Cut the batch into pieces that any thread may take."""
+        self._filler.expect(picks)
         cuts = pieces(len(picks), len(self._threads))
         images_BHWC = np.empty((len(picks), *self._filler.shape), np.uint8)
         self._batches[number] = _Unfinished(images_BHWC=images_BHWC, reports={}, missing=len(cuts))

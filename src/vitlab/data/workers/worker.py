@@ -150,7 +150,7 @@ def _end_with_caller(control: Connection, workers: dict[int, int]) -> None:
 def _serve(number: int, connection: Connection, filler: Filler, shared: Shared) -> None:
     """Fill rows until the connection closes."""
     tasks: SimpleQueue[Task] = SimpleQueue()
-    threading.Thread(target=_listen, args=(connection, tasks), daemon=True).start()
+    threading.Thread(target=_listen, args=(connection, tasks, filler, shared), daemon=True).start()
     on_image = shared.status.reporter(number)
     while True:
         batch, slot, start, stop = tasks.get()
@@ -163,10 +163,16 @@ def _serve(number: int, connection: Connection, filler: Filler, shared: Shared) 
             os._exit(0)
 
 
-def _listen(connection: Connection, tasks: SimpleQueue[Task]) -> None:
-    """Receive tasks; end the process when the caller is gone, even if an image hangs at that moment."""
+def _listen(connection: Connection, tasks: SimpleQueue[Task], filler: Filler, shared: Shared) -> None:
+    """Receive tasks; end the process when the caller is gone, even if an image hangs at that moment.
+
+    Tasks come as many batches ahead as the loader prefetches, so images on a server are on their way before they are needed.
+    """
     while True:
         try:
-            tasks.put(connection.recv())
+            task: Task = connection.recv()
         except (EOFError, OSError):
             os._exit(0)
+        _, slot, start, stop = task
+        filler.expect(rows_of(shared.picks(slot, stop), start, stop))
+        tasks.put(task)

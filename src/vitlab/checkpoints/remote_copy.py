@@ -1,0 +1,120 @@
+"""Checkpoints and run folders at an address (s3://bucket/runs/a), as local copies that every other function reads.
+
+A run folder on a server holds what one on disk holds (training/run_folder.py), with `last` and `best` as small files that name a
+checkpoint. Of a run, only what a model needs is copied: its config and the finished model, or the weights of the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from vitlab.errors import CheckpointError, DataError
+from vitlab.io.address import Address
+from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.remote import Info, copies_of, fetch, files_below, info, read_now
+
+RUN, SWEEP, MODEL, LAST, BEST = "run.json", "sweep.json", "model.safetensors", "last", "best"
+FACTS = (RUN, "data.npz", "events.jsonl")
+_POINTER = re.compile(r"checkpoints/step-(\d+)")
+_SMALL = 2**12
+_BESIDE = ("config.json", "preprocessor_config.json")
+_WEIGHTS = (".safetensors", ".npz", ".pt", ".pth", ".bin", ".json")
+_TRAINING_ONLY = ("optimizer", "extra")
+_TRIES = 5  # a run that goes on deletes old checkpoints while they are copied
+
+
+def local_copy(address: Address, *, progress: ProgressCallback = silent) -> tuple[Path, tuple[str, ...]]:
+    """The file, the folder of weights or the run at an address, on disk; and a note that says where it is from."""
+    found = None if address.is_folder else info(address, error=CheckpointError)
+    note = (f"from {address}",)
+    if found is not None:
+        path = fetch(address, error=CheckpointError, progress=progress)
+        for name in _BESIDE:
+            with suppress(DataError, CheckpointError):
+                fetch(address.parent / name)
+        return path, note
+    names = files_below(address, error=CheckpointError)
+    if SWEEP in names:
+        return local_copy(address / "final", progress=progress)
+    if RUN in names:
+        return copied_run(address, progress=progress), note
+    weights = [name for name in names if "/" not in name and name.endswith(_WEIGHTS)]
+    if not weights:
+        raise CheckpointError(f"{address} holds no weights, and is no run", hint="give the address of a file, its folder or a run")
+    for name in weights:
+        fetch(address / name, root=address, error=CheckpointError, progress=progress)
+    return copies_of(address), note
+
+
+def copied_run(address: Address, *, model: bool = True, progress: ProgressCallback = silent) -> Path:
+    """A local run folder with the config, the record of the data and the events of the run at an address, and its model."""
+    for attempt in range(_TRIES):
+        try:
+            return _copied_run(address, model, progress)
+        except CheckpointError:
+            if attempt + 1 == _TRIES:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _copied_run(address: Address, model: bool, progress: ProgressCallback) -> Path:
+    names = files_below(address, error=CheckpointError)
+    if RUN not in names:
+        raise CheckpointError(f"{address} is not the folder of a run: it has no {RUN}", hint="give the `out` of a training command")
+    for name in FACTS:
+        if name in names:
+            fetch(address / name, root=address, error=CheckpointError)
+    folder = copies_of(address)
+    if not model:
+        return folder
+    if MODEL in names:
+        fetch(address / MODEL, root=address, error=CheckpointError, progress=progress)
+        return folder
+    (folder / MODEL).unlink(missing_ok=True)
+    step = pointed(address, LAST)
+    if step is None:
+        raise CheckpointError(f"the run in {address} has no checkpoint yet", hint="wait for its first one")
+    copied_checkpoint(address, step, names, training=False, progress=progress)
+    _link(folder, LAST, step)
+    return folder
+
+
+def pointed(address: Address, name: str) -> int | None:
+    """The step that the pointer `last` or `best` of a run names; None if there is no pointer."""
+    try:
+        text = read_now(address / name, most=_SMALL, error=CheckpointError).decode("utf-8", "replace").strip()
+    except CheckpointError:
+        return None
+    found = _POINTER.fullmatch(text)
+    if found is None:
+        raise CheckpointError(f"{address / name} names no checkpoint: {text[:80]!r}")
+    return int(found[1])
+
+
+def copied_checkpoint(
+    address: Address, step: int, names: Mapping[str, Info], *, training: bool, progress: ProgressCallback = silent
+) -> Path:
+    """The files of one checkpoint; without `training`, the weights alone."""
+    start = f"checkpoints/step-{step}/"
+    wanted = [name for name in names if name.startswith(start)]
+    if not training:
+        wanted = [name for name in wanted if not name.removeprefix(start).startswith(_TRAINING_ONLY)]
+    if not wanted:
+        raise CheckpointError(f"{address / start} is not there any more, although the run names it")
+    folder = copies_of(address) / start
+    for former in folder.iterdir() if folder.is_dir() else ():
+        if not former.name.startswith(".") and start + former.name not in wanted:
+            former.unlink()  # of an earlier checkpoint of the same step
+    for name in wanted:
+        fetch(address / name, root=address, error=CheckpointError, progress=progress)
+    return folder
+
+
+def _link(folder: Path, name: str, step: int) -> None:
+    link, new = folder / name, folder / f".{name}.new"
+    new.unlink(missing_ok=True)
+    new.symlink_to(Path("checkpoints") / f"step-{step}")
+    new.replace(link)

@@ -1,0 +1,752 @@
+"""Object storage and web servers, through fsspec: files read by ranges, listed, fetched whole, and written and verified.
+
+Everything that vitlab asks a server for goes through `_asked`: each request has a time limit; what may work later (status 500, 503
+and 429, a cut or reset connection, a body that ends too early, no answer in time) is asked again with growing, random pauses; what
+does not is one sentence with a hint. fsspec and the package of a scheme are imported when an address is first used.
+
+A process has one file system for each scheme, made on first use and again after a fork. Ranges are kept in a cache on disk
+(io/block_cache.py); `RemoteFile.expect` reads ranges in advance, in threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import random
+import shutil
+import tempfile
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from hashlib import blake2b
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from vitlab.errors import DataError, StorageError, VitlabError, masked
+from vitlab.io.address import Address
+from vitlab.io.block_cache import BlockCache, default_limit
+from vitlab.io.cache import cache_folder
+from vitlab.io.lock import locked
+from vitlab.io.optional import optional_import
+from vitlab.io.prefetch import prefetched
+from vitlab.io.progress import ProgressCallback, silent
+
+T = TypeVar("T")
+Stamp = tuple[int, int, int]
+
+_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs", "hf": "huggingface_hub"}
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`; for a public bucket set FSSPEC_S3_ANON=true",
+    "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "hf": "run `hf auth login`, or set HF_TOKEN",
+}
+_TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_TEMPORARY_WORDS = (
+    "SlowDown",
+    "Throttl",
+    "InternalError",
+    "ServiceUnavailable",
+    "RequestTimeout",
+    "RequestLimitExceeded",
+    "ServerBusy",
+)
+_TEMPORARY_TYPES = (
+    "Timeout", "Connect", "Disconnected", "Payload", "IncompleteRead", "ResponseStreaming", "HTTPClientError", "RemoteProtocol",
+    "ReadError", "ServiceRequestError", "ServiceResponseError",
+)  # fmt: skip
+_LIBRARIES = ("aiohttp", "botocore", "aiobotocore", "urllib3", "requests", "httpx", "httpcore", "azure", "fsspec", "s3fs", "gcsfs")
+_TEMPORARY_NUMBERS = (
+    errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE, errno.ETIMEDOUT, errno.ENETUNREACH, errno.EHOSTUNREACH,
+)  # fmt: skip
+_VERSIONS = (
+    "ETag",
+    "etag",
+    "generation",
+    "blob_id",
+    "Last-Modified",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "mtime",
+    "created",
+)
+_CHUNK = 16 * 2**20  # bytes of one request for a whole file
+_THREADS = 32  # requests in flight for ranges that are read in advance
+_MOST_EXPECTED = 256 * 2**20  # bytes of ranges that are read in advance and not yet taken
+_FORGOTTEN = 120.0  # seconds after which nobody comes for such a range any more
+_BYTES_A_SECOND = 2**18  # the slowest upload that is waited for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How often a request is repeated: `attempts` in all, with pauses that double from `first` to `longest` seconds.
+
+    A pause is multiplied by a random number from 0.5 to 1.5, so that many clients do not come back at once. `timeout` is the
+    number of seconds that one request may take.
+    """
+
+    attempts: int = 7
+    first: float = 0.25
+    longest: float = 15.0
+    timeout: float = 60.0
+
+    def pause(self, attempt: int) -> float:
+        """Seconds before the next attempt; `attempt` counts from 0."""
+        return min(self.longest, self.first * 2.0**attempt) * random.uniform(0.5, 1.5)
+
+
+PATIENCE = Patience()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Info:
+    """What a server says of a file: its bytes, and a text that changes when the file changes."""
+
+    size: int
+    version: str
+
+    @property
+    def stamp(self) -> Stamp:
+        """The same as numbers, as io/cache.py has them of files on disk."""
+        return self.size, int.from_bytes(blake2b(self.version.encode(), digest_size=7).digest()), 0
+
+
+_Range = tuple[str, Stamp, int, int]
+"""Address, stamp, offset, length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Expected:
+    """A range that is read in advance, since a time (monotonic seconds)."""
+
+    since: float
+    answer: Future[bytes]
+
+
+# --- one request --------------------------------------------------------------------------------------------------------------
+
+
+class _Process:
+    """What one process has open: file systems, threads, and the ranges that are read in advance."""
+
+    def __init__(self) -> None:
+        self.number = os.getpid()
+        self.lock = threading.Lock()
+        self.systems: dict[str, Any] = {}
+        self.pool: ThreadPoolExecutor | None = None
+        self.expected: OrderedDict[_Range, _Expected] = OrderedDict()
+        self.expected_bytes = 0
+        self.checked: set[tuple[str, Stamp]] = set()
+        self.cache: BlockCache | None = None
+
+    def drop(self, key: _Range, *, cancel: bool = True) -> _Expected | None:
+        """Take a range out of those that are read in advance; None if it is not among them."""
+        waiting = self.expected.pop(key, None)
+        if waiting is not None:
+            self.expected_bytes -= key[3]
+            if cancel:
+                waiting.answer.cancel()
+        return waiting
+
+
+_process = _Process()
+
+
+def _here() -> _Process:
+    """What this process has open; a forked process begins anew."""
+    global _process
+    if _process.number != os.getpid():
+        _process = _Process()
+    return _process
+
+
+def _system(address: Address) -> Any:
+    """The file system of the address's scheme; StorageError names the package that is missing."""
+    here = _here()
+    with here.lock:
+        if address.scheme not in here.systems:
+            here.systems[address.scheme] = _made(address.scheme)
+        return here.systems[address.scheme]
+
+
+def _made(scheme: str) -> Any:
+    fsspec = optional_import("fsspec", purpose=f"{scheme}:// addresses", error=StorageError)
+    package = _PACKAGES.get(scheme, "aiohttp" if scheme.startswith("http") else "fsspec")
+    try:
+        import_module(package)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] != package:
+            raise
+        hint = "pip install 'vitlab[cloud]'" if package in ("s3fs", "aiohttp") else f"pip install {package}"
+        raise StorageError(f"{scheme}:// addresses need {package}, which is not installed", hint=hint) from missing
+    settings: dict[str, Any] = {}
+    if scheme == "s3":  # requests are repeated here, and nowhere else
+        limits = {"connect_timeout": 10, "read_timeout": PATIENCE.timeout / 2, "max_pool_connections": 2 * _THREADS}
+        settings = {"config_kwargs": {**limits, "retries": {"total_max_attempts": 1, "mode": "standard"}}}
+    if scheme != "memory":
+        settings |= {"skip_instance_cache": True, "use_listings_cache": False}
+    system = fsspec.filesystem(scheme, **settings)
+    if scheme == "s3":
+        system.retries = 1
+    return system
+
+
+def _asked(
+    address: Address,
+    request: Callable[[Any], T],
+    *,
+    patience: Patience | None = None,
+    error: type[VitlabError] = DataError,
+    purpose: str = "read",
+) -> T:
+    """The answer to a request, which is repeated while that may help; `error` if there is nothing at the address."""
+    patience = patience or PATIENCE
+    system = _system(address)
+    for attempt in range(patience.attempts):
+        try:
+            return request(system)
+        except FileExistsError:
+            raise
+        except Exception as fault:  # noqa: BLE001 (each package has errors of its own, which are told apart below)
+            if not _is_temporary(fault):
+                _refuse(address, fault, error, purpose)
+            if attempt + 1 == patience.attempts:
+                raise StorageError(
+                    f"cannot {purpose} {address}: {_reason(fault)}, {patience.attempts} times in a row",
+                    hint="check the network and the service's status, then run this again",
+                ) from None  # the cause may print the address with its secret
+        time.sleep(patience.pause(attempt))
+    raise AssertionError("unreachable")
+
+
+def _refuse(address: Address, fault: Exception, error: type[VitlabError], purpose: str) -> NoReturn:
+    """Raise what an answer means that another attempt would not change."""
+    if isinstance(fault, VitlabError):
+        raise fault
+    status, names = _status(fault), {type(one).__name__ for one in _chain(fault)}
+    if "FileNotFoundError" in names or status == 404:
+        bucket = any("bucket" in str(one).lower() for one in _chain(fault)) and purpose == "write"
+        what = f"there is no bucket for {address}" if bucket else f"{address} does not exist"
+        raise error(what, hint="check the name of the bucket and the path" if bucket else None) from None
+    hint = _CREDENTIALS.get(_family(address.scheme), "check the user and password of the address")
+    if any("Credential" in name or "TokenRetrieval" in name for name in names):
+        raise StorageError(f"cannot {purpose} {address}: there are no credentials for {address.scheme}", hint=hint) from None
+    if "PermissionError" in names or status in (401, 403):
+        raise StorageError(f"cannot {purpose} {address}: access is denied ({_reason(fault)})", hint=hint) from None
+    raise StorageError(f"cannot {purpose} {address}: {_reason(fault)}") from None
+
+
+def _family(scheme: str) -> str:
+    return {"gcs": "gs", "abfs": "az", "abfss": "az"}.get(scheme, scheme)
+
+
+def _chain(fault: BaseException | None) -> Iterator[BaseException]:
+    """An error and what caused it."""
+    for _ in range(10):
+        if fault is None:
+            return
+        yield fault
+        fault = fault.__cause__ or fault.__context__
+
+
+def _status(fault: BaseException) -> int | None:
+    """The HTTP status behind an error, as each package keeps it."""
+    for one in _chain(fault):
+        answer = getattr(one, "response", None)
+        if isinstance(answer, Mapping):
+            found = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        else:
+            found = getattr(one, "status", None) or getattr(one, "status_code", None) or getattr(answer, "status_code", None)
+        found = getattr(one, "code", None) if found is None and type(one).__name__ == "HttpError" else found
+        if isinstance(found, int) and found >= 300:
+            return found
+    return None
+
+
+class _CutError(Exception):
+    """A body that ended too early."""
+
+
+def _is_temporary(fault: BaseException) -> bool:
+    status = _status(fault)
+    if status is not None:
+        return status in _TEMPORARY
+    for one in _chain(fault):
+        name, text = type(one).__name__, str(one)
+        library = type(one).__module__.partition(".")[0] in _LIBRARIES
+        if isinstance(one, FileNotFoundError | PermissionError) or "Credential" in name:
+            return False
+        if isinstance(one, _CutError | TimeoutError | ConnectionError | EOFError):
+            return True
+        if isinstance(one, OSError) and (one.errno in _TEMPORARY_NUMBERS or any(word in text for word in _TEMPORARY_WORDS)):
+            return True
+        if library and any(word in name for word in _TEMPORARY_TYPES):
+            return True
+    return False
+
+
+def _reason(fault: BaseException) -> str:
+    """An error in a few words, without secrets."""
+    text = (str(fault).strip() or type(fault).__name__).splitlines()[0]
+    status = _status(fault)
+    return masked(text)[:160] + (f" (status {status})" if status is not None and str(status) not in text else "")
+
+
+def _limited(system: Any, seconds: float) -> dict[str, float]:
+    """The time limit of one call, as fsspec takes it; file systems that are not asynchronous have limits of their own."""
+    return {"timeout": seconds} if system.async_impl else {}
+
+
+# --- what is there ------------------------------------------------------------------------------------------------------------
+
+
+def info(address: Address, *, error: type[VitlabError] = DataError) -> Info | None:
+    """The file at an address; None if there is a folder; `error` if there is nothing."""
+    found = _asked(address, lambda system: system.info(address.text, **_limited(system, PATIENCE.timeout)), error=error)
+    return None if found.get("type") == "directory" else _described(found, address)
+
+
+def _described(found: Mapping[str, Any], address: Address) -> Info:
+    size = found.get("size")
+    if not isinstance(size, int):
+        raise StorageError(
+            f"{address} does not say how long it is, so it cannot be read by ranges", hint="download it first, then give its path"
+        )
+    version = next((found[key] for key in _VERSIONS if found.get(key)), "")
+    text = version.isoformat() if isinstance(version, datetime) else str(version)
+    return Info(size=size, version=text.strip('"'))
+
+
+def exists(address: Address) -> bool:
+    """Whether there is a file or folder at an address."""
+    try:
+        info(address)
+    except DataError:
+        return False
+    return True
+
+
+def is_file(address: Address) -> bool:
+    """Whether there is a file at an address."""
+    try:
+        return info(address) is not None
+    except DataError:
+        return False
+
+
+def files_below(address: Address, *, error: type[VitlabError] = DataError) -> dict[str, Info]:
+    """Every file below a folder: its path relative to it, sorted; empty if there is none."""
+
+    def find(system: Any) -> dict[str, Info]:
+        root = str(system._strip_protocol(address.text.rstrip("/"))).rstrip("/") + "/"
+        found = system.find(address.text.rstrip("/") + "/", detail=True, **_limited(system, 10 * PATIENCE.timeout))
+        below = {str(name).removeprefix(root): facts for name, facts in found.items() if str(name).startswith(root)}
+        names = [name for name in sorted(below) if name and not name.endswith("/")]
+        if all(isinstance(below[name].get("size"), int) for name in names):
+            return {name: _described(below[name], address / name) for name in names}
+        with closing(
+            prefetched(lambda name: info(address / name), names, threads=_THREADS)
+        ) as told:  # a web server's page of links
+            return {name: facts for name, facts in zip(names, told, strict=True) if facts is not None}
+
+    try:
+        return _asked(address, find, error=error)
+    except error as nothing:
+        if isinstance(nothing, StorageError):
+            raise
+        return {}
+
+
+def matches(pattern: Address) -> list[Address]:
+    """The files that match a glob, sorted."""
+    start = f"{pattern.scheme}://"
+
+    def find(system: Any) -> list[Address]:
+        found = system.glob(pattern.text, **_limited(system, 10 * PATIENCE.timeout))
+        return [Address(name if "://" in name else start + name.lstrip("/")) for name in sorted(map(str, found))]
+
+    return _asked(pattern, find)
+
+
+# --- ranges -------------------------------------------------------------------------------------------------------------------
+
+
+def read_range(address: Address, offset: int, length: int, *, error: type[VitlabError] = DataError) -> bytes:
+    """These bytes of a file, asked of the server; a shorter answer is asked for again."""
+    if length <= 0:
+        return b""
+
+    def read(system: Any) -> bytes:
+        data: bytes = system.cat_file(address.text, start=offset, end=offset + length, **_limited(system, PATIENCE.timeout))
+        if len(data) > length:
+            raise StorageError(
+                f"{address} is on a server that sends whole files instead of ranges", hint="download it first, then give its path"
+            )
+        if len(data) < length:
+            raise _CutError(f"the answer has {len(data):,} of {length:,} bytes")
+        return data
+
+    return _asked(address, read, error=error)
+
+
+def read_all(address: Address, *, most: int, error: type[VitlabError] = DataError) -> bytes:
+    """A whole small file; `error` if it is a folder or has more than `most` bytes."""
+    found = info(address, error=error)
+    if found is None:
+        raise error(f"{address} is a folder")
+    if found.size > most:
+        raise error(f"{address} has {found.size:,} bytes; the limit is {most:,}")
+    return RemoteFile(address, found.stamp).read(0, found.size)
+
+
+def read_now(address: Address, *, most: int, error: type[VitlabError] = DataError) -> bytes:
+    """A whole small file as it is now, in one request, past the cache: for files that change."""
+    data = _asked(address, partial(_whole, address), error=error)
+    if len(data) > most:
+        raise error(f"{address} has {len(data):,} bytes; the limit is {most:,}")
+    return data
+
+
+class RemoteFile:
+    """A file read by offset, as io/files.py's PositionedFile reads one on disk. Picklable; safe with threads and after a fork.
+
+    `stamp` describes the file when its offsets were listed. Ranges come from the cache, from those that are `expect`ed, or from
+    the server, which is first asked, once in each process, whether the file is still the same; not without `check`, for a file that
+    is read in one piece.
+    """
+
+    def __init__(self, address: Address, stamp: Stamp, *, check: bool = True) -> None:
+        self.address = address
+        self.stamp = stamp
+        self._check = check
+
+    def read(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`; fewer only at the end of the file."""
+        length = max(0, min(length, self.stamp[0] - offset))
+        here = _here()
+        with here.lock:
+            waiting = here.drop(self._key(offset, length), cancel=False)
+        return self._read(offset, length) if waiting is None else waiting.answer.result()
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Begin to read these ranges (offset, length), which will be asked for soon; beyond the limit, they are read then."""
+        here, now = _here(), time.monotonic()
+        with here.lock:
+            pool = here.pool = here.pool or ThreadPoolExecutor(_THREADS, thread_name_prefix="remote")
+            for key, waiting in list(here.expected.items()):
+                if now - waiting.since < _FORGOTTEN:
+                    break  # the others are younger
+                here.drop(key)  # of a stream that ended early
+            for offset, length in ranges:
+                key = self._key(offset, length)
+                if key not in here.expected and here.expected_bytes + length <= _MOST_EXPECTED:
+                    here.expected[key] = _Expected(since=now, answer=pool.submit(self._read, offset, length))
+                    here.expected_bytes += length
+
+    def _key(self, offset: int, length: int) -> _Range:
+        return self.address.text, self.stamp, offset, length
+
+    def _read(self, offset: int, length: int) -> bytes:
+        name = f"{self.address}|{self.stamp}|{offset}|{length}"
+        cache = block_cache()
+        if (kept := cache.get(name)) is not None and len(kept) == length:
+            return kept
+        if self._check:
+            self._check_version()
+        data = read_range(self.address, offset, length)
+        cache.put(name, data)
+        return data
+
+    def _check_version(self) -> None:
+        here = _here()
+        if (self.address.text, self.stamp) in here.checked:
+            return
+        found = info(self.address)
+        if found is None or found.stamp != self.stamp:
+            raise DataError(f"{self.address} has changed since it was opened", hint="start again")
+        here.checked.add((self.address.text, self.stamp))
+
+
+def block_cache() -> BlockCache:
+    """The cache of ranges: in the user's cache folder, or wherever XDG_CACHE_HOME is now."""
+    here, folder = _here(), cache_folder() / "remote"
+    if here.cache is None or here.cache.folder != folder:
+        here.cache = BlockCache(folder, default_limit(folder))
+    return here.cache
+
+
+class RemoteStream(io.RawIOBase):
+    """A remote file as a Python file that can only be read, for libraries that take one."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        super().__init__()
+        self._file = file
+        self._place = 0
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """It can be read from anywhere."""
+        return True
+
+    def tell(self) -> int:
+        """The offset of the next byte."""
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to an offset."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._file.stamp[0]}[whence]
+        self._place = max(0, start + offset)
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer."""
+        data = self._file.read(self._place, len(buffer))
+        buffer[: len(data)] = data
+        self._place += len(data)
+        return len(data)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next bytes, all of them without a size."""
+        left = max(0, self._file.stamp[0] - self._place)
+        data = self._file.read(self._place, left if size is None or size < 0 else min(size, left))
+        self._place += len(data)
+        return data
+
+
+# --- whole files --------------------------------------------------------------------------------------------------------------
+
+
+def fetch(
+    address: Address, *, root: Address | None = None, error: type[VitlabError] = DataError, progress: ProgressCallback = silent
+) -> Path:
+    """A local copy of a file, made on the first call and when the file has changed; a copy that was damaged is made again.
+
+    Files of one folder have one local folder; with `root`, that is the folder of everything below it. The copies are in the
+    user's cache folder and may be deleted at any time; old ones are, to keep the limit of the cache.
+    """
+    root = root or address.parent
+    found = info(address, error=error)
+    if found is None:
+        raise error(f"{address} is a folder, not a file")
+    folder = copies_of(root)
+    path = folder / address.path.removeprefix(root.path.rstrip("/") + "/")
+    if _is_whole(path, found):
+        os.utime(folder)
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)
+    _make_room(folder.parent, found.size, keep=folder)
+    download(address, path, found, error=error, progress=progress)
+    return path
+
+
+def copies_of(root: Address) -> Path:
+    """The local folder of the copies of what is below an address."""
+    return cache_folder() / "objects" / blake2b(str(root).rstrip("/").encode(), digest_size=16).hexdigest()
+
+
+def download(
+    address: Address, path: Path, found: Info, *, error: type[VitlabError] = DataError, progress: ProgressCallback = silent
+) -> None:
+    """Copy a file to disk in large ranges, several at a time. It appears complete or not at all; its checksum is beside it."""
+    starts = range(0, found.size, _CHUNK)
+
+    def part(start: int) -> bytes:
+        return read_range(address, start, min(_CHUNK, found.size - start), error=error)
+
+    made, their = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+    try:
+        handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
+        try:
+            with os.fdopen(handle, "wb") as file, closing(prefetched(part, starts, threads=4, depth=4)) as parts:
+                for data in parts:
+                    made.update(data)
+                    their.update(data)
+                    file.write(data)
+                    progress(address.name, file.tell(), found.size)
+            if _is_md5(found.version) and their.hexdigest() != found.version and not _is_sealed(address):
+                raise StorageError(f"{address} arrived damaged: its MD5 differs from the server's", hint="run this again")
+            Path(unfinished).chmod(0o644)
+            os.replace(unfinished, path)  # noqa: PTH105
+        finally:
+            Path(unfinished).unlink(missing_ok=True)
+        _sum_beside(path).write_text(f"{made.hexdigest()} {found.stamp}", encoding="utf-8")
+    except OSError as fault:
+        raise error(f"cannot write {path}: {fault.strerror or fault}") from fault
+
+
+def _is_md5(version: str) -> bool:
+    return len(version) == 32 and all(letter in "0123456789abcdef" for letter in version)
+
+
+def _is_sealed(address: Address) -> bool:
+    """Whether the ETag may be no MD5: on other services than S3, and where the server encrypts the file with a key of its own."""
+    if address.scheme != "s3":
+        return True
+    facts = _asked(address, lambda system: system.info(address.text, **_limited(system, PATIENCE.timeout)))
+    return any("encryption" in str(key).lower() or "kms" in str(key).lower() for key in facts)
+
+
+def _sum_beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.sha256")
+
+
+def _is_whole(path: Path, found: Info) -> bool:
+    """Whether a copy is of this version, and still has the bytes that arrived."""
+    try:
+        expected, _, version = _sum_beside(path).read_text(encoding="utf-8").partition(" ")
+        if version != str(found.stamp) or path.stat().st_size != found.size:
+            return False
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == expected
+    except OSError:
+        return False
+
+
+def _make_room(folder: Path, needed: int, *, keep: Path) -> None:
+    """Remove copies that were used longest ago until a new one fits into the limit of the cache."""
+    entries = []
+    for entry in folder.iterdir():
+        with suppress(OSError):
+            if entry != keep and entry.is_dir():
+                entries.append((entry.stat().st_mtime, sum(file.lstat().st_size for file in entry.rglob("*")), entry))
+    left = default_limit(folder) - needed - sum(size for _, size, _ in entries)
+    for _, size, entry in sorted(entries):
+        if left >= 0:
+            return
+        shutil.rmtree(entry, ignore_errors=True)
+        left += size
+
+
+# --- writing ------------------------------------------------------------------------------------------------------------------
+
+
+def write(address: Address, data: bytes, *, error: type[VitlabError] = StorageError) -> None:
+    """Write a small file, and read it back to see that it is there. A file is replaced at once: readers see the old or the new."""
+
+    def put(system: Any) -> None:
+        system.pipe_file(address.text, data, **_limited(system, PATIENCE.timeout + len(data) / _BYTES_A_SECOND))
+
+    _asked(address, put, error=error, purpose="write")
+    if _asked(address, partial(_whole, address), error=error) != data:
+        raise StorageError(
+            f"{address} does not hold what was written to it: somebody else writes there too", hint="choose another one"
+        )
+
+
+def create(address: Address, data: bytes) -> bool:
+    """Write a small file if there is none; False if there is one. Of several writers at the same time one succeeds."""
+    try:
+        _asked(address, partial(_put_new, address, data), error=StorageError, purpose="write")
+    except FileExistsError:
+        # An attempt whose answer was lost may have written it: then it holds this very data.
+        return _asked(address, partial(_whole, address), error=StorageError) == data
+    return True
+
+
+def _put_new(address: Address, data: bytes, system: Any) -> None:
+    try:
+        system.pipe_file(address.text, data, mode="create", **_limited(system, PATIENCE.timeout))
+    except FileExistsError:
+        raise
+    except OSError as fault:
+        if _status(fault) in (409, 412):
+            raise FileExistsError from fault
+        raise
+
+
+def _whole(address: Address, system: Any) -> bytes:
+    data: bytes = system.cat_file(address.text, **_limited(system, PATIENCE.timeout))
+    return data
+
+
+def upload(path: Path, address: Address, *, progress: ProgressCallback = silent) -> None:
+    """Copy a file from disk, then verify that the server has all of it: by size and MD5, or by reading it back."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        ours = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+        md5 = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+
+    def put(system: Any) -> None:
+        limit = _limited(system, PATIENCE.timeout + size / _BYTES_A_SECOND)
+        system.put_file(str(path), address.text, **limit)
+        found = info(address, error=StorageError)
+        if found is None or found.size != size:
+            raise _CutError(f"the server has {0 if found is None else found.size:,} of {size:,} bytes")
+        if found.version != md5 and _remote_sum(address, size) != ours:
+            raise _CutError("the server has other bytes than were sent")
+
+    _asked(address, put, error=StorageError, purpose="write")
+    progress(address.name, size, size)
+
+
+def _remote_sum(address: Address, size: int) -> str:
+    made = hashlib.sha256()
+    for start in range(0, size, _CHUNK):
+        made.update(read_range(address, start, min(_CHUNK, size - start), error=StorageError))
+    return made.hexdigest()
+
+
+def delete(address: Address) -> None:
+    """Delete a file; one that is not there is no error."""
+    try:
+        _asked(address, lambda system: system.rm_file(address.text, **_limited(system, PATIENCE.timeout)), purpose="delete")
+    except DataError:
+        return
+
+
+# --- results ------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def staged(address: Address, *, overwrite: bool = False, resume: bool = False) -> Iterator[Path]:
+    """A local path for a file or folder; what the block writes there is copied to the address when it ends.
+
+    DataError if there is something already, unless `overwrite`. With `resume`, a file that is there is given to the block, and what
+    it has written is copied also after an error. After an error the local file stays, for the next call.
+    """
+    if not overwrite and not resume and exists(address):
+        raise DataError(f"{address} exists already", hint="`overwrite=True` replaces it")
+    folder = cache_folder() / "outputs" / blake2b(str(address).rstrip("/").encode(), digest_size=16).hexdigest()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / address.name
+
+    def in_use(holder: str) -> DataError:
+        return DataError(f"{address} is being written by {holder}", hint="wait for it, stop it, or choose another one")
+
+    with locked(folder / ".lock", refuse=in_use):
+        if resume and not path.exists() and (found := _file_at(address)) is not None:
+            download(address, path, found)
+            _sum_beside(path).unlink()
+        try:
+            yield path
+        except BaseException:
+            if resume and path.is_file():
+                upload(path, address)
+            raise
+        files = sorted(path.rglob("*"), key=lambda file: (file.suffix == ".json", str(file))) if path.is_dir() else [path]
+        for file in files:  # descriptions last
+            if file.is_file() and not file.name.startswith("."):
+                upload(file, address if file == path else address / file.relative_to(path).as_posix())
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _file_at(address: Address) -> Info | None:
+    try:
+        return info(address)
+    except DataError:
+        return None
