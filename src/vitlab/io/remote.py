@@ -147,6 +147,7 @@ class _Process:
         self.expected: OrderedDict[_Range, _Expected] = OrderedDict()
         self.expected_bytes = 0
         self.checked: set[tuple[str, Stamp]] = set()
+        self.checking = threading.Lock()
         self.cache: BlockCache | None = None
 
     def drop(self, key: _Range, *, cancel: bool = True) -> _Expected | None:
@@ -468,13 +469,16 @@ class RemoteFile:
         return data
 
     def _check_version(self) -> None:
-        here = _here()
-        if (self.address.text, self.stamp) in here.checked:
+        here, key = _here(), (self.address.text, self.stamp)
+        if key in here.checked:
             return
-        found = info(self.address)
-        if found is None or found.stamp != self.stamp:
-            raise DataError(f"{self.address} has changed since it was opened", hint="start again")
-        here.checked.add((self.address.text, self.stamp))
+        with here.checking:  # one thread asks, and the others wait for its answer
+            if key in here.checked:
+                return
+            found = info(self.address)
+            if found is None or found.stamp != self.stamp:
+                raise DataError(f"{self.address} has changed since it was opened", hint="start again")
+            here.checked.add(key)
 
 
 def block_cache() -> BlockCache:

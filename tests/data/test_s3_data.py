@@ -1,0 +1,198 @@
+"""Datasets on a real S3-compatible server, which is slow, busy or broken: the same batches, and each rank reads its own bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.containers import as_tar, as_zip
+from tests.s3 import Fault, Storage, moto_server, storage
+from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, WorkerKind
+from vitlab.data.dataset import ImageDataset, Pixels
+from vitlab.data.loader import Loader
+from vitlab.data.opening import open_dataset
+from vitlab.data.sampler import Share
+from vitlab.data.transforms import training_pipeline
+from vitlab.errors import DataError, StorageError
+from vitlab.io import remote
+
+pytest.importorskip("s3fs")
+pytest.importorskip("moto.server")
+pytestmark = pytest.mark.cluster
+
+SIZE = (16, 16)
+ALL = "s3://data/set/{train-000,train-001,val-000}.tar"  # it declares a val split, so none has to be made of what the images hold
+
+
+def on_disk(shards: Path) -> str:
+    return f"{shards}/{{train-000,train-001,val-000}}.tar"
+
+
+def jpeg(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(number).integers(0, 255, (24, 20, 3)).astype(np.uint8)).save(file, "JPEG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two shards for training and one for validation, on disk."""
+    folder = tmp_path_factory.mktemp("shards")
+    for place, (name, count) in enumerate([("train-000", 24), ("train-001", 24), ("val-000", 12)]):
+        files = {}
+        for number in range(count):
+            files[f"{number:04d}.jpg"] = jpeg(100 * place + number)
+            files[f"{number:04d}.cls"] = str(number % 3).encode()
+        as_tar(folder / f"{name}.tar", files)
+    as_zip(folder / "images.zip", {f"{number % 3}/{number}.jpg": jpeg(number) for number in range(12)})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[str]:
+    with moto_server() as address:
+        yield address
+
+
+@pytest.fixture
+def s3(upstream: str, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
+    """The server with the shards; an empty cache; short pauses."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote, "PATIENCE", remote.Patience(first=0.01, longest=0.1, timeout=5.0))
+    monkeypatch.setattr(remote, "_process", remote._Process())
+    with storage(upstream, monkeypatch, "data") as server:
+        for file in shards.iterdir():
+            server.put(f"data/set/{file.name}", file.read_bytes())
+        yield server
+
+
+def loader(data: str, *, rank: int = 0, ranks: int = 1, workers: int = 0, kind: WorkerKind = "thread") -> Loader:
+    config = LoaderConfig(batch_size=8, seed=7, workers=workers, worker_kind=kind, timeout=60.0)
+    pipeline = training_pipeline(Augment(image_size=SIZE), channels=3, limits=DecodeLimits())
+    return Loader(open_dataset(data, split="train"), pipeline, config=config, train=True, share=Share(rank=rank, ranks=ranks))
+
+
+def batches(data: str, count: int, *, position: int = 0, workers: int = 0, kind: WorkerKind = "thread") -> list[Pixels]:
+    with loader(data, workers=workers, kind=kind) as made, made.batches(position) as stream:
+        return [next(stream).images_BHWC for _ in range(count)]
+
+
+def test_batches_from_a_slow_server_are_those_from_disk_from_any_position(s3: Storage, shards: Path) -> None:
+    s3.latency = 0.005
+    ours, theirs = (
+        batches("s3://data/set/train-{000..001}.tar::s3://data/set/val-000.tar", 9, workers=2),
+        batches(on_disk(shards), 9),
+    )
+    assert all(np.array_equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    later = batches(ALL, 4, position=5 * 8)
+    assert all(np.array_equal(one, other) for one, other in zip(later, theirs[5:], strict=True))
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [Fault(status=500, code="InternalError", path="tar")] * 3,
+        [Fault(status=503, path="tar")] * 5,
+        [Fault(cut=50, path="tar")] * 3,
+        [Fault(cut=0, path="tar")] * 3,
+        [Fault(reset=True, path="tar")] * 3,
+        [Fault(status=429, code="TooManyRequests", path="tar"), Fault(status=500, path="tar"), Fault(cut=10, path="tar")],
+        [Fault(status=503, method="HEAD", path="tar")] * 3,
+    ],
+    ids=["500", "503", "cut", "empty", "reset", "mixed", "503 of HEAD"],
+)
+def test_a_busy_or_broken_server_changes_no_bit(s3: Storage, shards: Path, faults: list[Fault]) -> None:
+    s3.faults = list(faults)
+    ours, theirs = batches(ALL, 7), batches(on_disk(shards), 7)
+    assert all(np.array_equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    assert not s3.faults
+
+
+def test_a_server_that_stays_broken_ends_the_run_with_a_sentence_and_is_no_broken_image(s3: Storage) -> None:
+    made = loader(ALL)
+    s3.faults = [Fault(status=503, path="tar")] * 1000
+    with made, made.batches() as stream, pytest.raises(DataError, match=r"7 times in a row") as caught:
+        next(stream)
+    assert "corrupt" not in str(caught.value.hint)
+
+
+def test_a_server_that_does_not_answer_ends_in_time(s3: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = open_dataset(ALL, split="all")
+    monkeypatch.setattr(remote, "PATIENCE", remote.Patience(attempts=2, first=0.01, timeout=0.3))
+    s3.faults = [Fault(hang=3.0, path="tar"), Fault(hang=3.0, method="HEAD", path="tar")] * 4
+    with pytest.raises(StorageError, match="2 times in a row"):
+        dataset.read(0)
+
+
+def test_no_rank_reads_the_bytes_of_another(s3: Storage) -> None:
+    data = ALL
+    whole = open_dataset(data, split="train")
+    assert isinstance(whole, ImageDataset)
+    read: list[set[tuple[str, int, int]]] = []
+    for rank in range(2):
+        made = loader(data, rank=rank, ranks=2)
+        s3.requests.clear()
+        with made, made.batches() as stream:
+            picked = [int(index) for _ in range(3) for index in next(stream).index_B]
+        ranges = s3.ranges(".tar")
+        assert len(ranges) == len(picked) == 12  # one request an image, and nothing else
+        sizes = {len(whole.read(index).content) for index in picked}
+        assert {last - first + 1 for _, first, last in ranges} == sizes
+        read.append(set(ranges))
+    assert not read[0] & read[1]
+    for one in read[0]:
+        assert all(one[0] != other[0] or one[2] < other[1] or other[2] < one[1] for other in read[1])
+
+
+def test_a_second_epoch_comes_from_the_cache_and_a_damaged_block_from_the_server(s3: Storage, tmp_path: Path) -> None:
+    data = ALL
+    first = batches(data, 6)
+    s3.requests.clear()
+    assert all(np.array_equal(one, other) for one, other in zip(first, batches(data, 6), strict=True))
+    assert not s3.ranges(".tar")
+    blocks = sorted(file for file in (tmp_path / "cache" / "vitlab" / "remote").rglob("*") if file.is_file())
+    assert len(blocks) == 48
+    blocks[5].write_bytes(blocks[5].read_bytes()[:-3] + b"???")
+    assert all(np.array_equal(one, other) for one, other in zip(first, batches(data, 6), strict=True))
+    assert len(s3.ranges(".tar")) == 1
+
+
+def test_a_zip_and_a_folder_are_read_with_one_request_an_image(s3: Storage, shards: Path) -> None:
+    for number in range(6):
+        s3.put(f"data/folder/{number % 2}/{number}.jpg", jpeg(number))
+    for spec, count in (("s3://data/set/images.zip", 12), ("s3://data/folder", 6)):
+        dataset = open_dataset(spec, split="all")
+        s3.requests.clear()
+        contents = [dataset.read(index).content for index in range(count)]
+        assert len([one for one in s3.requests if one.method == "GET" and not one.query.startswith("list")]) == count
+        assert sorted(contents) == sorted(jpeg(number) for number in range(count))
+
+
+def test_missing_credentials_a_missing_bucket_and_a_missing_key_are_told_apart_without_a_secret(
+    s3: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for spec in ("s3://no-such-bucket/x.tar", "s3://data/no-such-key.tar"):
+        with pytest.raises(DataError, match=rf"{spec} does not exist"):
+            open_dataset(spec)
+    s3.faults = [Fault(status=403, code="AccessDenied", method="HEAD")]
+    with pytest.raises(StorageError, match="access is denied") as denied:
+        open_dataset("s3://data/set/train-000.tar")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(remote, "_process", remote._Process())
+    with pytest.raises(StorageError, match="there are no credentials for s3") as missing:
+        open_dataset("s3://data/set/train-000.tar")
+    for error in (denied, missing):
+        assert "AWS_ACCESS_KEY_ID" in str(error.value.hint)
+        assert "of-nobody" not in str(error.value)
+
+
+def test_worker_processes_read_from_the_server_too(s3: Storage, shards: Path) -> None:
+    s3.latency = 0.005
+    ours = batches(ALL, 7, workers=2, kind="process")
+    assert all(np.array_equal(one, other) for one, other in zip(ours, batches(on_disk(shards), 7), strict=True))
