@@ -364,7 +364,7 @@ def test_a_segmenter_takes_its_decoder_layers_and_losses_from_the_overrides() ->
     assert (run.model.decoder, run.model.layers) == ("mask-transformer", (3, 7, last))
     assert (run.train.dice, run.train.trainable) == (0.5, "head")
     whole = recipe("segment-folder", data=photos("segment-folder"), start=START)
-    assert run.train.optimizer.lr == pytest.approx(10 * whole.train.optimizer.lr)
+    assert run.train.optimizer.lr == pytest.approx(40 * whole.train.optimizer.lr)
     facts = RunFacts(data=photos("segment-folder"), start=START)
     assert "trainable: the decoder; all other weights are frozen" in reasons(run, facts, overrides)
     again = recipe(

@@ -24,7 +24,7 @@ def segment_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """Give each pixel a class: a linear decoder (or the mask transformer) on the features of a checkpoint, all of it fine-tuned.
 
     AdamW, layer-wise learning-rate decay, averaged weights, cosine; random crops and flips of image and mask together. A decoder on
-    frozen features (trainable head) has ten times the learning rate. An image is
+    frozen features (trainable head) has a learning rate of its own. An image is
     squashed to the model's square, so that the whole image is seen; masks come back at its own size.
     On a CPU: at most 160 px and no more than the images have, 30,000 images in total, 3 to 30 epochs, batches of at most 32. With
     an accelerator: the checkpoint's own image size, 300,000 images, 5 to 60 epochs, batches of at most 128. From scratch, three
@@ -47,7 +47,7 @@ def segment_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
         begins = start_of("segment-folder", facts, overrides)
         backbone, fed = begins.model, begins.preprocess
         size = overrides.image_size or _size(backbone, data, facts)
-        start, lr, layer_decay, more = begins.path, 5e-3 if overrides.trainable == "head" else 5e-4, 0.75, 1
+        start, lr, layer_decay, more = begins.path, 2e-2 if overrides.trainable == "head" else 5e-4, 0.75, 1
     model = _segmenter(backbone, size, data, overrides)
     preprocess = replace(feeding(fed, model, resized=True)[0], resize="squash")
     most, seen, fewest, longest = (128, 300_000.0, 5, 60) if facts.machine.accelerator else (32, 30_000.0, 3, 30)
