@@ -199,6 +199,18 @@ def test_a_json_file_that_is_not_cocos_is_refused(tmp_path: Path) -> None:
         opened(tmp_path / "list.json")
 
 
+def test_a_panoptic_mask_that_is_no_png_or_huge_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    root = write_panoptic(tmp_path, splits={"train": range(2)})
+    folder = root / "annotations/panoptic_train2017"
+    Image.new("RGB", (900, 1_000)).save(folder / "0.png")
+    (folder / "0.png").write_bytes((folder / "0.png").read_bytes()[:60])  # the header alone: decoding would fail
+    Image.fromarray(drawn(1)[0]).save(folder / "1.jpg")
+    (folder / "1.jpg").rename(folder / "1.png")
+    for index, words in enumerate(("1000x900 and its image 40x48", "jpeg file")):
+        with pytest.raises(DataError, match=words):
+            opened(root)[index]
+
+
 def test_a_crowd_of_a_panoptic_file_and_no_segment_are_ignored(tmp_path: Path) -> None:
     root = write_panoptic(tmp_path, splits={"train": range(1)})
     file = root / "annotations/panoptic_train2017.json"

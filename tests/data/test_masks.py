@@ -134,6 +134,7 @@ def test_without_names_the_values_of_the_masks_are_the_classes(tmp_path: Path) -
         ({"classes": {"a": 1, "b": 1}}, "one value to several"),
         ({"classes": {"a": 1, "b": 2}, "ignore": [2]}, "is ignored too"),
         ({"classes": ["a", "a"]}, "different names"),
+        ({"classes": ["a", {}, "b"]}, "different names"),
         ({"ignore": "border"}, "ignore must be"),
     ],
 )

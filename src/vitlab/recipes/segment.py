@@ -24,8 +24,8 @@ def segment_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """Give each pixel a class: a linear decoder (or the mask transformer) on the features of a checkpoint, all of it fine-tuned.
 
     AdamW, layer-wise learning-rate decay, averaged weights, cosine; random crops and flips of image and mask together. A decoder on
-    frozen features (trainable head) has a learning rate of its own. An image is
-    squashed to the model's square, so that the whole image is seen; masks come back at its own size.
+    frozen features (trainable head) has a learning rate of its own. An image is squashed to the model's square, so that the whole
+    image is seen; masks come back at its own size.
     On a CPU: at most 160 px and no more than the images have, 30,000 images in total, 3 to 30 epochs, batches of at most 32. With
     an accelerator: the checkpoint's own image size, 300,000 images, 5 to 60 epochs, batches of at most 128. From scratch, three
     times as many images.

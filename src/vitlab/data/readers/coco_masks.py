@@ -130,11 +130,16 @@ class PanopticMask:
 
     def classes(self, size: tuple[int, ...], *, limits: DecodeLimits) -> NDArray[np.uint8]:
         """The class of each pixel, as in RawMask."""
-        from vitlab.data.decode import decode  # opening a dataset needs no Pillow
+        from vitlab.data.decode import check, decode  # opening a dataset needs no Pillow
 
-        colours_HWC = decode(self.content, name=self.name, limits=limits, channels=3).astype(np.uint32)
-        check_mask_size(self.name, colours_HWC.shape, size)
-        numbers_HW = colours_HWC[:, :, 0] + 256 * colours_HWC[:, :, 1] + 65_536 * colours_HWC[:, :, 2]
+        header = check(self.content, name=self.name, limits=limits)
+        if header.format != "png":
+            raise DataError(f"the mask {self.name} is a {header.format} file, whose colours are not exact", hint="save it as PNG")
+        check_mask_size(self.name, (header.height, header.width), size)  # before it is decoded: it may be large
+        red_HW, green_HW, blue_HW = (
+            decode(self.content, name=self.name, limits=limits, channels=3).astype(np.uint32).transpose(2, 0, 1)
+        )
+        numbers_HW = red_HW + 256 * green_HW + 65_536 * blue_HW
         class_of = {0: IGNORED, **{int(number): code for number, code in json.loads(self.segments).items()}}
         found, place_HW = np.unique(numbers_HW, return_inverse=True)
         if odd := [number for number in found.tolist() if number not in class_of]:

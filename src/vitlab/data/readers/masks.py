@@ -252,7 +252,8 @@ def _values_in(masks: Place, rows: NDArray[np.int64]) -> set[int]:
 def _checked(given: object, where: str) -> Classes:
     """Names and values as given: an object of names and values, or a list of names for the values 0, 1, 2, ..."""
     if isinstance(given, list):
-        given = {name: value for value, name in enumerate(given)} if len(set(map(str, given))) == len(given) else None
+        names = [name for name in given if isinstance(name, str)]
+        given = {name: value for value, name in enumerate(names)} if len(set(names)) == len(given) else None
     if not isinstance(given, dict):
         raise DataError(f"the classes of {where} must be different names, or an object of names and values")
     if not 2 <= len(given) <= MOST_CLASSES:
