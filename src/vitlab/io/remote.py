@@ -279,6 +279,8 @@ class _CutError(Exception):
 
 
 def _is_temporary(fault: BaseException) -> bool:
+    if any(type(one).__name__ == "HTTPClientError" for one in _chain(fault)):
+        return True  # what arrived is no answer: something on the way broke the connection
     status = _status(fault)
     if status is not None:
         return status in _TEMPORARY
