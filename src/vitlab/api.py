@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vitlab.checkpoints import Checkpoint
     from vitlab.config.data import CorruptPolicy, Interpolation, OnBroken, PixelScale, Preprocess, Resize, Split, SplitRule
     from vitlab.config.evaluation import BackendName
+    from vitlab.config.grid_detector import DetectorKind
     from vitlab.config.model import Task
     from vitlab.config.overrides import DataFacts, Overrides, StartFacts
     from vitlab.config.run import RunConfig
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from vitlab.config.train import HeadStart, Lora, LoraTarget, Offload, Precision, Strategy, Trainable
     from vitlab.data.dataset import Dataset
     from vitlab.data.quality.summary import DataCheck
+    from vitlab.evaluation.detection import DetectionEvaluation
     from vitlab.evaluation.label_errors import LabelCheck
     from vitlab.evaluation.segmentation import SegmentationEvaluation
     from vitlab.evaluation.summary import Asked, EvaluationSummary
@@ -419,11 +421,12 @@ def predict(
     allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Predictions | Any:  # DetectedImages of a detector, MaskPredictions of a segmenter
-    """Classify images: print the most probable classes of one image or of a million. A detector (YOLOS) gives boxes instead.
+    """Classify images: print the most probable classes of one image or of a million. A detector gives boxes instead.
 
     Returns the predictions: `predict(model, "cat.jpg").top(5)`, or `.boxes` of a detector. With `out` they go into a file and are
     not kept in memory. A segmenter gives each pixel a class; its `out` is a folder, which gets a mask (PNG) and an overlay of each
-    image and masks.jsonl, or a .jsonl file of masks as run lengths.
+    image and masks.jsonl, or a .jsonl file of masks as run lengths. A detector's `out` is a .jsonl or .txt file, or a folder, which
+    gets each image with its boxes drawn on it (PNG) and boxes.jsonl.
 
     Args:
         model: a checkpoint of any format (recognised by its content), a run's folder, hub:owner/name, or the name of public weights
@@ -465,7 +468,7 @@ def predict(
     from vitlab.inference import Predictor
     from vitlab.inference.detections import Detector
     from vitlab.inference.segmentation import SegmentPredictor, segment_images
-    from vitlab.inference.writing import all_images, predict_images
+    from vitlab.inference.writing import all_images, is_folder_of_boxes, predict_images
 
     images = images if _is_stream(images) else _listed(images)
     if not _is_stream(images):
@@ -503,7 +506,14 @@ def predict(
     if is_detector(checkpoint.config):
         if merge or backend not in ("auto", "torch"):
             raise UsageError("a detector runs in torch, without merged tokens", hint="leave `merge` and `backend` out")
-        predictor = Detector(checkpoint, threshold=threshold, workers=workers, device=_device_of(checkpoint))
+        predictor = Detector(
+            checkpoint,
+            threshold=threshold,
+            batch_size=batch_size,
+            workers=workers,
+            device=_device_of(checkpoint),
+            keep_images=is_folder_of_boxes(out, format),
+        )
     else:
         predictor = Predictor(
             checkpoint,
@@ -882,11 +892,12 @@ def evaluate(
     refine: bool = False,
     allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
-) -> EvaluationSummary | Any:  # SegmentationEvaluation of a segmenter
+) -> EvaluationSummary | Any:  # SegmentationEvaluation of a segmenter, DetectionEvaluation of a detector
     """Evaluate a checkpoint on labelled images: accuracy with intervals, loss, calibration, precision and recall, worst classes.
 
     A segmenter is evaluated on images with masks, at their own size: mean IoU with its interval, IoU of each class, pixel accuracy
-    and boundary F. With fewshot, knn, probe or vtab, train classifiers on the features of the model and evaluate these instead.
+    and boundary F. A detector is evaluated on images with boxes: AP, AP50, AP75 and AP by size of objects, as COCO defines them.
+    With fewshot, knn, probe or vtab, train classifiers on the features of the model and evaluate these instead.
 
     Args:
         data: a folder of class folders, a zip, a CSV list, shards, digits, reader:path, ... (default: none, for vtab)
@@ -971,6 +982,10 @@ def evaluate(
         _note_all(found_masks.notes)
         return found_masks
     _refuse_given("is for segmenters", windows=windows or None, refine=refine or None)
+    if task_of(checkpoint.config) == "detect" and not (fewshot or knn or probe or vtab):
+        found_boxes = _evaluated_boxes(checkpoint, asked, name=_name_of(model), progress=progress or silent)
+        _note_all(found_boxes.notes)
+        return found_boxes
     found = summary.summarise(checkpoint, asked, name=_name_of(model), progress=progress or silent)
     if vtab_finetune is not None:
         found = _with_vtab_finetuned(found, asked, model, Path(vtab_finetune), vtab_steps, image_size, progress or silent)
@@ -1014,6 +1029,40 @@ def _evaluated_masks(
         checkpoint,
         dataset,
         predictor=predictor,
+        model=name,
+        data=asked.data,
+        subset=asked.subset,
+        corrupt=config.corrupt,
+        notes=notes,
+        progress=progress,
+    )
+    if asked.per_image is not None:
+        found.write_per_image(asked.per_image)
+    return found
+
+
+def _evaluated_boxes(checkpoint: Checkpoint, asked: Asked, *, name: str, progress: ProgressCallback) -> DetectionEvaluation:
+    """The evaluation of a detector; options of classifiers are refused."""
+    from vitlab.data.dataset import ImageDataset
+    from vitlab.data.readers.recognise import for_task
+    from vitlab.evaluation.detection import LEAST, evaluate_detection
+    from vitlab.evaluation.evaluation import open_split
+    from vitlab.inference.detections import Detector
+
+    config, of_images = asked.config, "is for models that give each image a class, and this one finds objects"
+    for option in ("mapping", "real", "corruptions", "label_column"):
+        _refuse_given(of_images, **{option: getattr(asked, option) or None})
+    _refuse_given(of_images, merge=config.merge or None, precision=config.precision, backend=_other_backend(config.backend))
+    assert asked.data is not None
+    dataset, notes = open_split(for_task(asked.data, "detect"), asked.split, checkpoint)
+    if not isinstance(dataset, ImageDataset):
+        raise DataError(f"{asked.data} has no boxes, and this model is an object detector")
+    detector = Detector(
+        checkpoint, threshold=LEAST, batch_size=config.batch_size, workers=config.workers, device=_device_of(checkpoint)
+    )
+    found = evaluate_detection(
+        dataset,
+        detector=detector,
         model=name,
         data=asked.data,
         subset=asked.subset,
@@ -1141,13 +1190,12 @@ def inspect(
 
 
 def _backbone(checkpoint: Checkpoint) -> Checkpoint:
-    """The backbone of a segmenter, with a note; any other checkpoint as it is."""
-    from vitlab.config.model import task_of
+    """The backbone of a segmenter or detector, with a note; any other checkpoint as it is."""
+    from vitlab.config.backbone import OnBackbone
     from vitlab.inference.segmentation import backbone_of
 
-    if task_of(checkpoint.config) != "segment":
-        return checkpoint
-    _note("the figures are of the segmenter's backbone")
+    if isinstance(checkpoint.config, OnBackbone):
+        _note(f"the figures are of the backbone of {checkpoint.config.title}")
     return backbone_of(checkpoint)
 
 
@@ -1211,8 +1259,8 @@ def explore(
     shown: list[Any] = spread(list(all_images(images)[0]), count) if given else builtin_images()
     opening = _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite)
     first = _opened(model, opening, device=device)
-    if task_of(first.config) == "segment":
-        raise UsageError("the explorer is for models that give each image a class", hint="vitlab inspect looks into a segmenter")
+    if task_of(first.config) != "classify":
+        raise UsageError("the explorer is for models that give each image a class", hint="vitlab inspect looks into this one")
     models = {_explored_name(model, first): first}
     if beside is not None:
         own = _Opening(None, None, resize, resize_to, interpolation, allow_nonfinite=allow_nonfinite)
@@ -1378,6 +1426,7 @@ def finetune(
     blocks: int | None = None,
     task: Task = "classify",
     decoder: Decoder | None = None,
+    detector: DetectorKind | None = None,
     layers: Layers | None = None,
     dice: Positive | None = None,
     device: str = "auto",
@@ -1391,12 +1440,13 @@ def finetune(
     Returns the run: `run.model`, `run.metrics`, `run.path`. `run.notes` says what was chosen for you, and why.
 
     Args:
-        data: a folder of class folders, a zip, digits, cifar10:PATH, ...; to segment, a folder or zip of images/ and masks/
+        data: a folder of class folders, a zip, digits, cifar10:PATH, ...; to segment, a folder or zip of images/ and masks/;
+            to detect, images with boxes
         start: checkpoint of any format, hub:owner/name, a run, or the name of public weights: ViT-B/16
             (default: train from scratch with the recipe small-data)
         out: folder of the run; an unfinished run in it is resumed (default: runs/ and the data's name)
         recipe: finetune-imagenet, -cifar10, -cifar100, -pets, -flowers or -vtab as in the paper; or any other recipe
-            (default: finetune-folder with a checkpoint, small-data without; segment-folder to segment)
+            (default: finetune-folder with a checkpoint, small-data without; segment-folder to segment, detect-folder to detect)
         model: model to train from scratch (default: the recipe's own)
         epochs: passes over the training images, in place of steps (default: the recipe's own)
         steps: total number of optimizer steps (default: the recipe's own)
@@ -1443,10 +1493,12 @@ def finetune(
             (default: all)
         blocks: with trainable last-blocks: how many of the last blocks train (default: none)
         task: classify gives each image a class; segment gives each pixel one, and needs masks: images/ beside masks/, VOC's
-            layout, or masks.json
+            layout, or masks.json; detect finds objects, and needs boxes: boxes.csv, COCO's JSON, VOC's XML, or boxes.json
         decoder: of segmentation: linear, one dense layer a patch, or mask-transformer, Segmenter's (default: linear)
         layers: of segmentation: layers of a ViT, or stages of other models, whose features the decoder sees, by number from 0; the
             last is among them (default: the last layer of a ViT, all stages of others)
+        detector: of detection: grid, a light head on the patches, or tokens, YOLOS's, which need far more images (default: grid; a
+            YOLOS keeps its tokens)
         dice: of segmentation: weight of the Dice loss beside the cross-entropy, which is for small and rare classes
             (default: no Dice loss)
         device: auto (a GPU if there is one), cpu, cuda or mps
@@ -1470,9 +1522,9 @@ def finetune(
         _refuse_given(
             "makes steps of different lengths, and `minutes` plans with equal ones: give `epochs`", patch_sizes=patch_sizes
         )
-    if task == "segment":
+    if task != "classify":
         _refuse_given(
-            "is not for segmentation",
+            "is not for segmentation" if task == "segment" else "is not for detection",
             minutes=minutes,
             preset=preset,
             sweep=sweep or None,
@@ -1482,10 +1534,11 @@ def finetune(
         )
     from vitlab.config.overrides import Overrides
     from vitlab.data.opening import open_dataset as open_whole
+    from vitlab.data.readers.recognise import for_task
     from vitlab.training.plan import start_facts, survey
 
     rule = _rule(val_fraction, test_fraction)
-    place = os.fspath(data)
+    place = for_task(os.fspath(data), task)
     with _in_words_of(task, place):
         dataset = open_whole(place, split="all", rule=rule)  # the one time that the run opens it
     place = masked(place)  # as it is stored
@@ -1497,6 +1550,8 @@ def finetune(
         name, why = recipe, "as asked"
     elif task == "segment":
         name, why = "segment-folder", "since each pixel gets a class"
+    elif task == "detect":
+        name, why = "detect-folder", "since objects get boxes"
     elif begins is not None:
         name, why = "finetune-folder", "since a checkpoint is given"
     else:
@@ -1535,6 +1590,7 @@ def finetune(
         trainable=trainable,
         blocks=blocks,
         decoder=decoder,
+        detector=detector,
         layers=None if layers is None else tuple(layers),
         dice=dice,
     )

@@ -213,6 +213,7 @@ def test_a_training_transform_moves_image_and_mask_together(tmp_path: Path, augm
     dataset = opened(tmp_path)
     for seed in range(8):
         made = pipeline.transform(dataset.read(0), np.random.default_rng(seed))
+        assert isinstance(made, np.ndarray)
         assert made.shape == pipeline.shape == (*augment.image_size, 4)
         inside = np.abs(made[:, :, 0].astype(int) - 40 * made[:, :, 3].astype(int)) < 20  # edges are interpolated
         assert inside.mean() > 0.85
@@ -224,6 +225,7 @@ def test_a_crop_with_a_border_ignores_the_border(tmp_path: Path) -> None:
     made = training_pipeline_with_masks(augment, channels=3, limits=LIMITS).transform(
         opened(root).read(0), np.random.default_rng(5)
     )
+    assert isinstance(made, np.ndarray)
     border = (made[:, :, :3] == augment.fill).all(2)
     assert border.any()
     assert (made[:, :, 3][border] == IGNORED).all()

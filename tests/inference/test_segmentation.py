@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitlab.inference.segmentation import MaskPrediction, areas_line, colours, draw_overlay
+from vitlab.inference.colours import colours
+from vitlab.inference.segmentation import MaskPrediction, areas_line, draw_overlay
 
 
 def test_every_class_has_a_colour_of_its_own() -> None:

@@ -12,6 +12,7 @@ from vitlab.config import (
     ConvNeXtConfig,
     ConvStem,
     EfficientNetConfig,
+    GridDetectorConfig,
     ModelConfig,
     Position,
     RecurrentConfig,
@@ -120,11 +121,19 @@ CONFIGS: dict[str, ModelConfig] = {
         decoder="mask-transformer",
         decoder_heads=2,
     ),
+    "grid-detector": GridDetectorConfig(backbone=mini(), image_size=(32, 40), num_classes=3, head_width=16, upsample=4),
+    "grid-detector-swin": GridDetectorConfig(
+        backbone=SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4)),
+        image_size=(36, 32),
+        num_classes=2,
+        head_width=16,
+        upsample=1,
+    ),
     "rnn-mean": RecurrentConfig(cell="rnn", width=32, depth=1, patch_size=(8, 4), image_size=(30, 21), num_classes=5, pool="mean"),
 }
 MAPS = (ResNetConfig, SwinConfig, ConvNeXtConfig, EfficientNetConfig)  # what a record has of these is maps
 
-CLASSIFIERS = {name: config for name, config in CONFIGS.items() if not isinstance(config, SegmenterConfig)}
+CLASSIFIERS = {name: config for name, config in CONFIGS.items() if not isinstance(config, SegmenterConfig | GridDetectorConfig)}
 classifies = pytest.mark.parametrize("name", CLASSIFIERS)
 each = pytest.mark.parametrize("name", CONFIGS)
 each_vit = pytest.mark.parametrize("name", [name for name, config in CONFIGS.items() if isinstance(config, ViTConfig)])
@@ -191,7 +200,7 @@ def test_every_parameter_gets_a_finite_gradient(name: str) -> None:
 def test_recording_changes_no_output_bit(name: str) -> None:
     model, images_BCHW = trained(name), images(CONFIGS[name])
     config = CONFIGS[name]
-    inner = config.backbone if isinstance(config, SegmenterConfig) else config
+    inner = config.backbone if isinstance(config, SegmenterConfig | GridDetectorConfig) else config
     maps, attends = isinstance(inner, MAPS), isinstance(inner, ViTConfig)
     record = Record(attention=attends, tokens=not maps, queries_keys=attends, maps=maps)
     with torch.no_grad():

@@ -42,7 +42,7 @@ NAMES = tuple(RECIPES)
 
 def photos(name: str) -> DataFacts:
     """Photos, with masks where the recipe needs them."""
-    return replace(PHOTOS, masks=name == "segment-folder")
+    return replace(PHOTOS, masks=name == "segment-folder", boxes=name == "detect-folder")
 
 
 def made(name: str, *, machine: Machine | None = None, **overrides: object) -> RunConfig:
@@ -214,13 +214,14 @@ def test_every_docstring_gives_the_command_and_is_honest_about_time_and_score(na
     text = RECIPES[name].__doc__ or ""
     commands = re.findall(r"Command: (vitlab .+)", text)
     assert len(commands) == 1
-    assert name in commands[0] or name in ("finetune-folder", "small-data", "segment-folder")
+    assert name in commands[0] or name in ("finetune-folder", "small-data", "segment-folder", "detect-folder")
     assert re.search(r"Time\b", text)
     assert re.search(r"[Ss]core\b", text)
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in NAMES if not name.startswith("finetune") and name not in ("small-data", "segment-folder")]
+    "name",
+    [name for name in NAMES if not name.startswith("finetune") and name not in ("small-data", "segment-folder", "detect-folder")],
 )
 def test_recipes_from_scratch_need_no_overrides(name: str) -> None:
     assert recipe(name) == recipe(name)
@@ -351,6 +352,10 @@ def test_a_recipe_of_another_task_is_refused() -> None:
         recipe("small-data", data=photos("segment-folder"))
     with pytest.raises(ConfigError, match="no masks"):
         recipe("segment-folder", data=PHOTOS)
+    with pytest.raises(ConfigError, match="each object a box"):
+        recipe("small-data", data=photos("detect-folder"))
+    with pytest.raises(ConfigError, match="no boxes"):
+        recipe("detect-folder", data=PHOTOS)
     for overrides in (Overrides(decoder="linear"), Overrides(layers=(0, 1)), Overrides(dice=1.0)):
         with pytest.raises(ConfigError, match="is for segmentation"):
             recipe("small-data", overrides, data=PHOTOS)

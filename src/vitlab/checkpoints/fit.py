@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitlab.config.backbone import BackboneConfig
+from vitlab.config.grid_detector import GridDetectorConfig
 from vitlab.config.model import ModelConfig
 from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.vit import PositionResize, ViTConfig
@@ -56,8 +57,8 @@ def fit(state: State, config: ModelConfig, wanted: Wanted) -> tuple[State, Model
             raise CheckpointError(f"{config.title} has no {name} to change")
     if isinstance(config, ViTConfig):
         return state, _fit_vit(state, config, wanted, notes), tuple(notes)
-    if isinstance(config, SegmenterConfig):
-        return _fit_segmenter(state, config, wanted)
+    if isinstance(config, SegmenterConfig | GridDetectorConfig):
+        return _fit_on_backbone(state, config, wanted)
     return state, _fit_other(state, config, wanted, notes), tuple(notes)
 
 
@@ -84,12 +85,15 @@ def _fit_vit(state: State, config: ViTConfig, wanted: Wanted, notes: list[str]) 
     return _fit_vit_head(state, target, wanted, notes)
 
 
-def _fit_segmenter(state: State, config: SegmenterConfig, wanted: Wanted) -> tuple[State, ModelConfig, tuple[str, ...]]:
+def _fit_on_backbone(
+    state: State, config: SegmenterConfig | GridDetectorConfig, wanted: Wanted
+) -> tuple[State, ModelConfig, tuple[str, ...]]:
     """Fit the backbone; the decoder stays, since it works on a grid of any size."""
     if wanted.new_head or wanted.num_classes not in (None, config.num_classes):
+        task = "segment" if isinstance(config, SegmenterConfig) else "detect"
         raise CheckpointError(
-            f"the decoder of a segmenter of {config.num_classes} classes cannot be replaced in its file",
-            hint="`finetune` with task='segment' starts from its backbone and makes a new decoder",
+            f"the decoder of {config.title} of {config.num_classes} classes cannot be replaced in its file",
+            hint=f"`finetune` with task='{task}' starts from its backbone and makes a new decoder",
         )
     inner = {name.removeprefix("backbone."): tensor for name, tensor in state.items() if name.startswith("backbone.")}
     fitted, backbone, notes = fit(inner, config.backbone, replace(wanted, num_classes=None))

@@ -47,6 +47,7 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.renamed import current_recipe
 from vitlab.config.serialize import Json, from_json, parsed, to_json
 from vitlab.errors import CheckpointError, ConfigError
+from vitlab.models.grid_detector import GridHead
 from vitlab.models.segmenter import MaskTransformer
 
 VERSION = 1
@@ -98,7 +99,7 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
 
 def _classes(head: object) -> int:
     """The classes of a head: 0 for none, and for nn.Identity."""
-    if isinstance(head, MaskTransformer):
+    if isinstance(head, MaskTransformer | GridHead):
         return head.num_classes
     return head.out_features if isinstance(head, torch.nn.Linear) else 0
 

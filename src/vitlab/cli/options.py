@@ -25,6 +25,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from vitlab import api
 from vitlab.cli import docstrings
 from vitlab.config import data, renamed
+from vitlab.config.grid_detector import DetectorKind
 from vitlab.config.model import Task
 from vitlab.config.run import RunConfig
 from vitlab.config.segmenter import Decoder
@@ -254,6 +255,7 @@ WORDS: dict[str, Any] = {
     "HeadStart": HeadStart,
     "Task": Task,
     "Decoder": Decoder,
+    "DetectorKind": DetectorKind,
     "Trainable": Trainable,
     "Offload": Offload,
     "Strategy": Strategy,

@@ -3,6 +3,7 @@
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess
 from vitlab.config.efficientnet import EfficientNetConfig
+from vitlab.config.grid_detector import GridDetectorConfig
 from vitlab.config.model import ModelConfig, variant
 from vitlab.config.overrides import DataFacts, Machine, Overrides, StartFacts
 from vitlab.config.recurrent import RecurrentConfig
@@ -18,6 +19,7 @@ __all__ = [
     "ConvStem",
     "DataFacts",
     "EfficientNetConfig",
+    "GridDetectorConfig",
     "Machine",
     "ModelConfig",
     "Numerics",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from vitlab.config.model import ModelConfig
+from vitlab.config.model import ModelConfig, task_of
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import LARGEST_SIDE, ConfigError, at_least, choice, did_you_mean, fraction, pair
 
@@ -408,8 +408,8 @@ def named_classes(config: ModelConfig) -> int:
 
 
 def is_detector(config: ModelConfig) -> bool:
-    """Whether the model gives boxes (YOLOS)."""
-    return isinstance(config, ViTConfig) and config.detection_classes > 0
+    """Whether the model gives boxes."""
+    return task_of(config) == "detect"
 
 
 def why_not_packed(config: ModelConfig) -> str | None:

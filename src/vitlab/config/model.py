@@ -20,6 +20,7 @@ from typing import Literal, get_args
 
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.efficientnet import EfficientNetConfig
+from vitlab.config.grid_detector import GridDetectorConfig
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.segmenter import SegmenterConfig
@@ -27,9 +28,18 @@ from vitlab.config.swin import SwinConfig
 from vitlab.config.vit import Pool, ViTConfig, with_profile
 from vitlab.errors import ConfigError, did_you_mean, pair
 
-ModelConfig = ViTConfig | ResNetConfig | SwinConfig | ConvNeXtConfig | EfficientNetConfig | RecurrentConfig | SegmenterConfig
-Task = Literal["classify", "segment"]
-"""What a model is for: a class for each image, or for each pixel."""
+ModelConfig = (
+    ViTConfig
+    | ResNetConfig
+    | SwinConfig
+    | ConvNeXtConfig
+    | EfficientNetConfig
+    | RecurrentConfig
+    | SegmenterConfig
+    | GridDetectorConfig
+)
+Task = Literal["classify", "segment", "detect"]
+"""What a model is for: a class for each image, for each pixel, or for each object with its box."""
 
 MODEL_CONFIGS: tuple[type[ModelConfig], ...] = get_args(ModelConfig)
 NAMES: tuple[str, ...] = tuple(name for family in MODEL_CONFIGS for name in family.names)
@@ -67,7 +77,10 @@ def variant(
 
 def task_of(config: ModelConfig) -> Task:
     """What a model is for. The config decides: no other setting can contradict it."""
-    return "segment" if isinstance(config, SegmenterConfig) else "classify"
+    if isinstance(config, SegmenterConfig):
+        return "segment"
+    boxes = isinstance(config, GridDetectorConfig) or (isinstance(config, ViTConfig) and config.detection_classes > 0)
+    return "detect" if boxes else "classify"
 
 
 def _named(name: str, image_size: tuple[int, int] | None) -> ModelConfig:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from vitlab.config.data import PixelScale, Preprocess, Resize, SplitRule, feeding
+from vitlab.config.grid_detector import DetectorKind
 from vitlab.config.model import ModelConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.scaling import small_first, warmup_of
@@ -28,7 +29,7 @@ class DataFacts:
     `channels` is 1 for grey, 3 for color, or another number; `mean` and `std` are those of each channel where it is another number.
     `side` is the median shorter side in pixels. `imbalance` is the size of the largest
     class divided by that of the smallest. `splits` are those that exist, declared or made: some of train, val, test. `masks`: each
-    pixel has a class.
+    pixel has a class; `boxes`: each object has one and a box.
     """
 
     dataset: str
@@ -42,6 +43,7 @@ class DataFacts:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     masks: bool = False
+    boxes: bool = False
 
     def __post_init__(self) -> None:
         if not self.dataset:
@@ -90,8 +92,9 @@ class Overrides:
     reaches the image size; `native` keeps aspect ratios in training too. The length of a run is `steps` or `epochs`, not both; the
     warm-up keeps its fraction of the steps. `lr` is the peak learning rate. `head` is how the new head of a fine-tuned model
     begins, and `lora` are its updates of low rank. `trainable` and `blocks` say which weights train, as in TrainConfig.
-    `decoder`, `layers` and `dice` are for segmentation, as in SegmenterConfig and TrainConfig. `progressive_resizing` trains on
-    small images first. `preset` names an AugReg augmentation (`none`, `light1` ... `strong2`).
+    `decoder`, `layers` and `dice` are for segmentation, as in SegmenterConfig and TrainConfig; `detector` is for detection, a
+    grid or tokens. `progressive_resizing` trains on small images first. `preset` names an AugReg augmentation (`none`, `light1`
+    ... `strong2`).
     `channels` are those of the model's input; `pixel_scale` is the scale of images of more than 8 bits.
     `rule` makes the splits that the data does not declare. `seed` is that of the initial weights, the sampler, the augmentation and
     dropout.
@@ -115,6 +118,7 @@ class Overrides:
     trainable: Trainable | None = None
     blocks: int | None = None
     decoder: Decoder | None = None
+    detector: DetectorKind | None = None
     layers: tuple[int, ...] | None = None
     dice: float | None = None
     lr: float | None = None
@@ -151,7 +155,19 @@ class Overrides:
             )
 
 
-_OF_RECIPES = ("model", "patch_size", "resize", "epochs", "preset", "channels", "pixel_scale", "rule", "decoder", "layers")
+_OF_RECIPES = (
+    "model",
+    "patch_size",
+    "resize",
+    "epochs",
+    "preset",
+    "channels",
+    "pixel_scale",
+    "rule",
+    "decoder",
+    "layers",
+    "detector",
+)
 
 
 def with_overrides(run: RunConfig, overrides: Overrides) -> RunConfig:

@@ -8,7 +8,6 @@ from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess, 
 from vitlab.config.model import ModelConfig, Task, task_of
 from vitlab.config.renamed import current_dataset
 from vitlab.config.scaling import common_size
-from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.swin import SwinConfig
 from vitlab.config.train import TrainConfig, scaled
 from vitlab.config.vit import ViTConfig
@@ -64,12 +63,10 @@ class RunConfig:
             raise ConfigError(f"the model takes {self.model.channels} channels and preprocess gives {self.preprocess.channels}")
         if self.train.head == "fitted" and self.start is None:
             raise ConfigError("train.head='fitted' needs features, and the run starts from scratch", hint="start=CHECKPOINT")
-        if isinstance(self.model, SegmenterConfig):
-            self._check_segmentation()
-        elif self.train.dice:
-            raise ConfigError(
-                "train.dice is the loss of segmentation, and this model gives each image a class", hint="task='segment'"
-            )
+        if self.task != "classify":
+            self._check_dense("segmentation" if self.task == "segment" else "detection")
+        if self.train.dice and self.task != "segment":
+            raise ConfigError("train.dice is the loss of segmentation, and this model has another task", hint="task='segment'")
         self._check_lora()
         self._check_resizing()
         self._check_patch_sizes()
@@ -78,11 +75,11 @@ class RunConfig:
 
     @property
     def task(self) -> Task:
-        """What the run is for, which its model decides: classify or segment."""
+        """What the run is for, which its model decides: classify, segment or detect."""
         return task_of(self.model)
 
-    def _check_segmentation(self) -> None:
-        """Refuse what has no meaning for a class of each pixel."""
+    def _check_dense(self, task: str) -> None:
+        """Refuse what has no meaning for a class of each pixel or object."""
         train, augment, loader = self.train, self.data.augment, self.data.loader
         refused = {
             "data.augment.mixup and cutmix": augment.mixes,
@@ -97,9 +94,11 @@ class RunConfig:
             "train.lora": train.lora is not None,
             "train.progressive_resizing": bool(train.progressive_resizing),
             "train.patch_sizes": bool(train.patch_sizes),
+            "train.smoothing": train.smoothing > 0 and self.task == "detect",
+            "preprocess.resize='native'": self.preprocess.resize == "native",
         }
         if found := [name for name, has in refused.items() if has]:
-            raise ConfigError(f"segmentation does not support {', '.join(found)}", hint="leave it out, or classify images")
+            raise ConfigError(f"{task} does not support {', '.join(found)}", hint="leave it out, or classify images")
 
     def _check_lora(self) -> None:
         """Updates of low rank need attention layers, and a rank that the layers can have."""

@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.dataset import UNKNOWN, Dataset, ImageDataset, Label, Pixels, RawSample
+from vitlab.data.frame import Frame, Framed
 from vitlab.data.sampler import Indices, Picks, rng_of, substitute
 from vitlab.errors import ConfigError, DataError, VitlabError
 from vitlab.io.memory import is_out_of_memory
 from vitlab.io.names import printable
 
-Transform = Callable[[RawSample, np.random.Generator], Pixels]
-"""From a sample and its own random generator to uint8 pixels of the loader's shape."""
+Transform = Callable[[RawSample, np.random.Generator], Pixels | Framed]
+"""From a sample and its own random generator to uint8 pixels of the loader's shape; with boxes, also where the image lies in it."""
 
 Decode = Callable[[RawSample], Pixels]
 """From a sample to all its pixels, uint8 (H, W, C)."""
@@ -49,7 +50,8 @@ class Pipeline:
 
     `transform` gives pixels of `shape` (height, width, channels). `decode`, if decoded images may be cached, gives all pixels of
     an image, to which `transform` is then applied; `settings` is a text that changes whenever the result of `decode` does.
-    With `masks`, the last channel of `shape` is the class of each pixel, which a batch then holds apart.
+    With `masks`, the last channel of `shape` is the class of each pixel, which a batch then holds apart. With `boxes`, the
+    transform says where it puts each image, and the loader moves the boxes of the dataset with it.
     """
 
     transform: Transform
@@ -57,6 +59,7 @@ class Pipeline:
     decode: Decode | None = None
     settings: str = ""
     masks: bool = False
+    boxes: bool = False
 
     def __post_init__(self) -> None:
         if min(self.shape) < 1:
@@ -85,6 +88,7 @@ class Batch:
     ranks together have consumed after this batch, and the number to resume from.
     `failed` are images that could not be read: in training each is replaced by another, in evaluation each is left out.
     `masks_BHW` is the class of each pixel, 255 for one that counts for nothing; None unless the pipeline reads masks.
+    `boxes_BM6` are the boxes of each image as `vitlab.data.frame` describes them; None unless the pipeline moves boxes.
     """
 
     images_BHWC: Pixels
@@ -94,13 +98,16 @@ class Batch:
     position: int
     failed: tuple[Failure, ...] = ()
     masks_BHW: Pixels | None = None
+    boxes_BM6: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.index_B)
 
     @property
     def targets(self) -> NDArray[np.int64] | NDArray[np.float32] | Pixels:
-        """What a task learns from: the labels, or the masks where there are masks."""
+        """What a task learns from: the labels, or the masks or boxes where there are some."""
+        if self.boxes_BM6 is not None:
+            return self.boxes_BM6
         return self.labels if self.masks_BHW is None else self.masks_BHW
 
     @property
@@ -145,10 +152,14 @@ class WorkerTraceback(Exception):  # noqa: N818 (it is shown, never raised)
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """The result of filling consecutive rows: the index and label of each, failures, and what stopped it early."""
+    """The result of filling consecutive rows: the index and label of each, failures, and what stopped it early.
+
+    `frames` says where each image lies in its row, None if the transform does not say.
+    """
 
     index: list[int] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
+    frames: list[Frame | None] = field(default_factory=list)
     failures: list[tuple[int, Failure]] = field(default_factory=list)  # with the row, counted from the report's first
     fatal: FatalError | None = None
 
@@ -199,12 +210,10 @@ class Filler:
         rng = rng_of(self.seed, epoch, index, repeat=repeat)
         found = self._read(index, rng, images_BHWC[row], on_image)
         if not isinstance(found, Failure):
-            report.index.append(index)
-            report.labels.append(found[0])
+            _append(report, index, *found)
             return True
         if not self.replace or not self.skip:
-            report.index.append(index)
-            report.labels.append(None)
+            _append(report, index, None, None)
             report.failures.append((row, found))
             return self.skip
         for attempt in range(_SUBSTITUTES):
@@ -212,8 +221,7 @@ class Filler:
             # The row keeps its random generator, so the replacement differs from its own appearance in this epoch.
             instead = self._read(other, rng_of(self.seed, epoch, index, repeat=repeat), images_BHWC[row], on_image)
             if not isinstance(instead, Failure):
-                report.index.append(other)
-                report.labels.append(instead[0])
+                _append(report, other, *instead)
                 report.failures.append((row, _replaced(found, other)))
                 return True
         report.fatal = FatalError(
@@ -231,31 +239,39 @@ class Filler:
             index, epoch, repeat = int(picks.index_B[row]), int(picks.epoch_B[row]), int(picks.repeat_B[row])
             on_image(index, f"image {index}")
             sample = RawSample(name=f"image {index}", content=pixels_HWC, label=self.dataset.label(index))
-            images_BHWC[row] = self._checked(self.transform(sample, rng_of(self.seed, epoch, index, repeat=repeat)))
-            report.index.append(index)
-            report.labels.append(sample.label)
+            images_BHWC[row], frame = self._checked(self.transform(sample, rng_of(self.seed, epoch, index, repeat=repeat)))
+            _append(report, index, sample.label, frame)
         return report
 
-    def _read(self, index: int, rng: np.random.Generator, out_HWC: Pixels, on_image: _Current) -> tuple[Label] | Failure:
+    def _read(
+        self, index: int, rng: np.random.Generator, out_HWC: Pixels, on_image: _Current
+    ) -> tuple[Label, Frame | None] | Failure:
         on_image(index, f"image {index}")
         try:
             sample = self.dataset.read(index)
             on_image(index, sample.name)
-            image_HWC = self.transform(sample, rng)
+            made = self.transform(sample, rng)
         except (DataError, OSError) as error:
             reason = error.message if isinstance(error, DataError) else _described(error)
             return Failure(index=index, name=on_image.name, reason=reason)
-        out_HWC[...] = self._checked(image_HWC)
-        return (sample.label,)
+        out_HWC[...], frame = self._checked(made)
+        return sample.label, frame
 
-    def _checked(self, image_HWC: Pixels) -> Pixels:
+    def _checked(self, made: Pixels | Framed) -> tuple[Pixels, Frame | None]:
+        image_HWC, frame = made if isinstance(made, Framed) else (made, None)
         if image_HWC.shape != self.shape or image_HWC.dtype != np.uint8:
             raise DataError(
                 f"the transform returned {_size(image_HWC.shape)} of {image_HWC.dtype}, but the pipeline's shape is"
                 f" {_size(self.shape)} of uint8",
                 hint="set the pipeline's shape to the transform's output: height, width, channels",
             )
-        return image_HWC
+        return image_HWC, frame
+
+
+def _append(report: Report, index: int, label: Label, frame: Frame | None) -> None:
+    report.index.append(index)
+    report.labels.append(label)
+    report.frames.append(frame)
 
 
 class _Current:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vitlab.config.data import DecodeLimits
 from vitlab.errors import DataError
-from vitlab.io.digests import Content, Digests
+from vitlab.io.digests import DIGEST_BYTES, Content, Digests
 from vitlab.io.names import printable
 
 Pixels = NDArray[np.uint8]
@@ -43,7 +43,9 @@ class Sample(NamedTuple):
     `image` is uint8 RGB pixels [height, width, 3], all channels of an image that has 2 or more than 4 (a TIFF file, an array), or
     what the dataset's transform returns. `label` is the class, -1 if
     unknown; in a multi-label dataset it is a float32 vector of zeros and ones over all classes; in a dataset with masks it is the
-    class of each pixel, uint8 [height, width], 255 for a pixel that counts for nothing. `name` says where the image comes from.
+    class of each pixel, uint8 [height, width], 255 for a pixel that counts for nothing; in a dataset with boxes it is a row for
+    each, float32: class, left, top, right and bottom in pixels, and 1 if it counts for nothing. `name` says where the image comes
+    from.
     """
 
     image: Any
@@ -106,14 +108,41 @@ def check_mask_size(name: str, mask: tuple[int, ...], image: tuple[int, ...]) ->
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ImageBoxes:
+    """The boxes of an image: left, top, right and bottom in pixels, counted from its upper left corner, and the class of each.
+
+    `ignored_M` marks what counts for nothing: crowds of COCO, difficult objects of VOC. `areas_M` is the area of each object in
+    pixels, which COCO gives for its outline, else that of the box. `size` is the (height, width) that the data says the image has,
+    (0, 0) if it does not say.
+    """
+
+    corners_M4: NDArray[np.float64]
+    codes_M: NDArray[np.int32]
+    ignored_M: NDArray[np.bool_]
+    areas_M: NDArray[np.float64]
+    size: tuple[int, int] = (0, 0)
+
+    def __len__(self) -> int:
+        return len(self.codes_M)
+
+    def rows(self) -> NDArray[np.float32]:
+        """A row for each box: class, left, top, right, bottom, and 1 if it counts for nothing, else 0."""
+        return np.concatenate([self.codes_M[:, None], self.corners_M4, self.ignored_M[:, None]], axis=1).astype(np.float32)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawSample:
-    """A sample before decoding: `content` is the bytes of an image file, or pixels (H, W, C); `mask` if its pixels have classes."""
+    """A sample before decoding: `content` is the bytes of an image file, or pixels (H, W, C).
+
+    `mask` if its pixels have classes, `boxes` if its objects have.
+    """
 
     name: str
     content: Content
     label: Label
     mask: RawMask | None = None
+    boxes: ImageBoxes | None = None
 
 
 class Dataset(Protocol):
@@ -178,6 +207,8 @@ class MapStyle(_MapStyleBase):
             image = self.transform(image)
         if raw.mask is not None:
             return Sample(image=image, label=raw.mask.classes(size, limits=DecodeLimits()), name=raw.name)
+        if raw.boxes is not None:
+            return Sample(image=image, label=raw.boxes.rows(), name=raw.name)
         if not self.multi_label:
             return Sample(image=image, label=raw.label if isinstance(raw.label, int) else UNKNOWN, name=raw.name)
         hot_C = np.zeros(len(self.labels), np.float32)
@@ -273,13 +304,65 @@ class IndexMasks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Boxes:
+    """The boxes of a dataset, in a few arrays: those of image i are `corners_M4[starts_N1[i] : starts_N1[i + 1]]` and so on."""
+
+    starts_N1: NDArray[np.int64]
+    corners_M4: NDArray[np.float64]
+    codes_M: NDArray[np.int32]
+    ignored_M: NDArray[np.bool_]
+    areas_M: NDArray[np.float64]
+    sizes_N2: NDArray[np.int32]
+
+    @classmethod
+    def joined(cls, images: Sequence[ImageBoxes]) -> Boxes:
+        """The boxes of these images, in this order."""
+        return cls(
+            starts_N1=np.cumsum([0, *map(len, images)], dtype=np.int64),
+            corners_M4=np.concatenate([np.zeros((0, 4)), *(one.corners_M4 for one in images)]),
+            codes_M=np.concatenate([np.zeros(0, np.int32), *(one.codes_M for one in images)]),
+            ignored_M=np.concatenate([np.zeros(0, np.bool_), *(one.ignored_M for one in images)]),
+            areas_M=np.concatenate([np.zeros(0), *(one.areas_M for one in images)]),
+            sizes_N2=np.array([one.size for one in images], np.int32).reshape(-1, 2),
+        )
+
+    def __len__(self) -> int:
+        return len(self.starts_N1) - 1
+
+    def __getitem__(self, index: int) -> ImageBoxes:
+        own = slice(int(self.starts_N1[index]), int(self.starts_N1[index + 1]))
+        height, width = self.sizes_N2[index].tolist()
+        return ImageBoxes(
+            corners_M4=self.corners_M4[own],
+            codes_M=self.codes_M[own],
+            ignored_M=self.ignored_M[own],
+            areas_M=self.areas_M[own],
+            size=(height, width),
+        )
+
+    def digests(self, indices: NDArray[np.int64]) -> Digests:
+        """The hash of each image's boxes."""
+        made = []
+        for index in indices.tolist():
+            one, hashed = self[index], blake2b(digest_size=DIGEST_BYTES)
+            for values in (one.corners_M4, one.codes_M, one.ignored_M, one.areas_M):
+                hashed.update(np.ascontiguousarray(values).data)
+            made.append(hashed.digest())
+        return np.frombuffer(b"".join(made), np.uint8).reshape(-1, DIGEST_BYTES)
+
+    def take(self, indices: NDArray[np.int64]) -> Boxes:
+        """The boxes of these images, in this order."""
+        return Boxes.joined([self[index] for index in indices.tolist()])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ImageDataset(MapStyle):
     """Images in a fixed order.
 
     `rows` are the images' numbers in `contents`; `table` holds their labels; `splits` holds, for each image, the index in SPLITS
     of the split that the data itself declares, or -1. `notes` are sentences about what was left out or decided.
     `soft` are soft labels, which training uses if they are given; `table` then holds the likeliest class of each image.
-    `masks` give each pixel a class of `labels`; the images themselves then have no label.
+    `masks` give each pixel a class of `labels`, `boxes` each object; the images themselves then have no label.
     """
 
     contents: Contents
@@ -290,12 +373,14 @@ class ImageDataset(MapStyle):
     notes: tuple[str, ...] = ()
     soft: SoftLabels | None = None
     masks: Masks | None = None
+    boxes: Boxes | None = None
     transform: Callable[[Pixels], Any] | None = None
 
     def __post_init__(self) -> None:
         assert len(self.rows) == len(self.table) == len(self.splits)
         assert self.soft is None or len(self.soft) == len(self.rows)
         assert self.masks is None or len(self.masks) == len(self.rows)
+        assert self.boxes is None or len(self.boxes) == len(self.rows)
 
     @property
     def multi_label(self) -> bool:
@@ -308,8 +393,13 @@ class ImageDataset(MapStyle):
     def read(self, index: int) -> RawSample:
         """The sample before decoding."""
         row = int(self.rows[_checked_index(index, len(self))])
-        mask = None if self.masks is None else self.masks.read(index)
-        return RawSample(name=self.contents.name(row), content=self.contents.read(row), label=self.table[index], mask=mask)
+        return RawSample(
+            name=self.contents.name(row),
+            content=self.contents.read(row),
+            label=self.table[index],
+            mask=None if self.masks is None else self.masks.read(index),
+            boxes=None if self.boxes is None else self.boxes[index],
+        )
 
     def expect(self, indices: Sequence[int]) -> None:
         """Begin to read these samples, if they are on a server."""
@@ -349,6 +439,8 @@ class ImageDataset(MapStyle):
         if self.masks is not None:
             made.update(self.masks.meaning())
             made.update(np.ascontiguousarray(self.masks.digests(np.arange(len(self)))).data)
+        if self.boxes is not None:
+            made.update(np.ascontiguousarray(self.boxes.digests(np.arange(len(self)))).data)
         return made.hexdigest()
 
     def take(self, indices: NDArray[np.int64], *, notes: Sequence[str] = ()) -> ImageDataset:
@@ -361,6 +453,7 @@ class ImageDataset(MapStyle):
             notes=(*self.notes, *notes),
             soft=None if self.soft is None else self.soft.take(indices),
             masks=None if self.masks is None else self.masks.take(indices),
+            boxes=None if self.boxes is None else self.boxes.take(indices),
         )
 
 

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from vitlab.config.data import CachePolicy, LoaderConfig
 from vitlab.data.batch import Decode, Pipeline
 from vitlab.data.dataset import UNKNOWN, Dataset, ImageDataset, Label, LabelTable, Pixels, RawSample
+from vitlab.data.frame import Framed
 from vitlab.data.sampler import rng_of
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.atomic import sync_folder
@@ -266,11 +267,15 @@ def _try_some(dataset: Dataset, pipeline: Pipeline, decode: Decode, seed: int, *
         sizes.append(decoded.content.nbytes)
         pixels = pixels or not isinstance(sample.content, bytes)
         for epoch in range(2):
-            plain = pipeline.transform(sample, rng_of(seed, epoch, index))
-            differs = differs or not np.array_equal(plain, pipeline.transform(decoded, rng_of(seed, epoch, index)))
+            plain, cached = (_pixels(pipeline.transform(one, rng_of(seed, epoch, index))) for one in (sample, decoded))
+            differs = differs or not np.array_equal(plain, cached)
         if stop_if_useless and (pixels or differs):
             break
     return _Trial(total=round(float(np.mean(sizes or [0])) * len(dataset)), differs=differs, pixels=pixels)
+
+
+def _pixels(made: Pixels | Framed) -> Pixels:
+    return made.image_HWC if isinstance(made, Framed) else made
 
 
 def _choice(trial: _Trial, config: LoaderConfig, ranks: int) -> tuple[CachePolicy, str]:

@@ -14,12 +14,14 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitlab.config.data import LoaderConfig
 from vitlab.data.batch import Batch, Failure, Filler, Pipeline, Report, label_array
-from vitlab.data.dataset import Dataset, ImageDataset, Pixels
+from vitlab.data.dataset import Boxes, Dataset, ImageDataset, Pixels
 from vitlab.data.decoded_cache import DecodedDataset, cache_decoded
-from vitlab.data.sampler import Picks, RandomSampler, Sampler, SequentialSampler, Share, WeightedSampler, running_weights
+from vitlab.data.frame import VISIBLE, BatchBoxes, batch_boxes, move_boxes
+from vitlab.data.sampler import Indices, Picks, RandomSampler, Sampler, SequentialSampler, Share, WeightedSampler, running_weights
 from vitlab.data.workers.processes import Processes
 from vitlab.data.workers.threads import InCaller, Pool, Threads
 from vitlab.errors import ConfigError, DataError
@@ -65,6 +67,8 @@ class Loader:
         self._idle: list[Pool] = []  # workers of streams that have ended, for the next stream
         self._end = weakref.finalize(self, _close_all, self._idle)
         self.masks = pipeline.masks
+        # Boxes too: transforms say where they put an image, and its boxes are moved here.
+        self.boxes = dataset.boxes if pipeline.boxes and isinstance(dataset, ImageDataset) else None
         self._filler = Filler(
             dataset=self.dataset,
             transform=pipeline.transform,
@@ -218,6 +222,7 @@ class Stream(Iterator[Batch]):
             )
         else:
             labels = loader.soft.targets(index_B, len(loader.dataset.labels))
+        boxes_BM6 = None if loader.boxes is None else self._moved_boxes(loader.boxes, reports, index_B, present_B)
         if not present_B.all():
             images_BHWC, index_B, labels = images_BHWC[present_B], index_B[present_B], labels[present_B]
         masks_BHW: Pixels | None = None
@@ -232,7 +237,18 @@ class Stream(Iterator[Batch]):
             position=end,
             failed=tuple(failed),
             masks_BHW=masks_BHW,
+            boxes_BM6=boxes_BM6,
         )
+
+    def _moved_boxes(self, boxes: Boxes, reports: list[Report], index_B: Indices, present_B: NDArray[np.bool_]) -> BatchBoxes:
+        frames = [frame for report in reports for frame in report.frames]
+        visible = VISIBLE if self._loader.train else 0.0
+        rows = []
+        for index, frame, present in zip(index_B.tolist(), frames, present_B.tolist(), strict=True):
+            if present:
+                assert frame is not None, "a transform of images with boxes says where it puts them"
+                rows.append(move_boxes(boxes[index], frame, visible=visible))
+        return batch_boxes(rows)
 
     def _refuse_too_many(self, failed: tuple[Failure, ...]) -> None:
         """DataError above the budget. Each image counts once, in the order of batches, so workers make no difference."""

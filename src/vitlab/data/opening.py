@@ -39,8 +39,8 @@ def open_dataset(
         data: a path, whose format is recognised by its content: class folders (with or without train/, val/, test/), a zip of
             them, a CSV or JSON Lines list, tar shards (also a glob, braces, or several joined by `::`), an .npz pack, Parquet,
             CIFAR or SVHN files. `READER:PATH` names the reader: folder, images (no labels), zip, manifest, shards, parquet,
-            npz, masks, mnist, fashion-mnist, kmnist, cifar10, cifar100, cifar100-coarse, svhn, ... `digits` and `synthetic` are
-            built in; `synthetic:kind=strokes,classes=100` sets fields of SyntheticConfig.
+            npz, masks, boxes, mnist, fashion-mnist, kmnist, cifar10, cifar100, cifar100-coarse, svhn, ... `digits` and `synthetic`
+            are built in; `synthetic:kind=strokes,classes=100` sets fields of SyntheticConfig.
         split: `train`, `val`, `train+val`, `test` or `all`.
         image_size: pixels, or (height, width); scales the shorter side of each image and crops the centre.
         transform: a function of the pixels, applied to `dataset[i].image`, after `image_size`.
@@ -66,8 +66,8 @@ def open_dataset(
     if synthetic is not None:
         raise DataError(f"synthetic is configured, but the data is {printable(spec)}", hint="set data to synthetic")
     dataset = take_split(_open_all(data, spec, label_column), split, rule, where=printable(spec))
-    if dataset.masks is not None and image_size is not None:
-        raise DataError("image_size would change the images and not their masks", hint="open the dataset without it")
+    if (dataset.masks is not None or dataset.boxes is not None) and image_size is not None:
+        raise DataError("image_size would change the images and not their masks or boxes", hint="open the dataset without it")
     return dataset if applied is None else replace(dataset, transform=applied)
 
 

@@ -166,6 +166,8 @@ def pack_dataset(
 ) -> Packed:
     """Pack an open dataset; `split` is the split of images for which the data declares none."""
     config = config or PackConfig()
+    if isinstance(dataset, ImageDataset) and (dataset.masks is not None or dataset.boxes is not None):
+        raise DataError("shards hold labels of images, and these have masks or boxes", hint="a zip of the folder is read as it is")
     label_of = _label_members(dataset)
     plan = {"format": _FORMAT, "source": dataset.fingerprint(), "part": split, "config": asdict(config)}
     pack = _Pack(folder=folder, plan=plan, shards=[], skipped=[])

@@ -290,7 +290,8 @@ def open_split(
         chosen, note = "test", "the model was trained on this data: evaluated on the test split, which is never trained on"
     else:
         chosen, note = "all", f"the data declares no splits: all {len(whole):,} images are evaluated"
-    if chosen == "test" and whole.labels and whole.masks is None and first_is_unlabelled(whole, chosen) and "val" in declared:
+    of_images = whole.masks is None and whole.boxes is None
+    if chosen == "test" and whole.labels and of_images and first_is_unlabelled(whole, chosen) and "val" in declared:
         chosen, note = "val", "the test split has no labels: evaluated on the val split"
     dataset = whole if chosen == "all" else open_dataset(spec, split=chosen, rule=rule, label_column=label_column)
     return dataset, (*_notes(dataset), note)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from vitlab import __version__
 from vitlab.checkpoints import Checkpoint
+from vitlab.config.data import is_detector
 from vitlab.config.serialize import to_text
 from vitlab.data.dataset import Dataset
-from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError, ExportError
 from vitlab.exporters.files import (
     ENDINGS,
@@ -36,9 +36,9 @@ from vitlab.exporters.files import (
     openvino_model,
     openvino_pair,
     openvino_runner,
-    probabilities,
     program_bytes,
     program_runner,
+    reference_scores,
     synthetic_images,
     traced,
 )
@@ -99,6 +99,11 @@ def export(
     much and nothing is written. The file's metadata holds labels, preprocessing and config. int8 needs a `dataset`.
     """
     form = _format(path, config, dataset)
+    if is_detector(checkpoint.config) and (config.int8 or config.dynamic_size or checkpoint.preprocess.resize == "fit"):
+        raise ConfigError(
+            "a detector is exported in float and for one image size",
+            hint="leave int8 and dynamic_size out; a YOLOS that keeps the aspect ratio needs resize='squash'",
+        )
     checkpoint = of_any_size(checkpoint) if config.dynamic_size else checkpoint
     graph = Graph(checkpoint, config)
     images = _images(checkpoint, config, dataset)
@@ -182,12 +187,10 @@ def _compare(
     graph: Graph, run: Run, images: ExportImages, checkpoint: Checkpoint, config: ExportConfig, *, strict: bool
 ) -> tuple[float, tuple[str, ...]]:
     """The largest difference between the file and PyTorch, and notes; ExportError if `strict` and above the tolerance."""
-    model = checkpoint.model.eval()
     worst, largest, scores = 0.0, 1.0, list[NDArray[np.float32]]()
     for images_BHWC in _batches(images, checkpoint, config):
         with torch.inference_mode():
-            logits_BK = model(normalise(images_BHWC, checkpoint.preprocess))
-            wanted_BK: NDArray[np.float32] = (probabilities(logits_BK, checkpoint) if config.inside else logits_BK).numpy()
+            wanted_BK: NDArray[np.float32] = reference_scores(checkpoint, images_BHWC, inside=config.inside).numpy()
         given_BK = run(graph.prepare(images_BHWC).numpy())
         if given_BK.shape != wanted_BK.shape:
             raise ExportError(f"the file returns {given_BK.shape} where the model returns {wanted_BK.shape}; nothing was written")

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from vitlab.checkpoints import Checkpoint
-from vitlab.config.data import DecodeLimits, SyntheticConfig
+from vitlab.config.data import DecodeLimits, SyntheticConfig, is_detector
 from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.vit import PositionResize, ViTConfig
@@ -36,10 +36,11 @@ from vitlab.data.transforms import EvaluationTransform, normalise
 from vitlab.errors import ConfigError, DataError, ExportError, at_least
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.inference.backends import INPUT, onnx_proto, quiet
-from vitlab.inference.folded import Input, Output, OutputGraph, PlainGraph, activation_of, exportable
+from vitlab.inference.folded import Input, Normalise, Output, OutputGraph, PlainGraph, activation_of, exportable
 from vitlab.io.optional import optional_import
 from vitlab.io.trial import trouble_with
 from vitlab.models.families import Model
+from vitlab.models.objects import as_objects, class_scores, of_tokens
 from vitlab.models.position import Grid, Positions
 from vitlab.models.vit import ViT
 
@@ -215,9 +216,11 @@ class Graph(nn.Module):
         self.config, self.preprocess, self.inside = checkpoint.config, checkpoint.preprocess, config.inside
         activation = activation_of(checkpoint)
         gives: Output = "probabilities" if config.inside else "logits"
-        if config.dynamic_size:
+        if is_detector(checkpoint.config):
+            self.answer: nn.Module = ObjectsGraph(checkpoint, inside=config.inside)
+        elif config.dynamic_size:
             inner = PlainGraph(_exportable_model(checkpoint.model), checkpoint.preprocess, pixels=config.inside)
-            self.answer: nn.Module = OutputGraph(inner, gives=gives, activation=activation).eval()
+            self.answer = OutputGraph(inner, gives=gives, activation=activation).eval()
         else:
             takes: Input = "pixels" if config.inside else "normalised"
             self.answer = exportable(checkpoint, takes=takes, gives=gives, activation=activation)
@@ -229,6 +232,35 @@ class Graph(nn.Module):
     def prepare(self, images_BHWC: Tensor) -> Tensor:
         """uint8 images as the input of this graph."""
         return images_BHWC if self.inside else normalise(images_BHWC, self.preprocess)
+
+
+class ObjectsGraph(nn.Module):
+    """The graph of a detector: the edges of each box as fractions of the image, then class logits, or probabilities if `inside`.
+
+    Which boxes to keep, by their scores and overlaps, is left to the caller: a rounding error could change a choice.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, *, inside: bool) -> None:
+        super().__init__()
+        self.objects = as_objects(checkpoint.model).eval()
+        self.normalise = Normalise(checkpoint.preprocess) if inside else None
+        self.tokens = of_tokens(checkpoint.config)
+
+    def forward(self, images: Tensor) -> Tensor:
+        objects_BNX: Tensor = self.objects(images if self.normalise is None else self.normalise(images))
+        if self.normalise is None:
+            return objects_BNX
+        return torch.cat([objects_BNX[..., :4], class_scores(objects_BNX, tokens=self.tokens)], dim=-1)
+
+
+def reference_scores(checkpoint: Checkpoint, images_BHWC: Tensor, *, inside: bool) -> Tensor:
+    """What a file must give for uint8 images, computed by PyTorch."""
+    model, images_BCHW = checkpoint.model.eval(), normalise(images_BHWC, checkpoint.preprocess)
+    if is_detector(checkpoint.config):
+        objects_BNX: Tensor = ObjectsGraph(checkpoint, inside=inside)(images_BHWC if inside else images_BCHW)
+        return objects_BNX
+    logits_BK: Tensor = model(images_BCHW)
+    return probabilities(logits_BK, checkpoint) if inside else logits_BK
 
 
 def probabilities(logits_BK: Tensor, checkpoint: Checkpoint) -> Tensor:

@@ -30,6 +30,7 @@ from vitlab.checkpoints.checkpoint import Checkpoint, of_one_size
 from vitlab.checkpoints.native import tensors_digest
 from vitlab.config.data import DecodeLimits, LoaderConfig
 from vitlab.config.evaluation import BackendName
+from vitlab.config.grid_detector import GridDetectorConfig
 from vitlab.config.model import task_of
 from vitlab.config.serialize import to_text
 from vitlab.config.vit import ViTConfig
@@ -160,6 +161,11 @@ class Engine:
         notify: Callable[[str], None] | None = None,
     ) -> None:
         at_least("merge", merge, 0)
+        if isinstance(checkpoint.config, GridDetectorConfig):
+            raise ConfigError(
+                "this model finds objects, and gives no class of an image",
+                hint="vitlab predict, evaluate, report and export take it; inference.detections.Detector runs it",
+            )
         if task_of(checkpoint.config) == "segment":
             raise ConfigError(
                 "this model gives each pixel a class, not each image",

@@ -12,7 +12,6 @@ Axes: B batch, C classes, H W pixels of an image or of a window.
 
 from __future__ import annotations
 
-import colorsys
 import io
 import os
 from collections import deque
@@ -36,6 +35,7 @@ from vitlab.data.run_lengths import run_lengths
 from vitlab.data.transforms import EvaluationTransform, fitted_size, preprocess, resize, short_side_size
 from vitlab.errors import ConfigError, DataError, UsageError, at_least
 from vitlab.inference.backends import TorchBackend
+from vitlab.inference.colours import colours
 from vitlab.inference.engine import run_batches
 from vitlab.inference.images import ImageLike, ImageReader, ImagesLike, as_list_of_images, image_name, load_pil
 from vitlab.inference.refinement import refined
@@ -46,7 +46,7 @@ from vitlab.io.display import Block, Displayed, json_text
 from vitlab.io.prefetch import prefetched
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.io.text import printable
-from vitlab.models.backbone import Backbone
+from vitlab.models.backbone import Backbone, GridModel
 from vitlab.models.device import resolve_device
 from vitlab.models.families import build_on_meta
 from vitlab.models.segmenter import Segmenter
@@ -56,10 +56,6 @@ Pixels = NDArray[np.uint8]
 
 _SHOWN = 20  # images that MaskPredictions shows
 _TINT = 0.5  # of the colour of a class over the image
-_COLOURS = (  # colours that nearly everybody can tell apart (Okabe and Ito), then hues in steps of the golden angle
-    *((213, 94, 0), (0, 114, 178), (0, 158, 115), (240, 228, 66)),
-    *((204, 121, 167), (86, 180, 233), (230, 159, 0), (120, 120, 120)),
-)
 _UNMARKED = ("background", "ground", "other", "void")
 """Classes that an overlay leaves as they are."""
 
@@ -309,11 +305,12 @@ class SegmentPredictor:
 
 
 def backbone_of(checkpoint: Checkpoint) -> Checkpoint:
-    """The backbone of a segmenter as a checkpoint of its own, without a head: for a look inside.
+    """The backbone of a segmenter or detector as a checkpoint of its own, for a look inside; any other checkpoint as it is.
 
     A decoder reads the patches and no class token: so does the pool of this backbone.
     """
-    assert isinstance(checkpoint.model, Segmenter)
+    if not isinstance(checkpoint.model, GridModel):
+        return checkpoint
     backbone: Backbone = checkpoint.model.backbone
     if isinstance(backbone, ViT) and backbone.config.pool == "token":
         pooled = build_on_meta(replace(backbone.config, pool="mean"))
@@ -335,15 +332,6 @@ def starts(length: int, window: int) -> list[int]:
         return [0]
     count = -(-(length - window) // max(1, window // 2)) + 1
     return [round(place) for place in np.linspace(0, length - window, count).tolist()]
-
-
-def colours(classes: int) -> list[tuple[int, int, int]]:
-    """A colour for each class, as far apart as possible."""
-    more = (
-        tuple(round(255 * level) for level in colorsys.hsv_to_rgb((code * 0.618034) % 1, 0.55 + 0.4 * (code % 2), 0.9))
-        for code in range(max(0, classes - len(_COLOURS)))
-    )
-    return [*_COLOURS, *((red, green, blue) for red, green, blue in more)][:classes]
 
 
 def draw_overlay(image_HWC: Pixels, classes_HW: Pixels, labels: Sequence[str]) -> Pixels:

@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, TextIO
+
+from PIL import Image
 
 from vitlab.data.decode import format_of as image_format
 from vitlab.errors import DataError, UsageError
-from vitlab.inference.detections import DetectedImage, DetectedImages, Detector
+from vitlab.inference.detections import DetectedImage, DetectedImages, Detector, draw_boxes
 from vitlab.inference.images import ImageLike, ImagesLike, NamedImage, as_list_of_images, find_images, image_name
 from vitlab.inference.predictor import Predictor
 from vitlab.inference.results import (
@@ -33,7 +36,8 @@ from vitlab.inference.results import (
     resumed_file,
 )
 from vitlab.io.archive_limits import READ_IN_PLACE
-from vitlab.io.atomic import only_writer
+from vitlab.io.atomic import only_writer, replacing
+from vitlab.io.display import json_text
 from vitlab.io.progress import ProgressCallback
 from vitlab.io.text import printable
 
@@ -66,6 +70,43 @@ class Text:
         self._file.flush()
 
 
+class Drawn:
+    """Boxes in a folder: each image as a PNG with its boxes drawn on it, and boxes.jsonl, which names it."""
+
+    def __init__(self, folder: Path, file: TextIO, labels: Sequence[str]) -> None:
+        self._folder = folder
+        self._file = file
+        self._labels = labels
+        self._used: set[str] = set()
+
+    def write(self, result: Result) -> None:
+        """Draw one image and add its line; one that could not be read has a line alone."""
+        described = result.to_json()
+        if isinstance(result, DetectedImage):
+            assert result.image_HWC is not None, "a detector that draws keeps images"
+            name = self._unused(PurePosixPath(result.name.replace("\\", "/")).stem or "image")
+            described |= {"drawn": name}
+            drawn = io.BytesIO()
+            Image.fromarray(draw_boxes(result.image_HWC, result.boxes, self._labels)).save(drawn, "PNG")
+            with replacing(self._folder / name, needed=len(drawn.getvalue())) as file:
+                file.write(drawn.getvalue())
+        self._file.write(json_text(described) + "\n")
+
+    def flush(self) -> None:
+        """Hand the lines written so far to the operating system."""
+        self._file.flush()
+
+    def _unused(self, stem: str) -> str:
+        """A file name of these letters, with a number if it was used before."""
+        clean = "".join(letter if letter.isalnum() or letter in "-_. ()" else "_" for letter in stem)
+        name, number = f"{clean}.png", 1
+        while name in self._used:
+            number += 1
+            name = f"{clean}-{number}.png"
+        self._used.add(name)
+        return name
+
+
 class Kept:
     """Results in memory."""
 
@@ -82,6 +123,11 @@ class Kept:
 
     def flush(self) -> None:
         """Nothing to do."""
+
+
+def is_folder_of_boxes(out: str | os.PathLike[str] | TextIO | None, format: ResultFormat | None) -> bool:  # noqa: A002
+    """Whether a detector's results go into a folder, drawn: where `out` is a path without an ending, or a folder."""
+    return isinstance(out, str | os.PathLike) and format is None and (Path(out).suffix == "" or Path(out).is_dir())
 
 
 def format_of(out: str | os.PathLike[str] | TextIO, format: ResultFormat | None) -> ResultFormat:  # noqa: A002
@@ -141,7 +187,7 @@ def predict_images(
     top = min(top, predictor.checkpoint.config.num_classes)
     if isinstance(predictor, Detector):
         if out is not None and format_of(out, format) not in ("text", "jsonl"):
-            raise UsageError("boxes are written as text or JSON lines", hint="give `out` boxes.jsonl")
+            raise UsageError("boxes are written as text or JSON lines, or drawn", hint="give `out` boxes.jsonl, or a folder")
     elif not top:
         raise DataError("the checkpoint has no head: it gives features and no classes", hint="vitlab embed writes features")
     kept = Kept()
@@ -218,6 +264,11 @@ def _sink(
         yield _lines(chosen, out, top, mark), nothing_finished()
         return
     path = Path(out)
+    if isinstance(predictor, Detector) and is_folder_of_boxes(out, format) and not resume:
+        path.mkdir(parents=True, exist_ok=True)
+        with new_file(path / "boxes.jsonl", overwrite=overwrite) as file:
+            yield Drawn(path, file, predictor.labels), nothing_finished()
+        return
     with only_writer(path):
         if chosen == "parquet":
             if path.exists() and not overwrite:

@@ -31,6 +31,7 @@ EXTRAS: dict[str, str] = {
     "python_multipart": "serve",
     "ray": "ray",
     "s3fs": "cloud",
+    "scipy": "detect",
     "simplejpeg": "jpeg",
     "starlette": "serve",
     "tensorboard": "track",

@@ -3,7 +3,8 @@
 To add an architecture, write its config (`vitlab/config/x.py`, no torch) and its model (`vitlab/models/x.py`), then add the config
 to `vitlab.config.model.ModelConfig` and a row here. A model is an `nn.Module` with:
 
-- `model(images_BCHW, record=None)`: logits (B, classes), or features if `num_classes` is 0; a segmenter's are (B, classes, H, W);
+- `model(images_BCHW, record=None)`: logits (B, classes), or features if `num_classes` is 0; a segmenter's are (B, classes, H, W),
+  and a grid detector gives boxes and logits (B, cells, 4 + classes);
 - `model.features(images_BCHW, record=None)`: what the head sees, (B, feature_width);
 - `model.config`, `model.head` (None without classes), and `model.recompute` (activation checkpointing; a ViT's encoder has it).
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.efficientnet import EfficientNetConfig
+from vitlab.config.grid_detector import GridDetectorConfig
 from vitlab.config.model import ModelConfig
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.resnet import ResNetConfig
@@ -31,6 +33,7 @@ from vitlab.config.vit import ViTConfig
 from vitlab.models import convnext, efficientnet, recurrent, resnet, stems, swin, vit
 from vitlab.models.convnext import ConvNeXt, init_convnext
 from vitlab.models.efficientnet import EfficientNet, init_efficientnet
+from vitlab.models.grid_detector import GridDetector, init_grid_detector
 from vitlab.models.init import Draw
 from vitlab.models.recurrent import Recurrent, init_recurrent
 from vitlab.models.resnet import ResNet, init_resnet
@@ -38,7 +41,7 @@ from vitlab.models.segmenter import Segmenter, init_segmenter
 from vitlab.models.swin import Swin, fit_windows, init_swin
 from vitlab.models.vit import ViT, init_vit
 
-Model = ViT | ResNet | Swin | ConvNeXt | EfficientNet | Recurrent | Segmenter
+Model = ViT | ResNet | Swin | ConvNeXt | EfficientNet | Recurrent | Segmenter | GridDetector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,11 @@ class Family:
 
 
 _STAGED = (r"stages\.\d+\.blocks\.\d+\.(?:attention|mlp)\.",)
+_ON_BACKBONE = (
+    r"backbone\.encoder\.blocks\.(\d+)\.",
+    r"backbone\.position\.bias(?:_mlps)?\.(\d+)",
+    r"backbone\.stages\.(\d+)\.",
+)
 FAMILIES = (
     Family(
         config=ViTConfig,
@@ -116,12 +124,16 @@ FAMILIES = (
         config=SegmenterConfig,
         model=Segmenter,
         initialise=init_segmenter,
-        layers=(
-            r"backbone\.encoder\.blocks\.(\d+)\.",
-            r"backbone\.position\.bias(?:_mlps)?\.(\d+)",
-            r"backbone\.stages\.(\d+)\.",
-        ),
+        layers=_ON_BACKBONE,
         hidden=(r"backbone\.encoder\.blocks\.", r"backbone\.stages\.\d+\.blocks\.\d+\.(?:attention|mlp)\.", r"head\.blocks\."),
+        sharded=(vit.Block, swin.Block, convnext.Block, stems.Unit),
+    ),
+    Family(
+        config=GridDetectorConfig,
+        model=GridDetector,
+        initialise=init_grid_detector,
+        layers=_ON_BACKBONE,
+        hidden=(r"backbone\.encoder\.blocks\.", r"backbone\.stages\.\d+\.blocks\.\d+\.(?:attention|mlp)\."),
         sharded=(vit.Block, swin.Block, convnext.Block, stems.Unit),
     ),
 )

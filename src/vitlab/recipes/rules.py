@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from vitlab.config.backbone import BackboneConfig
 from vitlab.config.data import Interpolation, Preprocess
+from vitlab.config.grid_detector import GridDetectorConfig
 from vitlab.config.model import ModelConfig, variant
 from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts, StartFacts
 from vitlab.config.run import RunConfig
@@ -36,7 +37,7 @@ def new_model(
 
 def with_patch_size(model: ModelConfig, patch_size: tuple[int, int]) -> ModelConfig:
     """The model with patches of another size, at the image size nearest to its own that has whole patches."""
-    if isinstance(model, SegmenterConfig):
+    if isinstance(model, SegmenterConfig | GridDetectorConfig):
         backbone = with_patch_size(model.backbone, patch_size)
         assert isinstance(backbone, BackboneConfig)
         return replace(model, backbone=backbone, image_size=backbone.image_size)

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vitlab.config.data import with_resize
+from vitlab.config.model import task_of
 from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts, StartFacts, with_execution
 from vitlab.config.run import RunConfig
 from vitlab.config.scaling import common_size
 from vitlab.config.train import PatchSizes
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, did_you_mean
+from vitlab.recipes.detect import detect_folder
 from vitlab.recipes.own import finetune_folder, quickstart, quickstart_finetune, small_data
 from vitlab.recipes.paper import (
     augreg_i1k,
@@ -38,6 +40,7 @@ RECIPES: dict[str, Callable[[RunFacts, Overrides], RunConfig]] = {
     "finetune-folder": finetune_folder,
     "small-data": small_data,
     "segment-folder": segment_folder,
+    "detect-folder": detect_folder,
     "imagenet-scratch": imagenet_scratch,
     "imagenet21k": imagenet21k,
     "jft": jft,
@@ -83,9 +86,16 @@ def recipe(
     facts = RunFacts(data=data, start=start, machine=machine or Machine())
     for option in ("decoder", "layers", "dice"):
         if getattr(overrides, option) is not None and name != "segment-folder":
-            raise ConfigError(f"{option} is for segmentation, and {name} classifies images", hint="task='segment'")
-    if data is not None and data.masks != (name == "segment-folder") and name != "masked":
-        raise _other_task(name, data)
+            raise ConfigError(f"{option} is for segmentation, and {name} is not", hint="task='segment'")
+    if start is not None and task_of(start.model) == "detect" and name != "detect-folder":
+        raise ConfigError(
+            f"{start.path} is an object detector: it finds boxes, and {name} does not learn that",
+            hint="task='detect', or start from a classifier",
+        )
+    if overrides.detector is not None and name != "detect-folder":
+        raise ConfigError(f"detector is for detection, and {name} is not", hint="task='detect'")
+    if data is not None and name != "masked":
+        _check_task(name, data)
     run = RECIPES[name](facts, overrides)
     if overrides.patch_sizes and overrides.image_size is None and isinstance(run.model, ViTConfig):
         run = RECIPES[name](facts, replace(overrides, image_size=_for_every_patch(run.model, overrides.patch_sizes)))
@@ -107,11 +117,17 @@ def _for_every_patch(model: ViTConfig, sizes: PatchSizes) -> tuple[int, int]:
     return size
 
 
-def _other_task(name: str, data: DataFacts) -> ConfigError:
-    if data.masks:
-        return ConfigError(
-            f"{data.dataset} gives each pixel a class, and {name} is for a class of each image", hint="task='segment'"
+def _check_task(name: str, data: DataFacts) -> None:
+    """Refuse data that gives classes to something else than the recipe learns them of: images, pixels, objects."""
+    if data.masks and name != "segment-folder":
+        raise ConfigError(f"{data.dataset} gives each pixel a class, and {name} does not learn that", hint="task='segment'")
+    if data.boxes and name != "detect-folder":
+        raise ConfigError(f"{data.dataset} gives each object a box, and {name} does not learn that", hint="task='detect'")
+    if name == "segment-folder" and not data.masks:
+        raise ConfigError(
+            f"{data.dataset} has no masks", hint="images/ beside masks/, or masks.json; task='classify' classifies images"
         )
-    return ConfigError(
-        f"{data.dataset} has no masks", hint="images/ beside masks/, or masks.json; task='classify' classifies images"
-    )
+    if name == "detect-folder" and not data.boxes:
+        raise ConfigError(
+            f"{data.dataset} has no boxes", hint="boxes.csv, COCO's JSON or VOC's XML; task='classify' classifies images"
+        )

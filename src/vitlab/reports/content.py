@@ -264,7 +264,12 @@ def comparison_charts(comparison: Comparison) -> list[Chart]:
 
 def curves(record: RunRecord) -> list[Chart]:
     """Loss, accuracy and learning rate over the updates."""
-    history, segments = record.history, record.run.task == "segment"
+    history = record.history
+    measure, name = {
+        "classify": ("Accuracy", "top1"),
+        "segment": ("Accuracy of pixels", "pixel_accuracy"),
+        "detect": ("AP50", "ap50"),
+    }[record.run.task]
     steps = history.step.tolist()
     x, lr = thinned(steps, history.lr.tolist())
     return [
@@ -272,9 +277,9 @@ def curves(record: RunRecord) -> list[Chart]:
             _curve(steps, history.loss, history.evaluations, "loss"), Axes(x="updates", y="loss"), title="Loss, nats per image"
         ),
         line_chart(
-            _curve(steps, history.accuracy, history.evaluations, "pixel_accuracy" if segments else "top1"),
-            Axes(x="updates", y="accuracy", low=0.0, high=1.0, percent=True),
-            title="Accuracy of pixels" if segments else "Accuracy",
+            _curve(steps, history.accuracy, history.evaluations, name),
+            Axes(x="updates", y="AP50" if name == "ap50" else "accuracy", low=0.0, high=1.0, percent=True),
+            title=measure,
         ),
         line_chart([Series(name="", x=x, y=lr)], Axes(x="updates", y="lr", low=0.0), title="Learning rate"),
     ]

@@ -44,6 +44,7 @@ from vitlab.reports.content import (
     percent,
     summary,
 )
+from vitlab.reports.detection import detection_report
 from vitlab.reports.run import data_card, evaluate_run, read_run, run_cost, versions
 from vitlab.reports.segmentation import segmentation_report
 
@@ -53,6 +54,7 @@ _NAMES = {
     "curves": "Curves",
     "classes": "Classes",
     "masks": "Masks",
+    "boxes": "Boxes",
     "mistakes": "Mistakes",
     "inside": "Inside",
     "calibration": "Calibration",
@@ -64,7 +66,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenReport(Displayed):
-    """A report: its path, its size in bytes, and the accuracy (or mean IoU) it leads with, None where it has none.
+    """A report: its path, its size in bytes, and the accuracy, mean IoU or AP50 it leads with, None where it has none.
 
     `address` is where it was written, if that is not on disk.
     """
@@ -114,11 +116,14 @@ def write_report(
     if not path.parent.is_dir():
         raise DataError(f"{path.parent} is not a folder, so {path.name} cannot be written into it")
     checkpoint = load(record.model)
-    evaluation, segmented = None, None
+    evaluation, segmented, detected = None, None, None
     if task_of(checkpoint.config) == "segment":
         segmented = segmentation_report(record, checkpoint, split=split, progress=progress)
+    elif task_of(checkpoint.config) == "detect":
+        detected = detection_report(record, checkpoint, split=split, progress=progress)
     elif checkpoint.config.num_classes and record.run.train.masked is None:
         evaluation = evaluate_run(record, checkpoint, split=split, progress=progress)
+    dense = segmented or detected
     card = data_card(record)
     endless = record.run.data.dataset.startswith("synthetic")
     cost = run_cost(
@@ -129,15 +134,16 @@ def write_report(
     with_images = evaluation is not None and evaluation.result.per_image is not None
     config = record.folder / "run.json"
     found: dict[str, object] = {
-        "summary": summary(record, evaluation) if segmented is None else segmented.summary,
+        "summary": summary(record, evaluation) if dense is None else dense.summary,
         "comparison": comparison,
         "comparison_charts": [] if comparison is None else comparison_charts(comparison),
         "curves": curves(record),
         "skipped": record.history.skipped,
         "classes": None if evaluation is None else classes(evaluation),
         "masks": None,
+        "boxes": None,
         "mistakes": mistakes(evaluation, checkpoint) if evaluation is not None and with_images else None,
-        "inside": inside(evaluation, checkpoint if segmented is None else backbone_of(checkpoint), progress),
+        "inside": inside(evaluation, backbone_of(checkpoint), progress),
         "explorer": explorer,
         "calibration": None if evaluation is None else calibration(evaluation),
         "data": None if card is None else data_section(card),
@@ -149,6 +155,8 @@ def write_report(
     }
     if segmented is not None:
         found |= {"classes": segmented.classes, "masks": segmented.masks}
+    if detected is not None:
+        found |= {"classes": detected.classes, "boxes": detected.boxes}
     always = ("summary", "curves", "inside", "data", "cost", "again")
     text = render(
         title=title or record.folder.name,
@@ -158,8 +166,8 @@ def write_report(
     )
     write_text(path, text)
     accuracy, interval, images = _headline(None if evaluation is None else evaluation.result.result)
-    if segmented is not None:
-        accuracy, interval, images = segmented.summary.value, segmented.summary.interval, len(segmented.evaluation.images)
+    if dense is not None:
+        accuracy, interval, images = dense.summary.value, dense.summary.interval, len(dense.evaluation.images)
     return WrittenReport(path=path, bytes=len(text.encode()), accuracy=accuracy, interval=interval, images=images)
 
 

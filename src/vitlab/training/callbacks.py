@@ -39,7 +39,7 @@ from vitlab.training.sweep import SweepEvent, SweepFinished, TrialFinished, Tria
 _SMOOTHING = 20  # steps over which the displayed means are smoothed
 _REFRESH = 0.2  # seconds between two refreshes of the display
 _MIB = 2**20
-_RATIOS = ("top1", "top5", "mean_average_precision", "mean_iou", "pixel_accuracy")  # metrics shown in percent
+_RATIOS = ("top1", "top5", "mean_average_precision", "mean_iou", "pixel_accuracy", "ap", "ap50")  # metrics shown in percent
 
 Clock = Callable[[], float]
 

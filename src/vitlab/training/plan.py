@@ -25,6 +25,7 @@ from vitlab.config.vit import ViTConfig
 from vitlab.data.batch import Batch
 from vitlab.data.dataset import SPLITS, Dataset, ImageDataset, Label, RawSample
 from vitlab.data.decode import Pixels, decode, fit_channels
+from vitlab.data.frame import BatchBoxes
 from vitlab.data.native import budget_of, to_rows
 from vitlab.data.opening import open_dataset
 from vitlab.data.synthetic.dataset import SyntheticDataset
@@ -85,6 +86,7 @@ def survey(
         mean=inspected.mean,
         std=inspected.std,
         masks=isinstance(whole, ImageDataset) and whole.masks is not None,
+        boxes=isinstance(whole, ImageDataset) and whole.boxes is not None,
     )
 
 
@@ -522,7 +524,7 @@ def _measure_step(
 
 
 def _random_batch(run: RunConfig, dataset: Dataset, rows: int, *, seed: int) -> Batch:
-    """Random images of the run's size, with random labels or masks."""
+    """Random images of the run's size, with random labels, masks or boxes."""
     rng = np.random.default_rng(seed)
     images_BHWC = rng.integers(0, 256, (rows, *run.model.image_size, run.model.channels), np.uint8)
     if run.preprocess.resize == "native" and isinstance(run.model, ViTConfig):
@@ -532,7 +534,18 @@ def _random_batch(run: RunConfig, dataset: Dataset, rows: int, *, seed: int) -> 
     labels_B = rng.integers(0, classes, rows)
     labels = np.eye(classes, dtype=np.float32)[labels_B] if dataset.multi_label else labels_B
     masks_BHW = rng.integers(0, classes, images_BHWC.shape[:3], np.uint8) if run.task == "segment" else None
-    return Batch(images_BHWC=images_BHWC, labels=labels, index_B=np.arange(rows), epoch=0, position=rows, masks_BHW=masks_BHW)
+    boxes_BM6: BatchBoxes | None = None
+    if run.task == "detect":
+        boxes_BM6 = np.broadcast_to(np.array([0, 0.25, 0.25, 0.75, 0.75, 0], np.float32), (rows, 3, 6)).copy()
+    return Batch(
+        images_BHWC=images_BHWC,
+        labels=labels,
+        index_B=np.arange(rows),
+        epoch=0,
+        position=rows,
+        masks_BHW=masks_BHW,
+        boxes_BM6=boxes_BM6,
+    )
 
 
 def _measure_reading(run: RunConfig, dataset: Dataset, here: World, *, batch: int) -> float:

@@ -242,7 +242,9 @@ def _digests(dataset: ImageDataset) -> Digests:
         return versions
     try:
         found_of_images = dataset.contents.digests(rows)
-        return found_of_images if dataset.masks is None else found_of_images ^ dataset.masks.digests(chosen)
+        for targets in (dataset.masks, dataset.boxes):
+            found_of_images = found_of_images if targets is None else found_of_images ^ targets.digests(chosen)
+        return found_of_images
     except DataError:  # the loader decides whether an unreadable image ends the run; its hash is zero
         found = np.zeros((len(rows), DIGEST_BYTES), np.uint8)
         for place in range(len(rows)):

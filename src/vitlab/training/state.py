@@ -17,7 +17,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from vitlab.checkpoints import describe, load
 from vitlab.checkpoints.checkpoint import check_state
 from vitlab.checkpoints.native import HeaderFacts
-from vitlab.config.model import task_of
+from vitlab.config.backbone import OnBackbone
+from vitlab.config.data import named_classes
+from vitlab.config.grid_detector import GridDetectorConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.serialize import Json, to_json
@@ -30,14 +32,16 @@ from vitlab.data.sampler import Share
 from vitlab.data.transforms import evaluation_pipeline, training_pipeline
 from vitlab.errors import ConfigError, TrainingError
 from vitlab.io.trial import REMEDY
+from vitlab.models.backbone import GridModel
 from vitlab.models.device import bfloat16_trouble
 from vitlab.models.efficientnet import BatchNorm
 from vitlab.models.families import Model, build, build_on_meta
 from vitlab.models.flexible import FlexibleViT
 from vitlab.models.masked import MaskedViT
+from vitlab.models.objects import TokenObjects
 from vitlab.models.packing import PackedViT
-from vitlab.models.segmenter import Segmenter
 from vitlab.models.vit import ViT
+from vitlab.training.detect import Detect, evaluation_boxes, training_boxes
 from vitlab.training.distributed import World, parallelise, rows_to_write
 from vitlab.training.head import FittedHead
 from vitlab.training.lora import add_lora, averaged_factors, lora_state, merged_state, restore_lora
@@ -249,8 +253,10 @@ class RunningStatistics:
 def training_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     """The endless stream of this rank's training batches."""
     channels, scale = run.model.channels, run.preprocess.pixel_scale
-    if task_of(run.model) == "segment":
+    if run.task == "segment":
         pipeline = training_pixels(run)
+    elif run.task == "detect":
+        pipeline = training_boxes(run)
     elif run.preprocess.resize == "native":
         patch = _patch_of(run)
         pipeline = native_training_pipeline(run.data.augment, patch, channels=channels, limits=run.data.limits, pixel_scale=scale)
@@ -276,8 +282,10 @@ def _patch_of(run: RunConfig) -> tuple[int, int]:
 
 def evaluation_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     """This rank's part of the evaluation split, once."""
-    if task_of(run.model) == "segment":
+    if run.task == "segment":
         pipeline = evaluation_pixels(run)
+    elif run.task == "detect":
+        pipeline = evaluation_boxes(run)
     elif run.preprocess.resize == "native":
         pipeline = native_evaluation_pipeline(run.preprocess, _patch_of(run), limits=run.data.limits)
     else:
@@ -359,15 +367,25 @@ def _check_classes(run: RunConfig, dataset: Dataset) -> None:
         return
     if not dataset.labels:
         raise ConfigError(f"{run.data.dataset} has no labels", hint="masked patch prediction needs none: vitlab pretrain")
-    masks = isinstance(dataset, ImageDataset) and dataset.masks is not None
-    if masks and task_of(run.model) != "segment":
-        raise ConfigError(f"{run.data.dataset} gives each pixel a class, and this model each image", hint="task='segment'")
-    if not masks and isinstance(dataset, ImageDataset) and task_of(run.model) == "segment":
-        raise ConfigError(f"{run.data.dataset} has no masks, and this model gives each pixel a class", hint="task='classify'")
-    if len(dataset.labels) != run.model.num_classes:
-        raise ConfigError(f"the dataset has {len(dataset.labels)} classes, but the model has {run.model.num_classes}")
+    if isinstance(dataset, ImageDataset):
+        _check_targets(run, dataset)
+    if len(dataset.labels) != (classes := named_classes(run.model)):
+        raise ConfigError(f"the dataset has {len(dataset.labels)} classes, but the model has {classes}")
     if dataset.multi_label and run.train.loss != "sigmoid":
         raise ConfigError("images with several labels need loss='sigmoid'")
+
+
+def _check_targets(run: RunConfig, dataset: ImageDataset) -> None:
+    """The data gives classes to what the model gives them to."""
+    masks, boxes = dataset.masks is not None, dataset.boxes is not None
+    if masks and run.task != "segment":
+        raise ConfigError(f"{run.data.dataset} gives each pixel a class, and this model does not", hint="task='segment'")
+    if boxes and run.task != "detect":
+        raise ConfigError(f"{run.data.dataset} gives each object a box, and this model does not", hint="task='detect'")
+    if run.task == "segment" and not masks:
+        raise ConfigError(f"{run.data.dataset} has no masks, and this model gives each pixel a class", hint="task='classify'")
+    if run.task == "detect" and not boxes:
+        raise ConfigError(f"{run.data.dataset} has no boxes, and this model finds objects", hint="task='classify'")
 
 
 def create_model(run: RunConfig, dataset: Dataset, snapshot: Snapshot | None = None) -> tuple[Model, tuple[str, ...]]:
@@ -379,8 +397,11 @@ def create_model(run: RunConfig, dataset: Dataset, snapshot: Snapshot | None = N
         return model, snapshot.facts.notes
     if run.start is None:
         return build(run.model, seed=run.train.seed), ()
-    if isinstance(run.model, SegmenterConfig):
-        return _segmenter_from(run, run.model, dataset)
+    if isinstance(run.model, SegmenterConfig | GridDetectorConfig):
+        return _on_backbone_from(run, run.model, dataset)
+    if run.task == "detect":
+        assert isinstance(run.model, ViTConfig)
+        return _tokens_from(run, run.model, dataset)
     start = load(
         run.start,
         num_classes=run.model.num_classes,
@@ -394,14 +415,16 @@ def create_model(run: RunConfig, dataset: Dataset, snapshot: Snapshot | None = N
     return model, (f"starts from {run.start}", *start.notes)
 
 
-def _segmenter_from(run: RunConfig, config: SegmenterConfig, dataset: Dataset) -> tuple[Model, tuple[str, ...]]:
-    """The segmenter of the start checkpoint if it is one for the same classes, else a new decoder on the checkpoint's features."""
+def _on_backbone_from(
+    run: RunConfig, config: SegmenterConfig | GridDetectorConfig, dataset: Dataset
+) -> tuple[Model, tuple[str, ...]]:
+    """The model of the start checkpoint if it is one for the same classes, else a new head on the checkpoint's features."""
     assert run.start is not None
     start = load(run.start, image_size=config.image_size, channels=config.channels, **config.fit_options)
     notes = (f"starts from {run.start}", *start.notes)
     model, state = build(config, seed=run.train.seed), start.model.state_dict()
-    assert isinstance(model, Segmenter)
-    if isinstance(start.config, SegmenterConfig):
+    assert isinstance(model, GridModel)
+    if isinstance(start.config, OnBackbone):
         if start.config == config and start.labels == dataset.labels:
             model.load_state_dict(state, strict=True, assign=True)
             return model, notes
@@ -409,13 +432,45 @@ def _segmenter_from(run: RunConfig, config: SegmenterConfig, dataset: Dataset) -
     wanted = model.backbone.state_dict()
     if missing := [name for name, tensor in wanted.items() if name not in state or state[name].shape != tensor.shape]:
         raise ConfigError(
-            f"{run.start} is not the backbone of this segmenter: {', '.join(missing[:5])} differ",
+            f"{run.start} is not the backbone of {config.title}: {', '.join(missing[:5])} differ",
             hint="finetune makes a config for it",
         )
     model.backbone.load_state_dict({name: state[name].contiguous() for name in wanted}, strict=True, assign=True)
     unused = sorted({name.partition(".")[0] for name in state if name not in wanted})
     left_out = (f"of the checkpoint these parts are not used: {', '.join(unused)}",) if unused else ()
-    return model, (*notes, *left_out, f"new {config.decoder} decoder of {config.num_classes} classes")
+    head = f"{config.decoder} decoder" if isinstance(config, SegmenterConfig) else "detection head"
+    return model, (*notes, *left_out, f"new {head} of {config.num_classes} classes")
+
+
+def _tokens_from(run: RunConfig, config: ViTConfig, dataset: Dataset) -> tuple[Model, tuple[str, ...]]:
+    """A YOLOS from the start checkpoint: a YOLOS, with new layers where the classes differ, or a ViT, which gets detection tokens.
+
+    The tokens and their positions stand between the other prefix tokens and the patches.
+    """
+    assert run.start is not None
+    start = load(run.start, image_size=config.image_size, channels=config.channels, **config.fit_options)
+    model, state = build(config, seed=run.train.seed), start.model.state_dict()
+    before = start.config
+    assert isinstance(before, ViTConfig)
+    own = model.state_dict()
+    if before.register_tokens != config.register_tokens:
+        table = "position.table"
+        placed, count = own[table].shape[1] - state[table].shape[1], config.prefix_tokens - config.register_tokens
+        assert placed == config.register_tokens, (
+            "a ViT without registers, whose position table has rows for class tokens and patches"
+        )
+        new = own[table][:, count : count + placed]
+        state[table] = torch.cat([state[table][:, :count], new, state[table][:, count:]], dim=1)
+    same = before.detection_classes == config.detection_classes and start.labels == dataset.labels
+    kept = {
+        name: tensor
+        for name, tensor in state.items()
+        if name in own and own[name].shape == tensor.shape and (same or not name.startswith("detection.classes.2."))
+    }
+    fresh = sorted({".".join(name.split(".")[:2]) for name in own if name not in kept})
+    model.load_state_dict({**own, **{name: tensor.contiguous() for name, tensor in kept.items()}}, strict=True, assign=True)
+    notes = (f"new: {', '.join(fresh)}",) if fresh else ()
+    return model, (f"starts from {run.start}", *start.notes, *notes)
 
 
 def _needs_new_head(run: RunConfig, dataset: Dataset) -> bool:
@@ -440,6 +495,8 @@ def _with_training_weights(core: Model, run: RunConfig, snapshot: Snapshot | Non
     if both:
         assert isinstance(core, ViT)
         return BothHeads(core)
+    if isinstance(core, ViT) and core.detection is not None:
+        return TokenObjects(core)
     return core
 
 
@@ -473,7 +530,10 @@ def _create_task(run: RunConfig, dataset: Dataset, world: World) -> Task:
             batch_size=run.data.loader.batch_size,
             share=training_share(run, world),
         )
-    if task_of(run.model) == "segment":
+    if isinstance(run.model, GridDetectorConfig) or run.task == "detect":
+        assert isinstance(run.model, GridDetectorConfig | ViTConfig)
+        return Detect(model=run.model, preprocess=run.preprocess, dtype=torch.float32)
+    if run.task == "segment":
         return Segment(config=config, preprocess=run.preprocess, classes=run.model.num_classes, dtype=torch.float32)
     teacher = None if config.distill is None else load(config.distill.teacher, image_size=run.model.image_size)
     if teacher is not None and teacher.config.num_classes != run.model.num_classes:

@@ -485,8 +485,8 @@ def evaluate(state: TrainState, loader: Loader, control: Control) -> dict[str, f
 
 
 def score(metrics: dict[str, float]) -> float:
-    """The number by which checkpoints are compared, higher is better: accuracy or mean IoU, or minus the loss."""
-    for name in ("top1", "mean_average_precision", "mean_iou"):
+    """The number by which checkpoints are compared, higher is better: accuracy, mean IoU or AP, or minus the loss."""
+    for name in ("top1", "mean_average_precision", "mean_iou", "ap"):
         if name in metrics:
             return metrics[name]
     return -metrics["loss"]

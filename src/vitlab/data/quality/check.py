@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from PIL import GifImagePlugin
 
 from vitlab.config.data import DecodeLimits, ImageFormat, SplitRule
-from vitlab.data.dataset import IGNORED, SPLITS, UNDECLARED, Dataset, Faults, ImageDataset, RawSample
+from vitlab.data.dataset import IGNORED, SPLITS, UNDECLARED, Dataset, Faults, ImageBoxes, ImageDataset, RawSample
 from vitlab.data.decode import CHANNELS, Header, check, decode
 from vitlab.data.jpeg import orientation_of
 from vitlab.data.opening import open_dataset
 from vitlab.data.quality.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
+from vitlab.data.readers.boxes import open_boxes
 from vitlab.data.readers.folder import DiskContents, LeftOut, class_folders, walk_images
 from vitlab.data.readers.masks import open_masks
 from vitlab.data.readers.recognise import parse_spec
@@ -34,7 +35,7 @@ from vitlab.io.digests import digest
 from vitlab.io.prefetch import chunks, prefetched
 from vitlab.io.progress import ProgressCallback, silent
 
-ProblemKind = Literal["layout", "broken", "mask", "leak", "conflict", "duplicate", "empty class", "missing class"]
+ProblemKind = Literal["layout", "broken", "mask", "box", "leak", "conflict", "duplicate", "empty class", "missing class"]
 
 _UNBALANCED = 10.0  # images of the largest class over those of the smallest
 
@@ -126,7 +127,7 @@ class Problem:
 class Report:
     """The result of all checks. `splits` and `stored` (format, colours) count images; `sizes` is None without readable images.
 
-    `masks` are images whose mask is broken or does not fit.
+    `masks` are images whose mask is broken or does not fit, `boxes` images with a box that is empty or outside of the image.
     """
 
     data: str
@@ -141,6 +142,7 @@ class Report:
     odd: tuple[Odd, ...]
     notes: tuple[str, ...]
     masks: tuple[Broken, ...] = ()
+    boxes: tuple[Broken, ...] = ()
 
     @property
     def imbalance(self) -> float | None:
@@ -158,6 +160,7 @@ class Report:
             ("layout", len(self.faults), "faults in the layout, for which training would refuse the data"),
             ("broken", len(self.broken), "images cannot be decoded"),
             ("mask", len(self.masks), "masks are broken, have another size than their image, or values without a class"),
+            ("box", len(self.boxes), "images have boxes that are empty, reach outside of the image, or are for another size"),
             ("leak", len(leaks), f"groups of the same image are in more than one split ({near_leaks:,} of them near duplicates)"),
             ("conflict", sum(group.conflict for group in self.duplicates), "groups of the same image have different labels"),
             ("duplicate", len(within), "groups of identical files are within one split"),
@@ -200,7 +203,8 @@ class ImageFacts:
 
     `digest` is the hash of its content; `height` and `width` are in pixels, upright; `stored` is its format and colours
     (`jpeg, colour`); `channels` is 3 for grey and colour images, or another number; `odd` says what is unusual; `thumb` is its grey
-    thumbnail, None if the image is too small. `classes` are those of its mask, and `mask_fault` says what is wrong with the mask.
+    thumbnail, None if the image is too small. `classes` are those of its mask or boxes, and `mask_fault` and `box_fault` say what
+    is wrong with these.
     """
 
     digest: bytes
@@ -212,6 +216,7 @@ class ImageFacts:
     thumb: NDArray[np.uint8] | None
     classes: tuple[int, ...] = ()
     mask_fault: str | None = None
+    box_fault: str | None = None
 
 
 def image_facts(sample: RawSample, limits: DecodeLimits) -> ImageFacts:
@@ -241,6 +246,9 @@ def image_facts(sample: RawSample, limits: DecodeLimits) -> ImageFacts:
             odd += [] if classes else ["without a pixel that counts"]
         except DataError as error:
             mask_fault = error.message
+    if sample.boxes is not None:
+        classes = tuple(np.unique(sample.boxes.codes_M).tolist())
+        odd += [] if classes else ["without a box"]
     return ImageFacts(
         digest=digest(content),
         height=height,
@@ -251,7 +259,28 @@ def image_facts(sample: RawSample, limits: DecodeLimits) -> ImageFacts:
         thumb=thumbnail(image_HWC) if min(height, width) >= SIDE else None,
         classes=classes,
         mask_fault=mask_fault,
+        box_fault=None if sample.boxes is None else _box_fault(sample.name, sample.boxes, (height, width)),
     )
+
+
+_OVER_THE_EDGE = 1.0  # pixels by which a box may reach over the edge of its image: tools round
+
+
+def _box_fault(name: str, boxes: ImageBoxes, size: tuple[int, int]) -> str | None:
+    """What is wrong with the boxes of an image of (height, width) `size`, or None."""
+    height, width = size
+    if boxes.size not in ((0, 0), size):
+        return f"{name}: its boxes are for an image of {boxes.size[0]}x{boxes.size[1]}, and it is {height}x{width}"
+    for number, corners in enumerate(boxes.corners_M4.tolist(), start=1):
+        left, top, right, bottom = corners
+        where = f"{name}: box {number} ({', '.join(f'{edge:g}' for edge in corners)})"
+        if right <= left or bottom <= top:
+            return f"{where} has no area"
+        if right <= 0 or bottom <= 0 or left >= width or top >= height:
+            return f"{where} is outside of the image, which is {height}x{width}"
+        if max(-left, -top, right - width, bottom - height) > _OVER_THE_EDGE:
+            return f"{where} reaches over the edge of the image, which is {height}x{width}"
+    return None
 
 
 def _stored(content: bytes, header: Header) -> tuple[str, list[str]]:
@@ -452,6 +481,11 @@ def check_dataset(
             for image, one in zip(images, facts, strict=True)
             if one is not None and one.mask_fault is not None
         ),
+        boxes=tuple(
+            Broken(image=image, reason=one.box_fault)
+            for image, one in zip(images, facts, strict=True)
+            if one is not None and one.box_fault is not None
+        ),
     )
 
 
@@ -478,7 +512,7 @@ def _open(spec: str, label_column: str | None) -> tuple[Dataset, list[Fault]]:
     except DataError as refusal:
         root = _refused_folder(spec)
         if root is None:
-            return _open_refused_masks(spec, refusal)
+            return _open_refused_targets(spec, refusal)
         collected, left_out = _Collected(spec), LeftOut()
         names, folders = walk_images(root, collected, left_out)
         contents = DiskContents(root, names)
@@ -489,16 +523,16 @@ def _open(spec: str, label_column: str | None) -> tuple[Dataset, list[Fault]]:
         return dataset, collected.faults
 
 
-def _open_refused_masks(spec: str, refusal: DataError) -> tuple[Dataset, list[Fault]]:
-    """Images with masks of which some have no partner; `refusal` is raised for any other data."""
+def _open_refused_targets(spec: str, refusal: DataError) -> tuple[Dataset, list[Fault]]:
+    """Images with masks or boxes of which some have no partner; `refusal` is raised for any other data."""
     try:
         reader, place = parse_spec(spec)
     except DataError:
         raise refusal from None
-    if reader != "masks":
+    if reader not in ("masks", "boxes"):
         raise refusal
-    collected = _Collected(spec)
-    return open_masks(Path(place).expanduser(), faults=collected), collected.faults
+    collected, opener = _Collected(spec), open_masks if reader == "masks" else open_boxes
+    return opener(Path(place).expanduser(), faults=collected), collected.faults
 
 
 def _refused_folder(spec: str) -> Path | None:
@@ -556,7 +590,7 @@ def _label(dataset: Dataset, index: int) -> str | None:
 
 
 def _classes(dataset: Dataset, splits: Sequence[str | None], facts: Sequence[ImageFacts | None]) -> tuple[ClassCount, ...]:
-    """The images of each class, in each split that has labels; of masks, the images with a pixel of the class."""
+    """The images of each class, in each split that has labels; of masks and boxes, the images with a pixel or object of it."""
     counts: Counter[tuple[int, str | None]] = Counter()
     for index, (split, made) in enumerate(zip(splits, facts, strict=True)):
         label = dataset.label(index)

@@ -50,6 +50,7 @@ class DataCheck(Displayed):
         yield from self._section("faults", [f"{fault.place}: {fault.reason}" for fault in report.faults])
         yield from self._section("broken images", [broken.reason for broken in report.broken])
         yield from self._section("masks", [broken.reason for broken in report.masks])
+        yield from self._section("boxes", [broken.reason for broken in report.boxes])
         yield from self._section("leaks between splits", [_group(group) for group in leaks])
         yield from self._section("the same image with different labels", [_group(group) for group in conflicts])
         yield from self._section("duplicates within a split", [_group(group) for group in within])

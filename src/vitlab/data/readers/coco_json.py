@@ -43,13 +43,15 @@ class CocoImage:
 class CocoAnnotation:
     """An object: its image, the index of its category, and its box (x, y, width, height) in pixels, None if it has none.
 
-    `crowd` marks a region of many objects. `segmentation` is as in the file, unchecked: polygons, run lengths or None.
+    `area` is that of its outline in pixels, None if the file does not give it. `crowd` marks a region of many objects.
+    `segmentation` is as in the file, unchecked: polygons, run lengths or None.
     """
 
     id: int
     image_id: int
     category: int
     box: tuple[float, float, float, float] | None
+    area: float | None
     crowd: bool
     segmentation: Any
 
@@ -159,6 +161,8 @@ def _annotations(
             faults.add(place, f"no category has the id {record.get('category_id')!r}")
         elif box is not None and (not isinstance(box, list) or len(box) != 4 or not all(map(_is_finite, box))):
             faults.add(place, f"bbox must be four finite numbers x, y, width, height, not {printable(str(box)[:100])}")
+        elif (area := record.get("area")) is not None and (not _is_finite(area) or area < 0):
+            faults.add(place, f"area must be a number of pixels, not {printable(str(area)[:100])}")
         elif crowd not in (0, 1):
             faults.add(place, f"iscrowd must be 0 or 1, not {printable(str(crowd)[:100])}")
         else:
@@ -170,6 +174,7 @@ def _annotations(
                 image_id=image,
                 category=numbers[category],
                 box=None if box is None else (float(box[0]), float(box[1]), float(box[2]), float(box[3])),
+                area=None if area is None else float(area),
                 crowd=bool(crowd),
                 segmentation=record.get("segmentation"),
             )

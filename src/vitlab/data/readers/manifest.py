@@ -151,9 +151,9 @@ def _check_duplicates(words: set[str], names: Sequence[str], faults: Faults) -> 
 MANIFEST_NAMES = tuple(f"{stem}.{ending}" for stem in ("labels", "manifest", "metadata") for ending in ("csv", "tsv", "jsonl"))
 """Files that are recognised as the manifest of a folder or an archive."""
 
-_PATH_COLUMNS = ("path", "file", "file_name", "filename", "image", "image_path", "filepath")
-_LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "tags")
-_SPLIT_COLUMNS = ("split", "part", "subset")
+PATH_COLUMNS = ("path", "file", "file_name", "filename", "image", "image_path", "filepath")
+LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "tags")
+SPLIT_COLUMNS = ("split", "part", "subset")
 _SEPARATORS = "|;"
 
 
@@ -260,21 +260,21 @@ def _place(row: _Row) -> str:
 
 def _read_rows(text: str, name: str, label_column: str | None, faults: Faults, *, where: str) -> list[_Row]:
     suffix = PurePosixPath(name).suffix.lower()
-    records = _json_records(text, faults) if suffix in (".jsonl", ".ndjson") else _csv_records(text, faults, where)
+    records = _json_records(text, faults) if suffix in (".jsonl", ".ndjson") else csv_records(text, faults, where)
     if not records:
         faults.raise_any(hint="a manifest is a CSV with a header line, or has one JSON object per line")
         raise DataError(f"{printable(where)} lists no image")
     columns = list(dict.fromkeys(key for _, record in records for key in record))
-    path_column = _column(columns, _PATH_COLUMNS)
+    path_column = known_column(columns, PATH_COLUMNS)
     if path_column is None:
         raise DataError(
             f"{printable(where)} has no column of paths, only {', '.join(map(printable, columns[:10]))}",
-            hint=f"call it {_PATH_COLUMNS[0]}, {_PATH_COLUMNS[1]} or {_PATH_COLUMNS[2]}",
+            hint=f"call it {PATH_COLUMNS[0]}, {PATH_COLUMNS[1]} or {PATH_COLUMNS[2]}",
         )
     if label_column is not None and label_column not in columns:
         raise DataError(f"{printable(where)} has no column {label_column!r}, only {', '.join(map(printable, columns[:10]))}")
-    chosen = label_column or _column(columns, _LABEL_COLUMNS)
-    split_column = _column(columns, _SPLIT_COLUMNS)
+    chosen = label_column or known_column(columns, LABEL_COLUMNS)
+    split_column = known_column(columns, SPLIT_COLUMNS)
 
     rows = []
     split_up = _splitter(chosen, [record.get(chosen) for _, record in records]) if chosen else None
@@ -297,11 +297,11 @@ def _read_rows(text: str, name: str, label_column: str | None, faults: Faults, *
     return rows
 
 
-def _csv_records(text: str, faults: Faults, where: str) -> list[tuple[int, Mapping[str, object]]]:
+def csv_records(text: str, faults: Faults, where: str) -> list[tuple[int, Mapping[str, object]]]:
     """(line, column -> text) of each row; the separator is the one with which the header has a column of paths."""
     header = text.split("\n", 1)[0]
     separator = next(
-        (mark for mark in ",;\t" if _column([word.strip().strip('"') for word in header.split(mark)], _PATH_COLUMNS)), ","
+        (mark for mark in ",;\t" if known_column([word.strip().strip('"') for word in header.split(mark)], PATH_COLUMNS)), ","
     )
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     records: list[tuple[int, Mapping[str, object]]] = []
@@ -337,7 +337,8 @@ def _json_records(text: str, faults: Faults) -> list[tuple[int, Mapping[str, obj
     return records
 
 
-def _column(columns: Sequence[str], known: Sequence[str]) -> str | None:
+def known_column(columns: Sequence[str], known: Sequence[str]) -> str | None:
+    """The first of the `known` names that is a column, as it is spelled there, or None."""
     folded = {column.casefold(): column for column in reversed(columns)}
     return next((folded[name] for name in known if name in folded), None)
 

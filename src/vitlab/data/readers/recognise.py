@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, get_args
 
+from vitlab.config.model import Task
 from vitlab.config.renamed import current_dataset
 from vitlab.data.dataset import Faults, ImageDataset
 from vitlab.data.digits import open_digits
 from vitlab.data.readers.blocks import find_file
+from vitlab.data.readers.boxes import BOXES_JSON, has_boxes, holds_boxes, open_boxes
 from vitlab.data.readers.classic import open_cifar, open_idx, open_svhn
 from vitlab.data.readers.folder import LeftOut, RemoteContents, class_folders, open_folder, open_remote_folder, open_unlabelled
 from vitlab.data.readers.hdf5 import open_camelyon
@@ -27,7 +29,7 @@ from vitlab.io.remote import files_below, info, read_range
 from vitlab.io.zip import ZipContents, read_zip_index
 
 Reader = Literal[
-    "folder", "images", "masks", "zip", "manifest", "shards", "parquet", "npz",
+    "folder", "images", "masks", "boxes", "zip", "manifest", "shards", "parquet", "npz",
     "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100", "cifar100-coarse", "svhn", "pcam", "dmlab", "retinopathy", "joined",
 ]  # fmt: skip
 READERS: tuple[str, ...] = get_args(Reader)
@@ -70,6 +72,14 @@ def parse_spec(spec: str) -> tuple[str, str]:
             hint = f"{near + ' ' if near else ''}readers are {', '.join(READERS)}"
             raise DataError(f"there is no reader called '{printable(prefix)}'", hint=hint)
     return recognise(spec), spec
+
+
+def for_task(spec: str, task: Task) -> str:
+    """The spelling of a dataset for a task: data with boxes and masks, as VOC's, is opened for what the task needs."""
+    path = Path(spec).expanduser()
+    if task == "detect" and not is_address(spec) and path.exists() and recognise(spec) != "boxes" and holds_boxes(path):
+        return f"boxes:{spec}"
+    return spec
 
 
 def recognise(spec: str) -> str:
@@ -118,8 +128,10 @@ def _reader_of_head(path: Place, head: bytes) -> str:
     """The reader for a file, by its name and its first 512 bytes."""
     if path.suffix.lower() in _MANIFEST_ENDINGS:
         return "manifest"
+    if path.name == BOXES_JSON:
+        return "boxes"
     if path.suffix.lower() == ".json":
-        return "masks"  # masks.json, or a COCO file
+        return "masks"  # masks.json, or a COCO file; boxes:PATH opens its boxes
     if head[:4] in (b"PK\3\4", b"PK\5\6"):
         first = head[30 : 30 + int.from_bytes(head[26:28], "little")]  # the name of the first member
         return "npz" if path.suffix == ".npz" or (first.endswith(b".npy") and b"/" not in first) else "zip"
@@ -156,6 +168,8 @@ def _reader_of_folder(path: Path) -> str:
         return "manifest"
     if is_masks_folder(path):
         return "masks"
+    if holds_boxes(path):
+        return "boxes"
     # Only folders named after a split are searched: a class folder may hold a million files.
     places = [path, *(entry for entry in path.iterdir() if entry.name == "data" or split_named(entry.name) is not None)]
     for reader, ending in (("shards", "tar"), ("parquet", "parquet")):
@@ -183,6 +197,8 @@ def _open(reader: str, place: str, *, label_column: str | None) -> ImageDataset:
         raise DataError(f"label_column={label_column!r} has no meaning for {reader}", hint="it names a column of a list of images")
     if reader == "masks":
         return open_masks(path)
+    if reader == "boxes":
+        return open_boxes(path)
     if reader == "npz":
         return open_npz_pack(path)
     if reader == "dmlab":
@@ -231,7 +247,7 @@ def _open_address(reader: str, address: Address, label_column: str | None) -> Im
 
 
 def open_zip(path: Place, *, label_column: str | None = None) -> ImageDataset:
-    """The images of a zip archive, labelled by the list in it (labels.csv and the like), by masks or by class folders."""
+    """The images of a zip archive, labelled by the list in it (labels.csv and the like), masks, boxes or class folders."""
     contents = ZipContents(read_zip_index(path))
     names = contents.index.names
     tops = {name.split("/")[0] for name in names if "/" in name}
@@ -245,8 +261,12 @@ def open_zip(path: Place, *, label_column: str | None = None) -> ImageDataset:
     if isinstance(path, Address):
         if any("/masks/" in f"/{name}" or "/SegmentationClass/" in f"/{name}" for name in names):
             raise DataError(f"{path} holds masks, which are read from disk only", hint="download it, then give its path")
+        if has_boxes(names):
+            raise DataError(f"{path} holds boxes, which are read from disk only", hint="download it, then give its path")
     elif is_masks_zip(path, names):
         return open_masks(path)
+    elif has_boxes(names):
+        return open_boxes(path)
     left_out = LeftOut()
     for member, count in contents.index.ignored.items():
         left_out.add(member, f"{member}s, which are not followed", count=count)
