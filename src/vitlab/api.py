@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from vitlab.checkpoints import Checkpoint
+    from vitlab.config.cluster import EngineName, RayConfig
     from vitlab.config.data import CorruptPolicy, Interpolation, OnBroken, PixelScale, Preprocess, Resize, Split, SplitRule
     from vitlab.config.evaluation import BackendName
     from vitlab.config.grid_detector import DetectorKind
@@ -407,6 +408,10 @@ def predict(
     batch_size: int = 32,
     workers: int = 2,
     device: str = "auto",
+    engine: EngineName = "local",
+    address: str | None = None,
+    actors: int = 0,
+    part_size: int = 4096,
     image_size: Size | None = None,
     patch_size: Size | None = None,
     resize: Resize | None = None,
@@ -444,6 +449,12 @@ def predict(
         batch_size: images that go through the model at once
         workers: threads that read and decode images
         device: auto (a GPU if there is one), cpu, cuda, cuda:1 or mps
+        engine: local (this process), or ray: a Ray cluster, where `out` is a .jsonl or .parquet file or a folder of such parts, and
+            the same command resumes
+        address: Ray: auto for the cluster of this machine, or host:port (default: a Ray of its own on this machine)
+        actors: Ray: models that run at once (default: 0, one on each GPU or else on each core); each has `workers` processes that
+            read for it, or 0 and reads for itself
+        part_size: Ray: images of a part of the results, which is kept when the rest is lost; rounded up to whole batches
         image_size: input size of the model in pixels, 384 or 160x224; positions are interpolated (default: the checkpoint's own)
         patch_size: patch size of a ViT in pixels, 8, 32 or 16x32: its patch embedding is resized by pseudo-inverse, and larger
             patches are faster (default: the checkpoint's own)
@@ -470,16 +481,37 @@ def predict(
     from vitlab.inference.segmentation import SegmentPredictor, segment_images
     from vitlab.inference.writing import all_images, is_folder_of_boxes, predict_images
 
+    ray = _ray_config(engine, address, actors, part_size, workers)
     images = images if _is_stream(images) else _listed(images)
     if not _is_stream(images):
         all_images(images)  # refuses what names nothing before a model is loaded
     checkpoint = _opened(
         model,
         _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
-        device=device,
+        device=device if ray is None else "cpu",
         boxes=True,
         native=True,
     )
+    if ray is not None:
+        from vitlab.inference.on_ray import ModelSettings, predict_on_ray
+
+        _refuse_on_ray(checkpoint)
+        _refuse_given("is for segmenters", windows=windows or None)
+        if not isinstance(out, str | os.PathLike):
+            raise UsageError("results from Ray go to files", hint="give `out` results.jsonl, results.parquet or a folder")
+        return predict_on_ray(
+            checkpoint,
+            images,
+            top=top,
+            out=out,
+            format=format,
+            overwrite=overwrite,
+            strict=strict,
+            settings=ModelSettings(batch_size=batch_size, backend=backend, merge=merge, device=device),
+            config=ray,
+            progress=progress or silent,
+            notify=_log.info,
+        )
     if task_of(checkpoint.config) == "segment":
         _refuse_given(_OF_CLASSIFIERS, resume=resume or None, merge=merge or None, backend=_other_backend(backend))
         if format not in (None, "text", "jsonl"):
@@ -539,6 +571,29 @@ def predict(
     )
 
 
+def _ray_config(engine: EngineName, address: str | None, actors: int, part_size: int, workers: int) -> RayConfig | None:
+    """The settings of a cluster; None where the work stays in this process. Ray itself must be installed."""
+    from vitlab.config.cluster import EngineName, RayConfig
+    from vitlab.errors import choice
+    from vitlab.io.ray_cluster import check_installed
+
+    choice("engine", engine, EngineName)
+    if engine == "local":
+        _refuse_given("needs engine=ray", address=address, actors=actors or None)
+        return None
+    config = RayConfig(address=address, actors=actors, readers=workers, part_size=part_size)
+    check_installed()
+    return config
+
+
+def _refuse_on_ray(checkpoint: Checkpoint) -> None:
+    from vitlab.config.data import is_detector
+    from vitlab.config.model import task_of
+
+    if task_of(checkpoint.config) == "segment" or is_detector(checkpoint.config):
+        raise UsageError("detectors and segmenters run in one process, and not on Ray", hint="leave `engine` out")
+
+
 _OF_CLASSIFIERS = "is for models that give each image a class, and this one gives each pixel a class"
 
 
@@ -568,6 +623,10 @@ def embed(
     batch_size: int = 32,
     workers: int = 2,
     device: str = "auto",
+    engine: EngineName = "local",
+    address: str | None = None,
+    actors: int = 0,
+    part_size: int = 4096,
     image_size: Size | None = None,
     patch_size: Size | None = None,
     resize: Resize | None = None,
@@ -586,16 +645,18 @@ def embed(
 
     Args:
         data: a folder of class folders, images:FOLDER without labels, a zip, a CSV list, shards, digits, reader:path, ...
-        out: file to write, .npz or .parquet
+        out: file to write, .npz or .parquet; on Ray, .parquet or a folder of such parts
         split: which split of the data
         overwrite: replace the file if it exists
     """
     from vitlab.inference.search_index import ENDINGS
 
     path = Path(out)
-    if path.suffix not in ENDINGS:
+    ray = _ray_config(engine, address, actors, part_size, workers)
+    if ray is None and path.suffix not in ENDINGS:
         raise UsageError(f"`out`: {os.fspath(out)} ends in neither {' nor '.join(ENDINGS)}")
-    _refuse_present(path, overwrite)
+    if ray is None:
+        _refuse_present(path, overwrite)
     from vitlab.config.evaluation import EvaluateConfig
     from vitlab.data.opening import open_dataset
     from vitlab.inference import Predictor
@@ -606,18 +667,35 @@ def embed(
     checkpoint = _opened(
         model,
         _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
-        device=device,
+        device=device if ray is None else "cpu",
         native=True,
     )
-    predictor = Predictor(checkpoint, batch_size=batch_size, workers=workers, device=_device_of(checkpoint))
-    failures = embed_dataset(
-        predictor.engine,
-        dataset,
-        path,
-        made_by=_name_of(model),
-        config=EvaluateConfig(batch_size=batch_size, workers=workers, corrupt="skip"),
-        progress=progress or silent,
-    )
+    if ray is None:
+        predictor = Predictor(checkpoint, batch_size=batch_size, workers=workers, device=_device_of(checkpoint))
+        failures = embed_dataset(
+            predictor.engine,
+            dataset,
+            path,
+            made_by=_name_of(model),
+            config=EvaluateConfig(batch_size=batch_size, workers=workers, corrupt="skip"),
+            progress=progress or silent,
+        )
+    else:
+        from vitlab.inference.on_ray import ModelSettings, embed_on_ray
+
+        _refuse_on_ray(checkpoint)
+        predictor = Predictor(checkpoint, backend="torch", device="cpu", workers=0)
+        failures = embed_on_ray(
+            checkpoint,
+            dataset,
+            path,
+            made_by=_name_of(model),
+            overwrite=overwrite,
+            settings=ModelSettings(batch_size=batch_size, device=device),
+            config=ray,
+            progress=progress or silent,
+            notify=_log.info,
+        )
     for failure in failures:
         _log.warning("unreadable: %s", failure)
     facts = Facts(
@@ -879,6 +957,11 @@ def evaluate(
     batch_size: int = 64,
     workers: int = 2,
     device: str = "auto",
+    engine: EngineName = "local",
+    address: str | None = None,
+    actors: int = 0,
+    part_size: int = 4096,
+    parts: Folder | None = None,
     image_size: Size | None = None,
     patch_size: Size | None = None,
     resize: Resize | None = None,
@@ -928,6 +1011,7 @@ def evaluate(
         vtab_steps: VTAB: steps of each fine-tuning (default: 2,500, at 384 px unless image_size is given)
         vtab_plot: VTAB: .png or .svg file to write: Figure 2, the means of the groups beside the paper's (default: none)
         no_cache: compute all features again and store none
+        parts: Ray: folder for the logits of finished parts, from which the same command resumes (default: a temporary folder)
     """
     from vitlab.config.evaluation import EvaluateConfig
     from vitlab.config.model import task_of
@@ -939,6 +1023,9 @@ def evaluate(
         _refuse_given("needs vtab_finetune", vtab_steps=vtab_steps)
 
     _at_least("seeds", seeds, 1)
+    ray = _ray_config(engine, address, actors, part_size, workers)
+    if ray is None:
+        _refuse_given("needs engine=ray", parts=parts)
     asked = summary.Asked(
         data=None if data is None else os.fspath(data),
         split=split,
@@ -969,14 +1056,18 @@ def evaluate(
         vtab_splits=None if vtab_splits is None else Path(vtab_splits),
         cache=not no_cache,
         own_resize=resize is None,
+        ray=ray,
+        parts=None if parts is None else Path(parts),
     )
     asked.check()
     checkpoint = _opened(
         model,
         _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite),
-        device=device,
+        device=device if ray is None else "cpu",
         native=True,
     )
+    if ray is not None:
+        _refuse_on_ray(checkpoint)
     if task_of(checkpoint.config) == "segment":
         found_masks = _evaluated_masks(checkpoint, asked, windows, refine=refine, name=_name_of(model), progress=progress or silent)
         _note_all(found_masks.notes)

@@ -73,6 +73,10 @@ class StorageError(VitlabError):
     """Object storage or a web server that cannot be used: no package, no credentials, no permission, no answer in time."""
 
 
+class ClusterError(VitlabError):
+    """A cluster that cannot be reached, or whose machines cannot do the work."""
+
+
 class ExportError(VitlabError):
     """An exported model that could not be written or does not match its original."""
 

@@ -260,6 +260,7 @@ WORDS: dict[str, Any] = {
     "Offload": Offload,
     "Strategy": Strategy,
     "PseudoLabels": PseudoLabels,
+    "EngineName": Literal["local", "ray"],
     "BackendName": Literal["auto", "torch", "compile", "onnxruntime", "openvino"],
     "ResultFormat": Literal["text", "jsonl", "csv", "parquet"],
     "RunConfig": RunConfig,

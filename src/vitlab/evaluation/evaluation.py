@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -150,13 +150,14 @@ def evaluate(
     config: EvaluateConfig = EvaluateConfig(),  # noqa: B008 (a frozen value)
     engine: Engine | None = None,
     corruption: CorruptedTransform | None = None,
+    logits: Callable[[], Logits] | None = None,
     progress: ProgressCallback = silent,
 ) -> Evaluation:
     """Evaluate a checkpoint on every image of a labelled dataset.
 
     `targets` says which classes of the model are correct for which class of the data; images of a class that maps to nothing are
     left out. `real` holds the ReaL labels of each image of the dataset, possibly none. `engine` is one for this checkpoint, if
-    there is one already. `corruption` corrupts the images.
+    there is one already. `corruption` corrupts the images. `logits` computes the logits elsewhere, in place of a run here.
     """
     refuse_unlabelled(checkpoint, dataset, targets)
     if dataset.multi_label and not targets.one_to_one:
@@ -165,7 +166,7 @@ def evaluate(
         raise DataError("ReaL labels need one class per image, and these images may have several")
     with evaluating(checkpoint.model):
         engine = engine_for(checkpoint, config) if engine is None else engine
-        found = _run(engine, dataset, config, corruption, progress)
+        found = _run(engine, dataset, config, corruption, progress) if logits is None else logits()
     if dataset.multi_label:
         failed_AK = np.zeros((len(found.failures), len(targets.labels)), np.bool_)
         for row, failure in enumerate(found.failures):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitlab.checkpoints import Checkpoint
+from vitlab.config.cluster import RayConfig
 from vitlab.config.data import Preprocess, Split
 from vitlab.config.evaluation import EvaluateConfig, FewShotConfig, KnnConfig, ProbeConfig, VtabConfig
 from vitlab.config.published import PublishedAccuracy, published_accuracies, published_vtab
@@ -16,6 +19,7 @@ from vitlab.config.serialize import to_json
 from vitlab.data.batch import Failure
 from vitlab.data.dataset import Dataset
 from vitlab.errors import UsageError
+from vitlab.evaluation.classification import Logits
 from vitlab.evaluation.corruptions import chosen_corruptions
 from vitlab.evaluation.evaluation import (
     Evaluation,
@@ -29,10 +33,13 @@ from vitlab.evaluation.evaluation import (
 )
 from vitlab.evaluation.frozen import FrozenConfig, FrozenEvaluation, evaluate_frozen, open_train_test
 from vitlab.evaluation.label_mapping import Targets, match_by_file, match_by_name, read_real
+from vitlab.evaluation.on_ray import logits_on_ray
 from vitlab.evaluation.vtab import Vtab, vtab, with_vtab_preprocess
 from vitlab.io.atomic import only_writer
 from vitlab.io.display import Table
 from vitlab.io.progress import ProgressCallback
+
+_log = logging.getLogger("vitlab")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,8 @@ class Asked:
     vtab_splits: Path | None
     cache: bool
     own_resize: bool
+    ray: RayConfig | None = None
+    parts: Path | None = None
 
     @property
     def learns(self) -> bool:
@@ -75,6 +84,10 @@ class Asked:
         """Refuse, before a model is loaded, options that contradict each other."""
         if self.subset and self.mapping is not None:
             raise UsageError("`subset` and `mapping` are two ways to match classes", hint="leave one out")
+        if self.ray is not None:
+            for name in ("fewshot", "knn", "probe", "vtab", "corruptions"):
+                if getattr(self, name):
+                    raise UsageError(f"`{name}` runs in one process, and not on Ray", hint="leave `engine` out")
         if self.learns:
             if self.config.merge:
                 raise UsageError("`merge` is for the checkpoint's own head, but other classifiers are evaluated here")
@@ -187,6 +200,7 @@ def _head(checkpoint: Checkpoint, asked: Asked, data: str, *, name: str, progres
         targets,
         real=_real(checkpoint, dataset, targets, asked),
         config=asked.config,
+        logits=None if asked.ray is None else partial(_logits_on_ray, checkpoint, dataset, asked, asked.ray, progress),
         progress=progress,
     )
     if asked.per_image is not None:
@@ -211,6 +225,12 @@ def _head(checkpoint: Checkpoint, asked: Asked, data: str, *, name: str, progres
         robustness=harder,
         published=published_accuracies(checkpoint.config, data, real=asked.real is not None) if whole else (),
         notes=(*checkpoint.notes, *notes, *targets.notes),
+    )
+
+
+def _logits_on_ray(checkpoint: Checkpoint, dataset: Dataset, asked: Asked, config: RayConfig, progress: ProgressCallback) -> Logits:
+    return logits_on_ray(
+        checkpoint, dataset, evaluation=asked.config, config=config, parts=asked.parts, progress=progress, notify=_log.info
     )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -253,10 +253,21 @@ class Engine:
 
         The iterable is consumed in the caller's thread, at most two batches ahead.
         """
-        with closing(self._read_batches(images, batch_size=batch_size, workers=workers)) as batches:
-            for batch, outputs in run_batches(self.backend, batches, features=features, total=total, progress=progress):
-                self._check(outputs, batch.read_names)
-                yield batch, outputs
+        with closing(read_batches(self._reader, images, batch_size=batch_size, workers=workers)) as batches:
+            yield from self.run_read(batches, features=features, total=total, progress=progress)
+
+    def run_read(
+        self,
+        batches: Iterable[ImageBatch],
+        *,
+        features: bool = False,
+        total: int | None = None,
+        progress: ProgressCallback = silent,
+    ) -> Generator[tuple[ImageBatch, Outputs | None], None, None]:
+        """Run over batches that `read_batches` made, here or elsewhere: (batch, outputs)."""
+        for batch, outputs in run_batches(self.backend, batches, features=features, total=total, progress=progress):
+            self._check(outputs, batch.read_names)
+            yield batch, outputs
 
     def _check(self, outputs: Outputs | None, names: Sequence[str]) -> None:
         """Refuse outputs that hold NaN or Inf. It costs 10 microseconds for 32 images of 1,000 classes."""
@@ -270,23 +281,29 @@ class Engine:
                     hint="its weights overflow or are damaged; `allow_nonfinite` shows what it computes all the same",
                 )
 
-    def _read_batches(self, images: Iterable[ImageLike], *, batch_size: int, workers: int) -> Generator[ImageBatch, None, None]:
-        at_least("batch_size", batch_size, 1)
-        at_least("workers", workers, 0)
-        named = _named(images)
-        if not workers:
-            yield from _batched(map(self._read, named), batch_size)
-            return
-        with closing(prefetched(self._read, named, threads=workers, depth=2 * batch_size)) as read:
-            yield from _batched(read, batch_size)
 
-    def _read(self, item: tuple[str, ImageLike]) -> tuple[str, Pixels | str]:
-        """A name with the pixels, or with the reason why the image cannot be read."""
-        name, image = item
-        try:
-            return name, self._reader(image, name)
-        except DataError as error:
-            return name, error.message
+def read_batches(
+    reader: ImageReader, images: Iterable[ImageLike], *, batch_size: int, workers: int
+) -> Generator[ImageBatch, None, None]:
+    """Read and decode images with so many threads (0: in the caller's), and put them into batches, in order."""
+    at_least("batch_size", batch_size, 1)
+    at_least("workers", workers, 0)
+    read = partial(_read, reader)
+    named = _named(images)
+    if not workers:
+        yield from _batched(map(read, named), batch_size)
+        return
+    with closing(prefetched(read, named, threads=workers, depth=2 * batch_size)) as found:
+        yield from _batched(found, batch_size)
+
+
+def _read(reader: ImageReader, item: tuple[str, ImageLike]) -> tuple[str, Pixels | str]:
+    """A name with the pixels, or with the reason why the image cannot be read."""
+    name, image = item
+    try:
+        return name, reader(image, name)
+    except DataError as error:
+        return name, error.message
 
 
 def _named(images: Iterable[ImageLike]) -> Iterator[tuple[str, ImageLike]]:

@@ -99,6 +99,10 @@ class Predictor:
         )
         return self._stream(batches, done or ())
 
+    def of_batches(self, batches: Iterable[ImageBatch]) -> Iterator[Prediction | Unreadable]:
+        """Predictions of batches that `read_batches` made, here or on another machine, in order."""
+        return self._stream(self.engine.run_read(batches), ())
+
     def _stream(
         self, batches: Generator[tuple[ImageBatch, Outputs | None], None, None], done: Container[str]
     ) -> Iterator[Prediction | Unreadable]:

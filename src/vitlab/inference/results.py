@@ -32,7 +32,8 @@ from vitlab.io.optional import optional_import
 from vitlab.io.text import csv_cell
 
 MARK_LENGTH = 16
-_GROUP_ROWS = 4096  # of a Parquet file
+GROUP_ROWS = 4096
+"""Rows of a group of a Parquet file."""
 _CHUNK = 1 << 20
 _SHOWN = 20  # images that Predictions shows
 
@@ -226,31 +227,16 @@ class Parquet:
     """Columns name, labels, probabilities and error; written in groups of rows, so that memory stays small."""
 
     def __init__(self, file: BinaryIO, *, top: int, mark: str) -> None:
-        arrow, parquet = load_pyarrow()
-        self._arrow = arrow
+        self._arrow, parquet = load_pyarrow()
         self._top = top
-        self._schema = arrow.schema(
-            [
-                ("name", arrow.string()),
-                ("labels", arrow.list_(arrow.string())),
-                ("probabilities", arrow.list_(arrow.float32())),
-                ("error", arrow.string()),
-            ],
-            metadata={"vitlab_checkpoint": mark},
-        )
+        self._schema = predictions_schema(mark)
         self._writer = parquet.ParquetWriter(file, self._schema)
         self._rows: list[dict[str, Any]] = []
 
     def write(self, result: Result) -> None:
         """Add one row."""
-        name = printable(result.name)  # text in Parquet is UTF-8
-        if isinstance(result, Unreadable):
-            self._rows.append({"name": name, "labels": None, "probabilities": None, "error": printable(result.reason)})
-        else:
-            assert isinstance(result, Prediction), "boxes have no columns"
-            labels, probabilities = zip(*result.top(self._top), strict=True)
-            self._rows.append({"name": name, "labels": list(labels), "probabilities": list(probabilities), "error": None})
-        if len(self._rows) >= _GROUP_ROWS:
+        self._rows.append(predictions_row(result, self._top))
+        if len(self._rows) >= GROUP_ROWS:
             self._group()
 
     def flush(self) -> None:
@@ -268,6 +254,28 @@ class Parquet:
         if self._rows:
             self._writer.write_table(self._arrow.Table.from_pylist(self._rows, schema=self._schema))
             self._rows.clear()
+
+
+def predictions_schema(mark: str) -> Any:
+    """The columns of predictions; `mark` shows which model wrote them."""
+    arrow = load_pyarrow()[0]
+    columns = [
+        ("name", arrow.string()),
+        ("labels", arrow.list_(arrow.string())),
+        ("probabilities", arrow.list_(arrow.float32())),
+        ("error", arrow.string()),
+    ]
+    return arrow.schema(columns, metadata={"vitlab_checkpoint": mark})
+
+
+def predictions_row(result: Result, top: int) -> dict[str, Any]:
+    """One result under the names of the columns."""
+    name = printable(result.name)  # text in Parquet is UTF-8
+    if isinstance(result, Unreadable):
+        return {"name": name, "labels": None, "probabilities": None, "error": printable(result.reason)}
+    assert isinstance(result, Prediction), "boxes have no columns"
+    labels, probabilities = zip(*result.top(top), strict=True)
+    return {"name": name, "labels": list(labels), "probabilities": list(probabilities), "error": None}
 
 
 @contextmanager

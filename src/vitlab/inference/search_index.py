@@ -9,7 +9,7 @@ Axes: N images, D width of the features, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,8 @@ from vitlab.io.progress import ProgressCallback, silent
 
 Features = NDArray[np.float32]
 ENDINGS = (".npz", ".parquet")
-_BLOCK = 8192  # images compared or written at a time
+BLOCK = 8192
+"""Images that are compared or written at a time."""
 
 
 class IndexWriter(Protocol):
@@ -95,18 +96,16 @@ class _NpzRows:
 
 class _ParquetRows:
     def __init__(self, file: Any, *, classes: tuple[str, ...], digest: str, made_by: str) -> None:
-        self._arrow, self._parquet = load_pyarrow()
+        self._parquet = load_pyarrow()[1]
         self._file = file
         self._classes = classes
-        self._metadata = {"vitlab_checkpoint": digest, "vitlab_made_by": made_by}
+        self._digest, self._made_by = digest, made_by
         self._writer: Any = None
         self._rows: list[tuple[str, str | None, Features]] = []
 
     def add(self, name: str, label: Label, features_D: Features) -> None:
-        codes = label if isinstance(label, tuple) else () if label is None else (label,)
-        text = None if label is None else "|".join(printable(self._classes[code]) for code in codes)
-        self._rows.append((printable(name), text, features_D))
-        if len(self._rows) >= _BLOCK:
+        self._rows.append((printable(name), label_text(label, self._classes), features_D))
+        if len(self._rows) >= BLOCK:
             self._group()
 
     def finish(self) -> None:
@@ -121,19 +120,30 @@ class _ParquetRows:
     def _group(self) -> None:
         if not self._rows:
             return
-        arrow = self._arrow
-        names, labels, features = zip(*self._rows, strict=True)
-        width = len(features[0])
-        schema = arrow.schema(
-            [("name", arrow.string()), ("label", arrow.string()), ("feature", arrow.list_(arrow.float32(), width))],
-            metadata=self._metadata,
-        )
-        flat = arrow.FixedSizeListArray.from_arrays(arrow.array(np.concatenate(features), arrow.float32()), width)
-        columns = [arrow.array(names, arrow.string()), arrow.array(labels, arrow.string()), flat]
+        table = index_table(self._rows, width=len(self._rows[0][2]), digest=self._digest, made_by=self._made_by)
         if self._writer is None:
-            self._writer = self._parquet.ParquetWriter(self._file, schema)
-        self._writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
+            self._writer = self._parquet.ParquetWriter(self._file, table.schema)
+        self._writer.write_table(table)
         self._rows.clear()
+
+
+def label_text(label: Label, classes: Sequence[str]) -> str | None:
+    """The label of an image as the column `label` has it."""
+    codes = label if isinstance(label, tuple) else () if label is None else (label,)
+    return None if label is None else "|".join(printable(classes[code]) for code in codes)
+
+
+def index_table(rows: Sequence[tuple[str, str | None, Features]], *, width: int, digest: str, made_by: str) -> Any:
+    """Rows of (name, label, features) as the Arrow table of a Parquet index."""
+    arrow = load_pyarrow()[0]
+    schema = arrow.schema(
+        [("name", arrow.string()), ("label", arrow.string()), ("feature", arrow.list_(arrow.float32(), width))],
+        metadata={"vitlab_checkpoint": digest, "vitlab_made_by": made_by},
+    )
+    flat_M = np.concatenate([features_D for _, _, features_D in rows]) if rows else np.zeros(0, np.float32)
+    flat = arrow.FixedSizeListArray.from_arrays(arrow.array(flat_M, arrow.float32()), width)
+    names, labels = [name for name, _, _ in rows], [label for _, label, _ in rows]
+    return arrow.Table.from_arrays([arrow.array(names, arrow.string()), arrow.array(labels, arrow.string()), flat], schema=schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,10 +229,10 @@ class Index:
 
     def _blocks(self) -> Iterator[Features]:
         if self._parquet is None:
-            for start in range(0, self._length, _BLOCK):
-                yield np.asarray(self._features[start : start + _BLOCK], np.float32)
+            for start in range(0, self._length, BLOCK):
+                yield np.asarray(self._features[start : start + BLOCK], np.float32)
             return
-        for batch in self._parquet.iter_batches(batch_size=_BLOCK, columns=["feature"]):
+        for batch in self._parquet.iter_batches(batch_size=BLOCK, columns=["feature"]):
             yield batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, self.width)
 
     def _entries(self, rows: NDArray[np.int64]) -> list[tuple[str, str | None]]:
@@ -231,7 +241,7 @@ class Index:
             return [(str(self._names[row]), self._label(row)) for row in rows.tolist()]
         wanted: dict[int, tuple[str, str | None]] = {}
         start = 0
-        for batch in self._parquet.iter_batches(batch_size=_BLOCK, columns=["name", "label"]):
+        for batch in self._parquet.iter_batches(batch_size=BLOCK, columns=["name", "label"]):
             for row in rows[(rows >= start) & (rows < start + batch.num_rows)].tolist():
                 wanted[row] = (batch.column(0)[row - start].as_py(), batch.column(1)[row - start].as_py())
             start += batch.num_rows

@@ -200,15 +200,26 @@ def predict_images(
             notify(f"note: {len(done):,} images are in {out} already")
         results = predictor.stream(found, done=done if len(done) else None)
         failed, seen = _pour(results, sink, progress, total=total, notify=notify)
-    failed, seen = failed + done.unreadable, seen + len(done)  # of the whole file, also what an earlier call wrote
-    if failed:
-        sentence = f"{failed:,} of {seen:,} images could not be read"
-        if failed == seen:
-            raise DataError("the image could not be read" if seen == 1 else f"none of {seen:,} images could be read")
-        if strict:
-            raise DataError(sentence)
-        notify(f"note: {sentence}")
+    _count_unreadable(failed + done.unreadable, seen + len(done), strict=strict, notify=notify)  # also what an earlier call wrote
     return DetectedImages(kept.detected) if isinstance(predictor, Detector) else Predictions(kept.predictions)
+
+
+def report_unreadable(failures: Sequence[Unreadable], seen: int, *, strict: bool, notify: Callable[[str], None]) -> None:
+    """Name the first images that could not be read, and count all; DataError if there are any and `strict`, or if all are."""
+    for failure in failures[:_REPORTED]:
+        notify(f"unreadable: {failure}")
+    _count_unreadable(len(failures), seen, strict=strict, notify=notify)
+
+
+def _count_unreadable(failed: int, seen: int, *, strict: bool, notify: Callable[[str], None]) -> None:
+    if not failed:
+        return
+    sentence = f"{failed:,} of {seen:,} images could not be read"
+    if failed == seen:
+        raise DataError("the image could not be read" if seen == 1 else f"none of {seen:,} images could be read")
+    if strict:
+        raise DataError(sentence)
+    notify(f"note: {sentence}")
 
 
 def _pour(
