@@ -571,7 +571,9 @@ def predict(
     )
 
 
-def _ray_config(engine: EngineName, address: str | None, actors: int, part_size: int, workers: int) -> RayConfig | None:
+def _ray_config(
+    engine: EngineName, address: str | None, actors: int = 0, part_size: int = 4096, workers: int = 1
+) -> RayConfig | None:
     """The settings of a cluster; None where the work stays in this process. Ray itself must be installed."""
     from vitlab.config.cluster import EngineName, RayConfig
     from vitlab.errors import choice
@@ -1496,6 +1498,8 @@ def finetune(
     val_fraction: Fraction | None = None,
     test_fraction: Fraction | None = None,
     sweep: bool = False,
+    engine: EngineName = "local",
+    address: str | None = None,
     lrs: LearningRates | None = None,
     find_lr: bool = False,
     micro_batch: int | None = None,
@@ -1560,6 +1564,8 @@ def finetune(
         val_fraction: fraction of the images to hold out as val, if the data has no val split (default: the recipe's own)
         test_fraction: fraction of the images to hold out as test, if the data declares no splits (default: the recipe's own)
         sweep: try several learning rates on val, then train on train and val with the best one (appendix B.1.1)
+        engine: with sweep: local, or ray: each run is a task of a Ray cluster, and learning rates are tried side by side
+        address: Ray: auto for the cluster of this machine, or host:port (default: a Ray of its own on this machine)
         lrs: with sweep: learning rates to try (default: Table 4's in its recipes, else 0.3, 1 and 3 times the recipe's own)
         find_lr: do not train; try growing learning rates for at most 100 steps, draw the loss against them and suggest one
         micro_batch: images that go through the model at once; the update stays the same (default: the whole batch)
@@ -1601,6 +1607,9 @@ def finetune(
     """
     if lrs is not None and not sweep:
         raise UsageError("`lrs` is for `sweep`", hint="`lr` sets one learning rate")
+    ray = _ray_config(engine, address)
+    if ray is not None and not sweep:
+        raise UsageError("`engine=ray` is for the runs of a `sweep`", hint="torchrun trains one run on several machines")
     if find_lr and (sweep or dry_run or minutes is not None):
         raise UsageError("`find_lr` only looks for a learning rate", hint="leave `sweep`, `dry_run` and `minutes` out")
     if sweep and lr is not None:
@@ -1724,6 +1733,7 @@ def finetune(
         config,
         out=place_of_run,
         lrs=tried,
+        ray=ray,
         data=facts,
         dataset=dataset,
         device=device,
@@ -2055,6 +2065,7 @@ def _stream(
     dry_run: bool,
     track: Names | None,
     lrs: tuple[float, ...] = (),
+    ray: RayConfig | None = None,
     data: DataFacts | None = None,
     dataset: Dataset | None = None,
     notes: tuple[str, ...] = (),
@@ -2065,6 +2076,7 @@ def _stream(
         config,
         out=os.fspath(out),
         lrs=lrs,
+        ray=ray,
         data=data,
         dataset=dataset,
         device=device,
@@ -2488,6 +2500,8 @@ def study_scaling(
     budget: StudyBudget = "default",
     families: Names | None = None,
     seeds: int | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> Verdict:
     """Compare architectures by pre-training images and by compute: Figures 3, 4 and 5 of the paper in miniature.
@@ -2502,13 +2516,17 @@ def study_scaling(
         budget: tiny shows in about a minute that everything works; default takes less than an hour on two cores; long takes days
         families: some of ViT,hybrid,BiT,ConvNeXt,LSTM (default: all)
         seeds: how often each model is trained (default: the budget's)
+        engine: local (one run on each core of this machine), or ray: each run is a task of a Ray cluster
+        address: Ray: auto for the cluster of this machine, or host:port (default: a Ray of its own on this machine)
     """
     from vitlab.studies.scaling import BUDGETS, scaling
 
     plan = _study_plan(BUDGETS[budget], data, transfer, seeds)
     if families is not None:
         plan = plan.of_families(families.split(",") if isinstance(families, str) else families)
-    return _run_study(lambda folder, report: scaling(folder, plan, progress=report), out, progress)
+    return _run_study(
+        lambda folder, report: scaling(folder, plan, progress=report), out, progress, ray=_ray_config(engine, address)
+    )
 
 
 def study_shape(
@@ -2518,6 +2536,8 @@ def study_shape(
     out: Folder = "runs/shape",
     budget: StudyBudget = "default",
     seeds: int | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> Verdict:
     """Compare shapes of a ViT at equal compute: Figures 8, 9 and 13 of the paper in miniature.
@@ -2530,7 +2550,7 @@ def study_shape(
     from vitlab.studies.shape import shape
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
-    return _run_study(lambda folder, report: shape(folder, plan, progress=report), out, progress)
+    return _run_study(lambda folder, report: shape(folder, plan, progress=report), out, progress, ray=_ray_config(engine, address))
 
 
 def study_transfer(
@@ -2543,6 +2563,8 @@ def study_transfer(
     images: int | None = None,
     steps: int | None = None,
     seeds: int | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> Verdict:
     """Compare architectures with and without pre-training, by the number of labels.
@@ -2559,7 +2581,12 @@ def study_transfer(
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
     plan = replace(plan, seen=plan.seen if images is None else images, steps=plan.steps if steps is None else steps)
-    return _run_study(lambda folder, report: study(folder, plan, shots=tuple(shots), progress=report), out, progress)
+    return _run_study(
+        lambda folder, report: study(folder, plan, shots=tuple(shots), progress=report),
+        out,
+        progress,
+        ray=_ray_config(engine, address),
+    )
 
 
 def study_positions(
@@ -2570,6 +2597,8 @@ def study_positions(
     budget: StudyBudget = "default",
     images: int | None = None,
     seeds: int | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> Verdict:
     """Compare position embeddings in a ViT: Table 8 of the paper in miniature, beside the paper's numbers.
@@ -2584,7 +2613,9 @@ def study_positions(
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
     plan = replace(plan, seen=plan.seen if images is None else images)
-    return _run_study(lambda folder, report: positions(folder, plan, progress=report), out, progress)
+    return _run_study(
+        lambda folder, report: positions(folder, plan, progress=report), out, progress, ray=_ray_config(engine, address)
+    )
 
 
 def study_optimizer(
@@ -2594,6 +2625,8 @@ def study_optimizer(
     out: Folder = "runs/optimizer",
     budget: StudyBudget = "default",
     seeds: int | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> Verdict:
     """Compare Adam with SGD for pre-training a ResNet: Table 7 of the paper in miniature.
@@ -2605,7 +2638,9 @@ def study_optimizer(
     from vitlab.studies.protocol import PLANS
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
-    return _run_study(lambda folder, report: optimizer(folder, plan, progress=report), out, progress)
+    return _run_study(
+        lambda folder, report: optimizer(folder, plan, progress=report), out, progress, ray=_ray_config(engine, address)
+    )
 
 
 def study_self_supervision(
@@ -2615,6 +2650,8 @@ def study_self_supervision(
     out: Folder = "runs/self-supervision",
     budget: StudyBudget = "default",
     seeds: int | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> Verdict:
     """Compare masked patch prediction with supervised pre-training and training from scratch, at equal compute (section 4.6).
@@ -2625,7 +2662,9 @@ def study_self_supervision(
     from vitlab.studies.self_supervision import self_supervision
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
-    return _run_study(lambda folder, report: self_supervision(folder, plan, progress=report), out, progress)
+    return _run_study(
+        lambda folder, report: self_supervision(folder, plan, progress=report), out, progress, ray=_ray_config(engine, address)
+    )
 
 
 def study_noisy_student(
@@ -2734,11 +2773,17 @@ def _study_plan(
     return replace(plan, images=images, seeds=plan.seeds if seeds is None else seeds)
 
 
-def _run_study(study: Callable[[Path, ProgressCallback], Study], out: Folder, progress: ProgressCallback | None) -> Verdict:
+def _run_study(
+    study: Callable[[Path, ProgressCallback], Study],
+    out: Folder,
+    progress: ProgressCallback | None,
+    *,
+    ray: RayConfig | None = None,
+) -> Verdict:
     from vitlab.studies.study import run_study
 
     folder, report = _on_disk(out), progress or silent
-    return run_study(study(folder, report), folder, notify=_log.info, progress=report)
+    return run_study(study(folder, report), folder, notify=_log.info, progress=report, ray=ray)
 
 
 class _Opening:

@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests import processes
+from tests.conftest import CHECKOUT
+
 # Before Ray is imported: its addresses are this machine's loopback, and no process reports anything to anybody.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+# Workers of Ray import this package too.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH", "")]))
 
 STORE_BYTES = 100_000_000  # shared memory of a node, for objects
 
@@ -43,6 +49,12 @@ class RayCluster:
 
 def _node() -> dict[str, Any]:
     return {"num_cpus": 1, "num_gpus": 0, "object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1"}
+
+
+def ray_processes(name: str) -> list[int]:
+    """The processes of this session in which Ray runs an actor or a task of that name."""
+    found = processes.with_environment("VITLAB_TEST_SESSION", os.environ["VITLAB_TEST_SESSION"])
+    return [pid for pid, command in found.items() if command.startswith("ray::") and name in command]
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 import vitlab
-from tests import processes
 from tests.cluster import small
-from tests.cluster.conftest import RayCluster
+from tests.cluster.conftest import RayCluster, ray_processes
 from vitlab.errors import ClusterError, DataError
 
 pytestmark = pytest.mark.cluster
@@ -37,12 +36,6 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def workers_of(name: str) -> list[int]:
-    """The processes of Ray whose actors are of that class."""
-    found = processes.with_environment("VITLAB_TEST_SESSION", os.environ["VITLAB_TEST_SESSION"])
-    return [pid for pid, command in found.items() if command.startswith("ray::") and name in command]
-
-
 def at(images: int, act: Callable[[], None]) -> Callable[[str, int, int | None], None]:
     """A progress callback that acts once, in a thread, when so many images are done and others are not."""
     acted = threading.Event()
@@ -62,7 +55,7 @@ def test_a_worker_that_is_killed_changes_no_byte_of_the_predictions(
     killed: list[int] = []
 
     def kill() -> None:
-        killed.append(workers_of("Model")[0])
+        killed.append(ray_processes("Model")[0])
         os.kill(killed[0], signal.SIGKILL)
 
     out = tmp_path / "found.jsonl"

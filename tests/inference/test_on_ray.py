@@ -17,7 +17,7 @@ from vitlab.errors import ConfigError, DataError, UsageError, VitlabError
 from vitlab.inference import Predictor, on_ray
 from vitlab.inference.images import find_images
 from vitlab.io.parts import Parts, open_parts
-from vitlab.io.ray_cluster import Resources
+from vitlab.io.ray_cluster import Resources, error_text, raise_error
 
 BATCH = 3
 
@@ -111,9 +111,9 @@ def test_the_digest_of_data_changes_with_names_order_and_labels(work: Path) -> N
 
 def test_an_error_in_a_worker_is_the_same_error_here() -> None:
     with pytest.raises(DataError, match="broken") as caught:
-        on_ray._raise_any(on_ray._error_text(DataError("broken", hint="mend it")))
+        raise_error(error_text(DataError("broken", hint="mend it")))
     assert caught.value.hint == "mend it"
-    on_ray._raise_any(on_ray._error_text(None))
+    raise_error(error_text(None))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ import logging
 import os
 import socket
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import torch
 
-from vitlab import __version__, errors
+from vitlab import __version__
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.cluster import Cut, RayConfig
 from vitlab.config.data import LoaderConfig
@@ -61,7 +60,7 @@ from vitlab.inference.writing import ResultFormat, all_images, format_of, report
 from vitlab.io.memory import is_out_of_memory
 from vitlab.io.parts import Chunk, Lines, PartFormat, Parts, open_parts
 from vitlab.io.progress import ProgressCallback
-from vitlab.io.ray_cluster import Resources, connected, explained, resources
+from vitlab.io.ray_cluster import Attempts, Resources, connected, error_text, explained, raise_error, resources
 from vitlab.io.text import printable
 
 _RETRIES = 4  # of a chunk whose worker died
@@ -357,7 +356,7 @@ def run_on_ray(
         try:
             for table in pipeline.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
                 for row in table.to_pylist():
-                    _raise_any(row["error"])
+                    raise_error(row["error"])
                     failures = tuple((name, reason) for name, reason in json.loads(row["failures"]))
                     parts.add(row["part"], row["place"], Chunk(content=row["content"], rows=row["rows"], failures=failures))
                     done += row["count"]
@@ -465,18 +464,6 @@ def _pipeline(
     )
 
 
-class Attempts:
-    """Counts how often a chunk was begun. Ray starts dead workers again without end, and a chunk that kills them all must end."""
-
-    def __init__(self) -> None:
-        self._begun: Counter[tuple[str, int, int]] = Counter()
-
-    def begin(self, worker: str, part: int, place: int) -> int:
-        """How often it was begun, this time included."""
-        self._begun[worker, part, place] += 1
-        return self._begun[worker, part, place]
-
-
 def _begin(attempts: Any, worker: str, row: dict[str, Any], first: str) -> None:
     import ray
 
@@ -547,7 +534,7 @@ class Model:
                     self._predictor = self._loaded()
                 chunk = self._work.chunk(self._predictor, row["batches"])
             except VitlabError as fault:
-                error = _error_text(fault)
+                error = error_text(fault)
         return {**found, "rows": chunk.rows, "content": chunk.content, "failures": json.dumps(chunk.failures), "error": error}
 
     def _loaded(self) -> Predictor:
@@ -611,7 +598,7 @@ def _packed(row: dict[str, Any], batches: Sequence[ReadBatch], *, error: VitlabE
         **{name: arrow.array([row[name]], arrow.int64()) for name in ("part", "place", "count")},
         "header": arrow.array([json.dumps(header)], arrow.large_string()),
         "pixels": arrow.array([pixels], arrow.large_binary()),
-        "error": arrow.array([_error_text(error)], arrow.string()),
+        "error": arrow.array([error_text(error)], arrow.string()),
     }
     return arrow.table(columns)
 
@@ -643,16 +630,6 @@ def _results(rows: list[dict[str, Any]]) -> Any:
     kinds = {name: arrow.int64() for name in ("part", "place", "count", "rows")}
     kinds |= {"content": arrow.large_binary(), "failures": arrow.large_string(), "error": arrow.string()}
     return arrow.table({name: arrow.array([row[name] for row in rows], kind) for name, kind in kinds.items()})
-
-
-def _error_text(error: VitlabError | None) -> str:
-    return "" if error is None else json.dumps([type(error).__name__, error.message, error.hint])
-
-
-def _raise_any(text: str) -> None:
-    if text:
-        kind, message, hint = json.loads(text)
-        raise getattr(errors, kind)(message, hint=hint)
 
 
 # --- what the verbs call --------------------------------------------------------------------------------------------------------

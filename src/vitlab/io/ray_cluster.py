@@ -5,8 +5,10 @@ Ray is imported here and nowhere else but in the functions that run on it. Nothi
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from vitlab import errors
 from vitlab.errors import ClusterError, ConfigError, VitlabError
 from vitlab.io.optional import optional_import
 from vitlab.io.text import printable
@@ -104,6 +107,55 @@ def explained(error: Exception, *, doing: str) -> VitlabError:
     return ClusterError(
         f"{doing}: {_last_line(error)}", hint="run the same command again to resume; Ray's logs are in /tmp/ray/session_latest/logs"
     )
+
+
+# Actors that keep a little state; they start fast, because this file imports no torch.
+
+
+class Attempts:
+    """Counts how often a chunk was begun. Ray starts dead workers again without end, and a chunk that kills them all must end."""
+
+    def __init__(self) -> None:
+        self._begun: Counter[tuple[str, int, int]] = Counter()
+
+    def begin(self, worker: str, part: int, place: int) -> int:
+        """How often it was begun, this time included."""
+        self._begun[worker, part, place] += 1
+        return self._begun[worker, part, place]
+
+
+class Mailbox:
+    """Holds events of tasks until they are taken, and whether the tasks should stop. An actor."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[str, object]] = []
+        self._stop = False
+
+    def put(self, name: str, event: object) -> bool:
+        """Add an event; whether to stop."""
+        self._events.append((name, event))
+        return self._stop
+
+    def take(self) -> list[tuple[str, object]]:
+        """All events since the last call."""
+        taken, self._events = self._events, []
+        return taken
+
+    def stop(self) -> None:
+        """Ask every task to stop."""
+        self._stop = True
+
+
+def error_text(error: VitlabError | None) -> str:
+    """An error of a worker as text; empty for none."""
+    return "" if error is None else json.dumps([type(error).__name__, error.message, error.hint])
+
+
+def raise_error(text: str) -> None:
+    """Raise the error of a worker here, if there is one."""
+    if text:
+        kind, message, hint = json.loads(text)
+        raise getattr(errors, kind)(message, hint=hint)
 
 
 def _reachable(address: str) -> str:

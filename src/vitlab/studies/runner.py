@@ -15,12 +15,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Protocol
 
 from vitlab.checkpoints import load
+from vitlab.config.cluster import RayConfig
 from vitlab.config.data import Split
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.config.overrides import differences
@@ -34,6 +37,7 @@ from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.io.atomic import write_text
 from vitlab.io.files import read_bytes
 from vitlab.io.lock import locked
+from vitlab.io.ray_cluster import connected, resources
 from vitlab.training.control import Control
 from vitlab.training.run_data import DataRecord, data_record, same_data
 from vitlab.training.run_folder import RunDirectory
@@ -144,8 +148,13 @@ def on_one_core(run: RunConfig) -> RunConfig:
     return replace(run, data=replace(run.data, loader=replace(run.data.loader, workers=0)))
 
 
-def run_jobs(jobs: Sequence[Job], *, processes: int, control: Control) -> Iterator[JobProgress | Done]:
-    """Run all jobs, `processes` at a time, in the given order as far as `after` allows; end early if `control` requests a stop."""
+def run_jobs(
+    jobs: Sequence[Job], *, processes: int, control: Control, ray: RayConfig | None = None
+) -> Iterator[JobProgress | Done]:
+    """Run all jobs, `processes` at a time, in the given order as far as `after` allows; end early if `control` requests a stop.
+
+    With `ray` each job is a task of a cluster, which runs as many at a time as it has cores.
+    """
     records = dict[object, DataRecord]()
     results = {job.name: found for job in jobs if (found := job.result(records)) is not None}
     for job in jobs:
@@ -153,6 +162,9 @@ def run_jobs(jobs: Sequence[Job], *, processes: int, control: Control) -> Iterat
             yield Done(job=job.name, title=job.title, steps=job.run.train.steps, result=results[job.name], before=True)
     waiting = [job for job in jobs if job.name not in results]
     if not waiting:
+        return
+    if ray is not None:
+        yield from _run_on_ray(waiting, results, control, ray)
         return
     workers = [_start() for _ in range(min(processes, len(waiting)))]
     try:
@@ -170,6 +182,53 @@ def run_jobs(jobs: Sequence[Job], *, processes: int, control: Control) -> Iterat
                 yield event
     finally:
         _stop(workers)
+
+
+def _run_on_ray(
+    waiting: list[Job], results: dict[str, dict[str, Json]], control: Control, config: RayConfig
+) -> Iterator[JobProgress | Done]:
+    from vitlab.training.on_ray import Returned, Share, Tasks
+
+    with connected(config.address, purpose="clusters") as ray:
+        resources(ray)
+        tasks = Tasks(ray, Share(threads=1, gpu=False))
+        try:
+            while waiting or len(tasks):
+                if control.stop is not None:
+                    return
+                for job in [job for job in waiting if all(name in results for name in job.after)]:
+                    waiting.remove(job)
+                    tasks.add(job.title, partial(_on_ray, job))
+                for _, event in tasks.events():
+                    found = event.value if isinstance(event, Returned) else event
+                    if isinstance(found, Done):
+                        results[found.job] = found.result
+                    if isinstance(found, JobProgress | Done):
+                        yield found
+        finally:
+            tasks.stop()
+
+
+def _on_ray(job: Job, send: Callable[[object], bool]) -> Done | None:
+    """A job as a task: it resumes from its last checkpoint if Ray starts it again. None if it was asked to stop."""
+    stop, done = False, list[Done]()
+
+    class Pipe:
+        def send(self, event: object) -> None:
+            nonlocal stop
+            if isinstance(event, Done):
+                done.append(event)
+            else:
+                stop = send(event) or stop
+
+        def poll(self) -> bool:
+            return stop
+
+    try:
+        _run(job, Pipe())
+    except VitlabError as error:
+        raise type(error)(f"{job.title}: {error.message}", hint=error.hint) from error
+    return done[0] if done else None
 
 
 def evaluate_run(job: Job) -> dict[str, Json]:
@@ -281,7 +340,19 @@ def _child(pipe: Connection) -> None:
         return  # the parent is gone; the checkpoints are on disk
 
 
-def _run(job: Job, pipe: Connection) -> None:
+class _Pipe(Protocol):
+    """Where a job reports, and learns that it should stop."""
+
+    def send(self, event: object, /) -> None:
+        """Report."""
+        ...
+
+    def poll(self) -> bool:
+        """Whether there is a request to stop."""
+        ...
+
+
+def _run(job: Job, pipe: _Pipe) -> None:
     from vitlab.training import train
     from vitlab.training.events import Finished, Stepped
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from vitlab.config.cluster import RayConfig
 from vitlab.config.serialize import Json
 from vitlab.errors import TrainingError
 from vitlab.io.atomic import write_bytes, write_text
@@ -62,15 +63,18 @@ class Verdict(Displayed):
 Study = Generator[Sequence[Job], Results, Verdict]
 
 
-def run_study(study: Study, out: Path, *, notify: Notify, progress: ProgressCallback) -> Verdict:
-    """Run a study to its end in the folder `out`; its plots and its numbers, `verdict.json`, are written there."""
+def run_study(study: Study, out: Path, *, notify: Notify, progress: ProgressCallback, ray: RayConfig | None = None) -> Verdict:
+    """Run a study to its end in the folder `out`; its plots and its numbers, `verdict.json`, are written there.
+
+    With `ray` its runs are tasks of a cluster.
+    """
     out.mkdir(parents=True, exist_ok=True)
     control = Control()
     with locked(out / "lock", refuse=lambda holder: _in_use(out, holder)), stoppable(control):
         jobs, results = next(study), dict[str, dict[str, Json]]()
         try:
             while True:
-                results |= _finished(jobs, control, notify, progress)
+                results |= _finished(jobs, control, notify, progress, ray)
                 jobs = study.send(results)
         except StopIteration as ended:
             verdict: Verdict = ended.value
@@ -90,10 +94,12 @@ def _in_use(out: Path, holder: str) -> TrainingError:
     return TrainingError(f"{out} is in use by {holder}", hint="wait for it, stop it, or choose another folder")
 
 
-def _finished(jobs: Sequence[Job], control: Control, notify: Notify, progress: ProgressCallback) -> dict[str, dict[str, Json]]:
+def _finished(
+    jobs: Sequence[Job], control: Control, notify: Notify, progress: ProgressCallback, ray: RayConfig | None
+) -> dict[str, dict[str, Json]]:
     """The results of all jobs; their progress is reported on the way. Ends the program if it is asked to stop."""
     found, clock = dict[str, dict[str, Json]](), _TimeLeft(jobs)
-    for event in run_jobs(jobs, processes=cores(), control=control):
+    for event in run_jobs(jobs, processes=cores(), control=control, ray=ray):
         clock.see(event)
         if isinstance(event, JobProgress):
             progress(event.title, event.step, event.steps)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from vitlab.checkpoints import Checkpoint
+    from vitlab.config.cluster import RayConfig
     from vitlab.config.overrides import DataFacts
     from vitlab.data.dataset import Dataset
     from vitlab.training.callbacks import Callback
@@ -239,10 +240,12 @@ class EventStream(Iterator["SweepEvent"]):
         dry_run: bool = False,
         track: Sequence[str] = (),
         notes: tuple[str, ...] = (),
+        ray: RayConfig | None = None,
     ) -> None:
         from vitlab.training.control import Control
 
         self.config = config
+        self._ray = ray
         self.place: Place = place_of(out)
         self.path = stage_of(self.place) if isinstance(self.place, Address) else self.place
         self.control = Control()
@@ -311,6 +314,7 @@ class EventStream(Iterator["SweepEvent"]):
                 device=self._device,
                 control=self.control,
                 override=self._override,
+                ray=self._ray,
             )
         else:
             events = train(

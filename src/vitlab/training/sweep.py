@@ -9,29 +9,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 
 from vitlab.checkpoints.remote_copy import copied_run
+from vitlab.config.cluster import RayConfig
 from vitlab.config.data import Split
 from vitlab.config.overrides import differences
 from vitlab.config.run import RunConfig
 from vitlab.data.dataset import Dataset
-from vitlab.errors import ConfigError, DivergedError, TrainingError
+from vitlab.errors import ConfigError, DivergedError, TrainingError, UsageError
 from vitlab.io.address import Address, Place, place_of
 from vitlab.io.atomic import replacing
 from vitlab.io.display import json_text
 from vitlab.io.remote import is_file, write
+from vitlab.io.ray_cluster import connected, resources
 from vitlab.training.control import Control
 from vitlab.training.distributed import is_main_process, world
-from vitlab.training.events import Event, Finished, finished_from_json
+from vitlab.training.events import Event, Finished, Stepped, finished_from_json
 from vitlab.training.run_data import same_data
 from vitlab.training.run_folder import RunDirectory
 from vitlab.training.trainer import score, train
+
+_REPORT_EVERY = 0.1  # seconds between two steps that a task reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +119,22 @@ def sweep(
     device: str | torch.device = "auto",
     control: Control | None = None,
     override: bool = False,
+    ray: RayConfig | None = None,
 ) -> Iterator[SweepEvent]:
     """Try every learning rate, choose the best on `val`, and train on `train+val`; an interrupted sweep resumes.
 
     With equal accuracy the lower loss wins, then the lower learning rate. A learning rate at which training diverges loses. If
     `control` or `run.train.max_minutes` stops a run, the sweep stops too, and its last event is that run's `Finished`.
-    `evaluate_split` is for the final run. `dataset` is the whole dataset (split `all`), if it is open already.
+    `evaluate_split` is for the final run. `dataset` is the whole dataset (split `all`), if it is open already. With `ray` each run
+    is a task of a cluster: the trials run side by side, then the final run.
     """
     _check(run, lrs)
+    if ray is not None:
+        place = place_of(out)
+        if isinstance(place, Address):
+            raise UsageError(f"a sweep on Ray writes to a folder that all nodes share, and not to {place}")
+        yield from _sweep_on_ray(run, lrs, place, evaluate_split, ray, dataset, str(device), control or Control(), override)
+        return
     options = _Options(dataset=dataset, device=device, control=control or Control(), override=override)
     with world(device):  # one process group for all runs: torchrun's cannot be joined twice
         yield from _sweep(run, lrs, place_of(out), evaluate_split, options)
@@ -163,9 +176,7 @@ def _sweep(
             trials.append(Trial(lr=lr, metrics=ended.metrics))
         yield TrialFinished(trial=trials[-1], cached=False)
         _write(root, trials, None)
-    best = max(trials, key=lambda trial: (trial.score, -trial.metrics.get("loss", math.inf), -trial.lr))
-    if not best.metrics:
-        raise TrainingError(f"training diverged at every learning rate: {best.error}", hint="use lower ones, or a longer warm-up")
+    best = _best(trials)
     place, config = root / "final", final_config(run, best.lr, evaluate_split)
     _write(root, trials, best.lr)
     final = _complete(config, place, options.dataset)
@@ -175,6 +186,96 @@ def _sweep(
         if not final.complete:
             return
     yield SweepFinished(trials=tuple(trials), lr=best.lr, finished=final)
+
+
+def _best(trials: Sequence[Trial]) -> Trial:
+    best = max(trials, key=lambda trial: (trial.score, -trial.metrics.get("loss", math.inf), -trial.lr))
+    if not best.metrics:
+        raise TrainingError(f"training diverged at every learning rate: {best.error}", hint="use lower ones, or a longer warm-up")
+    return best
+
+
+def _sweep_on_ray(
+    run: RunConfig,
+    lrs: Sequence[float],
+    root: Path,
+    evaluate_split: Split | None,
+    ray: RayConfig,
+    dataset: Dataset | None,
+    device: str,
+    control: Control,
+    override: bool,
+) -> Iterator[SweepEvent]:
+    from vitlab.training.on_ray import Returned, Share, run_tasks
+
+    deadline = time.monotonic() + run.train.max_minutes * 60 if run.train.max_minutes else math.inf
+
+    def stop() -> bool:
+        if time.monotonic() >= deadline and control.stop is None:
+            control.request_stop("max-time")
+        return control.stop is not None
+
+    root = root.absolute()
+    trials: dict[float, Trial] = {}
+    tasks = {}
+    for number, lr in enumerate(lrs, 1):
+        place, config = root / "trials" / f"lr-{lr:g}", trial_config(run, lr)
+        if (done := _complete(config, place, dataset)) is not None:
+            trials[lr] = Trial(lr=lr, metrics=done.metrics)
+            yield TrialFinished(trial=trials[lr], cached=True)
+            continue
+        yield TrialStarted(number=number, runs=len(lrs) + 1, lr=lr, final=False, out=place)
+        tasks[f"{lr!r}"] = partial(_as_task, config, place, device, override, False)
+    with connected(ray.address, purpose="clusters") as module:
+        have = resources(module)
+        for name, event in run_tasks(module, tasks, share=Share.of(have, len(tasks), device), stop=stop):
+            if not isinstance(event, Returned):
+                continue
+            ended, lr = event.value, float(name)
+            if isinstance(ended, Finished) and not ended.complete:
+                yield ended
+                return
+            trials[lr] = Trial(lr=lr, metrics=ended.metrics) if isinstance(ended, Finished) else Trial(lr=lr, error=ended)
+            yield TrialFinished(trial=trials[lr], cached=False)
+            _write(root, [trials[lr] for lr in lrs if lr in trials], None)
+        ordered = [trials[lr] for lr in lrs]
+        best = _best(ordered)
+        place, config = root / "final", final_config(run, best.lr, evaluate_split)
+        _write(root, ordered, best.lr)
+        final = _complete(config, place, dataset)
+        if final is None:
+            yield TrialStarted(number=len(lrs) + 1, runs=len(lrs) + 1, lr=best.lr, final=True, out=place)
+            task = {"final": partial(_as_task, config, place, device, override, True)}
+            for _, event in run_tasks(module, task, share=Share.of(have, 1, device), stop=stop):
+                if isinstance(event, Returned):
+                    if not isinstance(event.value, Finished):
+                        raise DivergedError(event.value)
+                    final = event.value
+                else:
+                    yield cast(Event, event)
+            assert final is not None, "a task returns how its run ended"
+            yield final
+            if not final.complete:
+                return
+        yield SweepFinished(trials=tuple(ordered), lr=best.lr, finished=final)
+
+
+def _as_task(
+    config: RunConfig, place: Path, device: str, override: bool, shown: bool, send: Callable[[object], bool]
+) -> Finished | str:
+    """A run as a task: how it ended, or why it diverged. It resumes from its last checkpoint if Ray starts it again."""
+    control, last = Control(), 0.0
+    try:
+        for event in train(config, out=place, device=device, control=control, override=override):
+            if isinstance(event, Finished):
+                return event
+            if not isinstance(event, Stepped) or time.monotonic() - last >= _REPORT_EVERY or event.step == config.train.steps:
+                last = time.monotonic()
+                if send(event if shown else None) and control.stop is None:
+                    control.request_stop("terminated")
+    except DivergedError as error:
+        return error.message
+    raise AssertionError("a run ends with Finished")
 
 
 def _check(run: RunConfig, lrs: Sequence[float]) -> None:
