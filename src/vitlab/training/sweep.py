@@ -27,8 +27,8 @@ from vitlab.errors import ConfigError, DivergedError, TrainingError, UsageError
 from vitlab.io.address import Address, Place, place_of
 from vitlab.io.atomic import replacing
 from vitlab.io.display import json_text
-from vitlab.io.remote import is_file, write
 from vitlab.io.ray_cluster import connected, resources
+from vitlab.io.remote import is_file, write
 from vitlab.training.control import Control
 from vitlab.training.distributed import is_main_process, world
 from vitlab.training.events import Event, Finished, Stepped, finished_from_json
