@@ -1878,6 +1878,8 @@ def plan(
     images: int | None = None,
     classes: int | None = None,
     precision: Precision | None = None,
+    recompute: OnOff | None = None,
+    offload: Offload | None = None,
     lora: int | None = None,
     lora_targets: Names | None = None,
     efficiency: Fraction | None = None,
@@ -1885,13 +1887,15 @@ def plan(
     memory_gib: Positive | None = None,
     watts: Positive | None = None,
     price: Positive | None = None,
+    network_gbs: Positive | None = None,
+    read_rate: Positive | None = None,
     overhead: Positive | None = None,
     carbon: float | None = None,
 ) -> TrainingPlan:
     """Plan the training of a model without data: compute, memory of a device, hours, energy, CO2 and price.
 
-    Compute is 6 operations for each multiply-add of a forward pass, the rule of the paper's Table 6. Each assumption is printed
-    with the option that changes it.
+    Compute is 6 operations for each multiply-add of a forward pass, the rule of the paper's Table 6. With several devices a step of
+    FSDP is simulated: computing, all-gather, reduce-scatter, reading. Each assumption is printed with the option that changes it.
 
     Args:
         model: name of the model: ViT-H/14, R50+ViT-B/16, BiT-R152x4, Swin-B, vit_base_patch16_224, ...
@@ -1910,6 +1914,8 @@ def plan(
         memory_gib: memory of one device in GiB (default: the data sheet's)
         watts: power of one device (default: its thermal design power)
         price: price of one device in US dollars per hour (default: a typical price in a cloud)
+        network_gbs: speed of the network between machines, one way, in GB/s for each device (default: the data sheet's)
+        read_rate: images that can be read per second for each device (default: 1000)
         overhead: energy of the data centre divided by that of the devices, its PUE (default: 1.1)
         carbon: kg of CO2 per kWh (default: 0.43, about the mean of the US grid)
     """
@@ -1930,6 +1936,9 @@ def plan(
             batch_size=batch_size,
             image_size=None if image_size is None else pair("image_size", image_size),
             precision=precision,
+            strategy="fsdp" if offload == "cpu" else None,
+            recompute=None if recompute is None else recompute == "on",
+            offload=offload,
             lora=_lora(lora, lora_targets),
         ),
         Assumptions(
@@ -1941,6 +1950,8 @@ def plan(
             memory_gib=memory_gib,
             watts=watts,
             price=price,
+            network_gbs=network_gbs,
+            read_rate=1000.0 if read_rate is None else read_rate,
         ),
         data=data,
     )

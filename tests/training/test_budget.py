@@ -93,7 +93,8 @@ def test_every_assumption_names_the_option_that_changes_it(huge: TrainingPlan, c
     assert main(["plan", "--help"]) == 0
     text = capsys.readouterr().out
     options = {row["option"] for row in huge.assumptions} - {None}
-    assert options == {"--tflops", "--memory-gib", "--watts", "--price", "--devices", "--efficiency", "--overhead", "--carbon"}
+    of_a_device = {"--tflops", "--memory-gib", "--watts", "--price", "--network-gbs"}
+    assert options == of_a_device | {"--devices", "--efficiency", "--overhead", "--carbon", "--read-rate"}
     assert all(option in text for option in options)
 
 

@@ -89,6 +89,16 @@ def distilled(run: RunConfig, teacher: Path) -> RunConfig:
     )
 
 
+def frugal(run: RunConfig) -> RunConfig:
+    return replace(run, train=replace(run.train, strategy="fsdp", offload="cpu", recompute=True))
+
+
+def uneven(run: RunConfig, strategy: Strategy) -> RunConfig:
+    """A batch of 10 for two ranks: with mixup, whose pairs stay together, 4 and 6 rows; without, 5 and 5, or 3 and 4 of 7."""
+    size = 10 if run.data.augment.mixup else 7
+    return by(replace(run, data=replace(run.data, loader=replace(run.data.loader, batch_size=size))), strategy)
+
+
 POSITIONS = {  # of later families: parameters outside of the layers that read them
     "mixed-rotary": Position(rotary=Rotary(kind="mixed", temperature=10.0, columns_first=True)),
     "axial-rotary": Position(kind="none", rotary=Rotary()),
@@ -152,6 +162,9 @@ def session(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Session:
         Job(run=by(masked(even(steps=5)), "fsdp"), out=folder / "masked"),
         Job(run=by(distilled(even(steps=5), teacher), "fsdp"), out=folder / "distilled"),
         Job(run=by(muon(even(steps=5)), "fsdp"), out=folder / "muon"),
+        Job(run=frugal(even()), out=folder / "frugal"),
+        Job(run=uneven(even(steps=5), "ddp"), out=folder / "uneven-ddp"),
+        Job(run=uneven(masked(even(steps=5)), "fsdp"), out=folder / "uneven-masked"),
         *(Job(run=by(placed(even(steps=5), way), "fsdp"), out=folder / name) for name, way in POSITIONS.items()),
         Job(run=by(placed(even(steps=5), POSITIONS["relative-bias"]), "ddp"), out=folder / "relative-bias-ddp"),
         *(Job(run=by(segmented(shapes), way), out=folder / f"segmented-{way}") for way in ("ddp", "fsdp")),
@@ -318,6 +331,19 @@ def test_tasks_with_training_only_weights_are_sharded_too(task: str, session: Se
     mine, theirs = last(session.folder / task), last(tmp_path / "alone")
     near(mine, theirs)
     assert mine.extra.keys() == theirs.extra.keys()
+
+
+def test_offloading_and_recomputing_change_no_loss(session: Session, alone: Path) -> None:
+    assert losses_of(session.folder / "frugal") == pytest.approx(losses_of(alone), abs=1e-5)
+    near(last(session.folder / "frugal"), last(alone))
+
+
+@pytest.mark.parametrize("name", ["uneven-ddp", "uneven-masked"])
+def test_a_batch_that_ranks_cannot_share_equally_gives_the_run_of_one_process(name: str, session: Session, tmp_path: Path) -> None:
+    run = even(steps=5) if name == "uneven-ddp" else masked(even(steps=5))
+    run_to(uneven(run, "auto"), tmp_path / "alone")
+    assert losses_of(session.folder / name) == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-5)
+    near(last(session.folder / name), last(tmp_path / "alone"))
 
 
 def test_muon_orthogonalises_whole_matrices_though_ranks_hold_parts_of_them(session: Session, tmp_path: Path) -> None:

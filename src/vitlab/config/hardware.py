@@ -1,8 +1,10 @@
 """Named hardware for plans: peak speed, memory, power and price of one device. No torch here.
 
 Peaks are those of dense matrix products in 16-bit floats, from the makers' data sheets; power is the thermal design power, so
-energy is an upper bound for the device itself. Prices are round numbers near the on-demand prices of large clouds and change
-often. `vitlab plan` prints each of these assumptions with the option that changes it.
+energy is an upper bound for the device itself. Links are counted one way, in GB/s for each device: NVLink within a node, and the
+network ports that such machines usually have (DGX-1, DGX A100, DGX H100); the torus of a TPU pod has no nodes. Prices are round
+numbers near the on-demand prices of large clouds and change often. `vitlab plan` prints each of these assumptions with the option
+that changes it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from vitlab.errors import ConfigError, UsageError, did_you_mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """One device: `tflops` at peak, `memory_gib`, `watts`, `price` in US dollars an hour; None where nobody knows."""
+    """One device: `tflops` at peak, `memory_gib`, `watts`, `price` in US dollars an hour; None where nobody knows.
+
+    `node` devices share a machine, with `link_gbs` between them; `network_gbs` goes to other machines.
+    """
 
     name: str
     device: str
@@ -22,19 +27,28 @@ class Hardware:
     memory_gib: float
     watts: float | None
     price: float | None
+    node: int = 1
+    link_gbs: float | None = None
+    network_gbs: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tflops", "memory_gib", "watts", "price"):
+        for name in ("tflops", "memory_gib", "watts", "price", "link_gbs", "network_gbs"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name}={value} must be a positive number")
 
 
 HARDWARE: tuple[Hardware, ...] = (
-    Hardware(name="TPUv3", device="core (half a chip)", tflops=61.5, memory_gib=16, watts=225, price=1.0),
-    Hardware(name="V100", device="GPU, 32 GB", tflops=125, memory_gib=32, watts=300, price=2.5),
-    Hardware(name="A100", device="GPU, 80 GB", tflops=312, memory_gib=80, watts=400, price=4.0),
-    Hardware(name="H100", device="GPU, 80 GB", tflops=989, memory_gib=80, watts=700, price=10.0),
+    Hardware(name="TPUv3", device="core (half a chip)", tflops=61.5, memory_gib=16, watts=225, price=1.0, network_gbs=164),
+    Hardware(
+        name="V100", device="GPU, 32 GB", tflops=125, memory_gib=32, watts=300, price=2.5, node=8, link_gbs=150, network_gbs=6.25
+    ),
+    Hardware(
+        name="A100", device="GPU, 80 GB", tflops=312, memory_gib=80, watts=400, price=4.0, node=8, link_gbs=300, network_gbs=25
+    ),
+    Hardware(
+        name="H100", device="GPU, 80 GB", tflops=989, memory_gib=80, watts=700, price=10.0, node=8, link_gbs=450, network_gbs=50
+    ),
 )
 THIS = "this"
 """The name of the machine that a plan is made on; its speed and memory are measured."""

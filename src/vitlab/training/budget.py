@@ -22,17 +22,23 @@ from vitlab.errors import ConfigError, UsageError, at_least
 from vitlab.inference.bench import sgemm_peak
 from vitlab.io.display import Block, Displayed
 from vitlab.models.cost import Cost, cost
+from vitlab.models.families import build_on_meta
 from vitlab.recipes import recipe
 from vitlab.recipes.paper import PUBLISHED_DATA
 from vitlab.recipes.rules import plain_preprocess
+from vitlab.training.distributed import sharded_layers
 from vitlab.training.plan import Memory, free_memory, plan, survey, this_machine
+from vitlab.training.scale import LINK_HOP, NETWORK_HOP, REACHED, Work, simulate_step
 
 _GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """What a plan cannot know. None takes the value of the hardware: `tflops` at peak, `memory_gib`, `watts`, `price` an hour."""
+    """What a plan cannot know. None takes the value of the hardware: `tflops` at peak, `memory_gib`, `watts`, `price` an hour.
+
+    `network_gbs` is the speed of the network, GB/s for each device, and `read_rate` the images a second that can be read for each.
+    """
 
     devices: int = 8
     efficiency: float = EFFICIENCY
@@ -42,9 +48,13 @@ class Assumptions:
     memory_gib: float | None = None
     watts: float | None = None
     price: float | None = None
+    network_gbs: float | None = None
+    read_rate: float = 1000.0
 
     def __post_init__(self) -> None:
         at_least("devices", self.devices, 1, 1 << 16)
+        if not self.read_rate > 0:
+            raise ConfigError(f"read_rate={self.read_rate} must be a positive number")
         if not 0 < self.efficiency <= 1:
             raise ConfigError(f"efficiency={self.efficiency} must be above 0 and at most 1")
         at_least("overhead", self.overhead, 1)
@@ -56,12 +66,15 @@ class Assumptions:
         return replace(hardware, **given)
 
 
-OF_A_DEVICE = ("tflops", "memory_gib", "watts", "price")
+OF_A_DEVICE = ("tflops", "memory_gib", "watts", "price", "network_gbs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRow:
-    """Memory of one device in GiB with `micro_batch` images at a time; `largest_batch` of them fit, 0 if not even one does."""
+    """Memory of one device in GiB with `micro_batch` images at a time; `largest_batch` of them fit, 0 if not even one does.
+
+    `total` is the sum of the parts on the device, at the busiest moment of a step; `host` is in host memory (`offload`).
+    """
 
     hardware: str
     strategy: Strategy
@@ -73,6 +86,7 @@ class MemoryRow:
     average: float
     gathered: float
     activations: float
+    host: float
     total: float
     memory: float
     largest_batch: int
@@ -92,8 +106,32 @@ class TimeRow:
     usd: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One step of FSDP on all devices, simulated (`vitlab.training.scale`): seconds of its parts, and what it reaches.
+
+    `shown` is what exchange and reading add to computing. `hours` are those of the whole run.
+    """
+
+    hardware: str
+    devices: int
+    images_of_a_device: float
+    compute: float
+    all_gather: float
+    reduce_scatter: float
+    data: float
+    shown: float
+    step_seconds: float
+    efficiency: float
+    images_per_sec: float
+    hours: float
+
+
 class TrainingPlan(Displayed):
-    """What a run takes: `memory` and `time` have a row for each hardware and strategy, `assumptions` what they rest on."""
+    """What a run takes: `memory` and `time` have a row for each hardware and strategy, `assumptions` what they rest on.
+
+    `steps` has a row for each hardware whose network is known, if several devices share the work.
+    """
 
     def __init__(
         self,
@@ -102,11 +140,12 @@ class TrainingPlan(Displayed):
         data: DataFacts,
         memory: Sequence[MemoryRow],
         time: Sequence[TimeRow],
+        steps: Sequence[StepRow],
         assumptions: Sequence[dict[str, Any]],
         notes: Sequence[str],
     ) -> None:
         self.run, self.cost, self.data = run, spent, data
-        self.memory, self.time = tuple(memory), tuple(time)
+        self.memory, self.time, self.steps = tuple(memory), tuple(time), tuple(steps)
         self.assumptions, self.notes = tuple(assumptions), tuple(notes)
 
     @property
@@ -145,9 +184,10 @@ class TrainingPlan(Displayed):
             for row in self.memory
         ]
         time = [{name: _short(value) for name, value in asdict(row).items()} for row in self.time]
+        steps = [{name: _short(value) for name, value in asdict(row).items()} for row in self.steps]
         renamed = [{f"{name}, GiB" if name in _IN_GIB else name: value for name, value in row.items()} for row in memory]
         notes = "\n".join(f"note: {note}" for note in self.notes)
-        return [self._about(), renamed, time, list(self.assumptions), notes]
+        return [self._about(), renamed, time, *([steps] if steps else []), list(self.assumptions), notes]
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -155,12 +195,13 @@ class TrainingPlan(Displayed):
             **self._about(),
             "memory": [asdict(row) for row in self.memory],
             "time": [asdict(row) for row in self.time],
+            "simulated_steps": [asdict(row) for row in self.steps],
             "assumptions": list(self.assumptions),
             "notes": list(self.notes),
         }
 
 
-_IN_GIB = ("weights", "gradients", "optimizer", "average", "gathered", "activations", "total", "memory")
+_IN_GIB = ("weights", "gradients", "optimizer", "average", "gathered", "activations", "host", "total", "memory")
 
 
 def plan_training(
@@ -177,7 +218,7 @@ def plan_training(
     given = [option for option in OF_A_DEVICE if getattr(assumed, option) is not None]
     if given and len(chosen) > 1:
         raise UsageError(f"`{given[0]}` is a property of one device, and {len(chosen)} are named", hint="name one: `hardware=A100`")
-    memory, time, notes = list[MemoryRow](), list[TimeRow](), list[str]()
+    memory, time, steps, notes = list[MemoryRow](), list[TimeRow](), list[StepRow](), list[str]()
     assumptions: list[dict[str, Any]] = []
     found: tuple[RunConfig, DataFacts] | None = None
     for word in chosen:
@@ -190,6 +231,8 @@ def plan_training(
         row, said = _measured(run, facts, device, assumed) if here else (_computed(run, spent, device, assumed), ())
         time.append(row)
         notes += said
+        if not here and assumed.devices > 1 and device.network_gbs is not None:
+            steps.append(_simulated(run, spent, device, assumed))
         if run.train.lora is not None and not here:  # on this machine it is among what is said
             parts = Memory(run, spent, 1)
             notes.append(f"{device.name}: {parts.spared(_at_once(run, parts, device, 1))}")
@@ -197,10 +240,15 @@ def plan_training(
     assert found is not None
     run, facts = found
     assumptions += _shared_assumptions(assumed, devices=1 if chosen == [THIS] else assumed.devices)
+    if steps:
+        assumptions += _scale_assumptions(assumed)
     notes.append(
         "time is that of the steps alone: communication between devices, reading, evaluation and checkpoints are not included"
+        + ("; simulated steps include the exchange between devices and reading" if steps else "")
     )
-    return TrainingPlan(run, cost(run.model), facts, memory, time, assumptions, notes)
+    if run.train.offload == "cpu" and steps:
+        notes.append("simulated steps leave out the way of weights and gradients between host and device")
+    return TrainingPlan(run, cost(run.model), facts, memory, time, steps, assumptions, notes)
 
 
 def _run(model: str, name: str, overrides: Overrides, data: DataFacts | None, machine: Machine) -> tuple[RunConfig, DataFacts]:
@@ -238,7 +286,8 @@ def _memory_rows(run: RunConfig, spent: Cost, device: Hardware, devices: int) ->
     ways += [("ddp", devices), ("fsdp", devices)] if devices > 1 else []
     rows = []
     for strategy, ranks in ways:
-        memory = Memory(replace(run, train=replace(run.train, strategy=strategy)), spent, ranks)
+        offload = run.train.offload if strategy == "fsdp" else "none"
+        memory = Memory(replace(run, train=replace(run.train, strategy=strategy, offload=offload)), spent, ranks)
         largest = memory.most(int(device.memory_gib * _GIB))
         images = _at_once(run, memory, device, ranks)
         parts = memory.parts(images)
@@ -265,6 +314,44 @@ def _at_once(run: RunConfig, memory: Memory, device: Hardware, ranks: int) -> in
 
 def _computed(run: RunConfig, spent: Cost, device: Hardware, assumed: Assumptions) -> TimeRow:
     return _time_row(device, assumed.devices, core_days(_exaflops(run, spent), device, efficiency=assumed.efficiency), assumed)
+
+
+def _simulated(run: RunConfig, spent: Cost, device: Hardware, assumed: Assumptions) -> StepRow:
+    """A step of FSDP on all devices."""
+    images, area = run.data.loader.batch_size, mean_area(run.train.progressive_resizing)
+    own = images / assumed.devices
+    work = Work(
+        operations=spent.training_exaflops(area * own) * 1e18,
+        parameters=spent.parameters,
+        layers=len(sharded_layers(build_on_meta(run.model))),
+        number_bytes=2 if run.train.precision == "bfloat16" else 4,
+        recompute=run.train.recompute,
+    )
+    step = simulate_step(work, device, devices=assumed.devices, efficiency=assumed.efficiency, data=own / assumed.read_rate)
+    return StepRow(
+        hardware=device.name,
+        devices=assumed.devices,
+        images_of_a_device=own,
+        compute=step.compute,
+        all_gather=step.all_gather,
+        reduce_scatter=step.reduce_scatter,
+        data=step.data,
+        shown=step.shown,
+        step_seconds=step.seconds,
+        efficiency=step.efficiency,
+        images_per_sec=images / step.seconds,
+        hours=run.train.steps * step.seconds / 3600,
+    )
+
+
+def _scale_assumptions(assumed: Assumptions) -> list[dict[str, Any]]:
+    rows: tuple[tuple[str, float, str, str], ...] = (
+        ("speed of links that collectives reach", REACHED, "", "a fraction, assumed"),
+        ("seconds of a hop in a node", LINK_HOP, "", "of a ring through all devices"),
+        ("seconds of a hop between nodes", NETWORK_HOP, "", "of a ring through all nodes"),
+        ("images read a second, for each device", assumed.read_rate, "--read-rate", "8 cores that decode JPEG at 125 a second"),
+    )
+    return [{"assumption": f"simulated steps: {what}", **_row(value, option, why)} for what, value, option, why in rows]
 
 
 def _measured(run: RunConfig, facts: DataFacts, device: Hardware, assumed: Assumptions) -> tuple[TimeRow, tuple[str, ...]]:
@@ -308,6 +395,7 @@ def _device_assumptions(device: Hardware, *, measured: bool) -> list[dict[str, A
             "--price",
             "not known" if device.price is None else "about the on-demand price of a cloud",
         ),
+        ("network, GB/s one way", device.network_gbs, "--network-gbs", "not known" if device.network_gbs is None else "data sheet"),
     ]
     return [
         {"assumption": f"{device.name} ({device.device}): {what}", **_row(value, option, why)} for what, value, option, why in rows

@@ -201,12 +201,11 @@ def sharded_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def gradient_sync(model: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
-    """Whether backward passes in the block exchange gradients between ranks; once per step is enough."""
-    if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(enabled)
-    elif isinstance(model, DistributedDataParallel) and not enabled:
-        return model.no_sync()
-    return nullcontext()
+    """Whether backward passes in the block exchange gradients between ranks; with DDP once per step is enough.
+
+    FSDP exchanges them each time: what a rank does not exchange it keeps whole, and the model is sharded because it is too large.
+    """
+    return model.no_sync() if isinstance(model, DistributedDataParallel) and not enabled else nullcontext()
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -239,11 +238,13 @@ def reshard(model: nn.Module) -> None:
 class ShardSize:
     """Numbers that the largest rank holds under FSDP: its own `parameters`, and at most so many `gathered` from other ranks.
 
-    Gathered are the parameters outside all layers, and two layers: the current one, and the next one, fetched meanwhile.
+    Gathered are the parameters outside all layers, and two layers: the current one, and the next one, fetched meanwhile. `layer`
+    is the largest layer.
     """
 
     parameters: int
     gathered: int
+    layer: int
 
 
 def shard_size(config: ModelConfig, precision: Precision, *, ranks: int) -> ShardSize:
@@ -255,14 +256,15 @@ def shard_size(config: ModelConfig, precision: Precision, *, ranks: int) -> Shar
     model = build_on_meta(config)
     layers = [sum(parameter.numel() for parameter in layer.parameters()) for layer in sharded_layers(model)]
     rest = sum(parameter.numel() for parameter in model.parameters()) - sum(layers)
-    with _simulated_ranks(ranks):
+    with simulated_ranks(ranks):
         shard(model, precision, World(ranks=ranks))
         held = sum(parameter.to_local().numel() for parameter in model.parameters() if isinstance(parameter, DTensor))
-    return ShardSize(parameters=held, gathered=rest + 2 * max(layers, default=0))
+    largest = max(layers, default=0)
+    return ShardSize(parameters=held, gathered=rest + 2 * largest, layer=largest)
 
 
 @contextmanager
-def _simulated_ranks(ranks: int) -> Iterator[None]:
+def simulated_ranks(ranks: int) -> Iterator[None]:
     """Rank 0, which has the most rows, of a process group that sends nothing."""
     if dist.is_initialized():
         raise ConfigError("the size of a shard is computed by one process, before the process group exists")

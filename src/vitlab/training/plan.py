@@ -214,8 +214,9 @@ class Plan:
     `macs` are the multiply-adds of one image forward; `exaflops` those of the whole run, by the paper's rule of 6 operations for
     each (Table 6). `trainable` counts the parameters that train. `ranks` processes share the work; each holds `rank_parameters` of
     the model, all of them unless the strategy is `fsdp`. `memory_bytes` is the estimate for one process: weights, gradients,
-    optimizer, average, and the activations of `micro_batch` images; `memory_free` is what the machine has. `checkpoint_bytes` is
-    the size of one checkpoint on disk.
+    optimizer, average, and the activations of `micro_batch` images, at the busiest moment of a step; `memory_free` is what the
+    machine has. `host_bytes` of host memory come on top with `offload="cpu"`. `checkpoint_bytes` is the size of one checkpoint on
+    disk.
     `step_seconds` is the time of one step, measured with `measured_images` and scaled; with progressive resizing or several patch
     sizes, the mean.
     `read_seconds` is the time in which one process reads its part of a batch. Communication between processes is not included.
@@ -240,6 +241,7 @@ class Plan:
     read_seconds: float | None
     seconds: float | None
     measured_images: int
+    host_bytes: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -260,7 +262,7 @@ def plan(
     if dataset is None and data is None:
         dataset = open_dataset(run.data.dataset, split="all", rule=run.data.rule)
     facts = data or survey(run.data.dataset, rule=run.data.rule, dataset=dataset)
-    whole = _Absent(facts) if dataset is None else dataset
+    whole = Absent(facts) if dataset is None else dataset
     ranks = ranks or world_size()
     here = World(device=resolve_device(device))
     batch = run.data.loader.batch_size
@@ -314,6 +316,7 @@ def plan(
         read_seconds=read_seconds,
         seconds=seconds,
         measured_images=measured,
+        host_bytes=memory.parts(rows).host,
         notes=tuple(notes),
     )
 
@@ -333,7 +336,7 @@ def _slots(run: RunConfig) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Absent:
+class Absent:
     """Stands for a dataset that is described and not there: it has classes and no images."""
 
     facts: DataFacts
@@ -361,7 +364,10 @@ class _Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
-    """Bytes of one process, part by part. `gathered` are whole layers that FSDP collects from the other ranks."""
+    """Bytes of one process, part by part, at its busiest moment. `gathered` are whole layers that FSDP collects from other ranks.
+
+    `host` is what `offload="cpu"` keeps in host memory, beside the rest on the device.
+    """
 
     weights: int
     gradients: int
@@ -369,23 +375,35 @@ class MemoryParts:
     average: int
     gathered: int
     activations: int
+    host: int = 0
 
     @property
     def total(self) -> int:
+        """Bytes on the device."""
         return self.weights + self.gradients + self.optimizer + self.average + self.gathered + self.activations
 
 
 class Memory:
-    """Estimates the memory of one process: its part of the model, and the activations of its images."""
+    """Estimates the memory of one process: its part of the model, and the activations of its images.
+
+    Under FSDP the busiest moment is the start of the backward pass, when all activations are kept, or its end, when all gradients
+    are there; in both, two layers are gathered, and one layer's gradients are being summed over ranks. With several micro-batches
+    the gradients stay from one to the next. With DDP they stay from step to step.
+    """
 
     def __init__(self, run: RunConfig, cost: Cost, ranks: int) -> None:
         self.run = run
         self.cost = cost
-        self.held, self.gathered = cost.parameters, 0
-        if run.train.strategy == "fsdp" and ranks > 1:
+        self.ranks = ranks
+        self.sharded = run.train.strategy == "fsdp" and ranks > 1
+        self.held, self.gathered, self.layer = cost.parameters, 0, 0
+        if self.sharded:
             size = shard_size(run.model, run.train.precision, ranks=ranks)
-            self.held, self.gathered = size.parameters, size.gathered
-        self.trained, self.kept, self.copies = self.held, cost.training_kept, cost.training_copies
+            self.held, self.gathered, self.layer = size.parameters, size.gathered, size.layer
+        self.trained, self.copies = self.held, cost.training_copies
+        self.kept, self.kept_last = cost.training_kept, 0
+        if isinstance(run.model, ViTConfig):
+            self.kept, self.kept_last = kept_activations(run.model, recompute=run.train.recompute)
         self.factors = self.adapted = 0
         if run.train.lora is not None:
             model = build_on_meta(run.model)
@@ -401,14 +419,37 @@ class Memory:
         """Bytes to train with that many images at a time."""
         wide = 2 if self.run.train.precision == "bfloat16" else 4
         trained = self.trained * 4  # weights, gradients, the optimizer's slots and the average are float32
+        gradients, activations = trained, (self.copies + rows * self.kept) * wide
+        if self.sharded:
+            gradients, activations = self._busiest(rows, trained, activations, wide)
+        weights, optimizer = (self.held + self.factors) * 4, trained * _slots(self.run)
+        average = trained * bool(self.run.train.average.decay)
+        host = 0
+        if self.sharded and self.run.train.offload == "cpu":
+            host = weights + trained + optimizer + average
+            gradients, activations = self._summing, (self.copies + rows * self.kept) * wide
+            weights = optimizer = average = 0
         return MemoryParts(
-            weights=(self.held + self.factors) * 4,
-            gradients=trained,
-            optimizer=trained * _slots(self.run),
-            average=trained * bool(self.run.train.average.decay),
+            weights=weights,
+            gradients=gradients,
+            optimizer=optimizer,
+            average=average,
             gathered=self.gathered * wide,
-            activations=(self.copies + rows * self.kept) * wide,
+            activations=activations,
+            host=host,
         )
+
+    @property
+    def _summing(self) -> int:
+        """Bytes of one layer's gradients while they are summed over ranks: as they are sent, and this rank's part of the sum."""
+        return 4 * self.layer + -(-4 * self.layer // self.ranks)
+
+    def _busiest(self, rows: int, gradients: int, activations: int, wide: int) -> tuple[int, int]:
+        """Bytes of gradients and activations under FSDP at the busier end of the backward pass."""
+        if rows < -(-self.run.data.loader.batch_size // self.ranks):
+            return gradients + self._summing, activations
+        last = (self.copies + rows * self.kept_last) * wide
+        return (self._summing, activations) if activations > gradients + last else (gradients + self._summing, last)
 
     def spared(self, rows: int) -> str:
         """What LoRA saves beside a run that trains every weight, in a sentence."""
@@ -437,14 +478,37 @@ class Memory:
 
     def most(self, room: int) -> int:
         """The largest number of images at a time for which so many bytes are enough; 0 for none."""
-        none, one = self.needed(0), self.needed(1)
-        return max(0, (room - none) // (one - none))
+        if self.needed(1) > room:
+            return 0
+        low, high = 1, 2
+        while self.needed(high) <= room:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.needed(middle) <= room else (low, middle)
+        return low
 
     def largest(self, rows: int, free: int) -> int:
         """The largest number of images at a time that fits, halving from `rows`; 0 for none."""
         while rows and self.needed(rows) > free:
             rows //= 2
         return rows
+
+
+def kept_activations(model: ViTConfig, *, recompute: bool) -> tuple[int, int]:
+    """Numbers that a ViT keeps of one image for the backward pass: in sum, and for the last layer that it comes to.
+
+    With `recompute` a layer keeps its input alone, and what it needs beside is there while its own turn lasts.
+    """
+    whole, two, one = (_cost_of_depth(model, depth).training_kept for depth in (model.depth, 2, 1))
+    layer, tokens = two - one, model.prefix_tokens + model.grid[0] * model.grid[1]
+    if not recompute:
+        return whole, layer
+    return whole - model.depth * layer + model.depth * tokens * model.width + layer, layer
+
+
+def _cost_of_depth(model: ViTConfig, depth: int) -> Cost:
+    return cost(model if depth == model.depth else replace(model, depth=depth))
 
 
 def free_memory(device: str | torch.device = "auto") -> int:
@@ -469,7 +533,7 @@ def measure_speed(run: RunConfig, dataset: Dataset, *, device: str | torch.devic
     step, _ = _measure_step(run, dataset, here, batch=batch, most=batch, seconds=seconds)
     read = _step_with_reading(run, here, 0.0, _measure_reading(run, dataset, here, batch=batch))
     backend = plain_backend(build(run.model), run.preprocess, device=here.device)
-    images_BHWC = _random_batch(run, dataset, min(batch, 16), seed=0).images_BHWC
+    images_BHWC = random_batch(run, dataset, min(batch, 16), seed=0).images_BHWC
 
     def timed() -> float:
         began = time.perf_counter()
@@ -494,6 +558,7 @@ def _measure_step(
             head="zero",
             steps=max(run.train.steps, 1),
             strategy="single",
+            offload="none",
             micro_batch=0,
             progressive_resizing=(),
             patch_sizes=(),
@@ -502,7 +567,7 @@ def _measure_step(
     state = create_state(alone, dataset, here)
 
     def timed(rows: int) -> float:
-        images = _random_batch(run, dataset, rows, seed=state.step)
+        images = random_batch(run, dataset, rows, seed=state.step)
         began = time.perf_counter()
         update(state, images, epoch_length=rows)
         return time.perf_counter() - began
@@ -523,7 +588,7 @@ def _measure_step(
     return large + each * (batch - rows), rows
 
 
-def _random_batch(run: RunConfig, dataset: Dataset, rows: int, *, seed: int) -> Batch:
+def random_batch(run: RunConfig, dataset: Dataset, rows: int, *, seed: int) -> Batch:
     """Random images of the run's size, with random labels, masks or boxes."""
     rng = np.random.default_rng(seed)
     images_BHWC = rng.integers(0, 256, (rows, *run.model.image_size, run.model.channels), np.uint8)

@@ -91,6 +91,7 @@ class Pulse:
         self._longest = 0.0
         self._known: int | None = None
         self._steps = -1  # complete ones
+        self._asking = False
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -128,7 +129,8 @@ class Pulse:
     def _tell(self) -> None:
         assert self._store is not None
         self.own.count += 1
-        self.own.where = _location(self._main)
+        if not self._asking:  # then it is here
+            self.own.where = _location(self._main)
         self._store.set(str(self.world.rank), json.dumps(to_json(self.own)))
 
     def _beat(self, watch: bool) -> None:
@@ -150,6 +152,7 @@ class Pulse:
         """A sentence that names the ranks for which the others wait, with host and place; it takes a few beats."""
         if self._store is None:
             return "a rank is missing"
+        self._asking = True
         first = self._read()
         if first is None:
             return "the store does not answer: the host of the rendezvous is gone or cut off"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -53,10 +54,11 @@ class Inputs:
         targets = tuple(tensor.to(device) for tensor in self.targets)
         return replace(self, images_BHWC=self.images_BHWC.to(device), targets=targets)
 
-    def split(self, size: int) -> Iterator[tuple[int, Inputs]]:
-        """Micro-batches of at most `size` rows, each with the number of its first row."""
-        for start in range(0, len(self), size):
-            rows = slice(start, start + size)
+    def split(self, size: int, *, parts: int | None = None) -> Iterator[tuple[int, Inputs]]:
+        """Micro-batches of at most `size` rows, or so many equal `parts`, each with the number of its first row."""
+        starts = range(0, len(self), size) if parts is None else [len(self) * part // parts for part in range(parts)]
+        for start, end in pairwise([*starts, len(self)]):
+            rows = slice(start, end)
             targets = tuple(tensor[rows] for tensor in self.targets)
             yield start, replace(self, images_BHWC=self.images_BHWC[rows], targets=targets)
 

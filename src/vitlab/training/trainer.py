@@ -57,7 +57,7 @@ from vitlab.training.pulse import LOST_CONTACT, Pulse, Stragglers, lost_contact,
 from vitlab.training.remote_run import run_directory
 from vitlab.training.run_data import DataRecord, open_splits, refuse_other_labels
 from vitlab.training.run_folder import RunDirectory
-from vitlab.training.state import TrainState, create_model, create_state, evaluation_loader, training_loader
+from vitlab.training.state import TrainState, create_model, create_state, evaluation_loader, training_loader, training_share
 from vitlab.training.tasks import Inputs
 
 _MAX_SKIPPED_IN_A_ROW = 3
@@ -442,7 +442,7 @@ def _gradients(state: TrainState, inputs: Inputs, size: int, heart: Pulse | None
     bfloat16 = state.run.train.precision == "bfloat16"
     loss, correct = torch.zeros((), device=here.device), torch.zeros((), device=here.device)
     state.computed = 0.0
-    for start, part in inputs.split(size):
+    for start, part in inputs.split(size, parts=_equal_parts(state, size)):
         last = start + len(part) == len(inputs)
         if heart is not None:
             heart.at(state.step, "computes")
@@ -460,6 +460,19 @@ def _gradients(state: TrainState, inputs: Inputs, size: int, heart: Pulse | None
         correct += correct_B.detach().sum() / batch_size
     mean_loss, accuracy = here.sum(torch.stack([loss, correct])).tolist()
     return mean_loss, accuracy
+
+
+def _equal_parts(state: TrainState, size: int) -> int | None:
+    """The number of micro-batches of every rank under FSDP, whose ranks gather each layer together; None if each is free.
+
+    Ranks may have a row or a pair more than others. Then a micro-batch may be so much larger than `size`.
+    """
+    if not is_sharded(state.model):
+        return None
+    ranks, images = state.world.ranks, state.run.data.loader.batch_size
+    shares = [training_share(state.run, replace(state.world, rank=rank)).rows(images) for rank in range(ranks)]
+    rows = [last - first for first, last in shares]
+    return min(-(-max(rows) // size), min(rows))
 
 
 def clip_gradients(model: nn.Module, limit: float) -> float:
