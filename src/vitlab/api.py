@@ -441,7 +441,7 @@ def predict(
         threshold: score above which a detector's boxes are shown, from 0 to below 1
         out: file to write results to (default: standard output; a Python call returns them)
         format: text, jsonl (one JSON object per line), csv or parquet (default: by the ending of out, else jsonl; text without out)
-        resume: continue the JSON Lines file that out names, and skip the images that are in it
+        resume: continue the JSON Lines file that out names, and skip the images that are in it; on Ray, always
         overwrite: replace the file that out names, if it exists
         strict: fail (exit code 1) if an image cannot be read
         backend: what runs the model; auto is torch until a measurement on this machine shows that another backend is faster
@@ -499,6 +499,8 @@ def predict(
         _refuse_given("is for segmenters", windows=windows or None)
         if not isinstance(out, str | os.PathLike):
             raise UsageError("results from Ray go to files", hint="give `out` results.jsonl, results.parquet or a folder")
+        if resume and overwrite:
+            raise UsageError("`resume` keeps what is there and `overwrite` does not", hint="leave one out")
         return predict_on_ray(
             checkpoint,
             images,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,11 +15,11 @@ import vitlab
 from tests.inference import small
 from vitlab.config.cluster import Cut, RayConfig
 from vitlab.data.opening import open_dataset
-from vitlab.errors import ConfigError, DataError, UsageError, VitlabError
+from vitlab.errors import ClusterError, ConfigError, DataError, UsageError, VitlabError
 from vitlab.inference import Predictor, on_ray
 from vitlab.inference.images import find_images
 from vitlab.io.parts import Parts, open_parts
-from vitlab.io.ray_cluster import Resources, error_text, raise_error
+from vitlab.io.ray_cluster import Attempts, Resources, error_text, explained, raise_error
 
 BATCH = 3
 
@@ -135,6 +137,29 @@ def test_more_models_than_cores_and_gpus_that_are_not_there_are_refused() -> Non
         on_ray.Layout.of(have, RayConfig(actors=9), on_ray.ModelSettings(batch_size=32))
     with pytest.raises(ConfigError, match="no node of the cluster has a GPU"):
         on_ray.Layout.of(have, RayConfig(), on_ray.ModelSettings(batch_size=32, device="cuda"))
+
+
+def test_a_chunk_that_kills_every_worker_ends_the_work_and_names_its_first_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = Attempts()
+    actor = SimpleNamespace(begin=SimpleNamespace(remote=counter.begin))
+    monkeypatch.setitem(sys.modules, "ray", cast(ModuleType, SimpleNamespace(get=lambda value: value)))
+    row = {"part": 1, "place": 2, "count": 64}
+    for _ in range(5):
+        on_ray._begin(actor, "ran", row, "a.jpg")
+    on_ray._begin(actor, "ran", row | {"place": 3}, "b.jpg")  # another chunk
+    on_ray._begin(actor, "read", row, "a.jpg")  # another worker
+    with pytest.raises(ClusterError, match=r"5 workers died while they ran 64 images, the first a\.jpg"):
+        on_ray._begin(actor, "ran", row, "a.jpg")
+
+
+def test_what_ray_says_becomes_one_sentence() -> None:
+    own = DataError("broken", hint="mend it")
+    wrapped = RuntimeError("task failed")
+    wrapped.__cause__ = own
+    assert explained(wrapped, doing="predicting on Ray failed") is own
+    missing = RuntimeError("remote traceback\nModuleNotFoundError: No module named 'vitlab'")
+    assert "same vitlab" in str(explained(missing, doing="predicting on Ray failed"))
+    assert explained(RuntimeError("a\nthe node died"), doing="x").message == "x: the node died"
 
 
 def test_without_ray_the_extra_is_named_and_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

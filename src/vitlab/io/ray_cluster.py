@@ -69,7 +69,9 @@ def connected(address: str | None, *, purpose: str) -> Iterator[Any]:
             )
         else:
             ray.init(address=_reachable(address), log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except VitlabError:
+        raise
+    except Exception as error:  # Ray raises plain ones, for example when a loaded machine starts it slowly
         where = "on this machine" if address is None else f"at {address}"
         raise ClusterError(
             f"Ray {where} does not answer: {_first_line(error)}",
