@@ -1,12 +1,13 @@
 """What Ray costs: images/s and CPU time per image of `vitlab predict`, in one process and on a Ray of one node.
 
-    python benchmarks/on_ray.py [ROUNDS] [WORKERS]
+    python benchmarks/on_ray.py [ROUNDS] [WORKERS] [IMAGES]
 
 The ways are interleaved. images/s is from the first 256 images to the last: starting workers and loading models is not in it,
 and is printed by itself. CPU time is that of all processes, this one, the workers and Ray's own: of a call with all images less
 that of one with 128, for each image more. It is what to compare where other programs use the cores. Every model has one thread;
 WORKERS are threads that read in one process, and reading processes beside each model on Ray (0: the model reads). Images and
-weights are those of the data folder ($VITLAB_DATA, else ../shared/data beside the checkout): DeiT-Ti and 1,000 images of ImageNet.
+weights are those of the data folder ($VITLAB_DATA, else ../shared/data beside the checkout): DeiT-Ti and
+1,000 images of ImageNet.
 The files that all ways wrote must have the same bytes.
 """
 
@@ -85,8 +86,8 @@ def main() -> None:
     import vitlab
     from vitlab.io.optional import optional_import
 
-    given = [int(word) for word in sys.argv[1:3]]
-    rounds, workers = (*given, *(2, 2)[len(given) :])
+    given = [int(word) for word in sys.argv[1:4]]
+    rounds, workers, most = (*given, *(2, 2, 1000)[len(given) :])
     data = Path(os.environ.get("VITLAB_DATA") or Path(__file__).resolve().parent.parent.parent / "shared" / "data")
     ray = optional_import("ray", purpose="this benchmark")
     ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=200_000_000, log_to_driver=False)
@@ -94,16 +95,16 @@ def main() -> None:
     written = set()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        few = folder / "few.zip"
-        with zipfile.ZipFile(data / IMAGES) as whole, zipfile.ZipFile(few, "w") as archive:
-            for name in [name for name in whole.namelist() if name.lower().endswith(".jpeg") or name.lower().endswith(".jpg")][
-                :FEW
-            ]:
-                archive.writestr(name, whole.read(name))
+        few, many = folder / "few.zip", folder / "many.zip"
+        for archive, count in ((few, FEW), (many, most)):
+            with zipfile.ZipFile(data / IMAGES) as whole, zipfile.ZipFile(archive, "w") as part:
+                names = [name for name in whole.namelist() if name.lower().endswith((".jpeg", ".jpg"))]
+                for name in names[:count]:
+                    part.writestr(name, whole.read(name))
         for number in range(rounds):
             for name, options in WAYS.items():
                 clocks = []
-                for images in (few, data / IMAGES):
+                for images in (few, many):
                     out, clock = folder / f"{number}-{name}-{images.stem}.jsonl", Clock()
                     vitlab.predict(data / WEIGHTS, images, out=out, backend="torch", workers=workers, progress=clock, **options)
                     clocks.append(clock)
@@ -116,7 +117,7 @@ def main() -> None:
     ray.shutdown()
     assert len(written) == 1, "the results differ"
     base = [statistics.median(column) for column in zip(*found["local"], strict=True)]
-    print(f"{rounds} rounds, {workers} readers, load {os.getloadavg()[0]:.1f}; results are the same bytes")
+    print(f"{rounds} rounds of {most} images, {workers} readers, load {os.getloadavg()[0]:.1f}; results are the same bytes")
     print(f"{'':16} {'images/s':>9} {'ratio':>6} {'CPU ms/image':>13} {'ratio':>6} {'start s':>8}")
     for name, rows in found.items():
         rate, cpu, began = (statistics.median(column) for column in zip(*rows, strict=True))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.conftest import RayCluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]  # a loaded machine imports torch slowly, in many processes
 
 
 def listening() -> set[str]:

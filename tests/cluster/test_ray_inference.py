@@ -17,7 +17,7 @@ from tests.cluster import small
 from tests.cluster.conftest import RayCluster, ray_processes
 from vitlab.errors import ClusterError, DataError
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]  # a loaded machine imports torch slowly, in many processes
 
 BATCH, PART = 4, 8
 RAY: dict[str, Any] = {"engine": "ray", "batch_size": BATCH, "part_size": PART}

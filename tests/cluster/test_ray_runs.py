@@ -20,7 +20,7 @@ from vitlab.studies.runner import Done, Job, JobProgress, run_jobs
 from vitlab.training.control import Control
 from vitlab.training.sweep import SweepFinished, TrialFinished, sweep
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]  # a loaded machine imports torch slowly, in many processes
 
 
 def weights_of(job: Job) -> dict[str, Json]:
