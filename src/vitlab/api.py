@@ -781,12 +781,19 @@ def bench(
     backend: Names | None = None,
     batch: Numbers = (4, 16, 32),
     merge: int = 0,
+    patch_sizes: Sizes | None = None,
+    merges: Numbers | None = None,
+    data: str | os.PathLike[str] | None = None,
+    split: Split | None = None,
+    plot: FileName | None = None,
     seconds: Positive = 10.0,
     threads: int | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Facts:
     """Measure the speed of a model on this machine: latency of one image, images/s in batches, memory, fraction of peak.
 
-    The result for a checkpoint is stored: from then on `predict` with the backend auto uses the fastest backend.
+    The result for a checkpoint is stored: from then on `predict` with the backend auto uses the fastest backend. With patch_sizes
+    or merges, one ViT is measured at each of these budgets instead, in PyTorch: images/s and, with data, accuracy.
 
     Args:
         model: a model's name (random weights), a checkpoint's file or folder, a run, or hub:owner/name
@@ -795,6 +802,11 @@ def bench(
             timm (default: torch and every other installed runtime)
         batch: batch sizes to try; the best is reported
         merge: also measure torch with token merging: average number of pairs of patches merged in each layer of a ViT
+        patch_sizes: measure the model at these patch sizes: 16,24,32 (default: its own alone)
+        merges: measure the model with token merging at these average numbers of merged pairs: 4,8,12 (default: none)
+        data: with patch_sizes or merges: labelled images to evaluate each on, a folder, zip, list, ... (default: speed alone)
+        split: which split of the data (default: test if the data declares it, else val, else all images)
+        plot: with data: .png or .svg file to write, accuracy against images/s (default: none)
         seconds: total time of the measurement
         threads: number of threads (default: torch's own)
     """
@@ -809,6 +821,24 @@ def bench(
     size = None if image_size is None else pair("image_size", image_size)
     names = None if backend is None else tuple(backend.split(",") if isinstance(backend, str) else backend)
     patch = None if patch_size is None else pair("patch_size", patch_size)
+    if patch_sizes is not None or merges is not None:
+        from vitlab.studies.budgets import bench_budgets, budgets_of
+
+        _refuse_given("is not for `patch_sizes` and `merges`, which run in torch", backend=backend, merge=merge or None)
+        sizes = () if patch_sizes is None else _sizes_of("patch_sizes", patch_sizes)
+        found = bench_budgets(
+            budgets_of(lambda at: _named_or_opened(model, size, at or patch)[0], sizes, merges or ()),
+            name=_name_of(model),
+            data=None if data is None else os.fspath(data),
+            split=split,
+            plot=None if plot is None else Path(plot),
+            batches=tuple(batch),
+            seconds=seconds,
+            progress=progress or silent,
+        )
+        _note_all(found.notes)
+        return found
+    _refuse_given("is for `patch_sizes` and `merges`", data=data, split=split, plot=plot)
     checkpoint, stored = _named_or_opened(model, size, patch)
     return bench_checkpoint(
         checkpoint,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import vitlab
 from tests.inference import small
 from vitlab.cli.main import main
 from vitlab.inference.backends import TorchBackend
@@ -63,3 +64,28 @@ def test_the_reported_speed_is_that_of_the_best_batch() -> None:
 def test_nonsense_is_refused(words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "ViT-Mini/8", *words]) == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_one_model_is_measured_at_several_budgets_with_its_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = small.saved(tmp_path / "model.safetensors", small.LABELS[:2])
+    for label in small.LABELS[:2]:
+        small.photos(tmp_path / "photos" / label, 3)
+    words = ["--patch-sizes", "8,16,4x8", "--merges", "1", "--data", str(tmp_path / "photos"), "--plot", str(tmp_path / "plot.png")]
+    assert main(["bench", str(file), *words, "--batch", "2", "--seconds", "0.01", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["budget"]: row for row in found["budgets"]}
+    assert list(rows) == ["patch 8x8", "patch 16x16", "patch 4x8", "patch 8x8, merge 1"]
+    assert [row["tokens"] for row in rows.values()] == [17, 5, 33, 17]
+    for budget, patch, merge in (("patch 4x8", (4, 8), 0), ("patch 8x8, merge 1", None, 1)):
+        alone = vitlab.evaluate(str(file), str(tmp_path / "photos"), patch_size=patch, merge=merge, backend="torch")
+        assert rows[budget]["top1"] == pytest.approx(alone.top1, abs=1e-4)
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_options_of_budgets_need_budgets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "ViT-Mini/8", "--data", str(tmp_path)]) == 2
+    assert "`data` is for `patch_sizes` and `merges`" in capsys.readouterr().err.replace("--data", "`data`").replace(
+        "--patch-sizes", "`patch_sizes`"
+    ).replace("--merges", "`merges`")
+    assert main(["bench", "ConvNeXt-B", "--image-size", "32", "--patch-sizes", "8"]) != 0
+    assert "patches of one size" in capsys.readouterr().err

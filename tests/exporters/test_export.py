@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from vitlab.checkpoints import Checkpoint
-from vitlab.config import Preprocess, variant
+from vitlab.config import ConvNeXtConfig, EfficientNetConfig, Preprocess, SwinConfig, variant
 from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.stems import ResNetStem
@@ -144,6 +144,38 @@ def test_a_file_of_dynamic_size_names_its_axes_and_gives_the_scores_of_pytorch_a
     images = np.zeros((3, 48, 80, 3), np.uint8) if inside else np.zeros((3, 3, 48, 80), np.float32)
     assert run(images).shape == (3, 5)
     check_axes(made.paths[0], inside=inside, pixels=("height", "width"))
+
+
+DYNAMIC = {
+    "convnext": (ConvNeXtConfig(depths=(1, 1), widths=(8, 16), image_size=(32, 32), num_classes=5, layer_scale=0.1), (37, 61)),
+    "efficientnet": (
+        EfficientNetConfig(
+            stages=((1, 3, 2, 2, 8), (2, 5, 2, 2, 8)), stem_width=8, head_width=16, image_size=(32, 32), num_classes=5
+        ),
+        (40, 24),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_convolutional_families_are_exported_for_any_size_and_give_pytorchs_scores_at_several(name: str, tmp_path: Path) -> None:
+    config, other = DYNAMIC[name]
+    checkpoint = knowing(config)
+    made = export(checkpoint, tmp_path / "model.onnx", ExportConfig(dynamic_size=True))
+    run = onnx_runner(made.paths[0].read_bytes())
+    for size in ((32, 32), (64, 96), other):
+        images_BCHW = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            np.testing.assert_allclose(run(images_BCHW.numpy()), checkpoint.model(images_BCHW).numpy(), atol=1e-5, rtol=1e-4)
+
+
+def test_what_has_one_size_in_a_file_is_refused_with_the_reason(tmp_path: Path) -> None:
+    swin = SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4), image_size=(32, 32), num_classes=5)
+    odd = replace(DYNAMIC["efficientnet"][0], image_size=(33, 36))
+    for config, reason in ((swin, "windows are shifted and padded"), (odd, "not a multiple of 8")):
+        with pytest.raises(ConfigError, match=reason):
+            export(knowing(config), tmp_path / "model.onnx", ExportConfig(dynamic_size=True))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("how", ["official", "bicubic"])

@@ -126,6 +126,11 @@ class EfficientNetConfig:
         return tuple(MbStage(*stage) for stage in self.stages)
 
     @property
+    def stride(self) -> int:
+        """Pixels from one cell of the last stage to the next."""
+        return 2 * math.prod(stage.stride for stage in self.plan)
+
+    @property
     def feature_width(self) -> int:
         """Length of the vector the head sees."""
         return self.head_width

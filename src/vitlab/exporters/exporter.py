@@ -208,7 +208,7 @@ def _compare(
 
 
 def _batches(images: ExportImages, checkpoint: Checkpoint, config: ExportConfig) -> list[torch.Tensor]:
-    """Batches of 1, 2 and 5 images, and one of another image size if that is dynamic."""
+    """Batches of 1, 2 and 5 images, and two of other image sizes if that is dynamic."""
     batches, start = list[torch.Tensor](), 0
     for count in BATCHES:
         places = [(start + offset) % len(images) for offset in range(count)]
@@ -216,6 +216,6 @@ def _batches(images: ExportImages, checkpoint: Checkpoint, config: ExportConfig)
         start += count
     if config.dynamic_size:
         height, width = checkpoint.preprocess.image_size
-        other = synthetic_images(checkpoint, count=2, image_size=(2 * height, height + width))
-        batches.append(torch.from_numpy(other.images_NHWC))
+        for other in ((2 * height, height + width), (height, 2 * width)):
+            batches.append(torch.from_numpy(synthetic_images(checkpoint, count=2, image_size=other).images_NHWC))
     return batches

@@ -26,9 +26,12 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from vitlab.checkpoints import Checkpoint
+from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import DecodeLimits, SyntheticConfig, is_detector
+from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig
+from vitlab.config.swin import SwinConfig
 from vitlab.config.vit import PositionResize, ViTConfig
 from vitlab.data.dataset import Dataset
 from vitlab.data.synthetic.dataset import images
@@ -360,8 +363,19 @@ def _cubic(x: Tensor, a: float = -0.5) -> Tensor:
 
 def _free_sides(config: ModelConfig) -> tuple[tuple[int, int], dict[int, Any]]:
     """Steps in which height and width may vary, and the dynamic axes 1 and 2 of a uint8 batch for torch.export."""
-    if isinstance(config, ResNetConfig):
-        return (32, 32), {1: Dim("height", min=32, max=_MAX_PATCHES * 32), 2: Dim("width", min=32, max=_MAX_PATCHES * 32)}
+    if isinstance(config, ResNetConfig | ConvNeXtConfig):  # whose convolutions take any size
+        step = 32 if isinstance(config, ResNetConfig) else config.step
+        least = step if isinstance(config, ResNetConfig) else 2 * step  # torch.export takes a map of one cell for another graph
+        sides = {axis: Dim(name, min=least, max=_MAX_PATCHES * step) for axis, name in ((1, "height"), (2, "width"))}
+        return (step, step), sides
+    if isinstance(config, EfficientNetConfig):
+        return _whole_cells(config)
+    if isinstance(config, SwinConfig):
+        raise ConfigError(
+            "a Swin Transformer can be exported for one image size only: how its windows are shifted and padded follows from the"
+            " size, and torch.export keeps what it saw in its example",
+            hint="export without dynamic_size, one file for each image_size that you need; in PyTorch a Swin takes any size",
+        )
     if not isinstance(config, ViTConfig):
         raise ConfigError(f"{config.title} can be exported for one image size only", hint="export without dynamic_size")
     if config.pad:
@@ -370,6 +384,20 @@ def _free_sides(config: ModelConfig) -> tuple[tuple[int, int], dict[int, Any]]:
         )
     down, across = config.step
     return (down, across), {1: down * Dim("rows", min=2, max=_MAX_PATCHES), 2: across * Dim("columns", min=2, max=_MAX_PATCHES)}
+
+
+def _whole_cells(config: EfficientNetConfig) -> tuple[tuple[int, int], dict[int, Any]]:
+    """An EfficientNet pads by the remainder of its input: sizes vary in whole cells of the last stage, where there is none."""
+    step = config.stride
+    if config.image_size[0] % step or config.image_size[1] % step:
+        height, width = (round(side / step) * step for side in config.image_size)
+        raise ConfigError(
+            f"image_size={config.image_size[0]}x{config.image_size[1]} is not a multiple of {step}, in which the size of this model"
+            " may vary: it pads by the remainder",
+            hint=f"image_size={height}x{width}",
+        )
+    rows, columns = Dim("rows", min=2, max=_MAX_PATCHES), Dim("columns", min=2, max=_MAX_PATCHES)
+    return (step, step), {1: step * rows, 2: step * columns}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
