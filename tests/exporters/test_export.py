@@ -146,7 +146,7 @@ def test_a_file_of_dynamic_size_names_its_axes_and_gives_the_scores_of_pytorch_a
     check_axes(made.paths[0], inside=inside, pixels=("height", "width"))
 
 
-DYNAMIC = {
+DYNAMIC: dict[str, tuple[ConvNeXtConfig | EfficientNetConfig, tuple[int, int]]] = {
     "convnext": (ConvNeXtConfig(depths=(1, 1), widths=(8, 16), image_size=(32, 32), num_classes=5, layer_scale=0.1), (37, 61)),
     "efficientnet": (
         EfficientNetConfig(
@@ -172,7 +172,8 @@ def test_convolutional_families_are_exported_for_any_size_and_give_pytorchs_scor
 def test_what_has_one_size_in_a_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     swin = SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4), image_size=(32, 32), num_classes=5)
     odd = replace(DYNAMIC["efficientnet"][0], image_size=(33, 36))
-    for config, reason in ((swin, "windows are shifted and padded"), (odd, "not a multiple of 8")):
+    cases: tuple[tuple[ModelConfig, str], ...] = ((swin, "windows are shifted and padded"), (odd, "not a multiple of 8"))
+    for config, reason in cases:
         with pytest.raises(ConfigError, match=reason):
             export(knowing(config), tmp_path / "model.onnx", ExportConfig(dynamic_size=True))
     assert list(tmp_path.iterdir()) == []
