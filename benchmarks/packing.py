@@ -3,7 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/packing.py ../shared/data/deit_tiny_patch16_224.npz ../shared/data/imagenet_val_1000.zip
 
 All ways run the same folded layers on the same images, in turn, round after round, so that a busy moment of the machine affects
-all of them; decoding and resizing are done before. Each image has as many patches as a square of the model's size, or a few less.
+all of them; decoding and resizing are done before. On a machine that does other work, read the ratios in CPU time. Each image has as
+many patches as a square of the model's size, or a few less.
 
 - packed: images of a batch in one sequence, attention over the slice of each: what `--resize native` runs;
 - padded: each image on a canvas of the largest height and the largest width in its batch, as detectors batch images; attention
@@ -117,14 +118,17 @@ def main() -> None:
         difference = np.abs(ways[name][0](rows_NRVC[:8]).logits_BK - packed.run(rows_NRVC[:8]).logits_BK).max()
         assert difference < 1e-3, f"{name} gives other logits than packed: {difference}"
     seconds: dict[str, list[float]] = {name: [] for name in ways}
+    cpu_seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(words.rounds + 1):
         for name, (run, images) in ways.items():
-            began = time.perf_counter()
+            began, cpu_began = time.perf_counter(), time.process_time()
             for first in range(0, len(images), words.batch):
                 run(images[first : first + words.batch])
             if number:  # the first round warms up
                 seconds[name].append(time.perf_counter() - began)
+                cpu_seconds[name].append(time.process_time() - cpu_began)
     rates = {name: words.images / min(spent) for name, spent in seconds.items()}
+    cpu_rates = {name: words.images / min(spent) for name, spent in cpu_seconds.items()}
     grids = grids_of(rows_NRVC)
     print(
         json.dumps(
@@ -136,9 +140,13 @@ def main() -> None:
                 "mean_patches": round(float(np.mean([g * j for g, j in grids])), 1),
                 "images_per_sec": {name: round(rate, 2) for name, rate in rates.items()},
                 "packed_over": {name: round(rates["packed"] / rate, 3) for name, rate in rates.items() if name != "packed"},
-                "packed_over_by_round": {
-                    name: [round(other / own, 3) for own, other in zip(seconds["packed"], spent, strict=True)]
-                    for name, spent in seconds.items()
+                "images_per_cpu_sec": {name: round(rate, 2) for name, rate in cpu_rates.items()},
+                "packed_over_in_cpu_time": {
+                    name: round(cpu_rates["packed"] / rate, 3) for name, rate in cpu_rates.items() if name != "packed"
+                },
+                "packed_over_in_cpu_time_by_round": {
+                    name: [round(other / own, 3) for own, other in zip(cpu_seconds["packed"], spent, strict=True)]
+                    for name, spent in cpu_seconds.items()
                     if name != "packed"
                 },
             },
