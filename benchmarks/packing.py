@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/packing.py ../shared/data/deit_tiny_patch16_224.npz ../shared/data/imagenet_val_1000.zip
 
 All ways run the same folded layers on the same images, in turn, round after round, so that a busy moment of the machine affects
-all of them; decoding and resizing are done before. On a machine that does other work, read the ratios in CPU time. Each image has as
+all of them; decoding and resizing are done before. On a busy machine read the ratios in CPU time. Each image has as
 many patches as a square of the model's size, or a few less.
 
 - packed: images of a batch in one sequence, attention over the slice of each: what `--resize native` runs;

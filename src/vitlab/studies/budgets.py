@@ -117,12 +117,22 @@ def _top1(budget: Budget, data: str, split: Split | None, progress: ProgressCall
 
 def draw_budgets(budgets: Sequence[Budget], rows: Sequence[dict[str, Any]], path: Path) -> bytes:
     """Accuracy against images/s: a line of patch sizes, and a line of token merging from the model's own patch size."""
-    points = [(row["images_per_sec"], 100 * row["top1"]) for row in rows]
-    own = budgets[-1].patch if any(budget.merge for budget in budgets) else None
-    sizes = sorted(point for budget, point in zip(budgets, points, strict=True) if not budget.merge)
-    merged = sorted(point for budget, point in zip(budgets, points, strict=True) if budget.patch == own)
-    lines = [Line(name="patch sizes", x=[x for x, _ in sizes], y=[y for _, y in sizes])]
+    points = [
+        (row["images_per_sec"], 100 * row["top1"], _short(budget.patch), budget) for budget, row in zip(budgets, rows, strict=True)
+    ]
+    own = next((budget.patch for budget in budgets if budget.merge), None)
+    sizes = sorted((point for point in points if not point[3].merge), key=lambda point: point[0])
+    merged = sorted((point for point in points if point[3].patch == own), key=lambda point: point[3].merge)
+    lines = [_line(f"patches of {', '.join(word for _, _, word, _ in sizes)}", sizes)]
     if merged:
-        lines.append(Line(name="token merging", x=[x for x, _ in merged], y=[y for _, y in merged], dashed=True))
-    title = "One model at several budgets"
-    return draw_lines(lines, Axis(name="images/s", log=True), Axis(name="top-1, %"), Style(form=form_of(path)), title=title)
+        lines.append(_line(f"merging {', '.join(str(budget.merge) for *_, budget in merged)} pairs a layer", merged))
+    title = "One model at several budgets, from the slowest to the fastest"
+    return draw_lines(lines, Axis(name="images/s"), Axis(name="top-1, %"), Style(form=form_of(path)), title=title)
+
+
+def _line(name: str, points: Sequence[tuple[float, float, str, Budget]]) -> Line:
+    return Line(name=name, x=[x for x, *_ in points], y=[y for _, y, *_ in points])
+
+
+def _short(size: Size) -> str:
+    return str(size[0]) if size[0] == size[1] else f"{size[0]}x{size[1]}"
