@@ -35,6 +35,11 @@ class RayCluster:
 
     def add_node(self) -> Any:
         """One more node."""
+        for _ in range(_STARTS - 1):
+            try:
+                return self._cluster.add_node(**_node())
+            except Exception as error:  # noqa: BLE001 (Ray's own are plain ones)
+                print(f"the node did not start: {error}")
         return self._cluster.add_node(**_node())
 
     def kill_node(self, node: Any) -> None:
