@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,9 @@ from tests.conftest import CHECKOUT
 # Before Ray is imported: its addresses are this machine's loopback, and no process reports anything to anybody.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# A token of this session: Ray would otherwise ask for the one in the user's folder, if there is one, or write one there.
+os.environ["RAY_AUTH_MODE"] = "token"
+os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 # Workers of Ray import this package too.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH", "")]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -53,6 +54,8 @@ def connected(address: str | None, *, purpose: str) -> Iterator[Any]:
     """
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # its name for: listen on 127.0.0.1 alone
+        if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token":
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of what goes to this terminal; Ray's own log files have the rest
     ray = optional_import("ray", purpose=purpose)
     if ray.is_initialized():
