@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, PackConfig
+from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, PackConfig, WorkerKind
 from vitlab.data.batch import Filler
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
@@ -112,10 +113,10 @@ def cpu_seconds() -> float:
     return now.user + now.system + now.children_user + now.children_system
 
 
-def measured(data: str, images: int, workers: int) -> tuple[float, float]:
+def measured(data: str, images: int, workers: int, kind: WorkerKind) -> tuple[float, float]:
     """Images/s once the workers run, and CPU milliseconds of each image."""
     pipeline = training_pipeline(Augment(image_size=(224, 224)), channels=3, limits=DecodeLimits())
-    config = LoaderConfig(batch_size=BATCH, workers=workers, cache="none", prefetch=3)
+    config = LoaderConfig(batch_size=BATCH, workers=workers, worker_kind=kind, cache="none", prefetch=3)
     dataset = open_dataset(data, split="all")
     began_cpu = cpu_seconds()
     with Loader(dataset, pipeline, config=config, train=True) as loader, loader.batches() as stream:
@@ -161,22 +162,25 @@ def main() -> None:
 def report(shards: Path, made: str, rounds: int, images: int, workers: int, latency: float) -> None:
     """Measure all of them in turn, and print the medians and the ratios to disk."""
     found: dict[str, list[tuple[float, float]]] = {}
-    plain = Filler.expect
+    plain = Filler.expect  # in threads, where it can be replaced
 
     def unprepared(self: Filler, picks: Picks) -> None:
         """Read nothing in advance."""
 
-    for number in range(rounds + 1):  # the first warms the disk, the imports and the indices, and does not count
+    os.environ["XDG_CACHE_HOME"] = f"{made}/first"
+    open_dataset("s3://bucket/", split="all")  # the indices of the shards, which are cached from now on
+    for number in range(rounds + 1):  # the first warms the disk and the imports, and does not count
         for name in ("disk", "server", "server, again", "server, nothing in advance"):
-            fresh = name == "server" or name.endswith("advance")
-            os.environ["XDG_CACHE_HOME"] = f"{made}/cache-{number}-{name}" if fresh else f"{made}/cache-{number}-server"
-            kind = "thread" if name.endswith("advance") else "process"
-            Filler.expect = unprepared if kind == "thread" else plain  # type: ignore[method-assign]
-            if kind == "thread" and number not in (0, 1):
+            prepared = not name.endswith("advance")
+            if not prepared and number != 1:
                 continue  # it is slow: once
+            cache = Path(f"{made}/cache-{number}-{prepared}")
+            if not cache.exists():
+                shutil.copytree(f"{made}/first/vitlab/shards", cache / "vitlab" / "shards")
+            os.environ["XDG_CACHE_HOME"] = str(cache)
+            Filler.expect = plain if prepared else unprepared  # type: ignore[method-assign]
             data = str(shards) if name == "disk" else "s3://bucket/"
-            open_dataset(data, split="all")  # the index is cached
-            rate = measured_in(kind, data, images if kind == "process" else min(images, 100), workers)
+            rate = measured(data, images if prepared else BATCH, workers, "process" if prepared else "thread")
             if number:
                 found.setdefault(name, []).append(rate)
     disk = statistics.median(rate for rate, _ in found["disk"])
@@ -189,20 +193,6 @@ def report(shards: Path, made: str, rounds: int, images: int, workers: int, late
         print(
             f"{name:28} {rate:7.1f} images/s  {cpu:6.2f} cpu ms   {rate / disk:5.2f} of disk ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         )
-
-
-def measured_in(kind: str, data: str, images: int, workers: int) -> tuple[float, float]:
-    """As `measured`; in threads, where reading in advance can be switched off."""
-    if kind == "process":
-        return measured(data, images, workers)
-    pipeline = training_pipeline(Augment(image_size=(224, 224)), channels=3, limits=DecodeLimits())
-    config = LoaderConfig(batch_size=BATCH, workers=workers, worker_kind="thread", cache="none", prefetch=3)
-    with Loader(open_dataset(data, split="all"), pipeline, config=config, train=True) as loader, loader.batches() as stream:
-        next(stream)
-        began, cpu = time.perf_counter(), cpu_seconds()
-        for _ in range(images // BATCH):
-            next(stream)
-        return images / (time.perf_counter() - began), (cpu_seconds() - cpu) / images * 1000
 
 
 if __name__ == "__main__":

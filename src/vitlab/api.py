@@ -240,7 +240,7 @@ def describe(
     Only the header of a file is read.
 
     Args:
-        model: a model's name (ViT-B/16, vit_base_patch16_224), a checkpoint's file or folder, a run, or hub:owner/name
+        model: a model's name (ViT-B/16, vit_base_patch16_224), a checkpoint's file, folder or address, a run, or hub:owner/name
         image_size: for a name: pixels, 224 or 160x224 (default: the model's own)
         num_classes: for a name: classes of the head, 0 for no head (default: 1000)
         channels: for a name: channels of an image (default: 3)
@@ -434,12 +434,13 @@ def predict(
     gets each image with its boxes drawn on it (PNG) and boxes.jsonl.
 
     Args:
-        model: a checkpoint of any format (recognised by its content), a run's folder, hub:owner/name, or the name of public weights
-            (ViT-B/16, vit_base_patch16_224.augreg_in21k)
-        images: images, folders, quoted patterns, zip archives or files inside them, or - for paths or one image on stdin
+        model: a checkpoint of any format (recognised by its content), a run's folder, an address of these (s3://bucket/runs/a),
+            hub:owner/name, or the name of public weights (ViT-B/16, vit_base_patch16_224.augreg_in21k)
+        images: images, folders, quoted patterns, zip archives or files inside them, addresses of these, or - for paths or one image
+            on stdin
         top: number of classes to show for each image
         threshold: score above which a detector's boxes are shown, from 0 to below 1
-        out: file to write results to (default: standard output; a Python call returns them)
+        out: file or address to write results to (default: standard output; a Python call returns them)
         format: text, jsonl (one JSON object per line), csv or parquet (default: by the ending of out, else jsonl; text without out)
         resume: continue the JSON Lines file that out names, and skip the images that are in it; on Ray, always
         overwrite: replace the file that out names, if it exists
@@ -1417,7 +1418,7 @@ def report(
     """Write an HTML report of a run, with an evaluation on images that it was not trained on.
 
     Args:
-        run: a run, or its folder, made by pretrain, finetune or train
+        run: a run, its folder or its address, made by pretrain, finetune or train
         out: file to write (default: report.html in the run's folder)
         split: which split to evaluate on (default: test if the data has it, else val)
         title: title of the report (default: the folder's name)
@@ -1567,11 +1568,11 @@ def finetune(
     Returns the run: `run.model`, `run.metrics`, `run.path`. `run.notes` says what was chosen for you, and why.
 
     Args:
-        data: a folder of class folders, a zip, digits, cifar10:PATH, ...; to segment, a folder or zip of images/ and masks/;
-            to detect, images with boxes
-        start: checkpoint of any format, hub:owner/name, a run, or the name of public weights: ViT-B/16
+        data: a folder of class folders, a zip, shards, an address of these (s3://bucket/shards), digits, cifar10:PATH, ...;
+            to segment, a folder or zip of images/ and masks/; to detect, images with boxes
+        start: checkpoint of any format, its address, hub:owner/name, a run, or the name of public weights: ViT-B/16
             (default: train from scratch with the recipe small-data)
-        out: folder of the run; an unfinished run in it is resumed (default: runs/ and the data's name)
+        out: folder of the run, or its address; an unfinished run in it is resumed (default: runs/ and the data's name)
         recipe: finetune-imagenet, -cifar10, -cifar100, -pets, -flowers or -vtab as in the paper; or any other recipe
             (default: finetune-folder with a checkpoint, small-data without; segment-folder to segment, detect-folder to detect)
         model: model to train from scratch (default: the recipe's own)
@@ -2020,7 +2021,7 @@ def train(
 
     Args:
         config: JSON file with the config of a run
-        out: folder of the run; an unfinished run in it is resumed
+        out: folder of the run, or its address; an unfinished run in it is resumed
         steps: total number of optimizer steps (default: the config's)
         batch_size: images per step, over all devices; learning rate and steps do not change (default: the config's)
         lr: peak learning rate (default: the config's)

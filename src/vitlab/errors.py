@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 T = TypeVar("T")
 
 _USER = re.compile(r"(?i)(?<=https://|.http://)[^/?#@\s'\"]+@|(?<=://)[^/?#@\s'\"]*:[^/?#@\s'\"]*@")
-_QUERY = re.compile(r"(?<=[?&])([^=&#\s'\"]+)=[^&#\s'\")>]+")
+_QUERY = re.compile(r"(?<=[?&])([^=&#\s'\"]+)=[^&#\s'\")>]*[^&#\s'\")>:;,.]")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s]+")
 
 

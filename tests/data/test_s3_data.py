@@ -64,11 +64,12 @@ def s3(upstream: str, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """The server with the shards; an empty cache; short pauses."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(remote, "PATIENCE", remote.Patience(first=0.01, longest=0.1, timeout=5.0))
-    monkeypatch.setattr(remote, "_process", remote._Process())
     with storage(upstream, monkeypatch, "data") as server:
         for file in shards.iterdir():
             server.put(f"data/set/{file.name}", file.read_bytes())
+        monkeypatch.setattr(remote, "_process", remote._Process())
         yield server
+        remote._process.close()  # no thread of this test asks the next one's server
 
 
 def loader(data: str, *, rank: int = 0, ranks: int = 1, workers: int = 0, kind: WorkerKind = "thread") -> Loader:
@@ -196,3 +197,14 @@ def test_worker_processes_read_from_the_server_too(s3: Storage, shards: Path) ->
     s3.latency = 0.005
     ours = batches(ALL, 7, workers=2, kind="process")
     assert all(np.array_equal(one, other) for one, other in zip(ours, batches(on_disk(shards), 7), strict=True))
+
+
+def test_shards_on_a_web_server_are_read_by_ranges_and_a_token_is_not_printed(s3: Storage, shards: Path) -> None:
+    s3.client().put_object_acl(Bucket="data", Key="set/val-000.tar", ACL="public-read")
+    address = f"{s3.address}/data/set/val-000.tar?token=of-nobody"
+    ours, theirs = open_dataset(f"shards:{address}", split="all"), open_dataset(str(shards / "val-000.tar"), split="all")
+    assert ours.fingerprint() == theirs.fingerprint()
+    assert all(last - first < 20_000 for _, first, last in s3.ranges("val-000.tar"))
+    assert isinstance(ours, ImageDataset)
+    assert "of-nobody" not in ours.name(0)
+    assert "token=***" in ours.name(0)

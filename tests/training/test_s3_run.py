@@ -54,11 +54,12 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def s3(upstream: str, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "machine"))
     monkeypatch.setattr(remote, "PATIENCE", remote.Patience(first=0.01, longest=0.1, timeout=10.0))
-    monkeypatch.setattr(remote, "_process", remote._Process())
     with storage(upstream, monkeypatch, "bucket") as server:
         for file in shards.iterdir():
             server.put(f"bucket/data/{file.name}", file.read_bytes())
+        monkeypatch.setattr(remote, "_process", remote._Process())
         yield server
+        remote._process.close()  # no thread of this test asks the next one's server
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,8 @@ def open_dataset(
     Args:
         data: a path, whose format is recognised by its content: class folders (with or without train/, val/, test/), a zip of
             them, a CSV or JSON Lines list, tar shards (also a glob, braces, or several joined by `::`), an .npz pack, Parquet,
-            CIFAR or SVHN files. `READER:PATH` names the reader: folder, images (no labels), zip, manifest, shards, parquet,
+            CIFAR or SVHN files. Folders, zips, lists, shards and Parquet may be at an address (s3://, gs://, az://, http(s)://,
+            hf://). `READER:PATH` names the reader: folder, images (no labels), zip, manifest, shards, parquet,
             npz, masks, boxes, mnist, fashion-mnist, kmnist, cifar10, cifar100, cifar100-coarse, svhn, ... `digits` and `synthetic`
             are built in; `synthetic:kind=strokes,classes=100` sets fields of SyntheticConfig.
         split: `train`, `val`, `train+val`, `test` or `all`.

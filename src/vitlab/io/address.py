@@ -58,6 +58,11 @@ class Address:
         """Whether it is written as a folder, with a slash at its end."""
         return self.path.endswith("/")
 
+    @property
+    def as_folder(self) -> Address:
+        """The same with a slash at its end."""
+        return self._with(self.path.rstrip("/") + "/")
+
     def __truediv__(self, name: str) -> Address:
         return self._with(f"{self.path.rstrip('/')}/{name}")
 

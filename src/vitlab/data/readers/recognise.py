@@ -168,14 +168,12 @@ def _reader_of_folder(path: Path) -> str:
         return "manifest"
     if is_masks_folder(path):
         return "masks"
-    if holds_boxes(path):
-        return "boxes"
     # Only folders named after a split are searched: a class folder may hold a million files.
     places = [path, *(entry for entry in path.iterdir() if entry.name == "data" or split_named(entry.name) is not None)]
     for reader, ending in (("shards", "tar"), ("parquet", "parquet")):
         if any(next(place.glob(f"*.{ending}"), None) for place in places):
             return reader
-    return "folder"
+    return "boxes" if holds_boxes(path) else "folder"  # after shards, whose pack.json lists images too
 
 
 def _open(reader: str, place: str, *, label_column: str | None) -> ImageDataset:
