@@ -115,6 +115,7 @@ class Checkpointer:
             self._refuse_non_finite(snapshot.model)
             write_snapshot(folder, snapshot)
             self.directory.set_link("last", state.step)
+            self.directory.publish(state.step)
             self.saved = state.step
         self._pending = None
         return folder
