@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests import processes
 from tests.training.small import run_to, small_run
 from vitlab.errors import TrainingError
 from vitlab.models import device
-from vitlab.models.device import bfloat16_trouble
+from vitlab.models.device import bfloat16_trouble, has_fast_bfloat16
+from vitlab.training import state
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +63,7 @@ def test_the_trial_finds_what_the_products_of_a_model_find() -> None:
 
 def test_a_run_in_bfloat16_is_refused_before_it_dies_with_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(device, "_TRIAL", "import os; os.kill(os.getpid(), 4)")
+    monkeypatch.setattr(state, "announces_amx", lambda: True)
     run = small_run(steps=5)
     half = replace(run, train=replace(run.train, precision="bfloat16"))
     with pytest.raises(TrainingError, match="SIGILL") as raised:
@@ -69,3 +72,12 @@ def test_a_run_in_bfloat16_is_refused_before_it_dies_with_a_hint(monkeypatch: py
     assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16" in raised.value.hint
     assert "float32" in raised.value.hint
     run_to(run, tmp_path / "full", stop=1)  # float32 is not asked about
+
+
+def test_a_cpu_whose_trial_fails_is_not_called_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr(device, "announces_amx", lambda: True)
+    monkeypatch.setattr(device, "_TRIAL", "raise SystemError")
+    assert not has_fast_bfloat16()
+    monkeypatch.setattr(device, "announces_amx", lambda: False)  # then nothing is tried
+    assert has_fast_bfloat16()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitlab.config import ConvStem, ResNetStem, ViTConfig, variant
 from vitlab.config.serialize import from_json, to_json
+from vitlab.config.stems import Activation
 from vitlab.errors import ConfigError
 from vitlab.models.init import Draw
 from vitlab.models.stems import ConvolutionalStem, init_stem
@@ -36,15 +37,16 @@ def vit() -> ViTConfig:
 
 
 @torch.no_grad()
-def test_it_is_convolution_norm_and_gelu_with_shortcuts_after_a_stages_first() -> None:
-    stem, x_BCHW = made(CONFIG), images(2, 3, 12, 20)
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_it_is_convolution_norm_and_activation_with_shortcuts_after_a_stages_first(activation: Activation) -> None:
+    stem, x_BCHW = made(replace(CONFIG, activation=activation)), images(2, 3, 12, 20)
     state, wanted_BCHW = stem.state_dict(), x_BCHW
     for stage, (width, units) in enumerate(zip(CONFIG.widths, CONFIG.units, strict=True)):
         for unit in range(units):
             name = f"stages.{stage}.{unit}"
             y_BCHW = F.conv2d(wanted_BCHW, state[f"{name}.weight"], stride=1 if unit else 2, padding=1)
             y_BCHW = F.group_norm(y_BCHW, width // 8, state[f"{name}.norm.weight"], state[f"{name}.norm.bias"], 1e-6)
-            y_BCHW = F.gelu(y_BCHW, approximate="tanh")
+            y_BCHW = F.gelu(y_BCHW, approximate="tanh") if activation == "gelu" else F.relu(y_BCHW)
             wanted_BCHW = wanted_BCHW + y_BCHW if unit else y_BCHW
     torch.testing.assert_close(stem(x_BCHW), wanted_BCHW, atol=1e-5, rtol=1e-5)
 
@@ -61,6 +63,14 @@ def test_the_order_of_memory_changes_nothing() -> None:
     torch.testing.assert_close(stem(x_BCHW), stem(x_BCHW.contiguous(memory_format=torch.channels_last)))
 
 
+@torch.no_grad()
+def test_bfloat16_gives_about_the_same_maps() -> None:
+    stem, x_BCHW = made(CONFIG), images(2, 3, 16, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        half_BCHW = stem(x_BCHW)
+    torch.testing.assert_close(half_BCHW.float(), stem(x_BCHW), atol=0.1, rtol=0.05)
+
+
 def test_a_token_steps_over_the_image_by_convolutions_and_patch() -> None:
     assert vit().step == (8, 8)
     assert vit().grid == variant("ViT-Mini/8", num_classes=5).grid  # type: ignore[union-attr]
@@ -75,6 +85,7 @@ def test_it_is_written_and_read_and_has_no_published_name() -> None:
     ("change", "said"),
     [
         ({"widths": ()}, "one number a stage"),
+        ({"activation": "swish"}, "conv_stem.activation"),
         ({"units": (1,)}, "one number a stage"),
         ({"units": (0, 1)}, "conv_stem.units"),
         ({"widths": (16, 20)}, "multiples of conv_stem.group_width"),

@@ -67,6 +67,7 @@ OPTIONS: dict[str, ModelConfig] = {
         tiny(), stem=ResNetStem(blocks=(1, 1, 1), width=32), patch_size=(2, 2), pad=True, image_size=(99, 130)
     ),
     "conv stem": replace(tiny(), conv_stem=ConvStem(widths=(16, 32), units=(1, 3)), patch_size=(4, 4)),
+    "conv stem, relu": replace(tiny(), conv_stem=ConvStem(widths=(16, 32), units=(1, 3), activation="relu"), patch_size=(4, 4)),
     "conv stem padded": replace(
         tiny(), conv_stem=ConvStem(widths=(24,), units=(2,)), patch_size=(8, 4), pad=True, image_size=(99, 70)
     ),

@@ -15,7 +15,7 @@ from vitlab.config import Position, ViTConfig, variant
 from vitlab.config.vit import AttentionKind, Pool, PositionKind, PositionPlace
 from vitlab.errors import ConfigError
 from vitlab.models import Record, build, vit
-from vitlab.models.attention_variants import Axis, attention_weights, axial_mask, local_mask
+from vitlab.models.attention_variants import Axis, attend, attention_weights, axial_mask, local_mask
 from vitlab.models.vit import Block, PatchEmbedding, ViT, patchify
 
 
@@ -134,6 +134,23 @@ def test_relative_logits_are_the_query_against_the_embedding_of_the_offset() -> 
             for key in range(16):
                 logits[head, 1 + query, 1 + key] += q[head, 1 + query] @ offsets[query - key + 15, head]
     torch.testing.assert_close(seen, (logits / 4).softmax(-1), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_in_bfloat16_is_the_same_with_gradients_and_without(masked: bool) -> None:
+    """Training takes plain products where prediction takes the fused kernel."""
+    drawn = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(2, 2, 9, 8, generator=drawn).bfloat16().requires_grad_() for _ in range(3))
+    bias = local_mask(3, (3, 3), 0, q.device) if masked else None
+    trained = attend(q, k, v, bias)
+    with torch.no_grad():
+        predicted = attend(q, k, v, bias)
+    torch.testing.assert_close(trained, predicted, atol=0.03, rtol=0.03)
+    gradients = torch.autograd.grad(trained.sum(), [q, k, v])
+    wide = [x.detach().float().requires_grad_() for x in (q, k, v)]
+    wanted = torch.autograd.grad(attend(*wide, bias).sum(), wide)
+    for got, want in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(got.float(), want, atol=0.05, rtol=0.05)
 
 
 @pytest.mark.parametrize("axis", ["rows", "columns"])

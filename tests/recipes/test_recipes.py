@@ -292,6 +292,13 @@ def test_a_cpu_gets_smaller_images_and_a_shorter_run_than_an_accelerator() -> No
     assert (laptop.train.precision, server.train.precision) == ("float32", "bfloat16")
 
 
+def test_a_cpu_with_bfloat16_instructions_trains_in_bfloat16_unless_the_model_is_tiny() -> None:
+    modern = Machine(bfloat16=True)
+    assert made("finetune-folder", machine=modern).train.precision == "bfloat16"
+    assert recipe("small-data", data=PHOTOS, machine=modern).train.precision == "bfloat16"
+    assert recipe("quickstart", machine=modern).train.precision == "float32"
+
+
 def test_grey_images_are_not_mirrored_and_rare_classes_are_shown_more_often() -> None:
     grey = replace(PHOTOS, channels=1, imbalance=20.0)
     run = recipe("small-data", data=grey)

@@ -65,10 +65,11 @@ class StartFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The machine of a run: its CPU cores, and whether it has an accelerator."""
+    """The machine of a run: its CPU cores, whether it has an accelerator, and whether its CPU has bfloat16 instructions."""
 
     cores: int = 2
     accelerator: bool = False
+    bfloat16: bool = False
 
     def __post_init__(self) -> None:
         at_least("machine.cores", self.cores, 1)

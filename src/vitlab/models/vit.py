@@ -26,6 +26,7 @@ from vitlab.models.attention_variants import (
     AttentionCapture,
     AttentionContext,
     Axis,
+    attend,
     attention_weights,
     axial_attention,
     axial_mask,
@@ -95,7 +96,7 @@ class Attention(nn.Module):
         bias = context.mask_NN if context.bias_1HNN is None else context.bias_1HNN[:, :, : context.read].to(q_BHNK.dtype)
         bias = bias if context.offsets_MD is None else relative_logits(q_BHNK, context)
         if self.axis is None:
-            y_BHNK = F.scaled_dot_product_attention(q_BHNK, k_BHNK, v_BHNK, attn_mask=bias)  # eq. 6 and 7
+            y_BHNK = attend(q_BHNK, k_BHNK, v_BHNK, bias)  # eq. 6 and 7
         else:
             y_BHNK = axial_attention(self.axis, q_BHNK, k_BHNK, v_BHNK, context)
         if record is not None and record.sees_attention(context.layer):

@@ -37,7 +37,10 @@ _UNEVEN = 3.0  # if the largest class has this many times the images of the smal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """How a recipe trains without overrides: `lr` is for batches of 64, `most` is the largest batch."""
+    """How a recipe trains without overrides: `lr` is for batches of 64, `most` is the largest batch.
+
+    `half`: in bfloat16 also on a CPU that has instructions for it.
+    """
 
     most: int
     epochs: float
@@ -47,6 +50,7 @@ class Defaults:
     average: float = 0.0
     layer_decay: float = 1.0
     smoothing: float = 0.1
+    half: bool = False
 
 
 def finetune_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
@@ -72,6 +76,7 @@ def finetune_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
         warmup=0.1,
         average=0.999,
         layer_decay=0.75,
+        half=True,
     )
     augment = _augment(overrides, Augment(area=(0.25, 1.0), interpolation="bicubic", flip=_flip(data)), size)
     return _run("finetune-folder", facts, overrides, data, model, defaults, augment, fed, start=start.path)
@@ -88,8 +93,8 @@ def small_data(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """
     data = _labelled("small-data", facts.data)
     side = 32 if data.side <= 48 else 128 if facts.machine.accelerator and data.side > 96 else 64
-    fine = ConvStem(widths=(48, 96), units=(2, 3))
-    coarse = ConvStem(widths=(24, 48, 96), units=(1, 2, 3))
+    fine = ConvStem(widths=(48, 96), units=(2, 3), activation="relu")
+    coarse = ConvStem(widths=(24, 48, 96), units=(1, 2, 3), activation="relu")
     small = ViTConfig(
         width=128,
         depth=2,
@@ -109,6 +114,7 @@ def small_data(facts: RunFacts, overrides: Overrides) -> RunConfig:
         lr=2.5e-3,
         weight_decay=0.02,
         warmup=0.1,
+        half=True,
     )
     batch = overrides.batch_size or pretraining_batch(data.images, most=defaults.most)
     epochs = overrides.steps * batch / data.images if overrides.steps else overrides.epochs or defaults.epochs
@@ -260,7 +266,7 @@ def _run(
             average=Average(decay=defaults.average),
             loss="sigmoid" if data.multi_label else "softmax",
             smoothing=0.0 if data.multi_label else defaults.smoothing,
-            precision=precision_of(facts.machine),
+            precision=precision_of(facts.machine, also_on_cpu=defaults.half),
             evaluate_every=interval,
             save_every=interval,
             seed=overrides.seed or 0,

@@ -115,6 +115,6 @@ def workers_of(machine: Machine) -> int:
     return min(machine.cores, 16 if machine.accelerator else 2)
 
 
-def precision_of(machine: Machine) -> Precision:
-    """bfloat16 with an accelerator; a CPU is seldom faster with it."""
-    return "bfloat16" if machine.accelerator else "float32"
+def precision_of(machine: Machine, *, also_on_cpu: bool = False) -> Precision:
+    """bfloat16 with an accelerator; `also_on_cpu`: and on a CPU that has instructions for it, which pays unless models are tiny."""
+    return "bfloat16" if machine.accelerator or (also_on_cpu and machine.bfloat16) else "float32"

@@ -33,7 +33,7 @@ from vitlab.errors import DataError
 from vitlab.inference.packed import plain_backend
 from vitlab.io.memory import memory_available
 from vitlab.models.cost import Cost, cost
-from vitlab.models.device import resolve_device
+from vitlab.models.device import has_fast_bfloat16, resolve_device
 from vitlab.models.families import build, build_on_meta
 from vitlab.training.distributed import World, shard_size, world_size
 from vitlab.training.lora import adapted_weights, add_lora, spared_activations
@@ -199,8 +199,9 @@ def start_facts(path: str) -> StartFacts:
 
 
 def this_machine() -> Machine:
-    """The cores this process may use, and whether there is a GPU."""
-    return Machine(cores=_cores(), accelerator=torch.cuda.is_available())
+    """The cores this process may use, whether there is a GPU, and whether the CPU has bfloat16 instructions."""
+    gpu = torch.cuda.is_available()
+    return Machine(cores=_cores(), accelerator=gpu, bfloat16=not gpu and has_fast_bfloat16())
 
 
 def _cores() -> int:

@@ -33,7 +33,7 @@ from vitlab.data.transforms import evaluation_pipeline, training_pipeline
 from vitlab.errors import ConfigError, TrainingError
 from vitlab.io.trial import REMEDY
 from vitlab.models.backbone import GridModel
-from vitlab.models.device import bfloat16_trouble
+from vitlab.models.device import announces_amx, bfloat16_trouble
 from vitlab.models.efficientnet import BatchNorm
 from vitlab.models.families import Model, build, build_on_meta
 from vitlab.models.flexible import FlexibleViT
@@ -305,7 +305,8 @@ def create_state(
     `dataset` is the training split.
     """
     _check_classes(run, dataset)
-    if run.train.precision == "bfloat16" and world.device.type == "cpu" and (trouble := bfloat16_trouble()):
+    half = run.train.precision == "bfloat16" and world.device.type == "cpu"
+    if half and announces_amx() and (trouble := bfloat16_trouble()):
         raise TrainingError(f"precision='bfloat16' does not work here: {trouble}", hint=f"{REMEDY}, or precision='float32'")
     core, notes = create_model(run, dataset, snapshot)
     if head is not None:
