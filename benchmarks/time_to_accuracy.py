@@ -38,6 +38,7 @@ from vitlab.config.train import scale_at
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import training_pipeline
+from vitlab.models.device import has_fast_bfloat16
 from vitlab.recipes import recipe
 from vitlab.training import train
 from vitlab.training.control import Control
@@ -62,13 +63,21 @@ class Result:
     seed: int
 
 
-def small_data(data: Path, *, seed: int) -> RunConfig:
-    """The recipe with the settings of this benchmark: one core, and one evaluation on the test images at the end."""
-    run = recipe("small-data", Overrides(seed=seed), data=survey(str(data)), machine=Machine(cores=1))
+def small_data(data: Path, *, seed: int, held_out: bool = False) -> RunConfig:
+    """The recipe with the settings of this benchmark: one core, and one evaluation on the test images at the end.
+
+    `held_out`: on a tenth of the training images instead, which are not trained on, to choose settings.
+    """
+    run = recipe("small-data", Overrides(seed=seed), data=survey(str(data)), machine=Machine(cores=1, bfloat16=has_fast_bfloat16()))
     loader = replace(run.data.loader, workers=0)  # reading is part of the work, so this process does it
     return replace(
         run,
-        data=replace(run.data, loader=loader, evaluate_split="test"),
+        data=replace(
+            run.data,
+            loader=loader,
+            train_split="train" if held_out else "train+val",
+            evaluate_split="val" if held_out else "test",
+        ),
         train=replace(run.train, evaluate_every=0, save_every=0),
     )
 
@@ -195,13 +204,14 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=600.0, help="CPU seconds of training")
     parser.add_argument("--only", choices=["vitlab", "baseline"])
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--held-out", action="store_true", help="evaluate vitlab on held-out training images, not on test")
     parser.add_argument("--json", action="store_true")
     told = parser.parse_args()
     torch.set_num_threads(1)
     data = told.data / "cifar10_jpeg.npz" if told.data.is_dir() else told.data
     results = []
     if told.only != "baseline":
-        results.append(vitlab(small_data(data, seed=told.seed), budget=told.budget))
+        results.append(vitlab(small_data(data, seed=told.seed, held_out=told.held_out), budget=told.budget))
     if told.only != "vitlab":
         results.append(baseline(data, budget=told.budget, seed=told.seed))
     if told.json:

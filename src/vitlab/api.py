@@ -459,8 +459,9 @@ def predict(
         image_size: input size of the model in pixels, 384 or 160x224; positions are interpolated (default: the checkpoint's own)
         patch_size: patch size of a ViT in pixels, 8, 32 or 16x32: its patch embedding is resized by pseudo-inverse, and larger
             patches are faster (default: the checkpoint's own)
-        resize: how to reach that size: short-side (then crop the centre), squash or pad; or native, which keeps each image's aspect
-            ratio with as many patches and packs images of different shapes (NaViT) (default: the checkpoint's own)
+        resize: how to reach that size: short-side (then crop the centre), squash, pad, or fit, which keeps the aspect ratio and
+            crops nothing; or native, which keeps each image's aspect ratio with as many patches and packs images of different
+            shapes (NaViT) (default: the checkpoint's own)
         resize_to: pixels of the short side before the crop (default: the checkpoint's own)
         interpolation: interpolation of pixels (default: the checkpoint's own)
         labels: file with the names of the classes, one per line; or imagenet1k, imagenet21k, cifar10, cifar100 or pets
@@ -1043,7 +1044,7 @@ def evaluate(
         vtab_splits: VTAB: JSON file with the images of each split (default: FOLDER/vtab-splits.json, if it exists)
         vtab_finetune: VTAB: folder for runs that fine-tune the model on each task, as in app. B, beside the linear probe; finished
             ones are not repeated (default: the probe alone)
-        vtab_steps: VTAB: steps of each fine-tuning (default: 2,500, at 384 px unless image_size is given)
+        vtab_steps: VTAB: steps of each fine-tuning (default: 2,500, at 384 px unless an image size is given)
         vtab_plot: VTAB: .png or .svg file to write: Figure 2, the means of the groups beside the paper's (default: none)
         no_cache: compute all features again and store none
         parts: Ray: folder for the logits of finished parts, from which the same command resumes (default: a temporary folder)
@@ -1053,9 +1054,9 @@ def evaluate(
     from vitlab.evaluation import summary
 
     if vtab is None:
-        _refuse_given("needs vtab", vtab_finetune=vtab_finetune, vtab_plot=vtab_plot)
+        _refuse_given("needs `vtab`", vtab_finetune=vtab_finetune, vtab_plot=vtab_plot)
     if vtab_finetune is None:
-        _refuse_given("needs vtab_finetune", vtab_steps=vtab_steps)
+        _refuse_given("needs `vtab_finetune`", vtab_steps=vtab_steps)
 
     _at_least("seeds", seeds, 1)
     ray = _ray_config(engine, address, actors, part_size, workers)
@@ -1650,7 +1651,11 @@ def finetune(
     began = time.monotonic()
     if minutes is not None:
         _refuse_given(
-            "`minutes` chooses the length of one run", epochs=epochs, steps=steps, max_minutes=max_minutes, sweep=sweep or None
+            "excludes `minutes`, which chooses the length of one run",
+            epochs=epochs,
+            steps=steps,
+            max_minutes=max_minutes,
+            sweep=sweep or None,
         )
         _refuse_given(
             "makes steps of different lengths, and `minutes` plans with equal ones: give `epochs`", patch_sizes=patch_sizes
@@ -1730,8 +1735,11 @@ def finetune(
     place_of_run = out or _default_out(place, after="-sweep" if sweep else "")
     asked, planned = overrides, tuple[str, ...]()
     if minutes is not None:
+        from vitlab.training.run_folder import RunDirectory
         from vitlab.training.time_budget import plan_minutes
 
+        if not is_address(os.fspath(place_of_run)):
+            RunDirectory(Path(place_of_run)).check_place()  # before the time is spent on measuring
         overrides, sentence = plan_minutes(
             minutes,
             lambda tried: _recipe_run(name, why, tried, facts, begins)[0],

@@ -152,12 +152,12 @@ def test_checking_sound_data_finds_no_problems(capsys: pytest.CaptureFixture[str
 def test_strictness_makes_problems_an_error(capsys: pytest.CaptureFixture[str], images: Path) -> None:
     (images / "test" / "cat" / "leak.jpg").write_bytes((images / "train" / "cat" / "1.jpg").read_bytes())
     (images / "test" / "cat" / "broken\n.jpg").write_bytes(b"nonsense")
-    assert "leak: 1 groups" in printed(capsys, "check", str(images))
+    assert "leak: 1 group of" in printed(capsys, "check", str(images))
     assert main(["data", "check", str(images), "--strict"]) == 1
     captured = capsys.readouterr()
     assert "identical: " in captured.out
     assert "broken\\n.jpg" in captured.out, "a name stays on its line"
-    assert "1 images cannot be decoded" in captured.err.splitlines()[-1]
+    assert "1 image cannot be decoded" in captured.err.splitlines()[-1]
     found = json.loads(printed(capsys, "check", str(images), "--json"))
     assert {problem["kind"]: problem["count"] for problem in found["problems"]} == {"broken": 1, "leak": 1}
     (group,) = found["duplicates"]

@@ -255,3 +255,10 @@ def test_the_option_of_another_library_is_answered_with_the_one_here(option: str
     with pytest.raises(UsageError, match=f"no option called {option}") as refused:
         parse(VERBS["finetune"], ["data", option, "1"], verb="finetune", notice=lambda text: None)
     assert refused.value.hint == f"did you mean {meant}?"
+
+
+@pytest.mark.parametrize(("verb", "usage"), [("models", " [PATTERN] "), ("describe", " MODEL"), ("study compare", " [NAME]")])
+def test_an_argument_that_may_be_left_out_is_in_brackets(verb: str, usage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(VERBS[verb], ["--help"], verb=verb, notice=print)
+    assert usage in capsys.readouterr().out.splitlines()[0]

@@ -139,7 +139,18 @@ def test_near_duplicates_that_hang_together_are_one_group(tmp_path: Path) -> Non
     assert report.problems() == []
     (group,) = report.duplicates
     assert len(group.images) == 4
-    assert "1 groups of near duplicates" in report.remarks()[0]
+    assert "1 group of near duplicates" in report.remarks()[0]
+
+
+@pytest.mark.parametrize(("brightest", "dark"), [(4_095, True), (65_535, False)])
+def test_tiff_files_of_16_bits_are_grey_and_said_to_be_dark_if_they_are(brightest: int, dark: bool, tmp_path: Path) -> None:
+    deep = np.linspace(0, brightest, 64 * 64).astype(np.uint16).reshape(64, 64)
+    files = {**images(parts=("train",)), "train/class-0/deep.tif": encode(Image.fromarray(deep), "TIFF")}
+    report = check(str(as_folder(tmp_path, files)))
+    assert report.stored["tiff, grey"] == 1
+    said = [odd.what for odd in report.odd]
+    assert said[0] == "16 bits"
+    assert [("pixel scale" in what) for what in said[1:]] == [True] * dark
 
 
 def test_empty_images_are_not_taken_for_each_other(tmp_path: Path) -> None:
@@ -187,7 +198,7 @@ def test_odd_modes_are_counted_and_named(tmp_path: Path) -> None:
         ("turned.jpg", "turned by EXIF (6)"), ("moving.gif", "animated"), ("liar.jpg", "png called .jpg"),
     }  # fmt: skip
     assert report.stored["jpeg, grey"] == 1
-    assert any(remark == "2 images are grey and 22 in colour" for remark in report.remarks())
+    assert any(remark == "2 images in grey and 22 in colour" for remark in report.remarks())
 
 
 def test_a_gif_whose_second_frame_is_damaged_is_animated_and_no_error(tmp_path: Path) -> None:

@@ -299,6 +299,13 @@ def test_a_cpu_with_bfloat16_instructions_trains_in_bfloat16_unless_the_model_is
     assert recipe("quickstart", machine=modern).train.precision == "float32"
 
 
+@pytest.mark.parametrize(("images", "most"), [(50, 5), (150, 10), (1_000, 10), (100_000, 1_000)])
+def test_a_few_broken_images_do_not_stop_a_run_on_a_small_folder(images: int, most: int) -> None:
+    run = recipe("small-data", data=replace(PHOTOS, images=images))
+    assert run.data.loader.corrupt == "skip"
+    assert round(run.data.loader.corrupt_budget * images) == most
+
+
 def test_grey_images_are_not_mirrored_and_rare_classes_are_shown_more_often() -> None:
     grey = replace(PHOTOS, channels=1, imbalance=20.0)
     run = recipe("small-data", data=grey)

@@ -78,7 +78,7 @@ def test_too_little_memory_is_noted_with_the_micro_batch_that_fits(monkeypatch: 
     four = cost(run.model).training_bytes(batch=4) + cost(run.model).weight_bytes()
     monkeypatch.setattr(planning, "free_memory", lambda device: four)
     made = plan(run)
-    assert "micro_batch=3 fits" in made.notes[0]
+    assert "a micro-batch of 3 fits" in made.notes[0]
     assert made.step_seconds is not None
     monkeypatch.setattr(planning, "free_memory", lambda device: 1000)
     hopeless = plan(run)

@@ -76,6 +76,15 @@ def test_too_little_time_for_one_look_at_the_images_is_refused_with_what_is_need
     assert "minutes or more" in str(caught.value.hint)
 
 
+def test_a_refusal_speaks_of_the_time_that_was_asked_for_not_of_what_is_left() -> None:
+    run = fitted_run()
+    with pytest.raises(ConfigError, match=r"^0\.01 minutes are too few") as caught:
+        choose(run, SPEED, images=IMAGES, val_images=300, seconds=0.6 - 12, spent=12, sizes=image_sizes(START.model))
+    assert caught.value.hint is not None
+    needed = float(caught.value.hint.split()[2])
+    choose(run, SPEED, images=IMAGES, val_images=300, seconds=60 * needed - 12, spent=12, sizes=image_sizes(START.model))
+
+
 def test_sizes_have_whole_patches_and_end_with_the_checkpoints_own() -> None:
     assert image_sizes(variant("ViT-Ti/16")) == [(96, 96), (128, 128), (160, 160), (192, 192), (224, 224)]
     assert image_sizes(variant("ViT-H/14"))[-1] == (224, 224)

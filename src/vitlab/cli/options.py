@@ -214,7 +214,8 @@ def checkpoint(word: str) -> str:
         find_weights(word)
     except ConfigError as error:
         near = error.hint if error.hint and error.hint.startswith("did you mean") else None
-        raise ValueError(f"no file, folder or public weights called {word!r}" + (f"; {near}" if near else "")) from None
+        said = f"no file, folder or public weights called {word!r}"
+        raise ValueError(f"{said}; {near}" if near else f"{said} (`vitlab models` lists public weights)") from None
     return word
 
 
@@ -338,6 +339,8 @@ def _field(parameter: inspect.Parameter, kind: Any, text: str, unset: str | None
     if kind is bool:
         return parameter.name, Annotated[bool, tyro.conf.arg(name=name, help=text, help_behavior_hint=hint)], value
     metavar = kind.metavar if kind.metavar and (kind not in _PLAIN.values() or not by_place) else parameter.name.upper()
+    if by_place and default is not parameter.empty:
+        metavar = f"[{metavar}]"
     arg = tyro.conf.arg(name=name, help=text, metavar=metavar, help_behavior_hint=hint)
     if kind.many:
         shape: Any = Annotated[tuple[str, ...], arg]

@@ -222,6 +222,7 @@ BROKEN = (
 )
 _WHITE = 255
 _TIFF_TILE = (323, 322)  # tags of a tile's height and width
+_GREY_PHOTOMETRIC = (0, 1)  # white is 0, black is 0
 _DESCRIPTION, _BITS, _PHOTOMETRIC, _SAMPLES, _EXTRA = 270, 258, 262, 277, 338  # other tags of a TIFF
 _CMYK = 5
 _SIZED_LATER: tuple[ImageFormat, ...] = ("tiff", "npy", "dicom")
@@ -461,6 +462,13 @@ def _tiff_tags(content: bytes) -> TiffImagePlugin.ImageFileDirectory_v2:
     stream.seek(tags.next)
     tags.load(stream)
     return tags
+
+
+def tiff_numbers(content: bytes) -> tuple[int, bool]:
+    """The bits of a channel of a sound TIFF, and whether it is grey."""
+    tags = _tiff_tags(content)
+    bits = tags.get(_BITS, (1,))
+    return max(bits if isinstance(bits, tuple) else (bits,)), tags.get(_PHOTOMETRIC) in _GREY_PHOTOMETRIC
 
 
 def _channel_pages(content: bytes, description: object, channels: int | None) -> int:

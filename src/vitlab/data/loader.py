@@ -207,7 +207,7 @@ class Stream(Iterator[Batch]):
         for report in reports:
             for row, failure in report.failures:
                 if loader.config.corrupt == "fail":
-                    raise DataError(str(failure), hint="repair or remove it, or set corrupt=skip to continue without such images")
+                    raise DataError(str(failure), hint="repair or remove it, or set `corrupt=skip` to continue without such images")
                 failed.append(failure)
                 present_B[first + row] = failure.replaced_by is not None
             if report.fatal is not None:
@@ -259,7 +259,7 @@ class Stream(Iterator[Batch]):
             listed = "; ".join(str(failure) for failure in self.failures[:_LISTED])
             raise DataError(
                 f"{len(self._failures):,} of {count:,} images cannot be read, above corrupt_budget={budget:g}: {listed}",
-                hint="`vitlab data check` lists them all; repair or remove them, or raise corrupt_budget",
+                hint="`vitlab data check` lists them all; repair or remove them, or raise corrupt_budget in the config of the run",
             )
 
 

@@ -197,7 +197,7 @@ def evaluate_segmentation(
         wanted_HW = str(found) if isinstance(found, Unreadable) else _wanted(dataset, index, found, code_of)
         if isinstance(found, Unreadable) or isinstance(wanted_HW, str):
             if corrupt == "fail":
-                raise DataError(str(wanted_HW), hint="repair or remove it, or set corrupt=skip to continue without such images")
+                raise DataError(str(wanted_HW), hint="repair or remove it, or set `corrupt=skip` to continue without such images")
             failures.append(str(wanted_HW))
             continue
         confusion_CC = pixel_confusion(wanted_HW, found.classes_HW, classes)

@@ -38,11 +38,11 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
     except RuntimeError:
         raise ConfigError(f"no device called {name!r}", hint=_HINT) from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device={name!r}, but PyTorch finds no CUDA GPU on this machine", hint=_HINT)
+        raise ConfigError(f"`device={name}`, but PyTorch finds no CUDA GPU on this machine", hint=_HINT)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device={name!r}, but this machine has {torch.cuda.device_count()} CUDA GPUs", hint=_HINT)
+        raise ConfigError(f"`device={name}`, but this machine has {torch.cuda.device_count()} CUDA GPUs", hint=_HINT)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("device='mps', but PyTorch finds no Apple GPU on this machine", hint=_HINT)
+        raise ConfigError("`device=mps`, but PyTorch finds no Apple GPU on this machine", hint=_HINT)
     return device
 
 

@@ -32,6 +32,8 @@ DIGITS = DataFacts(dataset="digits", images=1_212, classes=10, channels=1, side=
 
 _MINI = variant("ViT-Mini/8", pool="mean")
 _REFERENCE_BATCH = 64
+_BROKEN = 0.01  # of the images may be unreadable ...
+_FEW_BROKEN, _MOST_BROKEN = 10, 0.1  # ... or ten images, but no more than a tenth
 _UNEVEN = 3.0  # if the largest class has this many times the images of the smallest, rare classes are sampled more often
 
 
@@ -252,6 +254,7 @@ def _run(
                 workers=workers_of(facts.machine),
                 balance=0.5 if uneven else 0.0,
                 corrupt="skip",
+                corrupt_budget=min(max(_BROKEN, _FEW_BROKEN / max(data.images, 1)), _MOST_BROKEN),
             ),
         ),
         train=TrainConfig(

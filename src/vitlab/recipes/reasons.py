@@ -133,7 +133,7 @@ def _length(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: boo
     steps, batch = run.train.steps, run.data.loader.batch_size
     if steps == 0:
         return "length: no steps after the head is fitted"
-    text = f"length: {steps:,} steps of {batch:,} images"
+    text = f"length: {steps:,} {'step' if steps == 1 else 'steps'} of {batch:,} images"
     if facts.data is not None:
         epochs = f"{steps * batch / facts.data.images:.3g}"
         text += f", {epochs} epoch{'' if epochs == '1' else 's'}"

@@ -277,7 +277,7 @@ def plan(
         notes.append(memory.spared(rows))
     if needed > free:
         fits = memory.largest(own, free)
-        advice = f"micro_batch={fits} fits" if fits else "even one image at a time is too much"
+        advice = f"a micro-batch of {fits:,} fits" if fits else "even one image at a time is too much"
         notes.append(f"the run needs about {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: {advice}")
     step_seconds, measured = None, 0
     alone = Memory(run, memory.cost, 1)  # one process measures, with the whole model

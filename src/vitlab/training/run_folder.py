@@ -14,6 +14,7 @@ hold folders or nothing instead of links; the next start makes them links again.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -104,6 +105,14 @@ class RunDirectory:
                 f"{self.config_path} is not the config of a run: {error.message if isinstance(error, ConfigError) else error}",
                 hint="restore the file, or delete it to resume with the config that you give",
             ) from error
+
+    def check_place(self) -> None:
+        """TrainingError if the folder cannot be made, since a file is in its way or a folder may not be written to."""
+        there = next(place for place in (self.root, *self.root.absolute().parents) if os.path.lexists(place))
+        if not there.is_dir():
+            raise self._cannot_write(NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.root)))
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise self._cannot_write(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.root)))
 
     @contextmanager
     def locked(self, *, wait: float = 0.0) -> Iterator[None]:

@@ -307,7 +307,7 @@ def create_state(
     _check_classes(run, dataset)
     half = run.train.precision == "bfloat16" and world.device.type == "cpu"
     if half and announces_amx() and (trouble := bfloat16_trouble()):
-        raise TrainingError(f"precision='bfloat16' does not work here: {trouble}", hint=f"{REMEDY}, or precision='float32'")
+        raise TrainingError(f"`precision=bfloat16` does not work here: {trouble}", hint=f"{REMEDY}, or `precision=float32`")
     core, notes = create_model(run, dataset, snapshot)
     if head is not None:
         head.put_into(core)

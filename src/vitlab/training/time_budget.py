@@ -84,13 +84,22 @@ def plan_minutes(
             head=stored.train.head if run.start else None,
             progressive_resizing=bool(stored.train.progressive_resizing),
         )
-        return planned, f"time: planned for {minutes:g} minutes when the run was started"
+        return planned, f"time: planned for {_minutes(minutes)} when the run was started"
     speed = measure_speed(run, dataset, device=device, seconds=min(_MEASURING * 60 * minutes, _MOST_MEASURING))
-    left = 60 * minutes - (time.monotonic() - began)
+    spent = time.monotonic() - began
     sizes = [run.model.image_size] if start is None or overrides.image_size is not None else image_sizes(start.model)
     val_images = _val_images(run, dataset, data.images)
     asked = overrides.progressive_resizing
-    chosen = choose(run, speed, images=data.images, val_images=val_images, seconds=left, sizes=sizes, small_images_first=asked)
+    chosen = choose(
+        run,
+        speed,
+        images=data.images,
+        val_images=val_images,
+        seconds=60 * minutes - spent,
+        spent=spent,
+        sizes=sizes,
+        small_images_first=asked,
+    )
     planned = replace(
         overrides, image_size=chosen.image_size, steps=chosen.steps, progressive_resizing=chosen.small_first and chosen.steps > 0
     )
@@ -118,9 +127,11 @@ def _sentence(minutes: float, run: RunConfig, speed: Speed, chosen: Budgeted, im
         else f"a head fitted to features at {size}, since there is no time for more"
     )
     takes = f"about {chosen.seconds / 60:.2g} minutes from here"
-    return (
-        f"time: {minutes:g} {'minute' if minutes == 1 else 'minutes'}; measured {measured} at {height} x {width}: {what}, {takes}"
-    )
+    return f"time: {_minutes(minutes)}; measured {measured} at {height} x {width}: {what}, {takes}"
+
+
+def _minutes(count: float) -> str:
+    return f"{count:g} {'minute' if count == 1 else 'minutes'}"
 
 
 def choose(
@@ -130,11 +141,13 @@ def choose(
     images: int,
     val_images: int,
     seconds: float,
+    spent: float = 0.0,
     sizes: Sequence[tuple[int, int]],
     small_images_first: bool | None = None,
 ) -> Budgeted:
     """The best run like `run` that takes at most `seconds`, with one of these image sizes, smallest first.
 
+    `spent` are the seconds of the budget that are gone already.
     `small_images_first` is progressive resizing; None to use it where the run has it, or where it pays for larger images.
     ConfigError if not even the features of the smallest images fit into the time.
     """
@@ -142,9 +155,9 @@ def choose(
     planned = _PLANNED * seconds - _FIXED_SECONDS
     heads = [size for size in sizes if takes.head(size) <= planned]
     if not heads:
-        needed = (takes.head(sizes[0]) + _FIXED_SECONDS) / _PLANNED / 60
+        needed = (spent + (takes.head(sizes[0]) + _FIXED_SECONDS) / _PLANNED) / 60
         raise ConfigError(
-            f"{seconds / 60:.2g} minutes are too few for one look at {images:,} images",
+            f"{(spent + seconds) / 60:.2g} minutes are too few for one look at {images:,} images",
             hint=f"give it {math.ceil(10 * needed) / 10:g} minutes or more",
         )
 

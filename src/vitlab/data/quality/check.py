@@ -7,6 +7,7 @@ report.problems()          # what should be repaired before training
 from __future__ import annotations
 
 import io
+import re
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ from PIL import GifImagePlugin
 
 from vitlab.config.data import DecodeLimits, ImageFormat, SplitRule
 from vitlab.data.dataset import IGNORED, SPLITS, UNDECLARED, Dataset, Faults, ImageBoxes, ImageDataset, RawSample
-from vitlab.data.decode import CHANNELS, Header, check, decode
+from vitlab.data.decode import CHANNELS, Header, check, decode, tiff_numbers
 from vitlab.data.jpeg import orientation_of
 from vitlab.data.opening import open_dataset
 from vitlab.data.quality.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
@@ -157,17 +158,17 @@ class Report:
         within = [group for group in self.duplicates if group.exact and not group.leak]
         gone = [(entry.label, split) for entry in self.classes if entry.total for split, count in entry.splits.items() if not count]
         found: list[tuple[ProblemKind, int, str]] = [
-            ("layout", len(self.faults), "faults in the layout, for which training would refuse the data"),
-            ("broken", len(self.broken), "images cannot be decoded"),
-            ("mask", len(self.masks), "masks are broken, have another size than their image, or values without a class"),
-            ("box", len(self.boxes), "images have boxes that are empty, reach outside of the image, or are for another size"),
-            ("leak", len(leaks), f"groups of the same image are in more than one split ({near_leaks:,} of them near duplicates)"),
-            ("conflict", sum(group.conflict for group in self.duplicates), "groups of the same image have different labels"),
-            ("duplicate", len(within), "groups of identical files are within one split"),
-            ("empty class", sum(not entry.total for entry in self.classes), "classes have no image"),
-            ("missing class", len(gone), "cases of a class without an image in a split"),
+            ("layout", len(self.faults), "fault[s] in the layout, for which training would refuse the data"),
+            ("broken", len(self.broken), "image[s] cannot be decoded"),
+            ("mask", len(self.masks), "mask[s] with values without a class, of another size than the image, or broken"),
+            ("box", len(self.boxes), "image[s] with boxes that are empty, reach outside of the image, or are for another size"),
+            ("leak", len(leaks), f"group[s] of the same image in more than one split ({near_leaks:,} of them near duplicates)"),
+            ("conflict", sum(group.conflict for group in self.duplicates), "group[s] of the same image with different labels"),
+            ("duplicate", len(within), "group[s] of identical files within one split"),
+            ("empty class", sum(not entry.total for entry in self.classes), "class[es] without an image"),
+            ("missing class", len(gone), "case[s] of a class without an image in a split"),
         ]
-        return [Problem(kind=kind, count=count, text=f"{count:,} {text}") for kind, count, text in found if count]
+        return [Problem(kind=kind, count=count, text=_counted(count, text)) for kind, count, text in found if count]
 
     def remarks(self) -> list[str]:
         """Observations that are not necessarily problems, one sentence each."""
@@ -175,7 +176,7 @@ class Report:
         near = [group for group in self.duplicates if not group.exact and not group.leak]
         if near:
             mirrored = sum(group.mirrored for group in near)
-            text.append(f"{len(near):,} groups of near duplicates are within one split ({mirrored:,} of them mirrored)")
+            text.append(_counted(len(near), f"group[s] of near duplicates within one split ({mirrored:,} of them mirrored)"))
         if self.imbalance is not None and self.imbalance >= _UNBALANCED:
             text.append(f"the largest class has {self.imbalance:.0f} times as many images as the smallest")
         kinds = Counter(odd.what for odd in self.odd)
@@ -184,14 +185,24 @@ class Report:
         for stored, count in self.stored.items():
             colours["grey" if stored.endswith("grey") else "other" if stored.endswith("channels") else "colour"] += count
         if colours["grey"] and colours["colour"]:
-            text.append(f"{colours['grey']:,} images are grey and {colours['colour']:,} in colour")
+            text.append(f"{_counted(colours['grey'], 'image[s]')} in grey and {colours['colour']:,} in colour")
         return [*text, *self.notes]
+
+
+_IF_SEVERAL, _KEPT = re.compile(r"\[(\w+)\]"), r"\1"
+
+
+def _counted(count: int, text: str) -> str:
+    """`text` with its number; what stands in brackets is left out for one."""
+    return f"{count:,} {_IF_SEVERAL.sub('' if count == 1 else _KEPT, text)}"
 
 
 _ENDINGS: dict[str, ImageFormat] = {
     ".jpg": "jpeg", ".jpeg": "jpeg", ".jpe": "jpeg", ".jfif": "jpeg", ".png": "png", ".webp": "webp", ".bmp": "bmp",
     ".gif": "gif", ".tif": "tiff", ".tiff": "tiff", ".npy": "npy", ".dcm": "dicom", ".dicom": "dicom",
 }  # fmt: skip
+_DEEP = "16 bits"
+_DARK = 64  # levels of 8 bits: a quarter of them
 _PNG_COLOURS = {0: "grey", 2: "colour", 3: "palette", 4: "grey", 6: "colour"}
 _PNG_WITH_OPACITY = (4, 6)
 _JPEG_COLOURS = {1: "grey", 3: "colour", 4: "CMYK"}
@@ -226,6 +237,8 @@ def image_facts(sample: RawSample, limits: DecodeLimits) -> ImageFacts:
         header = check(content, name=sample.name, limits=limits)
         image_HWC = decode(content, name=sample.name, limits=limits, channels=None, scale="percentile")
         colours, odd = _stored(content, header)
+        if _DEEP in odd and int(decode(content, name=sample.name, limits=limits, channels=None).max()) < _DARK:
+            odd.append("in the lowest quarter of its 16 bits, so almost black unless the pixel scale is percentile or file")
         if (channels := image_HWC.shape[2]) != 3:
             colours = f"{channels} channels"
         text = _ENDINGS.get(PurePosixPath(sample.name).suffix.lower())
@@ -308,6 +321,10 @@ def _stored(content: bytes, header: Header) -> tuple[str, list[str]]:
                     animated = True
                 if animated:
                     odd.append("animated")
+        case "tiff":
+            bits, grey = tiff_numbers(content)
+            colours, exif = "grey" if grey else "colour", b""
+            odd += [_DEEP] if bits == 16 else []
         case _:
             colours, exif = "colour", b""
     if (orientation := orientation_of(exif)) != 1:
@@ -319,7 +336,7 @@ def _png(content: bytes, odd: list[str]) -> tuple[str, bytes]:
     depth, kind = content[24], content[25]
     chunks = _png_chunks(content)
     if depth == 16:
-        odd.append("16 bits")
+        odd.append(_DEEP)
     if kind in _PNG_WITH_OPACITY or b"tRNS" in chunks:
         odd.append("transparent")
     if b"acTL" in chunks:
