@@ -288,6 +288,9 @@ def test_a_head_that_was_replaced_is_saved_with_its_classes(tmp_path: Path, clas
     reset = small_checkpoint()
     reset.model.reset_classifier(4)
     save(reset, tmp_path / "reset.safetensors")
+    reset.model.head = torch.nn.Linear(width, 6)
+    save(reset, tmp_path / "both.safetensors")
+    assert load(tmp_path / "both.safetensors").config.num_classes == 6
     assert load(tmp_path / "reset.safetensors").config.num_classes == 4
 
 

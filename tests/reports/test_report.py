@@ -19,7 +19,7 @@ from vitlab.cli.main import main
 from vitlab.errors import TrainingError
 from vitlab.io.names import printable
 from vitlab.reports.charts import smoothed, thinned, ticks
-from vitlab.reports.content import Comparison, embedded_image
+from vitlab.reports.content import Comparison, embedded_image, start_name
 from vitlab.reports.report import WrittenReport, render, write_report
 
 SECTIONS = ["summary", "curves", "classes", "mistakes", "inside", "calibration", "data", "cost", "again"]
@@ -214,3 +214,16 @@ def test_smoothing_and_thinning_keep_the_range(values: list[float], over: int) -
     assert len(x) == len(y) <= max(50, min(len(values), 50))
     for made in (smooth, y):
         assert min(values) - 1e-9 <= min(made) <= max(made) <= max(values) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        (None, "scratch"),
+        ("/data/deit_tiny.npz", "deit_tiny.npz"),
+        ("runs/letters/model.safetensors", "letters"),
+        ("hub:timm/vit", "hub:timm/vit"),
+    ],
+)
+def test_a_starting_checkpoint_is_given_by_name(start: str | None, name: str) -> None:
+    assert start_name(start) == name

@@ -82,7 +82,7 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
     model = checkpoint.model
     config = replace(checkpoint.config, num_classes=_classes(getattr(model, "head", None)))
     built = getattr(model, "config", None)  # another library's module has none
-    if built not in (checkpoint.config, config):
+    if built is None or replace(built, num_classes=config.num_classes) != config:
         raise CheckpointError(f"cannot save {path}: the model was built from another config than the checkpoint says")
     facts = HeaderFacts(
         config=config,

@@ -198,6 +198,14 @@ class DataSection:
     more: str | None
 
 
+def start_name(start: str | None) -> str:
+    """The name of the checkpoint that a run started from: of a file its name, of another run's model the name of that run."""
+    if start is None:
+        return "scratch"
+    path = Path(start)
+    return start if start.startswith("hub:") else path.parent.name if path.name == "model.safetensors" else path.name
+
+
 def percent(fraction: float | None, *, digits: int = 1) -> str:
     """0.978 as 97.8 %; a dash for None and nan."""
     return "–" if fraction is None or math.isnan(fraction) else f"{100 * fraction:.{digits}f} %"
@@ -232,7 +240,7 @@ def summary(record: RunRecord, evaluation: RunEvaluation | None) -> Summary:
         facts["loss, nats per image"] = f"{result.loss:.3f}"
     facts |= {
         "model": run.model.name or "custom",
-        "started from": "scratch" if run.start is None else run.start,
+        "started from": start_name(run.start),
         "parameters": short(cost(run.model).parameters),
         "image size": " x ".join(map(str, run.model.image_size)),
         "updates": f"{int(record.history.step.max(initial=0)):,}",

@@ -18,7 +18,7 @@ from vitlab.inference.segmentation import SegmentPredictor, draw_overlay
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models.cost import cost
 from vitlab.reports.charts import short
-from vitlab.reports.content import Classes, ClassRow, EmbeddedImage, Summary, embedded_image, percent, reduced
+from vitlab.reports.content import Classes, ClassRow, EmbeddedImage, Summary, embedded_image, percent, reduced, start_name
 from vitlab.reports.run import RunRecord
 
 _SHOWN = 6  # images with the best masks, and with the worst
@@ -92,7 +92,7 @@ def _summary(record: RunRecord, found: SegmentationEvaluation) -> Summary:
         "pixel accuracy": percent(found.pixel_accuracy),
         "boundary F": percent(found.boundary_f),
         "model": run.model.name or "custom",
-        "started from": "scratch" if run.start is None else run.start,
+        "started from": start_name(run.start),
         "parameters": short(cost(run.model).parameters),
         "image size": " x ".join(map(str, run.model.image_size)),
         "updates": f"{int(record.history.step.max(initial=0)):,}",
