@@ -148,7 +148,7 @@ def test_attention_in_bfloat16_is_the_same_with_gradients_and_without(masked: bo
     torch.testing.assert_close(trained, predicted, atol=0.03, rtol=0.03)
     gradients = torch.autograd.grad(trained.sum(), [q, k, v])
     wide = [x.detach().float().requires_grad_() for x in (q, k, v)]
-    wanted = torch.autograd.grad(attend(*wide, bias).sum(), wide)
+    wanted = torch.autograd.grad(attend(wide[0], wide[1], wide[2], bias).sum(), wide)
     for got, want in zip(gradients, wanted, strict=True):
         torch.testing.assert_close(got.float(), want, atol=0.05, rtol=0.05)
 
