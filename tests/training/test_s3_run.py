@@ -106,7 +106,7 @@ def test_the_same_command_on_s3_gives_the_same_model_also_from_a_broken_server(
 def test_a_run_that_is_killed_resumes_on_another_machine_bit_exactly(
     s3: Storage, whole: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: Path
 ) -> None:
-    command = [warm / "vitlab", "finetune", "s3://bucket/data", "--out", "s3://bucket/runs/b", *OPTIONS]
+    command: list[str | Path] = [warm / "vitlab", "finetune", "s3://bucket/data", "--out", "s3://bucket/runs/b", *OPTIONS]
     with processes.started(command, env={"XDG_CACHE_HOME": str(tmp_path / "machine")}) as process:
         processes.eventually(lambda: "runs/b/last" in s3.keys("bucket"), process)
         os.killpg(process.pid, signal.SIGKILL)
