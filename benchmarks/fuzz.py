@@ -3,8 +3,8 @@
     python benchmarks/fuzz.py --inputs 20000 [--seed N] [--groups checkpoint,image,...] [--keep FOLDER] [--json]
     python benchmarks/fuzz.py --replay FOLDER/input-17-traceback.json
 
-Groups: checkpoint, image, manifest, archive, run, scientific, masks (`fuzz_seeds.py` makes sound files, `fuzz_mutations.py` breaks
-them; the same seed gives the same inputs).
+Groups: checkpoint, image, manifest, archive, run, scientific, masks, boxes (`fuzz_seeds.py` makes sound files,
+`fuzz_mutations.py` breaks them; the same seed gives the same inputs).
 One child process opens them one after the other; it is a fork of this process, which has imported torch, so that a new one
 starts at once after a crash. Outcomes:
 
@@ -104,6 +104,7 @@ class WaysIn:
             "run": lambda: self._resumed(path, out, slow),
             "scientific": lambda: self._scientific(path, slow),
             "masks": lambda: self._dataset(given, path, slow),
+            "boxes": lambda: self._dataset(given, path, slow),
         }
         ways[given.group]()
 

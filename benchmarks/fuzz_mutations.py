@@ -30,6 +30,7 @@ from benchmarks.fuzz_seeds import (
     Input,
     Seed,
     archives,
+    boxes,
     checkpoints,
     images,
     manifests,
@@ -59,6 +60,7 @@ class Corpus:
             "run": runs,
             "scientific": scientific,
             "masks": masks,
+            "boxes": boxes,
         }
         self.seeds = {group: _made_in_a_fork(makers[group]) for group in groups}
         self._pool = [data for seeds in self.seeds.values() for seed in seeds for data in seed.sound.files.values()]

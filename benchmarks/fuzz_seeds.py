@@ -30,8 +30,8 @@ from vitlab.config.run import RunConfig, RunData
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
 from vitlab.models import build
 
-Group = Literal["checkpoint", "image", "manifest", "archive", "run", "scientific", "masks"]
-GROUPS: tuple[Group, ...] = ("checkpoint", "image", "manifest", "archive", "run", "scientific", "masks")
+Group = Literal["checkpoint", "image", "manifest", "archive", "run", "scientific", "masks", "boxes"]
+GROUPS: tuple[Group, ...] = ("checkpoint", "image", "manifest", "archive", "run", "scientific", "masks", "boxes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +302,43 @@ def masks() -> list[Seed]:
             )
         ]
         * 2,
+    ]
+
+
+def boxes() -> list[Seed]:
+    """Images with boxes: a CSV list, boxes.json, VOC's XML, COCO's JSON."""
+    images = {f"{name}.png": encoded(_scene(12, 10, shade=shade), "PNG") for shade, name in enumerate("abcd")}
+    train = {f"train/{name}": content for name, content in images.items()}
+    rows = "".join(f"train/{name},{label},1,2,{right},9.5\n" for name in images for label, right in (("cat", 5), ("dog", 8)))
+    listed = {**train, "boxes.csv": f"path,class,x0,y0,x1,y1\n{rows}".encode()}
+    settings = json.dumps({"images": "train", "boxes": "boxes.csv", "classes": ["cat", "dog"]}).encode()
+    named = {**train, "boxes.json": settings, "boxes.csv": listed["boxes.csv"].replace(b"train/", b"")}
+    edges = "".join(f"<{edge}>{place}</{edge}>" for edge, place in (("xmin", 1), ("ymin", 2), ("xmax", 7), ("ymax", 9)))
+    thing = f"<object><name>cat</name><difficult>0</difficult><bndbox>{edges}</bndbox></object>"
+    xml = f"<annotation><size><width>10</width><height>12</height><depth>3</depth></size>{thing * 2}</annotation>".encode()
+    voc = {f"JPEGImages/{name}": content for name, content in images.items()} | {
+        f"Annotations/{name.replace('png', 'xml')}": xml for name in images
+    }
+    records = [{"id": place, "file_name": name, "height": 12, "width": 10} for place, name in enumerate(images)]
+    objects = [
+        {"id": place, "image_id": place % 4, "category_id": 7, "bbox": [1, 1.5, 4, 6], "area": 20.5, "iscrowd": place % 2}
+        for place in range(8)
+    ]
+    coco = json.dumps({"images": records, "categories": [{"id": 7, "name": "cat"}], "annotations": objects}).encode()
+
+    def of(files: dict[str, bytes], *broken: str) -> Seed:
+        return Seed(sound=Input(group="boxes", files=files, opened="", reader="boxes"), broken=broken)
+
+    return [
+        of(listed, "boxes.csv"),
+        of(named, "boxes.json", "boxes.csv"),
+        of(
+            {**voc, "ImageSets/Main/train.txt": b"a\nb\nc\nd\n"},
+            "Annotations/a.xml",
+            "Annotations/b.xml",
+            "ImageSets/Main/train.txt",
+        ),
+        *[of({**train, "annotations/instances_train.json": coco}, "annotations/instances_train.json")] * 2,
     ]
 
 

@@ -16,12 +16,13 @@ import pytest
 import torch
 
 from tests import processes
+from tests.data.box_images import write_boxes
 from tests.data.mask_images import write_folder
 from tests.training.small import last, run_to, small_run, without_noise
 from tests.warm import torchrun
 from vitlab.checkpoints import describe, load, save
 from vitlab.checkpoints.checkpoint import Checkpoint
-from vitlab.config import SegmenterConfig, ViTConfig, variant
+from vitlab.config import GridDetectorConfig, SegmenterConfig, ViTConfig, variant
 from vitlab.config.data import Augment, Preprocess
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import to_json
@@ -133,6 +134,19 @@ def segmented(data: Path) -> RunConfig:
     )
 
 
+def detected(data: Path) -> RunConfig:
+    """A grid detector on shapes in batches of 12."""
+    run, size = even(steps=4), (16, 24)
+    assert isinstance(run.model, ViTConfig)
+    return replace(
+        run,
+        model=GridDetectorConfig(backbone=replace(run.model, num_classes=0), image_size=size, num_classes=2, head_width=16),
+        preprocess=Preprocess(image_size=size, resize="squash", mean=(0.5,) * 3, std=(0.5,) * 3),
+        data=replace(run.data, dataset=str(data), augment=Augment(image_size=size, area=(0.5, 1.0))),
+        train=replace(run.train, evaluate_every=4),
+    )
+
+
 @contextmanager
 def two_ranks(jobs: list[Job], folder: Path, warm: Path) -> Iterator[subprocess.Popen[str]]:
     (folder / "jobs.json").write_text(json.dumps([job.output() for job in jobs]))
@@ -151,6 +165,8 @@ def session(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Session:
     run_to(even(steps=9), folder / "there-and-back", stop=3)
     run_to(adam(even(steps=6)), folder / "one-to-parts", stop=2)
     shapes = write_folder(folder / "shapes", counts={"train": 14, "val": 3})
+    (folder / "boxes").mkdir()
+    boxes = write_boxes(folder / "boxes", counts={"train": 14, "val": 3})
     jobs = [
         Job(run=by(even(), "ddp"), out=folder / "ddp"),
         Job(run=by(even(), "fsdp"), out=folder / "fsdp"),
@@ -168,6 +184,7 @@ def session(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Session:
         *(Job(run=by(placed(even(steps=5), way), "fsdp"), out=folder / name) for name, way in POSITIONS.items()),
         Job(run=by(placed(even(steps=5), POSITIONS["relative-bias"]), "ddp"), out=folder / "relative-bias-ddp"),
         *(Job(run=by(segmented(shapes), way), out=folder / f"segmented-{way}") for way in ("ddp", "fsdp")),
+        *(Job(run=by(detected(boxes), way), out=folder / f"detected-{way}") for way in ("ddp", "fsdp")),
         Job(run=by(even(steps=9), "fsdp"), out=folder / "full-disk", fault="full-disk", at=4),
         Job(run=by(even(steps=9), "ddp"), out=folder / "ddp"),  # with another number of steps than before
     ]
@@ -221,6 +238,16 @@ def test_two_ranks_train_a_segmenter_as_one_process_does(session: Session, tmp_p
         assert losses_of(out) == pytest.approx(wanted, abs=1e-4)
         near(last(out), last(tmp_path / "alone"))
         assert metrics_of(out) == pytest.approx(metrics, abs=2e-3)  # a pixel on the edge of two classes may round otherwise
+
+
+def test_two_ranks_train_a_detector_as_one_process_does(session: Session, tmp_path: Path) -> None:
+    run_to(detected(session.folder / "boxes"), tmp_path / "alone")
+    wanted, metrics = losses_of(tmp_path / "alone"), metrics_of(tmp_path / "alone")
+    for strategy in ("ddp", "fsdp"):
+        out = session.folder / f"detected-{strategy}"
+        assert losses_of(out) == pytest.approx(wanted, abs=1e-4)
+        near(last(out), last(tmp_path / "alone"))
+        assert metrics_of(out)["loss"] == pytest.approx(metrics["loss"], abs=1e-3)
 
 
 def test_one_rank_resumes_the_run_of_two_and_two_that_of_one(session: Session, tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ def draw_boxes(image_HWC: Pixels, boxes: Sequence[DetectedObject], labels: Seque
     drawn = Image.fromarray(np.ascontiguousarray(rgb_HWC))
     drawn = drawn.resize((drawn.width * enlarged, drawn.height * enlarged), Image.Resampling.BICUBIC)
     pen = ImageDraw.Draw(drawn)
-    line, letters = max(2, max(drawn.size) // 250), max(12, max(drawn.size) // 36)
+    line, letters = max(2, max(drawn.size) // 128), max(12, max(drawn.size) // 24)
     colour_of = dict(zip(labels, colours(len(labels)), strict=True))
     for found in reversed(boxes):  # the best on top
         colour = colour_of[found.label]

@@ -148,12 +148,15 @@ def open_boxes(path: Path, *, faults: Faults | None = None) -> ImageDataset:
     if "images" in settings:
         images = Place.open(settings_file.parent / str(settings["images"]), faults, left_out)
         found = _read_named(settings_file.parent, str(settings["boxes"]), faults)
-    elif path.is_file() and path.suffix.lower() in (*_LIST_ENDINGS, ".json") and not settings:
-        images = Place.open(path.parent, faults, left_out)
-        found = _read_files(images, [path.name], faults)
     else:
-        images = Place.open(settings_file.parent if settings else path, faults, left_out)
-        found = _read_files(images, _annotation_files(images), faults)
+        alone = path.is_file() and path.suffix.lower() in (*_LIST_ENDINGS, ".json") and not settings
+        images = Place.open(settings_file.parent if settings else path.parent if alone else path, faults, left_out)
+        files = [path.name] if alone else _annotation_files(images)
+        found = _read_files(images, files, faults)
+        for name in (*files, *images.files(CLASSES_NAME), *images.files(BOXES_JSON)):
+            left_out.used(name)
+        for name in images.files(".txt") if found.listed_splits else ():
+            left_out.used(name)
     return _assembled(images, found, settings, faults, left_out, where=str(path))
 
 
