@@ -136,14 +136,14 @@ def segmented(data: Path) -> RunConfig:
 
 def detected(data: Path) -> RunConfig:
     """A grid detector on shapes in batches of 12."""
-    run, size = even(steps=4), (16, 24)
+    run, size = even(steps=5), (16, 24)
     assert isinstance(run.model, ViTConfig)
     return replace(
         run,
         model=GridDetectorConfig(backbone=replace(run.model, num_classes=0), image_size=size, num_classes=2, head_width=16),
         preprocess=Preprocess(image_size=size, resize="squash", mean=(0.5,) * 3, std=(0.5,) * 3),
         data=replace(run.data, dataset=str(data), augment=Augment(image_size=size, area=(0.5, 1.0))),
-        train=replace(run.train, evaluate_every=4),
+        train=replace(run.train, evaluate_every=5),
     )
 
 
