@@ -91,7 +91,7 @@ def resources(ray: Any) -> Resources:
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores = [int(found.get("CPU", 0)) for found in alive if found.get("CPU", 0) >= 1]
     if not cores:
-        raise ClusterError("no node of the cluster has a core for tasks", hint="start one with `ray start --address ...`")
+        raise ClusterError("no node of the cluster has a core for tasks", hint="start one with `ray start`")
     return Resources(
         nodes=len(alive), cores=sum(cores), node_cores=min(cores), gpus=sum(int(found.get("GPU", 0)) for found in alive)
     )
@@ -168,7 +168,7 @@ def _reachable(address: str) -> str:
     if address.startswith("ray://"):
         raise ConfigError(
             f"address={address} is of Ray Client, which vitlab does not use",
-            hint="run the command on a node of the cluster, with --address auto",
+            hint="run this on a node of the cluster, with address='auto'",
         )
     found = _of_this_machine() if address == "auto" else address
     host, _, port = found.rpartition(":")
