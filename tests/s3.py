@@ -11,6 +11,7 @@ The proxy stands in the caller's process; moto, which reads a whole object for e
 from __future__ import annotations
 
 import http.client
+import io
 import re
 import threading
 import time
@@ -21,7 +22,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests import processes
 
@@ -229,3 +232,10 @@ def storage(upstream: str, patch: pytest.MonkeyPatch, *buckets: str) -> Iterator
         for bucket in buckets:
             found.client().create_bucket(Bucket=bucket)
         yield found
+
+
+def jpeg(number: int) -> bytes:
+    """A small image of noise that depends on the number."""
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(number).integers(0, 255, (24, 20, 3)).astype(np.uint8)).save(file, "JPEG")
+    return file.getvalue()

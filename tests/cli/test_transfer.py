@@ -135,8 +135,8 @@ def test_vtab_is_fine_tuned_beside_the_probe_drawn_and_not_repeated(
     ("words", "complaint"),
     [
         (["--fewshot"], "missing DATA"),
-        (["pets", "--vtab-finetune", "runs"], "needs vtab"),
-        (["--vtab", ".", "--vtab-steps", "3"], "needs vtab_finetune"),
+        (["pets", "--vtab-finetune", "runs"], "needs --vtab"),
+        (["--vtab", ".", "--vtab-steps", "3"], "needs --vtab-finetune"),
         ([], "missing DATA"),
         (["pets", "--vtab", "."], "in place of data"),
         (["--vtab", ".", "--fewshot"], "--fewshot is for data"),

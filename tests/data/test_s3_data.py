@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from tests.data.containers import as_tar, as_zip
-from tests.s3 import Fault, Storage, moto_server, storage
+from tests.s3 import Fault, Storage, jpeg, moto_server, storage
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, WorkerKind
 from vitlab.data.dataset import ImageDataset, Pixels
 from vitlab.data.loader import Loader
@@ -31,12 +29,6 @@ ALL = "s3://data/set/{train-000,train-001,val-000}.tar"  # it declares a val spl
 
 def on_disk(shards: Path) -> str:
     return f"{shards}/{{train-000,train-001,val-000}}.tar"
-
-
-def jpeg(number: int) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(number).integers(0, 255, (24, 20, 3)).astype(np.uint8)).save(file, "JPEG")
-    return file.getvalue()
 
 
 @pytest.fixture(scope="module")

@@ -185,7 +185,7 @@ def _page(title: str) -> str:
     """A page with as little in it as the template allows."""
     empty: dict[str, object] = {"facts": {}, "notes": (), "value": None, "interval": None, "sentence": ""}
     inside = {"figures": (), "distance": None, "cards": (), "left_out": ()}
-    nothing = dict.fromkeys(("comparison", "classes", "masks", "mistakes", "calibration", "data", "explorer"))
+    nothing = dict.fromkeys(("comparison", "classes", "masks", "boxes", "mistakes", "calibration", "data", "explorer"))
     return render(
         title=title, subtitle="", sections=[], summary=empty, inside=inside, curves=[], comparison_charts=[], skipped=0, cost={},
         dataset="", command="", versions={}, config_lines=[], **nothing,

@@ -14,8 +14,7 @@ from safetensors.torch import load
 
 import vitlab
 from tests import processes
-from tests.data.test_s3_data import jpeg
-from tests.s3 import Fault, Storage, moto_server, storage
+from tests.s3 import Fault, Storage, jpeg, moto_server, storage
 from vitlab.cli.main import main
 from vitlab.data.pack import pack
 from vitlab.errors import TrainingError

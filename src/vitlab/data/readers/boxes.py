@@ -53,6 +53,7 @@ BOXES_JSON = "boxes.json"
 _SETTINGS = ("images", "boxes", "classes")
 _LISTS = ("boxes.csv", "boxes.tsv", "annotations.csv", "_annotations.csv")
 _LIST_ENDINGS = (".csv", ".tsv")
+_VOC_IMAGES = frozenset({"jpegimages", "images"})  # without one of them, XML files may be about anything
 _COCO_NAMES = re.compile(r"(?:^|/)(?:annotations/instances_[^/]+|_annotations\.coco|instances_[^/]+|annotations)\.json$")
 _AROUND = frozenset({"jpegimages", "images", "annotations", "xmls"})  # folders that an image or its XML lie in, and not both
 _VOC_LISTS = "ImageSets/Main"
@@ -97,12 +98,14 @@ class _Found:
 
 def has_boxes(names: Iterable[str]) -> bool:
     """Whether these paths are those of images and boxes in one of the layouts."""
-    found, folders = False, set[str]()
+    found, described, folders = False, False, set[str]()
     for name in names:
-        last = PurePosixPath(name).name
-        found = found or last in ("boxes.csv", "boxes.tsv", "_annotations.csv") or _COCO_NAMES.search(name) is not None
-        folders |= {part.casefold() for part in PurePosixPath(name).parts[:-1]} if name.lower().endswith(".xml") else set()
-    return found or "annotations" in folders
+        path = PurePosixPath(name)
+        parts = {part.casefold() for part in path.parts[:-1]}
+        found = found or path.name in ("boxes.csv", "boxes.tsv", "_annotations.csv") or _COCO_NAMES.search(name) is not None
+        described = described or ("annotations" in parts and path.suffix.lower() == ".xml")
+        folders |= parts
+    return found or (described and not folders.isdisjoint(_VOC_IMAGES))
 
 
 def holds_boxes(path: Path) -> bool:
@@ -116,10 +119,13 @@ def holds_boxes(path: Path) -> bool:
     if any(_is_file_of_boxes(file) for file in known if file.is_file()):
         return True
     for place in inside:
-        for name in ("annotations", "Annotations"):
-            below = place / name
-            if below.is_dir() and any(next(below.glob(pattern), None) for pattern in ("instances_*.json", "*.xml", "xmls/*.xml")):
-                return True
+        folders = {entry.name.casefold(): entry for entry in place.iterdir() if entry.is_dir()}
+        if (below := folders.get("annotations")) is None:
+            continue
+        if next(below.glob("instances_*.json"), None):
+            return True
+        if not _VOC_IMAGES.isdisjoint(folders) and any(next(below.glob(pattern), None) for pattern in ("*.xml", "xmls/*.xml")):
+            return True
     return any(coco_json.is_coco(_head(file)) for file in sorted(path.glob("*.json"))[:10])
 
 
