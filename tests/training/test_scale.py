@@ -16,7 +16,7 @@ GPT = Work(operations=1e15, parameters=10**9, layers=24)
 
 def test_one_device_exchanges_nothing_and_computes_at_the_stated_efficiency() -> None:
     alone = simulate_step(GPT, H100, devices=1, efficiency=0.4)
-    assert alone.all_gather == alone.reduce_scatter == alone.shown == 0
+    assert alone.all_gather == alone.reduce_scatter == alone.exposed == 0
     assert alone.seconds == pytest.approx(1e15 / (989e12 * 0.4))
     assert alone.efficiency == pytest.approx(0.4)
 
@@ -64,7 +64,7 @@ def test_the_published_speed_of_a_llama_on_128_gpus_follows_from_that_on_8(on_8:
 def test_a_plan_simulates_the_steps_of_the_largest_vit_on_512_devices() -> None:
     (row,) = vitlab.plan("ViT-G/14", recipe="jft", hardware="H100", devices=512, batch_size=32_768).steps
     assert row.images_of_a_device == 64
-    assert row.step_seconds == pytest.approx(row.compute + row.shown)
+    assert row.step_seconds == pytest.approx(row.compute + row.exposed)
     assert row.images_per_sec == pytest.approx(32_768 / row.step_seconds)
     assert row.efficiency > 0.95 * 0.38
     few = Work(operations=row.compute * 989e12 * 0.38 / 8, parameters=1_876_000_755, layers=48)  # a batch of 4,096

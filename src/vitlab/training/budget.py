@@ -110,7 +110,7 @@ class TimeRow:
 class StepRow:
     """One step of FSDP on all devices, simulated (`vitlab.training.scale`): seconds of its parts, and what it reaches.
 
-    `shown` is what exchange and reading add to computing. `hours` are those of the whole run.
+    `exposed` is what exchange and reading add to computing. `hours` are those of the whole run.
     """
 
     hardware: str
@@ -120,7 +120,7 @@ class StepRow:
     all_gather: float
     reduce_scatter: float
     data: float
-    shown: float
+    exposed: float
     step_seconds: float
     efficiency: float
     images_per_sec: float
@@ -336,7 +336,7 @@ def _simulated(run: RunConfig, spent: Cost, device: Hardware, assumed: Assumptio
         all_gather=step.all_gather,
         reduce_scatter=step.reduce_scatter,
         data=step.data,
-        shown=step.shown,
+        exposed=step.exposed,
         step_seconds=step.seconds,
         efficiency=step.efficiency,
         images_per_sec=images / step.seconds,

@@ -43,7 +43,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedStep:
-    """Seconds of one step and of its parts; `shown` is what the exchange and reading add to computing.
+    """Seconds of one step and of its parts; `exposed` is what the exchange and reading add to computing.
 
     `efficiency` is the fraction of the device's peak that useful operations reach: those of `recompute` are not useful.
     """
@@ -52,7 +52,7 @@ class SimulatedStep:
     all_gather: float
     reduce_scatter: float
     data: float
-    shown: float
+    exposed: float
     seconds: float
     efficiency: float
 
@@ -87,7 +87,7 @@ def simulate_step(work: Work, hardware: Hardware, *, devices: int, efficiency: f
         all_gather=2 * gather,
         reduce_scatter=scatter,
         data=data,
-        shown=max(exposed, seconds - forward - backward),
+        exposed=max(exposed, seconds - forward - backward),
         seconds=seconds,
         efficiency=work.operations / (hardware.tflops * 1e12 * seconds),
     )
