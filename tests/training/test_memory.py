@@ -17,15 +17,18 @@ asked = keep_memory() if {keep} else False
 def work():
     parts = [torch.full((12_000_000,), float(number)) for number in range(4)]
     return float(sum(parts).mean())
-work(); work()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-value = work()
-print(asked, value, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+least = None
+for _ in range(8):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    value = work()
+    count = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    least = count if least is None else min(least, count)
+print(asked, value, least)
 """
 
 
 def faults(warm: Path, *, keep: bool) -> tuple[str, str, int]:
-    """In its own process: whether memory is kept, a sum, and how many page faults it took."""
+    """In its own process: whether memory is kept, a sum, and the fewest page faults that a pass took."""
     text = processes.run([warm / "python", "-c", _UPDATE.format(keep=keep)]).stdout
     asked, value, count = text.split()
     return asked, value, int(count)
@@ -37,4 +40,4 @@ def test_kept_memory_causes_fewer_page_faults(warm: Path) -> None:
     _, same, given_back = faults(warm, keep=False)
     assert asked == "True"
     assert value == same
-    assert kept < given_back / 2  # faults of the first pass remain, and as many as the machine likes
+    assert kept < given_back / 2  # in the best pass: the first one has all faults, and a machine short of memory takes pages away
