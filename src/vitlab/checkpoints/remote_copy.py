@@ -23,7 +23,7 @@ _SMALL = 2**12
 _BESIDE = ("config.json", "preprocessor_config.json")
 _WEIGHTS = (".safetensors", ".npz", ".pt", ".pth", ".bin", ".json")
 _TRAINING_ONLY = ("optimizer", "extra")
-_TRIES = 5  # a run that goes on deletes old checkpoints while they are copied
+_TRIES = 5  # a running run deletes old checkpoints while they are copied
 
 
 def local_copy(address: Address, *, progress: ProgressCallback = silent) -> tuple[Path, tuple[str, ...]]:
