@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests import processes
 from tests.data.box_images import write_boxes
@@ -31,6 +32,7 @@ from vitlab.config.vit import Position
 from vitlab.config.vit_parts import RelativeBias, Rotary
 from vitlab.errors import CheckpointError, ConfigError
 from vitlab.models import build
+from vitlab.models.flexible import FlexibleViT
 from vitlab.training.checkpointing import read_snapshot
 from vitlab.training.distributed import World, shard_size
 from vitlab.training.run_folder import RunDirectory
@@ -113,6 +115,11 @@ def placed(run: RunConfig, position: Position) -> RunConfig:
     return replace(run, model=replace(run.model, position=position))
 
 
+def flexible(run: RunConfig) -> RunConfig:
+    """Each step at one of three patch sizes."""
+    return replace(run, train=replace(run.train, patch_sizes=((2, 2), (4, 4), (8, 4))))
+
+
 def segmented(data: Path) -> RunConfig:
     """A segmenter on shapes in batches of 12, with Dice and a mask transformer on two layers."""
     run, size = even(steps=5), (16, 24)
@@ -183,6 +190,7 @@ def session(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Session:
         Job(run=uneven(masked(even(steps=5)), "fsdp"), out=folder / "uneven-masked"),
         *(Job(run=by(placed(even(steps=5), way), "fsdp"), out=folder / name) for name, way in POSITIONS.items()),
         Job(run=by(placed(even(steps=5), POSITIONS["relative-bias"]), "ddp"), out=folder / "relative-bias-ddp"),
+        *(Job(run=by(flexible(even(steps=6)), way), out=folder / f"flexible-{way}") for way in ("ddp", "fsdp")),
         *(Job(run=by(segmented(shapes), way), out=folder / f"segmented-{way}") for way in ("ddp", "fsdp")),
         *(Job(run=by(detected(boxes), way), out=folder / f"detected-{way}") for way in ("ddp", "fsdp")),
         Job(run=by(even(steps=9), "fsdp"), out=folder / "full-disk", fault="full-disk", at=4),
@@ -227,6 +235,23 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_ranks_make_the_same_run_as_one(strategy: str, session: Session, alone: Path) -> None:
     assert losses_of(session.folder / strategy) == pytest.approx(losses_of(alone), abs=1e-5)
     near(last(session.folder / strategy), last(alone))
+
+
+def test_two_ranks_draw_the_patch_sizes_of_one_process(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that drew another size would have another loss: the three sizes give three losses for the same images."""
+    drawn, embed = list[tuple[int, int]](), FlexibleViT.embed
+
+    def noted(self: FlexibleViT, images_BCHW: Tensor, size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+        drawn.append(size)
+        return embed(self, images_BCHW, size)
+
+    monkeypatch.setattr(FlexibleViT, "embed", noted)
+    run_to(flexible(even(steps=6)), tmp_path / "alone")
+    assert len(set(drawn)) == 3
+    for strategy in ("ddp", "fsdp"):
+        out = session.folder / f"flexible-{strategy}"
+        assert losses_of(out) == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-5)
+        near(last(out), last(tmp_path / "alone"))
 
 
 def test_two_ranks_train_a_segmenter_as_one_process_does(session: Session, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from vitlab.data.synthetic.dataset import images
 from vitlab.data.transforms import EvaluationTransform, normalise
 from vitlab.errors import ConfigError, DataError, ExportError, at_least
 from vitlab.evaluation.label_mapping import match_by_name
+from vitlab.exporters.swin import any_size_swin
 from vitlab.inference.backends import INPUT, onnx_proto, quiet
 from vitlab.inference.folded import Input, Normalise, Output, OutputGraph, PlainGraph, activation_of, exportable
 from vitlab.io.optional import optional_import
@@ -45,6 +46,7 @@ from vitlab.io.trial import trouble_with
 from vitlab.models.families import Model
 from vitlab.models.objects import as_objects, class_scores, of_tokens
 from vitlab.models.position import Grid, Positions
+from vitlab.models.swin import Swin
 from vitlab.models.vit import ViT
 
 ExportFormat = Literal["onnx", "openvino", "pt2"]
@@ -305,8 +307,10 @@ def _same_weights(model: M) -> M:
 
 
 def _exportable_model(model: nn.Module) -> Model:
-    """The same function with less work in the last layer, and with position embeddings that any runtime can interpolate."""
+    """The same function for any size: a ViT with less work in the last layer and positions that any runtime can interpolate."""
     assert isinstance(model, Model)
+    if isinstance(model, Swin):
+        return any_size_swin(model)
     if not isinstance(model, ViT):
         return model
     copied = _same_weights(model)
@@ -371,11 +375,9 @@ def _free_sides(config: ModelConfig) -> tuple[tuple[int, int], dict[int, Any]]:
     if isinstance(config, EfficientNetConfig):
         return _whole_cells(config)
     if isinstance(config, SwinConfig):
-        raise ConfigError(
-            "a Swin Transformer can be exported for one image size only: how its windows are shifted and padded follows from the"
-            " size, and torch.export keeps what it saw in its example",
-            hint="export without dynamic_size, one file for each image_size that you need; in PyTorch a Swin takes any size",
-        )
+        down, across = (side << len(config.depths) - 1 for side in config.patch_size)  # pixels of a cell of the last stage
+        height, width = (Dim(name, min=step + 1, max=_MAX_PATCHES * step) for name, step in (("height", down), ("width", across)))
+        return (down, across), {1: height, 2: width}
     if not isinstance(config, ViTConfig):
         raise ConfigError(f"{config.title} can be exported for one image size only", hint="export without dynamic_size")
     if config.pad:

@@ -42,7 +42,7 @@ class WindowAttention(nn.Module):
         qkv_BWN3HK = self.qkv(x_BWND).view(b, w, n, 3, self.heads, d // self.heads)
         # M = windows x heads on one axis, so that one bias serves the whole batch.
         q_BMNK, k_BMNK, v_BMNK = (part_BWNHK.transpose(2, 3).flatten(1, 2) for part_BWNHK in qkv_BWN3HK.unbind(3))
-        bias_1HNN = self.offset_bias[self.index_NN.flatten()].view(n, n, self.heads).permute(2, 0, 1)[None]
+        bias_1HNN = self.bias_HNN()[None]
         bias_WHNN = bias_1HNN.expand(w, -1, -1, -1) if far_WNN is None else bias_1HNN + far_WNN[:, None]
         bias_1MNN = bias_WHNN.reshape(1, w * self.heads, n, n).to(q_BMNK.dtype)
         y_BMNK = F.scaled_dot_product_attention(q_BMNK, k_BMNK, v_BMNK, attn_mask=bias_1MNN)  # softmax(q k / sqrt(K) + bias) v
@@ -50,6 +50,11 @@ class WindowAttention(nn.Module):
         y_BWND = y_BMNK.view(b, w, self.heads, n, -1).transpose(2, 3).flatten(3)
         x_BWND = self.dropout(self.out(y_BWND))
         return x_BWND
+
+    def bias_HNN(self) -> Tensor:
+        """What is added to the logits of each two cells of a window."""
+        n = self.index_NN.shape[0]
+        return self.offset_bias[self.index_NN.flatten()].view(n, n, self.heads).permute(2, 0, 1)
 
 
 class Block(nn.Module):
